@@ -1,0 +1,50 @@
+/*-------------------------------------------------------------------------
+ *
+ * ledger.h
+ *	  The ledger: what a move has made and not yet handed over or removed.
+ *
+ * A row is committed no later than the thing it names exists, and is deleted
+ * in the transaction that hands the thing over or drops it, so that after any
+ * crash the ledger names everything of ours that nobody owns.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_LEDGER_H
+#define IM_LEDGER_H
+
+#include "compat.h"
+#include "nodes/pg_list.h"
+#include "utils/timestamp.h"
+
+typedef enum LedgerKind
+{
+	LEDGER_NEW_FILE = 'n',		/* file of a copy that is not swapped in yet */
+	LEDGER_OLD_FILE = 'o',		/* file that a swap has put out of use */
+	LEDGER_INDEX = 'i',			/* index entry made by a rebuild: old and new */
+} LedgerKind;
+
+typedef struct LedgerEntry
+{
+	int64		id;
+	LedgerKind	kind;
+	Oid			tablespace;		/* files */
+	RelFileNumber relfilenumber;	/* files */
+	Oid			heap_oid;
+	Oid			index_oid;		/* the index that is (or was) moved */
+	Oid			new_index_oid;	/* LEDGER_INDEX: the _ccnew entry */
+	int64		job;
+	int			pid;			/* of the runner that made it */
+	TimestampTz made_at;
+} LedgerEntry;
+
+/*
+ * All run inside the current transaction, need no privileges of the current
+ * user, and touch no user-defined code.  ledger_insert() fills entry->id.
+ */
+extern void ledger_insert(LedgerEntry *entry);
+extern void ledger_delete(int64 id);	/* no error if it is gone */
+extern bool ledger_exists(int64 id);
+extern List *ledger_read(void); /* palloc'd LedgerEntry *, only those of this
+								 * database and this cluster */
+
+#endif							/* IM_LEDGER_H */

@@ -1,0 +1,44 @@
+/*-------------------------------------------------------------------------
+ *
+ * move.h
+ *	  Moving one index, from start to end.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_MOVE_H
+#define IM_MOVE_H
+
+#include "job.h"
+
+/* What the methods get.  Lives in a runner, for one item. */
+typedef struct MoveContext
+{
+	JobShared  *job;
+	MoveItem   *item;
+	const MoveSettings *settings;	/* may change under us: read when needed */
+} MoveContext;
+
+/*
+ * Both methods are called in a background worker, connected to the database,
+ * GetUserId() = the job's role, with NO transaction open and no lock held, and
+ * return in the same state.
+ *
+ * Return normally: item->status is STATUS_MOVED (or STATUS_SKIPPED with
+ * item->detail and sqlstate saying why), and the outcome is committed.
+ * ERROR: nothing is changed for the user, the index is where it was.  move.c
+ * then aborts the transaction, releases all locks, and calls the cleanup
+ * function below, which removes what the ledger says this job left behind.
+ */
+extern void move_by_rebuild(MoveContext *mc);
+extern void move_by_copy(MoveContext *mc);
+
+/*
+ * Called with no transaction open after an ERROR of the function above, and
+ * with item->status already failed or cancelled.  Must not throw for anything
+ * that can be retried later: a leftover that can't be removed now stays in the
+ * ledger.  May take long (rebuild waits for others): report progress_phase().
+ */
+extern void rebuild_cleanup(MoveContext *mc);
+extern void copy_cleanup(MoveContext *mc);
+
+#endif							/* IM_MOVE_H */

@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan.h
+ *	  Which indexes to move, in which order, by which method, and why.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_PLAN_H
+#define IM_PLAN_H
+
+#include "job.h"
+
+typedef enum PlanScope
+{
+	SCOPE_RELATION,				/* object = table, matview, partitioned table,
+								 * TOAST table or index */
+	SCOPE_SCHEMA,				/* object = schema */
+	SCOPE_TABLESPACE,			/* object = source tablespace */
+} PlanScope;
+
+typedef struct PlanRequest
+{
+	PlanScope	scope;
+	Oid			object;
+	Oid			to_tablespace;
+	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
+	bool		waits;			/* the caller will wait inside its transaction */
+	bool		dry_run;
+	MoveSettings settings;
+} PlanRequest;
+
+/*
+ * Make the plan: a List of MoveItem *, palloc'd in the current context, in the
+ * order of execution.  STATUS_PLANNED items are to be moved; STATUS_SKIPPED
+ * ones carry sqlstate and detail.  Reads catalogs only, and releases every
+ * lock it took.  ERRORs are those of the manual: 42809 wrong kind of relation,
+ * 0A000 catalogs and temporary tables, 42501, 55006 the caller's transaction
+ * holds a lock on what would be moved.
+ */
+extern List *plan_moves(const PlanRequest *request);
+
+/* Look up and check the target: 42704, 22023 (pg_global), 42501. */
+extern Oid	plan_target_tablespace(const char *name);
+
+/*
+ * Checked again by the runner after it has locked table and index: fills
+ * item->status/sqlstate/detail and returns false if the index can't be moved
+ * any more (dropped, already in place, invalid, no privilege ...); otherwise
+ * refreshes the item's names and source tablespace and returns true.
+ */
+extern bool plan_recheck(MoveItem *item);
+
+/* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
+extern bool plan_may_move(Oid heap_oid);
+
+#endif							/* IM_PLAN_H */

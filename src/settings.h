@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *	  The settings of index_mover, and the copy of them that a job carries.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_SETTINGS_H
+#define IM_SETTINGS_H
+
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+
+typedef enum OnBlocker
+{
+	ON_BLOCKER_FAIL,
+	ON_BLOCKER_CANCEL,
+	ON_BLOCKER_TERMINATE,
+} OnBlocker;
+
+typedef enum OnFailure
+{
+	ON_FAILURE_ROW,
+	ON_FAILURE_ERROR,
+} OnFailure;
+
+typedef enum MoveOrder
+{
+	ORDER_SMALLEST,
+	ORDER_HOTTEST,
+	ORDER_NAME,
+} MoveOrder;
+
+/*
+ * The effective values of the caller when a job is submitted.  Lives in the
+ * job's shared memory, so no pointers.
+ */
+typedef struct MoveSettings
+{
+	int			lock_timeout;	/* ms */
+	int			lock_wait;		/* ms; 0 = for ever */
+	int			on_blocker;		/* OnBlocker */
+	int			on_failure;		/* OnFailure */
+	bool		give_way;
+	bool		pacing;
+	int			max_rate;		/* kB/s; 0 = no limit */
+	int			max_replica_lag;	/* kB; 0 = off */
+	double		min_free_space; /* share of the file system */
+	double		rebuild_threshold;	/* bloat ratio */
+	int			max_workers;
+	int			order;			/* MoveOrder */
+	bool		verify;
+	bool		prewarm;
+	int			max_duration;	/* s; 0 = no limit */
+	int			progress_interval;	/* ms; 0 = none */
+	char		copy_access_methods[256];
+	char		swap_after[64];
+
+	/* core's own, which a rebuild obeys */
+	int			maintenance_work_mem;	/* kB */
+	int			max_parallel_maintenance_workers;
+} MoveSettings;
+
+extern void settings_define(void);
+extern void settings_capture(MoveSettings *settings);
+
+/*
+ * Apply a job's "settings" argument as SET LOCAL would, with the same rights.
+ * Returns a GUC nest level for AtEOXact_GUC(), or -1 where json is NULL.
+ */
+extern int	settings_apply_json(Jsonb *json);
+
+#endif							/* IM_SETTINGS_H */
