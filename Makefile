@@ -13,7 +13,7 @@ OBJS = \
 	src/ledger.o \
 	src/settings.o
 
-HEADERS_ALL = \
+OUR_HEADERS = \
 	src/catalog.h \
 	src/compat.h \
 	src/job.h \
@@ -34,4 +34,4 @@ include $(PGXS)
 
 # PGXS tracks no header dependencies, and a VPATH build has no src/ folder yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
-$(OBJS): $(HEADERS_ALL)
+$(OBJS): $(OUR_HEADERS)

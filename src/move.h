@@ -41,4 +41,18 @@ extern void move_by_copy(MoveContext *mc);
 extern void rebuild_cleanup(MoveContext *mc);
 extern void copy_cleanup(MoveContext *mc);
 
+/* ---- the driver, for worker.c ---- */
+
+/*
+ * Move one item: never throws; the outcome is in the item.  With no
+ * transaction open before and after.
+ */
+extern void move_item(JobShared *job, MoveItem *item);
+
+/* Remove what a failed or cancelled item has left behind; never throws. */
+extern void move_cleanup(JobShared *job, MoveItem *item);
+
+/* true if an item after this one is still to be moved */
+extern bool move_has_more(const JobShared *job, int n);
+
 #endif							/* IM_MOVE_H */
