@@ -30,6 +30,8 @@
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
