@@ -26,7 +26,7 @@ DATA = index_mover--1.0.sql
 
 REGRESS =
 ISOLATION =
-TAP_TESTS =
+TAP_TESTS = 1
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -35,3 +35,7 @@ include $(PGXS)
 # PGXS tracks no header dependencies, and a VPATH build has no src/ folder yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
 $(OBJS): $(OUR_HEADERS)
+
+# For scripts/test: "make print-REGRESS" prints the list.
+print-%:
+	@echo $($*)
