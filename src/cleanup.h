@@ -10,19 +10,16 @@
 
 #include "job.h"
 
-/*
- * In a transaction: is there anything of this job in the ledger that is not a
- * live job's?  0 = of any job.
- */
+/* In a transaction: is anything of this job in the ledger? */
 extern bool cleanup_is_needed(int64 job);
-
-/* Start a worker that cleans up, if there is a slot for it; nobody waits. */
-extern void cleanup_submit(Oid database, Oid role);
 
 /* In a runner, outside of transactions: remove all that can be removed. */
 extern void cleanup_run(JobShared *shared);
 
-/* The same for one table (or TOAST table), before it is worked on again. */
-extern void cleanup_table(Oid heap_oid);
+/*
+ * The same for what dead jobs have left on one table, before it is worked on
+ * again.  Waits at most that long for other transactions.
+ */
+extern void cleanup_table(Oid heap_oid, int max_wait_ms);
 
 #endif							/* IM_CLEANUP_H */

@@ -104,15 +104,6 @@ typedef struct MoveItem
 	char		detail[IM_DETAIL_LEN];
 } MoveItem;
 
-/* What the caller and the runner say to each other about the caller's snapshot. */
-typedef enum CallerFlag
-{
-	CALLER_NORMAL,
-	CALLER_ASKED_TO_HIDE,		/* runner -> caller */
-	CALLER_HIDDEN,				/* caller -> runner: PROC_IN_SAFE_IC is set */
-	CALLER_ASKED_TO_SHOW,		/* runner -> caller */
-} CallerFlag;
-
 /* The job's DSM segment. */
 typedef struct JobShared
 {
@@ -127,9 +118,7 @@ typedef struct JobShared
 	int			caller_pid;		/* constant; 0 = nobody waits */
 	int			caller_procno;	/* constant: for its latch */
 
-	pg_atomic_uint32 caller_flag;	/* CallerFlag; both, by compare-exchange */
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	pg_atomic_uint32 runner_gone;	/* runner, on exit */
 	char		sqlstate[6];	/* runner, before rows_final: why the job as a
 								 * whole failed, "" = it didn't */
 	char		message[IM_DETAIL_LEN];
@@ -147,6 +136,8 @@ typedef enum JobPurpose
 	JOB_MOVE,
 	JOB_CLEANUP,				/* no items: remove what the ledger names */
 } JobPurpose;
+
+#define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */
 
 typedef enum JobState
 {

@@ -121,7 +121,7 @@ move_item(JobShared *job, MoveItem *item)
 	PG_TRY();
 	{
 		/* first what earlier moves of this table may have left behind */
-		cleanup_table(item->heap_oid);
+		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
 		switch (item->method)
 		{

@@ -43,6 +43,7 @@
 #include "watch.h"
 #include "worker.h"
 
+#define JOB_SEQUENCE		"index_mover_job_seq"
 #define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
 #define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
 
@@ -73,13 +74,12 @@ static uint32 wait_event = 0;
  * until the slot is freed.
  */
 static JobShared *
-create_job(JobPurpose purpose, JobState state, List *items,
+create_job(int64 job, JobPurpose purpose, JobState state, List *items,
 		   const MoveSettings *settings, bool waits, dsm_segment **segment)
 {
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
-	int64		job = extension_nextval("index_mover_job_seq");
 
 	*segment = dsm_create(job_shared_size(list_length(items)),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
@@ -100,9 +100,7 @@ create_job(JobPurpose purpose, JobState state, List *items,
 	shared->caller_waits = waits;
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = im_my_procno();
-	pg_atomic_init_u32(&shared->caller_flag, CALLER_NORMAL);
 	pg_atomic_init_u32(&shared->rows_final, 0);
-	pg_atomic_init_u32(&shared->runner_gone, 0);
 	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
 								 shared->nitems * sizeof(MoveItem));
 	foreach(lc, items)
@@ -390,7 +388,7 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	char		sqlstate[6];
 	char		message[IM_DETAIL_LEN];
 
-	wait.shared = create_job(purpose, JOB_STARTING, items, settings, true, &segment);
+	wait.shared = create_job(extension_nextval(JOB_SEQUENCE), purpose, JOB_STARTING, items, settings, true, &segment);
 	*job = wait.shared->job;
 
 	mq = shm_mq_create((char *) wait.shared + wait.shared->mq_offset,
@@ -452,6 +450,20 @@ submit_wait_for(int64 job)
 	return found;
 }
 
+void
+submit_cleanup(void)
+{
+	dsm_segment *segment;
+	JobShared  *shared;
+	MoveSettings settings;
+
+	settings_capture(&settings);
+	shared = create_job(CLEANUP_JOB, JOB_CLEANUP, JOB_STARTING, NIL, &settings,
+						false, &segment);
+	if (worker_register(shared->slot, shared->job, 0) == NULL)
+		job_free_slot(shared->slot, shared->job);
+}
+
 /* ---------------------------------------------------------------------
  * Starting at commit
  * ---------------------------------------------------------------------
@@ -472,7 +484,7 @@ submit_at_commit(List *items, const MoveSettings *settings)
 	queued->subid = GetCurrentSubTransactionId();
 
 	/* the segment is pinned: our own mapping may go with the resource owner */
-	shared = create_job(JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
+	shared = create_job(extension_nextval(JOB_SEQUENCE), JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
 						false, &segment);
 	queued->slot = shared->slot;
 	queued->job = shared->job;

@@ -21,6 +21,12 @@ extern MoveItem *submit_and_wait(JobPurpose purpose, List *items,
 								 const MoveSettings *settings, int64 *job);
 
 /*
+ * Start a worker that cleans up, if there is one to be had; nobody waits for
+ * it.  Needs no transaction, so that an exit callback can call it.
+ */
+extern void submit_cleanup(void);
+
+/*
  * Queue a job that starts when this transaction commits, and is forgotten if
  * it doesn't.  Returns the job's number.
  */

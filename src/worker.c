@@ -47,6 +47,7 @@
 #include "compat.h"
 #include "history.h"
 #include "move.h"
+#include "submit.h"
 #include "worker.h"
 
 #define COMMIT_POLL_MS	20
@@ -70,7 +71,10 @@ worker_register(int slot, int64 job, int notify_pid)
 	BackgroundWorkerHandle *handle;
 	WorkerExtra extra;
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
+	if (job == CLEANUP_JOB)
+		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
 	strlcpy(worker.bgw_type, "index_mover", BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
@@ -217,24 +221,23 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 }
 
 /*
- * Exit callback: leave no row, slot or waiting caller behind when the process
- * ends early.
+ * Exit callback: what a worker that ends early still has to say and to do.
+ * Runs transactions, as RemoveTempRelationsCallback() does; an error in here
+ * ends it, and free_slot_at_exit() does the rest.
  */
 static void
 worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
-	bool		leftovers = false;
+	bool		leftovers;
 	int			i;
 
-	if (shared == NULL)
-		return;
-	my_shared = NULL;
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 
+	StartTransactionCommand();
 	if (pg_atomic_read_u32(&shared->rows_final) == 0)
 	{
-		bool	   *changed = palloc0(sizeof(bool) * Max(shared->nitems, 1));
-
 		for (i = 0; i < shared->nitems; i++)
 		{
 			MoveItem   *item = &shared->items[i];
@@ -247,47 +250,29 @@ worker_exit(int code, Datum arg)
 				item->finished_at = GetCurrentTimestamp();
 			strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
 			strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
-			changed[i] = true;
-		}
-		publish_rows(shared);
-
-		/* as RemoveTempRelationsCallback() does */
-		AbortOutOfAnyTransaction();
-		LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-		if (OidIsValid(MyDatabaseId) && IsNormalProcessingMode())
-		{
-			StartTransactionCommand();
-			for (i = 0; i < shared->nitems; i++)
-				if (changed[i])
-					history_update(shared, i);
-			CommitTransactionCommand();
+			history_update(shared, i);
 		}
 	}
-	else
-	{
-		AbortOutOfAnyTransaction();
-		LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	}
-
-	if (OidIsValid(MyDatabaseId) && IsNormalProcessingMode())
-	{
-		StartTransactionCommand();
-		leftovers = cleanup_is_needed(shared->job);
-		CommitTransactionCommand();
-	}
+	leftovers = cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
 
 	runner_detach();
-	pg_atomic_write_u32(&shared->runner_gone, 1);
-
+	publish_rows(shared);
 	if (leftovers)
-		cleanup_submit(shared->database, shared->role);
+		submit_cleanup();
 }
 
-/* Exit callback, the last of ours: a no-op where runner_detach() was called. */
+/*
+ * Exit callback, the last of ours: nothing may stay taken, and nobody may go on
+ * waiting, however little of the above was possible.
+ */
 static void
 free_slot_at_exit(int code, Datum arg)
 {
+	runner_detach();
 	job_free_slot(my_slot, my_job);
+	if (my_shared != NULL)
+		publish_rows(my_shared);
 }
 
 /* Set the session's title for pg_stat_activity and ps. */
@@ -409,6 +394,7 @@ index_mover_worker_main(Datum arg)
 	 */
 	my_slot = slot;
 	my_job = extra.job;
+	my_shared = shared;
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);
 	if (shared->caller_waits)
 	{
@@ -422,7 +408,6 @@ index_mover_worker_main(Datum arg)
 	pgstat_report_appname("index_mover");
 
 	runner_attach(shared);
-	my_shared = shared;
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	if (job.purpose == JOB_CLEANUP)
