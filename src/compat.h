@@ -22,4 +22,92 @@ typedef RelFileNode RelFileLocator;
 #define RelFileNumberIsValid(n) OidIsValid(n)
 #endif
 
+/* ---- privileges ---- */
+
+#if PG_VERSION_NUM < 160000
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_tablespace.h"
+#include "utils/acl.h"
+
+/* Only the catalogs this extension asks about. */
+static inline bool
+object_ownercheck(Oid classid, Oid objectid, Oid roleid)
+{
+	Assert(classid == RelationRelationId);
+	return pg_class_ownercheck(objectid, roleid);
+}
+
+static inline AclResult
+object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
+{
+	if (classid == TableSpaceRelationId)
+		return pg_tablespace_aclcheck(objectid, roleid, mode);
+	Assert(classid == NamespaceRelationId);
+	return pg_namespace_aclcheck(objectid, roleid, mode);
+}
+#endif
+
+/*
+ * What core's REINDEX asks for: the ownership of the table, or since 17 the
+ * privilege MAINTAIN (which owners have, too, unless they revoked it).
+ */
+#if PG_VERSION_NUM >= 170000
+#define table_maintain_aclcheck(relid, roleid) \
+	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
+#else
+#define table_maintain_aclcheck(relid, roleid) \
+	(object_ownercheck(RelationRelationId, relid, roleid) ? \
+	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
+#endif
+
+/* ---- files ---- */
+
+#if PG_VERSION_NUM < 170000
+#define INVALID_PROC_NUMBER InvalidBackendId
+#endif
+
+/* GetRelationPath() returns a struct since 18; palloc'd */
+#if PG_VERSION_NUM >= 180000
+#define relation_file_path(db, spc, num, fork) \
+	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
+#else
+#define relation_file_path(db, spc, num, fork) \
+	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
+#endif
+
+/* the same struct with fields of other names */
+static inline RelFileLocator
+make_locator(Oid spc, Oid db, RelFileNumber num)
+{
+#if PG_VERSION_NUM >= 160000
+	RelFileLocator locator = {.spcOid = spc,.dbOid = db,.relNumber = num};
+#else
+	RelFileLocator locator = {.spcNode = spc,.dbNode = db,.relNode = num};
+#endif
+
+	return locator;
+}
+
+/*
+ * First minor version of the server's branch whose REINDEX CONCURRENTLY keeps
+ * a deferrable unique constraint deferrable while it runs; before it, the new
+ * index enforced the constraint at once and failed correct transactions.
+ */
+#if PG_VERSION_NUM >= 190000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	190000
+#elif PG_VERSION_NUM >= 180000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	180006
+#elif PG_VERSION_NUM >= 170000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	170011
+#elif PG_VERSION_NUM >= 160000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	160015
+#else
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
+#endif
+
 #endif							/* IM_COMPAT_H */
