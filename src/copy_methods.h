@@ -9,7 +9,9 @@
 #define IM_COPY_METHODS_H
 
 /* 0 in a build without the copy engine: every index is then for rebuild. */
+#ifndef IM_HAVE_COPY
 #define IM_HAVE_COPY	0
+#endif
 
 /*
  * Both look at catalogs only, take no lock on the index or its table, and

@@ -240,11 +240,15 @@ notice_other_databases(Oid tablespace)
 
 	if (total > 0)
 		ereport(NOTICE,
-				(errmsg("tablespace \"%s\" holds %s%lld more indexes in other databases",
+				(errmsg("tablespace \"%s\" also holds indexes of other databases: %s%lld",
 						tablespace_name ? tablespace_name : "?",
 						complete ? "" : "at least ", (long long) total),
 				 errdetail("They are in %s, and only a session there can move them.",
 						   names.data)));
+	else if (!complete)
+		ereport(NOTICE,
+				(errmsg("tablespace \"%s\" may hold indexes of other databases, which could not be counted",
+						tablespace_name ? tablespace_name : "?")));
 	pfree(names.data);
 	list_free(databases);
 }

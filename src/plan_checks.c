@@ -222,13 +222,6 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	const char *heap_name = NameStr(facts->heap_name);
 	AclResult	aclresult;
 
-	if (is_own_table(facts->heap_oid))
-	{
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
-		return false;
-	}
-
 	aclresult = table_maintain_aclcheck(facts->heap_oid, GetUserId());
 	if (aclresult != ACLCHECK_OK)
 	{
@@ -245,6 +238,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 		item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 				  "Permission denied for schema \"%s\".",
 				  NameStr(facts->schema_name));
+		return false;
+	}
+
+	if (is_own_table(facts->heap_oid))
+	{
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
 		return false;
 	}
 
