@@ -9,18 +9,41 @@ OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
 	src/catalog.o \
+	src/cleanup.o \
+	src/copy_methods.o \
+	src/history.o \
 	src/job.o \
 	src/ledger.o \
-	src/settings.o
+	src/lock_poll.o \
+	src/move.o \
+	src/other_databases.o \
+	src/plan.o \
+	src/plan_checks.o \
+	src/plan_estimate.o \
+	src/settings.o \
+	src/submit.o \
+	src/watch.o \
+	src/worker.o
 
 OUR_HEADERS = \
 	src/catalog.h \
+	src/cleanup.h \
 	src/compat.h \
+	src/copy_methods.h \
+	src/history.h \
 	src/job.h \
 	src/ledger.h \
+	src/lock_poll.h \
 	src/move.h \
+	src/other_databases.h \
 	src/plan.h \
-	src/settings.h
+	src/plan_checks.h \
+	src/plan_estimate.h \
+	src/settings.h \
+	src/snapshot_guard.h \
+	src/submit.h \
+	src/watch.h \
+	src/worker.h
 
 DATA = index_mover--1.0.sql
 

@@ -86,6 +86,8 @@ typedef struct MoveItem
 	Oid			to_tablespace;
 	MoveMethod	method;
 	MoveStatus	status;
+	bool		repair;			/* planner: an invalid index that was named
+								 * itself: rebuild it, wherever it is */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_read;
