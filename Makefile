@@ -14,14 +14,18 @@ OBJS = \
 	src/history.o \
 	src/job.o \
 	src/ledger.o \
+	src/leftover_index.o \
 	src/lock_poll.o \
 	src/move.o \
+	src/move_rebuild.o \
 	src/other_databases.o \
 	src/plan.o \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/settings.o \
+	src/snapshot_guard.o \
 	src/submit.o \
+	src/wait_others.o \
 	src/watch.o \
 	src/worker.o
 
@@ -31,10 +35,13 @@ OUR_HEADERS = \
 	src/compat.h \
 	src/copy_methods.h \
 	src/history.h \
+	src/index_size.h \
 	src/job.h \
 	src/ledger.h \
+	src/leftover_index.h \
 	src/lock_poll.h \
 	src/move.h \
+	src/move_rebuild.h \
 	src/other_databases.h \
 	src/plan.h \
 	src/plan_checks.h \
@@ -42,6 +49,7 @@ OUR_HEADERS = \
 	src/settings.h \
 	src/snapshot_guard.h \
 	src/submit.h \
+	src/wait_others.h \
 	src/watch.h \
 	src/worker.h
 

@@ -45,6 +45,7 @@
 
 #include "compat.h"
 #include "history.h"
+#include "move_rebuild.h"
 #include "plan.h"
 #include "settings.h"
 #include "snapshot_guard.h"
@@ -80,6 +81,7 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	job_request_shmem();
+	RequestAddinShmemSpace(snapshot_guard_shmem_size());
 }
 
 void
@@ -88,6 +90,7 @@ _PG_init(void)
 	settings_define();
 	submit_init();
 	snapshot_guard_init();
+	move_rebuild_init();
 
 	/* without preloading, the slack of the main segment serves */
 	if (process_shared_preload_libraries_in_progress)

@@ -122,6 +122,16 @@ im_vxid_proc(VirtualTransactionId vxid)
 #endif
 }
 
+/* the local part of a process's virtual transaction ID */
+#if PG_VERSION_NUM >= 170000
+#define PROC_LXID(proc) ((proc)->vxid.lxid)
+#else
+#define PROC_LXID(proc) ((proc)->lxid)
+#endif
+#ifndef GetNumberFromPGProc
+#define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])
+#endif
+
 /* 16 renamed the way to look at another backend's status */
 #if PG_VERSION_NUM < 160000
 #define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)

@@ -83,8 +83,10 @@ take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 
-	item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-					job_cancel_requested()) ? STATUS_CANCELLED : STATUS_FAILED;
+	/* an error that came when only the old index was still to be removed */
+	if (item->status != STATUS_MOVED)
+		item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+						job_cancel_requested()) ? STATUS_CANCELLED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
 	if (edata->detail != NULL &&

@@ -25,8 +25,9 @@ typedef struct MoveContext
  *
  * Return normally: item->status is STATUS_MOVED (or STATUS_SKIPPED with
  * item->detail and sqlstate saying why), and the outcome is committed.
- * ERROR: nothing is changed for the user, the index is where it was.  move.c
- * then aborts the transaction, releases all locks, and calls the cleanup
+ * ERROR: nothing is changed for the user, the index is where it was; unless
+ * item->status is STATUS_MOVED already, and only something that is no longer
+ * needed could not be removed.  move.c then aborts the transaction, releases all locks, and calls the cleanup
  * function below, which removes what the ledger says this job left behind.
  */
 extern void move_by_rebuild(MoveContext *mc);

@@ -32,8 +32,8 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
@@ -41,7 +41,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "commands/progress.h"
-#include "commands/tablespace.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -65,6 +64,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "index_size.h"
 #include "leftover_index.h"
 #include "ledger.h"
 #include "move.h"
@@ -402,7 +402,7 @@ report_moved(MoveItem *item)
 	rel = try_relation_open(rebuild.new_index, AccessShareLock);
 	if (rel != NULL)
 	{
-		item->size_after = table_relation_size_of_index(rel);
+		item->size_after = relation_size_on_disk(rel);
 		relation_close(rel, AccessShareLock);
 	}
 	CommitTransactionCommand();

@@ -69,9 +69,9 @@
  * compare-exchange that finds the count at 0, so a runner that counts itself in
  * and finds HIDDEN set can rely on it.
  */
-#define WORD_WAITS		UINT32CONST(0x80000000) /* waits for a job */
-#define WORD_HIDDEN		UINT32CONST(0x40000000) /* PROC_IN_SAFE_IC is set */
-#define WORD_COUNT		UINT32CONST(0x3FFFFFFF) /* runners that want it hidden */
+#define WORD_WAITS		((uint32) 0x80000000) /* waits for a job */
+#define WORD_HIDDEN		((uint32) 0x40000000) /* PROC_IN_SAFE_IC is set */
+#define WORD_COUNT		((uint32) 0x3FFFFFFF) /* runners that want it hidden */
 
 typedef struct GuardArea
 {

@@ -396,19 +396,21 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	shm_mq_set_receiver(mq, MyProc);
 	wait.messages = shm_mq_attach(mq, segment, NULL);
 
+	/* before the job can start: see snapshot_guard_hide_callers() */
+	snapshot_guard_begin();
 	PG_TRY();
 	{
 		wait.worker = register_worker(wait.shared->slot, wait.shared->job);
 	}
 	PG_CATCH();
 	{
+		snapshot_guard_end();
 		job_free_slot(wait.shared->slot, wait.shared->job);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	shm_mq_set_handle(wait.messages, wait.worker);
 
-	snapshot_guard_begin();
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
 		wait_for_rows(&wait);

@@ -110,11 +110,7 @@ end_wait(Wait *wait)
 static int
 pid_of(VirtualTransactionId vxid)
 {
-	PGPROC	   *proc;
-
-	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
-		return 0;
-	proc = VXID_GET_PROC(vxid);
+	PGPROC	   *proc = im_vxid_proc(vxid);
 
 	/* PREPARE passes the virtual transaction ID on to a dummy process */
 	if (proc == NULL || PROC_LXID(proc) != vxid.localTransactionId)
@@ -336,7 +332,7 @@ find_snapshots(TransactionId limit_xmin)
 										 FLAGS_NOT_WAITED_FOR, &result.nvxids);
 	for (i = 0; i < result.nvxids; i++)
 	{
-		PGPROC	   *proc = VXID_GET_PROC(result.vxids[i]);
+		PGPROC	   *proc = im_vxid_proc(result.vxids[i]);
 
 		if (proc != NULL && !snapshot_guard_waits_for_job(proc))
 			result.vxids[kept++] = result.vxids[i];
@@ -410,7 +406,7 @@ cancel_autovacuum(const Others *others)
 
 	for (i = 0; i < others->nvxids; i++)
 	{
-		PGPROC	   *proc = VXID_GET_PROC(others->vxids[i]);
+		PGPROC	   *proc = im_vxid_proc(others->vxids[i]);
 		int			pid = pid_of(others->vxids[i]);
 		uint8		flags;
 

@@ -340,9 +340,10 @@ run_moves(JobShared *shared)
 		 * record first, and let a waiting caller go if nothing else follows.
 		 */
 		record_item(shared, i);
-		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED ||
+			(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
 		{
-			if (item->status == STATUS_CANCELLED)
+			if (item->status == STATUS_CANCELLED || strcmp(item->sqlstate, "57014") == 0)
 				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
 			if (!move_has_more(shared, i))
 			{
