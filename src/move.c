@@ -38,6 +38,7 @@
 
 #include "cleanup.h"
 #include "compat.h"
+#include "copy_methods.h"
 #include "lock_poll.h"
 #include "move.h"
 #include "plan.h"
@@ -130,13 +131,15 @@ move_item(JobShared *job, MoveItem *item)
 			case METHOD_REBUILD:
 				move_by_rebuild(&mc);
 				break;
+#if IM_HAVE_COPY
 			case METHOD_COPY:
 				move_by_copy(&mc);
 				break;
+#endif
 			case METHOD_DEFAULT:
 				move_default(&mc);
 				break;
-			case METHOD_AUTO:
+			default:
 				elog(ERROR, "move without a method");
 		}
 	}
@@ -186,8 +189,10 @@ move_cleanup(JobShared *job, MoveItem *item)
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc);
+#if IM_HAVE_COPY
 		else if (item->method == METHOD_COPY)
 			copy_cleanup(&mc);
+#endif
 	}
 	PG_CATCH();
 	{

@@ -42,6 +42,7 @@
 #include "catalog/pg_index.h"
 #include "commands/progress.h"
 #include "executor/instrument.h"
+#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
