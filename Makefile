@@ -8,6 +8,8 @@ PGFILEDESC = "index_mover - moves indexes to another tablespace while they are i
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
+	src/again.o \
+	src/carry_out.o \
 	src/catalog.o \
 	src/cleanup.o \
 	src/copy_methods.o \
@@ -23,6 +25,7 @@ OBJS = \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/settings.o \
+	src/steer.o \
 	src/snapshot_guard.o \
 	src/submit.o \
 	src/wait_others.o \
@@ -30,6 +33,8 @@ OBJS = \
 	src/worker.o
 
 OUR_HEADERS = \
+	src/again.h \
+	src/carry_out.h \
 	src/catalog.h \
 	src/cleanup.h \
 	src/compat.h \

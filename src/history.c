@@ -189,41 +189,39 @@ history_update(const JobShared *job, int n)
 	table_close(rel, NoLock);
 }
 
-/*
- * Look a job up: see history.h.
- */
-int
-history_job(int64 job, Oid *role, int *nfailed)
+List *
+history_read(int64 job)
 {
 	Relation	rel = table_open(extension_relation(HISTORY_TABLE), AccessShareLock);
 	ScanKeyData key;
+	Relation	pkey = index_open(extension_relation(HISTORY_PKEY), AccessShareLock);
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	int			nitems = 0;
-
-	*role = InvalidOid;
-	*nfailed = 0;
+	List	   *result = NIL;
 
 	ScanKeyInit(&key, Anum_job, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(job));
-	scan = systable_beginscan(rel, extension_relation(HISTORY_PKEY), true,
-							  NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	scan = systable_beginscan_ordered(rel, pkey, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
 	{
 		Datum		values[Natts_history];
 		bool		nulls[Natts_history];
-		char	   *status;
+		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		*role = DatumGetObjectId(values[Anum_role - 1]);
-		status = TextDatumGetCString(values[Anum_status - 1]);
-		if (strcmp(status, status_name(STATUS_MOVED)) != 0 &&
-			strcmp(status, status_name(STATUS_SKIPPED)) != 0)
-			(*nfailed)++;
-		nitems++;
+		entry->index_oid = DatumGetObjectId(values[Anum_index - 1]);
+		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
+		entry->index_name = TextDatumGetCString(values[Anum_index_name - 1]);
+		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
+		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
+		entry->method = TextDatumGetCString(values[Anum_method - 1]);
+		entry->status = TextDatumGetCString(values[Anum_status - 1]);
+		entry->role = DatumGetObjectId(values[Anum_role - 1]);
+		result = lappend(result, entry);
 	}
-	systable_endscan(scan);
+	systable_endscan_ordered(scan);
+	index_close(pkey, AccessShareLock);
 	table_close(rel, AccessShareLock);
 
-	return nitems == 0 ? -1 : nitems;
+	return result;
 }

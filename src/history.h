@@ -15,10 +15,20 @@
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
 
-/*
- * What the history knows of a job: -1 unknown, else the number of its moves;
- * role is set to who submitted it, nfailed to those not moved.
- */
-extern int	history_job(int64 job, Oid *role, int *nfailed);
+/* What was asked for one index, and what became of it. */
+typedef struct HistoryEntry
+{
+	Oid			index_oid;		/* after a rebuild the new one */
+	Oid			heap_oid;
+	char	   *index_name;
+	Oid			from_tablespace;
+	Oid			to_tablespace;
+	char	   *method;			/* as shown */
+	char	   *status;			/* as shown, but never "interrupted" */
+	Oid			role;			/* who submitted the job */
+} HistoryEntry;
+
+/* All of one job, palloc'd, in the order of its plan; NIL: unknown job. */
+extern List *history_read(int64 job);
 
 #endif							/* IM_HISTORY_H */

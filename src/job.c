@@ -293,6 +293,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		slot->runner_pid = 0;
 		slot->cancel = false;
 		slot->pause = false;
+		slot->swap_now = false;
 		slot->submitted_at = now;
 	}
 	LWLockRelease(&area->lock);
@@ -437,7 +438,11 @@ job_request_pause(int64 job, bool pause)
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found)
+	{
 		slot->pause = pause;
+		if (!pause)
+			slot->swap_now = true;
+	}
 	LWLockRelease(&area->lock);
 	return found;
 }
@@ -641,6 +646,12 @@ bool
 job_pause_requested(void)
 {
 	return my_job != NULL && my_job->pause;
+}
+
+bool
+job_swap_now_requested(void)
+{
+	return my_job != NULL && my_job->swap_now;
 }
 
 void

@@ -167,6 +167,7 @@ typedef struct JobSlot
 	int			runner_pid;		/* 0 = not started yet */
 	bool		cancel;
 	bool		pause;
+	bool		swap_now;		/* don't wait for swap_after any more */
 	TimestampTz submitted_at;
 } JobSlot;
 
@@ -218,7 +219,7 @@ extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy); /* in this database */
 extern bool job_is_alive(int64 job);	/* in this database; not the own one */
 extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
-extern bool job_request_pause(int64 job, bool pause);
+extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
 extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
 extern JobShared *job_shared(dsm_segment *segment);
 extern Size job_shared_size(int nitems);
@@ -251,6 +252,9 @@ extern void job_check_cancel(void);
 
 /* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);
+
+/* true once resume_move() has said not to wait for swap_after */
+extern bool job_swap_now_requested(void);
 
 extern const char *method_name(MoveMethod method);
 extern const char *status_name(MoveStatus status);

@@ -164,9 +164,9 @@ move_item(JobShared *job, MoveItem *item)
 	item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
-				(errmsg("moved index \"%s.%s\" to tablespace %u by %s in %ld ms",
+				(errmsg("moved index \"%s.%s\" to another tablespace by %s in %ld ms",
 						NameStr(item->schema_name), NameStr(item->index_name),
-						item->to_tablespace, method_name(item->method),
+						method_name(item->method),
 						(long) TimestampDifferenceMilliseconds(item->started_at,
 															   item->finished_at))));
 	else
@@ -179,7 +179,7 @@ move_item(JobShared *job, MoveItem *item)
 }
 
 void
-move_cleanup(JobShared *job, MoveItem *item)
+move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
@@ -188,10 +188,10 @@ move_cleanup(JobShared *job, MoveItem *item)
 	{
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
-			rebuild_cleanup(&mc);
+			rebuild_cleanup(&mc, max_wait_ms);
 #if IM_HAVE_COPY
 		else if (item->method == METHOD_COPY)
-			copy_cleanup(&mc);
+			copy_cleanup(&mc, max_wait_ms);
 #endif
 	}
 	PG_CATCH();

@@ -37,10 +37,11 @@ extern void move_by_copy(MoveContext *mc);
  * Called with no transaction open after an ERROR of the function above, and
  * with item->status already failed or cancelled.  Must not throw for anything
  * that can be retried later: a leftover that can't be removed now stays in the
- * ledger.  May take long (rebuild waits for others): report progress_phase().
+ * ledger.  Waits for other transactions at most max_wait_ms for each (0 = for
+ * ever).
  */
-extern void rebuild_cleanup(MoveContext *mc);
-extern void copy_cleanup(MoveContext *mc);
+extern void rebuild_cleanup(MoveContext *mc, int max_wait_ms);
+extern void copy_cleanup(MoveContext *mc, int max_wait_ms);
 
 /* ---- the driver, for worker.c ---- */
 
@@ -51,7 +52,7 @@ extern void copy_cleanup(MoveContext *mc);
 extern void move_item(JobShared *job, MoveItem *item);
 
 /* Remove what a failed or cancelled item has left behind; never throws. */
-extern void move_cleanup(JobShared *job, MoveItem *item);
+extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 
 /* true if an item after this one is still to be moved */
 extern bool move_has_more(const JobShared *job, int n);

@@ -520,13 +520,13 @@ move_by_rebuild(MoveContext *mc)
 }
 
 /*
- * Remove what this job's rebuilds have left, however long it takes.
+ * Remove what this job's rebuilds have left.
  */
 void
-rebuild_cleanup(MoveContext *mc)
+rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
 
-	(void) leftover_indexes_remove(InvalidOid, mc->job->job, 0);
+	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms);
 	progress_phase(before);
 }

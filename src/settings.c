@@ -64,12 +64,36 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
-/* All names, for the hint about an unknown one; the order is that of the manual. */
-static const char *const setting_names[] = {
-	"lock_timeout", "lock_wait", "on_blocker", "on_failure", "give_way",
-	"pacing", "max_rate", "max_replica_lag", "min_free_space",
-	"rebuild_threshold", "max_workers", "order", "verify", "prewarm",
-	"copy_access_methods", "swap_after", "max_duration", "progress_interval",
+/* All of them, in the order of the manual, and where a job keeps their values. */
+typedef struct SettingPlace
+{
+	const char *name;
+	Size		offset;
+	Size		size;
+} SettingPlace;
+
+#define PLACE(field) \
+	{#field, offsetof(MoveSettings, field), sizeof(((MoveSettings *) NULL)->field)}
+
+static const SettingPlace places[] = {
+	PLACE(lock_timeout),
+	PLACE(lock_wait),
+	PLACE(on_blocker),
+	PLACE(on_failure),
+	PLACE(give_way),
+	PLACE(pacing),
+	PLACE(max_rate),
+	PLACE(max_replica_lag),
+	PLACE(min_free_space),
+	PLACE(rebuild_threshold),
+	PLACE(max_workers),
+	PLACE(order),
+	PLACE(verify),
+	PLACE(prewarm),
+	PLACE(copy_access_methods),
+	PLACE(swap_after),
+	PLACE(max_duration),
+	PLACE(progress_interval),
 };
 
 /* A job carries it in shared memory of fixed size. */
@@ -229,49 +253,73 @@ known_settings(void)
 	int			i;
 
 	initStringInfo(&buf);
-	for (i = 0; i < lengthof(setting_names); i++)
-		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "", setting_names[i]);
+	for (i = 0; i < lengthof(places); i++)
+		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "", places[i].name);
 	return buf.data;
 }
 
-/* Set one setting from a JSON scalar, to the end of the GUC nest level. */
-static void
-apply_one(const char *name, const JsonbValue *value)
+/* Find a setting by its name without prefix; ERROR 22023 if there is none. */
+static const SettingPlace *
+find_setting(const char *name)
 {
-	char	   *text = NULL;
 	int			i;
 
-	for (i = 0; i < lengthof(setting_names); i++)
-		if (strcmp(setting_names[i], name) == 0)
-			break;
-	if (i == lengthof(setting_names))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unrecognized setting \"%s\"", name),
-				 errhint("Valid settings are: %s.", known_settings())));
+	for (i = 0; i < lengthof(places); i++)
+		if (strcmp(places[i].name, name) == 0)
+			return &places[i];
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("unrecognized setting \"%s\"", name),
+			 errhint("Valid settings are: %s.", known_settings())));
+	return NULL;				/* keep compiler quiet */
+}
 
+/* Set a setting to the end of the GUC nest level, with the rights of SET. */
+static void
+set_setting(const char *name, const char *value)
+{
+	(void) find_setting(name);
+	(void) set_config_option(psprintf("index_mover.%s", name), value,
+							 superuser() ? PGC_SUSET : PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/* The text of a JSON scalar. */
+static char *
+setting_text(const char *name, const JsonbValue *value)
+{
 	switch (value->type)
 	{
 		case jbvString:
-			text = pnstrdup(value->val.string.val, value->val.string.len);
-			break;
+			return pnstrdup(value->val.string.val, value->val.string.len);
 		case jbvNumeric:
-			text = DatumGetCString(DirectFunctionCall1(numeric_out,
+			return DatumGetCString(DirectFunctionCall1(numeric_out,
 													   NumericGetDatum(value->val.numeric)));
-			break;
 		case jbvBool:
-			text = pstrdup(value->val.boolean ? "on" : "off");
-			break;
+			return pstrdup(value->val.boolean ? "on" : "off");
 		default:
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("value of setting \"%s\" must be a string, a number, or a boolean",
 							name)));
 	}
+	return NULL;				/* keep compiler quiet */
+}
 
-	(void) set_config_option(psprintf("index_mover.%s", name), text,
-							 superuser() ? PGC_SUSET : PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+void
+settings_alter(MoveSettings *settings, const char *name, const char *value)
+{
+	const SettingPlace *place = find_setting(name);
+	int			nestlevel = NewGUCNestLevel();
+	MoveSettings altered;
+
+	/* core checks the value as SET does */
+	set_setting(name, value);
+	settings_capture(&altered);
+	AtEOXact_GUC(true, nestlevel);
+
+	memcpy((char *) settings + place->offset,
+		   (char *) &altered + place->offset, place->size);
 }
 
 int
@@ -294,13 +342,13 @@ settings_apply_json(Jsonb *json)
 
 	nestlevel = NewGUCNestLevel();
 	it = JsonbIteratorInit(&json->root);
-	/* values are scalars, so nested containers reach apply_one() as such */
+	/* values are scalars, so nested containers reach setting_text() as such */
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
 			name = pnstrdup(value.val.string.val, value.val.string.len);
 		else if (token == WJB_VALUE)
-			apply_one(name, &value);
+			set_setting(name, setting_text(name, &value));
 	}
 	return nestlevel;
 }

@@ -294,6 +294,7 @@ abandon_job(int code, Datum arg)
 	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
 	JobShared  *shared = wait->shared;
 	TimestampTz start = GetCurrentTimestamp();
+	JobSlot		slot;
 
 	snapshot_guard_end();
 	(void) job_request_cancel(shared->job);
@@ -303,7 +304,7 @@ abandon_job(int code, Datum arg)
 	 * give the worker a moment.  Interrupts aren't served here, hence short.
 	 */
 	while (!proc_exit_inprogress &&
-		   pg_atomic_read_u32(&shared->rows_final) == 0 &&
+		   job_get_slot(shared->slot, shared->job, &slot) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
 	{
 		pid_t		pid;

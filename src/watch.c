@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * watch.c
- *	  Watching and steering jobs: index_mover_progress, cancel_move().
+ *	  Watching jobs: the view index_mover_progress.
  *
  * The numbers come from the runners' slots.  While core's REINDEX runs, it is
  * core that knows the phase and the blocks, and it publishes them in the
@@ -34,12 +34,10 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "history.h"
 #include "watch.h"
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
-PG_FUNCTION_INFO_V1(index_mover_cancel_move);
 
 /* phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -281,59 +279,4 @@ index_mover_job_is_alive(PG_FUNCTION_ARGS)
 	JobSlot		slot;
 
 	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
-}
-
-/*
- * Find a job to steer.  Returns false, with a NOTICE, if it has ended.
- * ERROR 22004 for NULL, 42704 if there never was such a job, 42501 for anybody
- * but the job's role (or a member of it) and superusers.
- */
-static bool
-job_to_steer(FunctionCallInfo fcinfo, JobSlot *slot)
-{
-	int64		job;
-	Oid			role;
-	int			nfailed;
-	bool		running;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("job must not be null")));
-	job = PG_GETARG_INT64(0);
-
-	running = job_find(job, slot);
-	if (running)
-		role = slot->role;
-	else if (history_job(job, &role, &nfailed) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See index_mover_progress and index_mover_history.")));
-
-	if (!has_privs_of_role(GetUserId(), role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to steer job " INT64_FORMAT, job),
-				 errdetail("Only the role that has submitted a job, and superusers, may steer it.")));
-	if (!running)
-		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT " is not running", job)));
-	return running;
-}
-
-/*
- * cancel_move(job bigint) RETURNS boolean
- *
- * Cancels a job; what it has moved stays moved, and the index it works on
- * stays where it was.  Returns true if the job was told, false if it wasn't
- * running any more.  No locks.  For the job's role and superusers.
- * ERRORs: see job_to_steer().
- */
-Datum
-index_mover_cancel_move(PG_FUNCTION_ARGS)
-{
-	JobSlot		slot;
-
-	PG_RETURN_BOOL(job_to_steer(fcinfo, &slot) && job_request_cancel(slot.job));
 }

@@ -51,6 +51,8 @@
 #include "worker.h"
 
 #define COMMIT_POLL_MS	20
+#define PAUSE_POLL_MS	200
+#define QUICK_CLEANUP_MS	1000
 
 typedef struct WorkerExtra
 {
@@ -290,6 +292,46 @@ show_activity(const MoveItem *item)
 	pfree(text);
 }
 
+static bool
+needs_cleanup(const JobShared *shared)
+{
+	bool		result;
+
+	StartTransactionCommand();
+	result = cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Between two indexes, obey pause_move(). */
+static void
+wait_while_paused(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+
+	if (!job_pause_requested() || job_cancel_requested())
+		return;
+
+	item->status = STATUS_PAUSED;
+	record_item(shared, n);
+	progress_begin(item);
+	progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !job_cancel_requested())
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 PAUSE_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+		ResetLatch(MyLatch);
+		if (QueryCancelPending)	/* pg_cancel_backend() */
+		{
+			QueryCancelPending = false;
+			(void) job_request_cancel(shared->job);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+	progress_end();
+	item->status = STATUS_QUEUED;
+}
+
 /*
  * Work through the items.
  */
@@ -312,6 +354,7 @@ run_moves(JobShared *shared)
 		if (item->status != STATUS_QUEUED)
 			continue;
 
+		wait_while_paused(shared, i);
 		if (job_cancel_requested())
 		{
 			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
@@ -335,22 +378,27 @@ run_moves(JobShared *shared)
 
 		move_item(shared, item);
 
-		/*
-		 * Cleaning up may have to wait for others, so put the outcome on
-		 * record first, and let a waiting caller go if nothing else follows.
-		 */
 		record_item(shared, i);
-		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED ||
-			(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
+		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
 		{
-			if (item->status == STATUS_CANCELLED || strcmp(item->sqlstate, "57014") == 0)
+			if (item->status == STATUS_CANCELLED)
 				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
-			if (!move_has_more(shared, i))
+
+			/*
+			 * Cleaning up may have to wait for others for long.  If it can't be
+			 * done at once, don't keep a waiting caller that waits for nothing
+			 * else.
+			 */
+			move_cleanup(shared, item, QUICK_CLEANUP_MS);
+			if (needs_cleanup(shared))
 			{
-				publish_rows(shared);
-				runner_set_cleaning_up();
+				if (!move_has_more(shared, i))
+				{
+					runner_set_cleaning_up();
+					publish_rows(shared);
+				}
+				move_cleanup(shared, item, 0);
 			}
-			move_cleanup(shared, item);
 		}
 		progress_end();
 		pgstat_report_activity(STATE_IDLE, NULL);
@@ -358,8 +406,10 @@ run_moves(JobShared *shared)
 		MemoryContextSwitchTo(oldcontext);
 		MemoryContextReset(item_context);
 	}
-	if (pg_atomic_read_u32(&shared->rows_final) == 0)
-		publish_rows(shared);
+
+	/* in this order: who sees the rows may move the table again at once */
+	runner_detach();
+	publish_rows(shared);
 }
 
 /*
@@ -414,6 +464,7 @@ index_mover_worker_main(Datum arg)
 	if (job.purpose == JOB_CLEANUP)
 	{
 		cleanup_run(shared);
+		runner_detach();
 		publish_rows(shared);
 	}
 	else
