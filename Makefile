@@ -71,6 +71,9 @@ include $(PGXS)
 # PGXS tracks no header dependencies, and a VPATH build has no src/ folder yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
 $(OBJS): $(OUR_HEADERS)
+ifdef VPATH
+$(shell mkdir -p src)
+endif
 
 # For scripts/test: "make print-REGRESS" prints the list.
 print-%:
