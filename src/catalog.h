@@ -12,4 +12,13 @@ extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
 extern int64 extension_nextval(const char *sequence);
 
+/*
+ * Keep the extension's tables and sequences from being dropped, to the end of
+ * the session or until extension_release().  In a transaction.  While a move
+ * runs, DROP EXTENSION waits behind this: without the ledger nobody would know
+ * what the move has made.
+ */
+extern void extension_hold(void);
+extern void extension_release(void);
+
 #endif							/* IM_CATALOG_H */
