@@ -60,7 +60,7 @@ OUR_HEADERS = \
 
 DATA = index_mover--1.0.sql
 
-REGRESS =
+REGRESS = plan plan_recheck
 ISOLATION =
 TAP_TESTS = 1
 
