@@ -14,6 +14,7 @@ OBJS = \
 	src/cleanup.o \
 	src/copy_methods.o \
 	src/history.o \
+	src/janitor.o \
 	src/job.o \
 	src/ledger.o \
 	src/leftover_index.o \
@@ -41,6 +42,7 @@ OUR_HEADERS = \
 	src/copy_methods.h \
 	src/history.h \
 	src/index_size.h \
+	src/janitor.h \
 	src/job.h \
 	src/ledger.h \
 	src/leftover_index.h \

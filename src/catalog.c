@@ -27,14 +27,11 @@
 #include "compat.h"
 
 /*
- * Return the OID of the schema that holds the extension.
- *
- * ERROR 55000 if the extension isn't installed in this database: a worker can
- * find that after DROP EXTENSION.  (core's get_extension_schema() is static
- * before 16.)
+ * Return the OID of the schema that holds the extension, InvalidOid if it isn't
+ * installed.  (core's get_extension_schema() is static before 16.)
  */
-Oid
-extension_schema(void)
+static Oid
+find_schema(void)
 {
 	Relation	rel;
 	SysScanDesc scan;
@@ -53,6 +50,25 @@ extension_schema(void)
 		result = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+	return result;
+}
+
+bool
+extension_installed(void)
+{
+	return OidIsValid(find_schema());
+}
+
+/*
+ * Return the OID of the schema that holds the extension.
+ *
+ * ERROR 55000 if the extension isn't installed in this database: a worker can
+ * find that after DROP EXTENSION.
+ */
+Oid
+extension_schema(void)
+{
+	Oid			result = find_schema();
 
 	if (!OidIsValid(result))
 		ereport(ERROR,

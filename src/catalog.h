@@ -8,6 +8,7 @@
 #ifndef IM_CATALOG_H
 #define IM_CATALOG_H
 
+extern bool extension_installed(void);	/* in this database */
 extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
 extern int64 extension_nextval(const char *sequence);

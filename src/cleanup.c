@@ -23,6 +23,7 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
+#include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "ledger.h"
@@ -45,6 +46,15 @@ cleanup_is_needed(int64 job)
 void
 cleanup_run(JobShared *shared)
 {
+	bool		installed;
+
+	/* the janitor asks in every database */
+	StartTransactionCommand();
+	installed = extension_installed();
+	CommitTransactionCommand();
+	if (!installed)
+		return;
+
 	progress_phase(PHASE_CLEANING_UP);
 	(void) leftover_indexes_remove(InvalidOid, 0, shared->settings.lock_wait);
 }

@@ -259,13 +259,13 @@ worker_exit(int code, Datum arg)
 			history_update(shared, i);
 		}
 	}
-	leftovers = cleanup_is_needed(shared->job);
+	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
 
 	runner_detach();
 	publish_rows(shared);
 	if (leftovers)
-		submit_cleanup();
+		(void) submit_cleanup(shared->database, shared->role, 0);
 }
 
 /*
