@@ -26,6 +26,7 @@ OBJS = \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/settings.o \
+	src/space.o \
 	src/steer.o \
 	src/snapshot_guard.o \
 	src/submit.o \
@@ -55,6 +56,7 @@ OUR_HEADERS = \
 	src/plan_estimate.h \
 	src/settings.h \
 	src/snapshot_guard.h \
+	src/space.h \
 	src/submit.h \
 	src/wait_others.h \
 	src/watch.h \
