@@ -41,6 +41,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "commands/progress.h"
+#include "commands/tablespace.h"
 #include "executor/instrument.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
