@@ -25,6 +25,7 @@ OBJS = \
 	src/plan.o \
 	src/plan_checks.o \
 	src/plan_estimate.o \
+	src/runner.o \
 	src/settings.o \
 	src/space.o \
 	src/steer.o \
@@ -45,6 +46,7 @@ OUR_HEADERS = \
 	src/index_size.h \
 	src/janitor.h \
 	src/job.h \
+	src/job_area.h \
 	src/ledger.h \
 	src/leftover_index.h \
 	src/lock_poll.h \

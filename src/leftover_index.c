@@ -284,7 +284,8 @@ read_entries(Oid only_heap, int64 job)
 
 		if (entry->kind != LEDGER_INDEX ||
 			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
-			(job != 0 ? entry->job != job : job_is_alive(entry->job)))
+			(job != 0 && entry->job != job) ||
+			runner_is_alive(entry->job, entry->pid))
 			continue;
 		result = lappend(result, entry);
 	}
