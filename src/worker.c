@@ -257,11 +257,14 @@ worker_exit(int code, Datum arg)
 	bool		leftovers;
 	int			n;
 
-	if (is_done)
-		return;
-
+	/*
+	 * In this order, and always: outside of transactions core's own callbacks
+	 * don't release session-level locks, and they would outlive the process.
+	 */
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	if (is_done)
+		return;
 
 	/* the other runners of the job end, too */
 	if (shared->nitems > 0)
@@ -475,7 +478,8 @@ run_moves(JobShared *shared, bool first)
 		MemoryContextReset(item_context);
 	}
 
-	/* in this order: who sees the rows may move the table again at once */
+	/* in this order: who sees the rows may move or drop anything at once */
+	extension_release();
 	is_done = true;
 	if (runner_detach())
 		publish_rows(shared);
