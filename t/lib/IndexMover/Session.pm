@@ -14,8 +14,9 @@ use strict;
 use warnings;
 
 use IPC::Run ();
+use Time::HiRes qw(usleep);
 
-our $TIMEOUT = $PostgreSQL::Test::Utils::timeout_default || 180;
+our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
 sub new
 {
@@ -41,7 +42,7 @@ sub send
 	my $n = ++$self->{n};
 	$self->{err} = '';
 	$self->{in} .= "$sql;\n\\echo === $n\n";
-	$self->{harness}->pump while length $self->{in};
+	$self->{harness}->pump_nb, usleep(1000) while length $self->{in};
 	return;
 }
 

@@ -27,7 +27,7 @@ our @EXPORT = qw(
   tablespace_of
 );
 
-our $TIMEOUT = $PostgreSQL::Test::Utils::timeout_default || 180;
+our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
 # ---------------------------------------------------------------------------
 # Builds
@@ -180,7 +180,7 @@ sub start_call
 		'<', \$call->{in}, '>', \$call->{out}, '2>', \$call->{err},
 		$call->{timer} = IPC::Run::timer($TIMEOUT));
 	# the input isn't sent before somebody asks for it
-	$call->{harness}->pump while length $call->{in};
+	$call->{harness}->pump_nb, usleep(1000) while length $call->{in};
 	return $call;
 }
 
