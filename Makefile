@@ -8,25 +8,61 @@ PGFILEDESC = "index_mover - moves indexes to another tablespace while they are i
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
+	src/again.o \
+	src/carry_out.o \
 	src/catalog.o \
+	src/cleanup.o \
+	src/copy_methods.o \
+	src/history.o \
 	src/job.o \
 	src/ledger.o \
-	src/settings.o
+	src/leftover_index.o \
+	src/lock_poll.o \
+	src/move.o \
+	src/move_rebuild.o \
+	src/other_databases.o \
+	src/plan.o \
+	src/plan_checks.o \
+	src/plan_estimate.o \
+	src/settings.o \
+	src/steer.o \
+	src/snapshot_guard.o \
+	src/submit.o \
+	src/wait_others.o \
+	src/watch.o \
+	src/worker.o
 
-HEADERS_ALL = \
+OUR_HEADERS = \
+	src/again.h \
+	src/carry_out.h \
 	src/catalog.h \
+	src/cleanup.h \
 	src/compat.h \
+	src/copy_methods.h \
+	src/history.h \
+	src/index_size.h \
 	src/job.h \
 	src/ledger.h \
+	src/leftover_index.h \
+	src/lock_poll.h \
 	src/move.h \
+	src/move_rebuild.h \
+	src/other_databases.h \
 	src/plan.h \
-	src/settings.h
+	src/plan_checks.h \
+	src/plan_estimate.h \
+	src/settings.h \
+	src/snapshot_guard.h \
+	src/submit.h \
+	src/wait_others.h \
+	src/watch.h \
+	src/worker.h
 
 DATA = index_mover--1.0.sql
 
 REGRESS =
 ISOLATION =
-TAP_TESTS =
+TAP_TESTS = 1
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -34,4 +70,11 @@ include $(PGXS)
 
 # PGXS tracks no header dependencies, and a VPATH build has no src/ folder yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
-$(OBJS): $(HEADERS_ALL)
+$(OBJS): $(OUR_HEADERS)
+ifdef VPATH
+$(shell mkdir -p src)
+endif
+
+# For scripts/test: "make print-REGRESS" prints the list.
+print-%:
+	@echo $($*)

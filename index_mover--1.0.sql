@@ -128,6 +128,14 @@ COMMENT ON PROCEDURE wait_for_move(bigint)
 	IS 'wait for the end of a job without holding a snapshot';
 REVOKE ALL ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
 
+CREATE FUNCTION undo_move(job bigint, wait boolean DEFAULT true)
+RETURNS SETOF index_move
+AS 'MODULE_PATHNAME', 'index_mover_undo_move'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION undo_move(bigint, boolean)
+	IS 'move every index of a job back to where it was';
+REVOKE ALL ON FUNCTION undo_move(bigint, boolean) FROM PUBLIC;
+
 ---------------------------------------------------------------------------
 -- Watching and steering
 ---------------------------------------------------------------------------
@@ -195,6 +203,24 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job; what it has moved stays moved';
+
+CREATE FUNCTION pause_move(job bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_pause_move'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job: a copy at once, a rebuild before its next index';
+
+CREATE FUNCTION resume_move(job bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_resume_move'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION resume_move(bigint) IS 'let a paused job go on, or do what an interrupted one has left';
+
+CREATE FUNCTION alter_move(job bigint, setting text, value text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_alter_move'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
 
 CREATE FUNCTION index_mover_cleanup(
 	dry_run boolean DEFAULT false,

@@ -12,6 +12,16 @@
 #error index_mover needs PostgreSQL 15 or newer
 #endif
 
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
+#include "utils/backend_status.h"
+
+/* ---- file numbers ---- */
+
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
 #else
@@ -50,6 +60,199 @@ typedef RelFileNode RelFileLocator;
 #define relation_fork_path(locator, fork) pstrdup(relpathperm(locator, fork).str)
 #else
 #define relation_fork_path(locator, fork) relpathperm(locator, fork)
+#endif
+
+/* ---- shared memory ---- */
+
+/*
+ * A shared area of our own that needs no preloading.  Before 17 it is cut from
+ * the slack of the main segment, as contrib/pg_prewarm does.
+ */
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#endif
+
+static inline void *
+im_shared_area(const char *name, Size size, void (*init) (void *ptr))
+{
+	bool		found;
+	void	   *result;
+
+#if PG_VERSION_NUM >= 170000
+	result = GetNamedDSMSegment(name, size, init, &found);
+#else
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	result = ShmemInitStruct(name, size, &found);
+	if (!found)
+		init(result);
+	LWLockRelease(AddinShmemInitLock);
+#endif
+	return result;
+}
+
+static inline int
+im_new_tranche_id(const char *name)
+{
+#if PG_VERSION_NUM >= 190000
+	return LWLockNewTrancheId(name);
+#else
+	return LWLockNewTrancheId();
+#endif
+}
+
+static inline void
+im_register_tranche(int tranche, const char *name)
+{
+#if PG_VERSION_NUM < 190000
+	LWLockRegisterTranche(tranche, name);
+#endif
+}
+
+/* ---- waiting and locks ---- */
+
+/* custom wait events came with 17 */
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#define IM_WAIT_EVENT(variable, name) \
+	((variable) != 0 ? (variable) : ((variable) = WaitEventExtensionNew(name)))
+#else
+#define IM_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
+#endif
+
+/*
+ * libpq/libpq.h wants the headers of GSSAPI and OpenSSL, which the packages of
+ * PostgreSQL's headers don't bring along.
+ */
+extern bool pq_check_connection(void);
+
+/* LockHeldByMe() got a third argument with 17 */
+#if PG_VERSION_NUM < 170000
+#define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
+#endif
+
+/* what a runner needs to set a caller's latch */
+static inline int
+im_my_procno(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
+	return MyProc->pgprocno;
+#endif
+}
+
+/* the process behind a virtual transaction; NULL for a prepared one */
+static inline PGPROC *
+im_vxid_proc(VirtualTransactionId vxid)
+{
+#if PG_VERSION_NUM >= 170000
+	return vxid.procNumber == INVALID_PROC_NUMBER ? NULL : ProcNumberGetProc(vxid.procNumber);
+#else
+	return vxid.backendId == InvalidBackendId ? NULL : BackendIdGetProc(vxid.backendId);
+#endif
+}
+
+/* the local part of a process's virtual transaction ID */
+#if PG_VERSION_NUM >= 170000
+#define PROC_LXID(proc) ((proc)->vxid.lxid)
+#else
+#define PROC_LXID(proc) ((proc)->lxid)
+#endif
+#ifndef GetNumberFromPGProc
+#define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])
+#endif
+
+/* 16 renamed the way to look at another backend's status */
+#if PG_VERSION_NUM < 160000
+#define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
+#endif
+
+/* ---- privileges ---- */
+
+#if PG_VERSION_NUM < 160000
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_tablespace.h"
+#include "utils/acl.h"
+
+/* Only the catalogs this extension asks about. */
+static inline bool
+object_ownercheck(Oid classid, Oid objectid, Oid roleid)
+{
+	Assert(classid == RelationRelationId);
+	return pg_class_ownercheck(objectid, roleid);
+}
+
+static inline AclResult
+object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
+{
+	if (classid == TableSpaceRelationId)
+		return pg_tablespace_aclcheck(objectid, roleid, mode);
+	Assert(classid == NamespaceRelationId);
+	return pg_namespace_aclcheck(objectid, roleid, mode);
+}
+#endif
+
+/*
+ * What core's REINDEX asks for: the ownership of the table, or since 17 the
+ * privilege MAINTAIN (which owners have, too, unless they revoked it).
+ */
+#if PG_VERSION_NUM >= 170000
+#define table_maintain_aclcheck(relid, roleid) \
+	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
+#else
+#define table_maintain_aclcheck(relid, roleid) \
+	(object_ownercheck(RelationRelationId, relid, roleid) ? \
+	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
+#endif
+
+/* ---- files ---- */
+
+#if PG_VERSION_NUM < 170000
+#define INVALID_PROC_NUMBER InvalidBackendId
+#endif
+
+/* GetRelationPath() returns a struct since 18; palloc'd */
+#if PG_VERSION_NUM >= 180000
+#define relation_file_path(db, spc, num, fork) \
+	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
+#else
+#define relation_file_path(db, spc, num, fork) \
+	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
+#endif
+
+#if PG_VERSION_NUM < 160000
+#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
+#endif
+
+/* the same struct with fields of other names */
+static inline RelFileLocator
+make_locator(Oid spc, Oid db, RelFileNumber num)
+{
+#if PG_VERSION_NUM >= 160000
+	RelFileLocator locator = {.spcOid = spc,.dbOid = db,.relNumber = num};
+#else
+	RelFileLocator locator = {.spcNode = spc,.dbNode = db,.relNode = num};
+#endif
+
+	return locator;
+}
+
+/*
+ * First minor version of the server's branch whose REINDEX CONCURRENTLY keeps
+ * a deferrable unique constraint deferrable while it runs; before it, the new
+ * index enforced the constraint at once and failed correct transactions.
+ */
+#if PG_VERSION_NUM >= 190000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	190000
+#elif PG_VERSION_NUM >= 180000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	180006
+#elif PG_VERSION_NUM >= 170000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	170011
+#elif PG_VERSION_NUM >= 160000
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	160015
+#else
+#define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
 #endif
 
 #endif							/* IM_COMPAT_H */

@@ -17,6 +17,7 @@
 #define IM_JOB_H
 
 #include "port/atomics.h"
+#include "nodes/pg_list.h"
 #include "settings.h"
 #include "storage/dsm.h"
 #include "storage/latch.h"
@@ -85,6 +86,8 @@ typedef struct MoveItem
 	Oid			to_tablespace;
 	MoveMethod	method;
 	MoveStatus	status;
+	bool		repair;			/* planner: an invalid index that was named
+								 * itself: rebuild it, wherever it is */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_read;
@@ -103,15 +106,6 @@ typedef struct MoveItem
 	char		detail[IM_DETAIL_LEN];
 } MoveItem;
 
-/* What the caller and the runner say to each other about the caller's snapshot. */
-typedef enum CallerFlag
-{
-	CALLER_NORMAL,
-	CALLER_ASKED_TO_HIDE,		/* runner -> caller */
-	CALLER_HIDDEN,				/* caller -> runner: PROC_IN_SAFE_IC is set */
-	CALLER_ASKED_TO_SHOW,		/* runner -> caller */
-} CallerFlag;
-
 /* The job's DSM segment. */
 typedef struct JobShared
 {
@@ -126,17 +120,115 @@ typedef struct JobShared
 	int			caller_pid;		/* constant; 0 = nobody waits */
 	int			caller_procno;	/* constant: for its latch */
 
-	pg_atomic_uint32 caller_flag;	/* CallerFlag; both, by compare-exchange */
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	pg_atomic_uint32 runner_gone;	/* runner, on exit */
+	char		sqlstate[6];	/* runner, before rows_final: why the job as a
+								 * whole failed, "" = it didn't */
+	char		message[IM_DETAIL_LEN];
 
 	Size		mq_offset;		/* shm_mq for messages, from segment start */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
 } JobShared;
 
-/* ---- submitting (in the caller's backend) ---- */
+#define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
+#define IM_MAX_RUNNERS	32
+#define IM_MAX_BLOCKERS	8		/* pids published; there may be more */
 
-typedef struct JobHandle JobHandle;
+typedef enum JobPurpose
+{
+	JOB_MOVE,
+	JOB_CLEANUP,				/* no items: remove what the ledger names */
+} JobPurpose;
+
+#define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */
+
+typedef enum JobState
+{
+	JOB_FREE,
+	JOB_WAITING_FOR_COMMIT,		/* wait => false in a transaction block */
+	JOB_STARTING,				/* the postmaster has been asked for a worker */
+	JOB_RUNNING,
+	JOB_CLEANING_UP,			/* rows are final, leftovers are being removed */
+} JobState;
+
+/*
+ * A job in the main shared memory.  All fields are guarded by the area's lock;
+ * the submitter fills them, the runner changes state and runner_pid, anybody
+ * who may steer the job sets cancel and pause.
+ */
+typedef struct JobSlot
+{
+	JobState	state;
+	JobPurpose	purpose;
+	int64		job;
+	Oid			database;
+	Oid			role;
+	dsm_handle	segment;		/* pinned until the slot is freed */
+	int			submitter_pid;
+	int			runner_pid;		/* 0 = not started yet */
+	bool		cancel;
+	bool		pause;
+	bool		swap_now;		/* don't wait for swap_after any more */
+	TimestampTz submitted_at;
+} JobSlot;
+
+/*
+ * The index that a runner works on.  Written by that runner, guarded by the
+ * area's lock.
+ */
+typedef struct RunnerSlot
+{
+	bool		in_use;
+	int			slot;			/* its job's slot */
+	int			pid;
+	int			caller_pid;		/* waits for this runner's job; 0 = nobody */
+	int64		job;
+	Oid			database;
+	Oid			role;
+	Oid			heap_oid;		/* 0 = between two indexes */
+	Oid			index_oid;
+	NameData	index_name;
+	NameData	schema_name;
+	NameData	heap_name;
+	MoveMethod	method;
+	MovePhase	phase;
+	int64		blocks_total;
+	int64		blocks_done;
+	int64		blocks_changed;
+	int64		bytes_per_second;
+	int64		lock_attempts;
+	int64		wal_lag;
+	int			nblockers;
+	int			blockers[IM_MAX_BLOCKERS];
+	TimestampTz started_at;
+} RunnerSlot;
+
+/* ---- the area ---- */
+
+extern void job_request_shmem(void);	/* when preloaded */
+
+/*
+ * Take a free slot for the job that *shared describes, and the segment it
+ * lives in; sets shared->slot.  ERROR 55006 if a table of it is being moved
+ * already, 53000 if there is no slot.
+ */
+extern void job_take_slot(JobShared *shared, dsm_handle segment,
+						  JobPurpose purpose, JobState state);
+extern void job_free_slot(int slot, int64 job);
+extern bool job_set_state(int slot, int64 job, JobState state);
+extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
+extern bool job_find(int64 job, JobSlot *copy); /* in this database */
+extern bool job_is_alive(int64 job);	/* in this database; not the own one */
+extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
+extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
+extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
+extern JobShared *job_shared(dsm_segment *segment);
+extern Size job_shared_size(int nitems);
+
+/* ---- in a runner ---- */
+
+extern void runner_attach(JobShared *shared);	/* takes slots, sets state */
+extern void runner_detach(void);	/* frees them; no-op when not attached */
+extern void runner_set_cleaning_up(void);
 
 /* ---- progress (in a runner; all are no-ops elsewhere) ---- */
 
@@ -150,6 +242,8 @@ extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
 
+extern bool job_cancel_requested(void);
+
 /*
  * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
  * the waiting caller asks for it.  Every loop of a runner calls this.
@@ -158,6 +252,9 @@ extern void job_check_cancel(void);
 
 /* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);
+
+/* true once resume_move() has said not to wait for swap_after */
+extern bool job_swap_now_requested(void);
 
 extern const char *method_name(MoveMethod method);
 extern const char *status_name(MoveStatus status);

@@ -25,8 +25,9 @@ typedef struct MoveContext
  *
  * Return normally: item->status is STATUS_MOVED (or STATUS_SKIPPED with
  * item->detail and sqlstate saying why), and the outcome is committed.
- * ERROR: nothing is changed for the user, the index is where it was.  move.c
- * then aborts the transaction, releases all locks, and calls the cleanup
+ * ERROR: nothing is changed for the user, the index is where it was; unless
+ * item->status is STATUS_MOVED already, and only something that is no longer
+ * needed could not be removed.  move.c then aborts the transaction, releases all locks, and calls the cleanup
  * function below, which removes what the ledger says this job left behind.
  */
 extern void move_by_rebuild(MoveContext *mc);
@@ -36,9 +37,24 @@ extern void move_by_copy(MoveContext *mc);
  * Called with no transaction open after an ERROR of the function above, and
  * with item->status already failed or cancelled.  Must not throw for anything
  * that can be retried later: a leftover that can't be removed now stays in the
- * ledger.  May take long (rebuild waits for others): report progress_phase().
+ * ledger.  Waits for other transactions at most max_wait_ms for each (0 = for
+ * ever).
  */
-extern void rebuild_cleanup(MoveContext *mc);
-extern void copy_cleanup(MoveContext *mc);
+extern void rebuild_cleanup(MoveContext *mc, int max_wait_ms);
+extern void copy_cleanup(MoveContext *mc, int max_wait_ms);
+
+/* ---- the driver, for worker.c ---- */
+
+/*
+ * Move one item: never throws; the outcome is in the item.  With no
+ * transaction open before and after.
+ */
+extern void move_item(JobShared *job, MoveItem *item);
+
+/* Remove what a failed or cancelled item has left behind; never throws. */
+extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
+
+/* true if an item after this one is still to be moved */
+extern bool move_has_more(const JobShared *job, int n);
 
 #endif							/* IM_MOVE_H */

@@ -70,4 +70,11 @@ extern void settings_capture(MoveSettings *settings);
  */
 extern int	settings_apply_json(Jsonb *json);
 
+/*
+ * Change one setting of a running job, by its name without prefix.  ERROR as
+ * SET: 22023, 42501.
+ */
+extern void settings_alter(MoveSettings *settings, const char *name,
+						   const char *value);
+
 #endif							/* IM_SETTINGS_H */

@@ -1,0 +1,304 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_mover.c
+ *	  Move indexes to another tablespace while they are in use: the SQL
+ *	  functions that move.
+ *
+ * The words used everywhere: a *move* is one index on its way, a *job* is what
+ * one call asked for, a *method* is how an index is moved (copy: its blocks,
+ * rebuild: core's REINDEX CONCURRENTLY), the *swap* is the moment when the new
+ * file takes the old one's place, *catch-up* is copying blocks again that have
+ * changed since they were copied.
+ *
+ * The functions here check arguments and the right moment, have a plan made
+ * (plan.c) and have it carried out (carry_out.c).
+ *
+ * Locking: nothing is locked in the caller's session when the wait begins; the
+ * planner releases what it takes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_namespace.h"
+#include "commands/tablespace.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "carry_out.h"
+#include "compat.h"
+#include "history.h"
+#include "move_rebuild.h"
+#include "plan.h"
+#include "settings.h"
+#include "snapshot_guard.h"
+#include "submit.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(index_mover_move_indexes);
+PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
+PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
+PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
+
+PGDLLEXPORT void _PG_init(void);
+
+/* positions of the arguments that the three functions share */
+enum
+{
+	ARG_OBJECT,
+	ARG_TABLESPACE,
+	ARG_METHOD,
+	ARG_DRY_RUN,
+	ARG_WAIT,
+	ARG_SETTINGS,
+};
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+
+static void
+request_shmem(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	job_request_shmem();
+	RequestAddinShmemSpace(snapshot_guard_shmem_size());
+}
+
+void
+_PG_init(void)
+{
+	settings_define();
+	submit_init();
+	snapshot_guard_init();
+	move_rebuild_init();
+
+	/* without preloading, the slack of the main segment serves */
+	if (process_shared_preload_libraries_in_progress)
+	{
+		prev_shmem_request_hook = shmem_request_hook;
+		shmem_request_hook = request_shmem;
+	}
+}
+
+/* ---------------------------------------------------------------------
+ * Arguments
+ * ---------------------------------------------------------------------
+ */
+
+static void
+reject_null(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+}
+
+static MoveMethod
+parse_method(const char *name)
+{
+	if (pg_strcasecmp(name, "auto") == 0)
+		return METHOD_AUTO;
+	if (pg_strcasecmp(name, "copy") == 0)
+		return METHOD_COPY;
+	if (pg_strcasecmp(name, "rebuild") == 0)
+		return METHOD_REBUILD;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid method: \"%s\"", name),
+			 errhint("Valid methods are \"auto\", \"copy\", and \"rebuild\".")));
+	return METHOD_AUTO;			/* keep compiler quiet */
+}
+
+/* ---------------------------------------------------------------------
+ * Moving
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * The common part of the three functions: plan, carry out, return rows.
+ * request: scope and object are set.
+ */
+static Datum
+move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
+	 const char *tablespace)
+{
+	bool		dry_run = PG_GETARG_BOOL(ARG_DRY_RUN);
+	bool		wait = PG_GETARG_BOOL(ARG_WAIT);
+	List	   *plan;
+	int			nestlevel;
+
+	check_moment(function, dry_run, wait);
+
+	nestlevel = settings_apply_json(PG_ARGISNULL(ARG_SETTINGS) ? NULL :
+									PG_GETARG_JSONB_P(ARG_SETTINGS));
+	settings_capture(&request->settings);
+	if (nestlevel >= 0)
+		AtEOXact_GUC(true, nestlevel);
+
+	request->method = parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
+	request->waits = wait && !dry_run;
+	request->dry_run = dry_run;
+	request->to_tablespace = plan_target_tablespace(tablespace);
+	plan = plan_moves(request);
+
+	carry_out(fcinfo, plan, &request->settings, dry_run, wait);
+	return (Datum) 0;
+}
+
+static void
+check_common_arguments(FunctionCallInfo fcinfo, const char *object,
+					   const char *tablespace)
+{
+	reject_null(fcinfo, ARG_OBJECT, object);
+	reject_null(fcinfo, ARG_TABLESPACE, tablespace);
+	reject_null(fcinfo, ARG_METHOD, "method");
+	reject_null(fcinfo, ARG_DRY_RUN, "dry_run");
+	reject_null(fcinfo, ARG_WAIT, "wait");
+}
+
+/*
+ * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
+ *				dry_run boolean DEFAULT false, wait boolean DEFAULT true,
+ *				settings jsonb DEFAULT NULL) RETURNS SETOF index_move
+ *
+ * Moves every index of a table, materialized view, partitioned table or TOAST
+ * table, or one index, to a tablespace.  Returns one row per index; sizes in
+ * bytes.
+ *
+ * Locks: in the calling session none that outlasts the planning.  The worker
+ * takes ShareUpdateExclusiveLock on table and index while it rebuilds an index
+ * (to the end of that index), see move_rebuild.c; a copy AccessShareLock on the
+ * table and ShareUpdateExclusiveLock on the index, and AccessExclusiveLock on
+ * the index for the swap, see swap.c.
+ *
+ * Who: owners of the table (from 17 on also with MAINTAIN on it) who have
+ * CREATE on the tablespace; EXECUTE is revoked from PUBLIC.
+ *
+ * ERRORs: 22004 an argument is NULL; 22023 method, setting, or pg_global;
+ * 25001 wait => true in a transaction block; 25006 read-only transaction or
+ * recovery; 40P01 what the move waits for waits for this session; 42501; 42704
+ * tablespace; 42809 wrong kind of relation; 0A000 system catalogs, temporary
+ * tables; 53000 no worker or no slot; 55006 the table is being moved, or this
+ * transaction holds a lock on it; 55000 on_failure = error; 57014 cancelled.
+ */
+Datum
+index_mover_move_indexes(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_RELATION};
+
+	check_common_arguments(fcinfo, "relation", "tablespace");
+	request.object = PG_GETARG_OID(ARG_OBJECT);
+	return move(fcinfo, "move_indexes()", &request,
+				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+}
+
+/*
+ * move_schema_indexes(schema regnamespace, tablespace name, ...)
+ *		RETURNS SETOF index_move
+ *
+ * As move_indexes() for every table of a schema.  What the caller may not move
+ * is a row "skipped" with 42501.
+ */
+Datum
+index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_SCHEMA};
+
+	check_common_arguments(fcinfo, "schema", "tablespace");
+	request.object = PG_GETARG_OID(ARG_OBJECT);
+	if (!SearchSysCacheExists1(NAMESPACEOID, ObjectIdGetDatum(request.object)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_SCHEMA),
+				 errmsg("schema with OID %u does not exist", request.object)));
+	return move(fcinfo, "move_schema_indexes()", &request,
+				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+}
+
+/*
+ * move_tablespace_indexes(from_tablespace name, to_tablespace name, ...)
+ *		RETURNS SETOF index_move
+ *
+ * As move_indexes() for every index of this database that is in
+ * from_tablespace.  What the caller may not move is a row "skipped" with 42501.
+ */
+Datum
+index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_TABLESPACE};
+
+	check_common_arguments(fcinfo, "from_tablespace", "to_tablespace");
+	request.object = get_tablespace_oid(NameStr(*PG_GETARG_NAME(ARG_OBJECT)), false);
+	return move(fcinfo, "move_tablespace_indexes()", &request,
+				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+}
+
+/*
+ * CALL wait_for_move(job bigint)
+ *
+ * Waits until the job has ended, whoever has submitted it.  Commits first, so
+ * that the wait holds no snapshot and vacuum goes on; hence not inside a
+ * transaction block.  Interrupting the wait leaves the job running: that is
+ * what cancel_move() is for.  A WARNING says how many indexes were not moved.
+ *
+ * No locks.  Whoever may execute it.  ERRORs: 22004 NULL, 25001 in a
+ * transaction block or function, 42704 there never was such a job.
+ */
+Datum
+index_mover_wait_for_move(PG_FUNCTION_ARGS)
+{
+	CallContext *context = (CallContext *) fcinfo->context;
+	int64		job;
+	List	   *entries;
+	ListCell   *lc;
+	int			nfailed = 0;
+	bool		was_running;
+
+	reject_null(fcinfo, 0, "job");
+	job = PG_GETARG_INT64(0);
+
+	if (context == NULL || !IsA(context, CallContext) || context->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", "wait_for_move()")));
+
+	/* a job queued in this very session has been committed by now */
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	SPI_commit();
+	was_running = submit_wait_for(job);
+	SPI_finish();
+
+	entries = history_read(job);
+	if (entries == NIL && !was_running)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("job " INT64_FORMAT " does not exist", job),
+				 errhint("See index_mover_progress and index_mover_history.")));
+	foreach(lc, entries)
+	{
+		const HistoryEntry *entry = lfirst(lc);
+
+		if (strcmp(entry->status, status_name(STATUS_MOVED)) != 0 &&
+			strcmp(entry->status, status_name(STATUS_SKIPPED)) != 0)
+			nfailed++;
+	}
+	if (nfailed > 0)
+		ereport(WARNING,
+				(errmsg("%d of %d indexes were not moved", nfailed, list_length(entries)),
+				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,82 @@
+# lib.sh
+#   What scripts/setup, scripts/test and scripts/demo share.  To be sourced by
+#   bash, with HERE set to the top of the source tree.
+#
+# Assumption: PostgreSQL refuses to run as root, so where we are root every
+# server, and everything that talks to it, runs as user postgres.  Nothing is
+# installed into the system: private_postgres() makes a copy of the installed
+# PostgreSQL, which finds its own files relative to its binaries.
+
+PG_MAJOR=${PG_MAJOR:-15}
+
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 2
+}
+
+# Set PG_CONFIG to a pg_config with server headers and PGXS, or fail.
+find_pg_config() {
+  local candidate
+  for candidate in "${PG_CONFIG:-}" "/usr/lib/postgresql/$PG_MAJOR/bin/pg_config" \
+      "$(command -v pg_config)"; do
+    if [ -n "$candidate" ] && [ -x "$candidate" ] && [ -f "$("$candidate" --pgxs)" ]; then
+      PG_CONFIG=$candidate
+      return 0
+    fi
+  done
+  return 1
+}
+
+# The user that runs servers.
+server_user() {
+  if [ "$(id -u)" = 0 ]; then echo postgres; else id -un; fi
+}
+
+# Run a command as the user that runs servers, with our environment.
+as_server() {
+  if [ "$(id -u)" = 0 ]; then
+    HOME=$WORK USER=postgres LOGNAME=postgres setpriv --reuid=postgres --regid=postgres --init-groups "$@"
+  else
+    "$@"
+  fi
+}
+
+# Make WORK, a folder that the server's user owns; its name is short, because
+# the path of a Unix socket may have no more than 107 bytes.
+make_work_folder() {
+  WORK=$(mktemp -d "${TMPDIR:-/tmp}/index_mover.XXXXXX")
+  chmod 755 "$WORK"
+  [ "$(id -u)" != 0 ] || chown postgres: "$WORK"
+}
+
+# Copy the source tree to the folder $1, without what a build in it has left:
+# the server's user may not be able to read the original (/root), and objects
+# in it would be found by a VPATH build.
+copy_source() {
+  mkdir -p "$1"
+  tar -C "$HERE" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
+    --exclude=./results --exclude=./output_iso --exclude=./tmp_check --exclude=./log . |
+    tar -C "$1" -xf - --no-same-owner
+  chmod -R a+rX "$1"
+}
+
+# Copy the PostgreSQL installation of PG_CONFIG to the folder $1, and print the
+# copy's pg_config.  The copies of several builds do not get in each other's way.
+private_postgres() {
+  local dir from
+  for from in "$(dirname "$("$PG_CONFIG" --bindir)")" "$("$PG_CONFIG" --sharedir)"; do
+    dir=$1$from
+    [ -d "$dir" ] && continue
+    mkdir -p "$dir"
+    tar -C "$from" -cf - --exclude=./lib/bitcode . | tar -C "$dir" -xf - --no-same-owner
+  done
+  # Headers and libpq are only read: no need to copy them.
+  for from in "$("$PG_CONFIG" --includedir)" "$("$PG_CONFIG" --includedir-server)"; do
+    dir=$1$from
+    [ -e "$dir" ] && continue
+    mkdir -p "$(dirname "$dir")"
+    ln -s "$from" "$dir"
+  done
+  [ "$(id -u)" != 0 ] || chown -R postgres: "$1"
+  echo "$1$("$PG_CONFIG" --bindir)/pg_config"
+}

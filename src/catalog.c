@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  Where this extension's own tables and sequences are.
+ *
+ * The extension may live in any schema, so its relations are found through
+ * pg_extension and never through a search path.  No locks are kept; callers
+ * open what they are given with the lock they need.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "commands/sequence.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "catalog.h"
+
+/*
+ * Return the OID of the schema that holds the extension.
+ *
+ * ERROR 55000 if the extension isn't installed in this database: a worker can
+ * find that after DROP EXTENSION.  (core's get_extension_schema() is static
+ * before 16.)
+ */
+Oid
+extension_schema(void)
+{
+	Relation	rel;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	Oid			result = InvalidOid;
+
+	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyInit(&key,
+				Anum_pg_extension_extname,
+				BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum("index_mover"));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		result = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	if (!OidIsValid(result))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" is not installed in this database",
+						"index_mover")));
+	return result;
+}
+
+/*
+ * Return the OID of one of the extension's own relations.
+ */
+Oid
+extension_relation(const char *name)
+{
+	Oid			result = get_relname_relid(name, extension_schema());
+
+	if (!OidIsValid(result))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension \"%s\" does not exist",
+						name, "index_mover"),
+				 errhint("Drop the extension and create it again.")));
+	return result;
+}
+
+/*
+ * Draw the next value of one of the extension's own sequences, whatever the
+ * privileges of the current user.
+ */
+int64
+extension_nextval(const char *sequence)
+{
+	return nextval_internal(extension_relation(sequence), false);
+}

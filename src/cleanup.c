@@ -1,0 +1,137 @@
+/*-------------------------------------------------------------------------
+ *
+ * cleanup.c
+ *	  Removing what moves have left behind: index_mover_cleanup().
+ *
+ * The ledger names it.  Invalid index entries (leftover_index.c) need waits and
+ * transactions of their own, so all of it is done by a worker, whoever asks:
+ * the function here, a move that is about to begin on the same table, or a
+ * worker that was terminated and has asked for a successor.
+ *
+ * Locking: see leftover_index.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/tablespace.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "cleanup.h"
+#include "compat.h"
+#include "ledger.h"
+#include "leftover_index.h"
+#include "submit.h"
+
+PG_FUNCTION_INFO_V1(index_mover_cleanup);
+
+bool
+cleanup_is_needed(int64 job)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+		if (((LedgerEntry *) lfirst(lc))->job == job)
+			return true;
+	return false;
+}
+
+void
+cleanup_run(JobShared *shared)
+{
+	progress_phase(PHASE_CLEANING_UP);
+	(void) leftover_indexes_remove(InvalidOid, 0, shared->settings.lock_wait);
+}
+
+void
+cleanup_table(Oid heap_oid, int max_wait_ms)
+{
+	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms);
+}
+
+static bool
+is_listed(List *leftovers, int64 ledger_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, leftovers)
+		if (((LeftoverIndex *) lfirst(lc))->ledger_id == ledger_id)
+			return true;
+	return false;
+}
+
+/*
+ * index_mover_cleanup(dry_run boolean DEFAULT false, OUT kind text,
+ *		OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
+ *		RETURNS SETOF record
+ *
+ * Removes what crashed or killed moves of this database have left behind, and
+ * returns one row for each thing: size in bytes, action "remove" (dry_run),
+ * "removed", or why it is still there.  Nothing that a move did not make is
+ * touched.
+ *
+ * Locks: none in the calling session; in the worker ShareUpdateExclusiveLock on
+ * table and index for moments.  Waits at most index_mover.lock_wait for
+ * transactions that use the table.  EXECUTE is revoked from PUBLIC.
+ * ERRORs: 22004 NULL, 25001 in a transaction block, 25006 in a read-only
+ * transaction or during recovery, 53000 no worker.
+ */
+Datum
+index_mover_cleanup(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		dry_run;
+	List	   *before;
+	List	   *after = NIL;
+	ListCell   *lc;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("dry_run must not be null")));
+	dry_run = PG_GETARG_BOOL(0);
+	if (!dry_run)
+	{
+		PreventCommandDuringRecovery("index_mover_cleanup()");
+		PreventCommandIfReadOnly("index_mover_cleanup()");
+		PreventInTransactionBlock(true, "index_mover_cleanup()");
+	}
+
+	InitMaterializedSRF(fcinfo, 0);
+	before = leftover_indexes_list();
+	if (!dry_run && before != NIL)
+	{
+		MoveSettings settings;
+		int64		job;
+
+		settings_capture(&settings);
+		(void) submit_and_wait(JOB_CLEANUP, NIL, &settings, &job);
+		after = leftover_indexes_list();
+	}
+
+	foreach(lc, before)
+	{
+		const LeftoverIndex *leftover = lfirst(lc);
+		char	   *tablespace = get_tablespace_name(leftover->tablespace);
+		Datum		values[5];
+		bool		nulls[5] = {0};
+
+		values[0] = CStringGetTextDatum("invalid index");
+		values[1] = CStringGetTextDatum(leftover->name);
+		nulls[2] = (tablespace == NULL);
+		values[2] = tablespace == NULL ? (Datum) 0 :
+			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
+		values[3] = Int64GetDatum(leftover->size);
+		values[4] = CStringGetTextDatum(dry_run ? "remove" :
+										is_listed(after, leftover->ledger_id) ?
+										"kept: its table is in use, try again later" : "removed");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,204 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_methods.c
+ *	  Which indexes the methods copy and rebuild are able to move.
+ *
+ * Copy follows the WAL to learn which blocks of the index change while it
+ * copies them.  That assumes that each change of a block is logged in a record
+ * that names the block, which is a property of the access method: so there is
+ * a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's limits.
+ *
+ * No locks: the answers come from the system caches and may be outdated when
+ * the caller holds no lock on the index.  What can change in an index's life
+ * (logged or unlogged) is looked at again by plan_recheck().
+ *
+ * An access method is known by its handler function, not by its name, because
+ * names of access methods are free for anyone who may create one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_proc.h"
+#include "compat.h"
+#include "copy_methods.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+
+/*
+ * Is this the handler of contrib/bloom?  It logs by generic WAL records.
+ */
+static bool
+is_bloom_handler(Oid handler)
+{
+	HeapTuple	tuple;
+	Datum		datum;
+	bool		isnull;
+	bool		result = false;
+
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+
+	datum = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull);
+	if (!isnull && strcmp(TextDatumGetCString(datum), "blhandler") == 0)
+	{
+		datum = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull);
+		if (!isnull && strcmp(TextDatumGetCString(datum), "$libdir/bloom") == 0)
+			result = true;
+	}
+	ReleaseSysCache(tuple);
+
+	return result;
+}
+
+/*
+ * Is the name on a list such as "hnsw, ivfflat"?  The setting's check hook
+ * has seen the list, so a malformed one is merely empty.
+ */
+static bool
+name_is_listed(const char *name, const char *list)
+{
+	char	   *copy;
+	List	   *names;
+	ListCell   *lc;
+	bool		result = false;
+
+	if (list == NULL || list[0] == '\0')
+		return false;
+
+	copy = pstrdup(list);
+	if (SplitIdentifierString(copy, ',', &names))
+	{
+		foreach(lc, names)
+		{
+			if (strcmp((char *) lfirst(lc), name) == 0)
+				result = true;
+		}
+		list_free(names);
+	}
+	pfree(copy);
+
+	return result;
+}
+
+/*
+ * Does every change of an index of this access method reach the WAL with the
+ * number of the block?
+ */
+static bool
+access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
+{
+	HeapTuple	tuple;
+	Form_pg_am	form;
+	Oid			handler;
+
+	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(am));
+	if (!HeapTupleIsValid(tuple))
+	{
+		*am_name = pstrdup("?");
+		return false;
+	}
+	form = (Form_pg_am) GETSTRUCT(tuple);
+	handler = form->amhandler;
+	*am_name = pstrdup(NameStr(form->amname));
+	ReleaseSysCache(tuple);
+
+	switch (handler)
+	{
+		case F_BTHANDLER:
+		case F_HASHHANDLER:
+		case F_GISTHANDLER:
+		case F_GINHANDLER:
+		case F_SPGHANDLER:
+		case F_BRINHANDLER:
+			return true;
+		default:
+			return is_bloom_handler(handler) ||
+				name_is_listed(*am_name, access_methods);
+	}
+}
+
+/*
+ * Can method copy move this index?
+ */
+bool
+copy_can_move(Oid index_oid, const char *access_methods, char **reason)
+{
+	HeapTuple	tuple;
+	char		persistence;
+	Oid			am;
+	char	   *why = NULL;
+	char	   *am_name;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		why = pstrdup("the index does not exist any more");
+	else
+	{
+		persistence = ((Form_pg_class) GETSTRUCT(tuple))->relpersistence;
+		am = ((Form_pg_class) GETSTRUCT(tuple))->relam;
+		ReleaseSysCache(tuple);
+
+		if (!IM_HAVE_COPY)
+			why = pstrdup("copy is not available in this build");
+		else if (persistence == RELPERSISTENCE_UNLOGGED)
+			why = pstrdup("the index is unlogged, so no WAL tells which of its blocks change");
+		else if (persistence != RELPERSISTENCE_PERMANENT)
+			why = pstrdup("the index is temporary");
+		else if (!access_method_is_copyable(am, access_methods, &am_name))
+			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
+						   am_name);
+	}
+
+	if (reason)
+		*reason = why;
+	return why == NULL;
+}
+
+/*
+ * Can core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) move this index?
+ */
+bool
+rebuild_can_move(Oid index_oid, char **reason)
+{
+	HeapTuple	tuple;
+	Form_pg_index form;
+	bool		exclusion;
+	bool		deferrable;
+	char	   *why = NULL;
+
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		why = pstrdup("the index does not exist any more");
+	else
+	{
+		form = (Form_pg_index) GETSTRUCT(tuple);
+		exclusion = form->indisexclusion;
+		deferrable = form->indisunique && !form->indimmediate;
+		ReleaseSysCache(tuple);
+
+		if (exclusion)
+			why = pstrdup("REINDEX CONCURRENTLY does not support exclusion constraints");
+		else if (IsToastNamespace(get_rel_namespace(index_oid)))
+			why = pstrdup("REINDEX cannot move the indexes of TOAST tables");
+		else if (deferrable &&
+				 strtol(GetConfigOption("server_version_num", false, false),
+						NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
+			why = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
+						   GetConfigOption("server_version", false, false));
+	}
+
+	if (reason)
+		*reason = why;
+	return why == NULL;
+}

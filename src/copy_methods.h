@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_methods.h
+ *	  Which indexes the methods copy and rebuild are able to move.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_COPY_METHODS_H
+#define IM_COPY_METHODS_H
+
+/* 0 in a build without the copy engine: every index is then for rebuild. */
+#ifndef IM_HAVE_COPY
+#define IM_HAVE_COPY	0
+#endif
+
+/*
+ * Both look at catalogs only, take no lock on the index or its table, and
+ * need no privilege.  *reason, if not NULL, becomes a palloc'd clause ("the
+ * index is unlogged, ...") when the answer is false, NULL when it is true.
+ *
+ * access_methods: a job's or the session's copy_access_methods.
+ */
+extern bool copy_can_move(Oid index_oid, const char *access_methods,
+						  char **reason);
+extern bool rebuild_can_move(Oid index_oid, char **reason);
+
+#endif							/* IM_COPY_METHODS_H */

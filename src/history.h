@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.h
+ *	  The history: every move of every job, behind the view
+ *	  index_mover_history.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_HISTORY_H
+#define IM_HISTORY_H
+
+#include "job.h"
+
+/* Both run inside the current transaction and need no privileges. */
+extern void history_insert(const JobShared *job, int item);
+extern void history_update(const JobShared *job, int item);
+
+/* What was asked for one index, and what became of it. */
+typedef struct HistoryEntry
+{
+	Oid			index_oid;		/* after a rebuild the new one */
+	Oid			heap_oid;
+	char	   *index_name;
+	Oid			from_tablespace;
+	Oid			to_tablespace;
+	char	   *method;			/* as shown */
+	char	   *status;			/* as shown, but never "interrupted" */
+	Oid			role;			/* who submitted the job */
+} HistoryEntry;
+
+/* All of one job, palloc'd, in the order of its plan; NIL: unknown job. */
+extern List *history_read(int64 job);
+
+#endif							/* IM_HISTORY_H */

@@ -1,0 +1,665 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.c
+ *	  Jobs and runners in shared memory: slots, steering flags, progress.
+ *
+ * Assumption: the area is small enough (20 kB) for the slack that the main
+ * shared memory of 15 and 16 has, so that nothing must be preloaded; from 17 on
+ * it is a named DSM segment.  What grows with the number of indexes lives in a
+ * DSM segment per job.
+ *
+ * Locking: one LWLock guards all slots, for moments only.  A second one,
+ * submit_lock, is held while a new job's tables are compared with those of the
+ * other jobs, which needs their segments mapped; only submitters take it, and
+ * always before the first.
+ *
+ * Tricky: a slot is freed by its runner, also when that exits with FATAL.  A
+ * worker that the postmaster never managed to start can't, so a slot that has
+ * been JOB_STARTING for minutes is given away; the worker, should it come
+ * after all, sees another job's number there and exits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "job.h"
+
+#define AREA_NAME			"index_mover"
+#define START_TIMEOUT_MS	(5 * 60 * 1000)
+#define MESSAGE_QUEUE_SIZE	((Size) 16384)
+
+typedef struct JobArea
+{
+	int			tranche;		/* before 17: allocated once per cluster start */
+	LWLock		lock;
+	LWLock		submit_lock;
+	JobSlot		jobs[IM_MAX_JOBS];
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+} JobArea;
+
+static JobArea *area = NULL;
+
+/* in a runner */
+static RunnerSlot *my_runner = NULL;
+static JobSlot *my_job = NULL;
+
+static const char *const phase_names[] = {
+	[PHASE_INITIALIZING] = "initializing",
+	[PHASE_WAIT_START] = "waiting for lock to start",
+	[PHASE_COPYING] = "copying blocks",
+	[PHASE_CATCHING_UP] = "copying changed blocks",
+	[PHASE_VERIFYING] = "verifying",
+	[PHASE_WAIT_SWAP_TIME] = "waiting for time to swap",
+	[PHASE_WAIT_SWAP_LOCK] = "waiting for lock to swap",
+	[PHASE_SWAPPING] = "swapping",
+	[PHASE_PREWARMING] = "prewarming",
+	[PHASE_REMOVING_OLD_FILE] = "removing old file",
+	[PHASE_WAIT_WRITERS] = "waiting for writers before build",
+	[PHASE_WAIT_SNAPSHOTS] = "waiting for old snapshots",
+	[PHASE_REBUILDING] = "building index",
+	[PHASE_CLEANING_UP] = "cleaning up",
+	[PHASE_PAUSED] = "paused",
+	[PHASE_THROTTLED] = "throttled",
+	[PHASE_GIVING_WAY] = "giving way",
+};
+
+static const char *const status_names[] = {
+	[STATUS_PLANNED] = "planned",
+	[STATUS_QUEUED] = "queued",
+	[STATUS_RUNNING] = "running",
+	[STATUS_PAUSED] = "paused",
+	[STATUS_MOVED] = "moved",
+	[STATUS_SKIPPED] = "skipped",
+	[STATUS_FAILED] = "failed",
+	[STATUS_CANCELLED] = "cancelled",
+	[STATUS_INTERRUPTED] = "interrupted",
+};
+
+static const char *const method_names[] = {
+	[METHOD_AUTO] = "auto",
+	[METHOD_COPY] = "copy",
+	[METHOD_REBUILD] = "rebuild",
+	[METHOD_DEFAULT] = "default",
+};
+
+const char *
+method_name(MoveMethod method)
+{
+	return method_names[method];
+}
+
+const char *
+status_name(MoveStatus status)
+{
+	return status_names[status];
+}
+
+const char *
+phase_name(MovePhase phase)
+{
+	return phase_names[phase];
+}
+
+/* ---------------------------------------------------------------------
+ * The area
+ * ---------------------------------------------------------------------
+ */
+
+static void
+init_area(void *ptr)
+{
+	JobArea    *new_area = ptr;
+
+	memset(new_area, 0, sizeof(JobArea));
+	new_area->tranche = im_new_tranche_id(AREA_NAME);
+	LWLockInitialize(&new_area->lock, new_area->tranche);
+	LWLockInitialize(&new_area->submit_lock, new_area->tranche);
+}
+
+/*
+ * Reserve the area's memory.  Only possible, and only called, from a
+ * shmem_request_hook; without it the slack of the main segment serves.
+ */
+void
+job_request_shmem(void)
+{
+	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)));
+}
+
+static void
+attach_area(void)
+{
+	if (area != NULL)
+		return;
+	area = im_shared_area(AREA_NAME, sizeof(JobArea), init_area);
+	im_register_tranche(area->tranche, AREA_NAME);
+}
+
+JobShared *
+job_shared(dsm_segment *segment)
+{
+	return (JobShared *) dsm_segment_address(segment);
+}
+
+Size
+job_shared_size(int nitems)
+{
+	return MAXALIGN(offsetof(JobShared, items) + nitems * sizeof(MoveItem)) +
+		MESSAGE_QUEUE_SIZE;
+}
+
+/* Free a slot.  The caller holds the lock exclusively. */
+static void
+free_slot_locked(JobSlot *slot)
+{
+	if (slot->segment != DSM_HANDLE_INVALID)
+		dsm_unpin_segment(slot->segment);
+	memset(slot, 0, sizeof(JobSlot));
+}
+
+static int
+compare_oids(const void *a, const void *b)
+{
+	Oid			x = *(const Oid *) a;
+	Oid			y = *(const Oid *) b;
+
+	return (x > y) - (x < y);
+}
+
+/* The tables that a job will work on, sorted. */
+static int
+job_tables(const JobShared *shared, Oid **tables)
+{
+	int			n = 0;
+	int			i;
+
+	*tables = palloc(sizeof(Oid) * Max(shared->nitems, 1));
+	for (i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status != STATUS_SKIPPED)
+			(*tables)[n++] = shared->items[i].heap_oid;
+	qsort(*tables, n, sizeof(Oid), compare_oids);
+	return n;
+}
+
+/*
+ * ERROR 55006 if another job of this database works on a table of this one.
+ * The caller holds submit_lock, so that no job can come in between.
+ */
+static void
+check_tables_are_free(const JobShared *shared)
+{
+	JobSlot		others[IM_MAX_JOBS];
+	Oid		   *tables;
+	int			ntables = job_tables(shared, &tables);
+	int			i;
+
+	LWLockAcquire(&area->lock, LW_SHARED);
+	memcpy(others, area->jobs, sizeof(others));
+	LWLockRelease(&area->lock);
+
+	for (i = 0; i < IM_MAX_JOBS; i++)
+	{
+		dsm_segment *segment;
+		bool		mapped;
+		const JobShared *other;
+		int			j;
+
+		if (others[i].state == JOB_FREE || others[i].purpose != JOB_MOVE ||
+			others[i].database != MyDatabaseId)
+			continue;
+
+		/* a job that this transaction has queued is mapped already */
+		segment = dsm_find_mapping(others[i].segment);
+		mapped = (segment != NULL);
+		if (!mapped)
+			segment = dsm_attach(others[i].segment);
+		if (segment == NULL)
+			continue;			/* it has just ended */
+		other = job_shared(segment);
+
+		for (j = 0; j < other->nitems; j++)
+		{
+			const MoveItem *item = &other->items[j];
+			int			pid = others[i].runner_pid ? others[i].runner_pid : others[i].submitter_pid;
+
+			if (item->status == STATUS_SKIPPED ||
+				bsearch(&item->heap_oid, tables, ntables, sizeof(Oid), compare_oids) == NULL)
+				continue;
+			if (others[i].state == JOB_CLEANING_UP)
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_IN_USE),
+						 errmsg("relation \"%s\" is already being moved",
+								NameStr(item->heap_name)),
+						 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+								   others[i].job, pid),
+						 errhint("See index_mover_progress for what it waits for.")));
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("relation \"%s\" is already being moved",
+							NameStr(item->heap_name)),
+					 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
+							   others[i].job, pid)));
+		}
+		if (!mapped)
+			dsm_detach(segment);
+	}
+	pfree(tables);
+}
+
+void
+job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
+			  JobState state)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	JobSlot    *slot = NULL;
+	int			i;
+
+	attach_area();
+	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
+	if (purpose == JOB_MOVE)
+		check_tables_are_free(shared);
+
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	for (i = 0; i < IM_MAX_JOBS; i++)
+	{
+		JobSlot    *candidate = &area->jobs[i];
+
+		if (candidate->state == JOB_STARTING &&
+			TimestampDifferenceExceeds(candidate->submitted_at, now, START_TIMEOUT_MS))
+			free_slot_locked(candidate);
+		if (candidate->state == JOB_FREE && slot == NULL)
+		{
+			slot = candidate;
+			shared->slot = i;
+		}
+	}
+	if (slot != NULL)
+	{
+		slot->state = state;
+		slot->purpose = purpose;
+		slot->job = shared->job;
+		slot->database = shared->database;
+		slot->role = shared->role;
+		slot->segment = segment;
+		slot->submitter_pid = MyProcPid;
+		slot->runner_pid = 0;
+		slot->cancel = false;
+		slot->pause = false;
+		slot->swap_now = false;
+		slot->submitted_at = now;
+	}
+	LWLockRelease(&area->lock);
+	LWLockRelease(&area->submit_lock);
+
+	if (slot == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many jobs of index_mover"),
+				 errdetail("At most %d jobs can run or wait at the same time.",
+						   IM_MAX_JOBS),
+				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+}
+
+/* The slot if it still is this job's, else NULL.  The caller holds the lock. */
+static JobSlot *
+slot_of_job(int slot, int64 job)
+{
+	JobSlot    *result = &area->jobs[slot];
+
+	return (result->state != JOB_FREE && result->job == job) ? result : NULL;
+}
+
+/*
+ * Free a job's slot, and let go of its segment.  No-op if it is free already.
+ */
+void
+job_free_slot(int slot, int64 job)
+{
+	JobSlot    *mine;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	mine = slot_of_job(slot, job);
+	if (mine != NULL)
+		free_slot_locked(mine);
+	LWLockRelease(&area->lock);
+}
+
+/* Returns false if the slot isn't this job's any more. */
+bool
+job_set_state(int slot, int64 job, JobState state)
+{
+	JobSlot    *mine;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	mine = slot_of_job(slot, job);
+	if (mine != NULL)
+		mine->state = state;
+	LWLockRelease(&area->lock);
+	return mine != NULL;
+}
+
+/* Copy the slot; false if it isn't this job's any more. */
+bool
+job_get_slot(int slot, int64 job, JobSlot *copy)
+{
+	JobSlot    *mine;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	mine = slot_of_job(slot, job);
+	if (mine != NULL)
+		*copy = *mine;
+	LWLockRelease(&area->lock);
+	return mine != NULL;
+}
+
+/* Find a job of this database by its number.  The caller holds the lock. */
+static JobSlot *
+find_locked(int64 job)
+{
+	int			i;
+
+	for (i = 0; i < IM_MAX_JOBS; i++)
+		if (area->jobs[i].state != JOB_FREE && area->jobs[i].job == job &&
+			area->jobs[i].database == MyDatabaseId)
+			return &area->jobs[i];
+	return NULL;
+}
+
+bool
+job_find(int64 job, JobSlot *copy)
+{
+	JobSlot    *slot;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	slot = find_locked(job);
+	if (slot != NULL)
+		*copy = *slot;
+	LWLockRelease(&area->lock);
+	return slot != NULL;
+}
+
+/*
+ * Is the job queued or has it a live runner?  Asked in that runner itself,
+ * the answer is no: what its own job has left behind, it may clean up.
+ */
+bool
+job_is_alive(int64 job)
+{
+	JobSlot		slot;
+
+	return job_find(job, &slot) && slot.runner_pid != MyProcPid;
+}
+
+/*
+ * Ask a job of this database to stop.  Returns false if there is none.  The
+ * flag is for the runner's own loops, the signal for core's waits.
+ */
+bool
+job_request_cancel(int64 job)
+{
+	JobSlot    *slot;
+	bool		found;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	slot = find_locked(job);
+	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
+	if (found)
+	{
+		slot->cancel = true;
+		/* under the lock, so that the pid can't be somebody else's by now */
+		if (slot->runner_pid != 0)
+			kill(slot->runner_pid, SIGINT);
+	}
+	LWLockRelease(&area->lock);
+	return found;
+}
+
+bool
+job_request_pause(int64 job, bool pause)
+{
+	JobSlot    *slot;
+	bool		found;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	slot = find_locked(job);
+	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
+	if (found)
+	{
+		slot->pause = pause;
+		if (!pause)
+			slot->swap_now = true;
+	}
+	LWLockRelease(&area->lock);
+	return found;
+}
+
+/* Copy all runner slots in use; returns their number. */
+int
+job_read_runners(RunnerSlot *copies)
+{
+	int			n = 0;
+	int			i;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use)
+			copies[n++] = area->runners[i];
+	LWLockRelease(&area->lock);
+	return n;
+}
+
+/* ---------------------------------------------------------------------
+ * In a runner
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Become the runner of this job.  ERROR 53000 if there is no runner slot.
+ */
+void
+runner_attach(JobShared *shared)
+{
+	int			i;
+
+	attach_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_job = slot_of_job(shared->slot, shared->job);
+	for (i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
+		if (!area->runners[i].in_use)
+			my_runner = &area->runners[i];
+	if (my_runner != NULL)
+	{
+		memset(my_runner, 0, sizeof(RunnerSlot));
+		my_runner->in_use = true;
+		my_runner->slot = shared->slot;
+		my_runner->pid = MyProcPid;
+		my_runner->caller_pid = shared->caller_pid;
+		my_runner->job = shared->job;
+		my_runner->database = shared->database;
+		my_runner->role = shared->role;
+		my_runner->wal_lag = -1;
+		my_runner->started_at = GetCurrentTimestamp();
+		my_job->runner_pid = MyProcPid;
+		my_job->state = JOB_RUNNING;
+	}
+	LWLockRelease(&area->lock);
+
+	if (my_runner == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many workers of index_mover")));
+}
+
+/* Give the slots back.  Safe to call at any time during exit. */
+void
+runner_detach(void)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	memset(my_runner, 0, sizeof(RunnerSlot));
+	free_slot_locked(my_job);
+	LWLockRelease(&area->lock);
+	my_runner = NULL;
+	my_job = NULL;
+}
+
+/* The rows are final; what is left to do is nobody's wait any more. */
+void
+runner_set_cleaning_up(void)
+{
+	if (my_job == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_job->state = JOB_CLEANING_UP;
+	LWLockRelease(&area->lock);
+}
+
+void
+progress_begin(const MoveItem *item)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->heap_oid = item->heap_oid;
+	my_runner->index_oid = item->index_oid;
+	my_runner->index_name = item->index_name;
+	my_runner->schema_name = item->schema_name;
+	my_runner->heap_name = item->heap_name;
+	my_runner->method = item->method;
+	my_runner->phase = PHASE_INITIALIZING;
+	my_runner->blocks_total = 0;
+	my_runner->blocks_done = 0;
+	my_runner->blocks_changed = 0;
+	my_runner->bytes_per_second = 0;
+	my_runner->lock_attempts = 0;
+	my_runner->wal_lag = -1;
+	my_runner->nblockers = 0;
+	my_runner->started_at = GetCurrentTimestamp();
+	LWLockRelease(&area->lock);
+}
+
+void
+progress_end(void)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->heap_oid = InvalidOid;
+	my_runner->index_oid = InvalidOid;
+	my_runner->nblockers = 0;
+	LWLockRelease(&area->lock);
+}
+
+MovePhase
+progress_phase(MovePhase phase)
+{
+	MovePhase	before = PHASE_INITIALIZING;
+
+	if (my_runner == NULL)
+		return before;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	before = my_runner->phase;
+	my_runner->phase = phase;
+	LWLockRelease(&area->lock);
+	return before;
+}
+
+/* Set one number of the runner's slot. */
+#define PROGRESS_SET(field, value) \
+	do { \
+		if (my_runner != NULL) \
+		{ \
+			LWLockAcquire(&area->lock, LW_EXCLUSIVE); \
+			my_runner->field = (value); \
+			LWLockRelease(&area->lock); \
+		} \
+	} while (0)
+
+void
+progress_blocks(int64 total, int64 done)
+{
+	PROGRESS_SET(blocks_total, total);
+	PROGRESS_SET(blocks_done, done);
+}
+
+void
+progress_changed(int64 blocks_changed)
+{
+	PROGRESS_SET(blocks_changed, blocks_changed);
+}
+
+void
+progress_rate(int64 bytes_per_second)
+{
+	PROGRESS_SET(bytes_per_second, bytes_per_second);
+}
+
+void
+progress_wal_lag(int64 bytes)
+{
+	PROGRESS_SET(wal_lag, bytes);
+}
+
+void
+progress_lock_attempt(void)
+{
+	PROGRESS_SET(lock_attempts, my_runner->lock_attempts + 1);
+}
+
+void
+progress_blockers(const int *pids, int npids)
+{
+	if (my_runner == NULL)
+		return;
+	npids = Min(npids, IM_MAX_BLOCKERS);
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	if (npids > 0)
+		memcpy(my_runner->blockers, pids, npids * sizeof(int));
+	my_runner->nblockers = npids;
+	LWLockRelease(&area->lock);
+}
+
+bool
+job_cancel_requested(void)
+{
+	/* a bool that only ever turns true needs no lock to be read */
+	return my_job != NULL && my_job->cancel;
+}
+
+bool
+job_pause_requested(void)
+{
+	return my_job != NULL && my_job->pause;
+}
+
+bool
+job_swap_now_requested(void)
+{
+	return my_job != NULL && my_job->swap_now;
+}
+
+void
+job_check_cancel(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (job_cancel_requested())
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling move due to user request")));
+}

@@ -1,0 +1,389 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftover_index.c
+ *	  Removing the invalid indexes that our interrupted rebuilds have left.
+ *
+ * REINDEX CONCURRENTLY, when it is cancelled, leaves an invalid index behind:
+ * the new one (x_ccnew) before the swap, the old one (x_ccold) after it.  The
+ * ledger names both by OID, so only ours are touched, whatever they are called
+ * by now; pg_index tells which of the two it is.
+ *
+ * The way is that of DROP INDEX CONCURRENTLY, with core's functions: nobody
+ * uses the index for queries any more; mark it dead; nobody has it open any
+ * more; drop it.  Unlike there, nothing at all is held while we wait for
+ * others, so nobody can come to stand behind us: locks are taken, without
+ * queueing, for the two steps, which last milliseconds.
+ *
+ * Locking: ShareUpdateExclusiveLock on table and index within each step; never
+ * an exclusive lock on the table.
+ *
+ * Tricky: between the steps anybody may drop or even repair (REINDEX) the
+ * index, so each step decides anew, under its locks, what is to be removed.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "index_size.h"
+#include "job.h"
+#include "ledger.h"
+#include "leftover_index.h"
+#include "wait_others.h"
+
+/* An index as pg_index describes it. */
+typedef struct IndexState
+{
+	bool		exists;			/* and still is an index of that table */
+	bool		valid;
+	bool		live;
+} IndexState;
+
+typedef enum Verdict
+{
+	FORGET,						/* there is nothing of ours any more */
+	FORGET_BOTH_VALID,			/* somebody has repaired it */
+	REMOVE,
+} Verdict;
+
+static IndexState
+index_state(Oid index_oid, Oid heap_oid)
+{
+	IndexState	result = {false, false, false};
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
+
+		if (row->indrelid == heap_oid)
+		{
+			result.exists = true;
+			result.valid = row->indisvalid;
+			result.live = row->indislive;
+		}
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+/*
+ * Decide what a ledger row stands for now.  Runs in a transaction.
+ */
+static Verdict
+judge(const LedgerEntry *entry, Oid *victim, bool *dead)
+{
+	IndexState	new_index = index_state(entry->new_index_oid, entry->heap_oid);
+	IndexState	old_index = index_state(entry->index_oid, entry->heap_oid);
+
+	*victim = InvalidOid;
+	*dead = false;
+
+	if (!new_index.exists)
+		return FORGET;
+	if (!new_index.valid)
+	{
+		/* not swapped in (yet): ours, whatever became of the old one */
+		*victim = entry->new_index_oid;
+		*dead = !new_index.live;
+		return REMOVE;
+	}
+	if (!old_index.exists)
+		return FORGET;
+	if (!old_index.valid)
+	{
+		*victim = entry->index_oid;
+		*dead = !old_index.live;
+		return REMOVE;
+	}
+	return FORGET_BOTH_VALID;
+}
+
+/* "schema.name" for messages; NULL if it is gone. */
+static char *
+qualified_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+
+	if (name == NULL || schema == NULL)
+		return NULL;
+	return quote_qualified_identifier(schema, name);
+}
+
+/* Lock table and index to the end of the transaction, if that is possible now. */
+static bool
+lock_now(Oid heap_oid, Oid index_oid)
+{
+	return ConditionalLockRelationOid(heap_oid, ShareUpdateExclusiveLock) &&
+		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
+}
+
+/*
+ * Go one step for one ledger row, in a transaction of its own.  Returns true
+ * when the row is done with; else *wait tells what has to be waited for first.
+ */
+typedef enum Step
+{
+	STEP_DONE,					/* the row is gone */
+	STEP_REMOVED,				/* and so is an index */
+	STEP_WAIT_UNUSED,			/* wait for all who use the table, then again */
+	STEP_WAIT_LOCK,				/* somebody has the lock just now */
+} Step;
+
+static Step
+one_step(const LedgerEntry *entry, bool unused, Oid *marked)
+{
+	Step		result = STEP_DONE;
+	Oid			victim;
+	bool		dead;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+
+	switch (judge(entry, &victim, &dead))
+	{
+		case FORGET_BOTH_VALID:
+			ereport(WARNING,
+					(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
+							qualified_name(entry->new_index_oid)),
+					 errdetail("It was meant to replace index \"%s\".",
+							   qualified_name(entry->index_oid)),
+					 errhint("Drop the one that is not needed.")));
+			/* FALLTHROUGH */
+		case FORGET:
+			if (ledger_exists(entry->id))
+				ledger_delete(entry->id);
+			break;
+
+		case REMOVE:
+
+			/*
+			 * An index that was never valid has never been used by a query,
+			 * so it can be marked dead right away, and writers needn't
+			 * maintain it any longer.  The old index of a move has.
+			 */
+			if (!dead && !unused && victim != entry->new_index_oid)
+				result = STEP_WAIT_UNUSED;
+			else if (dead && *marked != victim)
+			{
+				/* marked by one who was killed: he may not have waited */
+				*marked = victim;
+				result = STEP_WAIT_UNUSED;
+			}
+			else if (dead && !unused)
+				result = STEP_WAIT_UNUSED;
+			else if (!lock_now(entry->heap_oid, victim))
+				result = STEP_WAIT_LOCK;
+			else
+			{
+				Oid			again;
+				bool		dead_again;
+
+				/* the locks may have brought news */
+				if (judge(entry, &again, &dead_again) != REMOVE ||
+					again != victim || dead_again != dead)
+					result = STEP_WAIT_LOCK;
+				else if (!dead)
+				{
+					index_concurrently_set_dead(entry->heap_oid, victim);
+					*marked = victim;
+					result = STEP_WAIT_UNUSED;
+				}
+				else
+				{
+					ObjectAddresses *objects = new_object_addresses();
+					ObjectAddress object;
+
+					ObjectAddressSet(object, RelationRelationId, victim);
+					add_exact_object_address(&object, objects);
+					performMultipleDeletions(objects, DROP_RESTRICT,
+											 PERFORM_DELETION_CONCURRENT_LOCK |
+											 PERFORM_DELETION_INTERNAL);
+					ledger_delete(entry->id);
+					result = STEP_REMOVED;
+				}
+			}
+			break;
+	}
+
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return result;
+}
+
+/*
+ * Do all steps for one ledger row.  Returns true if an index was removed.
+ * ERROR 55P03 if it takes too long.
+ */
+static bool
+remove_one(const LedgerEntry *entry, int max_wait_ms)
+{
+	WaitLimits	limits;
+	Oid			marked = InvalidOid;
+	bool		unused = false;
+
+	limits.phase = PHASE_CLEANING_UP;
+	limits.deadline = wait_deadline(max_wait_ms);
+	limits.caller_pid = 0;
+	limits.cancellable = false;
+
+	for (;;)
+	{
+		switch (one_step(entry, unused, &marked))
+		{
+			case STEP_REMOVED:
+				return true;
+			case STEP_DONE:
+				return false;
+			case STEP_WAIT_UNUSED:
+				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
+				unused = true;
+				break;
+			case STEP_WAIT_LOCK:
+
+				/*
+				 * Only look at the locks, and take them again in the step:
+				 * these are for the session, and those for the transaction.
+				 */
+				lock_table_and_index(entry->heap_oid, entry->new_index_oid, &limits);
+				unlock_table_and_index(entry->heap_oid, entry->new_index_oid);
+				break;
+		}
+	}
+}
+
+/* palloc'd entries of the kind and job we are to deal with */
+static List *
+read_entries(Oid only_heap, int64 job)
+{
+	List	   *all = ledger_read();
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, all)
+	{
+		LedgerEntry *entry = lfirst(lc);
+
+		if (entry->kind != LEDGER_INDEX ||
+			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
+			(job != 0 ? entry->job != job : job_is_alive(entry->job)))
+			continue;
+		result = lappend(result, entry);
+	}
+	return result;
+}
+
+int
+leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
+{
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext context;
+	List	   *entries;
+	ListCell   *lc;
+	volatile int removed = 0;
+
+	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
+									ALLOCSET_SMALL_SIZES);
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	entries = read_entries(only_heap, job);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller_context);
+
+	foreach(lc, entries)
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		volatile bool again = true;
+
+		while (again)
+		{
+			again = false;
+			PG_TRY();
+			{
+				if (remove_one(entry, max_wait_ms))
+					removed++;
+			}
+			PG_CATCH();
+			{
+				ErrorData  *edata;
+
+				MemoryContextSwitchTo(context);
+				edata = CopyErrorData();
+				FlushErrorState();
+				AbortOutOfAnyTransaction();
+				LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+				progress_blockers(NULL, 0);
+
+				/* who has already cancelled the move may do so once more */
+				if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+					again = true;
+				else if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+					ereport(WARNING,
+							(errcode(edata->sqlerrcode),
+							 errmsg("could not remove the leftover of an interrupted move: %s",
+									edata->message),
+							 errdetail("Index with OID %u or %u of table with OID %u.",
+									   entry->new_index_oid, entry->index_oid, entry->heap_oid),
+							 errhint("The next move, or index_mover_cleanup(), will try again.")));
+			}
+			PG_END_TRY();
+			MemoryContextSwitchTo(caller_context);
+		}
+	}
+
+	MemoryContextDelete(context);
+	return removed;
+}
+
+List *
+leftover_indexes_list(void)
+{
+	List	   *entries = read_entries(InvalidOid, 0);
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		LeftoverIndex *leftover;
+		Relation	rel;
+		Oid			victim;
+		bool		dead;
+
+		if (judge(entry, &victim, &dead) != REMOVE)
+			continue;
+		rel = try_relation_open(victim, AccessShareLock);
+		if (rel == NULL)
+			continue;
+
+		leftover = palloc0(sizeof(LeftoverIndex));
+		leftover->ledger_id = entry->id;
+		leftover->index_oid = victim;
+		leftover->name = pstrdup(qualified_name(victim));
+		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
+			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
+		leftover->size = relation_size_on_disk(rel);
+		relation_close(rel, AccessShareLock);
+		result = lappend(result, leftover);
+	}
+	return result;
+}

@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftover_index.h
+ *	  Removing the invalid indexes that our interrupted rebuilds have left.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_LEFTOVER_INDEX_H
+#define IM_LEFTOVER_INDEX_H
+
+#include "nodes/pg_list.h"
+
+/* What index_mover_cleanup() tells about one of them. */
+typedef struct LeftoverIndex
+{
+	int64		ledger_id;
+	Oid			index_oid;
+	char	   *name;			/* qualified and quoted */
+	Oid			tablespace;		/* never 0 */
+	int64		size;			/* bytes, all forks */
+} LeftoverIndex;
+
+/*
+ * Remove leftovers: those of one job (which may be the caller's own), or, with
+ * job = 0, those of all jobs that aren't alive; only_heap, unless InvalidOid,
+ * restricts it to one table.  Waits for transactions that use the table at
+ * most max_wait_ms for each (0 = for ever); what can't be removed then stays in
+ * the ledger.  Returns how many were removed.
+ *
+ * To be called with no transaction open and no lock held, in a runner.  ERRORs
+ * only when terminated.
+ */
+extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms);
+
+/*
+ * List, palloc'd, the leftovers of all jobs that aren't alive.  Runs in the
+ * current transaction and changes nothing.
+ */
+extern List *leftover_indexes_list(void);
+
+#endif							/* IM_LEFTOVER_INDEX_H */

@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * move.c
+ *	  One index from start to end: the frame around the two methods.
+ *
+ * move_item() is where an error becomes a row: it catches whatever a method
+ * throws, leaves the session without transaction and locks, and writes down
+ * what happened.  What a failed move has left behind is removed by
+ * move_cleanup(), which the worker calls when the outcome is on record.
+ *
+ * Locking: what the methods take, and nothing before or after.
+ *
+ * Tricky: a unique build's error carries the offending key in its detail, and
+ * the row's owner may be somebody who may not read the table.  So the detail of
+ * integrity violations is dropped.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "commands/tablecmds.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/acl.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "access/relation.h"
+#include "access/genam.h"
+
+#include "cleanup.h"
+#include "compat.h"
+#include "copy_methods.h"
+#include "lock_poll.h"
+#include "move.h"
+#include "plan.h"
+
+/*
+ * Set the tablespace that a partitioned index gives to the indexes of new
+ * partitions.  As ATExecSetTableSpaceNoStorage(), but without standing in the
+ * queue for the exclusive lock: every query of the table would stand behind.
+ */
+static void
+move_default(MoveContext *mc)
+{
+	MoveItem   *item = mc->item;
+	Relation	rel;
+
+	progress_phase(PHASE_WAIT_SWAP_LOCK);
+	StartTransactionCommand();
+	lock_poll_relation(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
+	lock_poll_relation(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
+	if (plan_recheck(item))
+	{
+		Oid			target = item->to_tablespace;
+
+		progress_phase(PHASE_SWAPPING);
+		rel = relation_open(item->index_oid, NoLock);
+		if (CheckRelationTableSpaceMove(rel, target))
+		{
+			SetRelationTableSpace(rel, target, InvalidOid);
+			InvokeObjectPostAlterHook(RelationRelationId, item->index_oid, 0);
+		}
+		relation_close(rel, NoLock);
+		item->status = STATUS_MOVED;
+		item->size_after = 0;
+	}
+	CommitTransactionCommand();
+}
+
+/*
+ * Write down an error that a method has thrown.
+ */
+static void
+take_error(MoveItem *item, ErrorData *edata)
+{
+	const char *state = unpack_sql_state(edata->sqlerrcode);
+
+	/* an error that came when only the old index was still to be removed */
+	if (item->status != STATUS_MOVED)
+		item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+						job_cancel_requested()) ? STATUS_CANCELLED : STATUS_FAILED;
+	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
+
+	if (edata->detail != NULL &&
+		ERRCODE_TO_CATEGORY(edata->sqlerrcode) != ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
+		snprintf(item->detail, sizeof(item->detail), "%s: %s",
+				 edata->message, edata->detail);
+	else
+		strlcpy(item->detail, edata->message, sizeof(item->detail));
+	/* the fixed length may have cut a multibyte character in two */
+	item->detail[pg_mbcliplen(item->detail, strlen(item->detail),
+							  sizeof(item->detail) - 1)] = '\0';
+}
+
+/* Leave the session as the next item expects it. */
+static void
+reset_session(void)
+{
+	AbortOutOfAnyTransaction();
+	/* session-level locks survive that where no transaction was open */
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	pgstat_progress_end_command();
+}
+
+void
+move_item(JobShared *job, MoveItem *item)
+{
+	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MemoryContext context = CurrentMemoryContext;
+
+	item->sqlstate[0] = '\0';
+	item->lock_time = -1;
+	item->size_after = -1;
+
+	PG_TRY();
+	{
+		/* first what earlier moves of this table may have left behind */
+		cleanup_table(item->heap_oid, mc.settings->lock_wait);
+
+		switch (item->method)
+		{
+			case METHOD_REBUILD:
+				move_by_rebuild(&mc);
+				break;
+#if IM_HAVE_COPY
+			case METHOD_COPY:
+				move_by_copy(&mc);
+				break;
+#endif
+			case METHOD_DEFAULT:
+				move_default(&mc);
+				break;
+			default:
+				elog(ERROR, "move without a method");
+		}
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		edata = CopyErrorData();
+		FlushErrorState();
+		reset_session();
+		MemoryContextSwitchTo(context);
+		take_error(item, edata);
+		FreeErrorData(edata);
+		QueryCancelPending = false;
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+
+	MemoryContextSwitchTo(context);
+	item->finished_at = GetCurrentTimestamp();
+	if (item->status == STATUS_MOVED)
+		ereport(LOG,
+				(errmsg("moved index \"%s.%s\" to another tablespace by %s in %ld ms",
+						NameStr(item->schema_name), NameStr(item->index_name),
+						method_name(item->method),
+						(long) TimestampDifferenceMilliseconds(item->started_at,
+															   item->finished_at))));
+	else
+		ereport(LOG,
+				(errmsg("did not move index \"%s.%s\" (%s%s%s): %s",
+						NameStr(item->schema_name), NameStr(item->index_name),
+						status_name(item->status),
+						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate,
+						item->detail)));
+}
+
+void
+move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
+{
+	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		progress_phase(PHASE_CLEANING_UP);
+		if (item->method == METHOD_REBUILD)
+			rebuild_cleanup(&mc, max_wait_ms);
+#if IM_HAVE_COPY
+		else if (item->method == METHOD_COPY)
+			copy_cleanup(&mc, max_wait_ms);
+#endif
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		EmitErrorReport();
+		FlushErrorState();
+		reset_session();
+		QueryCancelPending = false;
+		RESUME_INTERRUPTS();
+		ereport(LOG,
+				(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
+						NameStr(item->schema_name), NameStr(item->index_name)),
+				 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+}
+
+bool
+move_has_more(const JobShared *job, int n)
+{
+	int			i;
+
+	for (i = n + 1; i < job->nitems; i++)
+		if (job->items[i].status == STATUS_QUEUED)
+			return true;
+	return false;
+}

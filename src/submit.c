@@ -1,0 +1,584 @@
+/*-------------------------------------------------------------------------
+ *
+ * submit.c
+ *	  The caller's side of a job: create it, start it, wait for it.
+ *
+ * Two forms.  submit_and_wait() starts a worker at once and waits on its latch,
+ * relaying the worker's messages and telling how far it is; whatever ends the
+ * wait early (Ctrl-C, a timeout, the loss of the client) cancels the job.
+ * submit_at_commit() registers the worker in the PRE_COMMIT callback, where a
+ * failure can still be an error, and lets it go in the COMMIT callback.
+ *
+ * Locking: none is held while waiting.  The caller's snapshot is, though, and
+ * a rebuild would wait for it for ever: see snapshot_guard.c.
+ *
+ * Tricky: the deadlock detector can't see a wait on a latch.  So once a second
+ * we look ourselves whether somebody that the worker waits for waits, also
+ * indirectly, for us.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "libpq/pqformat.h"
+#include "libpq/pqmq.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "snapshot_guard.h"
+#include "submit.h"
+#include "watch.h"
+#include "worker.h"
+
+#define JOB_SEQUENCE		"index_mover_job_seq"
+#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
+#define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
+
+/* A job of this transaction that starts at its commit. */
+typedef struct QueuedJob
+{
+	int64		job;
+	int			slot;
+	SubTransactionId subid;		/* forgotten if this one aborts */
+	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
+} QueuedJob;
+
+static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
+
+/* What the wait must undo when it ends early. */
+typedef struct JobWait
+{
+	JobShared  *shared;
+	BackgroundWorkerHandle *worker;
+	shm_mq_handle *messages;
+	char	   *worker_error;	/* the last ERROR or FATAL it has sent */
+} JobWait;
+
+static uint32 wait_event = 0;
+
+/*
+ * Create the job's segment and take a slot.  The segment is pinned, and stays
+ * until the slot is freed.
+ */
+static JobShared *
+create_job(int64 job, JobPurpose purpose, JobState state, List *items,
+		   const MoveSettings *settings, bool waits, dsm_segment **segment)
+{
+	JobShared  *shared;
+	ListCell   *lc;
+	int			n = 0;
+
+	*segment = dsm_create(job_shared_size(list_length(items)),
+						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (*segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments"),
+				 errhint("You may need to increase \"max_connections\".")));
+
+	shared = job_shared(*segment);
+	memset(shared, 0, offsetof(JobShared, items));
+	shared->job = job;
+	shared->database = MyDatabaseId;
+	shared->role = GetUserId();
+	shared->submitted_at = GetCurrentTimestamp();
+	shared->settings = *settings;
+	shared->nitems = list_length(items);
+	shared->caller_waits = waits;
+	shared->caller_pid = waits ? MyProcPid : 0;
+	shared->caller_procno = im_my_procno();
+	pg_atomic_init_u32(&shared->rows_final, 0);
+	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
+								 shared->nitems * sizeof(MoveItem));
+	foreach(lc, items)
+		shared->items[n++] = *(MoveItem *) lfirst(lc);
+
+	job_take_slot(shared, dsm_segment_handle(*segment), purpose, state);
+	dsm_pin_segment(*segment);
+	return shared;
+}
+
+static BackgroundWorkerHandle *
+register_worker(int slot, int64 job)
+{
+	BackgroundWorkerHandle *handle = worker_register(slot, job, MyProcPid);
+
+	if (handle == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not register background process"),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	return handle;
+}
+
+/* ---------------------------------------------------------------------
+ * Waiting
+ * ---------------------------------------------------------------------
+ */
+
+/* Pass on what the worker had to say. */
+static void
+relay_messages(JobWait *wait)
+{
+	for (;;)
+	{
+		Size		nbytes;
+		void	   *data;
+		StringInfoData msg;
+		char		msgtype;
+
+		if (shm_mq_receive(wait->messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
+			return;
+
+		initStringInfo(&msg);
+		appendBinaryStringInfo(&msg, data, nbytes);
+		msgtype = pq_getmsgbyte(&msg);
+
+		/* errors of moves are in the rows; others end the worker */
+		if (msgtype == 'N' || msgtype == 'E')
+		{
+			ErrorData	edata;
+
+			pq_parse_errornotice(&msg, &edata);
+			if (msgtype == 'N')
+				ThrowErrorData(&edata);
+			else
+				wait->worker_error = edata.message;
+		}
+		pfree(msg.data);
+	}
+}
+
+/* Add whom a runner waits for to the list. */
+static List *
+add_runner_blockers(List *pids, const RunnerSlot *runner)
+{
+	int			i;
+
+	for (i = 0; i < runner->nblockers; i++)
+		if (runner->blockers[i] != 0)	/* 0 = a prepared transaction */
+			pids = list_append_unique_int(pids, runner->blockers[i]);
+	return pids;
+}
+
+/*
+ * Add the pids that this one waits for to the list: for locks, and for moves
+ * that it has called, which the lock manager knows nothing of.
+ */
+static List *
+add_blockers_of(List *pids, int pid, const RunnerSlot *runners, int nrunners)
+{
+	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+															   Int32GetDatum(pid)));
+	Datum	   *elems;
+	int			nelems;
+	int			i;
+
+	deconstruct_array(array, INT4OID, sizeof(int32), true, TYPALIGN_INT,
+					  &elems, NULL, &nelems);
+	for (i = 0; i < nelems; i++)
+		if (DatumGetInt32(elems[i]) != 0)
+			pids = list_append_unique_int(pids, DatumGetInt32(elems[i]));
+
+	for (i = 0; i < nrunners; i++)
+	{
+		if (runners[i].pid == pid)
+			pids = add_runner_blockers(pids, &runners[i]);
+		if (runners[i].caller_pid == pid)
+			pids = list_append_unique_int(pids, runners[i].pid);
+	}
+	return pids;
+}
+
+/*
+ * If somebody that the job waits for waits for us, directly or not, raise the
+ * error that the deadlock detector would raise if our wait were a lock's.
+ */
+static void
+check_deadlock(const JobShared *shared)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	MemoryContext oldcontext;
+	MemoryContext context;
+	bool		found = false;
+	int			blocker = 0;
+	int			i;
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover deadlock check",
+									ALLOCSET_SMALL_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+
+	for (i = 0; i < nrunners && !found; i++)
+	{
+		List	   *pids;
+		int			j;
+
+		if (runners[i].job != shared->job || runners[i].database != MyDatabaseId)
+			continue;
+		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
+
+		/* the list grows while we walk along it */
+		for (j = 0; j < list_length(pids) && !found; j++)
+		{
+			int			pid = list_nth_int(pids, j);
+
+			if (pid == MyProcPid)
+				found = true;
+			else
+			{
+				blocker = pid;
+				pids = add_blockers_of(pids, pid, runners, nrunners);
+			}
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+
+	if (!found)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 blocker == 0 ?
+			 errdetail("The move waits for the session that has called it.") :
+			 errdetail("The move waits for process %d, which waits for the session that has called the move.",
+					   blocker),
+			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
+}
+
+/* Notice the loss of the client without waiting for the next message to it. */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
+		!pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* Tell the waiting client how far the job is. */
+static void
+notice_progress(const JobShared *shared)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	int			i;
+
+	for (i = 0; i < nrunners; i++)
+		if (runners[i].job == shared->job && runners[i].database == MyDatabaseId &&
+			OidIsValid(runners[i].heap_oid))
+			watch_notice(&runners[i]);
+}
+
+/* Cancel the job when the wait ends by ERROR or FATAL. */
+static void
+abandon_job(int code, Datum arg)
+{
+	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
+	JobShared  *shared = wait->shared;
+	TimestampTz start = GetCurrentTimestamp();
+	JobSlot		slot;
+
+	snapshot_guard_end();
+	(void) job_request_cancel(shared->job);
+
+	/*
+	 * After an error the user's next command should find the table free, so
+	 * give the worker a moment.  Interrupts aren't served here, hence short.
+	 */
+	while (!proc_exit_inprogress &&
+		   job_get_slot(shared->slot, shared->job, &slot) &&
+		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
+	{
+		pid_t		pid;
+
+		if (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED)
+			break;
+		/* a worker that starts just now missed the signal, not the flag */
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+	}
+	if (!proc_exit_inprogress)
+	{
+		pid_t		pid;
+
+		if (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED)
+			job_free_slot(shared->slot, shared->job);
+	}
+}
+
+/* Wait until the job's rows are final. */
+static void
+wait_for_rows(JobWait *wait)
+{
+	JobShared  *shared = wait->shared;
+	TimestampTz last_look = GetCurrentTimestamp();
+	TimestampTz last_notice = last_look;
+
+	for (;;)
+	{
+		TimestampTz now;
+		pid_t		pid;
+		bool		stopped;
+
+		CHECK_FOR_INTERRUPTS();
+		snapshot_guard_answer();
+
+		/* in this order: a worker that has stopped has said all it will say */
+		stopped = (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED);
+		relay_messages(wait);
+		if (pg_atomic_read_u32(&shared->rows_final) != 0)
+			break;
+		if (stopped)
+		{
+			job_free_slot(shared->slot, shared->job);
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("background worker of index_mover did not start or ended early"),
+					 wait->worker_error ? errdetail_internal("%s", wait->worker_error) : 0,
+					 errhint("See the server log for the reason.")));
+		}
+
+		now = GetCurrentTimestamp();
+		if (TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
+		{
+			check_client();
+			check_deadlock(shared);
+			last_look = now;
+		}
+		if (shared->settings.progress_interval > 0 &&
+			TimestampDifferenceExceeds(last_notice, now, shared->settings.progress_interval))
+		{
+			notice_progress(shared);
+			last_notice = now;
+		}
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_INTERVAL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+	}
+}
+
+MoveItem *
+submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
+				int64 *job)
+{
+	JobWait		wait = {0};
+	dsm_segment *segment;
+	shm_mq	   *mq;
+	MoveItem   *result;
+	Size		size;
+	char		sqlstate[6];
+	char		message[IM_DETAIL_LEN];
+
+	wait.shared = create_job(extension_nextval(JOB_SEQUENCE), purpose, JOB_STARTING, items, settings, true, &segment);
+	*job = wait.shared->job;
+
+	mq = shm_mq_create((char *) wait.shared + wait.shared->mq_offset,
+					   dsm_segment_map_length(segment) - wait.shared->mq_offset);
+	shm_mq_set_receiver(mq, MyProc);
+	wait.messages = shm_mq_attach(mq, segment, NULL);
+
+	/* before the job can start: see snapshot_guard_hide_callers() */
+	snapshot_guard_begin();
+	PG_TRY();
+	{
+		wait.worker = register_worker(wait.shared->slot, wait.shared->job);
+	}
+	PG_CATCH();
+	{
+		snapshot_guard_end();
+		job_free_slot(wait.shared->slot, wait.shared->job);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	shm_mq_set_handle(wait.messages, wait.worker);
+
+	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	{
+		wait_for_rows(&wait);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	snapshot_guard_end();
+
+	strlcpy(sqlstate, wait.shared->sqlstate, sizeof(sqlstate));
+	strlcpy(message, wait.shared->message, sizeof(message));
+	size = sizeof(MoveItem) * wait.shared->nitems;
+	result = palloc(Max(size, 1));
+	memcpy(result, wait.shared->items, size);
+
+	/* the worker finds nobody listening from here on, and doesn't mind */
+	dsm_detach(segment);
+
+	if (sqlstate[0] != '\0')
+		ereport(ERROR,
+				(errcode(MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
+									   sqlstate[3], sqlstate[4])),
+				 errmsg("%s", message)));
+	return result;
+}
+
+bool
+submit_wait_for(int64 job)
+{
+	JobSlot		slot;
+	bool		found = false;
+
+	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
+	{
+		found = true;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 100, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}
+
+void
+submit_cleanup(void)
+{
+	dsm_segment *segment;
+	JobShared  *shared;
+	MoveSettings settings;
+
+	settings_capture(&settings);
+	shared = create_job(CLEANUP_JOB, JOB_CLEANUP, JOB_STARTING, NIL, &settings,
+						false, &segment);
+	if (worker_register(shared->slot, shared->job, 0) == NULL)
+		job_free_slot(shared->slot, shared->job);
+}
+
+/* ---------------------------------------------------------------------
+ * Starting at commit
+ * ---------------------------------------------------------------------
+ */
+
+int64
+submit_at_commit(List *items, const MoveSettings *settings)
+{
+	dsm_segment *segment;
+	JobShared  *shared;
+	QueuedJob  *queued;
+	MemoryContext oldcontext;
+
+	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	queued = palloc0(sizeof(QueuedJob));
+	queued_jobs = lappend(queued_jobs, queued);
+	MemoryContextSwitchTo(oldcontext);
+	queued->subid = GetCurrentSubTransactionId();
+
+	/* the segment is pinned: our own mapping may go with the resource owner */
+	shared = create_job(extension_nextval(JOB_SEQUENCE), JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
+						false, &segment);
+	queued->slot = shared->slot;
+	queued->job = shared->job;
+	dsm_detach(segment);
+	return queued->job;
+}
+
+static void
+forget_queued_jobs(void)
+{
+	list_free_deep(queued_jobs);
+	queued_jobs = NIL;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	ListCell   *lc;
+
+	if (queued_jobs == NIL)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					queued->worker = register_worker(queued->slot, queued->job);
+			}
+			break;
+		case XACT_EVENT_COMMIT:
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
+			}
+			forget_queued_jobs();
+			break;
+		case XACT_EVENT_ABORT:
+			/* a worker that is registered already finds its slot gone */
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					job_free_slot(queued->slot, queued->job);
+			}
+			forget_queued_jobs();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has queued moves of indexes")));
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	ListCell   *lc;
+
+	foreach(lc, queued_jobs)
+	{
+		QueuedJob  *queued = lfirst(lc);
+
+		if (queued->subid != mySubid)
+			continue;
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
+			queued->subid = parentSubid;
+		else if (event == SUBXACT_EVENT_ABORT_SUB)
+		{
+			if (queued->job != 0)
+				job_free_slot(queued->slot, queued->job);
+			queued_jobs = foreach_delete_current(queued_jobs, lc);
+			pfree(queued);
+		}
+	}
+}
+
+void
+submit_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}

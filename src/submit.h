@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * submit.h
+ *	  The caller's side of a job: create it, start it, wait for it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_SUBMIT_H
+#define IM_SUBMIT_H
+
+#include "job.h"
+
+extern void submit_init(void);	/* from _PG_init() */
+
+/*
+ * Run a job and wait for its rows, which are returned as a palloc'd copy.
+ * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
+ * the job waits for waits for us; 57014 and the like after cancelling the job.
+ */
+extern MoveItem *submit_and_wait(JobPurpose purpose, List *items,
+								 const MoveSettings *settings, int64 *job);
+
+/*
+ * Start a worker that cleans up, if there is one to be had; nobody waits for
+ * it.  Needs no transaction, so that an exit callback can call it.
+ */
+extern void submit_cleanup(void);
+
+/*
+ * Queue a job that starts when this transaction commits, and is forgotten if
+ * it doesn't.  Returns the job's number.
+ */
+extern int64 submit_at_commit(List *items, const MoveSettings *settings);
+
+/*
+ * Wait, without looking at its rows, until a job submitted by anybody has
+ * ended.  Returns false if there is no such job running.
+ */
+extern bool submit_wait_for(int64 job);
+
+#endif							/* IM_SUBMIT_H */

@@ -1,0 +1,476 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_others.c
+ *	  Waiting for other transactions without standing in anybody's way.
+ *
+ * Core waits for other transactions by queueing for their virtual transaction
+ * IDs, and for locks by queueing for them.  Here we look, sleep and look again
+ * instead: so a waiting runner can tell whom it waits for, obeys cancel_move(),
+ * and is never what others have to queue behind.
+ *
+ * Assumption: who isn't among those found at the first look need not be waited
+ * for.  Each function says why that is right for it.
+ *
+ * Locking: nothing is held but what the caller holds, and no snapshot and no
+ * transaction ID are taken, so that two runners, or a runner and a CREATE INDEX
+ * CONCURRENTLY, never wait for each other here.
+ *
+ * Tricky: the deadlock detector doesn't know about a wait of this kind, so once
+ * per deadlock_timeout we look ourselves whether somebody we wait for waits for
+ * us, or for the session that waits for this job.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/transam.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "snapshot_guard.h"
+#include "wait_others.h"
+
+#define SHORTEST_NAP_MS		2
+#define LONGEST_NAP_MS		100
+#define MAX_CHAIN			64	/* processes looked at for one deadlock check */
+
+/* What core's WaitForOlderSnapshots() passes over, we pass over. */
+#define FLAGS_NOT_WAITED_FOR \
+	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
+
+/* Transactions that were found at the first look and are still there. */
+typedef struct Others
+{
+	VirtualTransactionId *vxids;
+	int			nvxids;
+} Others;
+
+/* State of one wait. */
+typedef struct Wait
+{
+	const WaitLimits *limits;
+	const char *what;			/* completes "gave up waiting for %s" */
+	TimestampTz started_at;
+	TimestampTz deadlock_check_at;
+	long		nap_ms;
+	bool		told;			/* have we set a phase and published blockers? */
+	bool		autovacuum_told;
+	MovePhase	phase_before;
+} Wait;
+
+/* Outlives transactions; reset when the next wait begins. */
+static MemoryContext wait_context = NULL;
+
+TimestampTz
+wait_deadline(int max_ms)
+{
+	return max_ms > 0 ? TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms) : 0;
+}
+
+static void
+begin_wait(Wait *wait, const char *what, const WaitLimits *limits)
+{
+	if (wait_context == NULL)
+		wait_context = AllocSetContextCreate(TopMemoryContext,
+											 "index_mover wait",
+											 ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(wait_context);
+
+	memset(wait, 0, sizeof(Wait));
+	wait->limits = limits;
+	wait->what = what;
+	wait->nap_ms = SHORTEST_NAP_MS;
+	wait->started_at = GetCurrentTimestamp();
+	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
+														  DeadlockTimeout);
+}
+
+static void
+end_wait(Wait *wait)
+{
+	if (wait->told)
+	{
+		progress_blockers(NULL, 0);
+		progress_phase(wait->phase_before);
+	}
+}
+
+/* The process that runs a transaction; 0 for a prepared one. */
+static int
+pid_of(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc = im_vxid_proc(vxid);
+
+	/* PREPARE passes the virtual transaction ID on to a dummy process */
+	if (proc == NULL || PROC_LXID(proc) != vxid.localTransactionId)
+		return 0;
+	return proc->pid;
+}
+
+static int
+pids_of(const Others *others, int **pids)
+{
+	int			i;
+
+	*pids = palloc(sizeof(int) * Max(others->nvxids, 1));
+	for (i = 0; i < others->nvxids; i++)
+		(*pids)[i] = pid_of(others->vxids[i]);
+	return others->nvxids;
+}
+
+/* Append the members of an int4 array that aren't known yet. */
+static int
+add_pids(int *known, int nknown, ArrayType *pids)
+{
+	const int32 *values = (const int32 *) ARR_DATA_PTR(pids);
+	int			n = ArrayGetNItems(ARR_NDIM(pids), ARR_DIMS(pids));
+	int			i;
+
+	for (i = 0; i < n && nknown < MAX_CHAIN; i++)
+	{
+		int			j;
+
+		for (j = 0; j < nknown; j++)
+			if (known[j] == values[i])
+				break;
+		if (j == nknown)
+			known[nknown++] = values[i];
+	}
+	return nknown;
+}
+
+/*
+ * ERROR 40P01 if one of these processes waits, also indirectly, for a lock of
+ * ours, or for the session that waits for us.
+ */
+static void
+check_deadlock(const int *pids, int npids, int caller_pid)
+{
+	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
+														"index_mover deadlock check",
+														ALLOCSET_SMALL_SIZES);
+	MemoryContext old_context = MemoryContextSwitchTo(check_context);
+	int			i;
+
+	for (i = 0; i < npids; i++)
+	{
+		int			chain[MAX_CHAIN];
+		int			nchain = 1;
+		int			j;
+
+		chain[0] = pids[i];
+		for (j = 0; j < nchain; j++)
+		{
+			if (chain[j] == 0)
+				continue;		/* a prepared transaction waits for nobody */
+			if (chain[j] == MyProcPid || (caller_pid != 0 && chain[j] == caller_pid))
+				ereport(ERROR,
+						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+						 errmsg("deadlock detected"),
+						 j == 0 ?
+						 errdetail("The move waits for process %d, which waits for the move.",
+								   pids[i]) :
+						 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.",
+								   pids[i], chain[j]),
+						 errhint("The move has been cancelled, so that the others can go on.")));
+			nchain = add_pids(chain, nchain,
+							  DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+																	 Int32GetDatum(chain[j]))));
+		}
+	}
+
+	MemoryContextSwitchTo(old_context);
+	MemoryContextDelete(check_context);
+}
+
+/*
+ * Say whom we wait for, check that it makes sense to go on, and sleep a bit.
+ * ERRORs: 55P03 after the deadline, 40P01, and what cancels the job.
+ */
+static void
+nap(Wait *wait, const int *pids, int npids)
+{
+	const WaitLimits *limits = wait->limits;
+	TimestampTz now = GetCurrentTimestamp();
+	static uint32 wait_event = 0;
+
+	if (!wait->told)
+	{
+		wait->phase_before = progress_phase(limits->phase);
+		wait->told = true;
+	}
+	progress_blockers(pids, npids);
+
+	if (now >= wait->deadlock_check_at)
+	{
+		check_deadlock(pids, npids, limits->caller_pid);
+		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
+	}
+
+	if (limits->deadline != 0 && now >= limits->deadline)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("gave up waiting for %s", wait->what),
+				 npids == 0 ? 0 :
+				 pids[0] == 0 ?
+				 errdetail("A prepared transaction was still there after %ld ms, the first of %d.",
+						   TimestampDifferenceMilliseconds(wait->started_at, now), npids) :
+				 errdetail("Process %d was still there after %ld ms, the first of %d.",
+						   pids[0],
+						   TimestampDifferenceMilliseconds(wait->started_at, now), npids),
+				 errhint("End that transaction, or raise index_mover.lock_wait.")));
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 wait->nap_ms, IM_WAIT_EVENT(wait_event, "IndexMoverWaitOthers"));
+	ResetLatch(MyLatch);
+	wait->nap_ms = Min(wait->nap_ms * 2, LONGEST_NAP_MS);
+
+	if (limits->cancellable)
+		job_check_cancel();
+	else
+	{
+		/* who cleans up doesn't stop for a cancel; SIGTERM is obeyed */
+		QueryCancelPending = false;
+		CHECK_FOR_INTERRUPTS();
+	}
+
+	/* what we looked up meanwhile must not hold back anybody's vacuum */
+	InvalidateCatalogSnapshot();
+}
+
+/* Keep of *others who is in *now too. */
+static void
+keep_common(Others *others, const Others *now)
+{
+	int			kept = 0;
+	int			i;
+
+	for (i = 0; i < others->nvxids; i++)
+	{
+		int			j;
+
+		for (j = 0; j < now->nvxids; j++)
+			if (VirtualTransactionIdEquals(others->vxids[i], now->vxids[j]))
+				break;
+		if (j < now->nvxids)
+			others->vxids[kept++] = others->vxids[i];
+	}
+	others->nvxids = kept;
+}
+
+static Others
+find_lockers(Oid heap_oid, LOCKMODE lockmode)
+{
+	Others		result;
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, heap_oid);
+	result.vxids = GetLockConflicts(&tag, lockmode, &result.nvxids);
+	return result;
+}
+
+/*
+ * Wait until every other transaction that now holds a lock on this table that
+ * conflicts with the given mode has ended.  Prepared ones count.
+ *
+ * Who comes later sees what the caller has committed before, which is all that
+ * the callers of this need; core's WaitForLockers() has the same rule.
+ * Needs no transaction; takes no lock.
+ */
+void
+wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, const WaitLimits *limits)
+{
+	Wait		wait;
+	Others		others;
+	MemoryContext caller_context;
+
+	begin_wait(&wait, "transactions that use the table", limits);
+	caller_context = MemoryContextSwitchTo(wait_context);
+
+	others = find_lockers(heap_oid, lockmode);
+	while (others.nvxids > 0)
+	{
+		Others		now;
+		int		   *pids;
+		int			npids = pids_of(&others, &pids);
+
+		nap(&wait, pids, npids);
+		pfree(pids);
+
+		now = find_lockers(heap_oid, lockmode);
+		keep_common(&others, &now);
+		pfree(now.vxids);
+	}
+
+	MemoryContextSwitchTo(caller_context);
+	end_wait(&wait);
+}
+
+/*
+ * Transactions of this database with a snapshot whose xmin isn't above the
+ * limit, without the sessions that wait for a job and hide when asked.
+ */
+static Others
+find_snapshots(TransactionId limit_xmin)
+{
+	Others		result;
+	int			kept = 0;
+	int			i;
+
+	result.vxids = GetCurrentVirtualXIDs(limit_xmin, true, false,
+										 FLAGS_NOT_WAITED_FOR, &result.nvxids);
+	for (i = 0; i < result.nvxids; i++)
+	{
+		PGPROC	   *proc = im_vxid_proc(result.vxids[i]);
+
+		if (proc != NULL && !snapshot_guard_waits_for_job(proc))
+			result.vxids[kept++] = result.vxids[i];
+	}
+	result.nvxids = kept;
+	return result;
+}
+
+/*
+ * Wait until every other transaction of this database that now has a snapshot
+ * with xmin <= limit_xmin has let go of it.  Core's WaitForOlderSnapshots() has
+ * the same rule, but waits for the end of the transaction.
+ * Needs no transaction; takes no lock.
+ */
+void
+wait_for_snapshots(TransactionId limit_xmin, const WaitLimits *limits)
+{
+	Wait		wait;
+	Others		others;
+	MemoryContext caller_context;
+
+	begin_wait(&wait, "transactions with an old snapshot", limits);
+	caller_context = MemoryContextSwitchTo(wait_context);
+
+	others = find_snapshots(limit_xmin);
+	while (others.nvxids > 0)
+	{
+		Others		now;
+		int		   *pids;
+		int			npids = pids_of(&others, &pids);
+
+		nap(&wait, pids, npids);
+		pfree(pids);
+
+		now = find_snapshots(limit_xmin);
+		keep_common(&others, &now);
+		pfree(now.vxids);
+	}
+
+	MemoryContextSwitchTo(caller_context);
+	end_wait(&wait);
+}
+
+static bool
+try_lock(Oid relid)
+{
+	LOCKTAG		tag;
+
+	/* the caller's next transaction reads the invalidation messages */
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	LockRelease(&tag, ShareUpdateExclusiveLock, true);
+}
+
+/*
+ * Who queues for a lock makes an autovacuum that holds it give up, unless that
+ * one works against wraparound.  We don't queue, so tell it ourselves.
+ */
+static void
+cancel_autovacuum(const Others *others)
+{
+	int			i;
+
+	for (i = 0; i < others->nvxids; i++)
+	{
+		PGPROC	   *proc = im_vxid_proc(others->vxids[i]);
+		int			pid = pid_of(others->vxids[i]);
+		uint8		flags;
+
+		if (proc == NULL || pid == 0)
+			continue;
+		LWLockAcquire(ProcArrayLock, LW_SHARED);
+		flags = ProcGlobal->statusFlags[proc->pgxactoff];
+		LWLockRelease(ProcArrayLock);
+
+		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
+		{
+			ereport(DEBUG1,
+					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pid)));
+			if (kill(pid, SIGINT) < 0 && errno != ESRCH)
+				ereport(WARNING,
+						(errmsg("could not send signal to process %d: %m", pid)));
+		}
+	}
+}
+
+void
+lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
+{
+	Wait		wait;
+	MemoryContext caller_context;
+
+	begin_wait(&wait, "a lock on table and index", limits);
+	caller_context = MemoryContextSwitchTo(wait_context);
+
+	for (;;)
+	{
+		Others		others;
+		int		   *pids;
+		int			npids;
+
+		if (try_lock(heap_oid))
+		{
+			if (try_lock(index_oid))
+				break;
+			unlock(heap_oid);
+			others = find_lockers(index_oid, ShareUpdateExclusiveLock);
+		}
+		else
+			others = find_lockers(heap_oid, ShareUpdateExclusiveLock);
+
+		npids = pids_of(&others, &pids);
+		nap(&wait, pids, npids);
+		if (!wait.autovacuum_told &&
+			TimestampDifferenceExceeds(wait.started_at, GetCurrentTimestamp(),
+									   DeadlockTimeout))
+		{
+			cancel_autovacuum(&others);
+			wait.autovacuum_told = true;
+		}
+		MemoryContextReset(wait_context);
+	}
+
+	MemoryContextSwitchTo(caller_context);
+	end_wait(&wait);
+}
+
+void
+unlock_table_and_index(Oid heap_oid, Oid index_oid)
+{
+	unlock(index_oid);
+	unlock(heap_oid);
+}

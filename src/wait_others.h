@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_others.h
+ *	  Waiting for other transactions without standing in anybody's way.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_WAIT_OTHERS_H
+#define IM_WAIT_OTHERS_H
+
+#include "job.h"
+#include "storage/lockdefs.h"
+
+/* How long to wait, and what to tell about it. */
+typedef struct WaitLimits
+{
+	MovePhase	phase;			/* shown while there is somebody to wait for */
+	TimestampTz deadline;		/* ERROR 55P03 then; 0 = for ever */
+	int			caller_pid;		/* who waits for us outside the lock manager; 0
+								 * = nobody */
+	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
+} WaitLimits;
+
+extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */
+
+extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
+							 const WaitLimits *limits);
+extern void wait_for_snapshots(TransactionId limit_xmin,
+							   const WaitLimits *limits);
+
+/*
+ * Get ShareUpdateExclusiveLock on table and index for the session, table
+ * first.  The caller releases both with unlock_table_and_index().
+ */
+extern void lock_table_and_index(Oid heap_oid, Oid index_oid,
+								 const WaitLimits *limits);
+extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
+
+#endif							/* IM_WAIT_OTHERS_H */

@@ -1,0 +1,474 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The background worker that carries out a job.
+ *
+ * It connects to the job's database as the job's role, with settings of its
+ * own whatever ALTER ROLE or ALTER DATABASE say, and works through the items
+ * one after the other; one that fails does not stop the others.  What became
+ * of each is in shared memory for the waiting caller, and in the history for
+ * everybody else.
+ *
+ * Assumption: a role that may not log in must be able to move its indexes (SET
+ * ROLE in the caller).  17 has a flag for that; before, the worker connects as
+ * the bootstrap superuser and sets the session's user, so that neither RESET
+ * ROLE nor an error leads back to the superuser.
+ *
+ * Locking: no lock is held between two items.
+ *
+ * Tricky: SIGTERM ends the process in the middle of anything.  The exit
+ * callback then says so in the rows and in the history (in a transaction of
+ * its own, as RemoveTempRelationsCallback() does), and asks for a successor
+ * that removes what this one had to leave behind.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "libpq/pqmq.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/ps_status.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "cleanup.h"
+#include "compat.h"
+#include "history.h"
+#include "move.h"
+#include "submit.h"
+#include "worker.h"
+
+#define COMMIT_POLL_MS	20
+#define PAUSE_POLL_MS	200
+#define QUICK_CLEANUP_MS	1000
+
+typedef struct WorkerExtra
+{
+	int64		job;
+} WorkerExtra;
+
+PGDLLEXPORT void index_mover_worker_main(Datum arg);
+
+static JobShared *my_shared = NULL;
+static int	my_slot;
+static int64 my_job;
+static uint32 wait_event = 0;
+
+BackgroundWorkerHandle *
+worker_register(int slot, int64 job, int notify_pid)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	WorkerExtra extra;
+
+	if (job == CLEANUP_JOB)
+		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
+	strlcpy(worker.bgw_type, "index_mover", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	/* a job that failed is not tried again behind the user's back */
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "index_mover", MAXPGPATH);
+	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(slot);
+	extra.job = job;
+	memcpy(worker.bgw_extra, &extra, sizeof(extra));
+	worker.bgw_notify_pid = notify_pid;
+
+	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
+}
+
+/* Wait for the commit of the transaction that has queued the job. */
+static bool
+wait_for_commit(int slot, int64 job, JobSlot *copy)
+{
+	while (job_get_slot(slot, job, copy))
+	{
+		if (copy->state != JOB_WAITING_FOR_COMMIT)
+			return true;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 COMMIT_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverCommit"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return false;				/* rolled back, or given up */
+}
+
+static void
+set_guc(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Settings of the worker: nothing that a role, a database or the cluster sets
+ * for ordinary sessions may stop or redirect a move.
+ */
+static void
+apply_settings(const MoveSettings *settings)
+{
+	set_guc("search_path", "pg_catalog, pg_temp");
+	set_guc("statement_timeout", "0");
+	set_guc("lock_timeout", "0");
+	set_guc("idle_in_transaction_session_timeout", "0");
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		set_guc("transaction_timeout", "0");	/* 17 and later */
+	set_guc("default_transaction_isolation", "read committed");
+	set_guc("default_transaction_read_only", "off");
+	set_guc("default_transaction_deferrable", "off");
+	set_guc("session_replication_role", "origin");
+	set_guc("default_tablespace", "");
+	set_guc("row_security", "on");
+	set_guc("zero_damaged_pages", "off");
+	set_guc("ignore_checksum_failure", "off");
+	set_guc("client_min_messages", "notice");
+
+	/*
+	 * A move changes no data, so nothing is lost if a synchronous standby
+	 * doesn't have it yet; but a commit that waits for one keeps its locks.
+	 */
+	set_guc("synchronous_commit", "local");
+
+	set_guc("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
+	set_guc("max_parallel_maintenance_workers",
+			psprintf("%d", settings->max_parallel_maintenance_workers));
+}
+
+/*
+ * Connect to the job's database as its role.
+ */
+static void
+connect_as(Oid database, Oid role)
+{
+#ifdef BGWORKER_BYPASS_ROLELOGINCHECK
+	BackgroundWorkerInitializeConnectionByOid(database, role,
+											  BGWORKER_BYPASS_ALLOWCONN |
+											  BGWORKER_BYPASS_ROLELOGINCHECK);
+#else
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+	StartTransactionCommand();
+	SetSessionAuthorization(role, superuser_arg(role));
+	CommitTransactionCommand();
+#endif
+}
+
+/* Bring one item's history row up to date, in a transaction of its own. */
+static void
+record_item(JobShared *shared, int n)
+{
+	StartTransactionCommand();
+	history_update(shared, n);
+	CommitTransactionCommand();
+}
+
+static void
+record_all(JobShared *shared)
+{
+	int			i;
+
+	StartTransactionCommand();
+	for (i = 0; i < shared->nitems; i++)
+	{
+		if (shared->items[i].status == STATUS_SKIPPED)
+			continue;
+		shared->items[i].status = STATUS_QUEUED;
+		history_insert(shared, i);
+	}
+	CommitTransactionCommand();
+}
+
+/* Nobody need wait for us any more. */
+static void
+publish_rows(JobShared *shared)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->rows_final, 1);
+	if (shared->caller_waits)
+		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
+}
+
+/* Say of all items that have not been started that they won't be. */
+static void
+give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
+			 const char *detail)
+{
+	int			i;
+
+	for (i = 0; i < shared->nitems; i++)
+	{
+		MoveItem   *item = &shared->items[i];
+
+		if (item->status != STATUS_QUEUED && item->status != STATUS_PLANNED)
+			continue;
+		item->status = status;
+		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
+		strlcpy(item->detail, detail, sizeof(item->detail));
+		record_item(shared, i);
+	}
+}
+
+/*
+ * Exit callback: what a worker that ends early still has to say and to do.
+ * Runs transactions, as RemoveTempRelationsCallback() does; an error in here
+ * ends it, and free_slot_at_exit() does the rest.
+ */
+static void
+worker_exit(int code, Datum arg)
+{
+	JobShared  *shared = my_shared;
+	bool		leftovers;
+	int			i;
+
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+
+	StartTransactionCommand();
+	if (pg_atomic_read_u32(&shared->rows_final) == 0)
+	{
+		for (i = 0; i < shared->nitems; i++)
+		{
+			MoveItem   *item = &shared->items[i];
+
+			if (item->status != STATUS_RUNNING && item->status != STATUS_QUEUED &&
+				item->status != STATUS_PLANNED)
+				continue;
+			item->status = STATUS_CANCELLED;
+			if (item->started_at != 0)
+				item->finished_at = GetCurrentTimestamp();
+			strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
+			strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
+			history_update(shared, i);
+		}
+	}
+	leftovers = cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
+
+	runner_detach();
+	publish_rows(shared);
+	if (leftovers)
+		submit_cleanup();
+}
+
+/*
+ * Exit callback, the last of ours: nothing may stay taken, and nobody may go on
+ * waiting, however little of the above was possible.
+ */
+static void
+free_slot_at_exit(int code, Datum arg)
+{
+	runner_detach();
+	job_free_slot(my_slot, my_job);
+	if (my_shared != NULL)
+		publish_rows(my_shared);
+}
+
+/* Set the session's title for pg_stat_activity and ps. */
+static void
+show_activity(const MoveItem *item)
+{
+	char	   *text = psprintf("moving index %s.%s (%s)",
+								NameStr(item->schema_name),
+								NameStr(item->index_name),
+								method_name(item->method));
+
+	debug_query_string = NULL;
+	pgstat_report_activity(STATE_RUNNING, text);
+	set_ps_display(text);
+	pfree(text);
+}
+
+static bool
+needs_cleanup(const JobShared *shared)
+{
+	bool		result;
+
+	StartTransactionCommand();
+	result = cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Between two indexes, obey pause_move(). */
+static void
+wait_while_paused(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+
+	if (!job_pause_requested() || job_cancel_requested())
+		return;
+
+	item->status = STATUS_PAUSED;
+	record_item(shared, n);
+	progress_begin(item);
+	progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !job_cancel_requested())
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 PAUSE_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+		ResetLatch(MyLatch);
+		if (QueryCancelPending)	/* pg_cancel_backend() */
+		{
+			QueryCancelPending = false;
+			(void) job_request_cancel(shared->job);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+	progress_end();
+	item->status = STATUS_QUEUED;
+}
+
+/*
+ * Work through the items.
+ */
+static void
+run_moves(JobShared *shared)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	MemoryContext item_context;
+	int			i;
+
+	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
+										 ALLOCSET_DEFAULT_SIZES);
+	record_all(shared);
+
+	for (i = 0; i < shared->nitems; i++)
+	{
+		MoveItem   *item = &shared->items[i];
+		MemoryContext oldcontext;
+
+		if (item->status != STATUS_QUEUED)
+			continue;
+
+		wait_while_paused(shared, i);
+		if (job_cancel_requested())
+		{
+			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+			break;
+		}
+		if (shared->settings.max_duration > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   shared->settings.max_duration * 1000))
+		{
+			give_up_rest(shared, STATUS_SKIPPED, "",
+						 "not started: index_mover.max_duration was over");
+			break;
+		}
+
+		oldcontext = MemoryContextSwitchTo(item_context);
+		item->status = STATUS_RUNNING;
+		item->started_at = GetCurrentTimestamp();
+		record_item(shared, i);
+		show_activity(item);
+		progress_begin(item);
+
+		move_item(shared, item);
+
+		record_item(shared, i);
+		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+		{
+			if (item->status == STATUS_CANCELLED)
+				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+
+			/*
+			 * Cleaning up may have to wait for others for long.  If it can't be
+			 * done at once, don't keep a waiting caller that waits for nothing
+			 * else.
+			 */
+			move_cleanup(shared, item, QUICK_CLEANUP_MS);
+			if (needs_cleanup(shared))
+			{
+				if (!move_has_more(shared, i))
+				{
+					runner_set_cleaning_up();
+					publish_rows(shared);
+				}
+				move_cleanup(shared, item, 0);
+			}
+		}
+		progress_end();
+		pgstat_report_activity(STATE_IDLE, NULL);
+
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(item_context);
+	}
+
+	/* in this order: who sees the rows may move the table again at once */
+	runner_detach();
+	publish_rows(shared);
+}
+
+/*
+ * Main function of the worker.  arg: the job's slot.
+ */
+void
+index_mover_worker_main(Datum arg)
+{
+	int			slot = DatumGetInt32(arg);
+	WorkerExtra extra;
+	JobSlot		job;
+	dsm_segment *segment;
+	JobShared  *shared;
+
+	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	if (!wait_for_commit(slot, extra.job, &job))
+		proc_exit(0);
+
+	/* no resource owner here, so the mapping lives as long as the process */
+	segment = dsm_attach(job.segment);
+	if (segment == NULL)
+		proc_exit(0);			/* the submitter has given up */
+	shared = job_shared(segment);
+
+	/*
+	 * Before anything can fail: give the slot back whatever happens, and let a
+	 * waiting caller hear why the connection was refused.
+	 */
+	my_slot = slot;
+	my_job = extra.job;
+	my_shared = shared;
+	before_shmem_exit(free_slot_at_exit, (Datum) 0);
+	if (shared->caller_waits)
+	{
+		shm_mq	   *mq = (shm_mq *) ((char *) shared + shared->mq_offset);
+
+		shm_mq_set_sender(mq, MyProc);
+		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
+	}
+	connect_as(job.database, job.role);
+	apply_settings(&shared->settings);
+	pgstat_report_appname("index_mover");
+
+	runner_attach(shared);
+	before_shmem_exit(worker_exit, (Datum) 0);
+
+	if (job.purpose == JOB_CLEANUP)
+	{
+		cleanup_run(shared);
+		runner_detach();
+		publish_rows(shared);
+	}
+	else
+		run_moves(shared);
+
+	proc_exit(0);
+}

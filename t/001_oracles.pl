@@ -1,0 +1,203 @@
+# The oracles can fail: each of them is shown something that is wrong.  They
+# judge core here, not our extension.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Copy qw(copy);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('oracles', extension => 0);
+make_zoo($node, 'zoo', 3000);
+my $data = $node->data_dir;
+
+# ---- all well -------------------------------------------------------------
+$node->safe_psql('postgres',
+	"SELECT oracle.remember_keys('zoo'); SELECT oracle.remember_metadata('zoo')");
+my $dump = dump_schema($node);
+$node->safe_psql('postgres', 'REINDEX (TABLESPACE regress_fast) TABLE CONCURRENTLY zoo');
+all_right($node, 'zoo', 'after REINDEX');
+dump_ok($node, $dump, 'after REINDEX');
+is($node->safe_psql('postgres',
+		"SELECT count(*) FROM pg_index WHERE indrelid = 'zoo'::regclass AND NOT indisvalid"),
+	'0', 'the indexes hidden by the look-up are back');
+cmp_ok($node->safe_psql('postgres',
+		"SELECT count(DISTINCT attribute) FROM oracle.metadata('zoo')"),
+	'>=', 30, 'at least 30 attributes are compared');
+
+# ---- look-up: a stale copy of each index ----------------------------------
+# What a copy without catch-up would be: the file of before, while rows were
+# deleted, their slots reused by others, and keys changed.
+my @files = map { [ split /\|/ ] } split /\n/, $node->safe_psql('postgres', <<SQL);
+SELECT c.relname, pg_relation_filepath(c.oid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = 'zoo'::regclass ORDER BY 1
+SQL
+$node->stop;
+copy("$data/$_->[1]", "$data/$_->[1].stale") for @files;
+$node->start;
+$node->safe_psql('postgres', <<SQL);
+DELETE FROM zoo WHERE id % 3 = 0;
+VACUUM zoo;
+INSERT INTO zoo
+SELECT g, g % 97, 'other ' || g % 1009, g, point(g % 71 + 1000, g % 53), int4range(g, g + 10),
+       ARRAY[g % 31 + 1000, g % 7], to_tsvector('simple', 'new' || g % 211),
+       jsonb_build_object('k', g % 101 + 1000), CASE WHEN g % 2 = 0 THEN g % 50 END
+  FROM generate_series(100001, 101000) g;
+SQL
+verdict_ok($node, 'zoo', 'after changes');
+$node->stop;
+copy("$data/$_->[1]", "$data/$_->[1].good") for @files;
+
+copy("$data/$_->[1].stale", "$data/$_->[1]") for @files;
+$node->start;
+my $verdict = $node->safe_psql('postgres', "SELECT oracle.verdict('zoo', 300)");
+like($verdict, qr/^0 right;/, 'the verdict on a table full of stale indexes');
+for my $index (map { $_->[0] } @files)
+{
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT sum(missing), sum(extra), sum(wrong_key) FROM oracle.lookup('$index')");
+	note "stale $index: ", $rc ? $err : $out;
+	ok($rc != 0 || $out =~ /[1-9]/, "look-up sees a stale copy of $index");
+	like($verdict, qr/; public\.$index: /, "so does the verdict, which names $index");
+}
+$node->stop;
+copy("$data/$_->[1].good", "$data/$_->[1]") for @files;
+
+# ---- look-up: only dangling pointers, which amcheck does not see ----------
+# Lost deletions alone: in a stale file the new rows' entries are put by hand,
+# by inserting them again as an UPDATE of everything would do.
+$node->start;
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE dangling (i int, s text) WITH (fillfactor = 100);
+INSERT INTO dangling SELECT g, 'old ' || g FROM generate_series(1, 2000) g;
+CREATE INDEX dangling_s ON dangling (s);
+VACUUM ANALYZE dangling;
+SELECT oracle.remember_keys('dangling');
+SQL
+my $path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('dangling_s')");
+$node->stop;
+copy("$data/$path", "$data/$path.stale");
+$node->start;
+$node->safe_psql('postgres', <<SQL);
+DELETE FROM dangling WHERE i BETWEEN 1001 AND 1400;
+VACUUM dangling;
+SQL
+$node->stop;
+copy("$data/$path.stale", "$data/$path");
+$node->start;
+$node->safe_psql('postgres', "INSERT INTO dangling SELECT g, 'new ' || g FROM generate_series(1, 400) g");
+is($node->safe_psql('postgres', "SELECT oracle.structure('dangling_s')"),
+	'', 'amcheck is content with an index that points to reused row slots');
+my $found = $node->safe_psql('postgres',
+	"SELECT missing, extra > 0 OR wrong_key > 0 FROM oracle.lookup('dangling_s') WHERE way = 'index scan'");
+is($found, '0|t', 'the look-up is not');
+
+# ---- look-up: void runs are errors ----------------------------------------
+my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
+CREATE TABLE nothing_fits (p int4range, EXCLUDE USING gist (p WITH &&));
+CREATE INDEX nothing_fits_i ON nothing_fits USING gist (p) WHERE p && int4range(1, 2) AND random() < 2;
+SQL
+isnt($rc, 0, 'volatile predicates are refused by core');
+($rc, $out, $err) = $node->psql('postgres',
+	"UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'zoo_txt'::regclass; SELECT * FROM oracle.lookup('zoo_txt')");
+like($err, qr/is void/, 'an index that the planner does not use makes the run void');
+$node->safe_psql('postgres',
+	"UPDATE pg_index SET indisvalid = true WHERE indexrelid = 'zoo_txt'::regclass");
+
+# ---- amcheck --------------------------------------------------------------
+$path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('zoo_txt')");
+$node->stop;
+open(my $fh, '+<:raw', "$data/$path") or die $!;
+seek($fh, 8192, 0);
+print $fh "\0" x 8192;
+close $fh;
+$node->start;
+($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('zoo_txt')");
+isnt($rc, 0, "amcheck sees a zeroed page: $err");
+$node->safe_psql('postgres', 'REINDEX INDEX zoo_txt');
+
+# ---- files ----------------------------------------------------------------
+files_ok($node, 'before');
+my $dir = $node->safe_psql('postgres',
+	"SELECT regexp_replace(pg_relation_filepath('zoo_txt'), '[^/]+\$', '')");
+append_to_file("$data/${dir}4000000000", 'x' x 8192);
+append_to_file("$data/${dir}4000000001_fsm.2", 'x' x 100);
+is($node->safe_psql('postgres', 'SELECT * FROM oracle.files() ORDER BY 2'),
+	"orphan|${dir}4000000000|8192\norphan|${dir}4000000001_fsm.2|100", 'orphaned files are seen');
+unlink "$data/${dir}4000000000", "$data/${dir}4000000001_fsm.2";
+$path = $node->safe_psql('postgres', "CREATE TABLE gone (); SELECT pg_relation_filepath('gone')");
+unlink "$data/$path";
+is($node->safe_psql('postgres', 'SELECT problem, path FROM oracle.files()'),
+	"missing|$path", 'a missing file is seen');
+append_to_file("$data/$path", '');
+$node->safe_psql('postgres', 'DROP TABLE gone');
+files_ok($node, 'after');
+
+# ---- leftovers ------------------------------------------------------------
+leftovers_ok($node, 'before');
+$node->psql('postgres', <<SQL);
+CREATE TABLE twice (i int);
+INSERT INTO twice VALUES (1), (1);
+CREATE UNIQUE INDEX CONCURRENTLY twice_i ON twice (i);
+SQL
+is($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers()'),
+	'index not valid|public.twice_i', 'an invalid index is seen');
+$node->safe_psql('postgres', 'DROP TABLE twice; CREATE TABLE a (i int); CREATE INDEX a_i_ccnew ON a (i)');
+is($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers()'),
+	'name|public.a_i_ccnew', 'a valid index with the name of a leftover is seen');
+$node->safe_psql('postgres', 'DROP TABLE a');
+is($node->safe_psql('postgres', 'SELECT pg_advisory_lock(1); SELECT kind FROM oracle.leftovers()'),
+	"\nlock", 'an advisory lock is seen');
+$node->safe_psql('postgres', "SELECT pg_create_physical_replication_slot('index_mover_1')");
+is($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers()'),
+	'replication slot|index_mover_1', 'a replication slot is seen');
+$node->safe_psql('postgres', "SELECT pg_drop_replication_slot('index_mover_1')");
+
+# ---- metadata and dump ----------------------------------------------------
+# Each change is made to one table, seen by the oracle, and rolled back.
+my %change = (
+	'owner' => 'CREATE ROLE regress_o; ALTER TABLE zoo OWNER TO regress_o',
+	'schema' => 'CREATE SCHEMA other; ALTER TABLE zoo SET SCHEMA other; SET search_path = other',
+	'options' => 'ALTER INDEX zoo_txt SET (fillfactor = 50)',
+	'comment' => "COMMENT ON INDEX zoo_txt IS 'another'",
+	'clustered' => 'ALTER TABLE zoo CLUSTER ON zoo_txt',
+	'replica identity' => 'ALTER TABLE zoo REPLICA IDENTITY DEFAULT',
+	'column names, types, statistics targets' => 'ALTER INDEX zoo_expr ALTER COLUMN 1 SET STATISTICS 5',
+	'statistics of expressions' => "DELETE FROM pg_statistic WHERE starelid = 'zoo_expr'::regclass",
+	'valid, ready, live' => "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'zoo_txt'::regclass",
+	'immediate' => "UPDATE pg_index SET indimmediate = true WHERE indexrelid = 'zoo_num_key'::regclass",
+	'unique' => 'DROP INDEX zoo_incl; CREATE INDEX zoo_incl ON zoo (id) INCLUDE (grp) WITH (fillfactor = 80)',
+	'predicate' => 'DROP INDEX zoo_part; CREATE INDEX zoo_part ON zoo (grp) WHERE maybe > 1',
+	'collations' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "POSIX" DESC NULLS LAST)',
+	'column options' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "C")',
+	'depended on by' => "DELETE FROM pg_depend WHERE refobjid = 'zoo_incl'::regclass; INSERT INTO pg_depend VALUES ('pg_class'::regclass, 'oracle.old_metadata'::regclass, 0, 'pg_class'::regclass, 'zoo_incl'::regclass, 0, 'n')",
+	'depends on' => "DELETE FROM pg_depend WHERE objid = 'zoo_expr'::regclass",
+	'constraints' => 'ALTER TABLE zoo RENAME CONSTRAINT zoo_num_key TO zoo_num_key2',
+	'scans' => "SELECT pg_stat_force_next_flush(); UPDATE oracle.old_metadata SET value = '1000000' WHERE attribute = 'scans' AND index_name = 'zoo_txt'",
+);
+$node->safe_psql('postgres', 'ANALYZE zoo');
+for my $attribute (sort keys %change)
+{
+	my $seen = $node->safe_psql('postgres', <<SQL);
+SET client_min_messages = error;
+SELECT oracle.remember_metadata('zoo');
+BEGIN;
+$change{$attribute};
+SELECT attribute FROM oracle.metadata_changes('zoo') GROUP BY 1;
+ROLLBACK;
+SQL
+	# The table was named by its name, so after SET SCHEMA it is the same.
+	like($seen, qr/^\Q$attribute\E$/m, "a change of \"$attribute\" is seen");
+}
+$dump = dump_schema($node);
+$node->safe_psql('postgres', 'ALTER INDEX zoo_txt SET TABLESPACE regress_slow');
+dump_ok($node, $dump, 'another tablespace');
+$node->safe_psql('postgres', "COMMENT ON INDEX zoo_txt IS 'changed'");
+isnt(dump_schema($node), $dump, 'a change of a comment is seen in the dump');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,357 @@
+# IndexMover::Test
+#   What the TAP tests share: servers with two tablespaces and the extension,
+#   calls that run in the background, waiting for a state instead of sleeping,
+#   and the oracles of sql/include/oracles.sql as test functions.
+#
+# A test that needs pause points says so with needs_test_points(); scripts/test
+# runs it on the build that has them, elsewhere it is skipped.
+package IndexMover::Test;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use FindBin;
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils ();
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(
+  needs_test_points has_test_points
+  new_node setup_database make_zoo
+  start_call finish_call call_is_running caller_pid sqlstate_of
+  poll_until wait_for_phase wait_for_no_worker worker_pid
+  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right
+  tablespace_of
+);
+
+our $TIMEOUT = $PostgreSQL::Test::Utils::timeout_default || 180;
+
+# ---------------------------------------------------------------------------
+# Builds
+# ---------------------------------------------------------------------------
+
+# Whether the installed library was compiled with pause points.
+sub has_test_points
+{
+	chomp(my $dir = `pg_config --pkglibdir`);
+	open(my $fh, '<:raw', "$dir/index_mover.so") or return 0;
+	local $/;
+	return <$fh> =~ /index_mover\.test/ ? 1 : 0;
+}
+
+# Skip the whole file without them.
+sub needs_test_points
+{
+	plan skip_all => 'needs a build with pause points (-DINDEX_MOVER_TEST)'
+	  unless has_test_points();
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# Servers
+# ---------------------------------------------------------------------------
+
+# A started server whose database "postgres" is ready (see setup_database).
+# Options: streaming => 1; conf => text for postgresql.conf; extra => [initdb's
+# options]; extension => 0 to leave the extension out; start => 0.
+sub new_node
+{
+	my ($name, %options) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init(
+		allows_streaming => $options{streaming} ? 1 : 0,
+		extra => $options{extra} || []);
+	# Core's test settings are those of a small server that may lose its data;
+	# the settings here are what a user starts with, but no autovacuum: tests
+	# say when they want it.
+	$node->append_conf('postgresql.conf', <<CONF);
+wal_level = replica
+max_wal_senders = 10
+max_connections = 50
+shared_buffers = 32MB
+max_worker_processes = 8
+max_prepared_transactions = 10
+autovacuum = off
+restart_after_crash = on
+allow_in_place_tablespaces = on
+log_error_verbosity = verbose
+log_statement = none
+CONF
+	$node->append_conf('postgresql.conf', $options{conf}) if $options{conf};
+	return $node if exists $options{start} && !$options{start};
+	$node->start;
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_slow LOCATION ''");
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_fast LOCATION ''");
+	setup_database($node, 'postgres', %options);
+	return $node;
+}
+
+# Load the oracles and the extension into a database.
+sub setup_database
+{
+	my ($node, $db, %options) = @_;
+	$node->psql(
+		$db,
+		"SET client_min_messages = warning;\n"
+		  . PostgreSQL::Test::Utils::slurp_file(
+			"$FindBin::RealBin/../sql/include/oracles.sql"),
+		on_error_die => 1);
+	$node->safe_psql($db, 'CREATE EXTENSION index_mover CASCADE')
+	  unless exists $options{extension} && !$options{extension};
+	return;
+}
+
+# Make the table $table with an index of every kind that core can rebuild
+# concurrently, in tablespace regress_slow, and $rows rows.
+sub make_zoo
+{
+	my ($node, $table, $rows, $db) = @_;
+	$node->safe_psql($db || 'postgres', <<SQL);
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS btree_gist;
+CREATE EXTENSION IF NOT EXISTS pg_trgm;
+CREATE EXTENSION IF NOT EXISTS bloom;
+SET default_tablespace = regress_slow;
+CREATE TABLE $table (
+	id int PRIMARY KEY, grp int NOT NULL, txt text, num numeric, pt point,
+	rng int4range, arr int[], doc tsvector, js jsonb, maybe int,
+	UNIQUE (num) DEFERRABLE) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX ${table}_incl ON $table (id) INCLUDE (grp) WITH (fillfactor = 80);
+CREATE INDEX ${table}_txt ON $table (txt COLLATE "C" DESC NULLS LAST);
+CREATE INDEX ${table}_multi ON $table (maybe, grp);
+CREATE INDEX ${table}_part ON $table (grp) WHERE maybe IS NULL;
+CREATE INDEX ${table}_expr ON $table (upper(txt));
+CREATE INDEX ${table}_hash ON $table USING hash (txt);
+CREATE INDEX ${table}_gist ON $table USING gist (pt);
+CREATE INDEX ${table}_rng ON $table USING gist (rng);
+CREATE INDEX ${table}_trgm ON $table USING gist (txt gist_trgm_ops (siglen = 32));
+CREATE INDEX ${table}_sp ON $table USING spgist (txt);
+CREATE INDEX ${table}_arr ON $table USING gin (arr);
+CREATE INDEX ${table}_doc ON $table USING gin (doc);
+CREATE INDEX ${table}_js ON $table USING gin (js jsonb_path_ops);
+CREATE INDEX ${table}_brin ON $table USING brin (id) WITH (pages_per_range = 4);
+CREATE INDEX ${table}_bloom ON $table USING bloom (id, grp);
+COMMENT ON INDEX ${table}_txt IS 'a comment that must stay';
+ALTER INDEX ${table}_expr ALTER COLUMN 1 SET STATISTICS 77;
+ALTER TABLE $table REPLICA IDENTITY USING INDEX ${table}_incl;
+ALTER TABLE $table CLUSTER ON ${table}_incl;
+INSERT INTO $table
+SELECT g, g % 97, 'text ' || g % 1009, g, point(g % 71, g % 53), int4range(g, g + 10),
+       ARRAY[g % 31, g % 7], to_tsvector('simple', 'w' || g % 211 || ' x' || g % 11),
+       jsonb_build_object('k', g % 101), CASE WHEN g % 3 = 0 THEN g % 50 END
+  FROM generate_series(1, $rows) g;
+VACUUM ANALYZE $table;
+SQL
+	return;
+}
+
+# The tablespaces of a table's indexes, "name: tablespace" in lines.
+sub tablespace_of
+{
+	my ($node, $table, $db) = @_;
+	return $node->safe_psql($db || 'postgres', <<SQL);
+SELECT c.relname || ': ' || coalesce(t.spcname, 'default')
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+ WHERE i.indrelid = '$table'::regclass ORDER BY 1
+SQL
+}
+
+# ---------------------------------------------------------------------------
+# Calls in the background
+# ---------------------------------------------------------------------------
+
+# Start psql with $sql; the name is its application_name.  Options: dbname,
+# user, connstr (further words of the connection string).
+sub start_call
+{
+	my ($node, $name, $sql, %options) = @_;
+	my $connstr = $node->connstr($options{dbname} || 'postgres');
+	$connstr .= " user=$options{user}" if $options{user};
+	$connstr .= " application_name=$name";
+	$connstr .= " $options{connstr}" if $options{connstr};
+	my $call = { name => $name, node => $node, in => $sql, out => '', err => '' };
+	$call->{harness} = IPC::Run::start(
+		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose',
+			'-d', $connstr ],
+		'<', \$call->{in}, '>', \$call->{out}, '2>', \$call->{err},
+		$call->{timer} = IPC::Run::timer($TIMEOUT));
+	return $call;
+}
+
+# Wait for its end; returns (exit status, output, errors and notices, seconds
+# waited here).
+sub finish_call
+{
+	my ($call) = @_;
+	my $start = time;
+	eval { $call->{harness}->finish; 1 } or do
+	{
+		my $problem = $@;
+		$call->{harness}->kill_kill;
+		die "call $call->{name} did not end within $TIMEOUT s: $problem";
+	};
+	my $status = $call->{harness}->result(0);
+	return ($status, $call->{out}, $call->{err}, time - $start);
+}
+
+sub call_is_running
+{
+	my ($call) = @_;
+	$call->{harness}->pump_nb;
+	return $call->{harness}->pumpable ? 1 : 0;
+}
+
+sub caller_pid
+{
+	my ($call) = @_;
+	poll_until($call->{node},
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = '$call->{name}'",
+		't', "session of call $call->{name}");
+	return $call->{node}->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE application_name = '$call->{name}'");
+}
+
+# The SQLSTATE of the first error in psql's output (VERBOSITY = verbose).
+sub sqlstate_of
+{
+	my ($errors) = @_;
+	return $errors =~ /^(?:psql:[^\n]*?)?(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/m ? $1 : '';
+}
+
+# ---------------------------------------------------------------------------
+# Waiting for a state
+# ---------------------------------------------------------------------------
+
+# Poll until the query gives the expected answer ('t'); dies with the last
+# answer when it does not.  Returns the seconds it took.
+sub poll_until
+{
+	my ($node, $query, $expected, $what, %options) = @_;
+	$expected = 't' unless defined $expected;
+	my $limit = $options{timeout} || $TIMEOUT;
+	my $start = time;
+	my ($out, $err);
+	while (1)
+	{
+		$node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err);
+		return time - $start if defined $out && $out eq $expected;
+		last if time - $start > $limit;
+		usleep(20_000);
+	}
+	my $state = $node->safe_psql('postgres',
+		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
+	die 'gave up waiting for ' . ($what || $query)
+	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
+}
+
+# Wait until a move is in a phase (pattern of LIKE); returns the worker's pid.
+sub wait_for_phase
+{
+	my ($node, $phase, %options) = @_;
+	poll_until($node,
+		"SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE '$phase'",
+		't', "phase \"$phase\"", %options);
+	return worker_pid($node, %options);
+}
+
+# The pid of the process that moves (one of them).
+sub worker_pid
+{
+	my ($node, %options) = @_;
+	return $node->safe_psql($options{dbname} || 'postgres',
+		'SELECT pid FROM index_mover_progress WHERE pid IS NOT NULL ORDER BY started_at DESC LIMIT 1');
+}
+
+# Wait until no process of ours works in this database any more.
+sub wait_for_no_worker
+{
+	my ($node, %options) = @_;
+	return poll_until($node,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database()",
+		't', 'end of all workers', %options);
+}
+
+# ---------------------------------------------------------------------------
+# Oracles as tests
+# ---------------------------------------------------------------------------
+
+# Every index of the table answers every key rightly, and amcheck is content.
+sub verdict_ok
+{
+	my ($node, $table, $name, %options) = @_;
+	my $max = $options{max_keys} ? ", $options{max_keys}" : '';
+	my $verdict = $node->safe_psql($options{dbname} || 'postgres',
+		"SELECT oracle.verdict('$table'$max)");
+	return like($verdict, qr/^[1-9][0-9]* right$/, "$name: look-up both ways, amcheck");
+}
+
+# No orphaned file, no missing file.
+sub files_ok
+{
+	my ($node, $name, %options) = @_;
+	return is($node->safe_psql($options{dbname} || 'postgres', 'SELECT * FROM oracle.files()'),
+		'', "$name: no orphaned and no missing file");
+}
+
+# Nothing of ours is left in catalogs, locks, slots, processes: at the latest
+# after "within" seconds (default 0).
+sub leftovers_ok
+{
+	my ($node, $name, %options) = @_;
+	my $deadline = time + ($options{within} || 0);
+	my $left;
+	while (1)
+	{
+		$left = $node->safe_psql($options{dbname} || 'postgres', 'SELECT * FROM oracle.leftovers()');
+		last if $left eq '' || time > $deadline;
+		usleep(50_000);
+	}
+	return is($left, '', "$name: nothing left over");
+}
+
+# The catalogs say of the indexes what they said at oracle.remember_metadata().
+sub metadata_ok
+{
+	my ($node, $table, $name, %options) = @_;
+	return is(
+		$node->safe_psql($options{dbname} || 'postgres',
+			"SELECT * FROM oracle.metadata_changes('$table')"),
+		'', "$name: definition, options, statistics, dependencies as before");
+}
+
+# pg_dump --schema-only without the words about tablespaces.
+sub dump_schema
+{
+	my ($node, %options) = @_;
+	my ($out, $err);
+	my @key = ('--restrict-key=k');
+	IPC::Run::run([ 'pg_dump', '--schema-only', @key, '-d', $node->connstr($options{dbname} || 'postgres') ],
+		'>', \$out, '2>', \$err)
+	  or die "pg_dump failed: $err";
+	$out =~ s/^SET default_tablespace = .*\n\n?//mg;
+	$out =~ s/^(-- Name: .*); Tablespace: .*$/$1/mg;
+	return $out;
+}
+
+sub dump_ok
+{
+	my ($node, $before, $name, %options) = @_;
+	return is(dump_schema($node, %options), $before, "$name: pg_dump as before, except for tablespaces");
+}
+
+# All of them, for use after each move.
+sub all_right
+{
+	my ($node, $table, $name, %options) = @_;
+	leftovers_ok($node, $name, %options);
+	files_ok($node, $name, %options);
+	metadata_ok($node, $table, $name, %options) unless $options{no_metadata};
+	verdict_ok($node, $table, $name, %options);
+	return;
+}
+
+1;
