@@ -9,40 +9,57 @@ OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
 	src/again.o \
+	src/block_set.o \
+	src/cached_blocks.o \
 	src/carry_out.o \
 	src/catalog.o \
+	src/changed_blocks.o \
 	src/cleanup.o \
+	src/compare_blocks.o \
 	src/copy_methods.o \
+	src/file_copy.o \
 	src/history.o \
 	src/job.o \
 	src/ledger.o \
+	src/leftover_files.o \
 	src/leftover_index.o \
 	src/lock_poll.o \
 	src/move.o \
+	src/move_copy.o \
 	src/move_rebuild.o \
 	src/other_databases.o \
 	src/plan.o \
 	src/plan_checks.o \
 	src/plan_estimate.o \
+	src/relation_locks.o \
 	src/settings.o \
-	src/steer.o \
 	src/snapshot_guard.o \
+	src/steer.o \
 	src/submit.o \
+	src/swap.o \
+	src/test_points.o \
+	src/throttle.o \
 	src/wait_others.o \
 	src/watch.o \
 	src/worker.o
 
 OUR_HEADERS = \
 	src/again.h \
+	src/block_set.h \
+	src/cached_blocks.h \
 	src/carry_out.h \
 	src/catalog.h \
+	src/changed_blocks.h \
 	src/cleanup.h \
+	src/compare_blocks.h \
 	src/compat.h \
 	src/copy_methods.h \
+	src/file_copy.h \
 	src/history.h \
 	src/index_size.h \
 	src/job.h \
 	src/ledger.h \
+	src/leftover_files.h \
 	src/leftover_index.h \
 	src/lock_poll.h \
 	src/move.h \
@@ -51,9 +68,13 @@ OUR_HEADERS = \
 	src/plan.h \
 	src/plan_checks.h \
 	src/plan_estimate.h \
+	src/relation_locks.h \
 	src/settings.h \
 	src/snapshot_guard.h \
 	src/submit.h \
+	src/swap.h \
+	src/test_points.h \
+	src/throttle.h \
 	src/wait_others.h \
 	src/watch.h \
 	src/worker.h

@@ -22,9 +22,34 @@
 
 #include "access/bufmask.h"
 #include "access/xlog_internal.h"
+#include "catalog/pg_am_d.h"
 #include "compare_blocks.h"
 #include "storage/bufpage.h"
 
+/* The resource manager that knows how to mask the pages of an access method. */
+RmgrId
+page_resource_manager(Oid access_method)
+{
+	switch (access_method)
+	{
+		case BTREE_AM_OID:
+			return RM_BTREE_ID;
+		case HASH_AM_OID:
+			return RM_HASH_ID;
+		case GIST_AM_OID:
+			return RM_GIST_ID;
+		case GIN_AM_OID:
+			return RM_GIN_ID;
+		case SPGIST_AM_OID:
+			return RM_SPGIST_ID;
+		case BRIN_AM_OID:
+			return RM_BRIN_ID;
+		default:
+			return RM_GENERIC_ID;
+	}
+}
+
+/* Read a page as it is now. */
 static void
 get_page(const RelFileLocator *locator, BlockNumber block,
 		 BufferAccessStrategy strategy, char *page)

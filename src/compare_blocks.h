@@ -13,6 +13,7 @@
 #include "compat.h"
 #include "storage/bufmgr.h"
 
+extern RmgrId page_resource_manager(Oid access_method);
 extern bool same_block(const RelFileLocator *one, const RelFileLocator *other,
 					   BlockNumber block, RmgrId rmid,
 					   BufferAccessStrategy strategy);

@@ -45,23 +45,6 @@ typedef RelFileNode RelFileLocator;
 	RelFileNodeEquals((tag)->rnode, *(locator))
 #endif
 
-#if PG_VERSION_NUM < 170000
-#define INVALID_PROC_NUMBER InvalidBackendId
-#define ProcNumberGetProc(n) BackendIdGetProc(n)
-#define vxid_proc_number(v) ((v).backendId)
-#define proc_lxid(p) ((p)->lxid)
-#else
-#define vxid_proc_number(v) ((v).procNumber)
-#define proc_lxid(p) ((p)->vxid.lxid)
-#endif
-
-/* The path of a fork's first segment, palloc'd; wants common/relpath.h. */
-#if PG_VERSION_NUM >= 180000
-#define relation_fork_path(locator, fork) pstrdup(relpathperm(locator, fork).str)
-#else
-#define relation_fork_path(locator, fork) relpathperm(locator, fork)
-#endif
-
 /* ---- shared memory ---- */
 
 /*
@@ -220,6 +203,10 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #define relation_file_path(db, spc, num, fork) \
 	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
 #endif
+
+/* the same for a fork of a permanent relation's file */
+#define relation_fork_path(locator, fork) \
+	relation_file_path((locator).dbOid, (locator).spcOid, (locator).relNumber, fork)
 
 #if PG_VERSION_NUM < 160000
 #define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase

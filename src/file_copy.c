@@ -389,15 +389,18 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 		pgstat_report_wait_end();
 		if (written <= 0)
 		{
-			/* if write didn't set errno, assume problem is no disk space */
+			bool		full;
+
 			if (errno == EINTR)
 				continue;
+			/* if write didn't set errno, assume problem is no disk space */
 			if (errno == 0)
 				errno = ENOSPC;
+			full = (errno == ENOSPC);
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not write file \"%s\": %m", path),
-					 errno == ENOSPC ? errhint("Check free disk space.") : 0));
+					 full ? errhint("Check free disk space.") : 0));
 		}
 		data += written;
 		size -= written;

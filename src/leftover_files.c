@@ -50,6 +50,7 @@
 #include "swap.h"
 #include "test_points.h"
 #include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
@@ -64,7 +65,8 @@
 
 static void set_row_tag(LOCKTAG *tag, int64 id);
 static RelFileLocator entry_locator(const LedgerEntry *entry);
-static bool file_has_owner(const RelFileLocator *locator);
+static bool is_file_row(const LedgerEntry *entry);
+static bool is_removable(const RelFileLocator *locator);
 static int64 file_size(const RelFileLocator *locator);
 static void put_on_drop_list(const RelFileLocator *locator);
 
@@ -107,7 +109,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 
 	if (!ledger_exists(entry->id))
 		return;
-	if (file_exists && !file_has_owner(&locator))
+	if (file_exists && is_removable(&locator) && file_size(&locator) >= 0)
 		put_on_drop_list(&locator);
 	ledger_delete(entry->id);
 }
@@ -127,7 +129,7 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 	bool		removable;
 
 	StartTransactionCommand();
-	removable = ledger_exists(entry->id) && !file_has_owner(&locator) &&
+	removable = ledger_exists(entry->id) && is_removable(&locator) &&
 		file_size(&locator) >= 0;
 	if (removable)
 	{
@@ -163,15 +165,82 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 }
 
 /*
- * Look at every file row of this database's ledger, and remove what nobody
- * works on, when the current transaction commits.  Returns a List of
- * FileLeftover *, one for each row.  Rows whose file has an owner, or does not
- * exist, are deleted; that alone is never a reason to touch a file.
+ * Remove the files of all rows of this database's ledger that nobody works on.
+ * Rows whose file has an owner, or does not exist, are deleted; that alone is
+ * never a reason to touch a file.  Returns how many rows are gone.
  *
- * Takes each row's lock until the end of the transaction; never waits for one.
+ * To be called with no transaction open, in a worker.  What can't be removed
+ * is a WARNING, and stays in the ledger.
+ */
+int
+leftover_files_remove(void (*rest) (int ms))
+{
+	MemoryContext oldcxt = CurrentMemoryContext;
+	List	   *entries;
+	ListCell   *cell;
+	volatile int count = 0;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(oldcxt);
+	entries = ledger_read();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcxt);
+
+	foreach(cell, entries)
+	{
+		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
+
+		if (!is_file_row(entry))
+			continue;
+
+		PG_TRY();
+		{
+			LOCKTAG		tag;
+			bool		free;
+
+			StartTransactionCommand();
+			set_row_tag(&tag, entry->id);
+			free = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+			CommitTransactionCommand();
+			if (free)
+			{
+				leftover_file_remove(entry, rest);
+				ledger_row_release(entry->id);
+				count++;
+			}
+		}
+		PG_CATCH();
+		{
+			ErrorData  *error;
+
+			MemoryContextSwitchTo(oldcxt);
+			error = CopyErrorData();
+			if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+				PG_RE_THROW();
+			FlushErrorState();
+			AbortOutOfAnyTransaction();
+			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+			MemoryContextSwitchTo(oldcxt);
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not remove a file that a move has left behind: %s",
+							error->message)));
+			FreeErrorData(error);
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return count;
+}
+
+/*
+ * List the file rows of this database's ledger that nobody works on, as a
+ * palloc'd List of LeftoverFile *.  In the current transaction; changes
+ * nothing.  A row that names a relation's own file, or none, is listed with
+ * size -1: there is nothing of ours to remove.
  */
 List *
-leftover_files_cleanup(bool dry_run)
+leftover_files_list(void)
 {
 	List	   *found = NIL;
 	ListCell   *cell;
@@ -179,62 +248,48 @@ leftover_files_cleanup(bool dry_run)
 	foreach(cell, ledger_read())
 	{
 		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
-		RelFileLocator locator;
-		FileLeftover *leftover;
+		RelFileLocator locator = entry_locator(entry);
+		LeftoverFile *leftover;
 		LOCKTAG		tag;
 
-		if (entry->kind != LEDGER_NEW_FILE && entry->kind != LEDGER_OLD_FILE)
+		if (!is_file_row(entry))
 			continue;
-
-		leftover = palloc0(sizeof(FileLeftover));
-		leftover->entry = *entry;
-		leftover->size = -1;
-		found = lappend(found, leftover);
-
 		set_row_tag(&tag, entry->id);
-		if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
-		{
-			leftover->in_use = true;
-			leftover->action = "in use by a running job";
+		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 			continue;
-		}
+		LockRelease(&tag, ShareLock, true);
 
-		/* between our reading of the ledger and the lock it may have gone */
-		CommandCounterIncrement();
-		if (!ledger_exists(entry->id))
-		{
-			leftover->action = "already removed";
-			continue;
-		}
-
-		locator = entry_locator(entry);
-		if (!OidIsValid(entry->tablespace) ||
-			entry->tablespace == GLOBALTABLESPACE_OID ||
-			!RelFileNumberIsValid(entry->relfilenumber) ||
-			file_has_owner(&locator))
-			leftover->action = dry_run ? "would forget: the file belongs to a relation" :
-				"forgotten: the file belongs to a relation";
-		else if ((leftover->size = file_size(&locator)) < 0)
-			leftover->action = dry_run ? "would forget: there is no such file" :
-				"forgotten: there is no such file";
-		else
-		{
-			leftover->action = dry_run ? "would remove" : "removed";
-			if (!dry_run)
-				put_on_drop_list(&locator);
-		}
-		if (!dry_run)
-			ledger_delete(entry->id);
+		leftover = palloc0(sizeof(LeftoverFile));
+		leftover->ledger_id = entry->id;
+		leftover->kind = entry->kind;
+		leftover->tablespace = entry->tablespace;
+		leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
+		leftover->size = is_removable(&locator) ? file_size(&locator) : -1;
+		found = lappend(found, leftover);
 	}
 	return found;
 }
 
-/* The lock tag of a ledger row: an object of the ledger table. */
+/* Is this a row about a file? */
+static bool
+is_file_row(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
+}
+
+/*
+ * The lock tag of a ledger row: an object of the ledger table.  Outside of a
+ * transaction the table's OID is that of the last time inside of one: who
+ * releases a lock has taken it before.
+ */
 static void
 set_row_tag(LOCKTAG *tag, int64 id)
 {
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId,
-					   extension_relation("index_mover_ledger"),
+	static Oid	ledger = InvalidOid;
+
+	if (IsTransactionState())
+		ledger = extension_relation("index_mover_ledger");
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
 					   (uint32) id, (uint16) (id >> 32));
 }
 
@@ -250,11 +305,11 @@ entry_locator(const LedgerEntry *entry)
 }
 
 /*
- * Does any relation of this database own the file?  Also says yes for a row
- * that a running transaction is inserting or has deleted.
+ * May a file be removed?  Not if any relation of this database owns it, also
+ * by a row that a running transaction is inserting or has deleted.
  */
 static bool
-file_has_owner(const RelFileLocator *locator)
+is_removable(const RelFileLocator *locator)
 {
 	SnapshotData dirty;
 	Relation	pg_class;
@@ -262,9 +317,13 @@ file_has_owner(const RelFileLocator *locator)
 	ScanKeyData key[2];
 	bool		found;
 
+	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
+		!RelFileNumberIsValid(locator->relNumber))
+		return false;
+
 	/* mapped relations have no number in pg_class */
 	if (OidIsValid(RelationMapFilenumberToOid(locator->relNumber, false)))
-		return true;
+		return false;
 
 	InitDirtySnapshot(dirty);
 	pg_class = table_open(RelationRelationId, AccessShareLock);
@@ -280,7 +339,7 @@ file_has_owner(const RelFileLocator *locator)
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
-	return found;
+	return !found;
 }
 
 /* Bytes of all forks, -1 if there is no main fork. */

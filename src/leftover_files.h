@@ -10,19 +10,22 @@
 
 #include "ledger.h"
 
-typedef struct FileLeftover
+/* What index_mover_cleanup() tells about one of them. */
+typedef struct LeftoverFile
 {
-	LedgerEntry entry;
+	int64		ledger_id;
+	LedgerKind	kind;
+	char	   *name;			/* path of the first segment */
+	Oid			tablespace;
 	int64		size;			/* bytes of all forks; -1 = no such file */
-	const char *action;			/* what was, or would be, done */
-	bool		in_use;			/* by a live worker: left alone */
-} FileLeftover;
+} LeftoverFile;
 
 extern void ledger_row_claim(int64 id);
 extern void ledger_row_release(int64 id);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry,
 								 void (*rest) (int ms));
-extern List *leftover_files_cleanup(bool dry_run);
+extern int	leftover_files_remove(void (*rest) (int ms));
+extern List *leftover_files_list(void);
 
 #endif							/* IM_LEFTOVER_FILES_H */

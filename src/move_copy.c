@@ -14,7 +14,7 @@
  *	   until the lock can be had; then the last blocks and the swap (swap.c);
  *	7. load what was cached, remove the old file (leftover_files.c).
  *
- * Assumption: the WAL tells every change of a block but hint bits (copyable.c
+ * Assumption: the WAL tells every change of a block but hint bits (copy_methods.c
  * says of which access methods that is known), and these:
  *	- block 0: SP-GiST's metapage; so it is copied under the lock, always;
  *	- blocks of zeros that an extension has added; so what is beyond the copied
@@ -31,7 +31,7 @@
  *
  * Tricky point: nothing but the ledger knows the new file, and nothing but the
  * ledger the old one after the swap.  An ERROR ends in copy_cleanup(), an exit
- * in our before_shmem_exit callback, a crash in leftover_files_cleanup() of
+ * in our before_shmem_exit callback, a crash in leftover_files_remove() of
  * whoever comes next.  After the swap's commit no error may reach the caller:
  * the move has happened.
  *
@@ -48,7 +48,7 @@
 #include "catalog/storage_xlog.h"
 #include "changed_blocks.h"
 #include "compare_blocks.h"
-#include "copyable.h"
+#include "copy_methods.h"
 #include "executor/instrument.h"
 #include "file_copy.h"
 #include "leftover_files.h"
@@ -233,18 +233,19 @@ move_by_copy(MoveContext *mc)
 	forget_state();
 }
 
-/* Clean up after an ERROR; see move.h for the contract. */
+/*
+ * Clean up after an ERROR; see move.h for the contract.  Waits for nobody: no
+ * lock on the table is needed to drop a file that only the ledger knows.
+ */
 void
-copy_cleanup(MoveContext *mc)
+copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	if (current == NULL)
 		return;
-	progress_phase(PHASE_CLEANING_UP);
-
-	/* an error outside of a transaction has not released the session's locks */
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	remove_what_is_left(current);
-	forget_state();
+	/* else there may be another call */
+	if (current->new_file.id == 0 && current->old_file.id == 0)
+		forget_state();
 }
 
 /* Everything from the locks to the removal of the old file. */
@@ -311,7 +312,9 @@ copy_once(CopyState *cs)
 	swap.arg = cs;
 
 	cs->outcome = START_AGAIN;
+	oldcxt = MemoryContextSwitchTo(cs->cxt);
 	result = swap_when_possible(&swap);
+	MemoryContextSwitchTo(oldcxt);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
 		return cs->outcome;
@@ -341,7 +344,7 @@ wait_for_locks(CopyState *cs)
 		const MoveSettings *settings = cs->mc->settings;
 		VirtualTransactionId *holders;
 		int			nholders;
-		int			pids[MAX_LISTED_PIDS];
+		int			pids[IM_MAX_BLOCKERS];
 		Oid			wanted = cs->table;
 		LOCKMODE	mode = AccessShareLock;
 		char	   *name;
@@ -361,7 +364,7 @@ wait_for_locks(CopyState *cs)
 		}
 		holders = relation_lock_holders(wanted, mode, &nholders);
 		progress_blockers(pids, virtual_transaction_pids(holders, nholders, pids,
-														 MAX_LISTED_PIDS));
+														 IM_MAX_BLOCKERS));
 		if (settings->lock_wait > 0 &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   settings->lock_wait))
@@ -403,7 +406,7 @@ check_relation(CopyState *cs, bool first)
 	HeapTuple	tuple;
 	Form_pg_class form;
 	RelFileLocator file;
-	const char *reason;
+	char	   *reason;
 	Outcome		outcome = GO_ON;
 
 	StartTransactionCommand();
@@ -431,7 +434,7 @@ check_relation(CopyState *cs, bool first)
 		MyDatabaseTableSpace;
 	file.dbOid = MyDatabaseId;
 	file.relNumber = form->relfilenode;
-	cs->rmid = copy_resource_manager(form->relam);
+	cs->rmid = page_resource_manager(form->relam);
 	ReleaseSysCache(tuple);
 	CommitTransactionCommand();
 
@@ -951,7 +954,7 @@ wait_for_swap_time(CopyState *cs)
 		Outcome		outcome;
 
 		strlcpy(text, cs->mc->settings->swap_after, sizeof(text));
-		if (text[0] == '\0')
+		if (text[0] == '\0' || job_swap_now_requested())
 			break;
 		StartTransactionCommand();
 		when = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
@@ -1138,13 +1141,22 @@ after_swap(CopyState *cs)
 	}
 	PG_CATCH();
 	{
+		ErrorData  *error;
+
 		MemoryContextSwitchTo(oldcxt);
-		EmitErrorReport();
+		error = CopyErrorData();
 		FlushErrorState();
-		AbortCurrentTransaction();
+		AbortOutOfAnyTransaction();
 		LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 		cs->locked = false;
-		/* not gently any more, but at once */
+		MemoryContextSwitchTo(oldcxt);
+		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece: %s",
+						NameStr(item->index_name), error->message)));
+		FreeErrorData(error);
+
+		/* so at once */
 		remove_what_is_left(cs);
 	}
 	PG_END_TRY();
@@ -1188,8 +1200,9 @@ remove_what_is_left(CopyState *cs)
 			MemoryContextSwitchTo(oldcxt);
 			error = CopyErrorData();
 			FlushErrorState();
-			AbortCurrentTransaction();
+			AbortOutOfAnyTransaction();
 			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+			MemoryContextSwitchTo(oldcxt);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
 					 errmsg("could not remove a file that a move has left behind: %s",
@@ -1201,7 +1214,10 @@ remove_what_is_left(CopyState *cs)
 	}
 }
 
-/* Free the state of a move; what is in the ledger stays there. */
+/*
+ * Free the state of a move.  What is in the ledger stays there; the locks are
+ * gone, by release_locks() or by the abort after an error.
+ */
 static void
 forget_state(void)
 {
@@ -1210,8 +1226,6 @@ forget_state(void)
 	if (cs == NULL)
 		return;
 	current = NULL;
-	if (cs->locked)
-		release_locks(cs);
 	file_copy_free(cs->copy);
 	MemoryContextDelete(cs->cxt);
 }

@@ -159,12 +159,10 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 
 	for (int i = 0; i < count && npids < maxpids; i++)
 	{
-		PGPROC	   *proc = NULL;
+		PGPROC	   *proc = im_vxid_proc(vxids[i]);
 
 		/* a prepared transaction keeps the number of who has prepared it */
-		if (!VirtualTransactionIdIsRecoveredPreparedXact(vxids[i]))
-			proc = ProcNumberGetProc(vxid_proc_number(vxids[i]));
-		if (proc != NULL && proc_lxid(proc) == vxids[i].localTransactionId)
+		if (proc != NULL && PROC_LXID(proc) == vxids[i].localTransactionId)
 			pids[npids++] = proc->pid;
 		else
 			pids[npids++] = 0;

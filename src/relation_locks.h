@@ -11,9 +11,6 @@
 
 #include "storage/lock.h"
 
-/* Blockers that are told to the user; more than these are not listed */
-#define MAX_LISTED_PIDS	16
-
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);

@@ -184,9 +184,9 @@ swap_when_possible(Swap *swap)
 		}
 		else
 		{
-			int			pids[MAX_LISTED_PIDS];
+			int			pids[IM_MAX_BLOCKERS];
 			int			npids = virtual_transaction_pids(stuck, nstuck, pids,
-														 MAX_LISTED_PIDS);
+														 IM_MAX_BLOCKERS);
 
 			progress_blockers(pids, npids);
 			if (swap->settings->lock_wait > 0 &&
@@ -201,9 +201,9 @@ swap_when_possible(Swap *swap)
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   swap->settings->lock_wait))
 		{
-			int			pids[MAX_LISTED_PIDS];
+			int			pids[IM_MAX_BLOCKERS];
 			int			npids = virtual_transaction_pids(before, nbefore, pids,
-														 MAX_LISTED_PIDS);
+														 IM_MAX_BLOCKERS);
 
 			give_up(swap, pids, npids);
 		}
