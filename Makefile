@@ -19,6 +19,7 @@ OBJS = \
 	src/copy_methods.o \
 	src/file_copy.o \
 	src/history.o \
+	src/janitor.o \
 	src/job.o \
 	src/ledger.o \
 	src/leftover_files.o \
@@ -57,6 +58,7 @@ OUR_HEADERS = \
 	src/file_copy.h \
 	src/history.h \
 	src/index_size.h \
+	src/janitor.h \
 	src/job.h \
 	src/ledger.h \
 	src/leftover_files.h \
@@ -81,7 +83,7 @@ OUR_HEADERS = \
 
 DATA = index_mover--1.0.sql
 
-REGRESS =
+REGRESS = plan plan_recheck
 ISOLATION =
 TAP_TESTS = 1
 

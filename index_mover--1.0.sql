@@ -203,24 +203,28 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job; what it has moved stays moved';
+REVOKE ALL ON FUNCTION cancel_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION pause_move(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_pause_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job: a copy at once, a rebuild before its next index';
+REVOKE ALL ON FUNCTION pause_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION resume_move(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_resume_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION resume_move(bigint) IS 'let a paused job go on, or do what an interrupted one has left';
+REVOKE ALL ON FUNCTION resume_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION alter_move(job bigint, setting text, value text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_alter_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
+REVOKE ALL ON FUNCTION alter_move(bigint, text, text) FROM PUBLIC;
 
 CREATE FUNCTION index_mover_cleanup(
 	dry_run boolean DEFAULT false,

@@ -40,6 +40,7 @@
 #include "carry_out.h"
 #include "compat.h"
 #include "history.h"
+#include "janitor.h"
 #include "move_rebuild.h"
 #include "plan.h"
 #include "settings.h"
@@ -94,6 +95,7 @@ _PG_init(void)
 	{
 		prev_shmem_request_hook = shmem_request_hook;
 		shmem_request_hook = request_shmem;
+		janitor_register();
 	}
 }
 

@@ -17,21 +17,21 @@
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "catalog.h"
+#include "compat.h"
 
 /*
- * Return the OID of the schema that holds the extension.
- *
- * ERROR 55000 if the extension isn't installed in this database: a worker can
- * find that after DROP EXTENSION.  (core's get_extension_schema() is static
- * before 16.)
+ * Return the OID of the schema that holds the extension, InvalidOid if it isn't
+ * installed.  (core's get_extension_schema() is static before 16.)
  */
-Oid
-extension_schema(void)
+static Oid
+find_schema(void)
 {
 	Relation	rel;
 	SysScanDesc scan;
@@ -50,6 +50,25 @@ extension_schema(void)
 		result = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+	return result;
+}
+
+bool
+extension_installed(void)
+{
+	return OidIsValid(find_schema());
+}
+
+/*
+ * Return the OID of the schema that holds the extension.
+ *
+ * ERROR 55000 if the extension isn't installed in this database: a worker can
+ * find that after DROP EXTENSION.
+ */
+Oid
+extension_schema(void)
+{
+	Oid			result = find_schema();
 
 	if (!OidIsValid(result))
 		ereport(ERROR,
@@ -84,4 +103,49 @@ int64
 extension_nextval(const char *sequence)
 {
 	return nextval_internal(extension_relation(sequence), false);
+}
+
+/*
+ * What DROP EXTENSION locks before it looks at dependents; if one of them were
+ * left out, it could hold that one, wait for another, and we for it.
+ */
+static const char *const held_relations[] = {
+	"index_mover_ledger", "index_mover_move_log",
+	"index_mover_ledger_seq", "index_mover_job_seq",
+};
+
+static LockRelId held[lengthof(held_relations)];
+static bool is_held = false;
+
+void
+extension_hold(void)
+{
+	int			i;
+
+	extension_release();
+	for (i = 0; i < lengthof(held_relations); i++)
+	{
+		held[i].dbId = MyDatabaseId;
+		held[i].relId = extension_relation(held_relations[i]);
+		LockRelationIdForSession(&held[i], AccessShareLock);
+	}
+	is_held = true;
+}
+
+void
+extension_release(void)
+{
+	int			i;
+	LOCKTAG		tag;
+
+	if (!is_held)
+		return;
+	is_held = false;
+	for (i = 0; i < lengthof(held_relations); i++)
+	{
+		SET_LOCKTAG_RELATION(tag, held[i].dbId, held[i].relId);
+		/* an error may have released it with all other session locks */
+		if (LockHeldByMe(&tag, AccessShareLock, false))
+			UnlockRelationIdForSession(&held[i], AccessShareLock);
+	}
 }

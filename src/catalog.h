@@ -8,8 +8,18 @@
 #ifndef IM_CATALOG_H
 #define IM_CATALOG_H
 
+extern bool extension_installed(void);	/* in this database */
 extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
 extern int64 extension_nextval(const char *sequence);
+
+/*
+ * Keep the extension's tables and sequences from being dropped, to the end of
+ * the session or until extension_release().  In a transaction.  While a move
+ * runs, DROP EXTENSION waits behind this: without the ledger nobody would know
+ * what the move has made.
+ */
+extern void extension_hold(void);
+extern void extension_release(void);
 
 #endif							/* IM_CATALOG_H */

@@ -23,6 +23,7 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
+#include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "ledger.h"
@@ -54,6 +55,15 @@ rest(int ms)
 void
 cleanup_run(JobShared *shared)
 {
+	bool		installed;
+
+	/* the janitor asks in every database */
+	StartTransactionCommand();
+	installed = extension_installed();
+	CommitTransactionCommand();
+	if (!installed)
+		return;
+
 	progress_phase(PHASE_CLEANING_UP);
 	(void) leftover_files_remove(rest);
 	(void) leftover_indexes_remove(InvalidOid, 0, shared->settings.lock_wait);

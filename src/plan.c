@@ -395,7 +395,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
 		if (item_check(item, &entry->facts))
-			item_say(item, "It has no file; indexes of new partitions will be made in the target.");
+			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
 		return entry;
 	}
 
@@ -415,7 +415,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	{
 		choose_method(entry, request);
 		if (item->repair && item->status == STATUS_PLANNED)
-			item_say(item, "The index is not valid and will be repaired.");
+			item_say(item, "The index is not valid; the rebuild repairs it.");
 	}
 
 	return entry;

@@ -74,8 +74,9 @@ static uint32 wait_event = 0;
  * until the slot is freed.
  */
 static JobShared *
-create_job(int64 job, JobPurpose purpose, JobState state, List *items,
-		   const MoveSettings *settings, bool waits, dsm_segment **segment)
+create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
+		   JobState state, List *items, const MoveSettings *settings,
+		   bool waits, dsm_segment **segment)
 {
 	JobShared  *shared;
 	ListCell   *lc;
@@ -92,8 +93,8 @@ create_job(int64 job, JobPurpose purpose, JobState state, List *items,
 	shared = job_shared(*segment);
 	memset(shared, 0, offsetof(JobShared, items));
 	shared->job = job;
-	shared->database = MyDatabaseId;
-	shared->role = GetUserId();
+	shared->database = database;
+	shared->role = role;
 	shared->submitted_at = GetCurrentTimestamp();
 	shared->settings = *settings;
 	shared->nitems = list_length(items);
@@ -389,7 +390,9 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	char		sqlstate[6];
 	char		message[IM_DETAIL_LEN];
 
-	wait.shared = create_job(extension_nextval(JOB_SEQUENCE), purpose, JOB_STARTING, items, settings, true, &segment);
+	wait.shared = create_job(extension_nextval(JOB_SEQUENCE), MyDatabaseId,
+							 GetUserId(), purpose, JOB_STARTING, items, settings,
+							 true, &segment);
 	*job = wait.shared->job;
 
 	mq = shm_mq_create((char *) wait.shared + wait.shared->mq_offset,
@@ -453,18 +456,25 @@ submit_wait_for(int64 job)
 	return found;
 }
 
-void
-submit_cleanup(void)
+BackgroundWorkerHandle *
+submit_cleanup(Oid database, Oid role, int notify_pid)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
+	BackgroundWorkerHandle *worker;
 	MoveSettings settings;
+	int			slot;
 
 	settings_capture(&settings);
-	shared = create_job(CLEANUP_JOB, JOB_CLEANUP, JOB_STARTING, NIL, &settings,
-						false, &segment);
-	if (worker_register(shared->slot, shared->job, 0) == NULL)
-		job_free_slot(shared->slot, shared->job);
+	shared = create_job(CLEANUP_JOB, database, role, JOB_CLEANUP, JOB_STARTING,
+						NIL, &settings, false, &segment);
+	slot = shared->slot;
+	dsm_detach(segment);
+
+	worker = worker_register(slot, CLEANUP_JOB, notify_pid);
+	if (worker == NULL)
+		job_free_slot(slot, CLEANUP_JOB);
+	return worker;
 }
 
 /* ---------------------------------------------------------------------
@@ -487,7 +497,8 @@ submit_at_commit(List *items, const MoveSettings *settings)
 	queued->subid = GetCurrentSubTransactionId();
 
 	/* the segment is pinned: our own mapping may go with the resource owner */
-	shared = create_job(extension_nextval(JOB_SEQUENCE), JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
+	shared = create_job(extension_nextval(JOB_SEQUENCE), MyDatabaseId, GetUserId(),
+						JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
 						false, &segment);
 	queued->slot = shared->slot;
 	queued->job = shared->job;

@@ -9,6 +9,7 @@
 #define IM_SUBMIT_H
 
 #include "job.h"
+#include "postmaster/bgworker.h"
 
 extern void submit_init(void);	/* from _PG_init() */
 
@@ -21,10 +22,12 @@ extern MoveItem *submit_and_wait(JobPurpose purpose, List *items,
 								 const MoveSettings *settings, int64 *job);
 
 /*
- * Start a worker that cleans up, if there is one to be had; nobody waits for
- * it.  Needs no transaction, so that an exit callback can call it.
+ * Start a worker that cleans up in a database; nobody waits for its rows.
+ * Returns NULL if there is none to be had.  Needs no transaction, so that an
+ * exit callback can call it.  notify_pid: as in worker_register().
  */
-extern void submit_cleanup(void);
+extern BackgroundWorkerHandle *submit_cleanup(Oid database, Oid role,
+											  int notify_pid);
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if

@@ -14,7 +14,8 @@
  * the bootstrap superuser and sets the session's user, so that neither RESET
  * ROLE nor an error leads back to the superuser.
  *
- * Locking: no lock is held between two items.
+ * Locking: between two items only AccessShareLock on the extension's own tables,
+ * so that DROP EXTENSION waits for the end of the job.
  *
  * Tricky: SIGTERM ends the process in the middle of anything.  The exit
  * callback then says so in the rows and in the history (in a transaction of
@@ -43,6 +44,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "history.h"
@@ -172,6 +174,7 @@ static void
 record_item(JobShared *shared, int n)
 {
 	StartTransactionCommand();
+	extension_hold();
 	history_update(shared, n);
 	CommitTransactionCommand();
 }
@@ -182,6 +185,7 @@ record_all(JobShared *shared)
 	int			i;
 
 	StartTransactionCommand();
+	extension_hold();
 	for (i = 0; i < shared->nitems; i++)
 	{
 		if (shared->items[i].status == STATUS_SKIPPED)
@@ -255,13 +259,13 @@ worker_exit(int code, Datum arg)
 			history_update(shared, i);
 		}
 	}
-	leftovers = cleanup_is_needed(shared->job);
+	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
 
 	runner_detach();
 	publish_rows(shared);
 	if (leftovers)
-		submit_cleanup();
+		(void) submit_cleanup(shared->database, shared->role, 0);
 }
 
 /*

@@ -1,0 +1,283 @@
+--
+-- The plan: which indexes, by which method, in which order, and why not
+--
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+CREATE EXTENSION IF NOT EXISTS btree_gist;
+CREATE EXTENSION IF NOT EXISTS bloom;
+RESET client_min_messages;
+SET allow_in_place_tablespaces = on;
+CREATE TABLESPACE regress_plan_ts LOCATION '';
+CREATE TABLESPACE regress_plan_ts2 LOCATION '';
+CREATE ROLE regress_plan_owner;
+CREATE ROLE regress_plan_other;
+CREATE SCHEMA regress_plan;
+GRANT ALL ON SCHEMA regress_plan TO regress_plan_owner, regress_plan_other;
+GRANT CREATE ON TABLESPACE regress_plan_ts TO regress_plan_owner;
+GRANT EXECUTE ON FUNCTION move_indexes, move_schema_indexes, move_tablespace_indexes
+	TO regress_plan_owner, regress_plan_other;
+SET search_path = regress_plan, public;
+
+CREATE TABLE t (a int PRIMARY KEY, b text, c int, r int4range,
+				CONSTRAINT t_excl EXCLUDE USING gist (c WITH =, r WITH &&));
+CREATE INDEX t_hash ON t USING hash (c);
+CREATE INDEX t_brin ON t USING brin (a);
+CREATE INDEX t_bloom ON t USING bloom (a);
+CREATE UNIQUE INDEX t_expr ON t (upper(b), a) INCLUDE (c) WHERE c > 0;
+CREATE INDEX t_there ON t (c) TABLESPACE regress_plan_ts;
+INSERT INTO t SELECT i, repeat('x', 100), i, int4range(i, i + 1) FROM generate_series(1, 3000) i;
+
+-- the rows of a table
+CREATE VIEW plan_of_t AS
+	SELECT * FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT index, index_name, relation, from_tablespace, to_tablespace, status, sqlstate
+  FROM plan_of_t ORDER BY index_name COLLATE "C";
+SELECT index_name, detail ~ 'exclusion' AS told FROM plan_of_t WHERE sqlstate = '0A000';
+SELECT detail FROM plan_of_t WHERE status = 'skipped' AND sqlstate IS NULL;
+SELECT bool_and(size_before = pg_table_size(index)) AS size,
+	   bool_and(size_after IS NULL AND elapsed IS NULL AND lock_time IS NULL AND job IS NULL) AS nothing_done
+  FROM plan_of_t;
+SELECT bool_and(bytes_to_read >= 2 * pg_relation_size('t')) AS read,
+	   bool_and(bytes_to_write = size_before) AS write,
+	   bool_and(wal_bytes = CASE current_setting('wal_level') WHEN 'minimal' THEN 0 ELSE size_before END) AS wal,
+	   bool_and(fits) AS fits,
+	   bool_and(estimated > '0 s' AND estimated < '1 hour') AS estimated
+  FROM plan_of_t WHERE status = 'planned';
+SELECT bool_and(bytes_to_read IS NULL AND bytes_to_write IS NULL AND wal_bytes IS NULL
+				AND fits IS NULL AND estimated IS NULL) AS not_estimated
+  FROM plan_of_t WHERE status = 'skipped';
+
+-- order
+SELECT bool_and(size_before >= lag) AS smallest_first
+  FROM (SELECT size_before, lag(size_before) OVER (ORDER BY ordinality)
+		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true) WITH ORDINALITY
+		 WHERE status = 'planned') q;
+SELECT index_name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "name"}')
+ WHERE status = 'planned';
+SELECT pg_stat_force_next_flush();
+SELECT array_agg(m.index_name ORDER BY m.ordinality) =
+	   array_agg(m.index_name ORDER BY s.idx_blks_read DESC, m.index_name COLLATE "C") AS hottest_first
+  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "hottest"}') WITH ORDINALITY m
+  JOIN pg_statio_user_indexes s ON s.indexrelid = m.index
+ WHERE m.status = 'planned';
+
+-- a share of the file system that can't be kept free
+SELECT bool_or(fits) AS fits FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"min_free_space": 0.9999}');
+
+-- one index; the target may be the database's default
+SELECT index, from_tablespace, to_tablespace, status FROM move_indexes('t_there', 'pg_default', 'rebuild', true);
+SELECT index, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', true);
+
+-- access methods that copy doesn't know, unlogged tables, TOAST
+CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
+CREATE ACCESS METHOD regress_plan_hash TYPE INDEX HANDLER regress_plan_handler;
+CREATE OPERATOR CLASS regress_plan_ops DEFAULT FOR TYPE int USING regress_plan_hash AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
+CREATE TABLE am (a int);
+CREATE INDEX am_a ON am USING regress_plan_hash (a);
+CREATE UNLOGGED TABLE u (a int PRIMARY KEY);
+SELECT m.index, m.method, m.status, m.sqlstate
+  FROM (VALUES ('am'::regclass), ('u')) v(rel), (VALUES ('auto'), ('copy'), ('rebuild')) w(method),
+	   LATERAL move_indexes(rel, 'regress_plan_ts', w.method, true) m
+ ORDER BY 1::text, rel::text, w.method;
+SELECT detail ~ 'Method rebuild can.$' AS rebuild_can FROM move_indexes('u', 'regress_plan_ts', 'copy', true);
+SELECT m.index::text ~ '^pg_toast.pg_toast_[0-9]+_index$' AS index, m.method, m.status, m.sqlstate
+  FROM pg_class c, move_indexes(c.reltoastrelid, 'regress_plan_ts', 'rebuild', true) m
+ WHERE c.oid = 't'::regclass;
+
+-- materialized views, plain inheritance
+CREATE MATERIALIZED VIEW mv AS SELECT a FROM t;
+CREATE INDEX mv_a ON mv (a);
+SELECT index, relation, status FROM move_indexes('mv', 'regress_plan_ts', 'rebuild', true);
+CREATE TABLE parent (a int PRIMARY KEY);
+CREATE TABLE child (PRIMARY KEY (a)) INHERITS (parent);
+SELECT index, relation, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', true);
+
+-- partitions: the leaves, then the defaults for new partitions
+CREATE TABLE p (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);
+CREATE INDEX p_b ON p (b);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (100) PARTITION BY RANGE (a);
+CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (50);
+CREATE INDEX p21_own ON p21 (b, a);
+SELECT index, relation, status, size_before > 0 AS has_file FROM move_indexes('p', 'regress_plan_ts', 'rebuild', true);
+SELECT index, relation, status, size_before > 0 AS has_file FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true);
+SELECT index, relation, status FROM move_indexes('p2_b_idx', 'regress_plan_ts', 'rebuild', true);
+SELECT index, relation, status FROM move_indexes('p21', 'regress_plan_ts', 'rebuild', true);
+ALTER INDEX p_b SET TABLESPACE regress_plan_ts;
+SELECT index, status, detail FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true) WHERE relation = 'p'::regclass;
+
+-- a partition that is a foreign table is passed over
+CREATE FOREIGN DATA WRAPPER regress_plan_fdw;
+CREATE SERVER regress_plan_server FOREIGN DATA WRAPPER regress_plan_fdw;
+CREATE TABLE fp (a int, b int) PARTITION BY RANGE (a);
+CREATE INDEX fp_b ON fp (b);
+CREATE TABLE fp1 PARTITION OF fp FOR VALUES FROM (0) TO (10);
+CREATE FOREIGN TABLE fp2 PARTITION OF fp FOR VALUES FROM (10) TO (20) SERVER regress_plan_server;
+SELECT index, relation, status FROM move_indexes('fp', 'regress_plan_ts', 'rebuild', true);
+
+-- invalid indexes
+CREATE TABLE inv (a int, b int);
+CREATE INDEX inv_a ON inv (a);
+CREATE INDEX "inv_B_ccnew1" ON inv (b);
+CREATE INDEX inv_there ON inv (a) TABLESPACE regress_plan_ts;
+UPDATE pg_index SET indisvalid = false WHERE indrelid = 'inv'::regclass;
+SELECT index, method, status, sqlstate, detail FROM move_indexes('inv', 'regress_plan_ts', 'rebuild', true);
+SELECT index, status, sqlstate, detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
+SELECT index, status, sqlstate FROM move_indexes('inv_a', 'regress_plan_ts', 'auto', true);
+SELECT index, status, sqlstate, detail FROM move_indexes('inv_there', 'regress_plan_ts', 'rebuild', true);
+UPDATE pg_index SET indislive = false WHERE indexrelid = 'inv_a'::regclass;
+SELECT index, status, sqlstate, detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
+DROP TABLE inv;
+
+-- names
+CREATE TABLE "T ""1"" %s" (a int);
+CREATE INDEX "I ""1"" %s ; drop" ON "T ""1"" %s" (a);
+SELECT index, index_name, relation, status FROM move_indexes('"T ""1"" %s"', 'regress_plan_ts', 'rebuild', true);
+
+-- bulk forms
+SELECT index, status, sqlstate FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true) ORDER BY index::text COLLATE "C";
+SELECT index, from_tablespace, to_tablespace, status
+  FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
+SELECT index, status, detail FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts', 'rebuild', true);
+SET client_min_messages = warning;	-- other databases
+SELECT count(*) FILTER (WHERE relation::text ~ '^index_mover_') AS own,
+	   count(*) FILTER (WHERE relation::text ~ '^index_mover_' AND status = 'skipped' AND sqlstate = '0A000') AS own_skipped,
+	   count(*) FILTER (WHERE from_tablespace <> 'pg_default') AS elsewhere
+  FROM move_tablespace_indexes('pg_default', 'regress_plan_ts', 'rebuild', true);
+RESET client_min_messages;
+
+-- nothing to move
+CREATE TABLE no_index (a int);
+CREATE SCHEMA regress_plan_empty;
+SELECT count(*) FROM move_indexes('no_index', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FROM move_schema_indexes('regress_plan_empty', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', true);
+
+-- what other databases have there
+SELECT current_database() AS db \gset
+CREATE DATABASE regress_plan_db TEMPLATE template0 TABLESPACE regress_plan_ts2;
+\c regress_plan_db
+CREATE TABLE o (a int PRIMARY KEY, b int UNIQUE);
+CREATE INDEX o_b ON o (b) TABLESPACE regress_plan_ts;
+\c :db
+SET search_path = regress_plan, public;
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', true);
+DROP DATABASE regress_plan_db;
+
+-- wrong kinds of relation, and what can't be moved
+CREATE VIEW v AS SELECT 1 AS x;
+CREATE SEQUENCE s;
+CREATE TYPE ct AS (a int);
+CREATE FOREIGN TABLE ft (a int) SERVER regress_plan_server;
+CREATE TEMP TABLE tmp (a int PRIMARY KEY);
+SELECT * FROM move_indexes('v', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('s', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('ct', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('ft', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('pg_class', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('pg_class_oid_index', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes((SELECT reltoastrelid FROM pg_class WHERE relname = 'pg_proc')::regclass::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('tmp', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes(0::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes(4294967295::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('t', 'regress_plan_nosuch', dry_run => true);
+SELECT * FROM move_indexes('t', '', dry_run => true);
+SELECT * FROM move_indexes('t', 'pg_global', dry_run => true);
+SELECT * FROM move_schema_indexes('pg_catalog', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_schema_indexes('pg_toast', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_schema_indexes(4294967295::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_tablespace_indexes('regress_plan_nosuch', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_tablespace_indexes('pg_global', 'regress_plan_ts', dry_run => true);
+\set VERBOSITY sqlstate
+SELECT * FROM move_indexes('v', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('pg_class', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('tmp', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes(4294967295::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_indexes('t', 'regress_plan_nosuch', dry_run => true);
+SELECT * FROM move_indexes('t', 'pg_global', dry_run => true);
+SELECT * FROM move_schema_indexes('pg_catalog', 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_schema_indexes(4294967295::oid, 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_schema_indexes(pg_my_temp_schema(), 'regress_plan_ts', dry_run => true);
+SELECT * FROM move_tablespace_indexes('pg_global', 'regress_plan_ts', dry_run => true);
+
+-- privileges: on the table, the target, the schema
+CREATE TABLE owned (a int PRIMARY KEY);
+ALTER TABLE owned OWNER TO regress_plan_owner;
+CREATE TABLE pp (a int PRIMARY KEY) PARTITION BY RANGE (a);
+CREATE TABLE pp1 PARTITION OF pp FOR VALUES FROM (0) TO (10);
+ALTER TABLE pp OWNER TO regress_plan_owner;
+SET ROLE regress_plan_other;
+SELECT * FROM move_indexes('owned', 'pg_default', dry_run => true);
+SELECT * FROM move_indexes('owned_pkey', 'pg_default', dry_run => true);
+SELECT * FROM move_indexes('mv', 'pg_default', dry_run => true);
+SELECT * FROM move_indexes('pg_class', 'pg_default', dry_run => true);
+SET ROLE regress_plan_owner;
+SELECT index, status, sqlstate FROM move_indexes('owned', 'regress_plan_ts', 'rebuild', true);
+SELECT index, status, sqlstate FROM move_indexes('owned', 'pg_default', 'rebuild', true);
+SELECT * FROM move_indexes('owned', 'regress_plan_ts2', dry_run => true);
+SELECT index, status, sqlstate FROM move_indexes('pp', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FILTER (WHERE status = 'planned') AS planned,
+	   count(*) FILTER (WHERE relation::text IN ('pp', 'owned') AND status = 'planned') AS own,
+	   bool_and(sqlstate = '42501') FILTER (WHERE status = 'skipped' AND relation::text <> 'pp' AND index::text NOT IN ('t_there')) AS others_refused
+  FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true);
+SELECT index, status, sqlstate FROM move_tablespace_indexes('regress_plan_ts', 'pg_default', 'rebuild', true);
+RESET ROLE;
+SELECT 'owned'::regclass::oid AS owned \gset
+REVOKE ALL ON SCHEMA regress_plan FROM regress_plan_owner;
+SET ROLE regress_plan_owner;
+SELECT * FROM public.move_indexes(:owned, 'regress_plan_ts', dry_run => true);
+SELECT * FROM public.move_schema_indexes((SELECT oid FROM pg_namespace WHERE nspname = 'regress_plan'), 'regress_plan_ts', dry_run => true);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION move_indexes FROM regress_plan_other;
+SET ROLE regress_plan_other;
+SELECT * FROM move_indexes('owned', 'pg_default', dry_run => true);
+RESET ROLE;
+
+-- a caller that would wait for itself
+\set VERBOSITY default
+SELECT move_indexes('t', 'regress_plan_ts', 'rebuild') FROM t;
+DO $$
+BEGIN
+	PERFORM count(*) FROM ONLY p;
+	PERFORM move_indexes('p21', 'regress_plan_ts', 'rebuild');
+END $$;
+\set VERBOSITY sqlstate
+DO $$
+BEGIN
+	PERFORM 1 FROM t WHERE a = 1;
+	PERFORM move_indexes('t_brin', 'regress_plan_ts', 'rebuild');
+END $$;
+DO $$
+BEGIN
+	LOCK TABLE p21 IN ACCESS SHARE MODE;
+	PERFORM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild');
+END $$;
+DO $$
+BEGIN
+	INSERT INTO p VALUES (11, 'x');
+	PERFORM move_indexes('p', 'regress_plan_ts', 'rebuild');
+END $$;
+\set VERBOSITY default
+-- a plan may be asked for all the same, and keeps no lock itself
+BEGIN;
+SELECT count(*) FROM t WHERE a = 1;
+SELECT count(*) FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true);
+ROLLBACK;
+BEGIN;
+SELECT count(*) > 20 AS planned FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'auto', true);
+SELECT count(*) FROM pg_locks l
+ WHERE l.pid = pg_backend_pid() AND l.relation >= 16384;
+COMMIT;
+
+-- nothing was touched
+SELECT count(*) FROM pg_class WHERE reltablespace = (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_plan_ts');
+
+SET client_min_messages = warning;
+DROP SCHEMA regress_plan, regress_plan_empty CASCADE;
+DROP FOREIGN DATA WRAPPER regress_plan_fdw CASCADE;
+DROP TABLESPACE regress_plan_ts;
+DROP TABLESPACE regress_plan_ts2;
+REVOKE EXECUTE ON FUNCTION move_indexes, move_schema_indexes, move_tablespace_indexes
+	FROM regress_plan_owner, regress_plan_other;
+DROP ROLE regress_plan_owner, regress_plan_other;
