@@ -38,11 +38,15 @@ OBJS = \
 	src/steer.o \
 	src/submit.o \
 	src/swap.o \
-	src/test_points.o \
 	src/throttle.o \
 	src/wait_others.o \
 	src/watch.o \
 	src/worker.o
+
+# Pause points and switches that make a copy wrong: only for the tests.
+ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
+OBJS += src/test_points.o
+endif
 
 OUR_HEADERS = \
 	src/again.h \
