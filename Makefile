@@ -34,6 +34,7 @@ OBJS = \
 	src/plan_estimate.o \
 	src/relation_locks.o \
 	src/settings.o \
+	src/space.o \
 	src/snapshot_guard.o \
 	src/steer.o \
 	src/submit.o \
@@ -77,6 +78,7 @@ OUR_HEADERS = \
 	src/relation_locks.h \
 	src/settings.h \
 	src/snapshot_guard.h \
+	src/space.h \
 	src/submit.h \
 	src/swap.h \
 	src/test_points.h \
@@ -87,7 +89,9 @@ OUR_HEADERS = \
 
 DATA = index_mover--1.0.sql
 
-REGRESS = plan plan_recheck
+# The first eight share their objects; teardown drops them.
+REGRESS = basic special partitioned names privileges bad_input jobs teardown \
+	plan plan_recheck
 ISOLATION =
 TAP_TESTS = 1
 

@@ -85,8 +85,12 @@ SELECT r.* FROM move_indexes('t_hash', 'regress_slow', method => 'rebuild') m, o
 -- the row
 SELECT index, index_name, relation, from_tablespace, to_tablespace, method, status,
        size_before > 0 AS size_before, size_after > 0 AS size_after, elapsed > '0' AS elapsed, lock_time,
-       job IS NOT NULL AS job, sqlstate, index::oid = 't_btree'::regclass AS final_oid
+       job IS NOT NULL AS job, sqlstate
   FROM move_indexes('t_btree', 'regress_slow', method => 'rebuild');
+SELECT index::oid AS oid FROM move_indexes('t_btree', 'regress_fast', method => 'rebuild') \gset
+-- the final OID
+SELECT :oid = 't_btree'::regclass AS final_oid;
+SELECT r.* FROM move_indexes('t_btree', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r;
 -- the database's default tablespace is not recorded in pg_class
 SELECT r.* FROM move_indexes('t_btree', 'pg_default', method => 'rebuild') m, oracle.rows(m) r;
 SELECT reltablespace FROM pg_class WHERE oid = 't_btree'::regclass;

@@ -15,7 +15,8 @@ CREATE TABLE excl (id int PRIMARY KEY, during int4range, EXCLUDE USING gist (id 
 	WITH (autovacuum_enabled = false);
 INSERT INTO excl SELECT g, int4range(g, g + 5) FROM generate_series(1, 200) g;
 SELECT r.* FROM move_indexes('excl', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
-SELECT detail FROM move_indexes('excl_id_during_excl', 'regress_fast', method => 'rebuild');
+SELECT detail LIKE '%exclusion constraint%' AND detail LIKE '%copy%' AS detail
+  FROM move_indexes('excl_id_during_excl', 'regress_fast', method => 'rebuild');
 
 -- TOAST: by name, with the table of the TOAST table or the index named
 CREATE TABLE toasted (id int PRIMARY KEY, t text) WITH (autovacuum_enabled = false);
@@ -55,10 +56,9 @@ SELECT indisvalid, indisready, indislive FROM pg_index WHERE indexrelid = 'broke
 SELECT oracle.verdict('broken');
 -- another tool's leftover is neither moved nor repaired nor dropped; the detail
 -- says how to drop it
-INSERT INTO broken VALUES (2);
-CREATE UNIQUE INDEX CONCURRENTLY broken_i_ccnew ON broken (id);
-UPDATE pg_index SET indisunique = false WHERE indexrelid = 'broken_i_ccnew'::regclass;
-SELECT r.*, detail FROM move_indexes('broken', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
+CREATE INDEX broken_i_ccnew ON broken (id);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken_i_ccnew'::regclass;
+SELECT index_name, status, sqlstate, detail FROM move_indexes('broken', 'regress_slow', method => 'rebuild') ORDER BY 1;
 SELECT * FROM index_mover_cleanup();
 SELECT indexrelid::regclass, indisvalid FROM pg_index WHERE indrelid = 'broken'::regclass ORDER BY 1;
 DROP INDEX broken_i_ccnew;
@@ -76,15 +76,15 @@ ALTER EXTENSION btree_gist DROP TABLE member;
 -- temporary tables and system catalogs
 CREATE TEMP TABLE temporary (id int PRIMARY KEY);
 SELECT * FROM move_indexes('temporary', 'regress_fast', method => 'rebuild');
-\echo :LAST_ERROR_SQLSTATE
+\echo :SQLSTATE
 SELECT * FROM move_indexes('pg_temp.temporary_pkey', 'regress_fast');
-\echo :LAST_ERROR_SQLSTATE
+\echo :SQLSTATE
 SELECT * FROM move_indexes('pg_catalog.pg_class', 'regress_fast', method => 'rebuild');
-\echo :LAST_ERROR_SQLSTATE
+\echo :SQLSTATE
 SELECT * FROM move_indexes('pg_catalog.pg_class_oid_index', 'regress_fast');
-\echo :LAST_ERROR_SQLSTATE
+\echo :SQLSTATE
 SELECT * FROM move_indexes('pg_catalog.pg_database', 'regress_fast');
-\echo :LAST_ERROR_SQLSTATE
+\echo :SQLSTATE
 
 SELECT * FROM oracle.leftovers();
 SELECT * FROM oracle.files();

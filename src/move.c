@@ -42,6 +42,7 @@
 #include "lock_poll.h"
 #include "move.h"
 #include "plan.h"
+#include "space.h"
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -125,6 +126,10 @@ move_item(JobShared *job, MoveItem *item)
 	{
 		/* first what earlier moves of this table may have left behind */
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
+
+		StartTransactionCommand();
+		space_check(item, mc.settings);
+		CommitTransactionCommand();
 
 		switch (item->method)
 		{

@@ -41,6 +41,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "commands/progress.h"
+#include "commands/tablespace.h"
 #include "executor/instrument.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
@@ -73,6 +74,8 @@
 #include "plan.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
+
+#define MAX_TRIES	3			/* looks for old transactions, see wait_and_lock() */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -441,6 +444,35 @@ clean_up_after_error(MoveContext *mc)
 	RESUME_INTERRUPTS();
 }
 
+/*
+ * Wait for old writers and snapshots while nothing is held or made yet, and
+ * then get the session locks.
+ *
+ * Core will wait for the same again, after it has made the new entry, but then
+ * they will be gone: whoever comes from now on is younger than this look, and
+ * so most likely short.  If getting the locks took time, that is no longer
+ * true, so look again; but not for ever, for there may always be somebody.
+ */
+static void
+wait_and_lock(WaitLimits *limits)
+{
+	int			tries;
+
+	for (tries = 1;; tries++)
+	{
+		limits->phase = PHASE_WAIT_WRITERS;
+		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
+		limits->phase = PHASE_WAIT_SNAPSHOTS;
+		wait_for_snapshots(InvalidTransactionId, limits);
+
+		limits->phase = PHASE_WAIT_START;
+		if (!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+			tries == MAX_TRIES)
+			break;
+		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
+	}
+}
+
 void
 move_by_rebuild(MoveContext *mc)
 {
@@ -456,24 +488,10 @@ move_by_rebuild(MoveContext *mc)
 
 	apply_settings(mc->settings);
 
-	/*
-	 * Wait for old writers and snapshots first, while nothing is held or made.
-	 * Core will wait for those again, but they will be gone.  The first thing
-	 * core asks for is that nobody has the table open who doesn't know the new
-	 * index, and the last that matters is that nobody has a snapshot that is
-	 * older; whoever comes from now on is younger than this look.
-	 */
 	limits.deadline = wait_deadline(mc->settings->lock_wait);
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
-
-	limits.phase = PHASE_WAIT_WRITERS;
-	wait_for_lockers(rebuild.heap_oid, ShareLock, &limits);
-	limits.phase = PHASE_WAIT_SNAPSHOTS;
-	wait_for_snapshots(InvalidTransactionId, &limits);
-
-	limits.phase = PHASE_WAIT_START;
-	lock_table_and_index(rebuild.heap_oid, rebuild.old_index, &limits);
+	wait_and_lock(&limits);
 
 	PG_TRY();
 	{

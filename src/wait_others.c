@@ -427,7 +427,7 @@ cancel_autovacuum(const Others *others)
 	}
 }
 
-void
+bool
 lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
 {
 	Wait		wait;
@@ -466,6 +466,7 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
 
 	MemoryContextSwitchTo(caller_context);
 	end_wait(&wait);
+	return wait.told;
 }
 
 void

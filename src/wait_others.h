@@ -30,9 +30,10 @@ extern void wait_for_snapshots(TransactionId limit_xmin,
 
 /*
  * Get ShareUpdateExclusiveLock on table and index for the session, table
- * first.  The caller releases both with unlock_table_and_index().
+ * first.  The caller releases both with unlock_table_and_index().  Returns
+ * true if it had to wait.
  */
-extern void lock_table_and_index(Oid heap_oid, Oid index_oid,
+extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
 								 const WaitLimits *limits);
 extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 

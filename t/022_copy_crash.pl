@@ -92,7 +92,6 @@ foreach my $action (split / /, $ENV{CRASH_ACTIONS} || 'kill error terminate canc
 			"SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')");
 		if ($paused)
 		{
-			for (1 .. 5) { call_is_running($call); usleep(20_000); }
 			$node->wait_for_log(qr/test point "$point": waiting/, $log);
 			my $pid = $node->safe_psql('postgres',
 				"SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");

@@ -107,9 +107,7 @@ DECLARE
 	x		record;
 	pattern	record;
 	query	text;
-	line	text;
-	seen	text;
-	names	int;
+	plan	jsonb;
 	results	jsonb := '[]';
 	node	text;
 	old		text;
@@ -124,11 +122,10 @@ BEGIN
 	IF (SELECT count(*) FROM oracle.key_columns(index)) <> x.nkeys THEN
 		RAISE 'oracle.lookup: no operator known to ask index % with', index;
 	END IF;
-	SELECT format('UNION ALL SELECT %s FROM oracle.%I', string_agg('a' || k.n, ', ' ORDER BY k.n), 'old ' || x.name)
-	  INTO old
-	  FROM oracle.key_columns(index) k
-	 WHERE to_regclass(format('oracle.%I', 'old ' || x.name)) IS NOT NULL;
-
+	IF to_regclass(format('oracle.%I', 'old ' || x.name)) IS NOT NULL THEN
+		SELECT format('UNION ALL SELECT %s FROM oracle.%I', string_agg('a' || k.n, ', ' ORDER BY k.n), 'old ' || x.name)
+		  INTO old FROM oracle.key_columns(index) k;
+	END IF;
 	SELECT bool_and(k.hashable) INTO hashable FROM oracle.key_columns(index) k;
 
 	BEGIN
@@ -146,9 +143,9 @@ BEGIN
 			PERFORM set_config('enable_indexscan', CASE WHEN way = 'bitmap scan' THEN 'off' ELSE 'on' END, true),
 					set_config('enable_indexonlyscan', CASE WHEN way = 'index-only scan' THEN 'on' ELSE 'off' END, true),
 					set_config('enable_bitmapscan', CASE WHEN way = 'bitmap scan' THEN 'on' ELSE 'off' END, true);
-			node := CASE way WHEN 'index scan' THEN 'Index Scan( Backward)? using '
-							 WHEN 'index-only scan' THEN 'Index Only Scan( Backward)? using '
-							 ELSE 'Bitmap Index Scan on ' END;
+			node := CASE way WHEN 'index scan' THEN 'Index Scan'
+							 WHEN 'index-only scan' THEN 'Index Only Scan'
+							 ELSE 'Bitmap Index Scan' END;
 
 			-- Each combination of null and not-null keys is asked for in its own
 			-- way; not the ones that the access method can't look for.
@@ -198,19 +195,11 @@ BEGIN
 						 THEN 'n, ' || (SELECT string_agg('i' || k.n, ', ' ORDER BY k.n) FROM oracle.key_columns(index) k)
 						 ELSE 'n, tid' END);
 
-				seen := '';
-				names := 0;
-				FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
-					IF line ~ '(Index Scan|Index Only Scan|Bitmap Index Scan)' THEN
-						names := names + 1;
-						IF line !~ (node || regexp_replace(quote_ident(x.name), '([^[:alnum:]_ ])', '\\\1', 'g') || '( |$)') THEN
-							names := 99;
-						END IF;
-					END IF;
-					seen := seen || E'\n' || line;
-				END LOOP;
-				IF names <> 1 THEN
-					RAISE 'oracle.lookup is void: not answered by % of %', way, x.name USING DETAIL = seen;
+				-- exactly one scan of an index, of this one, and of this type
+				EXECUTE 'EXPLAIN (COSTS OFF, FORMAT JSON) ' || query INTO plan;
+				IF (SELECT count(*) <> 1 OR bool_or(p->>'Index Name' <> x.name OR p->>'Node Type' <> node)
+					  FROM jsonb_path_query(plan, 'strict $.** ? (exists (@."Index Name"))') AS p) THEN
+					RAISE 'oracle.lookup is void: not answered by % of %', way, x.name USING DETAIL = plan;
 				END IF;
 
 				EXECUTE query INTO keys, missing, extra, wrong_key;
@@ -347,7 +336,7 @@ $$;
 ---------------------------------------------------------------------------
 -- Leftovers: what a move may leave in the catalogs and in shared memory
 ---------------------------------------------------------------------------
-CREATE FUNCTION oracle.leftovers(OUT kind text, OUT object text) RETURNS SETOF record
+CREATE FUNCTION oracle.leftovers_now(OUT kind text, OUT object text) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	ext	text;
@@ -355,7 +344,7 @@ BEGIN
 	RETURN QUERY
 		SELECT 'index not valid', c.oid::regclass::text
 		  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		 WHERE NOT (i.indisvalid AND i.indisready AND i.indislive)
+		 WHERE c.relkind = 'i' AND NOT (i.indisvalid AND i.indisready AND i.indislive)
 		 UNION ALL
 		SELECT 'name', c.oid::regclass::text
 		  FROM pg_class c
@@ -374,7 +363,7 @@ BEGIN
 		  FROM pg_replication_slots s
 		 WHERE s.slot_name LIKE 'index\_mover%'
 		 UNION ALL
-		SELECT 'safe-ic flag or build', format('pid %s, phase %s', p.pid, p.phase)
+		SELECT 'build', format('pid %s, phase %s', p.pid, p.phase)
 		  FROM pg_stat_progress_create_index p
 		 WHERE p.datname = current_database();
 	SELECT n.nspname INTO ext
@@ -391,6 +380,19 @@ BEGIN
 			'SELECT %L, format(%L, p.pid, p.phase) FROM %I.index_mover_progress p WHERE p.datname = current_database()',
 			'progress', 'pid %s, %s', ext);
 	END IF;
+END
+$$;
+
+-- A process that is just exiting is no leftover: look again for a moment.
+CREATE FUNCTION oracle.leftovers(within interval DEFAULT '2 s', OUT kind text, OUT object text) RETURNS SETOF record
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	deadline timestamptz := clock_timestamp() + within;
+BEGIN
+	WHILE EXISTS (SELECT FROM oracle.leftovers_now()) AND clock_timestamp() < deadline LOOP
+		PERFORM pg_sleep(0.02), pg_stat_clear_snapshot();
+	END LOOP;
+	RETURN QUERY SELECT * FROM oracle.leftovers_now();
 END
 $$;
 

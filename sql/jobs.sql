@@ -1,0 +1,150 @@
+-- Jobs: dry run, without waiting, in transactions, history, bulk forms.
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set setup :abs_srcdir '/sql/include/setup.sql'
+\set ECHO none
+\i :setup
+\set ECHO all
+CREATE SCHEMA jobs;
+SET search_path = jobs, public;
+CREATE TABLE t (id int PRIMARY KEY, txt text) WITH (autovacuum_enabled = false);
+CREATE INDEX t_txt ON t (txt);
+INSERT INTO t SELECT g, 't' || g FROM generate_series(1, 1000) g;
+CREATE TABLE u (id int PRIMARY KEY) WITH (autovacuum_enabled = false);
+INSERT INTO u SELECT generate_series(1, 100);
+SELECT coalesce(max(job), 0) AS before FROM index_mover_history \gset
+
+-- a plan, and nothing else
+SELECT r.*, size_before > 0 AS size, bytes_to_read > 0 AS read, bytes_to_write > 0 AS write, wal_bytes > 0 AS wal,
+       fits, estimated > '0' AS estimated, elapsed, lock_time, job
+  FROM move_indexes('t', 'regress_fast', method => 'rebuild', dry_run => true) m, oracle.rows(m) r ORDER BY 1;
+SELECT count(*) FROM index_mover_history WHERE job > :before;
+BEGIN;
+SELECT r.status FROM move_indexes('t', 'regress_fast', method => 'rebuild', dry_run => true) m, oracle.rows(m) r;
+COMMIT;
+BEGIN READ ONLY;
+SELECT status FROM move_indexes('t', 'regress_fast', method => 'rebuild', dry_run => true);
+COMMIT;
+
+-- without waiting: the job starts at COMMIT, and never after ROLLBACK
+BEGIN;
+SELECT index_name, status, job > :before AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) ORDER BY 1;
+SELECT count(*) FROM index_mover_history WHERE job > :before;
+ROLLBACK;
+SELECT * FROM oracle.leftovers();
+BEGIN;
+SAVEPOINT a;
+SELECT count(*) FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false);
+ROLLBACK TO a;
+COMMIT;
+SELECT * FROM oracle.leftovers();
+SELECT count(*) FROM index_mover_history WHERE job > :before;
+BEGIN;
+SAVEPOINT a;
+SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) \gset
+RELEASE a;
+-- the table is taken now (terse: job and process are in the detail)
+\set VERBOSITY terse
+SELECT * FROM move_indexes('t_txt', 'regress_slow', method => 'rebuild', wait => false);
+\echo :SQLSTATE
+\set VERBOSITY default
+ROLLBACK;
+BEGIN;
+SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) \gset
+SELECT max(job) AS job2 FROM move_indexes('u', 'regress_fast', method => 'rebuild', wait => false) \gset
+COMMIT;
+CALL wait_for_move(:job);
+CALL wait_for_move(:job2);
+-- waiting for what has ended
+CALL wait_for_move(:job);
+SELECT job = :job AS job, index_name, relation, from_tablespace, to_tablespace, method, status,
+       size_before > 0 AS size_before, size_after > 0 AS size_after, started_at <= finished_at AS times,
+       elapsed > '0' AS elapsed, sqlstate, message, role = current_user AS role
+  FROM index_mover_history WHERE job IN (:job, :job2) ORDER BY 2;
+SET client_min_messages = warning;
+SELECT cancel_move(:job) FROM generate_series(1, 2);
+RESET client_min_messages;
+
+-- in a function or DO block at top level, at any isolation level
+CREATE FUNCTION f() RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN QUERY SELECT m.status FROM move_indexes('t_txt', 'regress_slow', method => 'rebuild') m;
+END $$;
+SELECT f();
+DO $$ BEGIN PERFORM move_indexes('t_txt', 'regress_fast', method => 'rebuild'); END $$;
+SET default_transaction_isolation = 'serializable';
+SELECT status FROM move_indexes('t_txt', 'regress_slow', method => 'rebuild');
+SET default_transaction_isolation = 'repeatable read';
+SELECT status FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+RESET default_transaction_isolation;
+-- an exception block is a subtransaction
+DO $$ BEGIN
+	PERFORM move_indexes('t_txt', 'regress_slow', method => 'rebuild');
+EXCEPTION WHEN OTHERS THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM;
+END $$;
+-- prepared, and with a cursor-like fetch
+PREPARE p(regclass, name) AS SELECT status FROM move_indexes($1, $2, method => 'rebuild');
+EXECUTE p('t_txt', 'regress_slow');
+\set FETCH_COUNT 1
+SELECT count(*) FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+\echo :SQLSTATE
+\unset FETCH_COUNT
+-- the result as a table; several calls in one statement
+CREATE TEMP TABLE result AS SELECT * FROM move_indexes('t', 'regress_slow', method => 'rebuild');
+SELECT index_name, status FROM result ORDER BY 1;
+SELECT m.index_name, m.status FROM (VALUES ('t'::regclass), ('u')) AS r(rel), move_indexes(r.rel, 'regress_fast', method => 'rebuild') m ORDER BY 1;
+
+-- settings of one call
+SELECT status FROM move_indexes('u', 'regress_slow', method => 'rebuild',
+                                settings => '{"max_rate": "50MB", "order": "name", "verify": true, "lock_wait": "5min", "max_duration": 0}');
+SHOW index_mover.max_rate;
+SELECT name, setting, unit, context, boot_val FROM pg_settings WHERE name LIKE 'index\_mover.%' ORDER BY 1;
+
+-- bulk forms
+CREATE SCHEMA bulk;
+CREATE TABLE bulk.a (id int PRIMARY KEY) WITH (autovacuum_enabled = false);
+CREATE TABLE bulk.b (id int PRIMARY KEY, t text UNIQUE) WITH (autovacuum_enabled = false);
+CREATE MATERIALIZED VIEW bulk.m AS SELECT * FROM bulk.a;
+CREATE UNIQUE INDEX m_id ON bulk.m (id);
+CREATE VIEW bulk.v AS SELECT * FROM bulk.a;
+CREATE TABLE bulk.p (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE bulk.p1 PARTITION OF bulk.p FOR VALUES FROM (0) TO (10);
+SELECT r.* FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
+ALTER TABLE t SET SCHEMA bulk;
+SELECT index_name, from_tablespace, to_tablespace, status FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
+SELECT r.* FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r;
+CREATE SCHEMA nothing;
+SELECT * FROM move_schema_indexes('nothing', 'regress_fast');
+
+-- one index that fails does not stop the others, and on_failure decides the end
+CREATE TABLE bulk.c (i int) WITH (autovacuum_enabled = false);
+CREATE INDEX c_good ON bulk.c (i);
+CREATE TABLE bulk.bad_numbers (i int);
+CREATE FUNCTION bulk.check_number(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	IF EXISTS (SELECT FROM bulk.bad_numbers b WHERE b.i = check_number.i) THEN RAISE 'number %', i; END IF;
+	RETURN i;
+END $$;
+CREATE INDEX c_bad ON bulk.c (bulk.check_number(i));
+INSERT INTO bulk.c SELECT generate_series(1, 20);
+INSERT INTO bulk.bad_numbers VALUES (13);
+SELECT index_name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT * FROM oracle.leftovers();
+SET index_mover.on_failure = 'error';
+SELECT index_name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') ORDER BY 1;
+\echo :SQLSTATE
+RESET index_mover.on_failure;
+SELECT index_name, status, sqlstate, message FROM index_mover_history WHERE relation = 'bulk.c'::regclass ORDER BY job, index_name;
+SELECT max(job) AS job FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false) \gset
+\set VERBOSITY terse
+CALL wait_for_move(:job);
+\set VERBOSITY default
+DELETE FROM bulk.bad_numbers;
+SELECT index_name, status FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT oracle.verdict('bulk.c');
+SELECT * FROM oracle.leftovers();
+SELECT * FROM oracle.files();
+SELECT * FROM index_mover_cleanup(dry_run => true);
+SELECT * FROM index_mover_cleanup();
+
+SET client_min_messages = warning;
+DROP SCHEMA jobs, bulk, nothing CASCADE;

@@ -1,0 +1,148 @@
+-- Who may move what.
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set setup :abs_srcdir '/sql/include/setup.sql'
+\set ECHO none
+\i :setup
+\set ECHO all
+CREATE ROLE regress_owner LOGIN;
+CREATE ROLE regress_group NOLOGIN;
+CREATE ROLE regress_member LOGIN IN ROLE regress_group;
+CREATE ROLE regress_nobody LOGIN;
+CREATE SCHEMA priv;
+GRANT ALL ON SCHEMA priv TO PUBLIC;
+SET search_path = priv, public;
+CREATE TABLE owned (id int PRIMARY KEY) WITH (autovacuum_enabled = false);
+CREATE TABLE grouped (id int PRIMARY KEY) WITH (autovacuum_enabled = false);
+CREATE TABLE super (id int PRIMARY KEY) WITH (autovacuum_enabled = false);
+INSERT INTO owned SELECT generate_series(1, 100);
+INSERT INTO grouped SELECT generate_series(1, 100);
+INSERT INTO super SELECT generate_series(1, 100);
+ALTER TABLE owned OWNER TO regress_owner;
+ALTER TABLE grouped OWNER TO regress_group;
+
+-- EXECUTE is not for everybody
+SET ROLE regress_owner;
+SELECT * FROM move_indexes('owned', 'regress_fast');
+\echo :SQLSTATE
+SELECT * FROM move_schema_indexes('priv', 'regress_fast');
+\echo :SQLSTATE
+SELECT * FROM move_tablespace_indexes('pg_default', 'regress_fast');
+\echo :SQLSTATE
+CALL wait_for_move(1);
+\echo :SQLSTATE
+SELECT * FROM index_mover_cleanup();
+\echo :SQLSTATE
+RESET ROLE;
+SELECT p.proname, p.proacl IS NOT NULL AND NOT has_function_privilege('regress_nobody', p.oid, 'EXECUTE') AS revoked
+  FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
+ WHERE d.classid = 'pg_proc'::regclass AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
+   AND p.proname IN ('move_indexes', 'move_schema_indexes', 'move_tablespace_indexes', 'wait_for_move', 'index_mover_cleanup')
+ ORDER BY 1;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE wait_for_move(bigint) TO PUBLIC;
+
+-- CREATE on the target
+SET ROLE regress_owner;
+SELECT * FROM move_indexes('owned', 'regress_fast', method => 'rebuild');
+\echo :SQLSTATE
+-- not needed for the database's default
+SELECT status FROM move_indexes('owned', 'pg_default', method => 'rebuild');
+RESET ROLE;
+GRANT CREATE ON TABLESPACE regress_fast, regress_slow TO regress_owner, regress_group;
+
+-- owner, member of the owning role, others
+SET ROLE regress_owner;
+SELECT status FROM move_indexes('owned', 'regress_fast', method => 'rebuild');
+SELECT * FROM move_indexes('super', 'regress_fast', method => 'rebuild');
+\echo :SQLSTATE
+SELECT * FROM move_indexes('super_pkey', 'regress_fast', method => 'rebuild', dry_run => true);
+\echo :SQLSTATE
+SELECT * FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
+\echo :SQLSTATE
+SET ROLE regress_member;
+SELECT status FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
+-- a role that can't log in
+SET ROLE regress_group;
+SELECT status FROM move_indexes('grouped', 'regress_slow', method => 'rebuild');
+SELECT * FROM move_indexes('pg_catalog.pg_class', 'regress_fast');
+\echo :SQLSTATE
+RESET ROLE;
+SET SESSION AUTHORIZATION regress_owner;
+SELECT status FROM move_indexes('owned', 'regress_slow', method => 'rebuild');
+RESET SESSION AUTHORIZATION;
+-- the role may be out of connections, or expired: the caller is in already
+ALTER ROLE regress_owner CONNECTION LIMIT 0 VALID UNTIL '2000-01-01';
+SET ROLE regress_owner;
+SELECT status FROM move_indexes('owned', 'regress_fast', method => 'rebuild');
+RESET ROLE;
+
+-- bulk forms leave out what the caller may not move
+SET ROLE regress_owner;
+SELECT index_name, status, sqlstate, detail FROM move_schema_indexes('priv', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT index_name, status, sqlstate FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
+RESET ROLE;
+
+-- history: one's own jobs, one's own tables, or pg_read_all_stats
+SET ROLE regress_nobody;
+SELECT count(*) FROM index_mover_history;
+SELECT count(*) FROM index_mover_progress;
+SET ROLE regress_member;
+SELECT DISTINCT relation_name FROM index_mover_history WHERE relation_name LIKE '%grouped' OR relation_name LIKE '%owned' ORDER BY 1;
+SET ROLE regress_owner;
+SELECT DISTINCT relation_name, role FROM index_mover_history ORDER BY 1;
+RESET ROLE;
+GRANT pg_read_all_stats TO regress_nobody;
+SET ROLE regress_nobody;
+SELECT count(*) > 5 FROM index_mover_history;
+RESET ROLE;
+
+-- nobody can write or forge what the extension keeps
+SET ROLE regress_owner;
+SELECT * FROM index_mover_ledger;
+\echo :SQLSTATE
+SELECT * FROM index_mover_move_log;
+\echo :SQLSTATE
+INSERT INTO index_mover_ledger SELECT;
+\echo :SQLSTATE
+DELETE FROM index_mover_ledger;
+\echo :SQLSTATE
+UPDATE index_mover_move_log SET role = 0;
+\echo :SQLSTATE
+TRUNCATE index_mover_move_log;
+\echo :SQLSTATE
+SELECT nextval('index_mover_job_seq');
+\echo :SQLSTATE
+SELECT setval('index_mover_ledger_seq', 1);
+\echo :SQLSTATE
+DELETE FROM index_mover_history;
+\echo :SQLSTATE
+-- settings that could harm others
+SET index_mover.lock_timeout = '1h';
+\echo :SQLSTATE
+SET index_mover.on_blocker = 'terminate';
+\echo :SQLSTATE
+SET index_mover.max_workers = 8;
+\echo :SQLSTATE
+SET index_mover.min_free_space = 0;
+\echo :SQLSTATE
+SET index_mover.max_replica_lag = 0;
+\echo :SQLSTATE
+SET index_mover.copy_access_methods = 'x';
+\echo :SQLSTATE
+SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"lock_timeout": "1h"}');
+\echo :SQLSTATE
+SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"on_blocker": "cancel"}');
+\echo :SQLSTATE
+RESET ROLE;
+
+SELECT * FROM oracle.leftovers();
+SET client_min_messages = warning;
+REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) FROM PUBLIC;
+REVOKE EXECUTE ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
+DROP SCHEMA priv CASCADE;
+DROP OWNED BY regress_owner, regress_group, regress_member, regress_nobody;
+DROP ROLE regress_member, regress_owner, regress_group, regress_nobody;
