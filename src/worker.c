@@ -389,6 +389,7 @@ static void
 run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
+	bool		cancelled;
 
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
@@ -400,15 +401,19 @@ run_item(JobShared *shared, int n)
 
 	record_item(shared, n);
 	current_item = -1;
-	if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested());
+	if (item->status == STATUS_FAILED || cancelled)
 	{
-		if (item->status == STATUS_CANCELLED)
+		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
 			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
 		}
 
 		/*
+		 * There may be something to remove even if the index has been moved:
+		 * a cancel that comes after the swap doesn't undo it.
+		 *
 		 * Cleaning up may have to wait for others for long.  If it can't be
 		 * done at once, don't keep a waiting caller that waits for nothing
 		 * else.
