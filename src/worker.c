@@ -400,9 +400,11 @@ run_item(JobShared *shared, int n)
 
 	record_item(shared, n);
 	current_item = -1;
-	if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+	/* moved, but with an error: what it replaced could not be removed */
+	if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED ||
+		(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
 	{
-		if (item->status == STATUS_CANCELLED)
+		if (item->status == STATUS_CANCELLED || strcmp(item->sqlstate, "57014") == 0)
 		{
 			(void) job_request_cancel(shared->job);
 			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
