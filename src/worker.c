@@ -401,8 +401,11 @@ run_item(JobShared *shared, int n)
 
 	record_item(shared, n);
 	current_item = -1;
-	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested());
-	if (item->status == STATUS_FAILED || cancelled)
+	/* a cancel that comes after the swap doesn't undo the move */
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+				 strcmp(item->sqlstate, "57014") == 0);
+	if (item->status == STATUS_FAILED || cancelled ||
+		(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
 	{
 		if (cancelled)
 		{
@@ -411,9 +414,6 @@ run_item(JobShared *shared, int n)
 		}
 
 		/*
-		 * There may be something to remove even if the index has been moved:
-		 * a cancel that comes after the swap doesn't undo it.
-		 *
 		 * Cleaning up may have to wait for others for long.  If it can't be
 		 * done at once, don't keep a waiting caller that waits for nothing
 		 * else.
