@@ -103,8 +103,8 @@ OUR_HEADERS = \
 DATA = index_mover--1.0.sql
 
 # The first eight share their objects; teardown drops them.
-REGRESS = basic special partitioned names privileges bad_input jobs teardown \
-	plan plan_recheck report_bloat report_pending report_index
+REGRESS = basic special partitioned names privileges bad_input jobs \
+	plan plan_recheck report_bloat report_pending report_index teardown
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
 	move_index_vs_seq move_vs_prepared iso_teardown

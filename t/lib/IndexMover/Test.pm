@@ -173,14 +173,17 @@ sub start_call
 	$connstr .= " user=$options{user}" if $options{user};
 	$connstr .= " application_name=$name";
 	$connstr .= " $options{connstr}" if $options{connstr};
-	my $call = { name => $name, node => $node, in => "$sql;\n", out => '', err => '' };
+	my $call = { name => $name, node => $node, out => '', err => '' };
+	# A file, because IPC::Run writes to a process only when it is pumped.
+	$call->{file} = PostgreSQL::Test::Utils::tempdir() . "/$name.sql";
+	open(my $fh, '>', $call->{file}) or die "$call->{file}: $!";
+	print $fh "$sql\n";
+	close $fh;
 	$call->{harness} = IPC::Run::start(
 		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose',
-			'-d', $connstr ],
-		'<', \$call->{in}, '>', \$call->{out}, '2>', \$call->{err},
+			'-d', $connstr, '-f', $call->{file} ],
+		'<', \'', '>', \$call->{out}, '2>', \$call->{err},
 		$call->{timer} = IPC::Run::timer($TIMEOUT));
-	# the input isn't sent before somebody asks for it
-	$call->{harness}->pump_nb, usleep(1000) while length $call->{in};
 	return $call;
 }
 
@@ -242,7 +245,7 @@ sub poll_until
 		$node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err);
 		return time - $start if defined $out && $out eq $expected;
 		last if time - $start > $limit;
-		usleep(20_000);
+		usleep(40_000);
 	}
 	my $state = $node->safe_psql('postgres',
 		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
