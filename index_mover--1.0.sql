@@ -503,12 +503,11 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], b
 CREATE TABLE @extschema@.index_mover_sample (
 	taken_at timestamptz NOT NULL,
 	relation oid NOT NULL,
-	index_name name,					-- NULL: the table's own blocks
+	index_name name,					-- a rebuilt index has another OID, but the
+										-- name stays; NULL: the table's own blocks
 	blks_read bigint NOT NULL
 );
 COMMENT ON TABLE @extschema@.index_mover_sample IS 'blocks read of every index and table at times, taken by take_index_sample';
--- a rebuilt index has another OID, but the name stays
-CREATE INDEX index_mover_sample_taken_at ON @extschema@.index_mover_sample (taken_at);
 REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
 
@@ -631,6 +630,12 @@ BEGIN ATOMIC
 		  FROM @extschema@.index_mover_tablespace_facts($1) f
 	), places AS MATERIALIZED (
 		SELECT p.* FROM @extschema@.index_mover_places($1) p
+	), own AS MATERIALIZED (
+		-- the extension's tables are not for moving
+		SELECT m.objid AS relid
+		  FROM pg_depend m
+		  JOIN pg_extension e ON e.oid = m.refobjid AND e.extname = 'index_mover'
+		 WHERE m.classid = 'pg_class'::regclass AND m.refclassid = 'pg_extension'::regclass AND m.deptype = 'e'
 	), rates AS MATERIALIZED (
 		SELECT r.* FROM @extschema@.index_mover_read_rates() r
 	), found AS MATERIALIZED (
@@ -654,11 +659,7 @@ BEGIN ATOMIC
 		 WHERE cardinality(r.movable) > 0 AND r.size > 0
 		   AND c.relpersistence IN ('p', 'u')
 		   AND EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = r.index AND i.indisvalid)
-		   -- our own tables are nobody's business
-		   AND NOT EXISTS (SELECT FROM pg_depend m
-							 JOIN pg_extension e ON e.oid = m.refobjid AND e.extname = 'index_mover'
-							WHERE m.classid = 'pg_class'::regclass AND m.objid = r.relation
-							  AND m.refclassid = 'pg_extension'::regclass AND m.deptype = 'e')
+		   AND r.relation NOT IN (SELECT u.relid FROM own u)
 	), read AS MATERIALIZED (
 		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
 			   coalesce(hq.reads_per_second, 0) AS table_rate,
@@ -722,7 +723,8 @@ BEGIN ATOMIC
 				 CROSS JOIN target t
 				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
 				   AND h.relkind IN ('r', 'm') AND h.relpersistence IN ('p', 'u')
-				   AND h.oid >= 16384 AND hp.place <> t.oid) x
+				   AND h.oid >= 16384 AND hp.place <> t.oid
+				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
 		 WHERE x.gain > x.index_gain AND x.gain > 0
 	), rows_out AS (
 		SELECT 0 AS class, -coalesce(j.gain, 0) / j.size AS density, j.index, j.relation, 'copy' AS method,
