@@ -78,7 +78,7 @@ DELETE FROM index_mover_probe;
 -- the table's own reads outweigh those of its indexes: move the table
 DELETE FROM index_mover_sample;
 SELECT rec_rate('rec_table', NULL, 50), rec_rate('rec_table', 'rec_table_id', 5);
-SELECT rank, index, relation, method, round(reads_per_second) AS reads,
+SELECT index, relation, method, round(reads_per_second) AS reads,
 	   reason ~ 'move the table instead' AS move_the_table, reason ~ 'warning: the table itself is read more' AS warned, command
   FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
 
