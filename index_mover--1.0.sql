@@ -329,6 +329,15 @@ COMMENT ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boole
 REVOKE ALL ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
+CREATE FUNCTION @extschema@.index_mover_try_size(index regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_try_size'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.index_mover_try_size(regclass)
+	IS 'pg_relation_size for reports: NULL where it would have to wait for a lock';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_try_size(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_size(regclass) TO pg_monitor;
+
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
 	OUT access_method name, OUT tablespace name, OUT size bigint,
@@ -351,8 +360,9 @@ BEGIN ATOMIC
 			   i.indisvalid, i.indisunique, i.indisprimary, i.indisexclusion, i.indisreplident,
 			   i.indkey::text AS keys, i.indclass::text AS classes,
 			   i.indcollation::text AS collations, i.indoption::text AS options,
-			   CASE WHEN i.indexprs IS NOT NULL THEN pg_get_expr(i.indexprs, i.indrelid) END AS expressions,
-			   CASE WHEN i.indpred IS NOT NULL THEN pg_get_expr(i.indpred, i.indrelid) END AS predicate,
+			   -- pg_get_expr() would wait for a lock on the table
+			   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g') AS expressions,
+			   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g') AS predicate,
 			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid,
 			   t.relnamespace = 99::oid AS is_toast,
 			   c.relnamespace = 11::oid OR c.oid < 16384::oid AS is_catalog
@@ -389,7 +399,7 @@ BEGIN ATOMIC
 		   g.indrelid::regclass,
 		   am.amname,
 		   ts.spcname,
-		   pg_relation_size(g.oid::regclass),
+		   @extschema@.index_mover_try_size(g.oid::regclass),
 		   pg_stat_get_numscans(g.oid),
 		   s.fetched - s.hit,
 		   s.hit,
@@ -710,7 +720,7 @@ BEGIN ATOMIC
 		SELECT x.*
 		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
 					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
-					   pg_relation_size(h.oid::regclass) AS size,
+					   @extschema@.index_mover_try_size(h.oid::regclass) AS size,
 					   q.reads_per_second AS rate, q.seconds, q.samples,
 					   q.reads_per_second * hp.read_ms_more AS gain,
 					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM judged j

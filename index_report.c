@@ -43,6 +43,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
+PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 PG_FUNCTION_INFO_V1(index_mover_knapsack);
@@ -249,6 +250,23 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 		values[5] = Int64GetDatum(arg.pending.pages);
 	}
 	return result_row(fcinfo, values, nulls);
+}
+
+/*
+ * index_mover_try_size(index regclass) returns bigint: bytes of the main fork
+ *
+ * For reports over many relations: NULL where the relation is gone, has no
+ * storage, or is locked by somebody.  Locks: AccessShareLock until the end of
+ * the call, never waited for.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_try_size(PG_FUNCTION_ARGS)
+{
+	int64		size;
+
+	if (!report_try_size(PG_GETARG_OID(0), &size))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(size);
 }
 
 /*
