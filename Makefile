@@ -110,13 +110,11 @@ DATA = index_mover--1.0.sql
 
 # The first eight share their objects; teardown drops them.
 REGRESS = basic special partitioned names privileges bad_input jobs teardown \
-	plan plan_recheck report_bloat report_pending report_index
+	plan plan_recheck report_bloat report_pending report_index \
+	report_recommend report_probe
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
 	move_index_vs_seq move_vs_prepared iso_teardown
-	plan plan_recheck report_bloat report_pending report_index \
-	report_recommend report_probe
-ISOLATION =
 TAP_TESTS = 1
 
 PG_CONFIG ?= pg_config
