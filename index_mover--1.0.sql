@@ -876,7 +876,10 @@ BEGIN ATOMIC
 				   'vacuum of what it changed, and every rebuild of a table it has locked'),
 			   format('COMMIT PREPARED %L; or ROLLBACK PREPARED %L;', x.gid, x.gid)
 		  FROM pg_prepared_xacts x
-		  LEFT JOIN locks l ON l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text
+		  -- its locks carry its virtual transaction, and one of them its number
+		  LEFT JOIN pg_locks t ON t.locktype = 'transactionid' AND t.granted AND t.pid IS NULL
+							  AND t.transactionid = x.transaction
+		  LEFT JOIN locks l ON l.pid IS NULL AND l.virtualtransaction = t.virtualtransaction
 		 WHERE x.database = current_database()
 		UNION ALL
 		SELECT 'slot', s.active_pid, s.slot_name, NULL,

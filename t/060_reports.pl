@@ -64,7 +64,7 @@ like($err, qr/25006/, 'samples are taken on the primary');
 # ---------------------------------------------------------------------------
 
 my $locker = IndexMover::Session->new($node);
-$locker->run('BEGIN; ALTER INDEX zoo_txt SET (fillfactor = 80); LOCK TABLE unlogged');
+$locker->run('BEGIN; REINDEX INDEX zoo_txt');
 is($node->safe_psql('postgres', q(SET lock_timeout = 100;
 	SELECT size IS NULL, bloat_ratio IS NULL, bloat_source FROM index_report('zoo') WHERE index = 'zoo_txt'::regclass)),
 	't|t|not measured', 'a locked index is a row with NULLs');
@@ -95,7 +95,7 @@ is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zo
 $node->safe_psql('postgres', q(ROLLBACK PREPARED 'it''s mine'));
 
 $node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('forgotten', true)));
-is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM move_blockers() WHERE kind = 'slot')),
+is($node->safe_psql('postgres', q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM move_blockers() WHERE kind = 'slot'}),
 	'slot|forgotten|t|t', 'a slot that nobody reads');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
 
