@@ -8,12 +8,15 @@ PGFILEDESC = "index_mover - moves indexes to another tablespace while they are i
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
+	index_report.o \
 	src/again.o \
 	src/carry_out.o \
 	src/catalog.o \
 	src/cleanup.o \
 	src/copy_methods.o \
+	src/gin_pending.o \
 	src/history.o \
+	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
 	src/ledger.o \
@@ -22,9 +25,13 @@ OBJS = \
 	src/move.o \
 	src/move_rebuild.o \
 	src/other_databases.o \
+	src/page_measure.o \
 	src/plan.o \
 	src/plan_checks.o \
 	src/plan_estimate.o \
+	src/rebuilt_size.o \
+	src/report_relation.o \
+	src/runner.o \
 	src/settings.o \
 	src/space.o \
 	src/steer.o \
@@ -41,19 +48,25 @@ OUR_HEADERS = \
 	src/cleanup.h \
 	src/compat.h \
 	src/copy_methods.h \
+	src/gin_pending.h \
 	src/history.h \
+	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \
 	src/job.h \
+	src/job_area.h \
 	src/ledger.h \
 	src/leftover_index.h \
 	src/lock_poll.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
+	src/page_measure.h \
 	src/plan.h \
 	src/plan_checks.h \
 	src/plan_estimate.h \
+	src/rebuilt_size.h \
+	src/report_relation.h \
 	src/settings.h \
 	src/snapshot_guard.h \
 	src/space.h \
@@ -66,8 +79,10 @@ DATA = index_mover--1.0.sql
 
 # The first eight share their objects; teardown drops them.
 REGRESS = basic special partitioned names privileges bad_input jobs teardown \
-	plan plan_recheck
-ISOLATION =
+	plan plan_recheck report_bloat report_pending report_index
+# The first makes what the others need, the last drops it.
+ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
+	move_index_vs_seq move_vs_prepared iso_teardown
 TAP_TESTS = 1
 
 PG_CONFIG ?= pg_config

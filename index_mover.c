@@ -40,6 +40,7 @@
 #include "carry_out.h"
 #include "compat.h"
 #include "history.h"
+#include "index_bloat.h"
 #include "janitor.h"
 #include "move_rebuild.h"
 #include "plan.h"
@@ -85,6 +86,7 @@ _PG_init(void)
 	submit_init();
 	snapshot_guard_init();
 	move_rebuild_init();
+	plan_estimate_bloat_hook = estimate_bloat;
 
 	/* without preloading, the slack of the main segment serves */
 	if (process_shared_preload_libraries_in_progress)

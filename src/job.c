@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job.c
- *	  Jobs and runners in shared memory: slots, steering flags, progress.
+ *	  Jobs in shared memory: their slots, their segments, their flags.
  *
  * Assumption: the area is small enough (20 kB) for the slack that the main
  * shared memory of 15 and 16 has, so that nothing must be preloaded; from 17 on
@@ -13,7 +13,7 @@
  * other jobs, which needs their segments mapped; only submitters take it, and
  * always before the first.
  *
- * Tricky: a slot is freed by its runner, also when that exits with FATAL.  A
+ * Tricky: a slot is freed by its last runner, also when that exits with FATAL.  A
  * worker that the postmaster never managed to start can't, so a slot that has
  * been JOB_STARTING for minutes is given away; the worker, should it come
  * after all, sees another job's number there and exits.
@@ -31,25 +31,13 @@
 
 #include "compat.h"
 #include "job.h"
+#include "job_area.h"
 
 #define AREA_NAME			"index_mover"
 #define START_TIMEOUT_MS	(5 * 60 * 1000)
 #define MESSAGE_QUEUE_SIZE	((Size) 16384)
 
-typedef struct JobArea
-{
-	int			tranche;		/* before 17: allocated once per cluster start */
-	LWLock		lock;
-	LWLock		submit_lock;
-	JobSlot		jobs[IM_MAX_JOBS];
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-} JobArea;
-
 static JobArea *area = NULL;
-
-/* in a runner */
-static RunnerSlot *my_runner = NULL;
-static JobSlot *my_job = NULL;
 
 static const char *const phase_names[] = {
 	[PHASE_INITIALIZING] = "initializing",
@@ -134,13 +122,16 @@ job_request_shmem(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)));
 }
 
-static void
-attach_area(void)
+/* The area, attached at the first use. */
+JobArea *
+job_area(void)
 {
-	if (area != NULL)
-		return;
-	area = im_shared_area(AREA_NAME, sizeof(JobArea), init_area);
-	im_register_tranche(area->tranche, AREA_NAME);
+	if (area == NULL)
+	{
+		area = im_shared_area(AREA_NAME, sizeof(JobArea), init_area);
+		im_register_tranche(area->tranche, AREA_NAME);
+	}
+	return area;
 }
 
 JobShared *
@@ -150,15 +141,24 @@ job_shared(dsm_segment *segment)
 }
 
 Size
-job_shared_size(int nitems)
+job_shared_size(int nitems, int nrunners)
 {
 	return MAXALIGN(offsetof(JobShared, items) + nitems * sizeof(MoveItem)) +
-		MESSAGE_QUEUE_SIZE;
+		nrunners * MESSAGE_QUEUE_SIZE;
+}
+
+/* Where a runner's queue for messages is. */
+shm_mq *
+job_queue(JobShared *shared, int runner, Size *size)
+{
+	*size = MESSAGE_QUEUE_SIZE;
+	return (shm_mq *) ((char *) shared + shared->mq_offset +
+					   runner * MESSAGE_QUEUE_SIZE);
 }
 
 /* Free a slot.  The caller holds the lock exclusively. */
-static void
-free_slot_locked(JobSlot *slot)
+void
+job_free_slot_locked(JobSlot *slot)
 {
 	if (slot->segment != DSM_HANDLE_INVALID)
 		dsm_unpin_segment(slot->segment);
@@ -262,7 +262,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	JobSlot    *slot = NULL;
 	int			i;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
 	if (purpose == JOB_MOVE)
 		check_tables_are_free(shared);
@@ -274,7 +274,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 
 		if (candidate->state == JOB_STARTING &&
 			TimestampDifferenceExceeds(candidate->submitted_at, now, START_TIMEOUT_MS))
-			free_slot_locked(candidate);
+			job_free_slot_locked(candidate);
 		if (candidate->state == JOB_FREE && slot == NULL)
 		{
 			slot = candidate;
@@ -309,8 +309,8 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 }
 
 /* The slot if it still is this job's, else NULL.  The caller holds the lock. */
-static JobSlot *
-slot_of_job(int slot, int64 job)
+JobSlot *
+job_slot_locked(int slot, int64 job)
 {
 	JobSlot    *result = &area->jobs[slot];
 
@@ -325,11 +325,11 @@ job_free_slot(int slot, int64 job)
 {
 	JobSlot    *mine;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	mine = slot_of_job(slot, job);
+	mine = job_slot_locked(slot, job);
 	if (mine != NULL)
-		free_slot_locked(mine);
+		job_free_slot_locked(mine);
 	LWLockRelease(&area->lock);
 }
 
@@ -339,9 +339,9 @@ job_set_state(int slot, int64 job, JobState state)
 {
 	JobSlot    *mine;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	mine = slot_of_job(slot, job);
+	mine = job_slot_locked(slot, job);
 	if (mine != NULL)
 		mine->state = state;
 	LWLockRelease(&area->lock);
@@ -354,9 +354,9 @@ job_get_slot(int slot, int64 job, JobSlot *copy)
 {
 	JobSlot    *mine;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
-	mine = slot_of_job(slot, job);
+	mine = job_slot_locked(slot, job);
 	if (mine != NULL)
 		*copy = *mine;
 	LWLockRelease(&area->lock);
@@ -381,7 +381,7 @@ job_find(int64 job, JobSlot *copy)
 {
 	JobSlot    *slot;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
 	slot = find_locked(job);
 	if (slot != NULL)
@@ -390,16 +390,20 @@ job_find(int64 job, JobSlot *copy)
 	return slot != NULL;
 }
 
-/*
- * Is the job queued or has it a live runner?  Asked in that runner itself,
- * the answer is no: what its own job has left behind, it may clean up.
- */
 bool
-job_is_alive(int64 job)
+runner_is_alive(int64 job, int pid)
 {
-	JobSlot		slot;
+	bool		result = false;
+	int			i;
 
-	return job_find(job, &slot) && slot.runner_pid != MyProcPid;
+	(void) job_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use && area->runners[i].job == job &&
+			area->runners[i].pid == pid && pid != MyProcPid)
+			result = true;
+	LWLockRelease(&area->lock);
+	return result;
 }
 
 /*
@@ -412,16 +416,21 @@ job_request_cancel(int64 job)
 	JobSlot    *slot;
 	bool		found;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found)
 	{
+		int			i;
+
 		slot->cancel = true;
-		/* under the lock, so that the pid can't be somebody else's by now */
-		if (slot->runner_pid != 0)
-			kill(slot->runner_pid, SIGINT);
+		/* under the lock, so that a pid can't be somebody else's by now */
+		for (i = 0; i < IM_MAX_RUNNERS; i++)
+			if (area->runners[i].in_use && area->runners[i].job == job &&
+				area->runners[i].database == MyDatabaseId &&
+				area->runners[i].pid != MyProcPid)
+				kill(area->runners[i].pid, SIGINT);
 	}
 	LWLockRelease(&area->lock);
 	return found;
@@ -433,7 +442,7 @@ job_request_pause(int64 job, bool pause)
 	JobSlot    *slot;
 	bool		found;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
@@ -454,212 +463,11 @@ job_read_runners(RunnerSlot *copies)
 	int			n = 0;
 	int			i;
 
-	attach_area();
+	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
 	for (i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
 	LWLockRelease(&area->lock);
 	return n;
-}
-
-/* ---------------------------------------------------------------------
- * In a runner
- * ---------------------------------------------------------------------
- */
-
-/*
- * Become the runner of this job.  ERROR 53000 if there is no runner slot.
- */
-void
-runner_attach(JobShared *shared)
-{
-	int			i;
-
-	attach_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job = slot_of_job(shared->slot, shared->job);
-	for (i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
-		if (!area->runners[i].in_use)
-			my_runner = &area->runners[i];
-	if (my_runner != NULL)
-	{
-		memset(my_runner, 0, sizeof(RunnerSlot));
-		my_runner->in_use = true;
-		my_runner->slot = shared->slot;
-		my_runner->pid = MyProcPid;
-		my_runner->caller_pid = shared->caller_pid;
-		my_runner->job = shared->job;
-		my_runner->database = shared->database;
-		my_runner->role = shared->role;
-		my_runner->wal_lag = -1;
-		my_runner->started_at = GetCurrentTimestamp();
-		my_job->runner_pid = MyProcPid;
-		my_job->state = JOB_RUNNING;
-	}
-	LWLockRelease(&area->lock);
-
-	if (my_runner == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many workers of index_mover")));
-}
-
-/* Give the slots back.  Safe to call at any time during exit. */
-void
-runner_detach(void)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	memset(my_runner, 0, sizeof(RunnerSlot));
-	free_slot_locked(my_job);
-	LWLockRelease(&area->lock);
-	my_runner = NULL;
-	my_job = NULL;
-}
-
-/* The rows are final; what is left to do is nobody's wait any more. */
-void
-runner_set_cleaning_up(void)
-{
-	if (my_job == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job->state = JOB_CLEANING_UP;
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_begin(const MoveItem *item)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->heap_oid = item->heap_oid;
-	my_runner->index_oid = item->index_oid;
-	my_runner->index_name = item->index_name;
-	my_runner->schema_name = item->schema_name;
-	my_runner->heap_name = item->heap_name;
-	my_runner->method = item->method;
-	my_runner->phase = PHASE_INITIALIZING;
-	my_runner->blocks_total = 0;
-	my_runner->blocks_done = 0;
-	my_runner->blocks_changed = 0;
-	my_runner->bytes_per_second = 0;
-	my_runner->lock_attempts = 0;
-	my_runner->wal_lag = -1;
-	my_runner->nblockers = 0;
-	my_runner->started_at = GetCurrentTimestamp();
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_end(void)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->heap_oid = InvalidOid;
-	my_runner->index_oid = InvalidOid;
-	my_runner->nblockers = 0;
-	LWLockRelease(&area->lock);
-}
-
-MovePhase
-progress_phase(MovePhase phase)
-{
-	MovePhase	before = PHASE_INITIALIZING;
-
-	if (my_runner == NULL)
-		return before;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	before = my_runner->phase;
-	my_runner->phase = phase;
-	LWLockRelease(&area->lock);
-	return before;
-}
-
-/* Set one number of the runner's slot. */
-#define PROGRESS_SET(field, value) \
-	do { \
-		if (my_runner != NULL) \
-		{ \
-			LWLockAcquire(&area->lock, LW_EXCLUSIVE); \
-			my_runner->field = (value); \
-			LWLockRelease(&area->lock); \
-		} \
-	} while (0)
-
-void
-progress_blocks(int64 total, int64 done)
-{
-	PROGRESS_SET(blocks_total, total);
-	PROGRESS_SET(blocks_done, done);
-}
-
-void
-progress_changed(int64 blocks_changed)
-{
-	PROGRESS_SET(blocks_changed, blocks_changed);
-}
-
-void
-progress_rate(int64 bytes_per_second)
-{
-	PROGRESS_SET(bytes_per_second, bytes_per_second);
-}
-
-void
-progress_wal_lag(int64 bytes)
-{
-	PROGRESS_SET(wal_lag, bytes);
-}
-
-void
-progress_lock_attempt(void)
-{
-	PROGRESS_SET(lock_attempts, my_runner->lock_attempts + 1);
-}
-
-void
-progress_blockers(const int *pids, int npids)
-{
-	if (my_runner == NULL)
-		return;
-	npids = Min(npids, IM_MAX_BLOCKERS);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (npids > 0)
-		memcpy(my_runner->blockers, pids, npids * sizeof(int));
-	my_runner->nblockers = npids;
-	LWLockRelease(&area->lock);
-}
-
-bool
-job_cancel_requested(void)
-{
-	/* a bool that only ever turns true needs no lock to be read */
-	return my_job != NULL && my_job->cancel;
-}
-
-bool
-job_pause_requested(void)
-{
-	return my_job != NULL && my_job->pause;
-}
-
-bool
-job_swap_now_requested(void)
-{
-	return my_job != NULL && my_job->swap_now;
-}
-
-void
-job_check_cancel(void)
-{
-	CHECK_FOR_INTERRUPTS();
-	if (job_cancel_requested())
-		ereport(ERROR,
-				(errcode(ERRCODE_QUERY_CANCELED),
-				 errmsg("canceling move due to user request")));
 }

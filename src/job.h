@@ -125,7 +125,9 @@ typedef struct JobShared
 								 * whole failed, "" = it didn't */
 	char		message[IM_DETAIL_LEN];
 
-	Size		mq_offset;		/* shm_mq for messages, from segment start */
+	int			max_runners;	/* constant: so many at the same time */
+	Size		mq_offset;		/* a queue for messages per runner, from segment
+								 * start; in use if caller_waits */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
 } JobShared;
 
@@ -152,8 +154,8 @@ typedef enum JobState
 
 /*
  * A job in the main shared memory.  All fields are guarded by the area's lock;
- * the submitter fills them, the runner changes state and runner_pid, anybody
- * who may steer the job sets cancel and pause.
+ * the submitter fills them, its runners change state and runner_pid, anybody
+ * who may steer the job sets cancel, pause and swap_now.
  */
 typedef struct JobSlot
 {
@@ -164,7 +166,7 @@ typedef struct JobSlot
 	Oid			role;
 	dsm_handle	segment;		/* pinned until the slot is freed */
 	int			submitter_pid;
-	int			runner_pid;		/* 0 = not started yet */
+	int			runner_pid;		/* the first one's; 0 = not started yet */
 	bool		cancel;
 	bool		pause;
 	bool		swap_now;		/* don't wait for swap_after any more */
@@ -217,18 +219,49 @@ extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy); /* in this database */
-extern bool job_is_alive(int64 job);	/* in this database; not the own one */
 extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
 extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
 extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
 extern JobShared *job_shared(dsm_segment *segment);
-extern Size job_shared_size(int nitems);
+extern Size job_shared_size(int nitems, int nrunners);
+extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
+
+/*
+ * Is this process a runner of that job, and not ourselves?  What such a one
+ * has put into the ledger is its own affair.
+ */
+extern bool runner_is_alive(int64 job, int pid);
 
 /* ---- in a runner ---- */
 
-extern void runner_attach(JobShared *shared);	/* takes slots, sets state */
-extern void runner_detach(void);	/* frees them; no-op when not attached */
+/*
+ * Become a runner of this job.  ERROR 53000 if there is no slot.  Returns false
+ * if the job has ended meanwhile.
+ */
+extern bool runner_attach(JobShared *shared);
+
+/*
+ * Stop being a runner.  Returns true for the last one, whose duty it is to
+ * publish the rows; then the job's slot is free, too.  No-op, and false, if
+ * not attached.
+ */
+extern bool runner_detach(void);
+
+/* Is there no other runner of this job (any more)? */
+extern bool runner_is_alone(void);
+
+/* The rows are final; what is left to do is nobody's wait any more. */
 extern void runner_set_cleaning_up(void);
+
+/*
+ * Take the next item of the job to work on: its status becomes "running".
+ * CLAIM_NONE if there is none; CLAIM_LATER if the next one has to wait for
+ * another runner.  With anything_left = true any item that nobody has taken,
+ * for somebody who is going to give it up.
+ */
+#define CLAIM_NONE	(-1)
+#define CLAIM_LATER	(-2)
+extern int	runner_claim(JobShared *shared, bool anything_left);
 
 /* ---- progress (in a runner; all are no-ops elsewhere) ---- */
 

@@ -136,10 +136,6 @@ lock_now(Oid heap_oid, Oid index_oid)
 		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
 }
 
-/*
- * Go one step for one ledger row, in a transaction of its own.  Returns true
- * when the row is done with; else *wait tells what has to be waited for first.
- */
 typedef enum Step
 {
 	STEP_DONE,					/* the row is gone */
@@ -148,8 +144,15 @@ typedef enum Step
 	STEP_WAIT_LOCK,				/* somebody has the lock just now */
 } Step;
 
+/*
+ * Go one step for one ledger row, in a transaction of its own, and tell what
+ * has to be waited for before the next.  unused: the caller has waited for all
+ * who used the table, after the last step.  *victim: the index to remove.
+ * *marked: the index that this process knows to have been dead before the last
+ * wait; the caller keeps it.
+ */
 static Step
-one_step(const LedgerEntry *entry, bool unused, Oid *marked)
+one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 {
 	Step		result = STEP_DONE;
 	Oid			victim;
@@ -188,8 +191,6 @@ one_step(const LedgerEntry *entry, bool unused, Oid *marked)
 				*marked = victim;
 				result = STEP_WAIT_UNUSED;
 			}
-			else if (dead && !unused)
-				result = STEP_WAIT_UNUSED;
 			else if (!lock_now(entry->heap_oid, victim))
 				result = STEP_WAIT_LOCK;
 			else
@@ -224,6 +225,7 @@ one_step(const LedgerEntry *entry, bool unused, Oid *marked)
 			break;
 	}
 
+	*victim_out = victim;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return result;
@@ -237,6 +239,7 @@ static bool
 remove_one(const LedgerEntry *entry, int max_wait_ms)
 {
 	WaitLimits	limits;
+	Oid			victim;
 	Oid			marked = InvalidOid;
 	bool		unused = false;
 
@@ -247,7 +250,7 @@ remove_one(const LedgerEntry *entry, int max_wait_ms)
 
 	for (;;)
 	{
-		switch (one_step(entry, unused, &marked))
+		switch (one_step(entry, unused, &victim, &marked))
 		{
 			case STEP_REMOVED:
 				return true;
@@ -263,8 +266,8 @@ remove_one(const LedgerEntry *entry, int max_wait_ms)
 				 * Only look at the locks, and take them again in the step:
 				 * these are for the session, and those for the transaction.
 				 */
-				lock_table_and_index(entry->heap_oid, entry->new_index_oid, &limits);
-				unlock_table_and_index(entry->heap_oid, entry->new_index_oid);
+				lock_table_and_index(entry->heap_oid, victim, &limits);
+				unlock_table_and_index(entry->heap_oid, victim);
 				break;
 		}
 	}
@@ -284,7 +287,8 @@ read_entries(Oid only_heap, int64 job)
 
 		if (entry->kind != LEDGER_INDEX ||
 			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
-			(job != 0 ? entry->job != job : job_is_alive(entry->job)))
+			(job != 0 && entry->job != job) ||
+			runner_is_alive(entry->job, entry->pid))
 			continue;
 		result = lappend(result, entry);
 	}

@@ -360,8 +360,16 @@ run_reindex(MoveContext *mc)
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
 
-	/* the old index is gone, so the new one is no leftover any more */
-	ledger_delete(rebuild.ledger_id);
+	/*
+	 * The old index is gone, so the new one is no leftover any more.  If the
+	 * hook wasn't called, then because another extension's doesn't call those
+	 * before it.
+	 */
+	if (OidIsValid(rebuild.new_index))
+		ledger_delete(rebuild.ledger_id);
+	else
+		rebuild.new_index = get_relname_relid(NameStr(mc->item->index_name),
+											  get_rel_namespace(rebuild.heap_oid));
 	CommitTransactionCommand();
 
 	PortalContext = NULL;
@@ -463,7 +471,7 @@ wait_and_lock(WaitLimits *limits)
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
-		wait_for_snapshots(InvalidTransactionId, limits);
+		wait_for_snapshots(ReadNextTransactionId(), limits);
 
 		limits->phase = PHASE_WAIT_START;
 		if (!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||

@@ -62,8 +62,8 @@ static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 typedef struct JobWait
 {
 	JobShared  *shared;
-	BackgroundWorkerHandle *worker;
-	shm_mq_handle *messages;
+	BackgroundWorkerHandle *worker; /* the first one */
+	shm_mq_handle **messages;	/* of each runner */
 	char	   *worker_error;	/* the last ERROR or FATAL it has sent */
 } JobWait;
 
@@ -81,8 +81,9 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
+	int			max_runners = Max(1, Min(list_length(items), settings->max_workers));
 
-	*segment = dsm_create(job_shared_size(list_length(items)),
+	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (*segment == NULL)
 		ereport(ERROR,
@@ -98,6 +99,7 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->submitted_at = GetCurrentTimestamp();
 	shared->settings = *settings;
 	shared->nitems = list_length(items);
+	shared->max_runners = max_runners;
 	shared->caller_waits = waits;
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = im_my_procno();
@@ -115,7 +117,7 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 static BackgroundWorkerHandle *
 register_worker(int slot, int64 job)
 {
-	BackgroundWorkerHandle *handle = worker_register(slot, job, MyProcPid);
+	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
 
 	if (handle == NULL)
 		ereport(ERROR,
@@ -130,9 +132,9 @@ register_worker(int slot, int64 job)
  * ---------------------------------------------------------------------
  */
 
-/* Pass on what the worker had to say. */
+/* Pass on what one runner had to say. */
 static void
-relay_messages(JobWait *wait)
+relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 {
 	for (;;)
 	{
@@ -141,7 +143,7 @@ relay_messages(JobWait *wait)
 		StringInfoData msg;
 		char		msgtype;
 
-		if (shm_mq_receive(wait->messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
+		if (shm_mq_receive(messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
 			return;
 
 		initStringInfo(&msg);
@@ -160,6 +162,33 @@ relay_messages(JobWait *wait)
 				wait->worker_error = edata.message;
 		}
 		pfree(msg.data);
+	}
+}
+
+static void
+relay_messages(JobWait *wait)
+{
+	int			i;
+
+	for (i = 0; i < wait->shared->max_runners; i++)
+		relay_messages_of(wait, wait->messages[i]);
+}
+
+/* Make ourselves the receiver of what all runners will say. */
+static void
+attach_queues(JobWait *wait, dsm_segment *segment)
+{
+	int			i;
+
+	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
+	for (i = 0; i < wait->shared->max_runners; i++)
+	{
+		Size		size;
+		shm_mq	   *mq = job_queue(wait->shared, i, &size);
+
+		mq = shm_mq_create(mq, size);
+		shm_mq_set_receiver(mq, MyProc);
+		wait->messages[i] = shm_mq_attach(mq, segment, NULL);
 	}
 }
 
@@ -288,6 +317,15 @@ notice_progress(const JobShared *shared)
 			watch_notice(&runners[i]);
 }
 
+/* Has the first worker ended, or never begun? */
+static bool
+worker_has_stopped(const JobWait *wait)
+{
+	pid_t		pid;
+
+	return GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED;
+}
+
 /* Cancel the job when the wait ends by ERROR or FATAL. */
 static void
 abandon_job(int code, Datum arg)
@@ -308,21 +346,13 @@ abandon_job(int code, Datum arg)
 		   job_get_slot(shared->slot, shared->job, &slot) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
 	{
-		pid_t		pid;
-
-		if (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED)
-			break;
+		/* a worker that never was will not free the slot */
+		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
+			job_free_slot(shared->slot, shared->job);
 		/* a worker that starts just now missed the signal, not the flag */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 10, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
 		ResetLatch(MyLatch);
-	}
-	if (!proc_exit_inprogress)
-	{
-		pid_t		pid;
-
-		if (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED)
-			job_free_slot(shared->slot, shared->job);
 	}
 }
 
@@ -337,14 +367,20 @@ wait_for_rows(JobWait *wait)
 	for (;;)
 	{
 		TimestampTz now;
-		pid_t		pid;
+		JobSlot		slot;
 		bool		stopped;
 
 		CHECK_FOR_INTERRUPTS();
 		snapshot_guard_answer();
 
-		/* in this order: a worker that has stopped has said all it will say */
-		stopped = (GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED);
+		/*
+		 * In this order: who has stopped has said all that he will say.  The
+		 * first worker may end before the others do, but never in the state
+		 * "starting".
+		 */
+		stopped = worker_has_stopped(wait) &&
+			(!job_get_slot(shared->slot, shared->job, &slot) ||
+			 slot.state == JOB_STARTING);
 		relay_messages(wait);
 		if (pg_atomic_read_u32(&shared->rows_final) != 0)
 			break;
@@ -384,7 +420,6 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 {
 	JobWait		wait = {0};
 	dsm_segment *segment;
-	shm_mq	   *mq;
 	MoveItem   *result;
 	Size		size;
 	char		sqlstate[6];
@@ -395,10 +430,7 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 							 true, &segment);
 	*job = wait.shared->job;
 
-	mq = shm_mq_create((char *) wait.shared + wait.shared->mq_offset,
-					   dsm_segment_map_length(segment) - wait.shared->mq_offset);
-	shm_mq_set_receiver(mq, MyProc);
-	wait.messages = shm_mq_attach(mq, segment, NULL);
+	attach_queues(&wait, segment);
 
 	/* before the job can start: see snapshot_guard_hide_callers() */
 	snapshot_guard_begin();
@@ -413,8 +445,6 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	shm_mq_set_handle(wait.messages, wait.worker);
-
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
 		wait_for_rows(&wait);
@@ -471,7 +501,7 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
 	slot = shared->slot;
 	dsm_detach(segment);
 
-	worker = worker_register(slot, CLEANUP_JOB, notify_pid);
+	worker = worker_register(slot, CLEANUP_JOB, 0, notify_pid);
 	if (worker == NULL)
 		job_free_slot(slot, CLEANUP_JOB);
 	return worker;

@@ -5,7 +5,8 @@
  *
  * It connects to the job's database as the job's role, with settings of its
  * own whatever ALTER ROLE or ALTER DATABASE say, and works through the items
- * one after the other; one that fails does not stop the others.  What became
+ * one after the other, together with other workers if index_mover.max_workers
+ * allows; one that fails does not stop the others.  What became
  * of each is in shared memory for the waiting caller, and in the history for
  * everybody else.
  *
@@ -59,21 +60,26 @@
 typedef struct WorkerExtra
 {
 	int64		job;
+	int			runner;			/* 0 = the first one */
 } WorkerExtra;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
 static JobShared *my_shared = NULL;
+static int	current_item = -1;	/* the one that is running */
+static bool is_first = false;	/* the first runner of its job */
+static bool is_attached = false;
+static bool is_done = false;	/* nothing is left to say at exit */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
 
 BackgroundWorkerHandle *
-worker_register(int slot, int64 job, int notify_pid)
+worker_register(int slot, int64 job, int runner, int notify_pid)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	WorkerExtra extra;
+	WorkerExtra extra = {0};
 
 	if (job == CLEANUP_JOB)
 		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
@@ -88,6 +94,7 @@ worker_register(int slot, int64 job, int notify_pid)
 	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	extra.job = job;
+	extra.runner = runner;
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = notify_pid;
 
@@ -206,24 +213,36 @@ publish_rows(JobShared *shared)
 		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
 }
 
-/* Say of all items that have not been started that they won't be. */
+/* Say of all items that nobody has taken that they won't be moved. */
 static void
 give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 			 const char *detail)
 {
-	int			i;
+	int			n;
 
-	for (i = 0; i < shared->nitems; i++)
+	while ((n = runner_claim(shared, true)) >= 0)
 	{
-		MoveItem   *item = &shared->items[i];
+		MoveItem   *item = &shared->items[n];
 
-		if (item->status != STATUS_QUEUED && item->status != STATUS_PLANNED)
-			continue;
 		item->status = status;
 		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
 		strlcpy(item->detail, detail, sizeof(item->detail));
-		record_item(shared, i);
+		record_item(shared, n);
 	}
+}
+
+/* Say of an item that the process which had taken it is being terminated. */
+static void
+item_terminated(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+
+	item->status = STATUS_CANCELLED;
+	if (item->started_at != 0)
+		item->finished_at = GetCurrentTimestamp();
+	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
+	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
+	history_update(shared, n);
 }
 
 /*
@@ -236,34 +255,32 @@ worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
 	bool		leftovers;
-	int			i;
+	int			n;
 
+	/*
+	 * In this order, and always: outside of transactions core's own callbacks
+	 * don't release session-level locks, and they would outlive the process.
+	 */
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	if (is_done)
+		return;
+
+	/* the other runners of the job end, too */
+	if (shared->nitems > 0)
+		(void) job_request_cancel(shared->job);
 
 	StartTransactionCommand();
-	if (pg_atomic_read_u32(&shared->rows_final) == 0)
-	{
-		for (i = 0; i < shared->nitems; i++)
-		{
-			MoveItem   *item = &shared->items[i];
-
-			if (item->status != STATUS_RUNNING && item->status != STATUS_QUEUED &&
-				item->status != STATUS_PLANNED)
-				continue;
-			item->status = STATUS_CANCELLED;
-			if (item->started_at != 0)
-				item->finished_at = GetCurrentTimestamp();
-			strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
-			strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
-			history_update(shared, i);
-		}
-	}
+	if (current_item >= 0)
+		item_terminated(shared, current_item);
+	current_item = -1;
+	while ((n = runner_claim(shared, true)) >= 0)
+		item_terminated(shared, n);
 	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
 
-	runner_detach();
-	publish_rows(shared);
+	if (runner_detach())
+		publish_rows(shared);
 	if (leftovers)
 		(void) submit_cleanup(shared->database, shared->role, 0);
 }
@@ -275,10 +292,13 @@ worker_exit(int code, Datum arg)
 static void
 free_slot_at_exit(int code, Datum arg)
 {
-	runner_detach();
-	job_free_slot(my_slot, my_job);
-	if (my_shared != NULL)
+	if (is_done)
+		return;
+	if (is_attached ? runner_detach() : is_first)
+	{
+		job_free_slot(my_slot, my_job);
 		publish_rows(my_shared);
+	}
 }
 
 /* Set the session's title for pg_stat_activity and ps. */
@@ -307,65 +327,136 @@ needs_cleanup(const JobShared *shared)
 	return result;
 }
 
+/* Sleep a little between two indexes, and hear what is asked of the job. */
+static void
+nap_between_items(JobShared *shared)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 PAUSE_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+	ResetLatch(MyLatch);
+	if (QueryCancelPending)		/* pg_cancel_backend() */
+	{
+		QueryCancelPending = false;
+		(void) job_request_cancel(shared->job);
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* Between two indexes, obey pause_move(). */
 static void
-wait_while_paused(JobShared *shared, int n)
+wait_while_paused(JobShared *shared)
 {
-	MoveItem   *item = &shared->items[n];
+	int			i;
 
 	if (!job_pause_requested() || job_cancel_requested())
 		return;
 
-	item->status = STATUS_PAUSED;
-	record_item(shared, n);
-	progress_begin(item);
+	/* show the index that comes next */
+	for (i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status == STATUS_QUEUED)
+			break;
+	if (i == shared->nitems)
+		return;
+	progress_begin(&shared->items[i]);
 	progress_phase(PHASE_PAUSED);
 	while (job_pause_requested() && !job_cancel_requested())
-	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 PAUSE_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
-		ResetLatch(MyLatch);
-		if (QueryCancelPending)	/* pg_cancel_backend() */
+		nap_between_items(shared);
+	progress_end();
+}
+
+/* Ask for the other runners that the job may have. */
+static void
+start_other_runners(JobShared *shared)
+{
+	int			i;
+
+	for (i = 1; i < shared->max_runners; i++)
+		if (worker_register(my_slot, my_job, i, 0) == NULL)
 		{
-			QueryCancelPending = false;
-			(void) job_request_cancel(shared->job);
+			ereport(NOTICE,
+					(errmsg("moving %d instead of %d indexes at the same time", i,
+							shared->max_runners),
+					 errdetail("There is no background worker slot left."),
+					 errhint("You may need to increase \"max_worker_processes\".")));
+			break;
 		}
-		CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Move one item that we have claimed, put the outcome on record, and clean up.
+ */
+static void
+run_item(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+
+	current_item = n;
+	item->started_at = GetCurrentTimestamp();
+	record_item(shared, n);
+	show_activity(item);
+	progress_begin(item);
+
+	move_item(shared, item);
+
+	record_item(shared, n);
+	current_item = -1;
+	if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+	{
+		if (item->status == STATUS_CANCELLED)
+		{
+			(void) job_request_cancel(shared->job);
+			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+		}
+
+		/*
+		 * Cleaning up may have to wait for others for long.  If it can't be
+		 * done at once, don't keep a waiting caller that waits for nothing
+		 * else.
+		 */
+		move_cleanup(shared, item, QUICK_CLEANUP_MS);
+		if (needs_cleanup(shared))
+		{
+			if (runner_is_alone() && !move_has_more(shared, -1))
+			{
+				runner_set_cleaning_up();
+				publish_rows(shared);
+			}
+			move_cleanup(shared, item, 0);
+		}
 	}
 	progress_end();
-	item->status = STATUS_QUEUED;
+	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
 /*
  * Work through the items.
  */
 static void
-run_moves(JobShared *shared)
+run_moves(JobShared *shared, bool first)
 {
-	TimestampTz start = GetCurrentTimestamp();
 	MemoryContext item_context;
-	int			i;
 
 	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
 										 ALLOCSET_DEFAULT_SIZES);
-	record_all(shared);
-
-	for (i = 0; i < shared->nitems; i++)
+	if (first)
 	{
-		MoveItem   *item = &shared->items[i];
+		record_all(shared);
+		start_other_runners(shared);
+	}
+
+	for (;;)
+	{
 		MemoryContext oldcontext;
+		int			n;
 
-		if (item->status != STATUS_QUEUED)
-			continue;
-
-		wait_while_paused(shared, i);
+		wait_while_paused(shared);
 		if (job_cancel_requested())
 		{
 			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
 			break;
 		}
 		if (shared->settings.max_duration > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
 									   shared->settings.max_duration * 1000))
 		{
 			give_up_rest(shared, STATUS_SKIPPED, "",
@@ -373,47 +464,25 @@ run_moves(JobShared *shared)
 			break;
 		}
 
-		oldcontext = MemoryContextSwitchTo(item_context);
-		item->status = STATUS_RUNNING;
-		item->started_at = GetCurrentTimestamp();
-		record_item(shared, i);
-		show_activity(item);
-		progress_begin(item);
-
-		move_item(shared, item);
-
-		record_item(shared, i);
-		if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+		n = runner_claim(shared, false);
+		if (n == CLAIM_NONE)
+			break;
+		if (n == CLAIM_LATER)
 		{
-			if (item->status == STATUS_CANCELLED)
-				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
-
-			/*
-			 * Cleaning up may have to wait for others for long.  If it can't be
-			 * done at once, don't keep a waiting caller that waits for nothing
-			 * else.
-			 */
-			move_cleanup(shared, item, QUICK_CLEANUP_MS);
-			if (needs_cleanup(shared))
-			{
-				if (!move_has_more(shared, i))
-				{
-					runner_set_cleaning_up();
-					publish_rows(shared);
-				}
-				move_cleanup(shared, item, 0);
-			}
+			nap_between_items(shared);
+			continue;
 		}
-		progress_end();
-		pgstat_report_activity(STATE_IDLE, NULL);
-
+		oldcontext = MemoryContextSwitchTo(item_context);
+		run_item(shared, n);
 		MemoryContextSwitchTo(oldcontext);
 		MemoryContextReset(item_context);
 	}
 
-	/* in this order: who sees the rows may move the table again at once */
-	runner_detach();
-	publish_rows(shared);
+	/* in this order: who sees the rows may move or drop anything at once */
+	extension_release();
+	is_done = true;
+	if (runner_detach())
+		publish_rows(shared);
 }
 
 /*
@@ -450,10 +519,12 @@ index_mover_worker_main(Datum arg)
 	my_slot = slot;
 	my_job = extra.job;
 	my_shared = shared;
+	is_first = (extra.runner == 0);
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);
 	if (shared->caller_waits)
 	{
-		shm_mq	   *mq = (shm_mq *) ((char *) shared + shared->mq_offset);
+		Size		size;
+		shm_mq	   *mq = job_queue(shared, extra.runner, &size);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
@@ -462,17 +533,23 @@ index_mover_worker_main(Datum arg)
 	apply_settings(&shared->settings);
 	pgstat_report_appname("index_mover");
 
-	runner_attach(shared);
+	is_attached = runner_attach(shared);
+	if (!is_attached)
+	{
+		is_done = true;			/* the others were faster */
+		proc_exit(0);
+	}
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	if (job.purpose == JOB_CLEANUP)
 	{
 		cleanup_run(shared);
-		runner_detach();
-		publish_rows(shared);
+		is_done = true;
+		if (runner_detach())
+			publish_rows(shared);
 	}
 	else
-		run_moves(shared);
+		run_moves(shared, extra.runner == 0);
 
 	proc_exit(0);
 }

@@ -12,10 +12,11 @@
 #include "postmaster/bgworker.h"
 
 /*
- * Ask the postmaster for the worker of a job that has a slot.  Returns NULL if
- * there is no background worker slot.  notify_pid: whom to tell about its
- * start and end, 0 = nobody.
+ * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
+ * there is no background worker slot.  runner: 0 for the first one, which asks
+ * for the others.  notify_pid: whom to tell about its start and end, 0 = nobody.
  */
-extern BackgroundWorkerHandle *worker_register(int slot, int64 job, int notify_pid);
+extern BackgroundWorkerHandle *worker_register(int slot, int64 job, int runner,
+											   int notify_pid);
 
 #endif							/* IM_WORKER_H */

@@ -27,7 +27,7 @@ our @EXPORT = qw(
   tablespace_of
 );
 
-our $TIMEOUT = $PostgreSQL::Test::Utils::timeout_default || 180;
+our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
 # ---------------------------------------------------------------------------
 # Builds
@@ -173,12 +173,14 @@ sub start_call
 	$connstr .= " user=$options{user}" if $options{user};
 	$connstr .= " application_name=$name";
 	$connstr .= " $options{connstr}" if $options{connstr};
-	my $call = { name => $name, node => $node, in => $sql, out => '', err => '' };
+	my $call = { name => $name, node => $node, in => "$sql;\n", out => '', err => '' };
 	$call->{harness} = IPC::Run::start(
 		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose',
 			'-d', $connstr ],
 		'<', \$call->{in}, '>', \$call->{out}, '2>', \$call->{err},
 		$call->{timer} = IPC::Run::timer($TIMEOUT));
+	# the input isn't sent before somebody asks for it
+	$call->{harness}->pump_nb, usleep(1000) while length $call->{in};
 	return $call;
 }
 

@@ -1,0 +1,121 @@
+-- index_bloat(): what a rebuild would give back, from a sample
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+CREATE TABLE rb (id int, k int, t text, a int[], p point, r int4range);
+INSERT INTO rb
+	SELECT g, g % 500, md5(g::text), ARRAY[g % 100, g], point(g * 7919::bigint % 100003, g * 104729::bigint % 99991), int4range(g, g + 10)
+	  FROM generate_series(1, 100000) g;
+CREATE UNIQUE INDEX rb_btree ON rb (id);
+CREATE INDEX rb_dedup ON rb (k);
+CREATE INDEX rb_text ON rb (t) WITH (fillfactor = 70);
+CREATE INDEX rb_hash ON rb USING hash (id);
+CREATE INDEX rb_gin ON rb USING gin (a);
+CREATE INDEX rb_gist ON rb USING gist (p);
+CREATE INDEX rb_spgist ON rb USING spgist (p);
+CREATE INDEX rb_brin ON rb USING brin (id) WITH (pages_per_range = 1);
+VACUUM ANALYZE rb;
+
+-- fresh: nothing to gain
+SELECT i, b.pages = pg_relation_size(i) / current_setting('block_size')::int AS pages,
+	   b.sampled_pages <= 400 AS bounded, b.fillfactor,
+	   b.bloat_ratio < 0.1 AS fresh,
+	   b.bloat_ratio_low <= b.bloat_ratio AND b.bloat_ratio <= b.bloat_ratio_high AS ordered,
+	   b.bloat_bytes = round(b.bloat_ratio * pg_relation_size(i)) AS bytes
+  FROM unnest('{rb_btree,rb_dedup,rb_text,rb_hash,rb_gin,rb_gist,rb_spgist,rb_brin}'::regclass[]) i,
+	   LATERAL index_bloat(i) b;
+
+-- half of the rows gone
+DELETE FROM rb WHERE id % 2 = 0;
+VACUUM ANALYZE rb;
+CREATE TABLE rb_before AS
+	SELECT i, b.*, pg_relation_size(i) AS size
+	  FROM unnest('{rb_btree,rb_dedup,rb_text,rb_hash,rb_gin,rb_gist,rb_spgist}'::regclass[]) i,
+		   LATERAL index_bloat(i) b;
+
+-- the sample against pgstatindex: density, and the same bloat from all pages
+SELECT i, abs(b.leaf_density - s.avg_leaf_density / 100) < 0.03 AS density,
+	   abs(b.bloat_ratio - x.bloat_ratio) < 0.03 AS sample_agrees,
+	   abs(x.leaf_density - s.avg_leaf_density / 100) < 0.0001 AS exact_density,
+	   x.exact, x.bloat_ratio_low = x.bloat_ratio_high AS no_interval
+  FROM rb_before b, LATERAL pgstatindex(i) s, LATERAL index_bloat(i, exact => true) x
+ WHERE i IN ('rb_btree'::regclass, 'rb_dedup', 'rb_text');
+
+-- the prediction against a rebuild
+REINDEX TABLE rb;
+SELECT i, abs((1 - bloat_ratio) * size / pg_relation_size(i) - 1) < 0.1 AS predicted
+  FROM rb_before ORDER BY i;
+
+-- the limit on the blocks read, counted by the statistics collector
+CREATE TABLE rb_big AS SELECT g AS id FROM generate_series(1, 300000) g;
+CREATE UNIQUE INDEX rb_big_i ON rb_big (id);
+VACUUM rb_big;
+SELECT pg_stat_reset_single_table_counters('rb_big_i'::regclass);
+SELECT pages > 800 AS big, sampled_pages BETWEEN 90 AND 100 AS sampled FROM index_bloat('rb_big_i', 100);
+SELECT pg_stat_force_next_flush();
+SELECT idx_blks_read + idx_blks_hit BETWEEN 90 AND 100 AS counted
+  FROM pg_statio_user_indexes WHERE indexrelname = 'rb_big_i';
+SELECT exact, sampled_pages = pages AS every_page FROM index_bloat('rb_big_i', 100000);
+
+-- uneven: every other stretch of keys is gone
+DELETE FROM rb_big WHERE id / 5000 % 2 = 0;
+VACUUM rb_big;
+SELECT count(*) FILTER (WHERE abs(b.bloat_ratio - x.bloat_ratio) < 0.03) = 20 AS close,
+	   count(*) FILTER (WHERE x.bloat_ratio BETWEEN b.bloat_ratio_low AND b.bloat_ratio_high) >= 17 AS covered
+  FROM index_bloat('rb_big_i', exact => true) x,
+	   LATERAL (SELECT c.* FROM generate_series(1, 20) n, LATERAL index_bloat('rb_big_i', 300 + n * 0) c) b;
+
+-- empty, tiny
+CREATE TABLE rb_empty (id int PRIMARY KEY, a int[], p point, t text);
+CREATE INDEX rb_empty_hash ON rb_empty USING hash (id);
+CREATE INDEX rb_empty_gin ON rb_empty USING gin (a);
+CREATE INDEX rb_empty_gist ON rb_empty USING gist (p);
+CREATE INDEX rb_empty_spgist ON rb_empty USING spgist (t);
+CREATE INDEX rb_empty_brin ON rb_empty USING brin (id);
+SELECT i, b.bloat_ratio, b.bloat_bytes, b.exact
+  FROM unnest('{rb_empty_pkey,rb_empty_hash,rb_empty_gin,rb_empty_gist,rb_empty_spgist,rb_empty_brin}'::regclass[]) i,
+	   LATERAL index_bloat(i) b;
+
+-- cannot be measured: NULL, not an error
+CREATE EXTENSION IF NOT EXISTS bloom;
+CREATE INDEX rb_empty_bloom ON rb_empty USING bloom (id);
+SELECT pages > 0 AS pages, bloat_ratio, exact FROM index_bloat('rb_empty_bloom');
+
+-- errors, in pgstattuple's words
+CREATE TABLE rb_part (id int) PARTITION BY RANGE (id);
+CREATE INDEX rb_part_i ON rb_part (id);
+CREATE VIEW rb_view AS SELECT 1 AS one;
+INSERT INTO rb_empty VALUES (1), (2);
+\set VERBOSITY sqlstate
+CREATE UNIQUE INDEX CONCURRENTLY rb_invalid ON rb_empty ((1));
+SELECT * FROM index_bloat(NULL);
+SELECT * FROM index_bloat(4294967295);
+\set VERBOSITY default
+SELECT * FROM index_bloat('rb');
+SELECT * FROM index_bloat('rb_view');
+SELECT * FROM index_bloat('rb_part_i');
+SELECT * FROM index_bloat('rb_invalid');
+SELECT * FROM index_bloat('rb_btree', 0);
+SELECT * FROM index_bloat('rb_btree', NULL);
+SELECT * FROM index_bloat('rb_btree', exact => NULL);
+
+-- privileges
+CREATE ROLE regress_report_nobody;
+CREATE ROLE regress_report_scan IN ROLE pg_stat_scan_tables;
+SET ROLE regress_report_nobody;
+SELECT * FROM index_bloat('rb_btree');
+SET ROLE regress_report_scan;
+SELECT bloat_ratio < 0.01 AS fresh FROM index_bloat('rb_btree');
+SELECT bloat_ratio < 0.01 AS fresh FROM index_bloat('rb_btree', exact => true);
+-- a function of the same name in front of pgstattuple's changes nothing
+RESET ROLE;
+CREATE SCHEMA rb_evil;
+CREATE FUNCTION rb_evil.pgstatindex(regclass, OUT leaf_pages bigint, OUT internal_pages bigint, OUT avg_leaf_density float8)
+	LANGUAGE sql AS 'SELECT 1::bigint, 1::bigint, 1::float8';
+SET search_path = rb_evil, public;
+SELECT leaf_density > 0.8 AS own FROM index_bloat('rb_btree', 50, exact => true);
+RESET search_path;
+
+DROP SCHEMA rb_evil CASCADE;
+DROP VIEW rb_view;
+DROP TABLE rb, rb_before, rb_big, rb_empty, rb_part;
+DROP ROLE regress_report_nobody, regress_report_scan;

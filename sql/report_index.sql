@@ -1,0 +1,68 @@
+-- index_report(): one row per index
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+SET allow_in_place_tablespaces = on;
+CREATE TABLESPACE regress_report_ts LOCATION '';
+CREATE SCHEMA ri;
+SET search_path = ri, public;
+
+CREATE TABLE t (id int PRIMARY KEY, a int, b int, v int[], r int4range, EXCLUDE USING gist (r WITH &&));
+CREATE INDEX t_a ON t (a);
+CREATE INDEX t_a_again ON t (a);
+CREATE INDEX t_a_desc ON t (a DESC);
+CREATE INDEX t_a_part ON t (a) WHERE b > 0;
+CREATE INDEX t_b ON t (b) TABLESPACE regress_report_ts;
+CREATE INDEX t_v ON t USING gin (v) WITH (gin_pending_list_limit = 64);
+INSERT INTO t SELECT g, g, g, ARRAY[g], int4range(g, g + 1) FROM generate_series(1, 1000) g;
+CREATE UNLOGGED TABLE u (id int PRIMARY KEY);
+CREATE TABLE p (id int) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+CREATE INDEX p_id ON p (id);
+\set VERBOSITY sqlstate
+CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
+\set VERBOSITY default
+
+SELECT index, relation, access_method, tablespace, size = pg_relation_size(index) AS size, movable,
+	   bloat_source, pending_pages > 0 AS pending,
+	   regexp_replace(regexp_replace(remark, 'statistics were reset less than a day ago; ', ''), 'unused since [-0-9]+', 'unused') AS remark
+  FROM index_report('t') ORDER BY index::text;
+-- without a relation: every user index, not sampled
+SELECT count(*) > 10 AS several, bool_and(bloat_source = 'not measured') AS not_sampled,
+	   bool_and(relation::text NOT LIKE 'pg_%') AS user_indexes
+  FROM index_report();
+SELECT count(*) FILTER (WHERE bloat_source <> 'not measured') > 5 AS sampled FROM index_report(sample => true);
+-- a partitioned table or index stands for its leaves
+SELECT index, relation FROM index_report('p') ORDER BY index::text;
+SELECT index, relation FROM index_report('p_id') ORDER BY index::text;
+SELECT index, movable FROM index_report('u');
+-- one index, a TOAST table, something without indexes
+SELECT index, bloat_source FROM index_report('t_a');
+SELECT index, bloat_source FROM index_report('t_a', sample => false);
+CREATE TABLE big (x text);
+SELECT access_method, movable FROM index_report((SELECT reltoastrelid FROM pg_class WHERE oid = 'big'::regclass));
+SELECT * FROM index_report('big');
+
+-- use and writes are the statistics collector's
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT b FROM t WHERE b = 5;
+SELECT pg_stat_force_next_flush();
+SELECT index, idx_scan, blks_read + blks_hit > 0 AS blocks, hit_ratio BETWEEN 0 AND 1 AS hit_ratio, writes
+  FROM index_report('t_b');
+
+-- for pg_monitor
+CREATE ROLE regress_report_monitor IN ROLE pg_monitor;
+GRANT USAGE ON SCHEMA ri TO regress_report_monitor;
+CREATE ROLE regress_report_scan IN ROLE pg_stat_scan_tables;
+SET ROLE regress_report_monitor;
+SELECT count(*) FROM index_report('ri.p');
+SELECT count(*) > 10 FROM index_report(sample => true);
+SET ROLE regress_report_scan;
+SELECT count(*) FROM index_report();
+RESET ROLE;
+
+RESET search_path;
+DROP SCHEMA ri CASCADE;
+DROP TABLESPACE regress_report_ts;
+DROP ROLE regress_report_monitor, regress_report_scan;

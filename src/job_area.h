@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_area.h
+ *	  The shared area, for job.c and runner.c only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_JOB_AREA_H
+#define IM_JOB_AREA_H
+
+#include "job.h"
+#include "storage/lwlock.h"
+
+typedef struct JobArea
+{
+	int			tranche;		/* before 17: allocated once per cluster start */
+	LWLock		lock;
+	LWLock		submit_lock;
+	JobSlot		jobs[IM_MAX_JOBS];
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+} JobArea;
+
+extern JobArea *job_area(void);
+extern JobSlot *job_slot_locked(int slot, int64 job);
+extern void job_free_slot_locked(JobSlot *slot);
+
+#endif							/* IM_JOB_AREA_H */

@@ -1,0 +1,308 @@
+/*-------------------------------------------------------------------------
+ *
+ * runner.c
+ *	  A background worker as a runner of its job: claims, progress, flags.
+ *
+ * Assumption: a process is the runner of one job at the most, for its lifetime.
+ * All functions but runner_attach() are no-ops in any other process, so that
+ * code which reports progress may run anywhere.
+ *
+ * Locking: the area's lock, for moments.  The flags of the own job are read
+ * without it: each is a bool of its own, and late is good enough.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "job.h"
+#include "job_area.h"
+
+static JobArea *area = NULL;
+static RunnerSlot *my_runner = NULL;
+static JobSlot *my_job = NULL;
+
+bool
+runner_attach(JobShared *shared)
+{
+	int			i;
+
+	area = job_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_job = job_slot_locked(shared->slot, shared->job);
+	for (i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
+		if (!area->runners[i].in_use)
+			my_runner = &area->runners[i];
+	if (my_runner != NULL)
+	{
+		memset(my_runner, 0, sizeof(RunnerSlot));
+		my_runner->in_use = true;
+		my_runner->slot = shared->slot;
+		my_runner->pid = MyProcPid;
+		my_runner->caller_pid = shared->caller_pid;
+		my_runner->job = shared->job;
+		my_runner->database = shared->database;
+		my_runner->role = shared->role;
+		my_runner->wal_lag = -1;
+		my_runner->started_at = GetCurrentTimestamp();
+		if (my_job->runner_pid == 0)
+			my_job->runner_pid = MyProcPid;
+		my_job->state = JOB_RUNNING;
+	}
+	LWLockRelease(&area->lock);
+
+	if (my_job == NULL)
+		return false;
+	if (my_runner == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many workers of index_mover")));
+	return true;
+}
+
+/* Is another runner of this job attached?  The caller holds the lock. */
+static bool
+have_company(void)
+{
+	int			i;
+
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use && &area->runners[i] != my_runner &&
+			area->runners[i].slot == my_runner->slot &&
+			area->runners[i].job == my_runner->job)
+			return true;
+	return false;
+}
+
+bool
+runner_is_alone(void)
+{
+	bool		result;
+
+	if (my_runner == NULL)
+		return false;
+	LWLockAcquire(&area->lock, LW_SHARED);
+	result = !have_company();
+	LWLockRelease(&area->lock);
+	return result;
+}
+
+bool
+runner_detach(void)
+{
+	bool		last;
+
+	if (my_runner == NULL)
+		return false;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	last = !have_company();
+	memset(my_runner, 0, sizeof(RunnerSlot));
+	if (last)
+		job_free_slot_locked(my_job);
+	LWLockRelease(&area->lock);
+	my_runner = NULL;
+	my_job = NULL;
+	return last;
+}
+
+void
+runner_set_cleaning_up(void)
+{
+	if (my_job == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_job->state = JOB_CLEANING_UP;
+	LWLockRelease(&area->lock);
+}
+
+/*
+ * May this item begin now?  Indexes of one table are rebuilt one after the
+ * other, and not while one of them is copied: a rebuild waits for everybody
+ * who uses the table.  What partitions get by default is set at the very end.
+ * The caller holds the lock.
+ */
+static bool
+may_begin(const JobShared *shared, const MoveItem *item)
+{
+	int			i;
+
+	for (i = 0; i < shared->nitems; i++)
+	{
+		const MoveItem *other = &shared->items[i];
+		bool		running = (other->status == STATUS_RUNNING ||
+							   other->status == STATUS_PAUSED);
+
+		if (other == item)
+			continue;
+		if (item->method == METHOD_DEFAULT && other->method != METHOD_DEFAULT &&
+			(running || other->status == STATUS_QUEUED))
+			return false;
+		if (running && other->heap_oid == item->heap_oid &&
+			(item->method != METHOD_COPY || other->method != METHOD_COPY))
+			return false;
+	}
+	return true;
+}
+
+int
+runner_claim(JobShared *shared, bool anything_left)
+{
+	int			result = CLAIM_NONE;
+	int			i;
+
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	for (i = 0; i < shared->nitems; i++)
+	{
+		MoveItem   *item = &shared->items[i];
+
+		if (item->status != STATUS_QUEUED)
+			continue;
+		if (anything_left || may_begin(shared, item))
+		{
+			item->status = STATUS_RUNNING;
+			result = i;
+			break;
+		}
+		result = CLAIM_LATER;
+	}
+	LWLockRelease(&area->lock);
+	return result;
+}
+
+void
+progress_begin(const MoveItem *item)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->heap_oid = item->heap_oid;
+	my_runner->index_oid = item->index_oid;
+	my_runner->index_name = item->index_name;
+	my_runner->schema_name = item->schema_name;
+	my_runner->heap_name = item->heap_name;
+	my_runner->method = item->method;
+	my_runner->phase = PHASE_INITIALIZING;
+	my_runner->blocks_total = 0;
+	my_runner->blocks_done = 0;
+	my_runner->blocks_changed = 0;
+	my_runner->bytes_per_second = 0;
+	my_runner->lock_attempts = 0;
+	my_runner->wal_lag = -1;
+	my_runner->nblockers = 0;
+	my_runner->started_at = GetCurrentTimestamp();
+	LWLockRelease(&area->lock);
+}
+
+void
+progress_end(void)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->heap_oid = InvalidOid;
+	my_runner->index_oid = InvalidOid;
+	my_runner->nblockers = 0;
+	LWLockRelease(&area->lock);
+}
+
+MovePhase
+progress_phase(MovePhase phase)
+{
+	MovePhase	before = PHASE_INITIALIZING;
+
+	if (my_runner == NULL)
+		return before;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	before = my_runner->phase;
+	my_runner->phase = phase;
+	LWLockRelease(&area->lock);
+	return before;
+}
+
+/* Set one number of the runner's slot. */
+#define PROGRESS_SET(field, value) \
+	do { \
+		if (my_runner != NULL) \
+		{ \
+			LWLockAcquire(&area->lock, LW_EXCLUSIVE); \
+			my_runner->field = (value); \
+			LWLockRelease(&area->lock); \
+		} \
+	} while (0)
+
+void
+progress_blocks(int64 total, int64 done)
+{
+	PROGRESS_SET(blocks_total, total);
+	PROGRESS_SET(blocks_done, done);
+}
+
+void
+progress_changed(int64 blocks_changed)
+{
+	PROGRESS_SET(blocks_changed, blocks_changed);
+}
+
+void
+progress_rate(int64 bytes_per_second)
+{
+	PROGRESS_SET(bytes_per_second, bytes_per_second);
+}
+
+void
+progress_wal_lag(int64 bytes)
+{
+	PROGRESS_SET(wal_lag, bytes);
+}
+
+void
+progress_lock_attempt(void)
+{
+	PROGRESS_SET(lock_attempts, my_runner->lock_attempts + 1);
+}
+
+void
+progress_blockers(const int *pids, int npids)
+{
+	if (my_runner == NULL)
+		return;
+	npids = Min(npids, IM_MAX_BLOCKERS);
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	if (npids > 0)
+		memcpy(my_runner->blockers, pids, npids * sizeof(int));
+	my_runner->nblockers = npids;
+	LWLockRelease(&area->lock);
+}
+
+bool
+job_cancel_requested(void)
+{
+	/* a bool that only ever turns true needs no lock to be read */
+	return my_job != NULL && my_job->cancel;
+}
+
+bool
+job_pause_requested(void)
+{
+	return my_job != NULL && my_job->pause;
+}
+
+bool
+job_swap_now_requested(void)
+{
+	return my_job != NULL && my_job->swap_now;
+}
+
+void
+job_check_cancel(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (job_cancel_requested())
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling move due to user request")));
+}

@@ -1,0 +1,342 @@
+# A rebuild that is cancelled, in each of its phases: before core's catalog
+# entry exists nothing is left; later the leftover is removed as soon as nobody
+# uses the table any more, and until then nobody stands behind us.  And what a
+# killed worker leaves is removed by the next call: ours, and only ours.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $HOLD = $ENV{INDEX_MOVER_HOLD} || 3;		# seconds a blocker stays after the cancel
+
+my $node = new_node('leftovers');
+
+# An index whose build waits while somebody holds advisory lock 42.
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END $$;
+CREATE TABLE lt (id int, v int);
+INSERT INTO lt SELECT g, g FROM generate_series(1, 50) g;
+SET default_tablespace = regress_slow;
+CREATE INDEX lt_gate ON lt (gate(v));
+CREATE TABLE other (i int);
+SELECT oracle.remember_keys('lt');
+SQL
+
+my $indexes = "SELECT string_agg(c.relname || CASE WHEN i.indisvalid THEN '' ELSE '!' END, ' ' ORDER BY c.relname)"
+  . " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'lt'::regclass";
+my $here = 'regress_slow';
+
+sub other_tablespace { return $here eq 'regress_slow' ? 'regress_fast' : 'regress_slow'; }
+
+sub wait_blocked_in
+{
+	my ($phase, $name) = @_;
+	poll_until($node,
+		"SELECT count(*) FROM index_mover_progress WHERE phase = '$phase' AND cardinality(blocked_by) > 0",
+		'1', "$name: phase \"$phase\" with somebody to wait for");
+	return worker_pid($node);
+}
+
+# Ways to bring the rebuild to a stop.  Each takes the call and two sessions,
+# and returns when the worker waits in the phase, and a closure that lets go of
+# whatever it waits for.
+my %way = (
+	'waiting for writers before build (ours)' => {
+		before => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+		phase  => 'waiting for writers before build',
+		left   => 'lt_gate' },
+	'waiting for old snapshots (ours)' => {
+		before => sub { $_[0]->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other') },
+		phase  => 'waiting for old snapshots',
+		left   => 'lt_gate' },
+	'waiting for lock to start' => {
+		before => sub { $_[0]->run('BEGIN; ALTER INDEX lt_gate SET (fillfactor = 90)') },
+		phase  => 'waiting for lock to start',
+		left   => 'lt_gate' },
+	'initializing' => {
+		before => sub { $_[0]->run('BEGIN; LOCK TABLE pg_depend IN SHARE MODE') },
+		phase  => 'initializing',
+		left   => 'lt_gate' },
+	'waiting for writers before build (core)' => {
+		before => sub { $_[1]->run('BEGIN; LOCK TABLE pg_depend IN SHARE MODE') },
+		then   => sub {
+			wait_blocked_in('initializing', 'core');
+			$_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
+			$_[1]->run('COMMIT');
+		},
+		phase => 'waiting for writers before build',
+		left  => 'lt_gate lt_gate_ccnew!' },
+	'building index' => {
+		before => sub { $_[0]->run('SELECT pg_advisory_lock(42)') },
+		phase  => 'building index',
+		free   => sub { $_[0]->run('SELECT pg_advisory_unlock(42)') },
+		left   => 'lt_gate lt_gate_ccnew!',
+		gone_at_once => 1 },
+	'waiting for writers before validation' => {
+		while_building => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+		phase => 'waiting for writers before validation',
+		left  => 'lt_gate lt_gate_ccnew!' },
+	'waiting for old snapshots (validated)' => {
+		while_building => sub { $_[0]->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other') },
+		phase => 'waiting for old snapshots',
+		left  => 'lt_gate lt_gate_ccnew!',
+		gone_at_once => 1 },
+	'waiting for readers before marking dead' => {
+		while_building => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE') },
+		phase => 'waiting for readers before marking dead',
+		left  => 'lt_gate lt_gate_ccold!',
+		moved => 1 },
+	'waiting for readers before dropping' => {
+		while_building => sub { $_[1]->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE') },
+		then => sub {
+			my ($session, $first) = @_;
+			wait_blocked_in('waiting for readers before marking dead', 'dropping');
+			my $catalog = IndexMover::Session->new($node);
+			$catalog->run('BEGIN; LOCK TABLE pg_index IN SHARE MODE');
+			$first->run('COMMIT');
+			poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'pg_index'::regclass AND NOT granted", '1');
+			$session->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE');
+			$catalog->run('COMMIT');
+			$catalog->end;
+		},
+		phase => 'waiting for readers before dropping',
+		left  => 'lt_gate lt_gate_ccold!',
+		moved => 1 },
+);
+
+# Ways to cancel it: SQL to run elsewhere.  What the caller then gets: its own
+# error, or its row.
+my %cancel = (
+	'pg_cancel_backend(caller)' => { sql => 'SELECT pg_cancel_backend(%CALLER%)', state => '57014' },
+	'pg_terminate_backend(caller)' => { sql => 'SELECT pg_terminate_backend(%CALLER%)', state => '57P01' },
+	'pg_cancel_backend(worker)' => { sql => 'SELECT pg_cancel_backend(%WORKER%)', row => 'cancelled|57014' },
+	'pg_terminate_backend(worker)' => { sql => 'SELECT pg_terminate_backend(%WORKER%)', row => 'cancelled|57P01' },
+	'cancel_move()' => { sql => 'SELECT cancel_move(job) FROM index_mover_progress', row => 'cancelled|57014' },
+	'statement_timeout' => { set => 'SET statement_timeout = 3000;', state => '57014', late => 3 },
+);
+
+my $calls = 0;
+
+sub try_cancel
+{
+	my ($where, $how) = @_;
+	my $way = $way{$where};
+	my $cancel = $cancel{$how};
+	my $name = "$where, $how";
+	my $to = other_tablespace();
+
+	my $session = IndexMover::Session->new($node);
+	my $helper = IndexMover::Session->new($node);
+	my $builder = IndexMover::Session->new($node);
+
+	$way->{before}->($session, $helper) if $way->{before};
+	$builder->run('SELECT pg_advisory_lock(42)') if $way->{while_building};
+
+	my $call = start_call($node, 'call' . ++$calls,
+		($cancel->{set} || '') . "SELECT status, sqlstate FROM move_indexes('lt', '$to', 'rebuild')");
+	my $caller = caller_pid($call);
+
+	if ($way->{while_building})
+	{
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$name: build");
+		$way->{while_building}->($session, $helper);
+		$builder->run('SELECT pg_advisory_unlock(42)');
+	}
+	$way->{then}->($session, $helper) if $way->{then};
+	my $worker = wait_blocked_in($way->{phase}, $name);
+	pass("$name: the worker is in that phase");
+
+	my $start = time;
+	if ($cancel->{sql})
+	{
+		my $sql = $cancel->{sql};
+		$sql =~ s/%CALLER%/$caller/;
+		$sql =~ s/%WORKER%/$worker/;
+		$node->safe_psql('postgres', $sql);
+	}
+	my ($status, $out, $err, $waited) = finish_call($call);
+	$waited -= $cancel->{late} || 0;
+	cmp_ok($waited, '<', 5, "$name: the call returns within 5 s");
+	if ($cancel->{state})
+	{
+		is(sqlstate_of($err), $cancel->{state}, "$name: the caller's error");
+	}
+	else
+	{
+		my $row = $cancel->{row};
+		$row =~ s/^cancelled/moved/ if $way->{moved};
+		is($out, "$row\n", "$name: the caller's row") or diag $err;
+	}
+
+	# while whoever was in the way still is
+	my $left = $node->safe_psql('postgres', $indexes);
+	if ($way->{left} !~ /!/ || $way->{gone_at_once})
+	{
+		poll_until($node, $indexes, 'lt_gate', "$name: gone at once", timeout => 5);
+		$left = $node->safe_psql('postgres', $indexes);
+		is($left, 'lt_gate', "$name: nothing is left");
+	}
+	else
+	{
+		is($left, $way->{left}, "$name: the leftover, while its table is in use");
+	}
+	my $until = time + $HOLD;
+	my $harm = 0;
+	while (time < $until && $where !~ /lock to start|initializing/)
+	{
+		my ($rc, undef, $problem) = $node->psql('postgres',
+			'SET lock_timeout = 500; BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; LOCK TABLE lt IN SHARE UPDATE EXCLUSIVE MODE; ROLLBACK');
+		$harm++, diag $problem if $rc;
+		usleep(200_000);
+	}
+	is($harm, 0, "$name: nobody waits behind us");
+
+	if ($way->{free}) { $way->{free}->($session) }
+	else { $session->run('COMMIT') }
+	my $released = time;
+	poll_until($node, $indexes, 'lt_gate', "$name: removal", timeout => 10);
+	cmp_ok(time - $released, '<', 5, "$name: nothing is left within 5 s after that");
+	$_->end foreach $session, $helper, $builder;
+
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name);
+	$here = $to if $way->{moved};
+	is(tablespace_of($node, 'lt'), "lt_gate: $here", "$name: the index is where it should be");
+	$to = other_tablespace();
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '$to', 'rebuild')"),
+		'moved', "$name: the next call moves it");
+	$here = $to;
+	return;
+}
+
+# Every phase, with one way to cancel each; then every way in the phase that
+# leaves most.
+my @how = sort keys %cancel;
+my $n = 0;
+for my $where (sort keys %way)
+{
+	my $how = $how[ $n++ % @how ];
+	try_cancel($where, $how);
+}
+try_cancel('waiting for writers before validation', $_) foreach @how;
+
+files_ok($node, 'after all cancels');
+
+# ---- kill -9 ---------------------------------------------------------------
+# Beside it a stranger's leftover of the same kind, with the name that ours
+# would have: core's own REINDEX, cancelled.
+my $gate = IndexMover::Session->new($node);
+my $stranger = IndexMover::Session->new($node);
+$gate->run('SELECT pg_advisory_lock(42)');
+$stranger->send('REINDEX INDEX CONCURRENTLY lt_gate');
+poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase LIKE 'building index%'", '1');
+$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $stranger->pid . ')');
+$stranger->answer;
+$gate->run('SELECT pg_advisory_unlock(42)');
+$_->end foreach $gate, $stranger;
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "core's own leftover is there");
+my $foreign = $node->safe_psql('postgres', "SELECT 'lt_gate_ccnew'::regclass::oid");
+
+sub wait_for_restart
+{
+	my ($started) = @_;
+	my $deadline = time + 60;
+	my $out = '';
+	while (time < $deadline)
+	{
+		$node->psql('postgres', "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $started)", stdout => \$out);
+		return if ($out || '') eq 't';
+		usleep(100_000);
+	}
+	die 'server did not come back';
+}
+
+sub kill_worker
+{
+	my ($where) = @_;
+	my $way = $way{$where};
+	my $to = other_tablespace();
+	my $session = IndexMover::Session->new($node);
+	my $helper = IndexMover::Session->new($node);
+	my $builder = IndexMover::Session->new($node);
+
+	$way->{before}->($session, $helper) if $way->{before};
+	$builder->run('SELECT pg_advisory_lock(42)') if $way->{while_building};
+	my $call = start_call($node, 'call' . ++$calls, "SELECT status FROM move_indexes('lt_gate', '$to', 'rebuild')");
+	if ($way->{while_building})
+	{
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$where: build");
+		$way->{while_building}->($session, $helper);
+		$builder->run('SELECT pg_advisory_unlock(42)');
+	}
+	$way->{then}->($session, $helper) if $way->{then};
+	my $worker = wait_blocked_in($way->{phase}, $where);
+	my $job = $node->safe_psql('postgres', 'SELECT job FROM index_mover_progress');
+
+	kill 'KILL', $worker;
+	finish_call($call);
+	$_->end foreach $session, $helper, $builder;
+	wait_for_restart($worker);
+	$here = $to if $way->{moved};
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
+		'interrupted', "kill -9, $where: the history tells");
+	return;
+}
+
+my %left_by = (
+	'waiting for writers before build (core)' => 1,
+	'building index' => 1,
+	'waiting for old snapshots (validated)' => 1,
+	'waiting for readers before marking dead' => 1,
+	'waiting for readers before dropping' => 1);
+
+# Before that commit there is no entry; but the file that core has made for it,
+# still empty, is what any CREATE leaves when it is killed: so that comes last.
+for my $where (sort(keys %left_by), 'initializing')
+{
+	my $name = "kill -9, $where";
+	if ($where eq 'initializing')
+	{
+		$node->safe_psql('postgres', 'CHECKPOINT');
+		files_ok($node, 'after all kills with a leftover');
+		$left_by{$where} = 0;
+	}
+	kill_worker($where);
+
+	my $list = $node->safe_psql('postgres', 'SELECT kind, tablespace, action, object FROM index_mover_cleanup(true)');
+	is(scalar(split /\n/, $list), $left_by{$where}, "$name: what index_mover_cleanup() would remove") or diag $list;
+	unlike($list, qr/lt_gate_ccnew$/m, "$name: not the stranger's");
+	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
+		2 + $left_by{$where}, "$name: dry_run removes nothing");
+
+	if ($where =~ /building|dead/)
+	{
+		like($node->safe_psql('postgres', 'SELECT action FROM index_mover_cleanup()'), qr/^removed$/, "$name: index_mover_cleanup() removes it");
+		is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: and only it");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: once");
+	}
+	my $to = other_tablespace();
+	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('lt', '$to', 'rebuild') WHERE status <> 'skipped'"),
+		'lt_gate|moved', "$name: the next call moves");
+	$here = $to;
+	is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: ours is removed, the stranger's not");
+	is($node->safe_psql('postgres', "SELECT i.indexrelid, i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'lt_gate_ccnew'"),
+		"$foreign|f|" . ($node->safe_psql('postgres', "SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = $foreign")),
+		"$name: it is the same, neither repaired nor moved");
+}
+$node->safe_psql('postgres', 'DROP INDEX lt_gate_ccnew');
+leftovers_ok($node, 'after all kills');
+verdict_ok($node, 'lt', 'after all kills');
+done_testing();
