@@ -10,19 +10,26 @@ OBJS = \
 	index_mover.o \
 	index_report.o \
 	src/again.o \
+	src/block_set.o \
+	src/cached_blocks.o \
 	src/carry_out.o \
 	src/catalog.o \
+	src/changed_blocks.o \
 	src/cleanup.o \
+	src/compare_blocks.o \
 	src/copy_methods.o \
+	src/file_copy.o \
 	src/gin_pending.o \
 	src/history.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
 	src/ledger.o \
+	src/leftover_files.o \
 	src/leftover_index.o \
 	src/lock_poll.o \
 	src/move.o \
+	src/move_copy.o \
 	src/move_rebuild.o \
 	src/other_databases.o \
 	src/page_measure.o \
@@ -30,24 +37,37 @@ OBJS = \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/rebuilt_size.o \
+	src/relation_locks.o \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
+	src/snapshot_guard.o \
 	src/space.o \
 	src/steer.o \
-	src/snapshot_guard.o \
 	src/submit.o \
+	src/swap.o \
+	src/throttle.o \
 	src/wait_others.o \
 	src/watch.o \
 	src/worker.o
 
+# Pause points and switches that make a copy wrong: only for the tests.
+ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
+OBJS += src/test_points.o
+endif
+
 OUR_HEADERS = \
 	src/again.h \
+	src/block_set.h \
+	src/cached_blocks.h \
 	src/carry_out.h \
 	src/catalog.h \
+	src/changed_blocks.h \
 	src/cleanup.h \
+	src/compare_blocks.h \
 	src/compat.h \
 	src/copy_methods.h \
+	src/file_copy.h \
 	src/gin_pending.h \
 	src/history.h \
 	src/index_bloat.h \
@@ -56,6 +76,7 @@ OUR_HEADERS = \
 	src/job.h \
 	src/job_area.h \
 	src/ledger.h \
+	src/leftover_files.h \
 	src/leftover_index.h \
 	src/lock_poll.h \
 	src/move.h \
@@ -66,11 +87,15 @@ OUR_HEADERS = \
 	src/plan_checks.h \
 	src/plan_estimate.h \
 	src/rebuilt_size.h \
+	src/relation_locks.h \
 	src/report_relation.h \
 	src/settings.h \
 	src/snapshot_guard.h \
 	src/space.h \
 	src/submit.h \
+	src/swap.h \
+	src/test_points.h \
+	src/throttle.h \
 	src/wait_others.h \
 	src/watch.h \
 	src/worker.h

@@ -47,6 +47,7 @@
 #include "settings.h"
 #include "snapshot_guard.h"
 #include "submit.h"
+#include "test_points.h"
 
 PG_MODULE_MAGIC;
 
@@ -82,6 +83,9 @@ request_shmem(void)
 void
 _PG_init(void)
 {
+#ifdef INDEX_MOVER_TEST
+	test_points_define();
+#endif
 	settings_define();
 	submit_init();
 	snapshot_guard_init();

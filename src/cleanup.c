@@ -27,8 +27,10 @@
 #include "cleanup.h"
 #include "compat.h"
 #include "ledger.h"
+#include "leftover_files.h"
 #include "leftover_index.h"
 #include "submit.h"
+#include "throttle.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 
@@ -41,6 +43,13 @@ cleanup_is_needed(int64 job)
 		if (((LedgerEntry *) lfirst(lc))->job == job)
 			return true;
 	return false;
+}
+
+/* Between the steps of removing a large file. */
+static void
+rest(int ms)
+{
+	(void) throttle_rest(ms);
 }
 
 void
@@ -56,13 +65,27 @@ cleanup_run(JobShared *shared)
 		return;
 
 	progress_phase(PHASE_CLEANING_UP);
+	(void) leftover_files_remove(rest);
 	(void) leftover_indexes_remove(InvalidOid, 0, shared->settings.lock_wait);
 }
 
 void
 cleanup_table(Oid heap_oid, int max_wait_ms)
 {
+	/* files of any table: that takes no lock, and they may be large */
+	(void) leftover_files_remove(rest);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms);
+}
+
+static bool
+file_is_listed(List *leftovers, int64 ledger_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, leftovers)
+		if (((LeftoverFile *) lfirst(lc))->ledger_id == ledger_id)
+			return true;
+	return false;
 }
 
 static bool
@@ -99,6 +122,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	bool		dry_run;
 	List	   *before;
 	List	   *after = NIL;
+	List	   *files;
+	List	   *files_after = NIL;
 	ListCell   *lc;
 
 	if (PG_ARGISNULL(0))
@@ -115,7 +140,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	before = leftover_indexes_list();
-	if (!dry_run && before != NIL)
+	files = leftover_files_list();
+	if (!dry_run && (before != NIL || files != NIL))
 	{
 		MoveSettings settings;
 		int64		job;
@@ -123,6 +149,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		settings_capture(&settings);
 		(void) submit_and_wait(JOB_CLEANUP, NIL, &settings, &job);
 		after = leftover_indexes_list();
+		files_after = leftover_files_list();
 	}
 
 	foreach(lc, before)
@@ -141,6 +168,30 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		values[4] = CStringGetTextDatum(dry_run ? "remove" :
 										is_listed(after, leftover->ledger_id) ?
 										"kept: its table is in use, try again later" : "removed");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	foreach(lc, files)
+	{
+		const LeftoverFile *file = lfirst(lc);
+		char	   *tablespace = get_tablespace_name(file->tablespace);
+		Datum		values[5];
+		bool		nulls[5] = {0};
+
+		values[0] = CStringGetTextDatum(file->kind == LEDGER_NEW_FILE ?
+										"unfinished copy" : "old file");
+		values[1] = CStringGetTextDatum(file->name);
+		nulls[2] = (tablespace == NULL);
+		values[2] = tablespace == NULL ? (Datum) 0 :
+			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
+		nulls[3] = (file->size < 0);
+		values[3] = Int64GetDatum(file->size);
+		if (file_is_listed(files_after, file->ledger_id))
+			values[4] = CStringGetTextDatum("kept: could not be removed, see the server log");
+		else if (file->size < 0)
+			values[4] = CStringGetTextDatum(dry_run ? "forget: there is no such file of ours" :
+											"forgotten: there is no such file of ours");
+		else
+			values[4] = CStringGetTextDatum(dry_run ? "remove" : "removed");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -30,6 +30,19 @@
 typedef Oid RelFileNumber;
 typedef RelFileNode RelFileLocator;
 #define RelFileNumberIsValid(n) OidIsValid(n)
+#define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
+#define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
+#define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
+#define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
+#define spcOid spcNode
+#define dbOid dbNode
+#define relNumber relNode
+#define rd_locator rd_node
+#define rlocator rnode
+
+/* wants storage/buf_internals.h, like its newer namesake */
+#define BufTagMatchesRelFileLocator(tag, locator) \
+	RelFileNodeEquals((tag)->rnode, *(locator))
 #endif
 
 /* ---- shared memory ---- */
@@ -190,6 +203,10 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #define relation_file_path(db, spc, num, fork) \
 	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
 #endif
+
+/* the same for a fork of a permanent relation's file */
+#define relation_fork_path(locator, fork) \
+	relation_file_path((locator).dbOid, (locator).spcOid, (locator).relNumber, fork)
 
 #if PG_VERSION_NUM < 160000
 #define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase

@@ -10,7 +10,7 @@
 
 /* 0 in a build without the copy engine: every index is then for rebuild. */
 #ifndef IM_HAVE_COPY
-#define IM_HAVE_COPY	0
+#define IM_HAVE_COPY	1
 #endif
 
 /*

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * block_set.h
+ *	  A set of block numbers of one relation file.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_BLOCK_SET_H
+#define IM_BLOCK_SET_H
+
+#include "storage/block.h"
+
+typedef struct BlockSet BlockSet;
+
+extern BlockSet *block_set_create(void);
+extern void block_set_free(BlockSet *set);
+extern void block_set_add(BlockSet *set, BlockNumber block);
+extern void block_set_remove(BlockSet *set, BlockNumber block);
+extern bool block_set_has(const BlockSet *set, BlockNumber block);
+extern int64 block_set_count(const BlockSet *set);
+extern void block_set_add_all(BlockSet *set, const BlockSet *other);
+
+/* The first member >= from, or InvalidBlockNumber. */
+extern BlockNumber block_set_next(const BlockSet *set, BlockNumber from);
+
+#endif							/* IM_BLOCK_SET_H */

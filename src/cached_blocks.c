@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * cached_blocks.c
+ *	  Which blocks of a relation file are in shared buffers, and loading them.
+ *
+ * A look at the buffers' tags as autoprewarm and pg_buffercache do it: each
+ * header is locked for the moment of reading it, so the answer is a little
+ * blurred, which is good enough for a cache.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "cached_blocks.h"
+#include "file_copy.h"
+#include "miscadmin.h"
+#include "storage/buf_internals.h"
+#include "storage/bufmgr.h"
+#include "storage/smgr.h"
+
+/* Collect the main fork's blocks that are in shared buffers now. */
+BlockSet *
+cached_blocks(const RelFileLocator *locator)
+{
+	BlockSet   *set = block_set_create();
+
+	for (int i = 0; i < NBuffers; i++)
+	{
+		BufferDesc *buffer = GetBufferDescriptor(i);
+		uint32		state;
+
+		/* not locked: most belong to others, and can't become ours unseen */
+		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
+			continue;
+		state = LockBufHdr(buffer);
+		if ((state & BM_TAG_VALID) && (state & BM_VALID) &&
+			BufTagMatchesRelFileLocator(&buffer->tag, locator) &&
+			buffer->tag.forkNum == MAIN_FORKNUM)
+		{
+			BlockNumber block = buffer->tag.blockNum;
+
+			UnlockBufHdr(buffer, state);
+			block_set_add(set, block);
+		}
+		else
+			UnlockBufHdr(buffer, state);
+	}
+	return set;
+}
+
+/*
+ * Read blocks into shared buffers, in file order.  The caller is in a
+ * transaction and keeps the file from being truncated or dropped.
+ */
+void
+load_blocks(const RelFileLocator *locator, const BlockSet *set,
+			void (*check_interrupts) (void))
+{
+	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
+	int			count = 0;
+
+	for (BlockNumber block = block_set_next(set, 0);
+		 block != InvalidBlockNumber && block < nblocks;
+		 block = block_set_next(set, block + 1))
+	{
+		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, block,
+												RBM_NORMAL, NULL, true));
+		if ((++count & 0x7f) == 0)
+			check_interrupts();
+	}
+}

@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * cached_blocks.h
+ *	  Which blocks of a relation file are in shared buffers, and loading them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_CACHED_BLOCKS_H
+#define IM_CACHED_BLOCKS_H
+
+#include "block_set.h"
+#include "compat.h"
+
+extern BlockSet *cached_blocks(const RelFileLocator *locator);
+extern void load_blocks(const RelFileLocator *locator, const BlockSet *set,
+						void (*check_interrupts) (void));
+
+#endif							/* IM_CACHED_BLOCKS_H */

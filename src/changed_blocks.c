@@ -1,0 +1,464 @@
+/*-------------------------------------------------------------------------
+ *
+ * changed_blocks.c
+ *	  Which blocks of one relation file have changed, as the WAL tells.
+ *
+ * Reads the WAL from the moment of changed_blocks_begin() on, and collects
+ * the block numbers of every record's references to the main fork of one
+ * relation file.  It knows nothing about what the caller does with them.
+ *
+ * Assumption: whoever changes a page holds its exclusive content lock from
+ * before the change until after the record is inserted.  So a caller who notes
+ * the insert position first and takes the page's share lock then, has seen
+ * every change whose record starts before that position (the record's start is
+ * reserved under the exclusive lock); see changed_blocks_seen().  Changes that
+ * are not in the WAL (hint bits, the metapage of SP-GiST, zero pages of an
+ * extension) are not reported: the caller has to know of them.
+ *
+ * Tricky points:
+ *
+ * The target of a read is the end of a record of our own, flushed, and made
+ * when the read starts.  Reading "until the end of WAL" would chase the tail
+ * for ever under load, and the raw insert position can point past a page
+ * header, where no record ends.
+ *
+ * No replication slot holds the WAL back.  A caller that reads often enough
+ * (each 16 MB) is served from segments that are still there; if one is gone
+ * all the same, CHANGES_WAL_GONE says so, and nothing collected may be relied
+ * upon.  A segment can also be renamed and written anew while we have it open;
+ * its page addresses no longer fit then, and the record is not valid.
+ *
+ * Memory: one bit for each block of the file (see block_set.c), and WAL
+ * decoding's own buffer, which is as large as the largest record (a record
+ * with 32 full pages has 256 kB).
+ *
+ * Locks: none.  A transaction is not needed, except for what the caller's
+ * check_interrupts function may need.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/rmgr.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xloginsert.h"
+#include "access/xlogreader.h"
+#include "access/xlogutils.h"
+#include "catalog/pg_control.h"
+#include "catalog/storage_xlog.h"
+#include "changed_blocks.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+/* More than the longest page header; see skip_own_records(). */
+#define MAX_PAGE_HEADER	SizeOfXLogLongPHD
+
+typedef struct SeenRange
+{
+	BlockNumber first;
+	BlockNumber nblocks;
+	XLogRecPtr	lsn;
+} SeenRange;
+
+typedef struct OwnRecord
+{
+	XLogRecPtr	start;
+	XLogRecPtr	end;
+} OwnRecord;
+
+struct ChangedBlocks
+{
+	MemoryContext cxt;
+	MemoryContextCallback on_reset;
+	RelFileLocator locator;
+	void		(*check_interrupts) (void);
+	XLogReaderState *reader;
+	BlockSet   *set;
+	SeenRange  *seen;			/* since the last read */
+	int			nseen;
+	int			maxseen;
+	OwnRecord  *own;			/* in WAL order, since the last read */
+	int			nown;
+	int			maxown;
+};
+
+static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
+					  XLogRecPtr target, char *buf);
+static bool segment_is_gone(XLogRecPtr ptr);
+static void skip_own_records(ChangedBlocks *changes, int *next);
+static bool note_record(ChangedBlocks *changes, BlockNumber limit);
+static bool already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block);
+
+/* Close the WAL segment with the memory context, also after an error. */
+static void
+free_reader(void *arg)
+{
+	ChangedBlocks *changes = (ChangedBlocks *) arg;
+
+	if (changes->reader)
+	{
+		if (changes->reader->seg.ws_file >= 0)
+			wal_segment_close(changes->reader);
+		changes->reader = NULL;
+	}
+}
+
+/*
+ * Start to follow the changes of a relation file's main fork.
+ *
+ * Every change whose record starts after this call will be reported.  Writes
+ * and flushes a record that does nothing, to have a place to start from.
+ * Allocated in a context of its own below the current one; end it with
+ * changed_blocks_end(), or by deleting or resetting that context.
+ */
+ChangedBlocks *
+changed_blocks_begin(const RelFileLocator *locator,
+					 void (*check_interrupts) (void))
+{
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
+											  "index_mover changed blocks",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcxt = MemoryContextSwitchTo(cxt);
+	ChangedBlocks *changes = palloc0(sizeof(ChangedBlocks));
+
+	changes->cxt = cxt;
+	changes->locator = *locator;
+	changes->check_interrupts = check_interrupts;
+	changes->set = block_set_create();
+	changes->maxseen = 32;
+	changes->seen = palloc(changes->maxseen * sizeof(SeenRange));
+	changes->maxown = 128;
+	changes->own = palloc(changes->maxown * sizeof(OwnRecord));
+
+	changes->reader = XLogReaderAllocate(wal_segment_size, NULL,
+										 XL_ROUTINE(.page_read = read_page,
+													.segment_open = wal_segment_open,
+													.segment_close = wal_segment_close),
+										 NULL);
+	if (changes->reader == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while allocating a WAL reading processor.")));
+	changes->on_reset.func = free_reader;
+	changes->on_reset.arg = changes;
+	MemoryContextRegisterResetCallback(cxt, &changes->on_reset);
+
+	(void) changed_blocks_mark();
+	XLogBeginRead(changes->reader, ProcLastRecPtr);
+
+	MemoryContextSwitchTo(oldcxt);
+	return changes;
+}
+
+/* Stop following, and free everything; NULL is allowed. */
+void
+changed_blocks_end(ChangedBlocks *changes)
+{
+	if (changes)
+		MemoryContextDelete(changes->cxt);
+}
+
+/*
+ * Return a position that every change made so far is before, and that a read
+ * can go up to: the end of a new record that does nothing, flushed to disk.
+ */
+XLogRecPtr
+changed_blocks_mark(void)
+{
+	char		nothing = 0;
+	XLogRecPtr	end;
+
+	XLogBeginInsert();
+	XLogRegisterData(&nothing, sizeof(nothing));
+	end = XLogInsert(RM_XLOG_ID, XLOG_NOOP);
+	XLogFlush(end);
+	return end;
+}
+
+/*
+ * The caller has read these blocks under share lock after lsn was the insert
+ * position: records that start before it are in what he has read.  Forgotten
+ * after the next changed_blocks_read(), whose target is later than any lsn.
+ */
+void
+changed_blocks_seen(ChangedBlocks *changes, BlockNumber first,
+					BlockNumber nblocks, XLogRecPtr lsn)
+{
+	if (changes->nseen == changes->maxseen)
+	{
+		changes->maxseen *= 2;
+		changes->seen = repalloc(changes->seen,
+								 changes->maxseen * sizeof(SeenRange));
+	}
+	changes->seen[changes->nseen].first = first;
+	changes->seen[changes->nseen].nblocks = nblocks;
+	changes->seen[changes->nseen].lsn = lsn;
+	changes->nseen++;
+}
+
+/*
+ * A record that the caller has written himself and need not be read.  To be
+ * called in WAL order.  Not a duty, but reading half of one's own WAL again
+ * costs a tenth of the time of a copy.
+ */
+void
+changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
+{
+	/* records that follow each other directly are one piece */
+	if (changes->nown > 0 && changes->own[changes->nown - 1].end == start)
+	{
+		changes->own[changes->nown - 1].end = end;
+		return;
+	}
+	if (changes->nown == changes->maxown)
+	{
+		changes->maxown *= 2;
+		changes->own = repalloc(changes->own,
+								changes->maxown * sizeof(OwnRecord));
+	}
+	changes->own[changes->nown].start = start;
+	changes->own[changes->nown].end = end;
+	changes->nown++;
+}
+
+/* How far the WAL has been read. */
+XLogRecPtr
+changed_blocks_position(const ChangedBlocks *changes)
+{
+	return changes->reader->EndRecPtr;
+}
+
+int64
+changed_blocks_count(const ChangedBlocks *changes)
+{
+	return block_set_count(changes->set);
+}
+
+/*
+ * Hand over what was collected and go on with an empty set.  The caller frees
+ * it with block_set_free(), or it goes with changed_blocks_end().
+ */
+BlockSet *
+changed_blocks_take(ChangedBlocks *changes)
+{
+	BlockSet   *set = changes->set;
+	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
+
+	changes->set = block_set_create();
+	MemoryContextSwitchTo(oldcxt);
+	return set;
+}
+
+/*
+ * Read the WAL up to "upto", which changed_blocks_mark() has returned, and add
+ * the blocks below "limit" to the set: the caller will read those from limit
+ * on later, and so after every change that is found now.
+ *
+ * ERROR 58P01 or 58030 if the WAL can't be read; if that is because a segment
+ * is gone, the return value says so in nearly all cases.
+ */
+ChangesResult
+changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
+{
+	XLogReaderState *reader = changes->reader;
+	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
+	ChangesResult result = CHANGES_READ;
+	int			next_own = 0;
+	uint32		nrecords = 0;
+
+	if (segment_is_gone(reader->EndRecPtr))
+	{
+		MemoryContextSwitchTo(oldcxt);
+		return CHANGES_WAL_GONE;
+	}
+
+	for (;;)
+	{
+		char	   *problem = NULL;
+
+		skip_own_records(changes, &next_own);
+		if (reader->EndRecPtr >= upto)
+			break;
+
+		if ((++nrecords & 0x3ff) == 0)
+		{
+			MemoryContextSwitchTo(oldcxt);
+			changes->check_interrupts();
+			MemoryContextSwitchTo(changes->cxt);
+		}
+
+		if (XLogReadRecord(reader, &problem) == NULL)
+		{
+			if (segment_is_gone(reader->EndRecPtr))
+			{
+				result = CHANGES_WAL_GONE;
+				break;
+			}
+			ereport(ERROR,
+					(errcode(ERRCODE_IO_ERROR),
+					 errmsg("could not read WAL at %X/%X: %s",
+							LSN_FORMAT_ARGS(reader->EndRecPtr),
+							problem ? problem : "unexpected end of WAL")));
+		}
+
+		if (!note_record(changes, limit))
+		{
+			result = CHANGES_FILE_REPLACED;
+			break;
+		}
+	}
+
+	changes->nseen = 0;
+	changes->nown = 0;
+	MemoryContextSwitchTo(oldcxt);
+	return result;
+}
+
+/*
+ * Give the reader one page, or as much of it as is flushed.  core's
+ * read_local_xlog_page() would do, but waits for WAL that is not there yet in
+ * a loop of its own, with a new interface in each version.
+ */
+static int
+read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
+		  XLogRecPtr target, char *buf)
+{
+	TimeLineID	tli;
+	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
+	WALReadError problem;
+	int			count;
+
+	if (page + XLOG_BLCKSZ <= flushed)
+		count = XLOG_BLCKSZ;
+	else if (page + wanted > flushed)
+		return -1;
+	else
+		count = flushed - page;
+
+	if (!WALRead(reader, buf, page, count, tli, &problem))
+		WALReadRaiseError(&problem);
+	return count;
+}
+
+/* Has the segment that holds this position been removed or recycled? */
+static bool
+segment_is_gone(XLogRecPtr ptr)
+{
+	XLogSegNo	segment;
+	char		path[MAXPGPATH];
+
+	XLByteToSeg(ptr, segment, wal_segment_size);
+	if (segment <= XLogGetLastRemovedSegno())
+		return true;
+
+	/*
+	 * The counter above starts at zero with the server and is advanced just
+	 * before a file goes.  At the very end of WAL the next segment need not
+	 * exist yet, and its absence means nothing.
+	 */
+	if (ptr >= GetFlushRecPtr(NULL))
+		return false;
+	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
+	return access(path, F_OK) < 0 && errno == ENOENT;
+}
+
+/*
+ * Go on behind records of our own.  The reader stands at the end of the last
+ * record; the next one starts there, or, at the end of a page, behind the next
+ * page's header.
+ */
+static void
+skip_own_records(ChangedBlocks *changes, int *next)
+{
+	XLogReaderState *reader = changes->reader;
+
+	while (*next < changes->nown)
+	{
+		OwnRecord  *own = &changes->own[*next];
+		XLogRecPtr	here = reader->EndRecPtr;
+
+		if (here == own->start ||
+			(here < own->start &&
+			 here % XLOG_BLCKSZ == 0 &&
+			 own->start - here <= MAX_PAGE_HEADER))
+			XLogBeginRead(reader, own->end);
+		else if (here < own->start)
+			break;				/* others' records come first */
+		(*next)++;
+	}
+}
+
+/*
+ * Add the blocks that the reader's current record refers to.  Returns false if
+ * the record did something to the file that is more than changing blocks.
+ */
+static bool
+note_record(ChangedBlocks *changes, BlockNumber limit)
+{
+	XLogReaderState *reader = changes->reader;
+	RmgrId		rmid = XLogRecGetRmid(reader);
+	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
+
+	/*
+	 * Records that change relation files in other ways than through their
+	 * block references carry this flag.  The same cases as in pg_rewind's
+	 * extractPageInfo(): what is known not to touch a file that somebody holds
+	 * a lock on, is passed over; what is not known is not.
+	 */
+	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
+	{
+		if (rmid == RM_SMGR_ID && info == XLOG_SMGR_TRUNCATE)
+		{
+			xl_smgr_truncate *truncate = (xl_smgr_truncate *) XLogRecGetData(reader);
+
+			if (RelFileLocatorEquals(truncate->rlocator, changes->locator))
+				return false;
+		}
+		else if (rmid == RM_SMGR_ID && info == XLOG_SMGR_CREATE)
+			 /* another file, or another fork */ ;
+		else if (rmid == RM_DBASE_ID)
+			 /* another database: we are connected to this one */ ;
+		else if (rmid == RM_XACT_ID)
+			 /* files dropped at the end of a transaction: not a locked one */ ;
+		else
+			return false;
+	}
+
+	/* A full image written because of a hint bit: hints need not be known. */
+	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
+		return true;
+
+	for (int id = 0; id <= XLogRecMaxBlockId(reader); id++)
+	{
+		RelFileLocator locator;
+		ForkNumber	fork;
+		BlockNumber block;
+
+		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
+			continue;
+		if (fork != MAIN_FORKNUM ||
+			!RelFileLocatorEquals(locator, changes->locator))
+			continue;
+		if (block < limit && !already_seen(changes, reader->ReadRecPtr, block))
+			block_set_add(changes->set, block);
+	}
+	return true;
+}
+
+/* Has the caller read this block after that record was inserted? */
+static bool
+already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
+{
+	for (int i = 0; i < changes->nseen; i++)
+	{
+		SeenRange  *seen = &changes->seen[i];
+
+		if (block >= seen->first && block - seen->first < seen->nblocks)
+			return lsn < seen->lsn;
+	}
+	return false;
+}

@@ -1,0 +1,384 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftover_files.c
+ *	  Removing relation files that only the ledger knows.
+ *
+ * Two kinds: a new file whose copy was not finished, and an old file that a
+ * swap has put out of use.  In both cases no pg_class row names the file, so
+ * no lock on a relation is needed, or would help; what has to be excluded is
+ * that the worker whose file it is still works on it.  Whoever makes a ledger
+ * row therefore holds a lock on the row's number (ledger_row_claim()) for as
+ * long as it lives, and a removal takes the same lock first.
+ *
+ * What a row says is not believed: the file is left alone if any pg_class row
+ * has its number, also one that is being inserted or deleted by a transaction
+ * still running, or if the relation map has it.  (Another database's file has
+ * another path; ledger_read() does not give rows of other databases anyway.)
+ *
+ * The file goes by the drop list of the transaction that deletes the ledger
+ * row: so the commit record carries it, and standbys remove it too.
+ *
+ * Truncation first, piece by piece, because removing a large file in one call
+ * stalls everybody's fsync for as long as the file system needs to discard its
+ * blocks.  Each step is core's RelationTruncate(): it drops the buffers, logs,
+ * flushes, and only then truncates, so that redo finds no block missing and a
+ * standby goes gently too.  A crash between two steps leaves a shorter file.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlogutils.h"
+#include "catalog.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_tablespace_d.h"
+#include "catalog/storage.h"
+#include "commands/tablespace.h"
+#include "common/relpath.h"
+#include "file_copy.h"
+#include "leftover_files.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lock.h"
+#include "storage/smgr.h"
+#include "swap.h"
+#include "test_points.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/relmapper.h"
+#include "utils/snapmgr.h"
+
+/*
+ * How much to truncate in a step: 16 MB stall others for about 5 ms.  Each
+ * step looks at all buffer headers, so it is more where there are very many.
+ */
+#define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
+#define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
+#define STEP_REST_MS		10
+
+static void set_row_tag(LOCKTAG *tag, int64 id);
+static RelFileLocator entry_locator(const LedgerEntry *entry);
+static bool is_file_row(const LedgerEntry *entry);
+static bool is_removable(const RelFileLocator *locator);
+static int64 file_size(const RelFileLocator *locator);
+static void put_on_drop_list(const RelFileLocator *locator);
+
+/*
+ * Lock a ledger row's number for the session.  Its maker does so before the
+ * row is committed, and keeps the lock until the row is deleted.
+ */
+void
+ledger_row_claim(int64 id)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockAcquire(&tag, ExclusiveLock, true, false);
+}
+
+/* Give the lock on a ledger row's number back. */
+void
+ledger_row_release(int64 id)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockRelease(&tag, ExclusiveLock, true);
+}
+
+/*
+ * Remove the file of a ledger row and the row, at once, when the current
+ * transaction commits.  Nothing happens if the row is gone (a swap or somebody
+ * else's clean-up has taken it away).  With file_exists = false only the row
+ * goes: its maker never got to create the file, and one of that name would be
+ * somebody else's.
+ *
+ * The caller holds the row's lock, and is in a transaction.
+ */
+void
+leftover_file_drop(const LedgerEntry *entry, bool file_exists)
+{
+	RelFileLocator locator = entry_locator(entry);
+
+	if (!ledger_exists(entry->id))
+		return;
+	if (file_exists && is_removable(&locator) && file_size(&locator) >= 0)
+		put_on_drop_list(&locator);
+	ledger_delete(entry->id);
+}
+
+/*
+ * Remove an old file and its ledger row piece by piece, in transactions of its
+ * own, calling rest() between them, outside of any transaction.
+ *
+ * Called with no transaction open, and the row's lock held for the session.
+ */
+void
+leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
+{
+	RelFileLocator locator = entry_locator(entry);
+	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
+	BlockNumber nblocks = 0;
+	bool		removable;
+
+	StartTransactionCommand();
+	removable = ledger_exists(entry->id) && is_removable(&locator) &&
+		file_size(&locator) >= 0;
+	if (removable)
+	{
+		SMgrRelation smgr = smgropen(locator, INVALID_PROC_NUMBER);
+
+		/* nobody will read them, and nobody need write them */
+		DropRelationsAllBuffers(&smgr, 1);
+		nblocks = file_blocks(&locator, MAIN_FORKNUM);
+	}
+	CommitTransactionCommand();
+	IM_POINT("old-file-start");
+
+	while (nblocks > step)
+	{
+		Relation	rel;
+
+		nblocks -= step;
+		StartTransactionCommand();
+		rel = CreateFakeRelcacheEntry(locator);
+		RelationTruncate(rel, nblocks);
+		FreeFakeRelcacheEntry(rel);
+		CommitTransactionCommand();
+		IM_POINT("old-file-step");
+		rest(STEP_REST_MS);
+	}
+
+	IM_POINT("old-file-drop");
+	StartTransactionCommand();
+	commit_locally();
+	leftover_file_drop(entry, true);
+	CommitTransactionCommand();
+	IM_POINT("old-file-dropped");
+}
+
+/*
+ * Remove the files of all rows of this database's ledger that nobody works on.
+ * Rows whose file has an owner, or does not exist, are deleted; that alone is
+ * never a reason to touch a file.  Returns how many rows are gone.
+ *
+ * To be called with no transaction open, in a worker.  What can't be removed
+ * is a WARNING, and stays in the ledger.
+ */
+int
+leftover_files_remove(void (*rest) (int ms))
+{
+	MemoryContext oldcxt = CurrentMemoryContext;
+	List	   *entries;
+	ListCell   *cell;
+	volatile int count = 0;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(oldcxt);
+	entries = ledger_read();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcxt);
+
+	foreach(cell, entries)
+	{
+		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
+
+		if (!is_file_row(entry))
+			continue;
+
+		PG_TRY();
+		{
+			LOCKTAG		tag;
+			bool		free;
+
+			StartTransactionCommand();
+			set_row_tag(&tag, entry->id);
+			free = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+			CommitTransactionCommand();
+			if (free)
+			{
+				leftover_file_remove(entry, rest);
+				ledger_row_release(entry->id);
+				count++;
+			}
+		}
+		PG_CATCH();
+		{
+			ErrorData  *error;
+
+			MemoryContextSwitchTo(oldcxt);
+			error = CopyErrorData();
+			if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+				PG_RE_THROW();
+			FlushErrorState();
+			AbortOutOfAnyTransaction();
+			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+			MemoryContextSwitchTo(oldcxt);
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not remove a file that a move has left behind: %s",
+							error->message)));
+			FreeErrorData(error);
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return count;
+}
+
+/*
+ * List the file rows of this database's ledger that nobody works on, as a
+ * palloc'd List of LeftoverFile *.  In the current transaction; changes
+ * nothing.  A row that names a relation's own file, or none, is listed with
+ * size -1: there is nothing of ours to remove.
+ */
+List *
+leftover_files_list(void)
+{
+	List	   *found = NIL;
+	ListCell   *cell;
+
+	foreach(cell, ledger_read())
+	{
+		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
+		RelFileLocator locator = entry_locator(entry);
+		LeftoverFile *leftover;
+		LOCKTAG		tag;
+
+		if (!is_file_row(entry))
+			continue;
+		set_row_tag(&tag, entry->id);
+		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+			continue;
+		LockRelease(&tag, ShareLock, true);
+
+		leftover = palloc0(sizeof(LeftoverFile));
+		leftover->ledger_id = entry->id;
+		leftover->kind = entry->kind;
+		leftover->tablespace = entry->tablespace;
+		leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
+		leftover->size = is_removable(&locator) ? file_size(&locator) : -1;
+		found = lappend(found, leftover);
+	}
+	return found;
+}
+
+/* Is this a row about a file? */
+static bool
+is_file_row(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
+}
+
+/*
+ * The lock tag of a ledger row: an object of the ledger table.  Outside of a
+ * transaction the table's OID is that of the last time inside of one: who
+ * releases a lock has taken it before.
+ */
+static void
+set_row_tag(LOCKTAG *tag, int64 id)
+{
+	static Oid	ledger = InvalidOid;
+
+	if (IsTransactionState())
+		ledger = extension_relation("index_mover_ledger");
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
+					   (uint32) id, (uint16) (id >> 32));
+}
+
+static RelFileLocator
+entry_locator(const LedgerEntry *entry)
+{
+	RelFileLocator locator;
+
+	locator.spcOid = entry->tablespace;
+	locator.dbOid = MyDatabaseId;
+	locator.relNumber = entry->relfilenumber;
+	return locator;
+}
+
+/*
+ * May a file be removed?  Not if any relation of this database owns it, also
+ * by a row that a running transaction is inserting or has deleted.
+ */
+static bool
+is_removable(const RelFileLocator *locator)
+{
+	SnapshotData dirty;
+	Relation	pg_class;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	bool		found;
+
+	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
+		!RelFileNumberIsValid(locator->relNumber))
+		return false;
+
+	/* mapped relations have no number in pg_class */
+	if (OidIsValid(RelationMapFilenumberToOid(locator->relNumber, false)))
+		return false;
+
+	InitDirtySnapshot(dirty);
+	pg_class = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
+				BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
+								 InvalidOid : locator->spcOid));
+	ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
+				BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(locator->relNumber));
+	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+							  &dirty, 2, key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return !found;
+}
+
+/* Bytes of all forks, -1 if there is no main fork. */
+static int64
+file_size(const RelFileLocator *locator)
+{
+	int64		size = 0;
+
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	{
+		char	   *base = relation_fork_path(*locator, fork);
+
+		for (uint32 segment = 0;; segment++)
+		{
+			char	   *path = segment == 0 ? pstrdup(base) :
+				psprintf("%s.%u", base, segment);
+			struct stat st;
+			int			rc = stat(path, &st);
+
+			pfree(path);
+			if (rc < 0)
+			{
+				if (fork == MAIN_FORKNUM && segment == 0)
+					return -1;
+				break;
+			}
+			size += st.st_size;
+		}
+		pfree(base);
+	}
+	return size;
+}
+
+/* Have the current transaction's commit remove a file. */
+static void
+put_on_drop_list(const RelFileLocator *locator)
+{
+	Relation	rel = CreateFakeRelcacheEntry(*locator);
+
+	RelationDropStorage(rel);
+	FreeFakeRelcacheEntry(rel);
+}

@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftover_files.h
+ *	  Removing relation files that only the ledger knows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_LEFTOVER_FILES_H
+#define IM_LEFTOVER_FILES_H
+
+#include "ledger.h"
+
+/* What index_mover_cleanup() tells about one of them. */
+typedef struct LeftoverFile
+{
+	int64		ledger_id;
+	LedgerKind	kind;
+	char	   *name;			/* path of the first segment */
+	Oid			tablespace;
+	int64		size;			/* bytes of all forks; -1 = no such file */
+} LeftoverFile;
+
+extern void ledger_row_claim(int64 id);
+extern void ledger_row_release(int64 id);
+extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
+extern void leftover_file_remove(const LedgerEntry *entry,
+								 void (*rest) (int ms));
+extern int	leftover_files_remove(void (*rest) (int ms));
+extern List *leftover_files_list(void);
+
+#endif							/* IM_LEFTOVER_FILES_H */

@@ -1,0 +1,320 @@
+/*-------------------------------------------------------------------------
+ *
+ * swap.c
+ *	  The short exclusive step: give a relation its new file.
+ *
+ * Waiting for the lock must not hurt others: everybody who wants the relation
+ * stands behind an AccessExclusiveLock that waits.  So first look, without
+ * standing in the queue; whoever was there at the last look too runs a long
+ * transaction, and to queue behind it would be for nothing.  Only when the
+ * road looks free, queue for index_mover.lock_timeout; and if that was not
+ * enough, let the others run for a while before the next attempt.
+ *
+ * Under the lock, in this order and nothing else:
+ *	1. the caller's last_blocks(): drain the WAL, copy what is left;
+ *	2. the new file and tablespace in pg_class;
+ *	3. the ledger: the new file's row goes, the old file's row comes;
+ *	4. invalidation of the table's relcache entry, so that plans are made anew
+ *	   with the costs of the new tablespace;
+ *	5. commit, flushed locally.  Not waiting for a synchronous standby: a
+ *	   commit waits for it before it releases its locks, so that a stopped
+ *	   standby would hold the exclusive lock for ever.
+ * What could block there is locked before (pg_class, the ledger), and the lock
+ * timeout holds for all of it.
+ *
+ * Asking for the lock assigns an xid, also in vain: each attempt is a
+ * transaction of its own.
+ *
+ * Locks: the caller holds ShareUpdateExclusiveLock on the relation and
+ * AccessShareLock on its table, for the session, and keeps them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "commands/tablecmds.h"
+#include "job.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "relation_locks.h"
+#include "swap.h"
+#include "test_points.h"
+#include "throttle.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* Looks at who holds the lock: the first two, and all others */
+#define FIRST_LOOKS_MS		20
+#define LOOK_AGAIN_MS		150
+
+/* The rest after a vain attempt: that long for each one so far, at most ... */
+#define REST_AFTER_MS		100
+#define LONGEST_REST_MS		2000
+
+/* Set between the grant and the end of the transaction. */
+static bool measuring = false;
+static instr_time granted_at;
+static int64 measured;
+
+static bool attempt(Swap *swap, SwapResult *result);
+static void give_up(Swap *swap, const int *pids, int npids);
+
+/* Take the time when the transaction is committed, but not yet its locks gone. */
+static void
+measure_commit(XactEvent event, void *arg)
+{
+	instr_time	now;
+
+	if (!measuring || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
+		return;
+	measuring = false;
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, granted_at);
+	measured = INSTR_TIME_GET_MICROSEC(now);
+}
+
+/*
+ * Let the current transaction's commit be flushed here and not wait for a
+ * synchronous standby.  Every transaction of ours that holds a lock does that.
+ */
+void
+commit_locally(void)
+{
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/* Exactly the transactions that are in both lists. */
+static int
+in_both(const VirtualTransactionId *now, int nnow,
+		const VirtualTransactionId *before, int nbefore,
+		VirtualTransactionId *both)
+{
+	int			count = 0;
+
+	for (int i = 0; i < nnow; i++)
+		for (int j = 0; j < nbefore; j++)
+			if (VirtualTransactionIdEquals(now[i], before[j]))
+			{
+				both[count++] = now[i];
+				break;
+			}
+	return count;
+}
+
+/*
+ * Wait until the exclusive lock can be had without making others wait long,
+ * and swap.  Called with no transaction open, and returns so.
+ *
+ * ERROR 55P03 after index_mover.lock_wait; any error leaves everything as it
+ * was, with the transaction to be aborted by the caller's caller.
+ */
+SwapResult
+swap_when_possible(Swap *swap)
+{
+	static bool registered = false;
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
+											  "index_mover swap",
+											  ALLOCSET_SMALL_SIZES);
+	TimestampTz start = GetCurrentTimestamp();
+	VirtualTransactionId *before = NULL;
+	int			nbefore = 0;
+	bool		looked = false;
+	SwapResult	result = SWAP_START_AGAIN;
+
+	if (!registered)
+	{
+		RegisterXactCallback(measure_commit, NULL);
+		registered = true;
+	}
+
+	progress_phase(PHASE_WAIT_SWAP_LOCK);
+	for (;;)
+	{
+		VirtualTransactionId *now;
+		VirtualTransactionId *stuck;
+		int			nnow;
+		int			nstuck;
+		MemoryContext oldcxt;
+
+		if (!swap->catch_up(swap->arg))
+			break;
+
+		StartTransactionCommand();
+		oldcxt = MemoryContextSwitchTo(cxt);
+		now = relation_lock_holders(swap->relid, AccessExclusiveLock, &nnow);
+		stuck = palloc((nnow + 1) * sizeof(VirtualTransactionId));
+		nstuck = in_both(now, nnow, before, nbefore, stuck);
+		MemoryContextSwitchTo(oldcxt);
+		CommitTransactionCommand();
+
+		if (before)
+			pfree(before);
+		before = now;
+		nbefore = nnow;
+
+		if (nnow > 0 && !looked)
+		{
+			looked = true;
+			pfree(stuck);
+			(void) throttle_rest(FIRST_LOOKS_MS);
+			continue;
+		}
+		looked = true;
+
+		if (nstuck == 0)
+		{
+			progress_blockers(NULL, 0);
+			if (attempt(swap, &result))
+				break;
+			(void) throttle_rest(Min(REST_AFTER_MS * swap->lock_attempts,
+									 LONGEST_REST_MS));
+		}
+		else
+		{
+			int			pids[IM_MAX_BLOCKERS];
+			int			npids = virtual_transaction_pids(stuck, nstuck, pids,
+														 IM_MAX_BLOCKERS);
+
+			progress_blockers(pids, npids);
+			if (swap->settings->lock_wait > 0 &&
+				TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+										   swap->settings->lock_wait))
+				give_up(swap, pids, npids);
+			(void) throttle_rest(LOOK_AGAIN_MS);
+		}
+		pfree(stuck);
+
+		if (swap->settings->lock_wait > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   swap->settings->lock_wait))
+		{
+			int			pids[IM_MAX_BLOCKERS];
+			int			npids = virtual_transaction_pids(before, nbefore, pids,
+														 IM_MAX_BLOCKERS);
+
+			give_up(swap, pids, npids);
+		}
+	}
+
+	progress_blockers(NULL, 0);
+	MemoryContextDelete(cxt);
+	return result;
+}
+
+/*
+ * Queue for the lock once, and swap if it is granted.  Returns false if it was
+ * not granted in time, or too much was left to do under it; else *result says
+ * what came of it.
+ */
+static bool
+attempt(Swap *swap, SwapResult *result)
+{
+	Oid			ledger;
+	Relation	rel;
+	MovePhase	phase;
+	LastBlocks	last;
+	char		timeout[32];
+
+	StartTransactionCommand();
+	commit_locally();
+	snprintf(timeout, sizeof(timeout), "%dms", swap->settings->lock_timeout);
+	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+
+	/* what could make us wait under the lock, first, and the caches warm */
+	ledger = extension_relation("index_mover_ledger");
+	rel = relation_open(swap->relid, NoLock);
+	relation_close(rel, NoLock);
+	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false,
+							  swap->settings->lock_timeout) ||
+		!lock_relation_within(ledger, RowExclusiveLock, false,
+							  swap->settings->lock_timeout))
+	{
+		CommitTransactionCommand();
+		return false;
+	}
+	InvalidateCatalogSnapshot();
+
+	swap->lock_attempts++;
+	progress_lock_attempt();
+	IM_POINT("swap-asking");
+	if (!lock_relation_within(swap->relid, AccessExclusiveLock, false,
+							  swap->settings->lock_timeout))
+	{
+		CommitTransactionCommand();
+		return false;
+	}
+	INSTR_TIME_SET_CURRENT(granted_at);
+	measuring = true;
+	phase = progress_phase(PHASE_SWAPPING);
+	IM_POINT("swap-locked");
+
+	last = swap->last_blocks(swap->arg);
+	if (last != LAST_BLOCKS_COPIED)
+	{
+		*result = SWAP_START_AGAIN;
+		CommitTransactionCommand();
+		progress_phase(phase);
+		return last == LAST_BLOCKS_START_AGAIN;
+	}
+	IM_POINT("swap-copied");
+
+	rel = relation_open(swap->relid, NoLock);
+	if (!RelFileLocatorEquals(rel->rd_locator, swap->from))
+		elog(ERROR, "relation %u has another file than the one that was copied",
+			 swap->relid);
+	SetRelationTableSpace(rel, swap->to.spcOid, swap->to.relNumber);
+	InvokeObjectPostAlterHook(RelationRelationId, swap->relid, 0);
+	relation_close(rel, NoLock);
+
+	ledger_delete(swap->ledger_id);
+	ledger_insert(&swap->old_file);
+	CacheInvalidateRelcacheByRelid(swap->table);
+	IM_POINT("swap-before-commit");
+	CommitTransactionCommand();
+
+	swap->lock_time = measured;
+	*result = SWAP_DONE;
+	return true;
+}
+
+/* lock_wait is over: say who is in the way. */
+static void
+give_up(Swap *swap, const int *pids, int npids)
+{
+	StringInfoData list;
+	char	   *name;
+
+	StartTransactionCommand();	/* the catalog has the name */
+	name = get_rel_name(swap->relid);
+	initStringInfo(&list);
+	for (int i = 0; i < npids; i++)
+	{
+		if (i > 0)
+			appendStringInfoString(&list, ", ");
+		if (pids[i] != 0)
+			appendStringInfo(&list, "%d", pids[i]);
+		else
+			appendStringInfoString(&list, "a prepared transaction");
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not get the exclusive lock on index \"%s\" within %d seconds",
+					name ? name : "?", swap->settings->lock_wait / 1000),
+			 npids > 0 ?
+			 errdetail("The lock was held by: %s.", list.data) : 0,
+			 errhint("End these transactions, or raise index_mover.lock_wait.")));
+}

@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_points.h
+ *	  Places where a test build can be made to wait, fail or die, and switches
+ *	  that make a copy wrong on purpose.  Nothing of it is in a normal build.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_TEST_POINTS_H
+#define IM_TEST_POINTS_H
+
+#ifdef INDEX_MOVER_TEST
+
+extern void test_points_define(void);
+extern void test_point(const char *name);
+extern bool test_mutation(const char *name);
+
+#define IM_POINT(name)		test_point(name)
+#define IM_MUTATION(name)	test_mutation(name)
+
+#else
+
+#define IM_POINT(name)		((void) 0)
+#define IM_MUTATION(name)	false
+
+#endif
+
+#endif							/* IM_TEST_POINTS_H */

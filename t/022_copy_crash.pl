@@ -1,0 +1,127 @@
+# A copy that is killed, terminated, cancelled or fails at every step: the index
+# is where it was or where it was to be, whole, and nothing is left behind.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+needs_test_points();
+
+my $node = new_node('copy_crash', conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB");
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE crash (i int, s text) WITH (fillfactor = 80);
+INSERT INTO crash SELECT g, md5(g::text) FROM generate_series(1, 330000) g;
+CREATE INDEX crash_s ON crash (s) TABLESPACE regress_slow;
+LOAD 'index_mover';
+SQL
+cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
+	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+
+my @before_swap = qw(copy-registered copy-created copy-first copy-half copy-end
+  copy-before-sync copy-synced swap-asking swap-locked swap-copied swap-before-commit);
+my @after_swap = qw(swapped prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
+
+sub set_point
+{
+	my ($value) = @_;
+	$node->safe_psql('postgres',
+		$value
+		? "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_point = '$value'"
+		: 'LOAD \'index_mover\'; ALTER SYSTEM RESET index_mover.test_point');
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	return;
+}
+
+sub place
+{
+	return $node->safe_psql('postgres',
+		"SELECT coalesce(t.spcname, 'default') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'crash_s'::regclass");
+}
+
+sub server_is_up
+{
+	$node->poll_query_until('postgres', 'SELECT 1', '1') or die 'server does not come up';
+	return;
+}
+
+# What must hold afterwards, whatever was done.
+sub check_all
+{
+	my ($name, $expected) = @_;
+	is(place(), $expected, "$name: the index is in $expected");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
+		'0', "$name: the ledger is empty");
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	files_ok($node, $name);
+	leftovers_ok($node, $name, within => 5);
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT oracle.bt_index_parent_check('crash_s', true, true)");
+	is($rc, 0, "$name: amcheck") or diag $err;
+	return;
+}
+
+foreach my $action (split / /, $ENV{CRASH_ACTIONS} || 'kill error terminate cancel')
+{
+	foreach my $point (@before_swap, @after_swap)
+	{
+		my $name = "$action at $point";
+		my $from = place();
+		my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $swapped = grep { $_ eq $point } @after_swap;
+		my $paused = $action eq 'terminate' || $action eq 'cancel';
+
+		set_point("$point:" . ($paused ? 'wait' : $action));
+		my $blocker;
+		if ($paused)
+		{
+			$blocker = $node->background_psql('postgres');
+			$blocker->query_safe('SELECT pg_advisory_lock(0, 5959)');
+		}
+		# rows change meanwhile
+		$node->safe_psql('postgres', "UPDATE crash SET s = md5(s) WHERE i % 1000 = 7");
+		my $log = -s $node->logfile;
+		my $call = start_call($node, 'mover',
+			"SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')");
+		if ($paused)
+		{
+			$node->wait_for_log(qr/test point "$point": waiting/, $log);
+			my $pid = $node->safe_psql('postgres',
+				"SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+			$node->safe_psql('postgres',
+				$action eq 'cancel' ? "SELECT pg_cancel_backend($pid)" : "SELECT pg_terminate_backend($pid)");
+		}
+		my ($rc, $out, $err) = finish_call($call);
+		note "$name: $out $err";
+		if ($action eq 'kill')
+		{
+			server_is_up();
+		}
+		else
+		{
+			chomp $out;
+			my %expected = $swapped
+			  ? (error => qr/^moved\|/, cancel => qr/^moved\|/, terminate => qr/^moved\||^cancelled\|57P01/)
+			  : (error => qr/^failed\|XX000/, cancel => qr/^cancelled\|57014/, terminate => qr/^cancelled\|57P01/);
+			like($out, $expected{$action}, "$name: the row");
+		}
+		$blocker->quit if $blocker;
+		set_point('');
+		check_all($name, $swapped ? $to : $from);
+	}
+}
+
+# and it works again
+my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),
+	'moved', 'the move works after all that');
+check_all('at the end', $to);
+
+done_testing();
