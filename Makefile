@@ -17,7 +17,11 @@ OBJS = \
 	src/changed_blocks.o \
 	src/cleanup.o \
 	src/compare_blocks.o \
+	src/copy_last.o \
+	src/copy_locks.o \
 	src/copy_methods.o \
+	src/copy_rounds.o \
+	src/copy_verify.o \
 	src/file_copy.o \
 	src/gin_pending.o \
 	src/history.o \
@@ -67,6 +71,7 @@ OUR_HEADERS = \
 	src/compare_blocks.h \
 	src/compat.h \
 	src/copy_methods.h \
+	src/copy_state.h \
 	src/file_copy.h \
 	src/gin_pending.h \
 	src/history.h \
