@@ -193,6 +193,13 @@ sub try_cancel
 		is($left, $way->{left}, "$name: the leftover, while its table is in use");
 	}
 	my $until = time + $HOLD;
+	if ($left =~ /!/)
+	{
+		# a second cancel doesn't stop the cleaning up
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'cleaning up' AND cardinality(blocked_by) > 0",
+			'1', "$name: cleaning up", timeout => 5);
+		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM index_mover_progress');
+	}
 	my $harm = 0;
 	while (time < $until && $where !~ /lock to start|initializing/)
 	{
@@ -320,6 +327,9 @@ for my $where (sort(keys %left_by), 'initializing')
 	unlike($list, qr/lt_gate_ccnew$/m, "$name: not the stranger's");
 	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
 		2 + $left_by{$where}, "$name: dry_run removes nothing");
+
+	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%left behind by an interrupted move%'"),
+		$left_by{$where}, "$name: the plan tells ours from the stranger's");
 
 	if ($where =~ /building|dead/)
 	{
