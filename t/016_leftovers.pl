@@ -256,20 +256,6 @@ $_->end foreach $gate, $stranger;
 is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "core's own leftover is there");
 my $foreign = $node->safe_psql('postgres', "SELECT 'lt_gate_ccnew'::regclass::oid");
 
-sub wait_for_restart
-{
-	my ($started) = @_;
-	my $deadline = time + 60;
-	my $out = '';
-	while (time < $deadline)
-	{
-		$node->psql('postgres', "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $started)", stdout => \$out);
-		return if ($out || '') eq 't';
-		usleep(100_000);
-	}
-	die 'server did not come back';
-}
-
 sub kill_worker
 {
 	my ($where) = @_;
@@ -295,7 +281,7 @@ sub kill_worker
 	kill 'KILL', $worker;
 	finish_call($call);
 	$_->end foreach $session, $helper, $builder;
-	wait_for_restart($worker);
+	wait_until_up($node);
 	$here = $to if $way->{moved};
 	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
 		'interrupted', "kill -9, $where: the history tells");
