@@ -36,6 +36,7 @@
 #include "commands/tablespace.h"
 #include "compat.h"
 #include "copy_methods.h"
+#include "leftover_index.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "plan.h"
@@ -254,6 +255,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 									   quote_qualified_identifier(NameStr(facts->schema_name),
 																  NameStr(facts->index_name)));
 
+		if ((!facts->valid || !facts->live) &&
+			leftover_index_is_ours(item->index_oid))
+		{
+			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "The index was left behind by an interrupted move; the next move of the table removes it, or index_mover_cleanup().");
+			return false;
+		}
 		if (!facts->live)
 		{
 			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
