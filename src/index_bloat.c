@@ -493,7 +493,7 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 		return;
 	scale = scan->known_rows / est->rows;
 	if (variance->density_by_rows < variance->density)
-		est->density = est->density_by_rows;
+		est->density = Min(est->density_by_rows, 1);
 	t.packed[PAGE_LEAF] *= scale;
 	t.tuples[PAGE_LEAF] *= scale;
 	t.items[PAGE_LEAF] *= scale;
