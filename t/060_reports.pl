@@ -136,7 +136,7 @@ for my $way (qw(cancel terminate kill))
 	else
 	{
 		kill 'KILL', $pid;
-		$node->poll_query_until('postgres', 'SELECT true');
+		wait_until_up($node);
 	}
 	is(scalar(probe_files()), 0, "$way: nothing is left");
 	eval { $prober->end };

@@ -22,7 +22,7 @@ our @EXPORT = qw(
   needs_test_points has_test_points
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
-  poll_until wait_for_phase wait_for_no_worker worker_pid
+  poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right
   tablespace_of
 );
@@ -251,6 +251,22 @@ sub poll_until
 		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
 	die 'gave up waiting for ' . ($what || $query)
 	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
+}
+
+# Wait until the server takes connections (again).  The query goes on psql's
+# command line: through a pipe, it breaks when the connection is refused.
+sub wait_until_up
+{
+	my ($node) = @_;
+	my $start = time;
+	my @psql = ('psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT 1');
+	my ($out, $err);
+	until (IPC::Run::run(\@psql, '>', \$out, '2>', \$err))
+	{
+		die "server does not come up: $err" if time - $start > $TIMEOUT;
+		usleep(100_000);
+	}
+	return;
 }
 
 # Wait until a move is in a phase (pattern of LIKE); returns the worker's pid.
