@@ -67,6 +67,8 @@ copy_todo_through_buffers(CopyState *cs)
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		if (block == InvalidBlockNumber)
 			break;
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
 	}
 	return GO_ON;
 }

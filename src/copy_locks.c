@@ -159,6 +159,17 @@ copy_check_relation(CopyState *cs, bool first)
 	return outcome;
 }
 
+/* Does somebody's DDL wait behind our locks, and may it pass? */
+bool
+copy_is_in_the_way(CopyState *cs)
+{
+	int			pid;
+
+	return cs->mc->settings->give_way &&
+		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
+		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
+}
+
 /*
  * Somebody's DDL waits behind our locks, and all clients of the table behind
  * him: let him pass, queue again, and see what he has left us.

@@ -21,7 +21,6 @@
 #include "access/xlog.h"
 #include "catalog/storage_xlog.h"
 #include "copy_state.h"
-#include "relation_locks.h"
 #include "storage/smgr.h"
 #include "test_points.h"
 
@@ -41,47 +40,51 @@ static CopyOutcome copy_changed_directly(CopyState *cs);
 CopyOutcome
 copy_breathe(CopyState *cs)
 {
-	MovePhase	phase = progress_phase(PHASE_COPYING);
+	MovePhase	phase = PHASE_COPYING;
 	CopyOutcome outcome = GO_ON;
 	bool		waited = false;
 
-	progress_phase(phase);
 	copy_check_interrupts();
 
 	for (;;)
 	{
 		const MoveSettings *settings = cs->mc->settings;
-		int			pid;
+		MovePhase	before;
 		int			ms;
 
-		if (settings->give_way &&
-			(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
-			 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0))
-		{
-			if ((outcome = copy_give_way(cs)) != GO_ON)
-				break;
-		}
+		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
+			break;
 
 		if (job_pause_requested())
 		{
-			progress_phase(PHASE_PAUSED);
+			before = progress_phase(PHASE_PAUSED);
 			ms = 200;
 		}
 		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
-			progress_phase(PHASE_THROTTLED);
+			before = progress_phase(PHASE_THROTTLED);
 		else
 			break;
+		if (!waited)
+			phase = before;
 		waited = true;
 		(void) throttle_rest(ms);
 		copy_check_interrupts();
 
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
-			(outcome = copy_drain(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			break;
 	}
 	if (waited)
 		progress_phase(phase);
 	return outcome;
+}
+
+/* Read the WAL if much of it is unread: it will be recycled. */
+CopyOutcome
+copy_keep_up(CopyState *cs)
+{
+	if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) <= DRAIN_BYTES)
+		return GO_ON;
+	return copy_drain(cs);
 }
 
 /*
@@ -195,8 +198,7 @@ copy_changed_directly(CopyState *cs)
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
-			(outcome = copy_drain(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
 
