@@ -231,9 +231,10 @@ foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'cat
 		"$am without $mutation: the block compare notices");
 	files_ok($node, "$am without $mutation, after the error");
 	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
-	verdict_ok($node, 'exact', "$am without $mutation, after the error", max_keys => 300);
-	# SP-GiST's metapage is a cache: look-ups can't tell
-	next if $mutation eq 'block-0';
+	verdict_ok($node, 'exact', "$am without $mutation, after the error", max_keys => 50);
+	# SP-GiST's metapage is a cache: look-ups can't tell.  Those of gin and bloom
+	# take long.
+	next unless $am eq 'btree' || $am eq 'hash';
 
 	# without the compare the look-ups must notice
 	make_case($am);
@@ -321,7 +322,7 @@ COMMIT;
 SQL
 		deletes => <<SQL,
 \\set id random(1, 12000)
-DELETE FROM zoo WHERE id BETWEEN :id AND :id + 3;
+DELETE FROM zoo WHERE id = :id;
 SQL
 		prepared => <<SQL,
 \\set id random(1, 12000)
@@ -338,14 +339,14 @@ SQL
 		my ($clients, @names) = @$run;
 		my ($in, $out) = ('', '');
 		my $harness = IPC::Run::start(
-			[ 'pgbench', '-n', '-M', $names[0] eq 'upsert' ? 'prepared' : 'simple', '-c', $clients, '-T', 60, '--max-tries=20',
-				(map { ('-f', "$dir/$_.sql") } @names), '-d', $node->connstr('postgres') ],
+			[ 'pgbench', '-n', '-M', $names[0] eq 'upsert' ? 'prepared' : 'simple', '-c', $clients, '-T', 100, '--max-tries=20',
+				(map { ('-f', "$dir/$_.sql") } @names), $node->connstr('postgres') ],
 			'<', \$in, '>', \$out, '2>&1');
 		push @load, { harness => $harness, out => \$out, name => $names[0] };
 	}
-	poll_until($node, "SELECT count(*) > 100 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
+	poll_until($node, "SELECT count(*) > 50 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
 	set_test(test_mutation => 'verify-all');
-	foreach my $to (qw(regress_fast regress_slow))
+	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
 	{
 		my $rows = $node->safe_psql('postgres',
 			"SELECT status, count(*) FROM move_indexes('zoo', '$to', method => 'copy', settings => '{\"verify\": true}') GROUP BY 1");
