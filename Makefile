@@ -10,6 +10,7 @@ OBJS = \
 	index_mover.o \
 	index_report.o \
 	src/again.o \
+	src/bloat_sample.o \
 	src/block_set.o \
 	src/cached_blocks.o \
 	src/carry_out.o \
@@ -33,7 +34,6 @@ OBJS = \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
-	src/lock_poll.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -65,6 +65,7 @@ endif
 
 OUR_HEADERS = \
 	src/again.h \
+	src/bloat_sample.h \
 	src/block_set.h \
 	src/cached_blocks.h \
 	src/carry_out.h \
@@ -88,7 +89,6 @@ OUR_HEADERS = \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
-	src/lock_poll.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
