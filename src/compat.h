@@ -191,9 +191,6 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 
 /* ---- files ---- */
 
-/* PG_TEMP_FILE_PREFIX was in storage/fd.h before 16 */
-#include "common/file_utils.h"
-
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
 #endif

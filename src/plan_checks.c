@@ -123,8 +123,6 @@ static void item_vsay(MoveItem *item, const char *fmt, va_list args)
 /*
  * Append a sentence to the row's detail, clipped at a character's boundary.
  */
-static void item_vsay(MoveItem *item, const char *fmt, va_list args) pg_attribute_printf(2, 0);
-
 static void
 item_vsay(MoveItem *item, const char *fmt, va_list args)
 {

@@ -47,7 +47,6 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
-#include "compat.h"
 #include "tablespace_probe.h"
 
 #define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)

@@ -16,10 +16,10 @@ use Time::HiRes qw(time usleep);
 needs_test_points();
 
 my $node = new_node('storage',
-	extra => [ '--data-checksums', '--wal-segsize=1' ],
+	extra => [ '--data-checksums', '--wal-segsize=4' ],
 	conf => <<CONF);
 checkpoint_timeout = 1h
-min_wal_size = 2MB
+min_wal_size = 8MB
 max_wal_size = 1GB
 CONF
 $node->safe_psql('postgres', <<SQL);
@@ -125,8 +125,6 @@ sub next_move_ok
 # ---------------------------------------------------------------------------
 # WAL is recycled under a copy that stands still
 # ---------------------------------------------------------------------------
-$node->append_conf('postgresql.conf', 'max_wal_size = 2MB');
-$node->reload;
 my $log = -s $node->logfile;
 my $to = elsewhere('store_s');
 my $call = move_to_point('copy-half', 'store_s', $to);
@@ -163,6 +161,18 @@ like($out, qr/^moved$/m, 'WAL that goes while the copy waits for the lock') or d
 ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
 	'has been read before');
 check_all('waited long', 'store', $to);
+
+# the copy's own WAL brings checkpoints about
+$node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
+$node->reload;
+$log = -s $node->logfile;
+$to = elsewhere('store_s');
+is( $node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '{\"max_rate\": \"20MB\"}')"),
+	'moved', 'a small max_wal_size');
+ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
+	'the copy reads its WAL before it is recycled');
+check_all('small max_wal_size', 'store', $to);
 $node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
 $node->reload;
 
@@ -184,7 +194,7 @@ CREATE TEMP TABLE forged AS
 SELECT pg_control_system.system_identifier::text AS sysid, $database::oid AS db, 'o'::"char" AS kind,
 	   $slow::oid AS spc, $number::oid AS num
   FROM pg_control_system();
-CREATE TEMP TABLE rows AS
+CREATE TEMP TABLE made_up AS
 SELECT 'other system' AS what, '1' AS sysid, db, kind, spc, num FROM forged
 UNION ALL SELECT 'other database', sysid, (SELECT oid FROM pg_database WHERE datname = 'template1'), kind, spc, num FROM forged
 UNION ALL SELECT 'other kind', sysid, db, 'x', spc, num FROM forged
@@ -197,7 +207,7 @@ UNION ALL SELECT 'no tablespace', sysid, db, kind, 0, num FROM forged
 UNION ALL SELECT 'tablespace that is not there', sysid, db, kind, 99999, num FROM forged
 UNION ALL SELECT 'running job', system_identifier, database, kind, tablespace, relfilenumber FROM index_mover_ledger;
 INSERT INTO index_mover_ledger
-SELECT 1000000 + row_number() OVER (), sysid, db, kind, spc, num, 0, 0, 0, 1000000, 0, now() FROM rows;
+SELECT 1000000 + row_number() OVER (), sysid, db, kind, spc, num, 0, 0, 0, 1000000, 0, now() FROM made_up;
 SQL
 my $listed = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup(true) ORDER BY 1');
 unlike($listed, qr/\|remove$/m, 'a dry run would remove nothing') or diag $listed;
