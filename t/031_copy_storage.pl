@@ -191,8 +191,8 @@ my $stray = $node->safe_psql('postgres',
 append_to_file($node->data_dir . "/$stray", 'x' x 8192);
 $node->safe_psql('postgres', <<SQL);
 CREATE TEMP TABLE forged AS
-SELECT pg_control_system.system_identifier::text AS sysid, $database::oid AS db, 'o'::"char" AS kind,
-	   $slow::oid AS spc, $number::oid AS num
+SELECT pg_control_system.system_identifier::text AS sysid, ${database}::oid AS db, 'o'::"char" AS kind,
+	   ${slow}::oid AS spc, ${number}::oid AS num
   FROM pg_control_system();
 CREATE TEMP TABLE made_up AS
 SELECT 'other system' AS what, '1' AS sysid, db, kind, spc, num FROM forged
@@ -384,7 +384,8 @@ SQL
 	my $row = finish_move($call);
 	is($row, 'failed|53100', 'a full file system in the middle of a copy');
 	wait_for_no_worker($node);
-	is($used->(), '0', 'and all that it had copied is gone');
+	# the directory itself counts for some bytes
+	cmp_ok($used->(), '<', 8192, 'and all that it had copied is gone');
 	leftovers_ok($node, 'full', within => 5);
 	verdict_ok($node, 'small', 'full', max_keys => 300);
 	is($node->safe_psql('postgres', "SELECT reltablespace FROM pg_class WHERE relname = 'small_s'"),
