@@ -55,13 +55,21 @@ typedef RelFileNode RelFileLocator;
 #include "storage/dsm_registry.h"
 #endif
 
+#if PG_VERSION_NUM >= 190000
+#define IM_AREA_INIT_ARGS	void *ptr, void *arg
+#else
+#define IM_AREA_INIT_ARGS	void *ptr
+#endif
+
 static inline void *
-im_shared_area(const char *name, Size size, void (*init) (void *ptr))
+im_shared_area(const char *name, Size size, void (*init) (IM_AREA_INIT_ARGS))
 {
 	bool		found;
 	void	   *result;
 
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	result = GetNamedDSMSegment(name, size, init, &found, NULL);
+#elif PG_VERSION_NUM >= 170000
 	result = GetNamedDSMSegment(name, size, init, &found);
 #else
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
@@ -240,6 +248,21 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	160015
 #else
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
+#endif
+
+/* ---- pages and buffers ---- */
+
+#if PG_VERSION_NUM < 190000
+#define PageSetChecksum(page, blkno) PageSetChecksumInplace(page, blkno)
+#endif
+
+/* give a buffer header back as LockBufHdr() has locked it */
+#if PG_VERSION_NUM >= 190000
+#define BufferState uint64
+#define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
+#else
+#define BufferState uint32
+#define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #endif
 
 #endif							/* IM_COMPAT_H */

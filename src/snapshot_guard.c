@@ -111,7 +111,7 @@ snapshot_guard_shmem_size(void)
 }
 
 static void
-init_area(void *ptr)
+init_area(IM_AREA_INIT_ARGS)
 {
 	GuardArea  *new_area = ptr;
 	int			i;
