@@ -10,6 +10,7 @@ OBJS = \
 	index_mover.o \
 	index_report.o \
 	src/again.o \
+	src/bloat_sample.o \
 	src/block_set.o \
 	src/cached_blocks.o \
 	src/carry_out.o \
@@ -17,7 +18,11 @@ OBJS = \
 	src/changed_blocks.o \
 	src/cleanup.o \
 	src/compare_blocks.o \
+	src/copy_last.o \
+	src/copy_locks.o \
 	src/copy_methods.o \
+	src/copy_rounds.o \
+	src/copy_verify.o \
 	src/file_copy.o \
 	src/file_system.o \
 	src/gin_pending.o \
@@ -29,7 +34,6 @@ OBJS = \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
-	src/lock_poll.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -61,6 +65,7 @@ endif
 
 OUR_HEADERS = \
 	src/again.h \
+	src/bloat_sample.h \
 	src/block_set.h \
 	src/cached_blocks.h \
 	src/carry_out.h \
@@ -70,6 +75,7 @@ OUR_HEADERS = \
 	src/compare_blocks.h \
 	src/compat.h \
 	src/copy_methods.h \
+	src/copy_state.h \
 	src/file_copy.h \
 	src/file_system.h \
 	src/gin_pending.h \
@@ -83,7 +89,6 @@ OUR_HEADERS = \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
-	src/lock_poll.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \

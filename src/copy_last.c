@@ -1,0 +1,231 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_last.c
+ *	  Method copy: the last blocks, before the exclusive lock and under it.
+ *
+ * Through shared buffers, and logged: so no fsync is needed under the lock.
+ * copy_catch_up() and copy_last_blocks() are swap.c's callbacks.
+ *
+ * Assumption: file_copy_sync() has been called.
+ *
+ * Locks: those of copy_locks.c; copy_last_blocks() runs under the
+ * AccessExclusiveLock, and is what makes it long or short.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "copy_state.h"
+#include "storage/smgr.h"
+#include "test_points.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/* So few changed blocks end the rounds before an attempt at the lock */
+#define VERY_FEW_BLOCKS		16
+/* Not more than so many under the lock: about 10 microseconds each */
+#define MOST_UNDER_LOCK		512
+
+/* Blocks in one transaction */
+#define BUFFERED_BATCH		64
+
+/* Copy one block through shared buffers. */
+static void
+copy_through_buffer(CopyState *cs, BlockNumber block)
+{
+	file_copy_through_buffer(cs->copy, block);
+	if (cs->verifying)
+		block_set_add(cs->unverified, block);
+}
+
+/* Copy what is on the list through shared buffers, and empty it. */
+CopyOutcome
+copy_todo_through_buffers(CopyState *cs)
+{
+	BlockNumber block = 0;
+
+	while ((block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
+	{
+		CopyOutcome outcome;
+		int			ncopied = 0;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		do
+		{
+			copy_through_buffer(cs, block);
+			block_set_remove(cs->todo, block);
+		} while (++ncopied < BUFFERED_BATCH &&
+				 (block = block_set_next(cs->todo, block)) != InvalidBlockNumber);
+		if (cs->mc->settings->pacing)
+			file_copy_flush_wal(cs->copy);
+		CommitTransactionCommand();
+		cs->mc->item->blocks_recopied += ncopied;
+		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+		if (block == InvalidBlockNumber)
+			break;
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}
+
+/*
+ * index_mover.swap_after: the copy is ready, but is not to be swapped in yet.
+ * Keeps up with the changes meanwhile.
+ */
+CopyOutcome
+copy_wait_for_swap_time(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
+
+	for (;;)
+	{
+		char		text[sizeof(cs->mc->settings->swap_after)];
+		TimestampTz when;
+		CopyOutcome outcome;
+
+		strlcpy(text, cs->mc->settings->swap_after, sizeof(text));
+		if (text[0] == '\0' || job_swap_now_requested())
+			break;
+		StartTransactionCommand();
+		when = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+													   CStringGetDatum(text),
+													   ObjectIdGetDatum(InvalidOid),
+													   Int32GetDatum(-1)));
+		CommitTransactionCommand();
+		if (when <= GetCurrentTimestamp())
+			break;
+		(void) throttle_rest(500);
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
+			!copy_catch_up(cs))
+			return cs->outcome;
+	}
+	progress_phase(phase);
+	return GO_ON;
+}
+
+/*
+ * Swap's callback outside of the lock: let others pass, and copy what has
+ * changed, until very little is left or it does not get less.
+ */
+bool
+copy_catch_up(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+	int64		least = PG_INT64_MAX;
+
+	for (int round = 0;; round++)
+	{
+		BlockNumber nblocks;
+		int64		left;
+
+		if ((cs->outcome = copy_breathe(cs)) != GO_ON ||
+			(cs->outcome = copy_drain(cs)) != GO_ON)
+			return false;
+		copy_take_changes(cs);
+
+		StartTransactionCommand();
+		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		CommitTransactionCommand();
+		if (!IM_MUTATION("tail"))
+		{
+			for (; cs->copied < nblocks; cs->copied++)
+				block_set_add(cs->todo, cs->copied);
+		}
+
+		left = block_set_count(cs->todo);
+		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
+			break;
+		least = left;
+		IM_POINT("copy-buffered-round");
+		if ((cs->outcome = copy_todo_through_buffers(cs)) != GO_ON)
+			return false;
+	}
+
+	if (cs->verifying)
+	{
+		StartTransactionCommand();
+		copy_verify_again(cs, false);
+		CommitTransactionCommand();
+	}
+	cs->outcome = START_AGAIN;	/* of what is reported by a bare "false" */
+	return true;
+}
+
+/*
+ * Swap's callback under the lock: make the files equal.
+ */
+LastBlocks
+copy_last_blocks(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+	BlockNumber nblocks;
+	BlockNumber block;
+
+	if ((cs->outcome = copy_drain(cs)) != GO_ON)
+		return LAST_BLOCKS_START_AGAIN;
+	copy_take_changes(cs);
+
+	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+	if (!IM_MUTATION("tail"))
+	{
+		for (; cs->copied < nblocks; cs->copied++)
+			block_set_add(cs->todo, cs->copied);
+	}
+	if (nblocks > 0 && !IM_MUTATION("block-0"))
+		block_set_add(cs->todo, 0);
+	if (block_set_count(cs->todo) > MOST_UNDER_LOCK)
+		return LAST_BLOCKS_TOO_MANY;
+
+	for (block = block_set_next(cs->todo, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(cs->todo, block + 1))
+	{
+		copy_through_buffer(cs, block);
+		cs->mc->item->blocks_recopied++;
+	}
+
+#ifdef INDEX_MOVER_TEST
+	if (IM_MUTATION("tail") && nblocks > 0)
+	{
+		/* right length, wrong contents */
+		SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+		PGAlignedBlock zero;
+
+		memset(&zero, 0, sizeof(zero));
+		for (block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
+			smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
+	}
+	if (IM_MUTATION("verify-all"))
+	{
+		for (block = 0; block < nblocks; block++)
+			block_set_add(cs->unverified, block);
+		copy_verify_again(cs, true);
+	}
+#endif
+
+	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the copy of index \"%s\" has %u blocks instead of %u",
+						NameStr(cs->mc->item->index_name),
+						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
+				 errdetail("The index was not moved.")));
+	if (cs->verifying)
+		copy_verify_again(cs, true);
+
+	block_set_free(cs->todo);
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+
+		cs->todo = block_set_create();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return LAST_BLOCKS_COPIED;
+}

@@ -1,0 +1,191 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_locks.c
+ *	  Method copy: the locks of the long phase, and letting others pass.
+ *
+ * AccessShareLock on the table, then ShareUpdateExclusiveLock on the index, both
+ * for the session.  That keeps out DROP, TRUNCATE, REINDEX and rewrites, and
+ * lets VACUUM pass.  If DDL waits behind us we let go of both, queue behind it,
+ * and look whether the file is still the same.
+ *
+ * Tricky point: an abort of any transaction takes session locks with it; so who
+ * waits in vain must not throw (see relation_locks.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "compare_blocks.h"
+#include "copy_methods.h"
+#include "copy_state.h"
+#include "miscadmin.h"
+#include "plan.h"
+#include "relation_locks.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+/* Is it cancelled, or the postmaster gone?  Every loop asks. */
+void
+copy_check_interrupts(void)
+{
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	job_check_cancel();
+}
+
+/*
+ * Lock table and index for the session, in this order, however long others
+ * have them, but at most lock_wait.  Nobody's reads and writes wait behind
+ * these two.
+ */
+void
+copy_wait_for_locks(CopyState *cs)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	MovePhase	phase = progress_phase(PHASE_WAIT_START);
+
+	for (;;)
+	{
+		const MoveSettings *settings = cs->mc->settings;
+		VirtualTransactionId *holders;
+		int			nholders;
+		int			pids[IM_MAX_BLOCKERS];
+		Oid			wanted = cs->table;
+		LOCKMODE	mode = AccessShareLock;
+		char	   *name;
+
+		/* short waits, so that a cancelled job notices */
+		StartTransactionCommand();
+		if (lock_relation_within(cs->table, AccessShareLock, true, 1000))
+		{
+			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, 1000))
+			{
+				CommitTransactionCommand();
+				break;
+			}
+			unlock_relation_for_session(cs->table, AccessShareLock);
+			wanted = cs->index;
+			mode = ShareUpdateExclusiveLock;
+		}
+		holders = relation_lock_holders(wanted, mode, &nholders);
+		progress_blockers(pids, virtual_transaction_pids(holders, nholders, pids,
+														 IM_MAX_BLOCKERS));
+		if (settings->lock_wait > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   settings->lock_wait))
+		{
+			name = get_rel_name(wanted);
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not lock relation \"%s\" within %d seconds",
+							name ? name : "?", settings->lock_wait / 1000),
+					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
+		}
+		CommitTransactionCommand();
+		copy_check_interrupts();
+	}
+	cs->locked = true;
+	progress_blockers(NULL, 0);
+	progress_phase(phase);
+}
+
+/* Let go of both locks. */
+void
+copy_release_locks(CopyState *cs)
+{
+	if (!cs->locked)
+		return;
+	cs->locked = false;
+	unlock_relation_for_session(cs->index, ShareUpdateExclusiveLock);
+	unlock_relation_for_session(cs->table, AccessShareLock);
+}
+
+/*
+ * Under the locks, look whether the index may still be moved, and which file
+ * it has: remember it the first time, compare it later.
+ */
+CopyOutcome
+copy_check_relation(CopyState *cs, bool first)
+{
+	MoveItem   *item = cs->mc->item;
+	HeapTuple	tuple;
+	Form_pg_class form;
+	RelFileLocator file;
+	char	   *reason;
+	CopyOutcome outcome = GO_ON;
+
+	StartTransactionCommand();
+	if (!plan_recheck(item))
+	{
+		CommitTransactionCommand();
+		return NOT_MOVABLE;
+	}
+	if (!copy_can_move(cs->index, cs->mc->settings->copy_access_methods, &reason))
+	{
+		item->status = STATUS_SKIPPED;
+		strlcpy(item->sqlstate, unpack_sql_state(ERRCODE_FEATURE_NOT_SUPPORTED),
+				sizeof(item->sqlstate));
+		snprintf(item->detail, sizeof(item->detail),
+				 "method copy cannot move this index: %s", reason);
+		CommitTransactionCommand();
+		return NOT_MOVABLE;
+	}
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->index));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", cs->index);
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	file.spcOid = OidIsValid(form->reltablespace) ? form->reltablespace :
+		MyDatabaseTableSpace;
+	file.dbOid = MyDatabaseId;
+	file.relNumber = form->relfilenode;
+	cs->rmid = page_resource_manager(form->relam);
+	ReleaseSysCache(tuple);
+	CommitTransactionCommand();
+
+	if (first)
+		cs->from = file;
+	else if (!RelFileLocatorEquals(cs->from, file))
+	{
+		cs->start_again = "its file was replaced by another command";
+		outcome = START_AGAIN;
+	}
+	return outcome;
+}
+
+/* Does somebody's DDL wait behind our locks, and may it pass? */
+bool
+copy_is_in_the_way(CopyState *cs)
+{
+	int			pid;
+
+	return cs->mc->settings->give_way &&
+		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
+		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
+}
+
+/*
+ * Somebody's DDL waits behind our locks, and all clients of the table behind
+ * him: let him pass, queue again, and see what he has left us.
+ */
+CopyOutcome
+copy_give_way(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
+	CopyOutcome outcome;
+
+	ereport(DEBUG1,
+			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
+	copy_release_locks(cs);
+	(void) throttle_rest(5);
+	copy_wait_for_locks(cs);
+	outcome = copy_check_relation(cs, false);
+	progress_phase(phase);
+	return outcome;
+}

@@ -1,0 +1,301 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_rounds.c
+ *	  Method copy: the long phase, every block once and then what has changed.
+ *
+ * All is written directly, past the shared buffers (see file_copy.c), and the
+ * WAL is drained often enough that it is read before it is recycled.  The rounds
+ * end when few blocks are left, or when they do not get fewer.
+ *
+ * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is left
+ * to copy_last.c.
+ *
+ * Locks: those of copy_locks.c.  No transaction lasts longer than the copying of
+ * 1 MB; none has an xid or a snapshot.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/storage_xlog.h"
+#include "copy_state.h"
+#include "storage/smgr.h"
+#include "test_points.h"
+
+/* So few changed blocks end the rounds of direct copying */
+#define FEW_BLOCKS			256
+/* If the rounds stop shrinking above this, the writers are too fast for us */
+#define HOPELESS_BLOCKS		8192
+
+static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
+static CopyOutcome copy_changed_directly(CopyState *cs);
+
+/*
+ * Between two pieces of work, with no transaction open: is the job cancelled,
+ * does anybody wait behind us, is it paused, are we too fast?  Keeps up with
+ * the WAL while it waits.
+ */
+CopyOutcome
+copy_breathe(CopyState *cs)
+{
+	MovePhase	phase = PHASE_COPYING;
+	CopyOutcome outcome = GO_ON;
+	bool		waited = false;
+
+	copy_check_interrupts();
+
+	for (;;)
+	{
+		const MoveSettings *settings = cs->mc->settings;
+		MovePhase	before;
+		int			ms;
+
+		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
+			break;
+
+		if (job_pause_requested())
+		{
+			before = progress_phase(PHASE_PAUSED);
+			ms = 200;
+		}
+		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
+			before = progress_phase(PHASE_THROTTLED);
+		else
+			break;
+		if (!waited)
+			phase = before;
+		waited = true;
+		(void) throttle_rest(ms);
+		copy_check_interrupts();
+
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			break;
+	}
+	if (waited)
+		progress_phase(phase);
+	return outcome;
+}
+
+/* Read the WAL if much of it is unread: it will be recycled. */
+CopyOutcome
+copy_keep_up(CopyState *cs)
+{
+	if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) <= DRAIN_BYTES)
+		return GO_ON;
+	return copy_drain(cs);
+}
+
+/*
+ * Read the WAL up to now.  In a transaction of its own, except under the lock.
+ */
+CopyOutcome
+copy_drain(CopyState *cs)
+{
+	bool		own_transaction = !IsTransactionState();
+	XLogRecPtr	upto;
+	ChangesResult result;
+
+	if (own_transaction)
+		StartTransactionCommand();
+	upto = changed_blocks_mark();
+	result = changed_blocks_read(cs->changes, upto, cs->copied);
+	if (own_transaction)
+		CommitTransactionCommand();
+
+	switch (result)
+	{
+		case CHANGES_READ:
+			break;
+		case CHANGES_FILE_REPLACED:
+			cs->start_again = "its file was truncated by another command";
+			return START_AGAIN;
+		case CHANGES_WAL_GONE:
+			cs->start_again = "WAL that tells its changes was removed before it was read";
+			return START_AGAIN;
+	}
+	progress_changed(changed_blocks_count(cs->changes) + block_set_count(cs->todo));
+	return GO_ON;
+}
+
+/* Put what draining has found onto the list of blocks to be copied again. */
+void
+copy_take_changes(CopyState *cs)
+{
+	BlockSet   *set = changed_blocks_take(cs->changes);
+
+	if (IM_MUTATION("one-block"))
+		block_set_remove(set, block_set_next(set, 1));
+	if (!IM_MUTATION("catch-up"))
+		block_set_add_all(cs->todo, set);
+	block_set_free(set);
+}
+
+/* Copy, directly, the blocks from where we are up to a length of the file. */
+static CopyOutcome
+copy_blocks(CopyState *cs, BlockNumber upto)
+{
+	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
+	BlockNumber drained_at = cs->copied;
+	CopyOutcome outcome;
+
+	while (cs->copied < upto)
+	{
+		BlockNumber nblocks = FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK;
+		XLogRecPtr	lsn;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+
+		nblocks = Min(nblocks, upto - cs->copied);
+		StartTransactionCommand();
+		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
+		changed_blocks_seen(cs->changes, cs->copied, nblocks, lsn);
+		if (cs->mc->settings->pacing)
+			file_copy_flush_wal(cs->copy);
+		CommitTransactionCommand();
+
+		if (cs->copied == 0)
+			IM_POINT("copy-first");
+		if (cs->copied < half && cs->copied + nblocks >= half)
+			IM_POINT("copy-half");
+
+		cs->copied += nblocks;
+		cs->mc->item->blocks_copied += nblocks;
+		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
+		progress_blocks(Max(upto, cs->copied), cs->copied);
+
+		if (cs->copied - drained_at >= DRAIN_BLOCKS ||
+			GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > 2 * DRAIN_BYTES)
+		{
+			if ((outcome = copy_drain(cs)) != GO_ON)
+				return outcome;
+			drained_at = cs->copied;
+		}
+	}
+	return GO_ON;
+}
+
+/* Copy, directly, what is on the list, and empty it. */
+static CopyOutcome
+copy_changed_directly(CopyState *cs)
+{
+	BlockNumber from = 0;
+
+	while (from != InvalidBlockNumber)
+	{
+		CopyOutcome outcome;
+		int			ncopied;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
+		if (cs->mc->settings->pacing)
+			file_copy_flush_wal(cs->copy);
+		CommitTransactionCommand();
+		cs->mc->item->blocks_recopied += ncopied;
+		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+
+	block_set_free(cs->todo);
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+
+		cs->todo = block_set_create();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return GO_ON;
+}
+
+/*
+ * Copy everything once, then what has changed since, in rounds, until little
+ * is left on the list, or it does not get less any more.
+ */
+CopyOutcome
+copy_rounds(CopyState *cs)
+{
+	int64		least = PG_INT64_MAX;
+	int			in_vain = 0;
+
+	for (int round = 0;; round++)
+	{
+		BlockNumber nblocks;
+		int64		left;
+		CopyOutcome outcome;
+
+		StartTransactionCommand();
+		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		CommitTransactionCommand();
+
+		/* also a tail, if it is long; the rest is left for the lock */
+		if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
+		{
+			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
+				return outcome;
+		}
+		if (round == 0)
+		{
+			IM_POINT("copy-end");
+			progress_phase(PHASE_CATCHING_UP);
+		}
+
+		if ((outcome = copy_drain(cs)) != GO_ON)
+			return outcome;
+		copy_take_changes(cs);
+
+		left = block_set_count(cs->todo);
+		if (left <= FEW_BLOCKS)
+			break;
+		if (left < least)
+		{
+			least = left;
+			in_vain = 0;
+		}
+		else if (++in_vain >= 3)
+		{
+			if (left > HOPELESS_BLOCKS)
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("copying index \"%s\" cannot keep up with those who write to it",
+								NameStr(cs->mc->item->index_name)),
+						 errdetail("After %d rounds, %lld blocks have changed since they were copied.",
+								   round + 1, (long long) left),
+						 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.")));
+			break;
+		}
+		IM_POINT("copy-round");
+		if ((outcome = copy_changed_directly(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}
+
+/*
+ * Copy the free space map, if there is one.  It is never exact, and whoever
+ * uses it checks the page it names; that the file changes meanwhile does not
+ * matter.  It names no block beyond the end of the new file either: the file
+ * gets at least as long as it is now.
+ */
+void
+copy_free_space_map(CopyState *cs)
+{
+	BlockNumber nblocks = file_blocks(&cs->from, FSM_FORKNUM);
+	SMgrRelation smgr;
+
+	if (nblocks == 0)
+		return;
+	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	smgrcreate(smgr, FSM_FORKNUM, false);
+	log_smgrcreate(&cs->to, FSM_FORKNUM);
+	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
+	{
+		copy_check_interrupts();
+		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
+							   Min(FILE_COPY_CHUNK, nblocks - block));
+	}
+}

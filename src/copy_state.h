@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_state.h
+ *	  What the parts of the method copy share while one index is moved.
+ *
+ * Nothing outside of move_copy.c and copy_*.c includes this.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_COPY_STATE_H
+#define IM_COPY_STATE_H
+
+#include "changed_blocks.h"
+#include "compat.h"
+#include "file_copy.h"
+#include "ledger.h"
+#include "move.h"
+#include "swap.h"
+#include "throttle.h"
+
+/* The WAL is drained when so much of it is unread, and each so many blocks */
+#define DRAIN_BYTES			(16 * 1024 * 1024)
+#define DRAIN_BLOCKS		(16 * FILE_COPY_CHUNK)
+
+typedef enum CopyOutcome
+{
+	GO_ON,
+	START_AGAIN,				/* the copy is of no use; the file is new, or
+								 * WAL is missing */
+	NOT_MOVABLE,				/* plan_recheck() has said why */
+} CopyOutcome;
+
+typedef struct CopyState
+{
+	MemoryContext cxt;
+	MoveContext *mc;
+	Oid			index;
+	Oid			table;
+	bool		locked;
+	RelFileLocator from;
+	RelFileLocator to;
+	RmgrId		rmid;
+
+	LedgerEntry new_file;		/* id 0 = no row */
+	bool		new_file_made;	/* or tried to */
+	LedgerEntry old_file;		/* the same, after the swap */
+
+	ChangedBlocks *changes;
+	FileCopy   *copy;
+	Throttle	throttle;
+	BlockNumber copied;			/* blocks below are in the new file */
+	BlockSet   *todo;			/* of these, the ones to be copied again */
+	BlockSet   *unverified;		/* copied since they were verified */
+	bool		verifying;		/* keep "unverified" up to date */
+	const char *start_again;	/* why the copy has to be started again */
+	CopyOutcome outcome;		/* of a callback that returns less */
+	bool		swapped;
+} CopyState;
+
+/* copy_locks.c */
+extern void copy_check_interrupts(void);
+extern void copy_wait_for_locks(CopyState *cs);
+extern void copy_release_locks(CopyState *cs);
+extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
+extern bool copy_is_in_the_way(CopyState *cs);
+extern CopyOutcome copy_give_way(CopyState *cs);
+
+/* copy_rounds.c */
+extern CopyOutcome copy_rounds(CopyState *cs);
+extern void copy_free_space_map(CopyState *cs);
+extern CopyOutcome copy_breathe(CopyState *cs);
+extern CopyOutcome copy_keep_up(CopyState *cs);
+extern CopyOutcome copy_drain(CopyState *cs);
+extern void copy_take_changes(CopyState *cs);
+
+/* copy_verify.c */
+extern CopyOutcome copy_verify_all(CopyState *cs);
+extern void copy_verify_again(CopyState *cs, bool locked);
+
+/* copy_last.c */
+extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
+extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
+extern bool copy_catch_up(void *arg);
+extern LastBlocks copy_last_blocks(void *arg);
+
+#endif							/* IM_COPY_STATE_H */

@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_verify.c
+ *	  Method copy: comparing the copy with the original (index_mover.verify).
+ *
+ * All of it is compared while others write, and under the exclusive lock only
+ * what was copied since: so the lock stays short.
+ *
+ * Assumption: a block that differs, and that no record of the WAL has changed
+ * since it was copied, is damage.  Block 0 is the exception, see move_copy.c.
+ *
+ * Tricky point: the changes that come while we compare are collected, and not
+ * taken from the set of changes before we have looked at them here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "compare_blocks.h"
+#include "copy_state.h"
+#include "storage/bufmgr.h"
+
+/* The copy is wrong: say so, as damage. */
+static void
+report_difference(CopyState *cs, BlockNumber block)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("the copy of index \"%s\" differs from the original in block %u",
+					NameStr(cs->mc->item->index_name), block),
+			 errdetail("The index was not moved.")));
+}
+
+/*
+ * Compare all that is copied with the original, without a lock that would keep
+ * writers out.  A difference in a block that the WAL says has changed meanwhile
+ * is none: the block is copied again, and compared again.
+ */
+CopyOutcome
+copy_verify_all(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_VERIFYING);
+	MemoryContext oldcxt;
+	BlockSet   *suspects;
+	BufferAccessStrategy ring;
+	CopyOutcome outcome;
+
+	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	suspects = block_set_create();
+	ring = GetAccessStrategy(BAS_BULKREAD);
+	MemoryContextSwitchTo(oldcxt);
+	cs->verifying = true;
+
+	for (BlockNumber block = 0; block < cs->copied;)
+	{
+		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		for (; block < end; block++)
+		{
+			if (!same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+				block_set_add(suspects, block);
+		}
+		CommitTransactionCommand();
+		progress_blocks(cs->copied, block);
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+
+	/* nothing was taken from the set of changes since before we began */
+	if ((outcome = copy_drain(cs)) != GO_ON)
+		return outcome;
+	{
+		BlockSet   *changed = changed_blocks_take(cs->changes);
+
+		for (BlockNumber block = block_set_next(suspects, 0);
+			 block != InvalidBlockNumber;
+			 block = block_set_next(suspects, block + 1))
+		{
+			/* block 0 can change unseen, and is copied under the lock */
+			if (block != 0 && !block_set_has(changed, block))
+				report_difference(cs, block);
+		}
+		block_set_add_all(cs->todo, changed);
+		block_set_free(changed);
+	}
+	block_set_free(suspects);
+	FreeAccessStrategy(ring);
+	progress_phase(phase);
+	return GO_ON;
+}
+
+/*
+ * Compare the blocks that were copied since they were compared last.  While
+ * others write, what differs stays on the list; under the lock it is an error.
+ */
+void
+copy_verify_again(CopyState *cs, bool locked)
+{
+	BlockNumber block = 0;
+
+	for (block = block_set_next(cs->unverified, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(cs->unverified, block + 1))
+	{
+		if (same_block(&cs->from, &cs->to, block, cs->rmid, NULL))
+			block_set_remove(cs->unverified, block);
+		else if (locked)
+			report_difference(cs, block);
+	}
+}
