@@ -250,6 +250,30 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
 #endif
 
+/* ---- planner ---- */
+
+/*
+ * A hook that may change what the planner knows of a relation.  19 has another
+ * one in the place of get_relation_info_hook, called at the same moment.
+ */
+#if PG_VERSION_NUM >= 190000
+#include "optimizer/pathnode.h"
+#define relation_info_hook		build_simple_rel_hook
+#define relation_info_hook_type build_simple_rel_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
+#define RELATION_INFO_ARGS		root, rel, rte
+#define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
+#define RELATION_INFO_INHPARENT (rte->inh)
+#else
+#include "optimizer/plancat.h"
+#define relation_info_hook		get_relation_info_hook
+#define relation_info_hook_type get_relation_info_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel
+#define RELATION_INFO_ARGS		root, relid, inhparent, rel
+#define RELATION_INFO_RELID		relid
+#define RELATION_INFO_INHPARENT inhparent
+#endif
+
 /* ---- pages and buffers ---- */
 
 #if PG_VERSION_NUM < 190000
