@@ -42,6 +42,7 @@ OBJS = \
 	src/plan_estimate.o \
 	src/rebuilt_size.o \
 	src/relation_locks.o \
+	src/replica_lag.o \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
@@ -93,6 +94,7 @@ OUR_HEADERS = \
 	src/plan_estimate.h \
 	src/rebuilt_size.h \
 	src/relation_locks.h \
+	src/replica_lag.h \
 	src/report_relation.h \
 	src/settings.h \
 	src/snapshot_guard.h \

@@ -23,7 +23,7 @@
  * header, where no record ends.
  *
  * No replication slot holds the WAL back.  A caller that reads often enough
- * (each 16 MB) is served from segments that are still there; if one is gone
+ * (see changed_blocks_read_is_due()) is served from segments that are still there; if one is gone
  * all the same, CHANGES_WAL_GONE says so, and nothing collected may be relied
  * upon.  A segment can also be renamed and written anew while we have it open;
  * its page addresses no longer fit then, and the record is not valid.
@@ -52,9 +52,14 @@
 #include "changed_blocks.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 /* More than the longest page header; see skip_own_records(). */
 #define MAX_PAGE_HEADER	SizeOfXLogLongPHD
+
+/* See changed_blocks_read_is_due(). */
+#define MOST_UNREAD			(16 * 1024 * 1024)
+#define READ_INTERVAL_MS	20
 
 typedef struct SeenRange
 {
@@ -80,6 +85,7 @@ struct ChangedBlocks
 	SeenRange  *seen;			/* since the last read */
 	int			nseen;
 	int			maxseen;
+	TimestampTz read_at;		/* the last time */
 	OwnRecord  *own;			/* in WAL order, since the last read */
 	int			nown;
 	int			maxown;
@@ -225,11 +231,22 @@ changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 	changes->nown++;
 }
 
-/* How far the WAL has been read. */
-XLogRecPtr
-changed_blocks_position(const ChangedBlocks *changes)
+/*
+ * Should the WAL be read now, so that it isn't recycled unread?  A checkpoint
+ * removes the segments before the one in which it began, so never stay behind
+ * in an older one for longer than the quickest checkpoint takes.
+ */
+bool
+changed_blocks_read_is_due(const ChangedBlocks *changes)
 {
-	return changes->reader->EndRecPtr;
+	XLogRecPtr	here = changes->reader->EndRecPtr;
+	XLogRecPtr	end = GetXLogInsertRecPtr();
+
+	if (end < here + MOST_UNREAD)
+		return here / wal_segment_size != end / wal_segment_size &&
+			TimestampDifferenceExceeds(changes->read_at, GetCurrentTimestamp(),
+									   READ_INTERVAL_MS);
+	return true;
 }
 
 int64
@@ -314,6 +331,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 
 	changes->nseen = 0;
 	changes->nown = 0;
+	changes->read_at = GetCurrentTimestamp();
 	MemoryContextSwitchTo(oldcxt);
 	return result;
 }

@@ -30,6 +30,9 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+/* Stand in a queue no longer than this at once, so that a cancel is noticed */
+#define LOCK_ATTEMPT_MS		250
+
 /* Is it cancelled, or the postmaster gone?  Every loop asks. */
 void
 copy_check_interrupts(void)
@@ -42,11 +45,12 @@ copy_check_interrupts(void)
 /*
  * Lock table and index for the session, in this order, however long others
  * have them, but at most lock_wait.  Nobody's reads and writes wait behind
- * these two.
+ * these two.  Keeps up with the WAL, if that is followed already.
  */
-void
+CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
+	CopyOutcome outcome = GO_ON;
 	TimestampTz start = GetCurrentTimestamp();
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
@@ -62,9 +66,9 @@ copy_wait_for_locks(CopyState *cs)
 
 		/* short waits, so that a cancelled job notices */
 		StartTransactionCommand();
-		if (lock_relation_within(cs->table, AccessShareLock, true, 1000))
+		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS))
 		{
-			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, 1000))
+			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, LOCK_ATTEMPT_MS))
 			{
 				CommitTransactionCommand();
 				break;
@@ -89,10 +93,14 @@ copy_wait_for_locks(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
+
+		if (cs->changes != NULL && outcome == GO_ON)
+			outcome = copy_drain_if_due(cs);
 	}
 	cs->locked = true;
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
+	return outcome;
 }
 
 /* Let go of both locks. */
@@ -173,8 +181,9 @@ copy_give_way(CopyState *cs)
 			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
 	copy_release_locks(cs);
 	(void) throttle_rest(5);
-	copy_wait_for_locks(cs);
-	outcome = copy_check_relation(cs, false);
+	outcome = copy_wait_for_locks(cs);
+	if (outcome == GO_ON)
+		outcome = copy_check_relation(cs, false);
 	progress_phase(phase);
 	return outcome;
 }

@@ -22,6 +22,7 @@
 #include "catalog/storage_xlog.h"
 #include "copy_state.h"
 #include "relation_locks.h"
+#include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
 
@@ -35,8 +36,9 @@ static CopyOutcome copy_changed_directly(CopyState *cs);
 
 /*
  * Between two pieces of work, with no transaction open: is the job cancelled,
- * does anybody wait behind us, is it paused, are we too fast?  Keeps up with
- * the WAL while it waits.
+ * does anybody wait behind us, is it paused, are we too fast for max_rate or
+ * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
+ * no room for the next piece.
  */
 CopyOutcome
 copy_breathe(CopyState *cs)
@@ -47,6 +49,7 @@ copy_breathe(CopyState *cs)
 
 	progress_phase(phase);
 	copy_check_interrupts();
+	space_check_again(cs->mc->item, cs->mc->settings);
 
 	for (;;)
 	{
@@ -65,18 +68,22 @@ copy_breathe(CopyState *cs)
 		if (job_pause_requested())
 		{
 			progress_phase(PHASE_PAUSED);
-			ms = 200;
+			ms = SHORT_REST_MS;
+		}
+		else if (replica_lag_too_large(&cs->lag, settings))
+		{
+			progress_phase(PHASE_THROTTLED);
+			ms = SHORT_REST_MS;
 		}
 		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
 			progress_phase(PHASE_THROTTLED);
 		else
 			break;
 		waited = true;
-		(void) throttle_rest(ms);
+		(void) throttle_rest(Min(ms, SHORT_REST_MS));
 		copy_check_interrupts();
 
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
-			(outcome = copy_drain(cs)) != GO_ON)
+		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
 			break;
 	}
 	if (waited)
@@ -116,6 +123,13 @@ copy_drain(CopyState *cs)
 	return GO_ON;
 }
 
+/* Read the WAL if it could be recycled before we come to it. */
+CopyOutcome
+copy_drain_if_due(CopyState *cs)
+{
+	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+}
+
 /* Put what draining has found onto the list of blocks to be copied again. */
 void
 copy_take_changes(CopyState *cs)
@@ -134,7 +148,6 @@ static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
 {
 	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
-	BlockNumber drained_at = cs->copied;
 	CopyOutcome outcome;
 
 	while (cs->copied < upto)
@@ -163,13 +176,8 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 
-		if (cs->copied - drained_at >= DRAIN_BLOCKS ||
-			GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > 2 * DRAIN_BYTES)
-		{
-			if ((outcome = copy_drain(cs)) != GO_ON)
-				return outcome;
-			drained_at = cs->copied;
-		}
+		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
+			return outcome;
 	}
 	return GO_ON;
 }
@@ -195,8 +203,7 @@ copy_changed_directly(CopyState *cs)
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
-			(outcome = copy_drain(cs)) != GO_ON)
+		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
 			return outcome;
 	}
 

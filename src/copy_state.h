@@ -15,12 +15,12 @@
 #include "file_copy.h"
 #include "ledger.h"
 #include "move.h"
+#include "replica_lag.h"
 #include "swap.h"
 #include "throttle.h"
 
-/* The WAL is drained when so much of it is unread, and each so many blocks */
-#define DRAIN_BYTES			(16 * 1024 * 1024)
-#define DRAIN_BLOCKS		(16 * FILE_COPY_CHUNK)
+/* A rest no longer than this keeps the WAL from being recycled unread */
+#define SHORT_REST_MS		20
 
 typedef enum CopyOutcome
 {
@@ -48,6 +48,7 @@ typedef struct CopyState
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	Throttle	throttle;
+	ReplicaLag	lag;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	BlockSet   *unverified;		/* copied since they were verified */
@@ -59,7 +60,7 @@ typedef struct CopyState
 
 /* copy_locks.c */
 extern void copy_check_interrupts(void);
-extern void copy_wait_for_locks(CopyState *cs);
+extern CopyOutcome copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
 extern CopyOutcome copy_give_way(CopyState *cs);
@@ -69,6 +70,7 @@ extern CopyOutcome copy_rounds(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
+extern CopyOutcome copy_drain_if_due(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 
 /* copy_verify.c */

@@ -67,8 +67,7 @@ copy_verify_all(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		progress_blocks(cs->copied, block);
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
-			(outcome = copy_drain(cs)) != GO_ON)
+		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
 			return outcome;
 	}
 

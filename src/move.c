@@ -42,7 +42,26 @@
 #include "lock_poll.h"
 #include "move.h"
 #include "plan.h"
+#include "replica_lag.h"
 #include "space.h"
+#include "throttle.h"
+
+#define LOOK_AT_LAG_MS	100
+
+/*
+ * A rebuild can't be held back while it runs; so begin only when no standby and
+ * no slot is too far behind.
+ */
+static void
+wait_for_replicas(const MoveSettings *settings)
+{
+	ReplicaLag	lag = {0};
+	MovePhase	phase = progress_phase(PHASE_THROTTLED);
+
+	while (replica_lag_too_large(&lag, settings))
+		(void) throttle_rest(LOOK_AT_LAG_MS);
+	progress_phase(phase);
+}
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -128,8 +147,10 @@ move_item(JobShared *job, MoveItem *item)
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
-		space_check(item, mc.settings);
+		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
+		if (item->method == METHOD_REBUILD)
+			wait_for_replicas(mc.settings);
 
 		switch (item->method)
 		{

@@ -172,7 +172,7 @@ copy_once(CopyState *cs)
 	cs->copied = 0;
 	cs->verifying = false;
 
-	copy_wait_for_locks(cs);
+	(void) copy_wait_for_locks(cs);
 	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
 		return outcome;
 	make_file(cs);

@@ -62,6 +62,7 @@
 /* The rest after a vain attempt: that long for each one so far, at most ... */
 #define REST_AFTER_MS		100
 #define LONGEST_REST_MS		2000
+#define MOST_AT_ONCE_MS		150
 
 /* Set between the grant and the end of the transaction. */
 static bool measuring = false;
@@ -112,6 +113,20 @@ in_both(const VirtualTransactionId *now, int nnow,
 				break;
 			}
 	return count;
+}
+
+/* Rest between two attempts, and keep up with the changes meanwhile. */
+static bool
+rest_and_catch_up(Swap *swap, int ms)
+{
+	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
+	{
+		(void) throttle_rest(MOST_AT_ONCE_MS);
+		if (!swap->catch_up(swap->arg))
+			return false;
+	}
+	(void) throttle_rest(ms);
+	return true;
 }
 
 /*
@@ -179,8 +194,9 @@ swap_when_possible(Swap *swap)
 			progress_blockers(NULL, 0);
 			if (attempt(swap, &result))
 				break;
-			(void) throttle_rest(Min(REST_AFTER_MS * swap->lock_attempts,
-									 LONGEST_REST_MS));
+			if (!rest_and_catch_up(swap, Min(REST_AFTER_MS * swap->lock_attempts,
+											 LONGEST_REST_MS)))
+				break;
 		}
 		else
 		{
