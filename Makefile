@@ -23,15 +23,16 @@ OBJS = \
 	src/copy_rounds.o \
 	src/copy_verify.o \
 	src/file_copy.o \
+	src/file_system.o \
 	src/gin_pending.o \
 	src/history.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
+	src/knapsack.o \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
-	src/lock_poll.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -52,6 +53,7 @@ OBJS = \
 	src/submit.o \
 	src/swap.o \
 	src/throttle.o \
+	src/tablespace_probe.o \
 	src/wait_others.o \
 	src/watch.o \
 	src/worker.o
@@ -74,6 +76,7 @@ OUR_HEADERS = \
 	src/copy_methods.h \
 	src/copy_state.h \
 	src/file_copy.h \
+	src/file_system.h \
 	src/gin_pending.h \
 	src/history.h \
 	src/index_bloat.h \
@@ -81,10 +84,10 @@ OUR_HEADERS = \
 	src/janitor.h \
 	src/job.h \
 	src/job_area.h \
+	src/knapsack.h \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
-	src/lock_poll.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
@@ -103,15 +106,18 @@ OUR_HEADERS = \
 	src/swap.h \
 	src/test_points.h \
 	src/throttle.h \
+	src/tablespace_probe.h \
 	src/wait_others.h \
 	src/watch.h \
 	src/worker.h
 
 DATA = index_mover--1.0.sql
 
-# The first eight share their objects; teardown drops them.
-REGRESS = basic special partitioned names privileges bad_input jobs teardown \
-	plan plan_recheck report_bloat report_pending report_index
+# The first ones make objects that others use; teardown drops them.
+REGRESS = basic special partitioned names privileges bad_input jobs \
+	plan plan_recheck \
+	report_bloat report_pending report_index report_recommend report_probe \
+	teardown
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
 	move_index_vs_seq move_vs_prepared iso_teardown

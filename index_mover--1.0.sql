@@ -329,6 +329,15 @@ COMMENT ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boole
 REVOKE ALL ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
+CREATE FUNCTION @extschema@.index_mover_try_size(index regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_try_size'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.index_mover_try_size(regclass)
+	IS 'pg_relation_size for reports: NULL where it would have to wait for a lock';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_try_size(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_size(regclass) TO pg_monitor;
+
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
 	OUT access_method name, OUT tablespace name, OUT size bigint,
@@ -351,8 +360,9 @@ BEGIN ATOMIC
 			   i.indisvalid, i.indisunique, i.indisprimary, i.indisexclusion, i.indisreplident,
 			   i.indkey::text AS keys, i.indclass::text AS classes,
 			   i.indcollation::text AS collations, i.indoption::text AS options,
-			   CASE WHEN i.indexprs IS NOT NULL THEN pg_get_expr(i.indexprs, i.indrelid) END AS expressions,
-			   CASE WHEN i.indpred IS NOT NULL THEN pg_get_expr(i.indpred, i.indrelid) END AS predicate,
+			   -- pg_get_expr() would wait for a lock on the table
+			   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g') AS expressions,
+			   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g') AS predicate,
 			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid,
 			   t.relnamespace = 99::oid AS is_toast,
 			   c.relnamespace = 11::oid OR c.oid < 16384::oid AS is_catalog
@@ -389,7 +399,7 @@ BEGIN ATOMIC
 		   g.indrelid::regclass,
 		   am.amname,
 		   ts.spcname,
-		   pg_relation_size(g.oid::regclass),
+		   @extschema@.index_mover_try_size(g.oid::regclass),
 		   pg_stat_get_numscans(g.oid),
 		   s.fetched - s.hit,
 		   s.hit,
@@ -453,6 +463,453 @@ COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
 REVOKE ALL ON FUNCTION @extschema@.index_report(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean) TO pg_monitor;
 
+
+CREATE TABLE @extschema@.index_mover_probe (
+	probed_at timestamptz NOT NULL,
+	tablespace oid NOT NULL,
+	random_read_ms float8 NOT NULL,
+	random_read_iops float8 NOT NULL,
+	random_read_iops_deep float8,
+	sequential_read_mb_s float8 NOT NULL,
+	sync_write_ms float8 NOT NULL
+);
+COMMENT ON TABLE @extschema@.index_mover_probe IS 'results of tablespace_probe, for recommend_moves';
+REVOKE ALL ON TABLE @extschema@.index_mover_probe FROM PUBLIC;
+GRANT SELECT ON TABLE @extschema@.index_mover_probe TO pg_monitor;
+
+CREATE FUNCTION @extschema@.tablespace_probe(
+	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32,
+	OUT random_read_ms float8, OUT random_read_iops float8, OUT random_read_iops_deep float8,
+	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
+	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
+	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
+	OUT command text, OUT direct_io boolean, OUT remark text)
+AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
+	IS 'measure the storage of a tablespace with a temporary file, and suggest cost settings';
+REVOKE ALL ON FUNCTION @extschema@.tablespace_probe(name, interval, int) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.tablespace_probe(name, interval, int) TO pg_monitor;
+
+CREATE FUNCTION @extschema@.index_mover_tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT total_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text)
+AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.index_mover_tablespace_facts(name)
+	IS 'file system of a tablespace; used by recommend_moves';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_tablespace_facts(name) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_tablespace_facts(name) TO pg_monitor;
+
+CREATE FUNCTION @extschema@.index_mover_knapsack(gain float8[], size bigint[], budget bigint)
+RETURNS boolean[]
+AS 'MODULE_PATHNAME', 'index_mover_knapsack'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint)
+	IS 'the most valuable set that fits into a budget; used by recommend_moves';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint) TO pg_monitor;
+
+CREATE TABLE @extschema@.index_mover_sample (
+	taken_at timestamptz NOT NULL,
+	relation oid NOT NULL,
+	index_name name,					-- a rebuilt index has another OID, but the
+										-- name stays; NULL: the table's own blocks
+	blks_read bigint NOT NULL
+);
+COMMENT ON TABLE @extschema@.index_mover_sample IS 'blocks read of every index and table at times, taken by take_index_sample';
+REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
+GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
+
+CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '14 days')
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+BEGIN ATOMIC
+	DELETE FROM @extschema@.index_mover_sample s WHERE s.taken_at < now() - $1;
+	WITH indexes AS (
+		SELECT s.relid, s.indexrelname, s.idx_blks_read FROM pg_statio_user_indexes s
+	), taken AS (
+		INSERT INTO @extschema@.index_mover_sample (taken_at, relation, index_name, blks_read)
+		SELECT clock_timestamp(), i.relid, i.indexrelname, i.idx_blks_read FROM indexes i
+		UNION ALL
+		SELECT clock_timestamp(), r.relid, NULL,
+			   pg_stat_get_blocks_fetched(r.relid) - pg_stat_get_blocks_hit(r.relid)
+		  FROM (SELECT DISTINCT i.relid FROM indexes i) r
+		RETURNING 1
+	)
+	SELECT count(*) FROM taken;
+END;
+COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
+	IS 'remember how many blocks of each index and table have been read, for recommend_moves; to be called by a schedule';
+REVOKE ALL ON FUNCTION @extschema@.take_index_sample(interval) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.take_index_sample(interval) TO pg_monitor;
+
+CREATE FUNCTION @extschema@.index_mover_read_rates(
+	OUT relation oid, OUT index_name name, OUT reads_per_second float8,
+	OUT seconds float8, OUT samples bigint)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1000
+BEGIN ATOMIC
+	-- blocks read per second: from the samples of the last week up to now, or
+	-- without any from the cumulative statistics (samples = 0)
+	WITH since AS MATERIALIZED (
+		SELECT greatest(extract(epoch FROM clock_timestamp() -
+					coalesce(pg_stat_get_db_stat_reset_time(d.oid), pg_postmaster_start_time())), 1)::float8 AS seconds
+		  FROM pg_database d WHERE d.datname = current_database()
+	), counters AS MATERIALIZED (
+		SELECT s.relid, s.indexrelname, s.idx_blks_read AS blks_read FROM pg_statio_user_indexes s
+		UNION ALL
+		SELECT r.relid, NULL, pg_stat_get_blocks_fetched(r.relid) - pg_stat_get_blocks_hit(r.relid)
+		  FROM (SELECT DISTINCT i.indrelid AS relid FROM pg_index i) r
+	), points AS (
+		SELECT s.relation, s.index_name, s.taken_at, s.blks_read
+		  FROM @extschema@.index_mover_sample s
+		 WHERE s.taken_at > now() - interval '7 days'
+		UNION ALL
+		SELECT c.relid, c.indexrelname, clock_timestamp(), c.blks_read FROM counters c
+	), steps AS (
+		SELECT p.*, lag(p.blks_read) OVER (PARTITION BY p.relation, p.index_name ORDER BY p.taken_at) AS before
+		  FROM points p
+	), sampled AS (
+		SELECT s.relation, s.index_name, count(*) - 1 AS samples,
+			   extract(epoch FROM max(s.taken_at) - min(s.taken_at))::float8 AS seconds,
+			   -- a counter that went back has been reset
+			   sum(CASE WHEN s.before IS NULL THEN 0
+						WHEN s.blks_read >= s.before THEN s.blks_read - s.before
+						ELSE s.blks_read END)::float8 AS blocks
+		  FROM steps s
+		 GROUP BY s.relation, s.index_name
+	)
+	SELECT c.relid, c.indexrelname,
+		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.blocks / s.seconds
+				ELSE c.blks_read / since.seconds END,
+		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.seconds ELSE since.seconds END,
+		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.samples ELSE 0 END
+	  FROM counters c
+	 CROSS JOIN since
+	  LEFT JOIN sampled s ON s.relation = c.relid AND s.index_name IS NOT DISTINCT FROM c.indexrelname;
+END;
+COMMENT ON FUNCTION @extschema@.index_mover_read_rates()
+	IS 'blocks read per second of each index and table; used by recommend_moves';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_read_rates() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_read_rates() TO pg_monitor;
+
+CREATE FUNCTION @extschema@.index_mover_places(
+	tablespace name,
+	OUT place oid, OUT name name, OUT cost float8, OUT probed_ms float8,
+	OUT device bigint, OUT read_ms_more float8)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 5
+BEGIN ATOMIC
+	-- every tablespace, and how much longer a random read takes there than in
+	-- the one asked about: by the probes if both were probed, else by
+	-- random_page_cost, whose unit stands for 0.1 ms
+	WITH places AS MATERIALIZED (
+		SELECT t.oid, t.spcname,
+			   coalesce((SELECT o.option_value FROM pg_options_to_table(t.spcoptions) o
+						  WHERE o.option_name = 'random_page_cost'),
+						current_setting('random_page_cost'))::float8 AS cost,
+			   (SELECT p.random_read_ms FROM @extschema@.index_mover_probe p
+				 WHERE p.tablespace = t.oid AND p.probed_at > now() - interval '90 days'
+				 ORDER BY p.probed_at DESC LIMIT 1) AS probed_ms,
+			   (SELECT f.device FROM @extschema@.index_mover_tablespace_facts(t.spcname) f) AS device
+		  FROM pg_tablespace t
+		 WHERE t.spcname <> 'pg_global'
+	)
+	SELECT p.oid, p.spcname, p.cost, p.probed_ms, p.device,
+		   coalesce(p.probed_ms - t.probed_ms, (p.cost - t.cost) * 0.1)
+	  FROM places p
+	  JOIN places t ON t.spcname = $1;
+END;
+COMMENT ON FUNCTION @extschema@.index_mover_places(name)
+	IS 'tablespaces and how much slower they are than one of them; used by recommend_moves';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_places(name) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_places(name) TO pg_monitor;
+
+CREATE FUNCTION @extschema@.recommend_moves(
+	tablespace name, budget bigint DEFAULT NULL,
+	OUT rank int, OUT index regclass, OUT relation regclass, OUT method text,
+	OUT from_tablespace name, OUT to_tablespace name, OUT size bigint, OUT size_after bigint,
+	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
+	OUT pending_pages bigint, OUT reason text, OUT command text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20
+BEGIN ATOMIC
+	WITH target AS MATERIALIZED (
+		SELECT f.tablespace_oid AS oid, $1 AS name, f.free_bytes, f.total_bytes, f.device, f.lost_on_reboot
+		  FROM @extschema@.index_mover_tablespace_facts($1) f
+	), places AS MATERIALIZED (
+		SELECT p.* FROM @extschema@.index_mover_places($1) p
+	), own AS MATERIALIZED (
+		-- the extension's tables are not for moving
+		SELECT m.objid AS relid
+		  FROM pg_depend m
+		  JOIN pg_extension e ON e.oid = m.refobjid AND e.extname = 'index_mover'
+		 WHERE m.classid = 'pg_class'::regclass AND m.refclassid = 'pg_extension'::regclass AND m.deptype = 'e'
+	), rates AS MATERIALIZED (
+		SELECT r.* FROM @extschema@.index_mover_read_rates() r
+	), found AS MATERIALIZED (
+		-- every index that can be moved, where it is, and where it would go if
+		-- it had to leave the target: to its table, or to the default
+		SELECT r.index, r.relation, r.size, r.movable, r.remark, r.tablespace AS here,
+			   r.tablespace = t.name AS resident,
+			   coalesce(r.pending_pages, 0) AS pending, r.pending_pages,
+			   format('%I.%I', n.nspname, c.relname) AS qualified, c.relname,
+			   CASE WHEN coalesce(tts.oid, d.dattablespace) <> t.oid THEN coalesce(tts.spcname, dts.spcname)
+					WHEN d.dattablespace <> t.oid THEN dts.spcname
+					WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home
+		  FROM @extschema@.index_report(NULL, false) r
+		 CROSS JOIN target t
+		  JOIN pg_class c ON c.oid = r.index
+		  JOIN pg_namespace n ON n.oid = c.relnamespace
+		  JOIN pg_class h ON h.oid = r.relation
+		  JOIN pg_database d ON d.datname = current_database()
+		  JOIN pg_tablespace dts ON dts.oid = d.dattablespace
+		  LEFT JOIN pg_tablespace tts ON tts.oid = h.reltablespace
+		 WHERE cardinality(r.movable) > 0 AND r.size > 0
+		   AND c.relpersistence IN ('p', 'u')
+		   AND EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = r.index AND i.indisvalid)
+		   AND r.relation NOT IN (SELECT u.relid FROM own u)
+	), read AS MATERIALIZED (
+		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
+			   coalesce(hq.reads_per_second, 0) AS table_rate,
+			   p.read_ms_more, p.device, p.probed_ms IS NOT NULL AS probed,
+			   coalesce(q.reads_per_second, 0) * p.read_ms_more AS gain
+		  FROM found f
+		  LEFT JOIN rates q ON q.relation = f.relation AND q.index_name = f.relname
+		  LEFT JOIN rates hq ON hq.relation = f.relation AND hq.index_name IS NULL
+		  LEFT JOIN places p ON p.name = CASE WHEN f.resident THEN f.home ELSE f.here END
+	), sized AS MATERIALIZED (
+		-- bloat is measured where it matters: among the most promising
+		SELECT o.*, b.bloat_ratio,
+			   NOT o.resident AND 'rebuild' = ANY (o.movable)
+			   AND (NOT 'copy' = ANY (o.movable) OR
+					coalesce(b.bloat_ratio, 0) >
+						coalesce(current_setting('index_mover.rebuild_threshold', true)::float8, 0.3)) AS rebuilds
+		  FROM (SELECT r.*, row_number() OVER (PARTITION BY r.resident ORDER BY r.gain / r.size DESC NULLS LAST) AS place_in_line
+				  FROM read r) o
+		  LEFT JOIN LATERAL @extschema@.index_mover_measure_bloat(
+					   CASE WHEN NOT o.resident AND o.gain > 0 AND o.place_in_line <= 50 THEN o.index END,
+					   100, false, true, NULL) b ON true
+	), items AS MATERIALIZED (
+		SELECT s.*,
+			   CASE WHEN s.rebuilds AND s.bloat_ratio IS NOT NULL
+					THEN ceil(s.size * (1 - s.bloat_ratio))::bigint ELSE s.size END AS after,
+			   -- who is there already stays, unless something is clearly better
+			   CASE WHEN s.resident THEN coalesce(CASE WHEN s.gain < 0 THEN s.gain ELSE s.gain * 1.1 END, 0) + 1e-9
+					ELSE s.gain END AS worth,
+			   row_number() OVER (ORDER BY s.index) AS n
+		  FROM sized s
+	), room AS MATERIALIZED (
+		SELECT greatest(coalesce($2,
+				   t.free_bytes - ceil(t.total_bytes *
+						coalesce(current_setting('index_mover.min_free_space', true)::float8, 0.05))::bigint
+				   + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
+		  FROM target t
+	), verdict AS MATERIALIZED (
+		SELECT u.n, u.chosen
+		  FROM (SELECT @extschema@.index_mover_knapsack(
+						   array_agg(coalesce(i.worth, 0) ORDER BY i.n), array_agg(i.after ORDER BY i.n),
+						   (SELECT r.bytes FROM room r)) AS chosen
+				  FROM items i) k,
+			   LATERAL unnest(k.chosen) WITH ORDINALITY u(chosen, n)
+	), judged AS MATERIALIZED (
+		SELECT i.*, v.chosen FROM items i JOIN verdict v ON v.n = i.n
+	), tables AS MATERIALIZED (
+		-- tables whose own reads outweigh those of all their indexes
+		SELECT x.*
+		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
+					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
+					   @extschema@.index_mover_try_size(h.oid::regclass) AS size,
+					   q.reads_per_second AS rate, q.seconds, q.samples,
+					   q.reads_per_second * hp.read_ms_more AS gain,
+					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM judged j
+						 WHERE j.relation = h.oid AND NOT j.resident) AS index_gain
+				  FROM rates q
+				  JOIN pg_class h ON h.oid = q.relation
+				  JOIN pg_namespace n ON n.oid = h.relnamespace
+				  JOIN pg_database d ON d.datname = current_database()
+				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
+				 CROSS JOIN target t
+				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
+				   AND h.relkind IN ('r', 'm') AND h.relpersistence IN ('p', 'u')
+				   AND h.oid >= 16384 AND hp.place <> t.oid
+				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
+		 WHERE x.gain > x.index_gain AND x.gain > 0
+	), rows_out AS (
+		SELECT 0 AS class, -coalesce(j.gain, 0) / j.size AS density, j.index, j.relation, 'copy' AS method,
+			   j.here AS from_ts, j.home AS to_ts, j.size, j.size AS after, j.rate,
+			   -coalesce(j.gain, 0) AS gain, NULL::float8 AS bloat_ratio, j.pending_pages, j.pending, j.qualified,
+			   j.seconds, j.samples, j.probed, j.device, j.table_rate, false AS rebuilds,
+			   CASE WHEN j.gain < 0 THEN format('reads are faster in %s', j.home)
+					WHEN EXISTS (SELECT FROM judged k WHERE k.chosen AND NOT k.resident)
+					THEN 'makes room for indexes that gain more'
+					ELSE format('does not fit into the budget of %s bytes', r.bytes) END AS why,
+			   j.remark
+		  FROM judged j CROSS JOIN room r
+		 WHERE j.resident AND NOT j.chosen AND j.home IS NOT NULL
+		UNION ALL
+		SELECT 1, j.gain / j.after, j.index, j.relation, CASE WHEN j.rebuilds THEN 'rebuild' ELSE 'copy' END,
+			   j.here, (SELECT t.name FROM target t), j.size, j.after, j.rate,
+			   j.gain, j.bloat_ratio, j.pending_pages, j.pending, j.qualified,
+			   j.seconds, j.samples, j.probed, j.device, j.table_rate, j.rebuilds,
+			   NULL, j.remark
+		  FROM judged j
+		 WHERE j.chosen AND NOT j.resident
+		UNION ALL
+		SELECT 1, x.gain / greatest(x.size, 1), NULL, x.relation, NULL,
+			   x.here, (SELECT t.name FROM target t), x.size, x.size, x.rate,
+			   x.gain, NULL, NULL, 0, x.qualified,
+			   x.seconds, x.samples, x.probed, x.device, NULL, false,
+			   format('the table''s own reads outweigh those of its indexes (%s ms per second): move the table%s',
+					  round(x.index_gain::numeric, 3),
+					  CASE WHEN x.size > r.bytes THEN ', which does not fit into the budget'
+						   ELSE ' instead' END), NULL
+		  FROM tables x CROSS JOIN room r
+	), told AS (
+		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed,
+			   (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'index_mover') AS ours
+		  FROM rows_out o
+		 CROSS JOIN target t
+		  JOIN places tp ON tp.place = t.oid
+	)
+	SELECT (row_number() OVER (ORDER BY o.class, o.density DESC, o.index))::int,
+		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after, o.rate, o.gain, o.bloat_ratio, o.pending_pages,
+		   concat_ws('; ',
+			   o.why,
+			   format('%s block reads per second (%s), %s', round(o.rate::numeric, 3),
+					  CASE WHEN o.samples > 0
+						   THEN format('%s over %s', CASE o.samples WHEN 1 THEN 'a sample' ELSE o.samples || ' samples' END,
+									   date_trunc('second', make_interval(secs => o.seconds)))
+						   ELSE 'cumulative statistics, no samples' END,
+					  CASE WHEN o.probed AND o.target_probed THEN 'read times as probed'
+						   ELSE 'read times assumed from random_page_cost' END),
+			   CASE WHEN o.rebuilds AND o.bloat_ratio IS NOT NULL
+					THEN format('a rebuild gives back %s of it', round(o.bloat_ratio::numeric, 2)) END,
+			   CASE WHEN o.pending >= 16 AND o.class = 1
+					THEN format('every search reads the %s pages of its pending list: flush it first', o.pending) END,
+			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate
+						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation)
+					THEN 'warning: the table itself is read more, moving the table would gain more' END,
+			   CASE WHEN o.remark ~ 'duplicate of' THEN 'warning: ' || substring(o.remark from 'duplicate of [^;]*') END,
+			   CASE WHEN o.device = o.target_device
+					THEN format('warning: %s and %s are on the same device', o.from_ts, o.to_ts) END,
+			   CASE WHEN o.class = 1 AND o.lost_on_reboot IS NOT NULL
+					THEN format('warning: %s is on %s and does not survive a reboot', o.to_ts, o.lost_on_reboot) END,
+			   CASE WHEN o.seconds < 3600
+					THEN format('warning: the statistics cover only %s', date_trunc('second', make_interval(secs => o.seconds))) END),
+		   CASE WHEN o.index IS NULL THEN
+					format('ALTER TABLE %s SET TABLESPACE %I;  -- locks the table exclusively for as long as it takes',
+						   o.qualified, o.to_ts)
+				ELSE
+					CASE WHEN o.pending >= 16 AND o.class = 1
+						 THEN format('SELECT gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
+					format('SELECT * FROM %s.move_indexes(%L, %L, method => %L);', o.ours, o.qualified, o.to_ts, o.method)
+		   END
+	  FROM told o
+	UNION ALL
+	SELECT NULL, NULL, NULL, NULL, NULL, t.name, NULL, NULL, NULL, 0, NULL, NULL,
+		   CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
+				THEN format('nothing to move: no tablespace is known to be slower than %s; run tablespace_probe() on both, or set their random_page_cost', t.name)
+				WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
+				THEN format('nothing to move: no index in a slower tablespace than %s has had blocks read', t.name)
+				ELSE format('nothing to move: no index that would gain fits into %s bytes, or those in %s gain more', r.bytes, t.name) END,
+		   NULL
+	  FROM target t CROSS JOIN room r
+	 WHERE NOT EXISTS (SELECT FROM rows_out)
+	 ORDER BY 1;
+END;
+COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
+	IS 'which indexes gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
+REVOKE ALL ON FUNCTION @extschema@.recommend_moves(name, bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.recommend_moves(name, bigint) TO pg_monitor;
+
+CREATE FUNCTION @extschema@.move_blockers(
+	relation regclass DEFAULT NULL,
+	OUT kind text, OUT pid int, OUT name text, OUT since timestamptz, OUT xid_age int,
+	OUT holds_back text, OUT action text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
+BEGIN ATOMIC
+	WITH family AS MATERIALIZED (
+		-- the relation, its table, its partitions, and all their indexes
+		SELECT x.relid
+		  FROM (SELECT $1::oid AS relid WHERE $1 IS NOT NULL
+				UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
+				UNION SELECT p.relid::oid FROM pg_partition_tree($1) p) x
+		UNION
+		SELECT i.indexrelid
+		  FROM pg_index i
+		 WHERE i.indrelid = $1::oid OR i.indrelid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
+	), locks AS MATERIALIZED (
+		SELECT l.pid, l.virtualtransaction, string_agg(DISTINCT l.relation::regclass::text, ', ') AS what
+		  FROM pg_locks l
+		 WHERE l.locktype = 'relation' AND l.granted
+		   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+		   AND l.relation IN (SELECT f.relid FROM family f)
+		 GROUP BY l.pid, l.virtualtransaction
+	), found AS (
+		SELECT 'session' AS kind, a.pid,
+			   format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) AS name,
+			   a.xact_start AS since,
+			   greatest(age(a.backend_xmin), age(a.backend_xid)) AS xid_age,
+			   concat_ws('; ',
+				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
+				   CASE WHEN a.backend_xmin IS NOT NULL
+						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
+				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
+			   CASE WHEN a.state LIKE 'idle in transaction%'
+					THEN format('end its transaction in the client, or SELECT pg_terminate_backend(%s);', a.pid)
+					ELSE format('wait for its end, or SELECT pg_cancel_backend(%s);', a.pid) END AS action
+		  FROM pg_stat_activity a
+		  LEFT JOIN locks l ON l.pid = a.pid
+		 WHERE a.pid <> pg_backend_pid()
+		   AND a.datname = current_database()
+		   AND a.backend_type <> 'walsender'
+		   -- the snapshot of a vacuum holds back nothing
+		   AND (l.pid IS NOT NULL
+				OR (a.backend_type <> 'autovacuum worker' AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)))
+		UNION ALL
+		SELECT 'prepared transaction', NULL, x.gid, x.prepared, age(x.transaction),
+			   concat_ws('; ',
+				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
+				   'vacuum of what it changed, and every rebuild of a table it has locked'),
+			   format('COMMIT PREPARED %L; or ROLLBACK PREPARED %L;', x.gid, x.gid)
+		  FROM pg_prepared_xacts x
+		  -- its locks carry its virtual transaction, and one of them its number
+		  LEFT JOIN pg_locks t ON t.locktype = 'transactionid' AND t.granted AND t.pid IS NULL
+							  AND t.transactionid = x.transaction
+		  LEFT JOIN locks l ON l.pid IS NULL AND l.virtualtransaction = t.virtualtransaction
+		 WHERE x.database = current_database()
+		UNION ALL
+		SELECT 'slot', s.active_pid, s.slot_name, NULL,
+			   greatest(age(s.xmin), age(s.catalog_xmin)),
+			   concat_ws('; ',
+				   CASE WHEN s.xmin IS NOT NULL THEN 'vacuum in every database' END,
+				   CASE WHEN s.catalog_xmin IS NOT NULL THEN 'vacuum of the catalogs' END,
+				   CASE WHEN s.restart_lsn IS NOT NULL
+						THEN format('%s bytes of WAL', pg_wal_lsn_diff(
+								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+								 s.restart_lsn)) END),
+			   CASE WHEN s.active THEN 'let its consumer catch up'
+					ELSE format('start its consumer, or SELECT pg_drop_replication_slot(%L);', s.slot_name) END
+		  FROM pg_replication_slots s
+		 WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR (NOT s.active AND s.restart_lsn IS NOT NULL)
+		UNION ALL
+		SELECT 'standby', r.pid, r.application_name, NULL, age(r.backend_xmin),
+			   'vacuum, by hot_standby_feedback',
+			   'end the long query on that standby, or set hot_standby_feedback = off there'
+		  FROM pg_stat_replication r
+		 WHERE r.backend_xmin IS NOT NULL
+	)
+	SELECT f.kind, f.pid, f.name, f.since, f.xid_age, f.holds_back, f.action
+	  FROM found f
+	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
+END;
+COMMENT ON FUNCTION @extschema@.move_blockers(regclass)
+	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum and concurrent builds, and what to do';
+REVOKE ALL ON FUNCTION @extschema@.move_blockers(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.move_blockers(regclass) TO pg_monitor;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

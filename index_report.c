@@ -21,20 +21,35 @@
 #include <math.h>
 
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
+#include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufpage.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
+#include "compat.h"
+#include "file_system.h"
 #include "gin_pending.h"
 #include "index_bloat.h"
+#include "knapsack.h"
 #include "report_relation.h"
+#include "tablespace_probe.h"
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
+PG_FUNCTION_INFO_V1(index_mover_try_size);
+PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
+PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
+PG_FUNCTION_INFO_V1(index_mover_knapsack);
+
+#define PROBE_MAX_SECONDS	60
+#define PROBE_MAX_DEPTH		1024
 
 /*
  * Return the OID argument argno, or raise 22004.
@@ -234,5 +249,232 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 		/* every search reads the whole list before it looks at the tree */
 		values[5] = Int64GetDatum(arg.pending.pages);
 	}
+	return result_row(fcinfo, values, nulls);
+}
+
+/*
+ * index_mover_try_size(index regclass) returns bigint: bytes of the main fork
+ *
+ * For reports over many relations: NULL where the relation is gone, has no
+ * storage, or is locked by somebody.  Locks: AccessShareLock until the end of
+ * the call, never waited for.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_try_size(PG_FUNCTION_ARGS)
+{
+	int64		size;
+
+	if (!report_try_size(PG_GETARG_OID(0), &size))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(size);
+}
+
+/*
+ * Return the OID of the tablespace named by argument argno, or raise 22004 or
+ * 42704.
+ */
+static Oid
+required_tablespace(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("tablespace must not be null")));
+	return get_tablespace_oid(NameStr(*PG_GETARG_NAME(argno)), false);
+}
+
+/*
+ * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
+ *		free_bytes bigint, total_bytes bigint, device bigint, lost_on_reboot text
+ *
+ * For recommend_moves().  NULLs where the file system doesn't tell.  No locks.
+ * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
+ */
+Datum
+index_mover_tablespace_facts(PG_FUNCTION_ARGS)
+{
+	Oid			tablespace = required_tablespace(fcinfo, 0);
+	FileSystemFacts facts;
+	Datum		values[5] = {0};
+	bool		nulls[5] = {false, true, true, true, true};
+
+	values[0] = ObjectIdGetDatum(tablespace);
+	if (file_system_facts(tablespace, &facts))
+	{
+		values[1] = Int64GetDatum(facts.free_bytes);
+		values[2] = Int64GetDatum(facts.total_bytes);
+		values[3] = Int64GetDatum(facts.device);
+		nulls[1] = nulls[2] = nulls[3] = false;
+		if (facts.lost_on_reboot)
+		{
+			values[4] = CStringGetTextDatum(facts.lost_on_reboot);
+			nulls[4] = false;
+		}
+	}
+	return result_row(fcinfo, values, nulls);
+}
+
+/*
+ * index_mover_knapsack(gain float8[], size bigint[], budget bigint) returns
+ *		boolean[]: which of the items to take.
+ *
+ * For recommend_moves().  NULL gains and sizes count as nothing to gain.  No
+ * locks.  EXECUTE: pg_monitor.  Errors: 22023 arrays of different lengths.
+ */
+Datum
+index_mover_knapsack(PG_FUNCTION_ARGS)
+{
+	Datum	   *gains;
+	Datum	   *sizes;
+	bool	   *gain_nulls;
+	bool	   *size_nulls;
+	int			n;
+	int			nsizes;
+	double	   *gain;
+	int64	   *size;
+	bool	   *chosen;
+	Datum	   *result;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), FLOAT8OID, sizeof(float8),
+					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &gains, &gain_nulls, &n);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, sizeof(int64),
+					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &sizes, &size_nulls, &nsizes);
+	if (n != nsizes)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("gain and size must have the same number of elements")));
+	gain = palloc(sizeof(double) * Max(n, 1));
+	size = palloc(sizeof(int64) * Max(n, 1));
+	chosen = palloc0(Max(n, 1));
+	result = palloc(sizeof(Datum) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+	{
+		gain[i] = gain_nulls[i] || size_nulls[i] ? 0 : DatumGetFloat8(gains[i]);
+		size[i] = size_nulls[i] ? 0 : DatumGetInt64(sizes[i]);
+	}
+	knapsack_choose(n, gain, size, PG_GETARG_INT64(2), chosen);
+	for (int i = 0; i < n; i++)
+		result[i] = BoolGetDatum(chosen[i]);
+	PG_RETURN_ARRAYTYPE_P(construct_array(result, n, BOOLOID, 1, true, TYPALIGN_CHAR));
+}
+
+/*
+ * Return a name[] of these names.
+ */
+static Datum
+name_array(List *names)
+{
+	Datum	   *elements = palloc(sizeof(Datum) * Max(list_length(names), 1));
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, names)
+		elements[n++] = DirectFunctionCall1(namein, CStringGetDatum((char *) lfirst(lc)));
+	return PointerGetDatum(construct_array(elements, n, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR));
+}
+
+/*
+ * Return the duration in seconds, or raise 22004 or 22023.
+ */
+static double
+probe_duration(FunctionCallInfo fcinfo, int argno)
+{
+	Interval   *interval;
+	double		seconds;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("duration must not be null")));
+	interval = PG_GETARG_INTERVAL_P(argno);
+	seconds = interval->time / (double) USECS_PER_SEC +
+		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
+	if (!(seconds >= 0.01 && seconds <= PROBE_MAX_SECONDS))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("duration must be between %g and %d seconds", 0.01, PROBE_MAX_SECONDS)));
+	return seconds;
+}
+
+/*
+ * tablespace_probe(tablespace name, duration interval, queue_depth int)
+ *		returns random_read_ms, random_read_iops, random_read_iops_deep,
+ *		sequential_read_mb_s, sync_write_ms, free_bytes, total_bytes,
+ *		same_device_as name[], suggested_random_page_cost,
+ *		suggested_effective_io_concurrency, command text, direct_io boolean,
+ *		remark text
+ *
+ * Writes, reads and removes a temporary file in the tablespace, and remembers
+ * the result in index_mover_probe where the transaction may write.  No locks
+ * but RowExclusiveLock on that table, to the end of the transaction.
+ *
+ * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
+ * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023
+ * pg_global, 53100 less than 40 MB free, 58030 and others from the file system.
+ */
+Datum
+index_mover_tablespace_probe(PG_FUNCTION_ARGS)
+{
+	Oid			tablespace = required_tablespace(fcinfo, 0);
+	double		seconds = probe_duration(fcinfo, 1);
+	char	   *name = get_tablespace_name(tablespace);
+	int			queue_depth;
+	AclResult	aclresult;
+	FileSystemFacts facts;
+	ProbeResult result;
+	StringInfoData remark;
+	Datum		values[13];
+	bool		nulls[13] = {false};
+	double		cost;
+	int			concurrency;
+
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("queue_depth must not be null")));
+	queue_depth = PG_GETARG_INT32(2);
+	if (queue_depth < 1 || queue_depth > PROBE_MAX_DEPTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("queue_depth must be between %d and %d", 1, PROBE_MAX_DEPTH)));
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	aclresult = object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
+	if (!file_system_facts(tablespace, &facts))
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not look at the file system of tablespace \"%s\": %m", name)));
+
+	tablespace_probe_run(tablespace, seconds, queue_depth, facts.free_bytes, &result);
+	tablespace_probe_record(tablespace, &result);
+
+	cost = suggested_random_page_cost(&result);
+	concurrency = suggested_io_concurrency(&result, queue_depth);
+	initStringInfo(&remark);
+	if (facts.lost_on_reboot)
+		appendStringInfo(&remark, "on %s: does not survive a reboot", facts.lost_on_reboot);
+	if (!result.direct_io)
+		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
+						 remark.len > 0 ? "; " : "");
+
+	set_float8(values, nulls, 0, result.random_read_ms);
+	set_float8(values, nulls, 1, result.random_read_iops);
+	set_float8(values, nulls, 2, result.random_read_iops_deep);
+	set_float8(values, nulls, 3, result.sequential_read_mb_s);
+	set_float8(values, nulls, 4, result.sync_write_ms);
+	values[5] = Int64GetDatum(facts.free_bytes);
+	values[6] = Int64GetDatum(facts.total_bytes);
+	values[7] = name_array(tablespaces_on_device(facts.device, tablespace));
+	values[8] = Float8GetDatum(cost);
+	values[9] = Int32GetDatum(concurrency);
+	values[10] = CStringGetTextDatum(psprintf("ALTER TABLESPACE %s SET (random_page_cost = %.1f, effective_io_concurrency = %d);",
+											  quote_identifier(name), cost, concurrency));
+	values[11] = BoolGetDatum(result.direct_io);
+	values[12] = CStringGetTextDatum(remark.data);
+	nulls[12] = remark.len == 0;
 	return result_row(fcinfo, values, nulls);
 }

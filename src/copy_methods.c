@@ -149,9 +149,7 @@ copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 		am = ((Form_pg_class) GETSTRUCT(tuple))->relam;
 		ReleaseSysCache(tuple);
 
-		if (!IM_HAVE_COPY)
-			why = pstrdup("copy is not available in this build");
-		else if (persistence == RELPERSISTENCE_UNLOGGED)
+		if (persistence == RELPERSISTENCE_UNLOGGED)
 			why = pstrdup("the index is unlogged, so no WAL tells which of its blocks change");
 		else if (persistence != RELPERSISTENCE_PERMANENT)
 			why = pstrdup("the index is temporary");

@@ -8,11 +8,6 @@
 #ifndef IM_COPY_METHODS_H
 #define IM_COPY_METHODS_H
 
-/* 0 in a build without the copy engine: every index is then for rebuild. */
-#ifndef IM_HAVE_COPY
-#define IM_HAVE_COPY	1
-#endif
-
 /*
  * Both look at catalogs only, take no lock on the index or its table, and
  * need no privilege.  *reason, if not NULL, becomes a palloc'd clause ("the

@@ -38,10 +38,9 @@
 
 #include "cleanup.h"
 #include "compat.h"
-#include "copy_methods.h"
-#include "lock_poll.h"
 #include "move.h"
 #include "plan.h"
+#include "relation_locks.h"
 #include "replica_lag.h"
 #include "space.h"
 #include "throttle.h"
@@ -76,8 +75,8 @@ move_default(MoveContext *mc)
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	StartTransactionCommand();
-	lock_poll_relation(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
-	lock_poll_relation(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
+	lock_relation_without_queueing(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
+	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
 	if (plan_recheck(item))
 	{
 		Oid			target = item->to_tablespace;
@@ -157,11 +156,9 @@ move_item(JobShared *job, MoveItem *item)
 			case METHOD_REBUILD:
 				move_by_rebuild(&mc);
 				break;
-#if IM_HAVE_COPY
 			case METHOD_COPY:
 				move_by_copy(&mc);
 				break;
-#endif
 			case METHOD_DEFAULT:
 				move_default(&mc);
 				break;
@@ -215,10 +212,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc, max_wait_ms);
-#if IM_HAVE_COPY
 		else if (item->method == METHOD_COPY)
 			copy_cleanup(&mc, max_wait_ms);
-#endif
 	}
 	PG_CATCH();
 	{

@@ -73,6 +73,7 @@
 #include "move_rebuild.h"
 #include "plan.h"
 #include "snapshot_guard.h"
+#include "test_points.h"
 #include "wait_others.h"
 
 #define MAX_TRIES	3			/* looks for old transactions, see wait_and_lock() */
@@ -191,6 +192,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 
 	rebuild.new_index = objectId;
 	rebuild.ledger_id = entry.id;
+	IM_POINT("rebuild-entry-made");
 }
 
 /* ---------------------------------------------------------------------
@@ -234,12 +236,17 @@ before_core_waits(void)
 	InvalidateCatalogSnapshot();
 	wait_for_snapshots(RecentXmin, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
+	IM_POINT("caller-hidden");
 }
 
 static void
 rebuild_xact_callback(XactEvent event, void *arg)
 {
-	if (!rebuild.active || event != XACT_EVENT_PRE_COMMIT)
+	if (!rebuild.active)
+		return;
+	if (event == XACT_EVENT_COMMIT)
+		IM_POINT(core_phase() == 0 ? "rebuild-entry-committed" : "rebuild-step-committed");
+	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
 	switch (core_phase())

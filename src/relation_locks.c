@@ -16,16 +16,26 @@
 
 #include "access/xact.h"
 #include "compat.h"
+#include "job.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "relation_locks.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#define ASK_AGAIN_MS	50
+
+static uint32 wait_event = 0;
 
 /*
  * Lock a relation of this database, standing in the queue for at most
@@ -168,4 +178,52 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 			pids[npids++] = 0;
 	}
 	return npids;
+}
+
+/*
+ * Take a lock on a relation to the end of the transaction, by asking again and
+ * again rather than by queueing, so that nobody has to wait behind us.  The
+ * pids of who holds it are published while we wait.  wait_ms: how long to try,
+ * 0 = for ever.
+ *
+ * ERROR 55P03 naming the holders when the time is over.
+ */
+void
+lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms)
+{
+	TimestampTz start = GetCurrentTimestamp();
+
+	while (!ConditionalLockRelationOid(relid, mode))
+	{
+		VirtualTransactionId *holders;
+		int			nholders;
+		int			pids[IM_MAX_BLOCKERS];
+		int			npids;
+
+		holders = relation_lock_holders(relid, mode, &nholders);
+		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
+		pfree(holders);
+		progress_blockers(pids, npids);
+		if (wait_ms > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), wait_ms))
+		{
+			char	   *name = get_rel_name(relid);
+			StringInfoData list;
+
+			initStringInfo(&list);
+			for (int i = 0; i < npids; i++)
+				appendStringInfo(&list, i == 0 ? "%d" : ", %d", pids[i]);
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on relation \"%s\" within index_mover.lock_wait",
+							name ? name : "?"),
+					 npids > 0 ?
+					 errdetail("It is held by: %s (0 is a prepared transaction).", list.data) : 0));
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));
+		ResetLatch(MyLatch);
+		job_check_cancel();
+	}
+	progress_blockers(NULL, 0);
 }

@@ -13,6 +13,7 @@
 
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms);
+extern void lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,

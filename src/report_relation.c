@@ -24,6 +24,7 @@
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/smgr.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -139,6 +140,29 @@ report_try_open(Oid index_oid, Oid required_am)
 		return NULL;
 	}
 	return rel;
+}
+
+bool
+report_try_size(Oid relid, int64 *size)
+{
+	Relation	rel;
+	bool		result = false;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return false;
+	rel = try_relation_open(relid, NoLock);
+	if (rel != NULL)
+	{
+		if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
+			smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
+		{
+			*size = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM) * (int64) BLCKSZ;
+			result = true;
+		}
+		relation_close(rel, NoLock);
+	}
+	UnlockRelationOid(relid, AccessShareLock);
+	return result;
 }
 
 void

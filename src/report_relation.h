@@ -25,6 +25,9 @@ extern Relation report_try_open(Oid index_oid, Oid required_am);
 
 extern void report_close(Relation index);
 
+/* Bytes of the main fork of any relation; false where report_try_open() gives up. */
+extern bool report_try_size(Oid relid, int64 *size);
+
 /*
  * Run callback(arg) in a subtransaction.  Returns false where it failed
  * because the index is damaged or went away; other errors are passed on.

@@ -58,6 +58,7 @@
 #include "compat.h"
 #include "job.h"
 #include "snapshot_guard.h"
+#include "test_points.h"
 
 #define AREA_NAME	"index_mover snapshot guard"
 #define GUARD_GUC	"index_mover.hide_new_indexes"
@@ -332,6 +333,8 @@ guard_relation_info(PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *re
 	if (!hide_new_indexes &&
 		(guarded_lxid == InvalidLocalTransactionId ||
 		 guarded_lxid != PROC_LXID(MyProc)))
+		return;
+	if (IM_MUTATION("snapshot-guard"))
 		return;
 
 	/* a function with a SET clause may have taken the setting back */

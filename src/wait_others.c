@@ -26,6 +26,7 @@
 #include <signal.h>
 
 #include "access/transam.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
@@ -194,6 +195,29 @@ check_deadlock(const int *pids, int npids, int caller_pid)
 	MemoryContextDelete(check_context);
 }
 
+static void
+give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
+{
+	long		waited = TimestampDifferenceMilliseconds(wait->started_at, now);
+	StringInfoData who;
+
+	initStringInfo(&who);
+	if (npids == 0)
+		appendStringInfoString(&who, "others that queue for the same lock");
+	else if (pids[0] == 0)
+		appendStringInfoString(&who, "a prepared transaction");
+	else
+		appendStringInfo(&who, "process %d", pids[0]);
+	if (npids > 1)
+		appendStringInfo(&who, " and %d more", npids - 1);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("gave up waiting for %s", wait->what),
+			 errdetail("Waited %ld ms for %s.", waited, who.data),
+			 errhint("End that transaction, or raise index_mover.lock_wait.")));
+}
+
 /*
  * Say whom we wait for, check that it makes sense to go on, and sleep a bit.
  * ERRORs: 55P03 after the deadline, 40P01, and what cancels the job.
@@ -219,17 +243,7 @@ nap(Wait *wait, const int *pids, int npids)
 	}
 
 	if (limits->deadline != 0 && now >= limits->deadline)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("gave up waiting for %s", wait->what),
-				 npids == 0 ? 0 :
-				 pids[0] == 0 ?
-				 errdetail("A prepared transaction was still there after %ld ms, the first of %d.",
-						   TimestampDifferenceMilliseconds(wait->started_at, now), npids) :
-				 errdetail("Process %d was still there after %ld ms, the first of %d.",
-						   pids[0],
-						   TimestampDifferenceMilliseconds(wait->started_at, now), npids),
-				 errhint("End that transaction, or raise index_mover.lock_wait.")));
+		give_up(wait, pids, npids, now);
 
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 wait->nap_ms, IM_WAIT_EVENT(wait_event, "IndexMoverWaitOthers"));

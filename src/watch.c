@@ -232,20 +232,25 @@ index_mover_running(PG_FUNCTION_ARGS)
 		SET(1, ObjectIdGetDatum(runner->database));
 		SET(2, NameGetDatum(&dbname));
 		SET(5, Int64GetDatum(runner->job));
-		if (OidIsValid(runner->heap_oid) && may_see(runner))
+		if (may_see(runner))
 		{
 			look_at(runner, &progress);
 			left = seconds_left(runner, &progress);
-			SET(3, ObjectIdGetDatum(runner->heap_oid));
-			SET(4, ObjectIdGetDatum(runner->index_oid));
-			SET(6, CStringGetTextDatum(NameStr(runner->index_name)));
-			SET(7, CStringGetTextDatum(quote_qualified_identifier(NameStr(runner->schema_name),
-																  NameStr(runner->heap_name))));
-			SET(8, CStringGetTextDatum(method_name(runner->method)));
+			if (OidIsValid(runner->heap_oid))
+			{
+				SET(3, ObjectIdGetDatum(runner->heap_oid));
+				SET(4, ObjectIdGetDatum(runner->index_oid));
+				SET(6, CStringGetTextDatum(NameStr(runner->index_name)));
+				SET(7, CStringGetTextDatum(quote_qualified_identifier(NameStr(runner->schema_name),
+																	  NameStr(runner->heap_name))));
+				SET(8, CStringGetTextDatum(method_name(runner->method)));
+				SET(10, Int64GetDatum(progress.blocks_total));
+				SET(11, Int64GetDatum(progress.blocks_done));
+				SET(12, Int64GetDatum(runner->blocks_changed));
+				SET(15, Int64GetDatum(runner->lock_attempts));
+			}
+			/* a worker that only cleans up has no index of its own */
 			SET(9, CStringGetTextDatum(progress.phase));
-			SET(10, Int64GetDatum(progress.blocks_total));
-			SET(11, Int64GetDatum(progress.blocks_done));
-			SET(12, Int64GetDatum(runner->blocks_changed));
 			if (runner->bytes_per_second > 0)
 				SET(13, Int64GetDatum(runner->bytes_per_second));
 			if (left >= 0)
@@ -255,7 +260,6 @@ index_mover_running(PG_FUNCTION_ARGS)
 				eta->time = (TimeOffset) (left * USECS_PER_SEC);
 				SET(14, IntervalPGetDatum(eta));
 			}
-			SET(15, Int64GetDatum(runner->lock_attempts));
 			SET(16, blocked_by(runner, &progress));
 			if (runner->wal_lag >= 0)
 				SET(17, Int64GetDatum(runner->wal_lag));

@@ -389,6 +389,7 @@ static void
 run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
+	bool		cancelled;
 
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
@@ -400,9 +401,13 @@ run_item(JobShared *shared, int n)
 
 	record_item(shared, n);
 	current_item = -1;
-	if (item->status == STATUS_FAILED || item->status == STATUS_CANCELLED)
+	/* a cancel that comes after the swap doesn't undo the move */
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+				 strcmp(item->sqlstate, "57014") == 0);
+	if (item->status == STATUS_FAILED || cancelled ||
+		(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
 	{
-		if (item->status == STATUS_CANCELLED)
+		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
 			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");

@@ -370,10 +370,25 @@ SQL
 	my $pid = $second->pid;
 	$second->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM other');
 	my $row = $node->safe_psql('postgres', "SET client_min_messages = error; SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
-	like($row, qr/^failed\|55P03\|.*snapshot.*Process $pid /s, 'lock_wait: gives up, and says for whom it has waited');
+	like($row, qr/^failed\|55P03\|.*snapshot.*process $pid\b/s, 'lock_wait: gives up, and says for whom it has waited');
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '1', 'lock_wait: nothing is left');
 	$second->run('COMMIT');
-	$second->end;
+
+	# in core's own wait, after the swap
+	my $gate = IndexMover::Session->new($node);
+	my $caller = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$caller->send("SET index_mover.lock_wait = '2s'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
+	$second->run('BEGIN; LOCK TABLE gated IN ACCESS SHARE MODE');
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	like($caller->answer, qr/^moved\|55P03\|.*Process $pid\b/, 'lock_wait after the swap: moved, and for whom the removal of the old index waits');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '2', 'the old index is still there');
+	$second->run('COMMIT');
+	poll_until($node, "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass", '1', 'removal of the old index', timeout => 5);
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', 'regress_fast', 'rebuild')"), 'moved', 'and back');
+	$_->end foreach $second, $gate, $caller;
 }
 
 # ---- without a snapshot ---------------------------------------------------------

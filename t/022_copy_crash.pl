@@ -46,7 +46,7 @@ sub place
 
 sub server_is_up
 {
-	$node->poll_query_until('postgres', 'SELECT 1', '1') or die 'server does not come up';
+	wait_until_up($node);
 	return;
 }
 

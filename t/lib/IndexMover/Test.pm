@@ -22,7 +22,7 @@ our @EXPORT = qw(
   needs_test_points has_test_points
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
-  poll_until wait_for_phase wait_for_no_worker worker_pid
+  poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right
   tablespace_of
 );
@@ -173,14 +173,17 @@ sub start_call
 	$connstr .= " user=$options{user}" if $options{user};
 	$connstr .= " application_name=$name";
 	$connstr .= " $options{connstr}" if $options{connstr};
-	my $call = { name => $name, node => $node, in => "$sql;\n", out => '', err => '' };
+	my $call = { name => $name, node => $node, out => '', err => '' };
+	# A file, because IPC::Run writes to a process only when it is pumped.
+	$call->{file} = PostgreSQL::Test::Utils::tempdir() . "/$name.sql";
+	open(my $fh, '>', $call->{file}) or die "$call->{file}: $!";
+	print $fh "$sql\n";
+	close $fh;
 	$call->{harness} = IPC::Run::start(
 		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose',
-			'-d', $connstr ],
-		'<', \$call->{in}, '>', \$call->{out}, '2>', \$call->{err},
+			'-d', $connstr, '-f', $call->{file} ],
+		'<', \'', '>', \$call->{out}, '2>', \$call->{err},
 		$call->{timer} = IPC::Run::timer($TIMEOUT));
-	# the input isn't sent before somebody asks for it
-	$call->{harness}->pump_nb, usleep(1000) while length $call->{in};
 	return $call;
 }
 
@@ -242,12 +245,28 @@ sub poll_until
 		$node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err);
 		return time - $start if defined $out && $out eq $expected;
 		last if time - $start > $limit;
-		usleep(20_000);
+		usleep(40_000);
 	}
 	my $state = $node->safe_psql('postgres',
 		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
 	die 'gave up waiting for ' . ($what || $query)
 	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
+}
+
+# Wait until the server takes connections (again).  The query goes on psql's
+# command line: through a pipe, it breaks when the connection is refused.
+sub wait_until_up
+{
+	my ($node) = @_;
+	my $start = time;
+	my @psql = ('psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT 1');
+	my ($out, $err);
+	until (IPC::Run::run(\@psql, '>', \$out, '2>', \$err))
+	{
+		die "server does not come up: $err" if time - $start > $TIMEOUT;
+		usleep(100_000);
+	}
+	return;
 }
 
 # Wait until a move is in a phase (pattern of LIKE); returns the worker's pid.

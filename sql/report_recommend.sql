@@ -1,0 +1,129 @@
+-- recommend_moves(): what earns the fast space
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+SET allow_in_place_tablespaces = on;
+CREATE TABLESPACE regress_rec_slow LOCATION '';
+CREATE TABLESPACE regress_rec_fast LOCATION '';
+CREATE TABLESPACE regress_rec_same LOCATION '';
+ALTER TABLESPACE regress_rec_slow SET (random_page_cost = 4.1);
+ALTER TABLESPACE regress_rec_fast SET (random_page_cost = 1.1);
+ALTER TABLESPACE regress_rec_same SET (random_page_cost = 4.1);
+-- other tables of the database shall not matter
+SET random_page_cost = 1.1;
+DELETE FROM index_mover_sample;
+DELETE FROM index_mover_probe;
+
+-- says nothing where nothing is known, and why
+SELECT rank, index, reason FROM recommend_moves('regress_rec_fast');
+
+CREATE TABLE rec_hot (id int, a int, b text, c int[], d int) TABLESPACE regress_rec_slow;
+CREATE TABLE rec_table (id int, pad text) TABLESPACE regress_rec_slow;
+INSERT INTO rec_hot SELECT g, g, md5(g::text), ARRAY[g, g % 7], g FROM generate_series(1, 20000) g;
+INSERT INTO rec_table SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g;
+CREATE INDEX rec_a ON rec_hot (a) TABLESPACE regress_rec_slow;
+CREATE INDEX rec_b ON rec_hot (b) TABLESPACE regress_rec_slow;
+CREATE INDEX rec_c ON rec_hot USING gin (c) WITH (gin_pending_list_limit = 4096) TABLESPACE regress_rec_slow;
+CREATE INDEX rec_d ON rec_hot (d) TABLESPACE regress_rec_fast;
+CREATE INDEX rec_e ON rec_hot (d, a) TABLESPACE regress_rec_slow;
+CREATE INDEX rec_bloated ON rec_hot (id) TABLESPACE regress_rec_slow;
+CREATE UNIQUE INDEX rec_table_id ON rec_table (id) TABLESPACE regress_rec_slow;
+DELETE FROM rec_hot WHERE id % 3 <> 0;
+VACUUM rec_hot;
+INSERT INTO rec_hot (c) SELECT ARRAY[g, g % 7] FROM generate_series(1, 10000) g;
+REINDEX INDEX rec_a;
+REINDEX INDEX rec_b;
+REINDEX INDEX rec_d;
+REINDEX INDEX rec_e;
+
+-- what would have been read in the last 10,000 seconds
+CREATE FUNCTION rec_rate(rel regclass, idx name, per_second float8) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO index_mover_sample
+	SELECT now() - interval '10000 s', rel, idx,
+		   (SELECT CASE WHEN idx IS NULL THEN pg_stat_get_blocks_fetched(rel) - pg_stat_get_blocks_hit(rel)
+						ELSE (SELECT idx_blks_read FROM pg_statio_user_indexes WHERE relid = rel AND indexrelname = idx) END)
+		   - (per_second * 10000)::bigint
+$$;
+SELECT pg_stat_force_next_flush();
+SELECT rec_rate('rec_hot', 'rec_a', 10), rec_rate('rec_hot', 'rec_b', 20), rec_rate('rec_hot', 'rec_c', 30),
+	   rec_rate('rec_hot', 'rec_bloated', 40), rec_rate('rec_hot', 'rec_d', 0), rec_rate('rec_hot', 'rec_e', 0),
+	   rec_rate('rec_hot', NULL, 1), rec_rate('rec_table', NULL, 0), rec_rate('rec_table', 'rec_table_id', 0);
+
+-- room for all of them: best gain per byte first; unread ones stay where they are
+SELECT rank, index, method, from_tablespace, to_tablespace, size_after < size AS shrinks,
+	   round(reads_per_second) AS reads, round(gain_ms_per_second::numeric, 1) AS gain,
+	   bloat_ratio > 0.5 AS bloated, pending_pages > 16 AS pending
+  FROM recommend_moves('regress_rec_fast', 1000000000);
+SELECT index, regexp_replace(regexp_replace(reason, '\d+ pages', 'N pages'), '(\d+\.\d+|@ .* secs)', 'N', 'g') AS reason, command
+  FROM recommend_moves('regress_rec_fast', 1000000000);
+
+-- a budget for one of them and what is there: the unread one has to leave
+SELECT rank, index, from_tablespace, to_tablespace, left(reason, 20) AS reason
+  FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_a') + 8192 * 20);
+SELECT sum(size_after) <= pg_relation_size('rec_a') + 8192 * 20 AS fits
+  FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_a') + 8192 * 20)
+ WHERE to_tablespace = 'regress_rec_fast';
+-- no room
+SELECT rank, index, left(reason, 35) AS reason FROM recommend_moves('regress_rec_fast', 8192 * 12);
+
+-- what the probes have measured counts more than the settings
+INSERT INTO index_mover_probe
+	SELECT now(), oid, CASE spcname WHEN 'regress_rec_fast' THEN 5 ELSE 1 END, 1, 1, 1, 1
+	  FROM pg_tablespace WHERE spcname IN ('regress_rec_fast', 'regress_rec_slow', 'regress_rec_same');
+DELETE FROM index_mover_sample WHERE index_name = 'rec_d';
+SELECT rec_rate('rec_hot', 'rec_d', 15);
+SELECT rank, index, from_tablespace, to_tablespace, round(gain_ms_per_second) AS gain, reason ~ 'as probed' AS probed
+  FROM recommend_moves('regress_rec_same');
+DELETE FROM index_mover_probe;
+
+-- the table's own reads outweigh those of its indexes: move the table
+DELETE FROM index_mover_sample;
+SELECT rec_rate('rec_table', NULL, 50), rec_rate('rec_table', 'rec_table_id', 5);
+SELECT index, relation, method, round(reads_per_second) AS reads,
+	   reason ~ 'move the table instead' AS move_the_table, reason ~ 'warning: the table itself is read more' AS warned, command
+  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
+
+-- without samples: the cumulative statistics, and the row says so
+DELETE FROM index_mover_sample;
+SELECT bool_and(reason ~ 'cumulative statistics, no samples|^nothing to move') AS says_so FROM recommend_moves('regress_rec_fast', 1000000000);
+
+-- samples: taken, differences, retention
+SELECT take_index_sample() > 7 AS taken;
+SELECT count(DISTINCT index_name) >= 7 AS indexes FROM index_mover_sample;
+UPDATE index_mover_sample SET taken_at = taken_at - interval '20 days';
+SELECT take_index_sample() > 7 AS taken;
+SELECT max(taken_at) - min(taken_at) < interval '1 hour' AS old_ones_gone FROM index_mover_sample;
+-- a reset counter doesn't make rates negative
+UPDATE index_mover_sample SET blks_read = 1000000000, taken_at = taken_at - interval '1 hour';
+SELECT min(reads_per_second) >= 0 AS never_negative FROM index_mover_read_rates();
+
+-- the budget is what is free, less the reserve, by default
+SELECT count(*) > 0 AS rows FROM recommend_moves('regress_rec_fast');
+
+-- errors, privileges
+SELECT * FROM recommend_moves('regress_nosuch');
+\set VERBOSITY sqlstate
+SELECT * FROM recommend_moves(NULL);
+CREATE ROLE regress_rec_monitor IN ROLE pg_monitor;
+CREATE ROLE regress_rec_nobody;
+SET ROLE regress_rec_nobody;
+SELECT * FROM recommend_moves('regress_rec_fast');
+SELECT take_index_sample();
+SELECT * FROM index_mover_sample;
+SET ROLE regress_rec_monitor;
+SELECT count(*) > 0 AS rows FROM recommend_moves('regress_rec_fast');
+SELECT take_index_sample() > 7 AS taken;
+RESET ROLE;
+
+-- the best set is found where gain per byte alone would not find it
+SELECT index_mover_knapsack('{60,100,120}', '{10,20,30}', 50), index_mover_knapsack('{1,2,3}', '{5,5,5}', 4),
+	   index_mover_knapsack('{0,-1,NULL,5}', '{1,1,1,1}', 10), index_mover_knapsack('{}', '{}', 10),
+	   index_mover_knapsack('{7,8}', '{0,0}', 0);
+SELECT index_mover_knapsack('{1}', '{1,2}', 5);
+
+DROP TABLE rec_hot, rec_table;
+DROP FUNCTION rec_rate;
+DELETE FROM index_mover_sample;
+DROP TABLESPACE regress_rec_slow;
+DROP TABLESPACE regress_rec_fast;
+DROP TABLESPACE regress_rec_same;
+DROP ROLE regress_rec_monitor, regress_rec_nobody;

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_system.c
+ *	  What the operating system knows of the place where a tablespace is.
+ *
+ * A tablespace is a symbolic link, or a folder of the data directory, or, for
+ * pg_default, the folder "base"; asking about "pg_tblspc/<oid>" follows the
+ * link.  Nothing here is cached: file systems are mounted and grown under a
+ * running server.
+ *
+ * Two tablespaces with the same device number share a file system, and so its
+ * space and its speed.  Different numbers don't prove different disks: two
+ * partitions or logical volumes may lie on one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#ifndef WIN32
+#include <sys/statvfs.h>
+#endif
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_tablespace.h"
+#include "utils/rel.h"
+
+#include "file_system.h"
+
+#ifdef __linux__
+/* linux/magic.h isn't everywhere */
+#define TMPFS_TYPE	0x01021994
+#define RAMFS_TYPE	0x858458f6
+#endif
+
+/*
+ * Return the folder of a tablespace, relative to the data directory.
+ */
+static const char *
+tablespace_folder(Oid tablespace, char *buffer, Size size)
+{
+	if (tablespace == DEFAULTTABLESPACE_OID)
+		return "base";
+	if (tablespace == GLOBALTABLESPACE_OID)
+		return "global";
+	snprintf(buffer, size, "pg_tblspc/%u", tablespace);
+	return buffer;
+}
+
+/*
+ * Return the name of the file system where files don't survive a reboot.
+ */
+static const char *
+volatile_file_system(const char *folder)
+{
+#ifdef __linux__
+	struct statfs fs;
+
+	if (statfs(folder, &fs) == 0)
+	{
+		if ((unsigned int) fs.f_type == TMPFS_TYPE)
+			return "tmpfs";
+		if ((unsigned int) fs.f_type == RAMFS_TYPE)
+			return "ramfs";
+	}
+#endif
+	return NULL;
+}
+
+bool
+file_system_facts(Oid tablespace, FileSystemFacts *facts)
+{
+#ifndef WIN32
+	char		buffer[64];
+	const char *folder = tablespace_folder(tablespace, buffer, sizeof(buffer));
+	struct statvfs vfs;
+	struct stat st;
+
+	if (stat(folder, &st) != 0 || statvfs(folder, &vfs) != 0)
+		return false;
+	facts->free_bytes = (int64) vfs.f_bavail * vfs.f_frsize;
+	facts->total_bytes = (int64) vfs.f_blocks * vfs.f_frsize;
+	facts->device = (int64) st.st_dev;
+	facts->lost_on_reboot = volatile_file_system(folder);
+	return true;
+#else
+	return false;
+#endif
+}
+
+List *
+tablespaces_on_device(int64 device, Oid but_not)
+{
+	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
+	List	   *result = NIL;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		FileSystemFacts facts;
+
+		if (form->oid == but_not || form->oid == GLOBALTABLESPACE_OID)
+			continue;
+		if (file_system_facts(form->oid, &facts) && facts.device == device)
+			result = lappend(result, pstrdup(NameStr(form->spcname)));
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}

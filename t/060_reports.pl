@@ -1,0 +1,147 @@
+# The reports where a second session or server is needed: on a hot standby,
+# beside somebody's locks, and what they say about who holds things back.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = new_node('primary', streaming => 1, conf => 'max_replication_slots = 5');
+make_zoo($node, 'zoo', 5000);
+$node->safe_psql('postgres', <<'SQL');
+CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+INSERT INTO unlogged SELECT generate_series(1, 1000);
+ALTER INDEX zoo_arr SET (gin_pending_list_limit = 4096);
+INSERT INTO zoo (id, grp, arr, num) SELECT g, 1, ARRAY[g], g FROM generate_series(10001, 12000) g;
+SQL
+
+# ---------------------------------------------------------------------------
+# A hot standby
+# ---------------------------------------------------------------------------
+
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->append_conf('postgresql.conf', <<CONF);
+hot_standby_feedback = on
+wal_receiver_status_interval = 1
+application_name = standby
+CONF
+$standby->start;
+$node->wait_for_catchup($standby);
+
+my $bloat = <<'SQL';
+SELECT string_agg(format('%s %s %s', i.indexrelid::regclass, b.pages, round(b.bloat_ratio::numeric, 6)), E'\n' ORDER BY 1)
+  FROM pg_index i, LATERAL index_bloat(i.indexrelid, exact => true) b WHERE indrelid = 'zoo'::regclass
+SQL
+my $on_primary = $node->safe_psql('postgres', $bloat);
+is($standby->safe_psql('postgres', $bloat), $on_primary, 'index_bloat on a standby says what the primary says');
+my $pending = q(SELECT * FROM gin_pending_list('zoo_arr'));
+is($standby->safe_psql('postgres', $pending), $node->safe_psql('postgres', $pending), 'gin_pending_list on a standby');
+is($standby->safe_psql('postgres', q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method = 'bloom') FROM index_report('zoo'))),
+	't', 'index_report on a standby');
+is($standby->safe_psql('postgres', q(SELECT bloat_source FROM index_report('unlogged'))),
+	'not measured', 'an unlogged index on a standby is no error in a report');
+my ($rc, $out, $err) = $standby->psql('postgres', q(SELECT * FROM index_bloat('unlogged_pkey')),
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($err, qr/0A000: cannot access temporary or unlogged relations during recovery/, 'asked for by name it is one');
+is($standby->safe_psql('postgres', q(SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms'))),
+	't', 'tablespace_probe on a standby');
+is($standby->safe_psql('postgres', q(SELECT count(*) > 0 FROM recommend_moves('regress_fast'))),
+	't', 'recommend_moves on a standby');
+is($standby->safe_psql('postgres', q(SELECT count(*) FROM move_blockers('zoo'))), '0', 'move_blockers on a standby');
+($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+like($err, qr/25006/, 'samples are taken on the primary');
+
+# ---------------------------------------------------------------------------
+# Somebody's locks
+# ---------------------------------------------------------------------------
+
+my $locker = IndexMover::Session->new($node);
+$locker->run('BEGIN; REINDEX INDEX zoo_txt');
+is($node->safe_psql('postgres', q(SET lock_timeout = 100;
+	SELECT size IS NULL, bloat_ratio IS NULL, bloat_source FROM index_report('zoo') WHERE index = 'zoo_txt'::regclass)),
+	't|t|not measured', 'a locked index is a row with NULLs');
+is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 15 FROM index_report())),
+	't', 'and no reason to wait');
+is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 0 FROM recommend_moves('regress_fast'))),
+	't', 'nor for recommend_moves');
+my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM move_blockers('zoo') WHERE kind = 'session');
+is($node->safe_psql('postgres', $blockers),
+	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_terminate_backend(' . $locker->pid . ');',
+	'move_blockers names who holds the lock');
+$locker->run('ROLLBACK');
+
+# ---------------------------------------------------------------------------
+# Snapshots, prepared transactions, slots, standbys
+# ---------------------------------------------------------------------------
+
+is($node->safe_psql('postgres', q(SELECT count(*) FROM move_blockers() WHERE kind <> 'standby')), '0', 'nobody holds back anything');
+
+$locker->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid . q(, since < now(), xid_age >= 0, holds_back ~ 'its snapshot' FROM move_blockers('zoo') WHERE kind = 'session')),
+	'session|t|t|t|t', 'an old snapshot');
+$locker->run('COMMIT');
+
+$node->safe_psql('postgres', q(BEGIN; DELETE FROM zoo WHERE id = 1; PREPARE TRANSACTION 'it''s mine'));
+is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM move_blockers('zoo') WHERE kind = 'prepared transaction')),
+	q(prepared transaction|it's mine|t|COMMIT PREPARED 'it''s mine'; or ROLLBACK PREPARED 'it''s mine';), 'a prepared transaction');
+$node->safe_psql('postgres', q(ROLLBACK PREPARED 'it''s mine'));
+
+$node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('forgotten', true)));
+is($node->safe_psql('postgres', q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM move_blockers() WHERE kind = 'slot'}),
+	'slot|forgotten|t|t', 'a slot that nobody reads');
+$node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
+
+my $reader = IndexMover::Session->new($standby);
+$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
+ok($node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM move_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
+	'a standby that holds back vacuum');
+$reader->run('COMMIT');
+
+# ---------------------------------------------------------------------------
+# A probe that doesn't come to its end
+# ---------------------------------------------------------------------------
+
+sub probe_files
+{
+	return grep { -f $_ } glob($node->data_dir . '/base/pgsql_tmp/*'),
+	  glob($node->data_dir . '/pg_tblspc/*/*/pgsql_tmp/*');
+}
+
+for my $way (qw(cancel terminate kill))
+{
+	my $prober = IndexMover::Session->new($node);
+	my $pid = $prober->pid;
+	$prober->send(q(SELECT * FROM tablespace_probe('regress_fast', '30 s')));
+	$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND query ~ 'tablespace_probe'");
+	usleep(300_000);
+	is(scalar(probe_files()), 0, "$way: the file has no name even while the probe runs");
+	if ($way eq 'cancel')
+	{
+		$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+		$prober->answer;
+		like($prober->errors, qr/57014/, 'cancelled');
+	}
+	elsif ($way eq 'terminate')
+	{
+		$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 10000)");
+	}
+	else
+	{
+		kill 'KILL', $pid;
+		wait_until_up($node);
+	}
+	is(scalar(probe_files()), 0, "$way: nothing is left");
+	eval { $prober->end };
+}
+
+$standby->stop;
+$node->stop;
+done_testing();
