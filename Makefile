@@ -11,6 +11,7 @@ OBJS = \
 	index_report.o \
 	src/again.o \
 	src/block_set.o \
+	src/blockers.o \
 	src/cached_blocks.o \
 	src/carry_out.o \
 	src/catalog.o \
@@ -66,6 +67,7 @@ endif
 OUR_HEADERS = \
 	src/again.h \
 	src/block_set.h \
+	src/blockers.h \
 	src/cached_blocks.h \
 	src/carry_out.h \
 	src/catalog.h \

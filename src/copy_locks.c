@@ -17,6 +17,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "blockers.h"
 #include "catalog/pg_class.h"
 #include "compare_blocks.h"
 #include "copy_methods.h"
@@ -52,6 +53,7 @@ copy_wait_for_locks(CopyState *cs)
 {
 	CopyOutcome outcome = GO_ON;
 	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz grace_until = 0;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
 	for (;;)
@@ -60,6 +62,7 @@ copy_wait_for_locks(CopyState *cs)
 		VirtualTransactionId *holders;
 		int			nholders;
 		int			pids[IM_MAX_BLOCKERS];
+		int			npids;
 		Oid			wanted = cs->table;
 		LOCKMODE	mode = AccessShareLock;
 		char	   *name;
@@ -78,17 +81,23 @@ copy_wait_for_locks(CopyState *cs)
 			mode = ShareUpdateExclusiveLock;
 		}
 		holders = relation_lock_holders(wanted, mode, &nholders);
-		progress_blockers(pids, virtual_transaction_pids(holders, nholders, pids,
-														 IM_MAX_BLOCKERS));
+		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
+		progress_blockers(pids, npids);
 		if (settings->lock_wait > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   settings->lock_wait) &&
+			blockers_signal(cs->mc->item, settings, pids, npids) > 0)
+			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  BLOCKER_GRACE_MS);
+		if (settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   settings->lock_wait))
 		{
 			name = get_rel_name(wanted);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock relation \"%s\" within %d seconds",
-							name ? name : "?", settings->lock_wait / 1000),
+					 errmsg("could not lock relation \"%s\" within %g seconds",
+							name ? name : "?", settings->lock_wait / 1000.0),
 					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
 		}
 		CommitTransactionCommand();

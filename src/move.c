@@ -36,6 +36,7 @@
 #include "access/relation.h"
 #include "access/genam.h"
 
+#include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "move.h"
@@ -184,6 +185,7 @@ move_item(JobShared *job, MoveItem *item)
 	PG_END_TRY();
 
 	MemoryContextSwitchTo(context);
+	blockers_tell(item);
 	item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,

@@ -218,6 +218,7 @@ copy_once(CopyState *cs)
 	swap.old_file.tablespace = cs->from.spcOid;
 	swap.old_file.relfilenumber = cs->from.relNumber;
 	swap.settings = cs->mc->settings;
+	swap.item = cs->mc->item;
 	swap.catch_up = copy_catch_up;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
