@@ -10,6 +10,7 @@ OBJS = \
 	index_mover.o \
 	index_report.o \
 	src/again.o \
+	src/bloat_sample.o \
 	src/block_set.o \
 	src/blockers.o \
 	src/cached_blocks.o \
@@ -66,6 +67,7 @@ endif
 
 OUR_HEADERS = \
 	src/again.h \
+	src/bloat_sample.h \
 	src/block_set.h \
 	src/blockers.h \
 	src/cached_blocks.h \

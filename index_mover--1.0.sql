@@ -674,7 +674,10 @@ BEGIN ATOMIC
 		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
 			   coalesce(hq.reads_per_second, 0) AS table_rate,
 			   p.read_ms_more, p.device, p.probed_ms IS NOT NULL AS probed,
-			   coalesce(q.reads_per_second, 0) * p.read_ms_more AS gain
+			   -- what nobody searches is read by vacuum and by inserts only, and
+			   -- is better dropped than moved
+			   CASE WHEN f.remark ~ '(^|; )unused' THEN 0
+					ELSE coalesce(q.reads_per_second, 0) * p.read_ms_more END AS gain
 		  FROM found f
 		  LEFT JOIN rates q ON q.relation = f.relation AND q.index_name = f.relname
 		  LEFT JOIN rates hq ON hq.relation = f.relation AND hq.index_name IS NULL
@@ -812,7 +815,7 @@ BEGIN ATOMIC
 		   CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
 				THEN format('nothing to move: no tablespace is known to be slower than %s; run tablespace_probe() on both, or set their random_page_cost', t.name)
 				WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
-				THEN format('nothing to move: no index in a slower tablespace than %s has had blocks read', t.name)
+				THEN format('nothing to move: no index that is in use in a slower tablespace than %s has had blocks read', t.name)
 				ELSE format('nothing to move: no index that would gain fits into %s bytes, or those in %s gain more', r.bytes, t.name) END,
 		   NULL
 	  FROM target t CROSS JOIN room r

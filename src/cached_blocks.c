@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "cached_blocks.h"
+#include "compat.h"
 #include "file_copy.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
@@ -27,7 +28,7 @@ cached_blocks(const RelFileLocator *locator)
 	for (int i = 0; i < NBuffers; i++)
 	{
 		BufferDesc *buffer = GetBufferDescriptor(i);
-		uint32		state;
+		BufferState state;
 
 		/* not locked: most belong to others, and can't become ours unseen */
 		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
@@ -39,33 +40,34 @@ cached_blocks(const RelFileLocator *locator)
 		{
 			BlockNumber block = buffer->tag.blockNum;
 
-			UnlockBufHdr(buffer, state);
+			unlock_buffer_header(buffer, state);
 			block_set_add(set, block);
 		}
 		else
-			UnlockBufHdr(buffer, state);
+			unlock_buffer_header(buffer, state);
 	}
 	return set;
 }
 
 /*
- * Read blocks into shared buffers, in file order.  The caller is in a
- * transaction and keeps the file from being truncated or dropped.
+ * Read the next blocks of a set, up to most of them from block "from" on, into
+ * shared buffers, in file order.  Returns where to go on, InvalidBlockNumber
+ * after the last one.  The caller is in a transaction and keeps the file from
+ * being truncated or dropped.
  */
-void
+BlockNumber
 load_blocks(const RelFileLocator *locator, const BlockSet *set,
-			void (*check_interrupts) (void))
+			BlockNumber from, int most)
 {
 	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
-	int			count = 0;
 
-	for (BlockNumber block = block_set_next(set, 0);
-		 block != InvalidBlockNumber && block < nblocks;
-		 block = block_set_next(set, block + 1))
+	for (int count = 0; count < most; count++, from++)
 	{
-		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, block,
+		from = block_set_next(set, from);
+		if (from == InvalidBlockNumber || from >= nblocks)
+			return InvalidBlockNumber;
+		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, from,
 												RBM_NORMAL, NULL, true));
-		if ((++count & 0x7f) == 0)
-			check_interrupts();
 	}
+	return from;
 }

@@ -12,7 +12,7 @@
 #include "compat.h"
 
 extern BlockSet *cached_blocks(const RelFileLocator *locator);
-extern void load_blocks(const RelFileLocator *locator, const BlockSet *set,
-						void (*check_interrupts) (void));
+extern BlockNumber load_blocks(const RelFileLocator *locator, const BlockSet *set,
+							   BlockNumber from, int most);
 
 #endif							/* IM_CACHED_BLOCKS_H */

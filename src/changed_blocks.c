@@ -54,9 +54,6 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* More than the longest page header; see skip_own_records(). */
-#define MAX_PAGE_HEADER	SizeOfXLogLongPHD
-
 /* See changed_blocks_read_is_due(). */
 #define MOST_UNREAD			(16 * 1024 * 1024)
 #define READ_INTERVAL_MS	20
@@ -94,6 +91,7 @@ struct ChangedBlocks
 static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 					  XLogRecPtr target, char *buf);
 static bool segment_is_gone(XLogRecPtr ptr);
+static XLogRecPtr record_start(XLogRecPtr end);
 static void skip_own_records(ChangedBlocks *changes, int *next);
 static bool note_record(ChangedBlocks *changes, BlockNumber limit);
 static bool already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block);
@@ -215,7 +213,8 @@ void
 changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 {
 	/* records that follow each other directly are one piece */
-	if (changes->nown > 0 && changes->own[changes->nown - 1].end == start)
+	if (changes->nown > 0 &&
+		record_start(changes->own[changes->nown - 1].end) == start)
 	{
 		changes->own[changes->nown - 1].end = end;
 		return;
@@ -385,9 +384,21 @@ segment_is_gone(XLogRecPtr ptr)
 }
 
 /*
+ * Where the record begins that follows one with this end: there, or, at the end
+ * of a page, behind the next page's header.
+ */
+static XLogRecPtr
+record_start(XLogRecPtr end)
+{
+	if (end % XLOG_BLCKSZ != 0)
+		return end;
+	return end + (XLogSegmentOffset(end, wal_segment_size) == 0 ?
+				  SizeOfXLogLongPHD : SizeOfXLogShortPHD);
+}
+
+/*
  * Go on behind records of our own.  The reader stands at the end of the last
- * record; the next one starts there, or, at the end of a page, behind the next
- * page's header.
+ * record, and has to be told where a record starts.
  */
 static void
 skip_own_records(ChangedBlocks *changes, int *next)
@@ -397,13 +408,10 @@ skip_own_records(ChangedBlocks *changes, int *next)
 	while (*next < changes->nown)
 	{
 		OwnRecord  *own = &changes->own[*next];
-		XLogRecPtr	here = reader->EndRecPtr;
+		XLogRecPtr	here = record_start(reader->EndRecPtr);
 
-		if (here == own->start ||
-			(here < own->start &&
-			 here % XLOG_BLCKSZ == 0 &&
-			 own->start - here <= MAX_PAGE_HEADER))
-			XLogBeginRead(reader, own->end);
+		if (here == own->start)
+			XLogBeginRead(reader, record_start(own->end));
 		else if (here < own->start)
 			break;				/* others' records come first */
 		(*next)++;

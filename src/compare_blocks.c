@@ -8,9 +8,11 @@
  * function of the access method's resource manager, which leaves out what may
  * change without WAL: hint bits, dead line pointers, unused space.
  *
- * One difference more is none: SP-GiST prepares an empty page in a buffer and
- * leaves it for a later insertion, without WAL (its redo makes the page anew).
- * The copy has the block of zeros from before.  Both mean "empty".
+ * One difference more is none: SP-GiST prepares an empty page in a buffer, new
+ * or used before, and leaves it for a later insertion, without WAL (its redo
+ * makes the page anew) and without writing it.  So the copy, or the original
+ * after the buffer was given up, can have what was there before: zeros, or a
+ * page without tuples and with other flags.  Nothing refers to such a page.
  *
  * Locks: both files must be kept from being truncated or dropped.  Each page
  * is read under share lock, one after the other: if the files are in use, a
@@ -21,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/bufmask.h"
+#include "access/spgist_private.h"
 #include "access/xlog_internal.h"
 #include "catalog/pg_am_d.h"
 #include "compare_blocks.h"
@@ -78,16 +81,17 @@ same_block(const RelFileLocator *one, const RelFileLocator *other,
 	for (int i = 0; i < 2; i++)
 	{
 		is_new[i] = PageIsNew((Page) pages[i].data);
-		empty[i] = is_new[i] ||
-			(XLogRecPtrIsInvalid(PageGetLSN((Page) pages[i].data)) &&
-			 PageIsEmpty((Page) pages[i].data));
+		empty[i] = is_new[i] || PageIsEmpty((Page) pages[i].data);
 		if (!is_new[i])
 			mask_page_lsn_and_checksum((Page) pages[i].data);
 	}
 	if (memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0)
 		return true;
+	if (rmid == RM_SPGIST_ID && !SpGistBlockIsFixed(block) &&
+		empty[0] && empty[1])
+		return true;
 	if (is_new[0] || is_new[1])
-		return empty[0] && empty[1];
+		return false;
 
 	rmgr = GetRmgr(rmid);
 	if (rmgr.rm_mask == NULL)

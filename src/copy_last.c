@@ -70,6 +70,8 @@ copy_todo_through_buffers(CopyState *cs)
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		if (block == InvalidBlockNumber)
 			break;
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
 	}
 	return GO_ON;
 }
@@ -91,7 +93,7 @@ copy_wait_for_swap_time(CopyState *cs)
 
 		(void) throttle_rest(SHORT_REST_MS);
 		if ((outcome = copy_breathe(cs)) != GO_ON ||
-			(outcome = copy_drain_if_due(cs)) != GO_ON)
+			(outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 
 		/* not too often: a block that changes all the time is copied each time */

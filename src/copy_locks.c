@@ -104,7 +104,7 @@ copy_wait_for_locks(CopyState *cs)
 		copy_check_interrupts();
 
 		if (cs->changes != NULL && outcome == GO_ON)
-			outcome = copy_drain_if_due(cs);
+			outcome = copy_keep_up(cs);
 	}
 	cs->locked = true;
 	progress_blockers(NULL, 0);
@@ -174,6 +174,17 @@ copy_check_relation(CopyState *cs, bool first)
 		outcome = START_AGAIN;
 	}
 	return outcome;
+}
+
+/* Does somebody's DDL wait behind our locks, and may it pass? */
+bool
+copy_is_in_the_way(CopyState *cs)
+{
+	int			pid;
+
+	return cs->mc->settings->give_way &&
+		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
+		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
 }
 
 /*

@@ -21,7 +21,6 @@
 #include "access/xlog.h"
 #include "catalog/storage_xlog.h"
 #include "copy_state.h"
-#include "relation_locks.h"
 #include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
@@ -43,47 +42,43 @@ static CopyOutcome copy_changed_directly(CopyState *cs);
 CopyOutcome
 copy_breathe(CopyState *cs)
 {
-	MovePhase	phase = progress_phase(PHASE_COPYING);
+	MovePhase	phase = PHASE_COPYING;
 	CopyOutcome outcome = GO_ON;
 	bool		waited = false;
 
-	progress_phase(phase);
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
 
 	for (;;)
 	{
 		const MoveSettings *settings = cs->mc->settings;
-		int			pid;
+		MovePhase	before;
 		int			ms;
 
-		if (settings->give_way &&
-			(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
-			 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0))
-		{
-			if ((outcome = copy_give_way(cs)) != GO_ON)
-				break;
-		}
+		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
+			break;
 
 		if (job_pause_requested())
 		{
-			progress_phase(PHASE_PAUSED);
+			before = progress_phase(PHASE_PAUSED);
 			ms = SHORT_REST_MS;
 		}
 		else if (replica_lag_too_large(&cs->lag, settings))
 		{
-			progress_phase(PHASE_THROTTLED);
+			before = progress_phase(PHASE_THROTTLED);
 			ms = SHORT_REST_MS;
 		}
 		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
-			progress_phase(PHASE_THROTTLED);
+			before = progress_phase(PHASE_THROTTLED);
 		else
 			break;
+		if (!waited)
+			phase = before;
 		waited = true;
 		(void) throttle_rest(Min(ms, SHORT_REST_MS));
 		copy_check_interrupts();
 
-		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			break;
 	}
 	if (waited)
@@ -125,7 +120,7 @@ copy_drain(CopyState *cs)
 
 /* Read the WAL if it could be recycled before we come to it. */
 CopyOutcome
-copy_drain_if_due(CopyState *cs)
+copy_keep_up(CopyState *cs)
 {
 	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
 }
@@ -176,7 +171,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 
-		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
 	return GO_ON;
@@ -203,7 +198,7 @@ copy_changed_directly(CopyState *cs)
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 
-		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
 

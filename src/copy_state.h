@@ -63,14 +63,15 @@ extern void copy_check_interrupts(void);
 extern CopyOutcome copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
+extern bool copy_is_in_the_way(CopyState *cs);
 extern CopyOutcome copy_give_way(CopyState *cs);
 
 /* copy_rounds.c */
 extern CopyOutcome copy_rounds(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
+extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
-extern CopyOutcome copy_drain_if_due(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 
 /* copy_verify.c */

@@ -67,7 +67,7 @@ copy_verify_all(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		progress_blocks(cs->copied, block);
-		if ((outcome = copy_drain_if_due(cs)) != GO_ON)
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
 

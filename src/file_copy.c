@@ -20,6 +20,11 @@
  * would be stale.  file_copy_sync() is the border: no direct write after it,
  * which is checked.
  *
+ * Log, then write: if a checkpoint starts between the two, a base backup can
+ * begin behind the record and have read the file before the write; so the same
+ * is done once more.  (A crash does no harm: the file is made durable before
+ * anybody uses it.)
+ *
  * Write-back: after each 1 MB the kernel is told to start writing it, and the
  * megabyte before must be on its way to the disk by then.  Without the first
  * the fsync at the end stalls everyone's commits for the time it takes to
@@ -58,6 +63,7 @@
 #include "storage/bufpage.h"
 #include "storage/fd.h"
 #include "storage/smgr.h"
+#include "test_points.h"
 #include "utils/memutils.h"
 
 /* Pages in one WAL record, see log_newpages() */
@@ -86,6 +92,8 @@ struct FileCopy
 static void read_ahead(FileCopy *copy, ForkNumber fork,
 					   BlockNumber first, BlockNumber nblocks);
 static void read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page);
+static void log_and_write(FileCopy *copy, ForkNumber fork,
+						  const BlockNumber *blocks, int nblocks);
 static void log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 					   int nblocks);
 static void write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
@@ -158,8 +166,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		blocks[i] = first + i;
 		read_block(copy, fork, first + i, copy->chunk + (Size) i * BLCKSZ);
 	}
-	log_blocks(copy, fork, blocks, nblocks);
-	write_blocks(copy, fork, first, nblocks, copy->chunk);
+	log_and_write(copy, fork, blocks, nblocks);
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, first, first + nblocks - 1);
 	return lsn;
@@ -188,19 +195,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	if (nblocks == 0)
 		return InvalidBlockNumber;
 
-	log_blocks(copy, MAIN_FORKNUM, blocks, nblocks);
-
-	/* write neighbours at once */
-	for (int i = 0, run; i < nblocks; i += run)
-	{
-		run = 1;
-		while (i + run < nblocks &&
-			   blocks[i + run] == blocks[i] + run &&
-			   blocks[i + run] % RELSEG_SIZE != 0)
-			run++;
-		write_blocks(copy, MAIN_FORKNUM, blocks[i], run,
-					 copy->chunk + (Size) i * BLCKSZ);
-	}
+	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks);
 	start_write_back(copy, blocks[0], blocks[nblocks - 1]);
 	return from;
 }
@@ -225,6 +220,9 @@ file_copy_sync(FileCopy *copy)
 	 * since, and then nothing is replayed.
 	 */
 	directory = relation_fork_path(copy->to, MAIN_FORKNUM);
+	get_parent_directory(directory);
+	fsync_fname(directory, true);
+	/* this directory, too, may be as new as the file */
 	get_parent_directory(directory);
 	fsync_fname(directory, true);
 	pfree(directory);
@@ -318,6 +316,33 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	UnlockReleaseBuffer(buffer);
 }
 
+/* Log the pages in copy->chunk, and write them to their places. */
+static void
+log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+			  int nblocks)
+{
+	XLogRecPtr	redo;
+
+	do
+	{
+		redo = GetRedoRecPtr();
+		log_blocks(copy, fork, blocks, nblocks);
+		IM_POINT("copy-logged");
+
+		/* neighbours at once */
+		for (int i = 0, run; i < nblocks; i += run)
+		{
+			run = 1;
+			while (i + run < nblocks &&
+				   blocks[i + run] == blocks[i] + run &&
+				   blocks[i + run] % RELSEG_SIZE != 0)
+				run++;
+			write_blocks(copy, fork, blocks[i], run,
+						 copy->chunk + (Size) i * BLCKSZ);
+		}
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo);
+}
+
 /* Log the pages in copy->chunk if they have to be, and set their checksums. */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
@@ -350,7 +375,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	}
 
 	for (int i = 0; i < nblocks; i++)
-		PageSetChecksumInplace((Page) (copy->chunk + (Size) i * BLCKSZ), blocks[i]);
+		PageSetChecksum((Page) (copy->chunk + (Size) i * BLCKSZ), blocks[i]);
 }
 
 /*

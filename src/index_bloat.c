@@ -3,27 +3,23 @@
  * index_bloat.c
  *	  How much of an index a rebuild would give back, from a sample of it.
  *
- * The design is stratified random sampling: the file is cut into equal parts
- * and two blocks are drawn at random from each.  Blocks that the free space
- * map calls free form strata of their own, since nearly all of them are empty:
- * without that, an index in which every other page is deleted would need four
- * times the sample.  The map only decides where to look more closely; what
- * counts is what is found on the page, so a stale map costs precision and
- * never truth.
+ * The blocks to look at come from bloat_sample.c: a stratified random sample in
+ * two passes.  After the first pass the interval decides whether the second is
+ * worth its time.
  *
- * The 95 % interval follows from that design: with two blocks in each stratum
- * the paired jackknife (drop one, double the other) gives an unbiased variance
- * for any smooth function of the totals, here rebuilt_pages().  It is widened
- * as Wilson's interval is, because a sample without a single deleted page
- * doesn't prove that there are none.
+ * The 95 % interval follows from the design: leaving out one block of a stratum
+ * at a time (the stratified jackknife) gives the variance of any smooth
+ * function of the totals, here rebuilt_pages().  It is widened as Wilson's
+ * interval is, because a sample without a single deleted page doesn't prove
+ * that there are none.
  *
  * Blocks are read in the order of the file, with prefetch, through a small
  * ring of buffers, so that neither the cache nor the disk arm suffers.  Locks:
  * the caller's AccessShareLock on the index, and a share lock on one buffer
  * for as long as it takes to copy it.
  *
- * The tricky point is the limit on blocks read: the metapage and the pages of
- * the free space map count too.
+ * The tricky point is the row count of pg_class: it makes the estimate of
+ * uneven bloat much better, and can be wrong (refine_estimates()).
  *
  *-------------------------------------------------------------------------
  */
@@ -34,32 +30,18 @@
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "catalog/pg_am_d.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/fsm_internals.h"
-#include "storage/smgr.h"
 #include "utils/float.h"
 #include "utils/spccache.h"
 
+#include "bloat_sample.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
 
-/* the share of the sample that may go into reading the free space map */
-#define FSM_SHARE		10
-/* the most blocks to look at among those that the map calls free */
-#define FREE_SAMPLE		40
-/* category from which on the map calls a block free (RecordFreeIndexPage) */
-#define FSM_FREE_CAT	250
-
-typedef struct SampledBlock
-{
-	BlockNumber blkno;
-	int			stratum;		/* -1 = in the sample with certainty */
-	double		weight;			/* blocks it stands for */
-	PageMeasure pm;
-} SampledBlock;
+/* the second pass is read if the interval is wider than that to either side */
+#define GOOD_ENOUGH		0.02
 
 typedef struct BloatScan
 {
@@ -72,9 +54,8 @@ typedef struct BloatScan
 	double		known_rows;		/* reltuples; <= 0 = unknown */
 	PGAlignedBlock copy;
 
-	SampledBlock *sample;
-	int			nsample;
-	int			nstrata;
+	BloatSample sample;
+	int			draws;			/* of each stratum, read so far */
 } BloatScan;
 
 static void
@@ -91,13 +72,12 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
  * Copy a block into scan->copy, so that it can be looked at without a lock.
  */
 static void
-copy_block(BloatScan *scan, ForkNumber fork, BlockNumber blkno)
+copy_block(BloatScan *scan, BlockNumber blkno)
 {
 	Buffer		buffer;
 
 	CHECK_FOR_INTERRUPTS();
-	buffer = ReadBufferExtended(scan->index, fork, blkno,
-								fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
+	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								scan->strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(scan->copy.data, BufferGetPage(buffer), BLCKSZ);
@@ -110,7 +90,7 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 {
 	const char *problem;
 
-	copy_block(scan, MAIN_FORKNUM, blkno);
+	copy_block(scan, blkno);
 	problem = page_measure(&scan->mc, (Page) scan->copy.data, blkno, pm);
 	if (problem)
 		report_corrupted(scan->index, blkno, problem);
@@ -135,7 +115,7 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 		return;
 	}
 
-	copy_block(scan, MAIN_FORKNUM, 0);
+	copy_block(scan, 0);
 	if (PageIsNew(page) || ph->pd_lower > BLCKSZ || ph->pd_special > BLCKSZ)
 		report_corrupted(scan->index, 0, "invalid metapage");
 	if (scan->mc.relam == BTREE_AM_OID)
@@ -163,184 +143,33 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 }
 
 /*
- * Return the block of the free space map that says how full the blocks from
- * slot * SlotsPerFSMPage on are.  (fsm_logical_to_physical() in freespace.c,
- * for the lowest level; the depth is FSM_TREE_DEPTH there.)
- */
-static BlockNumber
-fsm_leaf_block(BlockNumber slot)
-{
-	int			depth = SlotsPerFSMPage >= 1626 ? 3 : 4;
-	BlockNumber blocks = 0;
-
-	for (int level = 0; level < depth; level++)
-	{
-		blocks += slot + 1;
-		slot /= SlotsPerFSMPage;
-	}
-	return blocks - 1;
-}
-
-/*
- * Sort the blocks 1 .. nblocks - 1 into those that the free space map calls
- * free and the others.  Returns false, having read nothing, where the map
- * doesn't exist, is too big to be worth it, or means something else.
- */
-static bool
-split_by_fsm(BloatScan *scan, int max_fsm_blocks,
-			 BlockNumber *free_blocks, BlockNumber *nfree,
-			 BlockNumber *other_blocks, BlockNumber *nother)
-{
-	BlockNumber fsm_size;
-	BlockNumber slots = (scan->nblocks - 1) / SlotsPerFSMPage + 1;
-
-	*nfree = *nother = 0;
-	if (scan->mc.relam == HASH_AM_OID || slots > max_fsm_blocks)
-		return false;
-	if (!smgrexists(RelationGetSmgr(scan->index), FSM_FORKNUM))
-		return false;
-	fsm_size = smgrnblocks(RelationGetSmgr(scan->index), FSM_FORKNUM);
-
-	for (BlockNumber slot = 0; slot < slots; slot++)
-	{
-		BlockNumber fsm_block = fsm_leaf_block(slot);
-		BlockNumber first = slot * SlotsPerFSMPage;
-		bool		known = fsm_block < fsm_size;
-		FSMPage		fsm = (FSMPage) PageGetContents((Page) scan->copy.data);
-
-		if (known)
-			copy_block(scan, FSM_FORKNUM, fsm_block);
-		for (int i = 0; i < SlotsPerFSMPage; i++)
-		{
-			BlockNumber blkno = first + i;
-
-			if (blkno == 0)
-				continue;
-			if (blkno >= scan->nblocks)
-				break;
-			if (known && fsm->fp_nodes[NonLeafNodesPerPage + i] >= FSM_FREE_CAT)
-				free_blocks[(*nfree)++] = blkno;
-			else
-				other_blocks[(*nother)++] = blkno;
-		}
-	}
-	return true;
-}
-
-/*
- * Draw n of the nframe blocks of a frame: two at random from each of n / 2
- * equal parts.  frame is NULL for the blocks 1 .. nframe.
+ * Read the chosen blocks from..to-1, some ahead of need.
  */
 static void
-draw_blocks(BloatScan *scan, const BlockNumber *frame, BlockNumber nframe, int n)
+read_sample(BloatScan *scan, int from, int to)
 {
-	int			parts = n / 2;
-
-	if (n >= nframe)
-	{
-		for (BlockNumber i = 0; i < nframe; i++)
-		{
-			SampledBlock *s = &scan->sample[scan->nsample++];
-
-			s->blkno = frame ? frame[i] : i + 1;
-			s->stratum = -1;
-			s->weight = 1;
-		}
-		return;
-	}
-	for (int part = 0; part < parts; part++)
-	{
-		uint64		start = (uint64) nframe * part / parts;
-		uint64		end = (uint64) nframe * (part + 1) / parts;
-		uint64		first = pg_prng_uint64_range(&pg_global_prng_state, start, end - 1);
-		uint64		second = pg_prng_uint64_range(&pg_global_prng_state, start, end - 2);
-
-		if (second >= first)
-			second++;
-		for (int i = 0; i < 2; i++)
-		{
-			SampledBlock *s = &scan->sample[scan->nsample++];
-			uint64		pos = i == 0 ? first : second;
-
-			s->blkno = frame ? frame[pos] : pos + 1;
-			s->stratum = scan->nstrata;
-			s->weight = (end - start) / 2.0;
-		}
-		scan->nstrata++;
-	}
-}
-
-static int
-compare_blkno(const void *a, const void *b)
-{
-	BlockNumber x = ((const SampledBlock *) a)->blkno;
-	BlockNumber y = ((const SampledBlock *) b)->blkno;
-
-	return x < y ? -1 : (x > y ? 1 : 0);
-}
-
-/*
- * Choose the blocks to read besides block 0, at most n of them.
- */
-static void
-choose_sample(BloatScan *scan, int n)
-{
-	BlockNumber population = scan->nblocks - 1;
-	BlockNumber *free_blocks = NULL;
-	BlockNumber *other_blocks = NULL;
-	BlockNumber nfree = 0;
-	BlockNumber nother = 0;
-	int			max_fsm = n / FSM_SHARE;
-
-	scan->sample = palloc0(sizeof(SampledBlock) * (Size) n);
-	if ((population + 1) / SlotsPerFSMPage < max_fsm)
-	{
-		free_blocks = palloc(sizeof(BlockNumber) * (Size) population);
-		other_blocks = palloc(sizeof(BlockNumber) * (Size) population);
-		if (split_by_fsm(scan, max_fsm, free_blocks, &nfree, other_blocks, &nother))
-			n -= scan->blocks_read - 1;
-		else
-			nfree = nother = 0;
-	}
-
-	if (nfree == 0)
-		draw_blocks(scan, NULL, population, n);
-	else
-	{
-		int			n_free = (int) ((double) n * nfree / population);
-
-		n_free = Min(Max(n_free, 2), FREE_SAMPLE);
-		if (nother < n - n_free)
-			n_free = n - nother;
-		draw_blocks(scan, free_blocks, nfree, n_free);
-		draw_blocks(scan, other_blocks, nother, n - n_free);
-	}
-	if (free_blocks)
-	{
-		pfree(free_blocks);
-		pfree(other_blocks);
-	}
-	qsort(scan->sample, scan->nsample, sizeof(SampledBlock), compare_blkno);
-}
-
-/*
- * Read the chosen blocks, some ahead of need.
- */
-static void
-read_sample(BloatScan *scan)
-{
+	SampledBlock *blocks = scan->sample.blocks;
 	int			distance = get_tablespace_maintenance_io_concurrency(scan->index->rd_rel->reltablespace);
-	int			ahead = 0;
+	int			ahead = from;
 
-	for (int i = 0; i < scan->nsample; i++)
+	for (int i = from; i < to; i++)
 	{
-		for (; distance > 0 && ahead < scan->nsample && ahead <= i + distance; ahead++)
+		for (; distance > 0 && ahead < to && ahead <= i + distance; ahead++)
 		{
 			if (ahead > i)
-				PrefetchBuffer(scan->index, MAIN_FORKNUM, scan->sample[ahead].blkno);
+				PrefetchBuffer(scan->index, MAIN_FORKNUM, blocks[ahead].blkno);
 		}
-		measure_block(scan, scan->sample[i].blkno, &scan->sample[i].pm);
+		measure_block(scan, blocks[i].blkno, &blocks[i].pm);
 	}
+}
+
+/*
+ * Return how many blocks a sampled one stands for, by what has been read.
+ */
+static double
+block_weight(const BloatScan *scan, const SampledBlock *s)
+{
+	return s->stratum < 0 ? 1 : s->stratum_size / scan->draws;
 }
 
 /*
@@ -390,52 +219,57 @@ compute_estimates(const BloatScan *scan, const PageTotals *totals,
 
 /*
  * Compute the variance of the estimates under the sampling design: in each
- * stratum let each of the two blocks stand for both in turn.
+ * stratum leave out one of its blocks at a time, and let the others stand for
+ * it.
  */
 static void
 jackknife_variance(BloatScan *scan, const PageTotals *totals,
 				   const ExactPages *pages, Estimates *variance)
 {
-	SampledBlock **first = palloc0(sizeof(SampledBlock *) * Max(scan->nstrata, 1));
+	int			m = scan->draws;
+	SampledBlock **strata = palloc(sizeof(SampledBlock *) * scan->sample.nstrata * BLOAT_SAMPLE_DRAWS);
 
 	memset(variance, 0, sizeof(*variance));
-	for (int i = 0; i < scan->nsample; i++)
+	for (int i = 0; i < scan->sample.nblocks; i++)
 	{
-		SampledBlock *a;
-		SampledBlock *b = &scan->sample[i];
-		PageTotals	t;
-		Estimates	with_a;
-		Estimates	with_b;
-		double		unread;
+		SampledBlock *s = &scan->sample.blocks[i];
 
-		if (b->stratum < 0)
-			continue;
-		a = first[b->stratum];
-		if (a == NULL)
-		{
-			first[b->stratum] = b;
-			continue;
-		}
-		t = *totals;
-		page_totals_add(&t, &a->pm, a->weight);
-		page_totals_add(&t, &b->pm, -b->weight);
-		compute_estimates(scan, &t, pages, &with_a);
-		t = *totals;
-		page_totals_add(&t, &a->pm, -a->weight);
-		page_totals_add(&t, &b->pm, b->weight);
-		compute_estimates(scan, &t, pages, &with_b);
-
-		/* 1 / weight is the share of the stratum's blocks that were read */
-		unread = (1.0 - 1.0 / a->weight) / 4.0;
-#define ADD_VARIANCE(what) \
-		variance->what += unread * (with_a.what - with_b.what) * (with_a.what - with_b.what)
-		ADD_VARIANCE(bloat);
-		ADD_VARIANCE(rows);
-		ADD_VARIANCE(density);
-		ADD_VARIANCE(density_by_rows);
-#undef ADD_VARIANCE
+		if (s->stratum >= 0)
+			strata[s->stratum * BLOAT_SAMPLE_DRAWS + s->draw] = s;
 	}
-	pfree(first);
+	for (int stratum = 0; m > 1 && stratum < scan->sample.nstrata; stratum++)
+	{
+		SampledBlock **blocks = strata + stratum * BLOAT_SAMPLE_DRAWS;
+		double		weight = block_weight(scan, blocks[0]);
+		double		unread = 1.0 - m / blocks[0]->stratum_size;
+		Estimates	without[BLOAT_SAMPLE_DRAWS];
+		Estimates	mean = {0};
+
+		for (int j = 0; j < m; j++)
+		{
+			PageTotals	t = *totals;
+
+			for (int k = 0; k < m; k++)
+				page_totals_add(&t, &blocks[k]->pm, k == j ? -weight : weight / (m - 1));
+			compute_estimates(scan, &t, pages, &without[j]);
+			mean.bloat += without[j].bloat / m;
+			mean.rows += without[j].rows / m;
+			mean.density += without[j].density / m;
+			mean.density_by_rows += without[j].density_by_rows / m;
+		}
+		for (int j = 0; j < m; j++)
+		{
+#define ADD_VARIANCE(what) \
+			variance->what += unread * (m - 1) / m * \
+				(without[j].what - mean.what) * (without[j].what - mean.what)
+			ADD_VARIANCE(bloat);
+			ADD_VARIANCE(rows);
+			ADD_VARIANCE(density);
+			ADD_VARIANCE(density_by_rows);
+#undef ADD_VARIANCE
+		}
+	}
+	pfree(strata);
 }
 
 /*
@@ -444,19 +278,17 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 static void
 set_interval(BloatScan *scan, BloatEstimate *be, double ratio, double variance)
 {
-	double		z = 1.96 + 2.4 / Max(scan->nstrata, 1);		/* about Student's t */
-	double		sampled = 0;
+	int			draws = scan->draws * scan->sample.nstrata;
+	double		z = 1.96 + 2.4 / Max(draws - scan->sample.nstrata, 1);	/* about Student's t */
+	double		sampled = draws;
 	double		stands_for = 0;
 	double		low = ratio;
 	double		high = ratio;
 
-	for (int i = 0; i < scan->nsample; i++)
+	for (int i = 0; i < scan->sample.nblocks; i++)
 	{
-		if (scan->sample[i].stratum >= 0)
-		{
-			sampled += 1;
-			stands_for += scan->sample[i].weight;
-		}
+		if (scan->sample.blocks[i].stratum >= 0 && scan->sample.blocks[i].draw == 0)
+			stands_for += scan->sample.blocks[i].stratum_size;
 	}
 	if (sampled > 0)
 	{
@@ -493,7 +325,7 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 		return;
 	scale = scan->known_rows / est->rows;
 	if (variance->density_by_rows < variance->density)
-		est->density = est->density_by_rows;
+		est->density = Min(est->density_by_rows, 1);
 	t.packed[PAGE_LEAF] *= scale;
 	t.tuples[PAGE_LEAF] *= scale;
 	t.items[PAGE_LEAF] *= scale;
@@ -508,7 +340,6 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	PageTotals	totals = {0};
 	Estimates	est;
 	Estimates	variance = {0};
-	double		sample_ratio;
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -543,22 +374,34 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	}
 	else
 	{
-		choose_sample(scan, sample_pages - 1);
-		read_sample(scan);
-		for (int i = 0; i < scan->nsample; i++)
-			page_totals_add(&totals, &scan->sample[i].pm, scan->sample[i].weight);
+		PageTotals	first_block = totals;
+		BloatSample *sample = &scan->sample;
+
+		bloat_sample_draw(index, scan->nblocks, sample_pages - 1, scan->strategy, sample);
+		scan->blocks_read += sample->fsm_blocks_read;
+		be->sampled_pages = scan->blocks_read;
+		if (sample->nblocks == 0)
+			return;				/* nothing but the metapage: no estimate */
 		be->exact = pages != NULL;
+		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
+		{
+			read_sample(scan, from, to);
+			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
+			totals = first_block;
+			for (int i = 0; i < to; i++)
+				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
+			compute_estimates(scan, &totals, pages, &est);
+			jackknife_variance(scan, &totals, pages, &variance);
+			set_interval(scan, be, est.bloat, variance.bloat);
+			if (to == sample->nblocks ||
+				be->bloat_ratio_high - be->bloat_ratio_low <= 2 * GOOD_ENOUGH)
+				break;
+		}
 	}
 
 	compute_estimates(scan, &totals, pages, &est);
-	sample_ratio = est.bloat;
-	if (scan->nstrata > 0)
-	{
-		jackknife_variance(scan, &totals, pages, &variance);
-		if (pages == NULL)
-			refine_estimates(scan, &totals, &variance, &est);
-	}
-
+	if (!be->exact)
+		refine_estimates(scan, &totals, &variance, &est);
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
 	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
@@ -566,13 +409,12 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
 	else
 	{
-		set_interval(scan, be, sample_ratio, variance.bloat);
 		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
 		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
 	}
 
-	if (scan->sample)
-		pfree(scan->sample);
+	if (scan->sample.blocks)
+		pfree(scan->sample.blocks);
 	FreeAccessStrategy(scan->strategy);
 	pfree(scan);
 }

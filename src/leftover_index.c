@@ -232,6 +232,39 @@ one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 }
 
 /*
+ * Show in index_mover_progress what a worker that only cleans up works on.  A
+ * runner that moves shows its item.
+ */
+static void
+show_leftover(const LedgerEntry *entry)
+{
+	MoveItem	item;
+	Oid			victim;
+	bool		dead;
+
+	StartTransactionCommand();
+	if (judge(entry, &victim, &dead) == REMOVE)
+	{
+		char	   *name = get_rel_name(victim);
+		char	   *heap_name = get_rel_name(entry->heap_oid);
+		char	   *schema = get_namespace_name(get_rel_namespace(victim));
+
+		memset(&item, 0, sizeof(item));
+		item.index_oid = victim;
+		item.heap_oid = entry->heap_oid;
+		namestrcpy(&item.index_name, name ? name : "");
+		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
+		namestrcpy(&item.schema_name, schema ? schema : "");
+		item.method = METHOD_REBUILD;
+		item.status = STATUS_RUNNING;
+		item.started_at = GetCurrentTimestamp();
+		progress_begin(&item);
+		progress_phase(PHASE_CLEANING_UP);
+	}
+	CommitTransactionCommand();
+}
+
+/*
  * Do all steps for one ledger row.  Returns true if an index was removed.
  * ERROR 55P03 if it takes too long.
  */
@@ -305,6 +338,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 	List	   *entries;
 	ListCell   *lc;
 	volatile int removed = 0;
+	bool		only_cleans = (job == 0 && !OidIsValid(only_heap));
 
 	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
 									ALLOCSET_SMALL_SIZES);
@@ -325,6 +359,8 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			again = false;
 			PG_TRY();
 			{
+				if (only_cleans)
+					show_leftover(entry);
 				if (remove_one(entry, max_wait_ms))
 					removed++;
 			}
@@ -353,11 +389,32 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			}
 			PG_END_TRY();
 			MemoryContextSwitchTo(caller_context);
+			if (only_cleans)
+				progress_end();
 		}
 	}
 
 	MemoryContextDelete(context);
 	return removed;
+}
+
+bool
+leftover_index_is_ours(Oid index_oid)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		Oid			victim;
+		bool		dead;
+
+		if (entry->kind == LEDGER_INDEX &&
+			(entry->new_index_oid == index_oid || entry->index_oid == index_oid) &&
+			judge(entry, &victim, &dead) == REMOVE && victim == index_oid)
+			return true;
+	}
+	return false;
 }
 
 List *

@@ -33,6 +33,12 @@ typedef struct LeftoverIndex
 extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms);
 
 /*
+ * Is this index one that a rebuild of ours has made and not yet finished, or
+ * has left behind?  Runs in the current transaction.
+ */
+extern bool leftover_index_is_ours(Oid index_oid);
+
+/*
  * List, palloc'd, the leftovers of all jobs that aren't alive.  Runs in the
  * current transaction and changes nothing.
  */

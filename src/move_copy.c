@@ -68,6 +68,7 @@ static CopyState *current = NULL;
 static CopyOutcome copy_once(CopyState *cs);
 static void make_file(CopyState *cs);
 static void discard_file(CopyState *cs);
+static void prewarm(CopyState *cs);
 static void after_swap(CopyState *cs);
 static void forget_state(void);
 static void cleanup_at_exit(int code, Datum arg);
@@ -313,6 +314,39 @@ discard_file(CopyState *cs)
 }
 
 /*
+ * Load the blocks of the new file that the old one had in shared buffers, in
+ * short transactions.  Whoever wants to drop or change the index does not wait
+ * for that: the rest will be loaded by those who use it.
+ */
+static void
+prewarm(CopyState *cs)
+{
+	MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+	BlockSet   *cached;
+	BlockNumber block = 0;
+	SMgrRelation smgr;
+
+	progress_phase(PHASE_PREWARMING);
+	cached = cached_blocks(&cs->from);
+	MemoryContextSwitchTo(oldcxt);
+
+	StartTransactionCommand();
+	/* the old buffers are free for the new blocks */
+	smgr = smgropen(cs->from, INVALID_PROC_NUMBER);
+	DropRelationsAllBuffers(&smgr, 1);
+	CommitTransactionCommand();
+
+	while (block != InvalidBlockNumber && !copy_is_in_the_way(cs))
+	{
+		copy_check_interrupts();
+		StartTransactionCommand();
+		block = load_blocks(&cs->to, cached, block, FILE_COPY_CHUNK);
+		CommitTransactionCommand();
+	}
+	block_set_free(cached);
+}
+
+/*
  * The move has happened.  Load what was cached, remove the old file.  An error
  * here is not the move's: it is reported as a WARNING, and what is left behind
  * is in the ledger.
@@ -335,19 +369,9 @@ after_swap(CopyState *cs)
 		item->size_after = 0;
 		for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 			item->size_after += (int64) file_blocks(&cs->to, fork) * BLCKSZ;
-		if (cs->mc->settings->prewarm)
-		{
-			SMgrRelation smgr;
-			BlockSet   *cached;
-
-			progress_phase(PHASE_PREWARMING);
-			cached = cached_blocks(&cs->from);
-			/* the old buffers are free for the new blocks */
-			smgr = smgropen(cs->from, INVALID_PROC_NUMBER);
-			DropRelationsAllBuffers(&smgr, 1);
-			load_blocks(&cs->to, cached, copy_check_interrupts);
-		}
 		CommitTransactionCommand();
+		if (cs->mc->settings->prewarm)
+			prewarm(cs);
 		IM_POINT("prewarmed");
 		copy_release_locks(cs);
 

@@ -36,6 +36,7 @@
 #include "commands/tablespace.h"
 #include "compat.h"
 #include "copy_methods.h"
+#include "leftover_index.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "plan.h"
@@ -115,6 +116,9 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->heap_name = facts->heap_name;
 	item->from_tablespace = facts->tablespace;
 }
+
+static void item_vsay(MoveItem *item, const char *fmt, va_list args)
+			pg_attribute_printf(2, 0);
 
 /*
  * Append a sentence to the row's detail, clipped at a character's boundary.
@@ -254,6 +258,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 									   quote_qualified_identifier(NameStr(facts->schema_name),
 																  NameStr(facts->index_name)));
 
+		if ((!facts->valid || !facts->live) &&
+			leftover_index_is_ours(item->index_oid))
+		{
+			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "The index was left behind by an interrupted move; the next move of the table removes it, or index_mover_cleanup().");
+			return false;
+		}
 		if (!facts->live)
 		{
 			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -264,7 +264,7 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 	if (batches > 1 && t->in_order[PAGE_LEAF] < 0.5 * t->count[PAGE_LEAF])
 		density = GIN_REFILLED;
 	if (tuples > 0)
-		density = Min(density + 1.4 * (bytes / tuples) / (2 * BLCKSZ), 0.75);
+		density = Min(density + 1.6 * (bytes / tuples) / (2 * BLCKSZ), 0.75);
 	leaves = bytes / (density * GIN_ENTRY_SPACE);
 
 	/*

@@ -193,6 +193,13 @@ sub try_cancel
 		is($left, $way->{left}, "$name: the leftover, while its table is in use");
 	}
 	my $until = time + $HOLD;
+	if ($left =~ /!/)
+	{
+		# a second cancel doesn't stop the cleaning up
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'cleaning up' AND cardinality(blocked_by) > 0",
+			'1', "$name: cleaning up", timeout => 5);
+		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM index_mover_progress');
+	}
 	my $harm = 0;
 	while (time < $until && $where !~ /lock to start|initializing/)
 	{
@@ -249,20 +256,6 @@ $_->end foreach $gate, $stranger;
 is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "core's own leftover is there");
 my $foreign = $node->safe_psql('postgres', "SELECT 'lt_gate_ccnew'::regclass::oid");
 
-sub wait_for_restart
-{
-	my ($started) = @_;
-	my $deadline = time + 60;
-	my $out = '';
-	while (time < $deadline)
-	{
-		$node->psql('postgres', "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $started)", stdout => \$out);
-		return if ($out || '') eq 't';
-		usleep(100_000);
-	}
-	die 'server did not come back';
-}
-
 sub kill_worker
 {
 	my ($where) = @_;
@@ -288,7 +281,7 @@ sub kill_worker
 	kill 'KILL', $worker;
 	finish_call($call);
 	$_->end foreach $session, $helper, $builder;
-	wait_for_restart($worker);
+	wait_until_up($node);
 	$here = $to if $way->{moved};
 	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
 		'interrupted', "kill -9, $where: the history tells");
@@ -320,6 +313,9 @@ for my $where (sort(keys %left_by), 'initializing')
 	unlike($list, qr/lt_gate_ccnew$/m, "$name: not the stranger's");
 	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
 		2 + $left_by{$where}, "$name: dry_run removes nothing");
+
+	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%left behind by an interrupted move%'"),
+		$left_by{$where}, "$name: the plan tells ours from the stranger's");
 
 	if ($where =~ /building|dead/)
 	{

@@ -178,18 +178,6 @@ SQL
 }
 
 # ---- kill -9 around the commit that creates the entry ----------------------------
-sub wait_for_restart
-{
-	my $out;
-	for (1 .. 300)
-	{
-		$node->psql('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%'", stdout => \$out);
-		return if defined $out && $out eq 't';
-		usleep(100_000);
-	}
-	die 'server did not come back';
-}
-
 for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-committed', 'caller-hidden')
 {
 	my $left = $point eq 'rebuild-entry-made' ? 0 : 1;
@@ -197,7 +185,8 @@ for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-co
 	my ($rc) = $node->psql('postgres', "SELECT * FROM move_indexes('moved', '$to', 'rebuild')");
 	isnt($rc, 0, "killed at $point");
 	set_test_point('');
-	wait_for_restart();
+	wait_until_up($node);
+	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'moved'::regclass"), 1 + $left, "$point: entries left");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), $left, "$point: index_mover_cleanup() knows");
 	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE index_name = 'moved_i'"), 'moved', "$point: the next call moves");

@@ -95,7 +95,7 @@ foreach my $eta (@etas)
 {
 	my $left = $end - $eta->[0];
 	my $error = abs($eta->[1] / $left - 1);
-	next if $left < 2;
+	next if $left < 3;
 	$worst = $error if $error > $worst;
 	push @bad, sprintf('%.2f s said, %.2f s true at block %d', $eta->[1], $left, $eta->[2]) if $error > 0.2;
 }

@@ -7,6 +7,9 @@
 # with this SQLSTATE.  Directories (LOCATION '/..') are replaced by ones that
 # exist.  What is scheduled with pg_cron goes to a table in its place, and is
 # run at the end.
+#
+# And every message in the source is in docs/reference.md or docs/reports.md, as
+# `code`, with .. for what is filled in.
 use strict;
 use warnings;
 
@@ -133,4 +136,37 @@ foreach my $file (@files)
 }
 
 $node->stop;
+
+# ---- messages ---------------------------------------------------------------
+my @known;
+foreach my $file (grep { -f $_ } "$top/docs/reference.md", "$top/docs/reports.md")
+{
+	my $text = slurp_file($file);
+	foreach my $span ($text =~ /`([^`\n]{12,})`/g)
+	{
+		my $pattern = join '.*', map { quotemeta } split /\.\.+/, $span, -1;
+		push @known, qr/^$pattern/ if $pattern =~ /\w.*\w/;
+	}
+}
+cmp_ok(scalar(@known), '>', 80, 'messages are described');
+foreach my $file (glob("$top/*.c $top/src/*.c"))
+{
+	my ($name) = $file =~ m{([^/]+)$};
+	next if $name eq 'test_points.c';
+	my $code = slurp_file($file);
+	my @unknown;
+	while ($code =~ /\berrmsg\(\s*((?:"(?:[^"\\]|\\.)*"|U?INT64_FORMAT|\s+)+)/g)
+	{
+		my $message = $1 =~ s/U?INT64_FORMAT/"%d"/gr;
+		$message = join '', $message =~ /"((?:[^"\\]|\\.)*)"/g;
+		$message =~ s/\\"/"/g;
+		$message =~ s/%%/\0/g;
+		$message =~ s/%[-+ 0-9.]*l*[a-zA-Z]/X/g;
+		$message =~ s/\0/%/g;
+		# what comes from elsewhere as a whole
+		next if $message eq 'X';
+		push @unknown, $message unless grep { $message =~ $_ } @known;
+	}
+	is(join("\n", @unknown), '', "$name: its messages are described");
+}
 done_testing();

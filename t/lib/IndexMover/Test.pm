@@ -19,6 +19,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
+  process_is_gone start_again
   needs_test_points has_test_points
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
@@ -294,6 +295,25 @@ sub wait_for_no_worker
 	return poll_until($node,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database()",
 		't', 'end of all workers', %options);
+}
+
+# Whether a process has ended.  A zombie has; its parent may take its time.
+sub process_is_gone
+{
+	my ($pid) = @_;
+	return 1 unless kill(0, $pid);
+	open(my $fh, '<', "/proc/$pid/stat") or return !kill(0, $pid);
+	return (<$fh> || '') =~ /\) [ZX] / ? 1 : 0;
+}
+
+# Start a server whose postmaster was killed.  As long as that one is a zombie,
+# the server believes that it is still there.
+sub start_again
+{
+	my ($node, $old_pid) = @_;
+	my $start = time;
+	usleep(20_000) while kill(0, $old_pid) && time - $start < 60;
+	return $node->start;
 }
 
 # ---------------------------------------------------------------------------

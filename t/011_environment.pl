@@ -1,0 +1,220 @@
+# Whatever the cluster, the database, the role and other sessions bring along:
+# few workers, hostile settings, dropped and changed roles, event triggers,
+# DROP EXTENSION and DROP DATABASE in the middle, many jobs and many callers.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = new_node('environment', conf => "max_worker_processes = 16\n");
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE t (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, v text);
+INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g;
+CREATE INDEX t_v ON t (v) TABLESPACE regress_slow;
+SQL
+my $to = 'regress_fast';
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub move_ok
+{
+	my ($name, %options) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres',
+		($options{before} || '') . "SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', '$to', method => 'rebuild')",
+		extra_params => [ '-U', $options{user} || $node->safe_psql('postgres', 'SELECT current_user') ],
+		timeout => 60);
+	like("$rc $out", qr/^0 moved( skipped)?$/, $name) or diag $err;
+	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	return;
+}
+
+# The error of a statement, with its SQLSTATE.
+sub error_of
+{
+	my ($sql, %options) = @_;
+	my ($rc, $out, $err) = $node->psql($options{dbname} || 'postgres', "\\set VERBOSITY verbose\n$sql",
+		extra_params => $options{user} ? [ '-U', $options{user} ] : [], timeout => 60);
+	return $err;
+}
+
+# A session that keeps every rebuild of t waiting until it is told.
+sub hold_t
+{
+	my $session = $node->background_psql('postgres', on_error_die => 1);
+	$session->query_safe('BEGIN; UPDATE t SET v = v WHERE i = 1');
+	return $session;
+}
+
+# ---- settings that would stop or redirect an ordinary session --------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE mover LOGIN;
+ALTER TABLE t OWNER TO mover;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO mover;
+CREATE SCHEMA evil AUTHORIZATION mover;
+ALTER DATABASE postgres SET default_transaction_isolation = 'serializable';
+ALTER DATABASE postgres SET statement_timeout = '30s';
+ALTER ROLE mover SET default_transaction_read_only = on;
+ALTER ROLE mover SET default_transaction_deferrable = on;
+ALTER ROLE mover SET lock_timeout = 1;
+ALTER ROLE mover SET idle_in_transaction_session_timeout = 1;
+ALTER ROLE mover SET default_tablespace = 'regress_slow';
+ALTER ROLE mover SET search_path = 'evil';
+ALTER ROLE mover SET row_security = off;
+ALTER ROLE mover SET maintenance_work_mem = '1MB';
+ALTER ROLE mover SET index_mover.progress_interval = 0;
+SQL
+like(error_of("SELECT * FROM public.move_indexes('public.t', 'regress_fast')", user => 'mover'),
+	qr/25006: cannot execute move_indexes\(\) in a read-only transaction/, 'default_transaction_read_only is for the caller');
+$node->safe_psql('postgres', 'ALTER ROLE mover SET search_path = evil, public');
+move_ok('hostile settings of role and database do not reach the worker', user => 'mover',
+	before => 'SET default_transaction_read_only = off; SET lock_timeout = 0;');
+$node->safe_psql('postgres', 'ALTER ROLE mover NOLOGIN CONNECTION LIMIT 0');
+move_ok('a role that may not log in', before => 'SET ROLE mover;');
+$node->safe_psql('postgres', 'ALTER DATABASE postgres CONNECTION LIMIT 0');
+move_ok('a database that takes no more connections', before => '');
+$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET ALL; ALTER DATABASE postgres CONNECTION LIMIT -1; ALTER ROLE mover RESET ALL');
+
+# ---- event triggers fire as they do for REINDEX ------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE 'no % today', tg_tag; END $$;
+CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
+SQL
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate FROM move_indexes('t', '$to', method => 'rebuild')");
+like($out, qr/^(moved\||failed\|P0001)$/, 'an event trigger that refuses: a clean outcome');
+note "with a refusing event trigger: $out";
+$node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse');
+leftovers_ok($node, 'after the event trigger', within => 5);
+$node->safe_psql('postgres', "SELECT * FROM move_indexes('t', '$to', method => 'rebuild')");
+$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+
+# ---- the role changes meanwhile: privileges are checked again -----------------------
+for my $change (
+	[ 'loses CREATE on the tablespace', 'REVOKE CREATE ON TABLESPACE regress_slow, regress_fast FROM mover', qr/^\w+\|42501\|[Pp]ermission denied for tablespace/ ],
+	[ 'is not the owner any more', 'ALTER TABLE t OWNER TO CURRENT_USER', qr/^\w+\|42501\|[Mm]ust be owner/ ])
+{
+	my ($name, $sql, $pattern) = @$change;
+	$node->safe_psql('postgres', 'GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover; ALTER TABLE t OWNER TO mover');
+	my $session = hold_t();
+	my $call = start_call($node, 'changes',
+		"SET ROLE mover; SELECT DISTINCT status, sqlstate, detail FROM move_indexes('t_v', '$to', method => 'rebuild')");
+	wait_for_phase($node, 'waiting%');
+	if ($sql =~ /^ALTER TABLE/)
+	{
+		# it waits for the session, as the move does
+		my $other = start_call($node, 'other', $sql);
+		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'other' AND wait_event_type = 'Lock'", '1', 'ALTER TABLE waits');
+		$session->query_safe('COMMIT');
+		finish_call($other);
+	}
+	else
+	{
+		$node->safe_psql('postgres', $sql);
+		$session->query_safe('COMMIT');
+	}
+	$session->quit;
+	my ($status, $row, $errors) = finish_call($call);
+	like($row, $pattern, "the role $name: the row says so") or diag $errors;
+	leftovers_ok($node, "the role $name", within => 5);
+}
+$node->safe_psql('postgres', 'GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover; ALTER TABLE t OWNER TO mover');
+
+# ---- DROP EXTENSION, DROP DATABASE, DROP TABLESPACE, DROP ROLE meanwhile ------------
+my $session = hold_t();
+my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('t_v', '$to', method => 'rebuild', wait => false)");
+wait_for_phase($node, 'waiting%');
+my $drop = error_of("SET lock_timeout = '1s'; DROP EXTENSION index_mover");
+like($drop, qr/(55006|55P03): /, 'DROP EXTENSION is refused while a job runs') or diag $drop;
+$session->query_safe('COMMIT');
+$session->quit;
+$node->safe_psql('postgres', "CALL wait_for_move($job)");
+is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), 'moved', 'the job goes on');
+
+$node->safe_psql('postgres', "CREATE TABLESPACE regress_gone LOCATION ''");
+$session = hold_t();
+$job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('t_v', 'regress_gone', method => 'rebuild', wait => false)");
+wait_for_phase($node, 'waiting%');
+$node->safe_psql('postgres', 'DROP TABLESPACE regress_gone');
+$session->query_safe('COMMIT');
+$session->quit;
+$node->safe_psql('postgres', "CALL wait_for_move($job)");
+like($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"),
+	qr/^(skipped|failed)\|42704\|The target tablespace was dropped/, 'DROP TABLESPACE of the target: the history says so');
+leftovers_ok($node, 'after that', within => 5);
+
+$node->safe_psql('postgres', 'CREATE DATABASE doomed');
+setup_database($node, 'doomed');
+$node->safe_psql('doomed', "CREATE TABLE d (i int); CREATE INDEX d_i ON d (i)");
+my $doomed = $node->background_psql('doomed', on_error_die => 1);
+$doomed->query_safe('BEGIN; INSERT INTO d VALUES (1)');
+$node->safe_psql('doomed', "SELECT FROM move_indexes('d_i', 'regress_fast', method => 'rebuild', wait => false)");
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting%'", '1', 'the job in the other database', dbname => 'doomed');
+like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'DROP DATABASE is refused');
+my $start = time;
+is(error_of('DROP DATABASE doomed WITH (FORCE)'), '', 'DROP DATABASE WITH (FORCE) works');
+cmp_ok(time - $start, '<', 5, 'soon');
+eval { $doomed->quit };
+$node->safe_psql('postgres', 'CREATE DATABASE doomed');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '0', 'and no worker is left');
+
+# ---- as many jobs as there is room for -----------------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+DO $$ BEGIN
+	FOR i IN 1..60 LOOP
+		EXECUTE format('CREATE TABLE many_%s (i int); CREATE INDEX many_%s_i ON many_%s (i)', i, i, i);
+	END LOOP;
+END $$;
+SQL
+my $full = error_of(<<'SQL');
+BEGIN;
+SELECT count(*) FROM pg_class c, move_indexes(c.oid, 'regress_fast', method => 'rebuild', wait => false) WHERE c.relname LIKE 'many\_%\_i' AND relkind = 'i';
+COMMIT;
+SQL
+like($full, qr/53000: /, 'too many jobs: one clean error');
+leftovers_ok($node, 'nothing of them is left', within => 5);
+move_ok('and the next call succeeds');
+is(tablespace_of($node, 'many_1'), 'many_1_i: default', 'none of the many has moved');
+
+# ---- no worker to be had ---------------------------------------------------------------
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '0');
+$node->restart;
+my $none = error_of("SELECT * FROM move_indexes('t', '$to', method => 'rebuild')");
+like($none, qr/53000: could not register background process/, 'max_worker_processes = 0: refused');
+like($none, qr/HINT: .*max_worker_processes/, 'with the setting to raise');
+like(error_of("BEGIN; SELECT count(*) FROM move_indexes('t', '$to', method => 'rebuild', wait => false); COMMIT"),
+	qr/53000: could not register background process/, 'the same at COMMIT');
+leftovers_ok($node, 'no worker: nothing is left');
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '2');
+$node->restart;
+move_ok("one worker beside core's own is enough");
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '8');
+$node->restart;
+
+# ---- the protocol: extended queries, pipelines, portals that are not read to the end ---
+append_to_file("$dir/extended.sql", "SELECT index_name, status FROM move_indexes('t', '$to', method => 'rebuild');\n");
+{
+	local $ENV{PGHOST} = $node->host;
+	local $ENV{PGPORT} = $node->port;
+	for my $mode ('extended', 'prepared')
+	{
+		my ($o, $e) = ('', '');
+		IPC::Run::run([ 'pgbench', '-n', '-c', '1', '-t', '2', '-M', $mode, '-f', "$dir/extended.sql", 'postgres' ], '>', \$o, '2>', \$e);
+		like($o, qr{number of transactions actually processed: 2/2}, "query mode $mode") or diag $e;
+	}
+	append_to_file("$dir/pipeline.sql", "\\startpipeline\nSELECT 1;\nSELECT count(*) FROM move_indexes('t', '$to', method => 'rebuild');\n\\endpipeline\n");
+	my ($o, $e) = ('', '');
+	IPC::Run::run([ 'pgbench', '-n', '-c', '1', '-t', '1', '-M', 'extended', '-f', "$dir/pipeline.sql", 'postgres' ], '>', \$o, '2>', \$e);
+	like($e, qr/move_indexes\(\).*cannot run inside a transaction block|cannot be executed within a pipeline/, 'refused in a pipeline');
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'moved by the extended protocol');
+leftovers_ok($node, 'at the end');
+verdict_ok($node, 't', 'at the end');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,219 @@
+# What a move runs of other people's code, it runs as the owner of the table,
+# in a security-restricted operation, with a search_path of its own: the attack
+# by an index function, in all its variants.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('security');
+
+# The log is written through dblink-like means: a table in which the attacker
+# may insert does not survive a rolled back build, so notices are used too.
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE attacker LOGIN;
+CREATE ROLE victim SUPERUSER LOGIN;
+CREATE ROLE helper LOGIN;
+CREATE SCHEMA evil AUTHORIZATION attacker;
+GRANT CREATE ON TABLESPACE regress_fast, regress_slow TO attacker;
+ALTER DATABASE postgres SET search_path = evil, public, pg_catalog;
+SQL
+
+my $as_attacker = sub {
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql, extra_params => [ '-U', 'attacker' ]);
+};
+
+# what the function sees and tries; each attempt in a subtransaction
+$as_attacker->(<<'SQL');
+CREATE TABLE evil.log (step text, who text, session_who text, path text, result text);
+CREATE TABLE evil.t (i int);
+CREATE SEQUENCE evil.calls;
+CREATE FUNCTION evil.try(step text, what text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	outcome text;
+BEGIN
+	BEGIN
+		EXECUTE what;
+		outcome := 'done';
+	EXCEPTION WHEN OTHERS THEN
+		outcome := SQLSTATE || ' ' || SQLERRM;
+	END;
+	INSERT INTO evil.log VALUES (step, current_user, session_user, current_setting('search_path'), outcome);
+END $$;
+CREATE FUNCTION evil.f(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_catalog.nextval('evil.calls');
+	IF pg_catalog.current_setting('evil.quiet', true) = 'on' THEN RETURN i; END IF;
+	PERFORM evil.try('superuser', 'ALTER ROLE attacker SUPERUSER');
+	PERFORM evil.try('reset role', 'RESET ROLE');
+	PERFORM evil.try('set role', 'SET ROLE victim');
+	PERFORM evil.try('session authorization', 'SET SESSION AUTHORIZATION victim');
+	PERFORM evil.try('reset session authorization', 'RESET SESSION AUTHORIZATION');
+	PERFORM evil.try('temporary table', 'CREATE TEMP TABLE shadow (i int)');
+	PERFORM evil.try('search_path', 'SELECT pg_catalog.set_config(''search_path'', ''evil'', false)');
+	PERFORM evil.try('own move', 'SELECT public.move_indexes(''evil.t'', ''regress_slow'')');
+	PERFORM evil.try('own queue', 'SELECT public.move_indexes(''evil.t'', ''regress_slow'', wait => false)');
+	PERFORM evil.try('dry run', 'SELECT public.move_indexes(''evil.t'', ''regress_slow'', dry_run => true)');
+	PERFORM evil.try('cleanup', 'SELECT public.index_mover_cleanup()');
+	PERFORM evil.try('ledger', 'DELETE FROM public.index_mover_ledger');
+	PERFORM evil.try('history', 'DELETE FROM public.index_mover_move_log');
+	PERFORM evil.try('cursor', 'DECLARE c CURSOR WITH HOLD FOR SELECT evil.escalate()');
+	PERFORM evil.try('deferred trigger', 'INSERT INTO evil.trap VALUES (1)');
+	PERFORM evil.try('file', 'COPY evil.t TO PROGRAM ''id''');
+	PERFORM evil.try('unqualified', 'SELECT count(*) FROM log');
+	RETURN i;
+END $$;
+CREATE FUNCTION evil.escalate() RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM evil.try('escalate', 'ALTER ROLE attacker SUPERUSER');
+	RETURN 1;
+END $$;
+CREATE TABLE evil.trap (i int);
+CREATE FUNCTION evil.trapped() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM evil.try('trap', 'ALTER ROLE attacker SUPERUSER');
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER trap AFTER INSERT ON evil.trap DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION evil.trapped();
+-- functions in the attacker's schema that shadow the catalog's
+CREATE FUNCTION evil.int4eq(int, int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN PERFORM evil.try('operator', 'ALTER ROLE attacker SUPERUSER'); RETURN true; END $$;
+CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.int4eq);
+CREATE FUNCTION evil.count(int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN PERFORM evil.try('shadow', 'ALTER ROLE attacker SUPERUSER'); RETURN 1; END $$;
+INSERT INTO evil.t SELECT generate_series(1, 3);
+SQL
+$as_attacker->('SET evil.quiet = on; CREATE INDEX t_f ON evil.t (evil.f(i))');
+$node->safe_psql('postgres',
+	'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
+
+my %expected = (
+	'superuser' => qr/^42501 must be superuser/,
+	'reset role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
+	'set role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
+	'session authorization' => qr/^42501 cannot set parameter "session_authorization" within security-restricted operation/,
+	'reset session authorization' => qr/^42501 cannot set parameter "session_authorization" within security-restricted operation/,
+	'temporary table' => qr/^42501 cannot create temporary table within security-restricted operation/,
+	'search_path' => qr/^done/,
+	'own move' => qr/^(42501|25001|55006) /,
+	'own queue' => qr/^(42501|55006) /,
+	'dry run' => qr/^(42501|55006) /,
+	'cleanup' => qr/^42501 /,
+	'ledger' => qr/^42501 permission denied/,
+	'history' => qr/^42501 permission denied/,
+	'cursor' => qr/^42501 cannot create a cursor WITH HOLD within security-restricted operation/,
+	'file' => qr/^42501 /,
+	'unqualified' => qr/^(42P01|done)/,
+);
+
+# As superuser, as a superuser by SET ROLE, as the attacker; waiting or not.
+my $round = 0;
+for my $caller (
+	[ 'superuser, waiting', 'postgres', '', 'true' ],
+	[ 'superuser, not waiting', 'postgres', '', 'false' ],
+	[ 'superuser by role', 'postgres', 'SET ROLE victim;', 'true' ],
+	[ 'the attacker', 'attacker', '', 'true' ])
+{
+	my ($name, $user, $before, $wait) = @$caller;
+	my $target = $round++ % 2 ? 'regress_slow' : 'regress_fast';
+	$node->safe_psql('postgres', "TRUNCATE evil.log; ALTER SEQUENCE evil.calls RESTART");
+	my ($rc, $out, $err) = $node->psql('postgres', <<SQL, extra_params => [ '-U', $user ]);
+SET search_path = evil, public;
+$before
+SELECT status, sqlstate, detail FROM public.move_indexes('evil.t_f', '$target', method => 'rebuild', wait => $wait);
+SELECT 'after ' || current_user || ' ' || session_user || ' ' || current_setting('search_path');
+SQL
+	is($rc, 0, "$name: the call succeeds") or diag $err;
+	like($out, $wait eq 'true' ? qr/^moved/m : qr/^queued/m, "$name: the index is moved");
+	my $self = $before ? 'victim' : $user;
+	like($out, qr/^after $self $user evil, public$/m, "$name: user and search_path of the session are as before");
+	wait_for_no_worker($node);
+
+	my @rows = map { [ split /\|/ ] } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT step, who, session_who, path, result FROM evil.log');
+	cmp_ok(scalar(@rows), '>=', scalar(keys %expected), "$name: rows were logged: " . scalar(@rows));
+	is(scalar(grep { $_->[1] ne 'attacker' } @rows), 0, "$name: the function always ran as the table's owner")
+	  or diag explain \@rows;
+	# (later rows show what the function itself has set, until the build ends)
+	is($rows[0][3], 'pg_catalog, pg_temp', "$name: with search_path pg_catalog, pg_temp");
+	for my $step (sort keys %expected)
+	{
+		my @of = grep { $_->[0] eq $step } @rows;
+		my @bad = grep { ($_->[4] || '') !~ $expected{$step} } @of;
+		ok(@of > 0 && !@bad, "$name: attempt \"$step\"") or diag explain \@of;
+	}
+	is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f',
+		"$name: the attacker is no superuser");
+	leftovers_ok($node, $name, within => 2);
+}
+# the trap's trigger ran, if at all, as the attacker
+is($node->safe_psql('postgres', "SELECT count(*) FROM evil.log WHERE step IN ('trap', 'escalate', 'operator', 'shadow') AND who <> 'attacker'"),
+	'0', 'deferred triggers and shadowed names: nothing ran as somebody else');
+
+# ---- functions that do not come back, raise, or call us -----------------------
+$as_attacker->(<<'SQL');
+CREATE TABLE evil.slow (i int);
+CREATE FUNCTION evil.sleeps(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN IF pg_catalog.current_setting('evil.quiet', true) IS NULL THEN PERFORM pg_catalog.pg_sleep(600); END IF; RETURN i; END $$;
+INSERT INTO evil.slow VALUES (1);
+CREATE TABLE evil.secret (id int, v text);
+ALTER TABLE evil.secret ENABLE ROW LEVEL SECURITY;
+SQL
+$as_attacker->('SET evil.quiet = on; CREATE INDEX slow_f ON evil.slow (evil.sleeps(i))');
+my $call = start_call($node, 'sleeper', "SELECT status FROM move_indexes('evil.slow_f', 'regress_fast', method => 'rebuild')");
+wait_for_phase($node, 'building index');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sleeper'");
+my ($status, $out, $err, $took) = finish_call($call);
+is(sqlstate_of($err), '57014', 'a function that sleeps can be cancelled');
+cmp_ok($took, '<', 5, 'within 5 seconds');
+leftovers_ok($node, 'after that', within => 5);
+
+# ---- the key of a failed unique build is not told ------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE secrets (v text, hidden int);
+CREATE UNIQUE INDEX secrets_v ON secrets (v);
+INSERT INTO secrets VALUES ('the secret', 1);
+-- make the rebuild fail: a second row with the same key that the index missed
+UPDATE pg_index SET indisready = false, indisvalid = false WHERE indexrelid = 'secrets_v'::regclass;
+INSERT INTO secrets VALUES ('the secret', 2);
+UPDATE pg_index SET indisready = true, indisvalid = true WHERE indexrelid = 'secrets_v'::regclass;
+SQL
+my ($rc2, $out2, $err2) = $node->psql('postgres',
+	"SELECT status, sqlstate, detail FROM move_indexes('secrets_v', 'regress_fast', method => 'rebuild')");
+like($out2, qr/^failed\|23505\|could not create unique index/, 'a unique build fails') or diag $err2;
+unlike("$out2 $err2", qr/the secret/, 'and the caller is not told the key');
+unlike($node->safe_psql('postgres', 'SELECT message FROM index_mover_history'), qr/the secret/, 'nor the history');
+leftovers_ok($node, 'after the failed build', within => 5);
+
+# ---- steering other people's jobs ----------------------------------------------
+$node->safe_psql('postgres', 'CREATE TABLE mine (i int); CREATE INDEX mine_i ON mine (i)');
+my $blocker = $node->background_psql('postgres', on_error_die => 1);
+$blocker->query_safe('BEGIN; INSERT INTO mine VALUES (1)');
+my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('mine_i', 'regress_fast', method => 'rebuild', wait => false)");
+wait_for_phase($node, 'waiting%');
+for my $function ('cancel_move', 'pause_move', 'resume_move')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT $function($job)",
+		extra_params => [ '-U', 'helper' ]);
+	like($err, qr/permission denied|must be/, "$function() of somebody else's job is refused");
+}
+is($node->safe_psql('postgres',
+		"SELECT count(*), count(index_name), count(relation), count(relid), count(blocked_by), count(phase) FROM index_mover_progress",
+		extra_params => [ '-U', 'helper' ]),
+	'1|0|0|0|0|0', 'others see that a job runs, but not what it does');
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE job = $job",
+		extra_params => [ '-U', 'helper' ]), '0', 'nor its history');
+$blocker->query_safe('COMMIT');
+$blocker->quit;
+$node->safe_psql('postgres', "CALL wait_for_move($job)");
+leftovers_ok($node, 'at the end', within => 2);
+
+$node->stop;
+done_testing();

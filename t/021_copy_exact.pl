@@ -1,0 +1,378 @@
+# The copy is exact, for each access method, although the hard things happen
+# after the bulk copy has passed the blocks; and the checks that say so would
+# notice if a part of the catch-up were left out.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('copy_exact', extra => ['--data-checksums'], conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB\nwal_keep_size = 2GB");
+$node->safe_psql('postgres', <<SQL);
+SET client_min_messages = warning;
+CREATE EXTENSION pg_walinspect;
+CREATE EXTENSION pageinspect;
+CREATE EXTENSION bloom;
+SQL
+
+# For each access method: a table "exact" with the index "exact_i"; what is done
+# after the bulk copy; and the WAL records that prove that the hard things
+# happened to the index.
+my %cases = (
+	btree => {
+		make => <<SQL,
+CREATE TABLE exact (k int, v int);
+CREATE INDEX exact_i ON exact (k) TABLESPACE regress_slow;
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, 100000) g;
+SQL
+		change => <<SQL,
+DELETE FROM exact WHERE k BETWEEN 20000 AND 50000;
+VACUUM exact;
+INSERT INTO exact SELECT 60000 + g % 1000, 1 FROM generate_series(1, 10000) g;
+INSERT INTO exact SELECT g, 2 FROM generate_series(100001, 105000) g;
+VACUUM exact;
+SQL
+		records => [qw(Btree:SPLIT_[LR] Btree:UNLINK_PAGE Btree:NEWROOT|Btree:INSERT_UPPER Btree:VACUUM)],
+	},
+	hash => {
+		make => <<SQL,
+CREATE TABLE exact (k int, v int);
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, 30000) g;
+CREATE INDEX exact_i ON exact USING hash (k) TABLESPACE regress_slow;
+SQL
+		change => <<SQL,
+INSERT INTO exact SELECT 7, 1 FROM generate_series(1, 3000) g;
+INSERT INTO exact SELECT g, 1 FROM generate_series(30001, 70000) g;
+DELETE FROM exact WHERE k = 7 AND v = 1;
+DELETE FROM exact WHERE k % 4 = 0;
+VACUUM exact;
+INSERT INTO exact SELECT g, 2 FROM generate_series(70001, 71000) g;
+SQL
+		records => [qw(Hash:SPLIT_ALLOCATE_PAGE Hash:SPLIT_COMPLETE Hash:ADD_OVFL_PAGE Hash:SQUEEZE_PAGE|Hash:MOVE_PAGE_CONTENTS Hash:DELETE)],
+	},
+	gin => {
+		make => <<SQL,
+CREATE TABLE exact (k int[], v int);
+INSERT INTO exact SELECT ARRAY[1, 10 + g % 5000], g FROM generate_series(1, 100000) g;
+CREATE INDEX exact_i ON exact USING gin (k) WITH (fastupdate = on) TABLESPACE regress_slow;
+INSERT INTO exact SELECT ARRAY[2, 10 + g % 300], g FROM generate_series(1, 500) g;
+SQL
+		change => <<SQL,
+INSERT INTO exact SELECT ARRAY[3, 6000 + g], g FROM generate_series(1, 3000) g;
+SELECT gin_clean_pending_list('exact_i') > 0;
+DELETE FROM exact WHERE v BETWEEN 20000 AND 80000;
+VACUUM exact;
+INSERT INTO exact SELECT ARRAY[4, 20000 + g], -g FROM generate_series(1, 700) g;
+SQL
+		records => [qw(Gin:INSERT_LISTPAGE Gin:DELETE_LISTPAGE Gin:UPDATE_META_PAGE Gin:SPLIT Gin:DELETE_PAGE Gin:VACUUM)],
+	},
+	gist => {
+		make => <<SQL,
+CREATE TABLE exact (k point, v int);
+INSERT INTO exact SELECT point(g % 317, g / 317), g FROM generate_series(1, 30000) g;
+CREATE INDEX exact_i ON exact USING gist (k) TABLESPACE regress_slow;
+SQL
+		change => <<SQL,
+DELETE FROM exact WHERE k[0] < 150;
+VACUUM exact;
+INSERT INTO exact SELECT point(200 + g % 31, g % 97), -g FROM generate_series(1, 6000) g;
+INSERT INTO exact SELECT point(1000 + g % 31, g % 97), -g FROM generate_series(1, 3000) g;
+SQL
+		records => [qw(Gist:PAGE_SPLIT Gist:PAGE_DELETE Gist:PAGE_UPDATE)],
+	},
+	spgist => {
+		make => <<SQL,
+CREATE TABLE exact (k text, v int);
+INSERT INTO exact SELECT md5((g % 9000)::text), g FROM generate_series(1, 25000) g;
+CREATE INDEX exact_i ON exact USING spgist (k) TABLESPACE regress_slow;
+SQL
+		change => <<SQL,
+DELETE FROM exact WHERE k < 'a';
+VACUUM exact;
+INSERT INTO exact SELECT 'x' || md5((g % 5000)::text), -g FROM generate_series(1, 20000) g;
+SQL
+		records => [qw(SPGist:PICKSPLIT SPGist:VACUUM_LEAF SPGist:ADD_LEAF)],
+		unlogged_metapage => 1,
+	},
+	brin => {
+		make => <<SQL,
+CREATE TABLE exact (k text, v int, filler text DEFAULT repeat('x', 900));
+ALTER TABLE exact ALTER filler SET STORAGE plain;
+INSERT INTO exact SELECT md5((g / 100)::text), g FROM generate_series(1, 10500) g;
+CREATE INDEX exact_i ON exact USING brin (k) WITH (pages_per_range = 1) TABLESPACE regress_slow;
+SQL
+		change => <<SQL,
+UPDATE exact SET k = repeat(k, 3) WHERE v % 1000 < 40;
+DELETE FROM exact WHERE v BETWEEN 2000 AND 3000;
+VACUUM exact;
+INSERT INTO exact SELECT repeat('z', 100) || g, g FROM generate_series(10501, 13500) g;
+VACUUM exact;
+SQL
+		records => [qw(BRIN:REVMAP_EXTEND BRIN:INSERT BRIN:UPDATE BRIN:SAMEPAGE_UPDATE)],
+	},
+	bloom => {
+		make => <<SQL,
+CREATE TABLE exact (k int, v int);
+INSERT INTO exact SELECT g, g FROM generate_series(1, 30000) g;
+CREATE INDEX exact_i ON exact USING bloom (k, v) TABLESPACE regress_slow;
+SQL
+		change => <<SQL,
+DELETE FROM exact WHERE k BETWEEN 5000 AND 20000;
+VACUUM exact;
+INSERT INTO exact SELECT g, g FROM generate_series(30001, 55000) g;
+VACUUM exact;
+SQL
+		records => [qw(Generic:)],
+	},
+);
+
+sub set_test
+{
+	my (%settings) = @_;
+	foreach my $name (qw(test_point test_mutation))
+	{
+		$node->safe_psql('postgres', "LOAD 'index_mover'; "
+			  . ($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
+				: "ALTER SYSTEM RESET index_mover.$name"));
+	}
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+	return;
+}
+
+sub make_case
+{
+	my ($am) = @_;
+	$node->safe_psql('postgres',
+		"SET client_min_messages = warning; DROP TABLE IF EXISTS exact, oracle.\"old exact_i\"; $cases{$am}{make} SELECT oracle.remember_keys('exact')");
+	return;
+}
+
+# Move with a pause after the bulk copy.  Returns the row, the types of the WAL
+# records that changed the index meanwhile, the blocks it grew by, and whether
+# block 0 has changed.
+sub move_and_change
+{
+	my ($am, %options) = @_;
+	set_test(
+		test_point => 'copy-end:wait',
+		test_mutation => join(',', grep { $_ } $options{mutation}, $options{no_compare} ? () : 'verify-all'));
+	my $blocker = $node->background_psql('postgres');
+	$blocker->query_safe('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	# not waiting: a caller's snapshot would keep vacuum from deleting pages
+	my $settings = $options{settings} ? ", settings => '$options{settings}'" : '';
+	my $job = $node->safe_psql('postgres',
+		"SELECT job FROM move_indexes('exact_i', 'regress_fast', method => 'copy', wait => false$settings)");
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+
+	my $file = $node->safe_psql('postgres',
+		"SELECT (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_slow') || '/' || (SELECT oid FROM pg_database WHERE datname = 'postgres') || '/' || pg_relation_filenode('exact_i')");
+	my $state = "SELECT pg_relation_size('exact_i') / 8192, md5(get_raw_page('exact_i', 0)), pg_current_wal_insert_lsn()";
+	my @before = split /\|/, $node->safe_psql('postgres', $state);
+	$node->safe_psql('postgres', $cases{$am}{change});
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current(); CHECKPOINT') for 1 .. ($options{switch_wal} ? 2 : 0);
+	my @after = split /\|/, $node->safe_psql('postgres', $state);
+	my $types = $options{switch_wal} ? '' : $node->safe_psql('postgres', <<SQL);
+SELECT string_agg(DISTINCT resource_manager || ':' || split_part(record_type, '+', 1), ' ')
+  FROM pg_get_wal_records_info('$before[2]', '$after[2]') WHERE block_ref LIKE '%rel $file %'
+SQL
+	$blocker->quit;
+	$node->psql('postgres', "CALL wait_for_move($job)");
+	my $row = $node->safe_psql('postgres',
+		"SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
+	set_test();
+	return ($row, $types, $after[0] - $before[0], $before[1] ne $after[1]);
+}
+
+my $only = $ENV{ONLY} || '.';
+
+foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
+{
+	make_case($am);
+	my $log = -s $node->logfile;
+	# "verify" compares before the lock, "verify-all" all of it under the lock
+	my ($row, $types, $grown, $metapage) =
+	  move_and_change($am, settings => '{"verify": true}');
+	like($row, qr/^moved\|/, "$am: moved, block by block equal under the lock");
+	foreach my $record (@{ $cases{$am}{records} })
+	{
+		like($types, qr/(?:^| )(?:$record)/, "$am: $record after the bulk copy");
+	}
+	cmp_ok($grown, '>', 0, "$am: extended after the bulk copy");
+	ok($metapage, "$am: the metapage changed after the bulk copy") if $cases{$am}{unlogged_metapage};
+	my ($copied, $recopied) = split /\|/, $node->safe_psql('postgres',
+		'SELECT blocks_copied, blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
+	# one is block 0, which is always copied again
+	cmp_ok($recopied, '>', $am eq 'brin' ? 3 : 10, "$am: $recopied of $copied blocks copied again");
+	verdict_ok($node, 'exact', $am, max_keys => 300);
+	files_ok($node, $am);
+	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$am: it was this copy");
+	# and it can be written to
+	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
+	verdict_ok($node, 'exact', "$am, changed after the move", max_keys => 300);
+}
+
+# ---- the checks notice what is left out ----------------------------------------
+foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'one-block' ], [ 'btree', 'tail' ],
+	[ 'spgist', 'block-0' ], [ 'gin', 'catch-up' ], [ 'hash', 'one-block' ], [ 'bloom', 'tail' ])
+{
+	my ($am, $mutation) = @$case;
+	make_case($am);
+	my ($row, $types, $grown, $metapage) = move_and_change($am, mutation => $mutation);
+	like($row, qr/^failed\|XX001\|.*differs from the original/,
+		"$am without $mutation: the block compare notices");
+	files_ok($node, "$am without $mutation, after the error");
+	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
+	verdict_ok($node, 'exact', "$am without $mutation, after the error", max_keys => 50);
+	# SP-GiST's metapage is a cache: look-ups can't tell.  Those of gin and bloom
+	# take long.
+	next unless $am eq 'btree' || $am eq 'hash';
+
+	# without the compare the look-ups must notice
+	make_case($am);
+	($row) = move_and_change($am, mutation => $mutation, no_compare => 1);
+	like($row, qr/^moved\|/, "$am without $mutation and without compare: moved");
+	my $verdict = $node->safe_psql('postgres', "SELECT oracle.verdict('exact')");
+	like($verdict, qr/^0 right;/, "$am without $mutation: look-ups or amcheck notice")
+	  or diag $verdict;
+}
+
+# ... and so does the user's setting "verify"
+if ($only eq '.' || 'mutation' =~ /$only/)
+{
+	make_case('btree');
+	my ($row) = move_and_change('btree', mutation => 'one-block', no_compare => 1, settings => '{"verify": true}');
+	like($row, qr/^failed\|XX001\|/, 'btree without one-block: index_mover.verify notices');
+}
+
+# ---- WAL that is removed before it was read ----------------------------------------
+if ($only eq '.' || 'wal' =~ /$only/)
+{
+	make_case('btree');
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET wal_keep_size = 0');
+	my $log = -s $node->logfile;
+	my ($row) = move_and_change('btree', settings => '{"verify": true}', switch_wal => 1);
+	like($row, qr/^moved\|/, 'WAL removed in mid-copy: moved');
+	like(slurp_file($node->logfile, $log), qr/starts the copy of index "exact_i" again, because WAL that tells its changes was removed/,
+		'WAL removed in mid-copy: the copy was started again');
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET wal_keep_size');
+	verdict_ok($node, 'exact', 'WAL removed in mid-copy', max_keys => 300);
+	files_ok($node, 'WAL removed in mid-copy');
+}
+
+# ---- a checkpoint between the log and the file -----------------------------------
+# A base backup could begin there, and have read the file already: so the blocks
+# are logged once more.
+if ($only eq '.' || 'redo' =~ /$only/)
+{
+	make_case('btree');
+	set_test(test_point => 'copy-logged:wait', test_mutation => 'verify-all');
+	my $blocker = $node->background_psql('postgres');
+	$blocker->query_safe('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover',
+		"SELECT status FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
+	$node->wait_for_log(qr/test point "copy-logged": waiting/, $log);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$blocker->quit;
+	my ($rc, $out) = finish_call($call);
+	set_test();
+	is($out, "moved\n", 'a checkpoint between log and file: moved');
+	my ($copied, $wal) = split /\|/, $node->safe_psql('postgres',
+		'SELECT blocks_copied, wal_bytes / 8192 FROM index_mover_history ORDER BY job DESC LIMIT 1');
+	cmp_ok($wal - $copied, '>=', 120, "a checkpoint between log and file: 1 MB logged again ($wal blocks of WAL for $copied)");
+}
+
+# ---- under load ----------------------------------------------------------------
+if ($only eq '.' || 'load' =~ /$only/)
+{
+	make_zoo($node, 'zoo', 8000);
+	$node->safe_psql('postgres', "SELECT oracle.remember_keys('zoo'); SELECT oracle.remember_metadata('zoo')");
+	my $dir = $node->basedir;
+	my %scripts = (
+		upsert => <<SQL,
+\\set id random(1, 12000)
+\\set n random(1, 1000000)
+INSERT INTO zoo SELECT :id, :n % 97, 'text ' || :n % 2009, NULL, point(:n % 71, :n % 53), int4range(:n, :n + 10),
+       ARRAY[:n % 31, :n % 7], to_tsvector('simple', 'w' || :n % 211), jsonb_build_object('k', :n % 101), :n % 50
+    ON CONFLICT (id) DO UPDATE SET grp = excluded.grp, txt = excluded.txt, pt = excluded.pt, rng = excluded.rng,
+       arr = excluded.arr, doc = excluded.doc, js = excluded.js, maybe = excluded.maybe;
+SQL
+		savepoints => <<SQL,
+\\set id random(1, 12000)
+\\set n random(1, 1000000)
+BEGIN;
+UPDATE zoo SET txt = 'one ' || :n, maybe = NULL WHERE id = :id;
+SAVEPOINT a;
+DELETE FROM zoo WHERE id BETWEEN :id + 1 AND :id + 5;
+ROLLBACK TO a;
+UPDATE zoo SET txt = 'two ' || :n, arr = ARRAY[:n % 31] WHERE id = :id;
+SAVEPOINT b;
+UPDATE zoo SET pt = point(:n % 71, 5) WHERE id = :id;
+RELEASE b;
+COMMIT;
+SQL
+		deletes => <<SQL,
+\\set id random(1, 12000)
+DELETE FROM zoo WHERE id = :id;
+SQL
+		prepared => <<SQL,
+\\set id random(1, 12000)
+BEGIN;
+UPDATE zoo SET txt = 'prepared ' || :id, doc = to_tsvector('simple', 'p' || :id) WHERE id = :id;
+PREPARE TRANSACTION 'p:client_id';
+COMMIT PREPARED 'p:client_id';
+SQL
+		vacuum => "VACUUM zoo;\n\\sleep 300 ms\n");
+	append_to_file("$dir/$_.sql", $scripts{$_}) foreach keys %scripts;
+	my @load;
+	foreach my $run ([ 2, qw(upsert savepoints deletes) ], [ 1, 'vacuum' ], [ 1, 'prepared' ])
+	{
+		my ($clients, @names) = @$run;
+		my ($in, $out) = ('', '');
+		my $harness = IPC::Run::start(
+			[ 'pgbench', '-n', '-M', $names[0] eq 'upsert' ? 'prepared' : 'simple', '-c', $clients, '-T', 100, '--max-tries=20',
+				(map { ('-f', "$dir/$_.sql") } @names), $node->connstr('postgres') ],
+			'<', \$in, '>', \$out, '2>&1');
+		push @load, { harness => $harness, out => \$out, name => $names[0] };
+	}
+	poll_until($node, "SELECT count(*) > 50 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
+	set_test(test_mutation => 'verify-all');
+	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
+	{
+		my $rows = $node->safe_psql('postgres',
+			"SELECT status, count(*) FROM move_indexes('zoo', '$to', method => 'copy', settings => '{\"verify\": true}') GROUP BY 1");
+		is($rows, 'moved|17', "under load: all indexes moved to $to, block by block equal under the lock")
+		  or diag $node->safe_psql('postgres', 'SELECT index_name, status, message FROM index_mover_history ORDER BY job DESC, index_name LIMIT 17');
+		my $few = $node->safe_psql('postgres',
+			"SELECT count(*), count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)");
+		my ($all, $again) = split /\|/, $few;
+		cmp_ok($again, '>=', $all / 2, "under load: blocks copied again in $again of $all indexes");
+	}
+	set_test();
+	foreach my $load (@load)
+	{
+		ok($load->{harness}->pumpable, "under load: $load->{name} went on until the end")
+		  or diag ${ $load->{out} };
+		$load->{harness}->signal('INT');
+		eval { $load->{harness}->finish };
+		unlike(${ $load->{out} }, qr/ERROR/, "under load: no error in $load->{name}");
+	}
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'");
+	$node->safe_psql('postgres', $_) foreach map { "ROLLBACK PREPARED '$_'" } split /\n/,
+	  $node->safe_psql('postgres', 'SELECT gid FROM pg_prepared_xacts');
+	all_right($node, 'zoo', 'after the load', max_keys => 100, within => 5);
+}
+
+$node->stop;
+command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'page checksums are valid on disk');
+
+done_testing();
