@@ -265,6 +265,12 @@ files_ok($node, 'terminated runner');
 # one is the launcher of logical replication, one the janitor
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'\nmax_worker_processes = 3");
 $node->restart;
+# the janitor looks into each database now
+for (my $quiet = 0; $quiet < 10; $quiet++)
+{
+	$quiet = 0 if sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+	usleep(100_000);
+}
 ($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM move_indexes('st', 'regress_slow', method => 'copy') WHERE status = 'moved'");
 is($out, '3', 'with one worker process for two everything is moved');
 like($err, qr/NOTICE:  moving 1 instead of 2 indexes at the same time/, 'and a NOTICE says what is missing');
