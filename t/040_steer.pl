@@ -118,7 +118,7 @@ wait_for_end($job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
 is(place('st_s'), 'regress_fast', 'the index is where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
-all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 2000);
+all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
 
 # ---------------------------------------------------------------------------
 # alter_move of a running job; cancel of a paused one
@@ -189,7 +189,7 @@ is(place('st_s'), 'regress_slow', 'infinity waits');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_end($job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
-verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 2000);
+verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200);
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('st_s', 'regress_slow', settings => '{\"swap_after\": \"sometime\"}')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '22023', 'swap_after that is no time');
@@ -248,7 +248,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AN
 sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
 wait_for_end($job);
 is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'all are moved');
-all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 2000);
+all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 200);
 
 # one of two is terminated: the job ends
 $job = begin_job('st', 'regress_slow', max_rate => '1MB', max_workers => 2);
@@ -298,6 +298,6 @@ ok($rest, 'a NOTICE gives the number of the job with the rest');
 $node->safe_psql('postgres', "CALL wait_for_move($rest)");
 is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
 is(tablespace_of($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
-all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 2000, within => 2);
+all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2);
 
 done_testing();

@@ -136,6 +136,6 @@ like($out, qr/^moved\|/, 'an autovacuum gives way');
 cmp_ok(time - $start, '<', 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
-verdict_ok($node, 'bl', 'at the end', max_keys => 1000);
+verdict_ok($node, 'bl', 'at the end', max_keys => 200);
 
 done_testing();
