@@ -22,11 +22,14 @@
  * for ever under load, and the raw insert position can point past a page
  * header, where no record ends.
  *
- * No replication slot holds the WAL back.  A caller that reads often enough
- * (see changed_blocks_read_is_due()) is served from segments that are still there; if one is gone
- * all the same, CHANGES_WAL_GONE says so, and nothing collected may be relied
- * upon.  A segment can also be renamed and written anew while we have it open;
- * its page addresses no longer fit then, and the record is not valid.
+ * No replication slot holds the WAL back.  The segment that the last read has
+ * ended in stays open, and can be read to its end even if a checkpoint removes
+ * or recycles it meanwhile: a recycled one is renamed, and written anew only
+ * when the WAL gets there; its page addresses no longer fit then, and the
+ * record is not valid.  So who reads whenever changed_blocks_read_is_due()
+ * says so loses nothing to a checkpoint, however fast.  If a segment is
+ * gone all the same, CHANGES_WAL_GONE says so, and nothing collected may be
+ * relied upon.
  *
  * Memory: one bit for each block of the file (see block_set.c), and WAL
  * decoding's own buffer, which is as large as the largest record (a record
@@ -55,7 +58,7 @@
 #include "utils/timestamp.h"
 
 /* See changed_blocks_read_is_due(). */
-#define MOST_UNREAD			(16 * 1024 * 1024)
+#define LEAST_UNREAD		(1024 * 1024)
 #define READ_INTERVAL_MS	20
 
 typedef struct SeenRange
@@ -90,6 +93,7 @@ struct ChangedBlocks
 
 static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 					  XLogRecPtr target, char *buf);
+static bool segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr);
 static bool segment_is_gone(XLogRecPtr ptr);
 static XLogRecPtr record_start(XLogRecPtr end);
 static void skip_own_records(ChangedBlocks *changes, int *next);
@@ -231,17 +235,21 @@ changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 }
 
 /*
- * Should the WAL be read now, so that it isn't recycled unread?  A checkpoint
- * removes the segments before the one in which it began, so never stay behind
- * in an older one for longer than the quickest checkpoint takes.
+ * Should the WAL be read now, so that it isn't recycled unread?  What a copy
+ * writes itself brings checkpoints about, and these remove what is older than
+ * the segment in which they began: so never be behind by more than the open
+ * segment, or a good part of max_wal_size; and don't stay in an older segment
+ * for longer than the quickest checkpoint takes.
  */
 bool
 changed_blocks_read_is_due(const ChangedBlocks *changes)
 {
 	XLogRecPtr	here = changes->reader->EndRecPtr;
 	XLogRecPtr	end = GetXLogInsertRecPtr();
+	uint64		most = Min((uint64) max_wal_size_mb * 1024 * 1024 / 8,
+						   (uint64) wal_segment_size / 2);
 
-	if (end < here + MOST_UNREAD)
+	if (end < here + Max(most, LEAST_UNREAD))
 		return here / wal_segment_size != end / wal_segment_size &&
 			TimestampDifferenceExceeds(changes->read_at, GetCurrentTimestamp(),
 									   READ_INTERVAL_MS);
@@ -286,12 +294,6 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	int			next_own = 0;
 	uint32		nrecords = 0;
 
-	if (segment_is_gone(reader->EndRecPtr))
-	{
-		MemoryContextSwitchTo(oldcxt);
-		return CHANGES_WAL_GONE;
-	}
-
 	for (;;)
 	{
 		char	   *problem = NULL;
@@ -311,6 +313,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
+				/* or the next one: gone too, this one is older */
 				result = CHANGES_WAL_GONE;
 				break;
 			}
@@ -356,9 +359,19 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	else
 		count = flushed - page;
 
+	if (!segment_is_open(reader, page) && segment_is_gone(page))
+		return -1;
 	if (!WALRead(reader, buf, page, count, tli, &problem))
 		WALReadRaiseError(&problem);
 	return count;
+}
+
+/* Is the segment that holds this position the one that the reader has open? */
+static bool
+segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
+{
+	return reader->seg.ws_file >= 0 &&
+		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
 }
 
 /* Has the segment that holds this position been removed or recycled? */

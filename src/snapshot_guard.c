@@ -94,8 +94,7 @@ static int	nhidden = 0;
 
 static relation_info_hook_type prev_relation_info_hook = NULL;
 
-static void guard_relation_info(PlannerInfo *root, Oid relid, bool inhparent,
-								RelOptInfo *rel);
+static void guard_relation_info(RELATION_INFO_PARAMS);
 static void guard_xact_callback(XactEvent event, void *arg);
 
 /* ---------------------------------------------------------------------
