@@ -102,6 +102,11 @@ foreach my $eta (@etas)
 cmp_ok(scalar @etas, '>', 10, 'eta was shown');
 is(join('; ', @bad), '', sprintf('from the first quarter on eta is within 20 %% (at worst %.0f %%)', $worst * 100));
 
+# what a waiting client hears
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
+is($out, 'moved', 'moved back');
+like($err, qr/NOTICE:  index "th_s": (copying blocks|throttled), \d+ %, \d+\.\d MB\/s, about \d+ s left\n/, 'NOTICEs tell a waiting client');
+
 # ---------------------------------------------------------------------------
 # A standby that applies late
 # ---------------------------------------------------------------------------
@@ -118,7 +123,7 @@ CONF
 $standby->start;
 $node->wait_for_catchup($standby, 'replay');
 
-$job = begin_job('regress_slow', max_replica_lag => '4MB');
+$job = begin_job('regress_fast', max_replica_lag => '4MB');
 my ($most, $waited, $shown, $n) = (0, 0, 0, 0);
 while (1)
 {
@@ -141,7 +146,7 @@ cmp_ok($shown, '>', $limit / 2, 'and the lag was shown');
 # ---------------------------------------------------------------------------
 # One that disappears in mid-copy, and comes back
 # ---------------------------------------------------------------------------
-$job = begin_job('regress_fast', max_rate => '8MB', max_replica_lag => '4MB');
+$job = begin_job('regress_slow', max_rate => '8MB', max_replica_lag => '4MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 $standby->stop('immediate');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > $limit", '1', 'the wait for the lost standby');
@@ -166,7 +171,7 @@ sql('SELECT pg_reload_conf()');
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 my $log = -s $node->logfile;
-$job = begin_job('regress_slow');
+$job = begin_job('regress_fast');
 $node->wait_for_log(qr/index_mover waits, because replication slot unread is \d+ bytes behind/, $log);
 sql('SELECT pg_switch_wal()');
 sql('CHECKPOINT');
@@ -184,15 +189,15 @@ sql('SELECT pg_reload_conf()');
 # ---------------------------------------------------------------------------
 # Space
 # ---------------------------------------------------------------------------
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_fast', method => 'copy', settings => '{\"min_free_space\": 1}')");
-like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_fast": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
+($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": 1}')");
+like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
 	'no room: refused before the start, with the numbers');
-$job = begin_job('regress_fast', max_rate => '2MB');
+$job = begin_job('regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '1')");
 wait_for_end($job);
 is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
-is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_slow', 'the index is where it was');
+is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast', 'the index is where it was');
 leftovers_ok($node, 'no room', within => 2);
 files_ok($node, 'no room');
 verdict_ok($node, 'th', 'at the end', max_keys => 200);
