@@ -22,6 +22,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -102,7 +104,7 @@ phase_name(MovePhase phase)
  */
 
 static void
-init_area(void *ptr)
+init_area(IM_AREA_INIT_ARGS)
 {
 	JobArea    *new_area = ptr;
 
@@ -278,11 +280,14 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		if (candidate->state == JOB_FREE && slot == NULL)
 		{
 			slot = candidate;
-			shared->slot = i;
+			/* the index, under the number of uses: it comes back after ages */
+			area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
+			shared->slot = area->nuses * IM_MAX_JOBS + i;
 		}
 	}
 	if (slot != NULL)
 	{
+		slot->use = shared->slot;
 		slot->state = state;
 		slot->purpose = purpose;
 		slot->job = shared->job;
@@ -312,9 +317,10 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 JobSlot *
 job_slot_locked(int slot, int64 job)
 {
-	JobSlot    *result = &area->jobs[slot];
+	JobSlot    *result = &area->jobs[slot % IM_MAX_JOBS];
 
-	return (result->state != JOB_FREE && result->job == job) ? result : NULL;
+	return (result->state != JOB_FREE && result->use == slot &&
+			result->job == job) ? result : NULL;
 }
 
 /*

@@ -114,7 +114,7 @@ typedef struct JobShared
 	Oid			role;			/* set by the caller, constant */
 	TimestampTz submitted_at;
 	MoveSettings settings;		/* caller; alter_move() later, under slot lock */
-	int			slot;			/* index of the JobSlot, constant */
+	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
 	bool		caller_waits;	/* constant: move_indexes(wait => true) */
 	int			caller_pid;		/* constant; 0 = nobody waits */
@@ -156,11 +156,16 @@ typedef enum JobState
  * A job in the main shared memory.  All fields are guarded by the area's lock;
  * the submitter fills them, its runners change state and runner_pid, anybody
  * who may steer the job sets cancel, pause and swap_now.
+ *
+ * "int slot" everywhere else is not the slot's index but the number of this use
+ * of it: the same job number may mean another job in another database, and must
+ * not lead a worker that comes late to it.
  */
 typedef struct JobSlot
 {
 	JobState	state;
 	JobPurpose	purpose;
+	int			use;			/* by this number others refer to the slot */
 	int64		job;
 	Oid			database;
 	Oid			role;
