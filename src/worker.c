@@ -29,6 +29,7 @@
 
 #include "access/xact.h"
 #include "libpq/pqmq.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -146,6 +147,9 @@ apply_settings(const MoveSettings *settings)
 	set_guc("ignore_checksum_failure", "off");
 	set_guc("client_min_messages", "notice");
 
+	/* the waiting caller's backend passes messages on, and converts them */
+	set_guc("client_encoding", GetDatabaseEncodingName());
+
 	/*
 	 * A move changes no data, so nothing is lost if a synchronous standby
 	 * doesn't have it yet; but a commit that waits for one keeps its locks.
@@ -158,7 +162,9 @@ apply_settings(const MoveSettings *settings)
 }
 
 /*
- * Connect to the job's database as its role.
+ * Connect to the job's database as its role.  If the database's settings have
+ * a role, core has made it the current one by then, without asking whether the
+ * job's role may be that.
  */
 static void
 connect_as(Oid database, Oid role)
@@ -170,10 +176,12 @@ connect_as(Oid database, Oid role)
 #else
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
+	set_guc("role", "none");
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
 #endif
+	set_guc("role", "none");
 }
 
 /* Bring one item's history row up to date, in a transaction of its own. */
