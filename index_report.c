@@ -24,6 +24,7 @@
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
+#include "access/htup_details.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "cached_blocks.h"
+#include "compat.h"
 #include "file_copy.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
@@ -27,7 +28,7 @@ cached_blocks(const RelFileLocator *locator)
 	for (int i = 0; i < NBuffers; i++)
 	{
 		BufferDesc *buffer = GetBufferDescriptor(i);
-		uint32		state;
+		BufferState state;
 
 		/* not locked: most belong to others, and can't become ours unseen */
 		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
@@ -39,11 +40,11 @@ cached_blocks(const RelFileLocator *locator)
 		{
 			BlockNumber block = buffer->tag.blockNum;
 
-			UnlockBufHdr(buffer, state);
+			unlock_buffer_header(buffer, state);
 			block_set_add(set, block);
 		}
 		else
-			UnlockBufHdr(buffer, state);
+			unlock_buffer_header(buffer, state);
 	}
 	return set;
 }

@@ -17,6 +17,7 @@
 
 #include "access/xact.h"
 #include "commands/tablespace.h"
+#include "utils/tuplestore.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/proc.h"

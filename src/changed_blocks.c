@@ -22,11 +22,14 @@
  * for ever under load, and the raw insert position can point past a page
  * header, where no record ends.
  *
- * No replication slot holds the WAL back.  A caller that reads often enough
- * (each 16 MB) is served from segments that are still there; if one is gone
- * all the same, CHANGES_WAL_GONE says so, and nothing collected may be relied
- * upon.  A segment can also be renamed and written anew while we have it open;
- * its page addresses no longer fit then, and the record is not valid.
+ * No replication slot holds the WAL back.  The segment that the last read has
+ * ended in stays open, and can be read to its end even if a checkpoint removes
+ * or recycles it meanwhile: a recycled one is renamed, and written anew only
+ * when the WAL gets there; its page addresses no longer fit then, and the
+ * record is not valid.  So who reads at least once in the time that it takes to
+ * fill a segment loses nothing to a checkpoint, however fast.  If a segment is
+ * gone all the same, CHANGES_WAL_GONE says so, and nothing collected may be
+ * relied upon.
  *
  * Memory: one bit for each block of the file (see block_set.c), and WAL
  * decoding's own buffer, which is as large as the largest record (a record
@@ -84,6 +87,7 @@ struct ChangedBlocks
 
 static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 					  XLogRecPtr target, char *buf);
+static bool segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr);
 static bool segment_is_gone(XLogRecPtr ptr);
 static XLogRecPtr record_start(XLogRecPtr end);
 static void skip_own_records(ChangedBlocks *changes, int *next);
@@ -269,12 +273,6 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	int			next_own = 0;
 	uint32		nrecords = 0;
 
-	if (segment_is_gone(reader->EndRecPtr))
-	{
-		MemoryContextSwitchTo(oldcxt);
-		return CHANGES_WAL_GONE;
-	}
-
 	for (;;)
 	{
 		char	   *problem = NULL;
@@ -294,6 +292,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
+				/* or the next one: gone too, this one is older */
 				result = CHANGES_WAL_GONE;
 				break;
 			}
@@ -338,9 +337,19 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	else
 		count = flushed - page;
 
+	if (!segment_is_open(reader, page) && segment_is_gone(page))
+		return -1;
 	if (!WALRead(reader, buf, page, count, tli, &problem))
 		WALReadRaiseError(&problem);
 	return count;
+}
+
+/* Is the segment that holds this position the one that the reader has open? */
+static bool
+segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
+{
+	return reader->seg.ws_file >= 0 &&
+		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
 }
 
 /* Has the segment that holds this position been removed or recycled? */

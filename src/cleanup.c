@@ -16,6 +16,7 @@
 
 #include "access/xact.h"
 #include "commands/tablespace.h"
+#include "utils/tuplestore.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"

@@ -55,13 +55,21 @@ typedef RelFileNode RelFileLocator;
 #include "storage/dsm_registry.h"
 #endif
 
+#if PG_VERSION_NUM >= 190000
+#define IM_AREA_INIT_ARGS	void *ptr, void *arg
+#else
+#define IM_AREA_INIT_ARGS	void *ptr
+#endif
+
 static inline void *
-im_shared_area(const char *name, Size size, void (*init) (void *ptr))
+im_shared_area(const char *name, Size size, void (*init) (IM_AREA_INIT_ARGS))
 {
 	bool		found;
 	void	   *result;
 
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	result = GetNamedDSMSegment(name, size, init, &found, NULL);
+#elif PG_VERSION_NUM >= 170000
 	result = GetNamedDSMSegment(name, size, init, &found);
 #else
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
@@ -240,6 +248,45 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	160015
 #else
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
+#endif
+
+/* ---- planner ---- */
+
+/*
+ * A hook that may change what the planner knows of a relation.  19 has another
+ * one in the place of get_relation_info_hook, called at the same moment.
+ */
+#if PG_VERSION_NUM >= 190000
+#include "optimizer/pathnode.h"
+#define relation_info_hook		build_simple_rel_hook
+#define relation_info_hook_type build_simple_rel_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
+#define RELATION_INFO_ARGS		root, rel, rte
+#define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
+#define RELATION_INFO_INHPARENT (rte->inh)
+#else
+#include "optimizer/plancat.h"
+#define relation_info_hook		get_relation_info_hook
+#define relation_info_hook_type get_relation_info_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel
+#define RELATION_INFO_ARGS		root, relid, inhparent, rel
+#define RELATION_INFO_RELID		relid
+#define RELATION_INFO_INHPARENT inhparent
+#endif
+
+/* ---- pages and buffers ---- */
+
+#if PG_VERSION_NUM < 190000
+#define PageSetChecksum(page, blkno) PageSetChecksumInplace(page, blkno)
+#endif
+
+/* give a buffer header back as LockBufHdr() has locked it */
+#if PG_VERSION_NUM >= 190000
+#define BufferState uint64
+#define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
+#else
+#define BufferState uint32
+#define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #endif
 
 #endif							/* IM_COMPAT_H */

@@ -102,7 +102,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		(void) throttle_rest(500);
 		if ((outcome = copy_breathe(cs)) != GO_ON)
 			return outcome;
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > DRAIN_BYTES &&
+		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > copy_drain_bytes() &&
 			!copy_catch_up(cs))
 			return cs->outcome;
 	}

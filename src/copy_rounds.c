@@ -78,11 +78,25 @@ copy_breathe(CopyState *cs)
 	return outcome;
 }
 
+/*
+ * How much WAL may be unread.  What the copy writes itself brings checkpoints
+ * about, and these remove what is older: so less than the reader survives (see
+ * changed_blocks.c), and far less than max_wal_size.
+ */
+uint64
+copy_drain_bytes(void)
+{
+	uint64		kept = (uint64) max_wal_size_mb * 1024 * 1024;
+
+	return Max(Min(kept / 8, (uint64) wal_segment_size / 2),
+			   (uint64) FILE_COPY_CHUNK * BLCKSZ);
+}
+
 /* Read the WAL if much of it is unread: it will be recycled. */
 CopyOutcome
 copy_keep_up(CopyState *cs)
 {
-	if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) <= DRAIN_BYTES)
+	if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) <= copy_drain_bytes())
 		return GO_ON;
 	return copy_drain(cs);
 }
@@ -167,7 +181,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 
 		if (cs->copied - drained_at >= DRAIN_BLOCKS ||
-			GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > 2 * DRAIN_BYTES)
+			GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > copy_drain_bytes())
 		{
 			if ((outcome = copy_drain(cs)) != GO_ON)
 				return outcome;

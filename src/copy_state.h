@@ -18,8 +18,7 @@
 #include "swap.h"
 #include "throttle.h"
 
-/* The WAL is drained when so much of it is unread, and each so many blocks */
-#define DRAIN_BYTES			(16 * 1024 * 1024)
+/* The WAL is drained when copy_drain_bytes() are unread, and each so many blocks */
 #define DRAIN_BLOCKS		(16 * FILE_COPY_CHUNK)
 
 typedef enum CopyOutcome
@@ -69,6 +68,7 @@ extern CopyOutcome copy_give_way(CopyState *cs);
 extern CopyOutcome copy_rounds(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
+extern uint64 copy_drain_bytes(void);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);

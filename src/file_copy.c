@@ -375,7 +375,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	}
 
 	for (int i = 0; i < nblocks; i++)
-		PageSetChecksumInplace((Page) (copy->chunk + (Size) i * BLCKSZ), blocks[i]);
+		PageSetChecksum((Page) (copy->chunk + (Size) i * BLCKSZ), blocks[i]);
 }
 
 /*

@@ -104,7 +104,7 @@ phase_name(MovePhase phase)
  */
 
 static void
-init_area(void *ptr)
+init_area(IM_AREA_INIT_ARGS)
 {
 	JobArea    *new_area = ptr;
 

@@ -81,12 +81,12 @@ static void
 choose_exactly(const Item *items, int n, int64 budget, bool *chosen)
 {
 	double	   *best = palloc0(sizeof(double) * (SLOTS + 1));
-	bits8	   *taken = palloc0((Size) n * (SLOTS / 8 + 1));
+	uint8	   *taken = palloc0((Size) n * (SLOTS / 8 + 1));
 	int			slot = SLOTS;
 
 	for (int i = 0; i < n; i++)
 	{
-		bits8	   *row = taken + (Size) i * (SLOTS / 8 + 1);
+		uint8	   *row = taken + (Size) i * (SLOTS / 8 + 1);
 		double		share = (double) items[i].size / budget * SLOTS;
 		int			need = (int) share;
 
@@ -104,7 +104,7 @@ choose_exactly(const Item *items, int n, int64 budget, bool *chosen)
 	}
 	for (int i = n - 1; i >= 0; i--)
 	{
-		bits8	   *row = taken + (Size) i * (SLOTS / 8 + 1);
+		uint8	   *row = taken + (Size) i * (SLOTS / 8 + 1);
 
 		if (row[slot / 8] & (1 << (slot % 8)))
 		{

@@ -12,7 +12,8 @@
  *
  * What a row says is not believed: the file is left alone if any pg_class row
  * has its number, also one that is being inserted or deleted by a transaction
- * still running, or if the relation map has it.  (Another database's file has
+ * still running, if the relation map has it, or if somebody holds the lock of
+ * another row that names it.  (Another database's file has
  * another path; ledger_read() does not give rows of other databases anyway.)
  *
  * The file goes by the drop list of the transaction that deletes the ledger
@@ -66,6 +67,7 @@
 static void set_row_tag(LOCKTAG *tag, int64 id);
 static RelFileLocator entry_locator(const LedgerEntry *entry);
 static bool is_file_row(const LedgerEntry *entry);
+static bool is_named_by_others(const LedgerEntry *entry);
 static bool is_removable(const RelFileLocator *locator);
 static int64 file_size(const RelFileLocator *locator);
 static void put_on_drop_list(const RelFileLocator *locator);
@@ -201,6 +203,11 @@ leftover_files_remove(void (*rest) (int ms))
 			StartTransactionCommand();
 			set_row_tag(&tag, entry->id);
 			free = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+			if (free && is_named_by_others(entry))
+			{
+				LockRelease(&tag, ExclusiveLock, true);
+				free = false;
+			}
 			CommitTransactionCommand();
 			if (free)
 			{
@@ -258,6 +265,8 @@ leftover_files_list(void)
 		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 			continue;
 		LockRelease(&tag, ShareLock, true);
+		if (is_named_by_others(entry))
+			continue;
 
 		leftover = palloc0(sizeof(LeftoverFile));
 		leftover->ledger_id = entry->id;
@@ -275,6 +284,33 @@ static bool
 is_file_row(const LedgerEntry *entry)
 {
 	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
+}
+
+/*
+ * Does somebody work on the file of this row by another row?  Nothing of ours
+ * makes two rows for a file; a row that somebody has written by hand may name
+ * the file of a copy that is under way.
+ */
+static bool
+is_named_by_others(const LedgerEntry *entry)
+{
+	ListCell   *cell;
+
+	foreach(cell, ledger_read())
+	{
+		LedgerEntry *other = (LedgerEntry *) lfirst(cell);
+		LOCKTAG		tag;
+
+		if (other->id == entry->id || !is_file_row(other) ||
+			other->tablespace != entry->tablespace ||
+			other->relfilenumber != entry->relfilenumber)
+			continue;
+		set_row_tag(&tag, other->id);
+		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+			return true;
+		LockRelease(&tag, ShareLock, true);
+	}
+	return false;
 }
 
 /*

@@ -154,6 +154,7 @@ typedef enum Step
 static Step
 one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 {
+	Verdict		verdict;
 	Step		result = STEP_DONE;
 	Oid			victim;
 	bool		dead;
@@ -161,16 +162,18 @@ one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 
-	switch (judge(entry, &victim, &dead))
+	verdict = judge(entry, &victim, &dead);
+	if (verdict == FORGET_BOTH_VALID)
+		ereport(WARNING,
+				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
+						qualified_name(entry->new_index_oid)),
+				 errdetail("It was meant to replace index \"%s\".",
+						   qualified_name(entry->index_oid)),
+				 errhint("Drop the one that is not needed.")));
+
+	switch (verdict)
 	{
 		case FORGET_BOTH_VALID:
-			ereport(WARNING,
-					(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
-							qualified_name(entry->new_index_oid)),
-					 errdetail("It was meant to replace index \"%s\".",
-							   qualified_name(entry->index_oid)),
-					 errhint("Drop the one that is not needed.")));
-			/* FALLTHROUGH */
 		case FORGET:
 			if (ledger_exists(entry->id))
 				ledger_delete(entry->id);

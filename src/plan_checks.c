@@ -117,6 +117,9 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->from_tablespace = facts->tablespace;
 }
 
+static void item_vsay(MoveItem *item, const char *fmt, va_list args)
+			pg_attribute_printf(2, 0);
+
 /*
  * Append a sentence to the row's detail, clipped at a character's boundary.
  */

@@ -42,7 +42,6 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
-#include "optimizer/plancat.h"
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -93,10 +92,9 @@ static bool hide_new_indexes = false;
 static int *hidden_procs = NULL;
 static int	nhidden = 0;
 
-static get_relation_info_hook_type prev_get_relation_info_hook = NULL;
+static relation_info_hook_type prev_relation_info_hook = NULL;
 
-static void guard_relation_info(PlannerInfo *root, Oid relid, bool inhparent,
-								RelOptInfo *rel);
+static void guard_relation_info(RELATION_INFO_PARAMS);
 static void guard_xact_callback(XactEvent event, void *arg);
 
 /* ---------------------------------------------------------------------
@@ -111,7 +109,7 @@ snapshot_guard_shmem_size(void)
 }
 
 static void
-init_area(void *ptr)
+init_area(IM_AREA_INIT_ARGS)
 {
 	GuardArea  *new_area = ptr;
 	int			i;
@@ -154,8 +152,8 @@ snapshot_guard_init(void)
 							 GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE | GUC_NO_RESET_ALL,
 							 NULL, NULL, NULL);
 
-	prev_get_relation_info_hook = get_relation_info_hook;
-	get_relation_info_hook = guard_relation_info;
+	prev_relation_info_hook = relation_info_hook;
+	relation_info_hook = guard_relation_info;
 	RegisterXactCallback(guard_xact_callback, NULL);
 }
 
@@ -323,12 +321,12 @@ check_partitions(Oid parent)
 }
 
 static void
-guard_relation_info(PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel)
+guard_relation_info(RELATION_INFO_PARAMS)
 {
 	ListCell   *lc;
 
-	if (prev_get_relation_info_hook)
-		prev_get_relation_info_hook(root, relid, inhparent, rel);
+	if (prev_relation_info_hook)
+		prev_relation_info_hook(RELATION_INFO_ARGS);
 
 	if (!hide_new_indexes &&
 		(guarded_lxid == InvalidLocalTransactionId ||
@@ -354,8 +352,8 @@ guard_relation_info(PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *re
 		}
 	}
 
-	if (inhparent)
-		check_partitions(relid);
+	if (RELATION_INFO_INHPARENT && OidIsValid(RELATION_INFO_RELID))
+		check_partitions(RELATION_INFO_RELID);
 }
 
 /* ---------------------------------------------------------------------

@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
@@ -34,6 +35,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "catalog.h"
@@ -68,6 +70,41 @@ typedef struct JobWait
 } JobWait;
 
 static uint32 wait_event = 0;
+
+/* Where the WAL of this transaction ended when it had only drawn job numbers. */
+static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
+
+/*
+ * Draw a job's number.  That may write WAL and assign an xid, so that the
+ * caller's commit would wait for a synchronous standby, for nothing: see
+ * commit_numbers_locally().
+ */
+static int64
+next_job(void)
+{
+	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
+		 only_numbers_upto == XactLastRecEnd);
+	int64		result = extension_nextval(JOB_SEQUENCE);
+
+	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
+	return result;
+}
+
+/*
+ * Before the commit of a transaction that has drawn job numbers and written
+ * nothing else: it need not wait for a synchronous standby.  If one is stopped,
+ * the move would end, but never the call.
+ */
+static void
+commit_numbers_locally(void)
+{
+	if (!XLogRecPtrIsInvalid(only_numbers_upto) &&
+		only_numbers_upto == XactLastRecEnd &&
+		synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
 
 /*
  * Create the job's segment and take a slot.  The segment is pinned, and stays
@@ -425,7 +462,7 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	char		sqlstate[6];
 	char		message[IM_DETAIL_LEN];
 
-	wait.shared = create_job(extension_nextval(JOB_SEQUENCE), MyDatabaseId,
+	wait.shared = create_job(next_job(), MyDatabaseId,
 							 GetUserId(), purpose, JOB_STARTING, items, settings,
 							 true, &segment);
 	*job = wait.shared->job;
@@ -527,7 +564,7 @@ submit_at_commit(List *items, const MoveSettings *settings)
 	queued->subid = GetCurrentSubTransactionId();
 
 	/* the segment is pinned: our own mapping may go with the resource owner */
-	shared = create_job(extension_nextval(JOB_SEQUENCE), MyDatabaseId, GetUserId(),
+	shared = create_job(next_job(), MyDatabaseId, GetUserId(),
 						JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
 						false, &segment);
 	queued->slot = shared->slot;
@@ -547,6 +584,11 @@ static void
 xact_callback(XactEvent event, void *arg)
 {
 	ListCell   *lc;
+
+	if (event == XACT_EVENT_PRE_COMMIT)
+		commit_numbers_locally();
+	else if (event != XACT_EVENT_PRE_PREPARE)
+		only_numbers_upto = InvalidXLogRecPtr;
 
 	if (queued_jobs == NIL)
 		return;

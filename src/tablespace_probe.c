@@ -36,6 +36,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "common/file_perm.h"
+#include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"

@@ -1,0 +1,194 @@
+# bench/lib.sh
+#   What the benchmarks share.  To be sourced by bash, with HERE set to the top
+#   of the source tree, after scripts/lib.sh.
+#
+# Assumption: nothing but PostgreSQL, bash, awk and perl is there.  Each
+# benchmark has a throw-away server of its own, in a folder that is removed at
+# the end, however it ends.
+#
+# A load is one pgbench with a log line for each transaction; what clients felt
+# in a window of time is read from these lines afterwards (bench/figures).
+
+ROUNDS=5
+CLIENTS=4
+OUT=$HERE/bench/results
+INSTALLED=
+KEEP=
+SMOKE=
+LOAD_PID=
+BUSY=
+
+# The options that all have.  Returns how many words it has used, 0 for none.
+common_option() {
+  case "$1" in
+    --rounds) ROUNDS=${2:?--rounds needs a number}; return 2 ;;
+    --clients) CLIENTS=${2:?--clients needs a number}; return 2 ;;
+    --out) OUT=${2:?--out needs a folder}; return 2 ;;
+    --installed) INSTALLED=1; return 1 ;;
+    --keep) KEEP=1; return 1 ;;
+    --smoke) SMOKE=1; return 1 ;;
+    --help|-h) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  esac
+  return 0
+}
+
+now() { date +%s.%N; }
+minus() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", a - b }'; }
+note() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
+
+# To be extended by a benchmark that has more to undo.
+clean_up_more() { :; }
+
+finish() {
+  local status=$?
+  trap - EXIT INT TERM
+  [ -z "$LOAD_PID" ] || kill "$LOAD_PID" 2> /dev/null
+  if [ -f "$WORK/data/postmaster.pid" ] && { [ -z "$KEEP" ] || [ "$status" -ne 0 ]; }; then
+    as_server "$BIN/pg_ctl" -s -w -m immediate -D "$WORK/data" stop > /dev/null 2>&1
+  fi
+  if [ "$status" -ne 0 ] && [ -f "$WORK/server.log" ]; then
+    grep -E 'ERROR|FATAL|PANIC' "$WORK/server.log" | grep -v 'terminating connection' | tail -n 5 >&2
+  fi
+  if [ -n "$KEEP" ] && [ "$status" -eq 0 ]; then
+    echo "The server goes on: $BIN/psql -h $WORK -U postgres postgres"
+    exit 0
+  fi
+  clean_up_more
+  cd / && rm -rf "$WORK"
+  exit "$status"
+}
+
+# Make WORK, build and install into it; with --installed, use the installation
+# of PG_CONFIG, which then has index_mover already.
+install_index_mover() {
+  local config
+  [ -n "$INSTALLED" ] || "$HERE/scripts/setup" > /dev/null || exit 2
+  find_pg_config || die "no pg_config found"
+  make_work_folder
+  trap finish EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  if [ -n "$INSTALLED" ]; then
+    BIN=$("$PG_CONFIG" --bindir)
+    [ -f "$("$PG_CONFIG" --pkglibdir)/index_mover.so" ] || die "index_mover is not installed in $BIN"
+    return
+  fi
+  note "building for $("$PG_CONFIG" --version)"
+  copy_source "$WORK/src"
+  config=$(private_postgres "$WORK/pg")
+  BIN=$(dirname "$config")
+  as_server mkdir "$WORK/build"
+  as_server make -s -C "$WORK/build" -f "$WORK/src/Makefile" VPATH="$WORK/src" PG_CONFIG="$config" \
+    with_llvm=no all install > "$WORK/build.log" 2>&1 || { tail -n 20 "$WORK/build.log" >&2; die "the build failed"; }
+}
+
+# Make the cluster; further settings come from standard input.
+make_cluster() {
+  as_server "$BIN/initdb" -D "$WORK/data" -k -A trust -U postgres --no-instructions > "$WORK/initdb.log" 2>&1 ||
+    { cat "$WORK/initdb.log" >&2; die "initdb failed"; }
+  {
+    cat << CONF
+listen_addresses = ''
+unix_socket_directories = '$WORK'
+autovacuum = off
+checkpoint_timeout = 1d
+max_wal_size = 32GB
+maintenance_work_mem = 256MB
+track_wal_io_timing = on
+log_line_prefix = '%m [%p] %q%a '
+CONF
+    cat
+  } | as_server tee -a "$WORK/data/postgresql.conf" > /dev/null
+  export PGHOST=$WORK PGPORT=5432 PGUSER=postgres PGDATABASE=postgres PGOPTIONS='-c client_min_messages=warning'
+}
+
+start_server() {        # further options of the server
+  as_server "$BIN/pg_ctl" -s -w -t 300 -D "$WORK/data" -l "$WORK/server.log" -o "${1-}" start ||
+    { tail -n 5 "$WORK/server.log" >&2; die "the server does not start"; }
+}
+
+stop_server() {
+  as_server "$BIN/pg_ctl" -s -w -t 300 -m fast -D "$WORK/data" stop || die "the server does not stop"
+}
+
+psql_() { as_server "$BIN/psql" -X -q -v ON_ERROR_STOP=1 "$@"; }
+sql() { psql_ "$@" || die "a command failed: $*"; }
+value() { psql_ -A -t -c "$1" || die "a query failed: $1"; }
+
+# Every measurement starts with nothing left to write.
+settle() {
+  sql -c CHECKPOINT
+  sync -f "$WORK/data" 2> /dev/null
+}
+
+# Start the load: $CLIENTS clients run the script $1, as fast as they can;
+# $2: further options of pgbench.
+start_load() {
+  local jobs=$((CLIENTS < 2 ? 1 : 2))
+  rm -rf "$WORK/log"
+  as_server mkdir "$WORK/log"
+  cd "$WORK/log" || exit 2
+  # shellcheck disable=SC2086
+  as_server "$BIN/pgbench" -n -c "$CLIENTS" -j "$jobs" -T 86400 -f "$1" -M prepared -l ${2-} \
+    > "$WORK/pgbench.out" 2> "$WORK/pgbench.err" &
+  LOAD_PID=$!
+  cd /
+}
+
+# End the load, and set FAILED to the number of failed transactions.  pgbench
+# writes the rest of its log when it loses its connections; it has no other end.
+stop_load() {
+  kill -0 "$LOAD_PID" 2> /dev/null || { cat "$WORK/pgbench.err" >&2; die "the load has ended early"; }
+  FAILED=$(grep -cE 'error|ERROR|abort' "$WORK/pgbench.err")
+  [ "$FAILED" -eq 0 ] || cat "$WORK/pgbench.err" >&2
+  value "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgbench'" > /dev/null
+  wait "$LOAD_PID" 2> /dev/null
+  LOAD_PID=
+}
+
+# What the clients felt: "transactions per_second average deviation p99.9 longest"
+# (ms) of the transactions that ran in the windows from-to [from-to ...].
+felt() { "$HERE/bench/figures" window "$@" "$WORK"/log/pgbench_log.*; }
+
+# Wait until the machine has nothing else to do, at most $1 seconds, and say so
+# in the results if it never had.
+remember_machine() {
+  local load
+  load=$(cut -d ' ' -f 1 /proc/loadavg)
+  if awk -v l="$load" 'BEGIN { exit !(l > 1) }'; then
+    BUSY="**The machine was not quiet**: load average $load before the first measurement."
+    note "the machine is not quiet (load average $load): take the times as rough"
+  fi
+}
+
+# The head of a Markdown result.
+describe() {
+  local model
+  model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+  echo
+  echo "$(date -u '+%Y-%m-%d %H:%M') UTC, index_mover $(git -C "$HERE" rev-parse --short HEAD 2> /dev/null || echo 1.0)," \
+    "$("$BIN/postgres" --version), Linux $(uname -r), $(nproc) x ${model:-$(uname -m)}," \
+    "$(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1048576 }' /proc/meminfo) of memory," \
+    "$(df --output=fstype "$WORK" | tail -n 1) on $(df --output=source "$WORK" | tail -n 1)." \
+    "Settings: $(value "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name) FROM pg_settings
+       WHERE name IN ('shared_buffers', 'data_checksums', 'wal_level', 'full_page_writes', 'autovacuum', 'max_wal_size',
+                      'maintenance_work_mem', 'synchronous_commit', 'fsync')")."
+  [ -z "$BUSY" ] || { echo; echo "$BUSY"; }
+}
+
+# Nine more indexes on pgbench_accounts, beside the primary key, in tablespace $1:
+# three access methods, unique, covering, partial and on an expression.
+ten_indexes() {
+  sql << SQL
+SET default_tablespace = $1;
+CREATE INDEX accounts_bid ON pgbench_accounts (bid);
+CREATE INDEX accounts_abalance ON pgbench_accounts (abalance);
+CREATE INDEX accounts_bid_abalance ON pgbench_accounts (bid, abalance);
+CREATE UNIQUE INDEX accounts_aid_covering ON pgbench_accounts (aid) INCLUDE (abalance);
+CREATE INDEX accounts_aid_desc ON pgbench_accounts (aid DESC);
+CREATE INDEX accounts_in_debt ON pgbench_accounts (aid) WHERE abalance < 0;
+CREATE INDEX accounts_size ON pgbench_accounts (abs(abalance));
+CREATE INDEX accounts_aid_hash ON pgbench_accounts USING hash (aid);
+CREATE INDEX accounts_aid_brin ON pgbench_accounts USING brin (aid);
+SQL
+}

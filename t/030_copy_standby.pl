@@ -1,0 +1,338 @@
+# Moves by copying, and standbys: what a streaming standby has after them, what
+# its queries and a synchronous standby mean for them, and what is left on a
+# standby that is promoted in the middle of one.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+my $primary = new_node('primary', streaming => 1, conf => <<CONF);
+wal_consistency_checking = 'all'
+wal_keep_size = 2GB
+max_wal_size = 4GB
+checkpoint_timeout = 1h
+CONF
+
+sub set_point
+{
+	my ($value) = @_;
+	$primary->safe_psql('postgres', "LOAD 'index_mover'; "
+		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
+			: 'ALTER SYSTEM RESET index_mover.test_point'));
+	$primary->reload;
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# One table for each kind of index: on a standby the other indexes of a table
+# can't be hidden from the planner, and each is to be asked.
+# ---------------------------------------------------------------------------
+my %kinds = (
+	btree => [ 'text', 'btree (v)', q{md5(%s::text)} ],
+	uniq => [ 'int', 'btree (v)', '%s' ],
+	hash => [ 'text', 'hash (v)', q{md5(%s::text)} ],
+	gin => [ 'int[]', 'gin (v)', 'ARRAY[%s % 211, %s % 13]' ],
+	gist => [ 'point', 'gist (v)', 'point(%s % 71, %s % 53)' ],
+	spgist => [ 'text', 'spgist (v)', q{md5(%s::text)} ],
+	brin => [ 'int', 'brin (v) WITH (pages_per_range = 4)', '%s' ],
+	bloom => [ 'int', 'bloom (v)', '%s' ]);
+my $rows = 6000;
+
+my $make = "CREATE EXTENSION bloom;\n";
+my $load = '';
+foreach my $kind (sort keys %kinds)
+{
+	my ($type, $index, $value) = @{ $kinds{$kind} };
+	(my $of_g = $value) =~ s/%s/g/g;
+	(my $of_x = $value) =~ s/%s/:x/g;
+	my $unique = $kind eq 'uniq' ? 'UNIQUE' : '';
+	$of_x = "$rows + nextval('uniq_values')::int" if $kind eq 'uniq';
+	$make .= <<SQL;
+CREATE TABLE k_$kind (id int, v $type) WITH (fillfactor = 60);
+INSERT INTO k_$kind SELECT g, $of_g FROM generate_series(1, $rows) g;
+CREATE $unique INDEX k_${kind}_i ON k_$kind USING $index TABLESPACE regress_slow;
+SELECT oracle.remember_keys('k_$kind');
+SQL
+	$load .= <<SQL;
+UPDATE k_$kind SET v = $of_x WHERE id BETWEEN :id AND :id + 1;
+DELETE FROM k_$kind WHERE ctid = ANY (ARRAY['(0,1)', '(1,2)', '(2,3)']::tid[]);
+INSERT INTO k_$kind VALUES (:id, $of_x);
+SQL
+}
+$primary->safe_psql('postgres', "CREATE SEQUENCE uniq_values; $make; LOAD 'index_mover'");
+# a table without an index on id would be read as a whole for each change
+$load =~ s/WHERE id BETWEEN :id AND :id \+ 1/WHERE ctid = ANY (ARRAY['(:page,1)', '(:page,7)', '(:page,20)']::tid[])/g;
+append_to_file($primary->basedir . '/load.sql', <<SQL . $load);
+\\set id random(1, $rows)
+\\set x random(1, 1000000)
+\\set page random(0, 60)
+SQL
+
+$primary->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = 3s');
+$standby->start;
+
+# ---------------------------------------------------------------------------
+# All access methods, under load
+# ---------------------------------------------------------------------------
+my $bench_out = '';
+my $bench = IPC::Run::start(
+	[
+		'pgbench', '-n', '-c', '2', '-T', '60', '-R', '120',
+		'-f', $primary->basedir . '/load.sql', $primary->connstr('postgres')
+	],
+	'>&', \$bench_out, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+
+# time for the load to change what is copied already
+set_point('copy-end:sleep,copy-before-sync:sleep');
+my $recopied = 0;
+foreach my $to ('regress_fast', 'regress_slow')
+{
+	foreach my $kind (sort keys %kinds)
+	{
+		is( $primary->safe_psql('postgres',
+				"SELECT status FROM move_indexes('k_${kind}_i', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')"),
+			'moved', "$kind to $to under load");
+		$primary->safe_psql('postgres', "VACUUM k_$kind");
+	}
+}
+$recopied = $primary->safe_psql('postgres', 'SELECT sum(blocks_recopied) FROM index_mover_history');
+cmp_ok($recopied, '>', 50, "blocks changed after they had been copied: $recopied");
+set_point('');
+$bench->signal('INT');
+eval { $bench->finish };
+note $bench_out;
+unlike($bench_out, qr/ERROR|FATAL|aborted/, 'no client had an error') or diag $bench_out;
+
+$primary->wait_for_catchup($standby);
+foreach my $kind (sort keys %kinds)
+{
+	verdict_ok($primary, "k_$kind", "$kind on the primary", max_keys => 500);
+	verdict_ok($standby, "k_$kind", "$kind on the standby", max_keys => 500);
+}
+files_ok($primary, 'primary');
+files_ok($standby, 'standby');
+unlike(slurp_file($standby->logfile), qr/inconsistent page found/, 'no page differs on the standby');
+
+my ($rc, $out, $err) = $standby->psql('postgres',
+	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");
+like($err, qr/ERROR:  25006:/, 'no move on a standby');
+($rc, $out, $err) = $standby->psql('postgres',
+	"\\set VERBOSITY verbose\nSELECT index_mover_cleanup()");
+like($err, qr/ERROR:  25006:/, 'no clean-up on a standby');
+
+# ---------------------------------------------------------------------------
+# A query on the standby when the swap is replayed
+# ---------------------------------------------------------------------------
+my $reader = IndexMover::Session->new($standby);
+my $query = 'SELECT count(v), min(pg_sleep(%s)::text) FROM k_btree WHERE v >= \'f\'';
+$reader->run('SET enable_seqscan = off; SET enable_bitmapscan = off');
+like($reader->run('EXPLAIN ' . sprintf($query, 0)), qr/k_btree_i/, 'the query uses the index');
+$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ');
+my $before = $reader->run(sprintf($query, 0));
+
+is( $primary->safe_psql('postgres',
+		"SELECT status FROM move_indexes('k_btree_i', 'regress_fast', method => 'copy')"),
+	'moved', 'the move does not wait for a query on the standby');
+poll_until($standby,
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'startup' AND wait_event_type = 'Lock'",
+	't', 'replay to wait for the query');
+ok(1, 'replay waits for the query');
+is($reader->run(sprintf($query, 0)), $before, 'which goes on and gets the same rows');
+$reader->send(sprintf($query, '1'));
+$reader->answer;
+like($reader->errors, qr/40001|conflict with recovery/,
+	'after max_standby_streaming_delay the query is cancelled');
+$reader->end;
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', "SELECT confl_lock FROM pg_stat_database_conflicts WHERE datname = 'postgres'"),
+	'1', 'as a conflict about a lock');
+verdict_ok($standby, 'k_btree', 'the moved index on the standby', max_keys => 500);
+files_ok($standby, 'standby after the conflict');
+$standby->stop;
+
+# ---------------------------------------------------------------------------
+# A synchronous standby that is not there
+# ---------------------------------------------------------------------------
+$primary->safe_psql('postgres', <<SQL);
+CREATE TABLE waits (id int, s text);
+INSERT INTO waits SELECT g, md5(g::text) FROM generate_series(1, 50000) g;
+CREATE INDEX waits_s ON waits (s) TABLESPACE regress_slow;
+SQL
+append_to_file($primary->basedir . '/waits.sql', <<'SQL');
+SET synchronous_commit = local;
+\set x random(1, 1000000)
+INSERT INTO waits VALUES (:x, md5(:x::text));
+SQL
+
+# Milliseconds of the slowest transaction of a client, while something is done.
+sub longest_wait
+{
+	my ($name, $seconds, $action) = @_;
+	my $prefix = $primary->basedir . "/$name";
+	my ($client_out, $longest) = ('', 0);
+	my $client = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', '1', '-T', $seconds, '-R', '1000', '-l', '--log-prefix', $prefix,
+			'-f', $primary->basedir . '/waits.sql', $primary->connstr('postgres')
+		],
+		'>&', \$client_out, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+	usleep(500_000);
+	$action->();
+	$client->finish;
+	foreach my $file (glob "$prefix.*")
+	{
+		foreach my $line (split /\n/, slurp_file($file))
+		{
+			my @fields = split / /, $line;
+			# without what it was late already
+			my $ms = ($fields[2] - $fields[6]) / 1000;
+			$longest = $ms if $ms > $longest;
+		}
+	}
+	return $longest;
+}
+
+$primary->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
+$primary->reload;
+poll_until($primary, "SELECT current_setting('synchronous_standby_names')", 'nobody');
+# the first draw from a sequence after a checkpoint is logged, and needs an xid
+$primary->safe_psql('postgres', 'CHECKPOINT');
+my $quiet = longest_wait('quiet', 3, sub { });
+my ($status, $detail);
+my $busy = longest_wait('busy', 3, sub {
+	my $call = start_call($primary, 'mover',
+		"SELECT status FROM move_indexes('waits_s', 'regress_fast', method => 'copy')");
+	($rc, $out, $err) = finish_call($call);
+});
+like($out, qr/^moved$/m, 'a move ends although no synchronous standby answers') or diag $err;
+note sprintf('longest transaction of a client: %.1f ms during the move, %.1f ms without', $busy, $quiet);
+cmp_ok($busy, '<', 100 + 2 * $quiet, 'no client waits long');
+
+# a job that starts at commit, from a session that wants the standby's answer
+$primary->safe_psql('postgres', 'CHECKPOINT');
+my $call = start_call($primary, 'queuer',
+	"SELECT status FROM move_indexes('waits_s', 'regress_slow', method => 'copy', wait => false)");
+($rc, $out, $err) = finish_call($call);
+like($out, qr/^queued$/m, 'a move can be queued');
+poll_until($primary,
+	"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'waits_s'::regclass",
+	'regress_slow', 'the queued move');
+
+# but what else the caller's transaction has written is not lost sight of
+$primary->safe_psql('postgres', 'SET synchronous_commit = local; CREATE TABLE written (i int)');
+$call = start_call($primary, 'writer', <<SQL);
+BEGIN;
+INSERT INTO written VALUES (1);
+SELECT status FROM move_indexes('waits_s', 'regress_fast', method => 'copy', wait => false);
+COMMIT
+SQL
+poll_until($primary,
+	"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'writer' AND wait_event = 'SyncRep'",
+	'1', 'the writer to wait for the standby');
+ok(1, 'who has written in the same transaction waits for the standby');
+$primary->append_conf('postgresql.conf', "synchronous_standby_names = ''");
+$primary->reload;
+finish_call($call);
+wait_for_no_worker($primary);
+poll_until($primary, "SELECT count(*) FROM index_mover_progress", '0');
+
+# ---------------------------------------------------------------------------
+# Promotion in the middle
+# ---------------------------------------------------------------------------
+$primary->append_conf('postgresql.conf', "wal_consistency_checking = ''");
+$primary->reload;
+$primary->safe_psql('postgres', <<SQL);
+CREATE TABLE crash (i int, s text) WITH (fillfactor = 80);
+INSERT INTO crash SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
+CREATE INDEX crash_s ON crash (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('crash');
+SQL
+cmp_ok($primary->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
+	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+$primary->backup('promotion');
+
+sub place
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'crash_s'::regclass");
+}
+
+# point, whether the swap is before it, who cleans up
+foreach my $case (
+	[ 'copy-half', 0, 'janitor' ],
+	[ 'swap-before-commit', 0, 'call' ],
+	[ 'swapped', 1, 'call' ],
+	[ 'old-file-step', 1, 'janitor' ],
+	[ 'old-file-drop', 1, 'move' ])
+{
+	my ($point, $swapped, $who) = @$case;
+	my $name = "promoted at $point";
+	(my $node_name = $point) =~ s/-/_/g;
+	my $from = place($primary);
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $other = PostgreSQL::Test::Cluster->new($node_name);
+	$other->init_from_backup($primary, 'promotion', has_streaming => 1);
+	$other->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'")
+	  if $who eq 'janitor';
+	$other->start;
+
+	set_point("$point:wait");
+	my $gate = IndexMover::Session->new($primary);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $primary->logfile;
+	my $move = start_call($primary, 'mover',
+		"SELECT status FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
+	$primary->wait_for_log(qr/test point "$point": waiting/, $log);
+	# the WAL of a transaction that goes on is not flushed yet
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$primary->wait_for_catchup($other);
+
+	cmp_ok($other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0,
+		"$name: the standby has a file that no relation owns");
+	$other->promote;
+	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	$gate->end;
+	finish_call($move);
+	set_point('');
+
+	if ($who eq 'janitor')
+	{
+		poll_until($other, 'SELECT count(*) FROM index_mover_ledger', '0',
+			'the janitor after a promotion');
+	}
+	elsif ($who eq 'call')
+	{
+		like($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'),
+			$swapped ? qr/^old file\|removed$/ : qr/^unfinished copy\|removed$/,
+			"$name: index_mover_cleanup() removes it");
+	}
+	is(place($other), $swapped ? $to : $from, "$name: where the index is");
+	files_ok($other, $name) unless $who eq 'move';
+	$other->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('crash_s', true, true)");
+	is( $other->safe_psql('postgres', sprintf(
+				"SELECT status FROM move_indexes('crash_s', '%s', method => 'copy', settings => '{\"pacing\": \"off\"}')",
+				$swapped ? $from : $to)),
+		'moved', "$name: the next move works");
+	wait_for_no_worker($other);
+	leftovers_ok($other, $name, within => 5);
+	files_ok($other, "$name, after the next move");
+	verdict_ok($other, 'crash', "$name, after the next move", max_keys => 500);
+	$other->teardown_node;
+	$other->clean_node;
+}
+files_ok($primary, 'primary at the end');
+
+done_testing();

@@ -1,0 +1,407 @@
+# Moves by copying when storage, WAL or the server let them down: a full target,
+# recycled WAL, little WAL, crashes with and without a checkpoint, a dead
+# postmaster, and ledger rows that do not tell the truth.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+my $node = new_node('storage',
+	extra => [ '--data-checksums', '--wal-segsize=4' ],
+	conf => <<CONF);
+checkpoint_timeout = 1h
+min_wal_size = 8MB
+max_wal_size = 1GB
+CONF
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE store (i int, s text) WITH (fillfactor = 80);
+INSERT INTO store SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 90000) g;
+CREATE INDEX store_s ON store (s) TABLESPACE regress_slow;
+CREATE TABLE small (i int, s text) WITH (fillfactor = 80);
+INSERT INTO small SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 20000) g;
+CREATE INDEX small_s ON small (s) TABLESPACE regress_slow;
+CREATE TABLE other (s text);
+LOAD 'index_mover';
+SQL
+my $size = $node->safe_psql('postgres', "SELECT pg_relation_size('store_s')");
+cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+
+# ---------------------------------------------------------------------------
+# Helpers
+# ---------------------------------------------------------------------------
+sub set_point
+{
+	my ($value) = @_;
+	$node->safe_psql('postgres', "LOAD 'index_mover'; "
+		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
+			: 'ALTER SYSTEM RESET index_mover.test_point'));
+	$node->reload;
+	return;
+}
+
+# Start a move and let it go to a pause point.
+my $gate;
+
+sub move_to_point
+{
+	my ($point, $index, $to, $settings) = @_;
+	set_point("$point:wait");
+	$gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover',
+		"SELECT status, sqlstate FROM move_indexes('$index', '$to', method => 'copy', settings => '"
+		. ($settings || '{"pacing": "off"}') . "')");
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	return $call;
+}
+
+# Let it go on, and return its row.
+sub finish_move
+{
+	my ($call) = @_;
+	$gate->end;
+	my ($rc, $out, $err) = finish_call($call);
+	set_point('');
+	chomp $out;
+	note $err if $err;
+	return $out;
+}
+
+# The server is gone, or is about to go: forget the sessions.
+sub forget_move
+{
+	my ($call) = @_;
+	$gate->end;
+	finish_call($call);
+	return;
+}
+
+sub place
+{
+	my ($index) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
+}
+
+sub elsewhere
+{
+	return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+}
+
+# The index is right, and nothing is left.
+sub check_all
+{
+	my ($name, $table, $expected) = @_;
+	is(place("${table}_s"), $expected, "$name: the index is in $expected");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	verdict_ok($node, $table, $name, max_keys => 300);
+	return;
+}
+
+sub next_move_ok
+{
+	my ($name, $table) = @_;
+	my $to = elsewhere("${table}_s");
+	is( $node->safe_psql('postgres',
+			"SELECT status FROM move_indexes('${table}_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
+		'moved', "$name: the next move works");
+	check_all("$name, after the next move", $table, $to);
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# WAL is recycled under a copy that stands still
+# ---------------------------------------------------------------------------
+my $log = -s $node->logfile;
+my $to = elsewhere('store_s');
+my $call = move_to_point('copy-half', 'store_s', $to);
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 7");
+for (1 .. 8)
+{
+	$node->safe_psql('postgres', 'INSERT INTO other VALUES (1)');
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+}
+is(finish_move($call), 'moved|', 'the copy is made again after WAL was recycled');
+ok($node->log_contains(qr/starts the copy of index "store_s" again, because WAL that tells its changes was removed/, $log),
+	'and the log says so');
+check_all('recycled WAL', 'store', $to);
+
+# while it waits for the lock, it keeps up
+my $blocker = IndexMover::Session->new($node);
+$blocker->run('BEGIN; LOCK TABLE store IN ACCESS SHARE MODE; SET enable_seqscan = off');
+$blocker->run("SELECT count(*) FROM store WHERE s = 'x'");
+$log = -s $node->logfile;
+$to = elsewhere('store_s');
+$call = start_call($node, 'mover', "SELECT status FROM move_indexes('store_s', '$to', method => 'copy')");
+wait_for_phase($node, 'waiting for lock to swap');
+for (1 .. 8)
+{
+	$node->safe_psql('postgres', 'INSERT INTO other VALUES (1)');
+	usleep(250_000);
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+}
+$blocker->end;
+my ($rc, $out, $err) = finish_call($call);
+like($out, qr/^moved$/m, 'WAL that goes while the copy waits for the lock') or diag $err;
+ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
+	'has been read before');
+check_all('waited long', 'store', $to);
+
+# the copy's own WAL brings checkpoints about
+$node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
+$node->reload;
+$log = -s $node->logfile;
+$to = elsewhere('store_s');
+is( $node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '{\"max_rate\": \"20MB\"}')"),
+	'moved', 'a small max_wal_size');
+ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
+	'the copy reads its WAL before it is recycled');
+check_all('small max_wal_size', 'store', $to);
+$node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
+$node->reload;
+
+# ---------------------------------------------------------------------------
+# Ledger rows that somebody has made up
+# ---------------------------------------------------------------------------
+my ($number, $database, $slow) = split /\|/, $node->safe_psql('postgres', <<SQL);
+SELECT 4000000, d.oid, t.oid FROM pg_database d, pg_tablespace t
+ WHERE d.datname = current_database() AND t.spcname = 'regress_slow'
+SQL
+$to = elsewhere('store_s');
+$call = move_to_point('copy-half', 'store_s', $to);
+# a file that no relation owns: only an honest row may name it
+my $stray = $node->safe_psql('postgres',
+	"SELECT regexp_replace(pg_relation_filepath('small_s'), '[0-9]+\$', '$number')");
+append_to_file($node->data_dir . "/$stray", 'x' x 8192);
+$node->safe_psql('postgres', <<SQL);
+CREATE TEMP TABLE forged AS
+SELECT pg_control_system.system_identifier::text AS sysid, ${database}::oid AS db, 'o'::"char" AS kind,
+	   ${slow}::oid AS spc, ${number}::oid AS num
+  FROM pg_control_system();
+CREATE TEMP TABLE made_up AS
+SELECT 'other system' AS what, '1' AS sysid, db, kind, spc, num FROM forged
+UNION ALL SELECT 'other database', sysid, (SELECT oid FROM pg_database WHERE datname = 'template1'), kind, spc, num FROM forged
+UNION ALL SELECT 'other kind', sysid, db, 'x', spc, num FROM forged
+UNION ALL SELECT 'live index', sysid, db, kind, spc, pg_relation_filenode('small_s') FROM forged
+UNION ALL SELECT 'live index as a new file', sysid, db, 'n', spc, pg_relation_filenode('small_s') FROM forged
+UNION ALL SELECT 'live table', sysid, db, kind, 1663, pg_relation_filenode('small') FROM forged
+UNION ALL SELECT 'mapped catalog', sysid, db, kind, 1663, pg_relation_filenode('pg_class') FROM forged
+UNION ALL SELECT 'shared catalog', sysid, db, kind, 1664, pg_relation_filenode('pg_authid') FROM forged
+UNION ALL SELECT 'no tablespace', sysid, db, kind, 0, num FROM forged
+UNION ALL SELECT 'tablespace that is not there', sysid, db, kind, 99999, num FROM forged
+UNION ALL SELECT 'running job', system_identifier, database, kind, tablespace, relfilenumber FROM index_mover_ledger;
+INSERT INTO index_mover_ledger
+SELECT 1000000 + row_number() OVER (), sysid, db, kind, spc, num, 0, 0, 0, 1000000, 0, now() FROM made_up;
+SQL
+my $listed = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup(true) ORDER BY 1');
+unlike($listed, qr/\|remove$/m, 'a dry run would remove nothing') or diag $listed;
+my $done = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup()');
+unlike($done, qr/\|removed$/m, 'nothing is removed') or diag $done;
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_ledger WHERE id <= 1000000"),
+	'1', 'the running job has its row');
+ok(-s $node->data_dir . "/$stray", 'a file that rows of other places name is there');
+is(finish_move($call), 'moved|', 'the running job ends well');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM small'), '20000', 'the table is there');
+$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+is( $node->safe_psql('postgres',
+		"SELECT count(*) FROM index_mover_ledger WHERE database = $database AND system_identifier <> '1' AND kind <> 'x'"),
+	'0', 'rows of this database that name nothing of ours are forgotten');
+unlink $node->data_dir . "/$stray";
+$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
+check_all('forged rows, running job', 'store', $to);
+check_all('forged rows, live index', 'small', 'regress_slow');
+
+# ---------------------------------------------------------------------------
+# The postmaster is killed
+# ---------------------------------------------------------------------------
+foreach my $what ('copying', 'waiting')
+{
+	my $from = place('store_s');
+	$to = elsewhere('store_s');
+	my $blocker;
+	if ($what eq 'waiting')
+	{
+		$blocker = IndexMover::Session->new($node);
+		$blocker->run("BEGIN; LOCK TABLE store IN ACCESS SHARE MODE; SET enable_seqscan = off; SELECT count(*) FROM store WHERE s = 'x'");
+	}
+	my $settings = $what eq 'copying' ? '{"max_rate": "1MB"}' : '{}';
+	$call = start_call($node, 'mover',
+		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '$settings')");
+	my $worker = wait_for_phase($node, $what eq 'copying' ? 'throttled' : 'waiting for lock to swap');
+	my $start = time;
+	$node->kill9;
+	usleep(5_000) while kill(0, $worker) && time - $start < 20;
+	my $seconds = time - $start;
+	note sprintf('the worker was gone after %.2f s', $seconds);
+	cmp_ok($seconds, '<', 2, "postmaster killed while $what: the worker ends");
+	finish_call($call);
+	$blocker->end if $blocker;
+	# the other processes end likewise
+	my $started = 0;
+	foreach my $try (1 .. 20)
+	{
+		last if $started = $node->start(fail_ok => 1);
+		usleep(100_000);
+	}
+	ok($started, "postmaster killed while $what: the server starts again");
+	check_all("postmaster killed while $what", 'store', $from);
+}
+
+# ---------------------------------------------------------------------------
+# Immediate shutdown behind a checkpoint, torn pages not repaired
+# ---------------------------------------------------------------------------
+$node->append_conf('postgresql.conf', 'full_page_writes = off');
+$node->restart;
+foreach my $point ('copy-half', 'old-file-step')
+{
+	my $from = place('store_s');
+	$to = elsewhere('store_s');
+	$call = move_to_point($point, 'store_s', $to);
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 8");
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 9");
+	$node->stop('immediate');
+	forget_move($call);
+	$node->start;
+	set_point('');
+	check_all("crash at $point, behind a checkpoint, full_page_writes off", 'store',
+		$point eq 'copy-half' ? $from : $to);
+}
+next_move_ok('full_page_writes off', 'store');
+
+# ---------------------------------------------------------------------------
+# wal_level = minimal
+# ---------------------------------------------------------------------------
+$node->append_conf('postgresql.conf',
+	"wal_level = minimal\nmax_wal_senders = 0\nfull_page_writes = on");
+$node->restart;
+$to = elsewhere('store_s');
+$node->safe_psql('postgres', 'CHECKPOINT');
+my $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+is( $node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy')"),
+	'moved', 'wal_level = minimal: moved');
+my $wal = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$before'");
+note "WAL of the move: $wal bytes, index: $size bytes";
+cmp_ok($wal, '<', $size / 10, 'wal_level = minimal: the blocks are not logged');
+$node->stop('immediate');
+$node->start;
+check_all('wal_level = minimal, crash after the move', 'store', $to);
+
+$to = elsewhere('store_s');
+$call = move_to_point('copy-end', 'store_s', $to);
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 10");
+set_point('swapped:kill');
+$gate->end;
+finish_call($call);
+poll_until($node, 'SELECT 1', '1', 'the server after a crash');
+set_point('');
+check_all('wal_level = minimal, crash right after the swap', 'store', $to);
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 11");
+$node->stop('immediate');
+$node->start;
+check_all('wal_level = minimal, changed, crash', 'store', $to);
+$node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 10");
+$node->restart;
+
+# ---------------------------------------------------------------------------
+# DROP TABLESPACE, and checksums on disk
+# ---------------------------------------------------------------------------
+$node->safe_psql('postgres', 'ALTER TABLE small SET TABLESPACE regress_slow; ALTER TABLE small SET TABLESPACE pg_default');
+foreach my $table ('store', 'small')
+{
+	$node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('${table}_s', 'pg_default', method => 'copy')");
+}
+$node->safe_psql('postgres', 'DROP TABLESPACE regress_slow; DROP TABLESPACE regress_fast');
+ok(1, 'nothing is left in the tablespaces: they can be dropped');
+$node->stop('fast');
+command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are valid');
+
+# ---------------------------------------------------------------------------
+# The target is full.  A file system of a few megabytes, in a mount namespace of
+# the server's own, so that this needs no privileges.
+# ---------------------------------------------------------------------------
+SKIP:
+{
+	my $full = $node->basedir . '/full';
+	mkdir $full;
+	my @private = (
+		'unshare', '--user', '--map-user=' . $>, '--map-group=' . (split / /, $))[0],
+		'--keep-caps', '--mount');
+	my ($mounted, $why);
+	eval {
+		$mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', 'size=24m', 'full', $full ],
+			'>&', \$why);
+	};
+	skip 'cannot mount a small file system in a namespace of its own: ' . ($why || $@), 1
+	  unless $mounted;
+
+	# pg_ctl's children stay in the namespace
+	local $ENV{PGDATA} = $node->data_dir;
+	IPC::Run::run(
+		[
+			@private, 'sh', '-c',
+			'mount -t tmpfs -o size=24m full "$1" && chmod 700 "$1" && exec pg_ctl -w -s -l "$2" start',
+			'sh', $full, $node->logfile
+		]) or die 'server does not start in a namespace';
+	$node->_update_pid(1);
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_full LOCATION '$full'");
+	my $used = sub {
+		return $node->safe_psql('postgres', "SELECT pg_tablespace_size('regress_full')");
+	};
+
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE large (i int, s text);
+INSERT INTO large SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 130000) g;
+CREATE INDEX large_s ON large (s);
+SQL
+	my $log = -s $node->logfile;
+	is( $node->safe_psql('postgres',
+			"SELECT status, sqlstate FROM move_indexes('large_s', 'regress_full', method => 'copy')"),
+		'failed|53100', 'what does not fit is not begun');
+	$used->();
+
+	# and it fits, but somebody else takes the room
+	$call = move_to_point('copy-half', 'small_s', 'regress_full');
+	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=64k 2>/dev/null || true'");
+	my $row = finish_move($call);
+	is($row, 'failed|53100', 'a full file system in the middle of a copy');
+	wait_for_no_worker($node);
+	# the directory itself counts for some bytes
+	cmp_ok($used->(), '<', 8192, 'and all that it had copied is gone');
+	leftovers_ok($node, 'full', within => 5);
+	verdict_ok($node, 'small', 'full', max_keys => 300);
+	is($node->safe_psql('postgres', "SELECT reltablespace FROM pg_class WHERE relname = 'small_s'"),
+		'0', 'the index is where it was');
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
+	is( $node->safe_psql('postgres',
+			"SELECT status FROM move_indexes('small_s', 'regress_full', method => 'copy')"),
+		'moved', 'with room it works');
+	verdict_ok($node, 'small', 'moved to the small file system', max_keys => 300);
+	is( $node->safe_psql('postgres',
+			"SELECT status FROM move_indexes('small_s', 'pg_default', method => 'copy')"),
+		'moved', 'and back');
+	files_ok($node, 'small file system');
+	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
+	ok(1, 'the tablespace can be dropped');
+	$node->stop('fast');
+}
+
+done_testing();
