@@ -39,8 +39,8 @@ SELECT p.proname, p.proacl IS NOT NULL AND NOT has_function_privilege('regress_n
    AND p.proname IN ('move_indexes', 'move_schema_indexes', 'move_tablespace_indexes', 'wait_for_move', 'index_mover_cleanup')
  ORDER BY 1;
 GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) TO PUBLIC;
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE wait_for_move(bigint) TO PUBLIC;
 
 -- CREATE on the target
@@ -145,8 +145,8 @@ RESET ROLE;
 SELECT * FROM oracle.leftovers();
 SET client_min_messages = warning;
 REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) FROM PUBLIC;
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
 DROP SCHEMA priv CASCADE;
 DROP OWNED BY regress_owner, regress_group, regress_member, regress_nobody;

@@ -26,6 +26,12 @@ typedef struct PlanRequest
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
+	/* only these, of a schema or tablespace: LIKE patterns, bytes */
+	text	   *name_like;		/* NULL = any */
+	text	   *name_not_like;	/* NULL = none */
+	int64		min_size;		/* 0 = any */
+	int64		max_size;		/* 0 = any */
+
 	MoveSettings settings;
 } PlanRequest;
 
