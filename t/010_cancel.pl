@@ -84,8 +84,8 @@ my %phases = (
 # Ways to cancel: what is done, and the SQLSTATEs the caller may get.
 my %ways = (
 	'Ctrl-C' => { do => sub { $_[0]->{call}{harness}->signal('INT') }, caller => qr/^57014$/ },
-	'statement_timeout' => { call => "SET statement_timeout = '4s';", do => sub { },
-		within => 4, caller => qr/^57014$/ },
+	'statement_timeout' => { call => "SET statement_timeout = '15s';", do => sub { },
+		within => 15, caller => qr/^57014$/ },
 	'pg_cancel_backend(caller)' => { sql => 'SELECT pg_cancel_backend(%caller%)', caller => qr/^57014$/ },
 	'pg_terminate_backend(caller)' => { sql => 'SELECT pg_terminate_backend(%caller%)', caller => qr/^57P01$/ },
 	'loss of the client' => { do => sub { kill('KILL', $_[0]->{psql}) }, caller => qr/^$/, killed => 1 },
