@@ -217,12 +217,12 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$am: it was this copy");
 	# and it can be written to
 	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
-	verdict_ok($node, 'exact', "$am, changed after the move", max_keys => 100);
+	verdict_ok($node, 'exact', "$am, changed after the move", max_keys => 20);
 }
 
 # ---- the checks notice what is left out ----------------------------------------
 foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'one-block' ], [ 'btree', 'tail' ],
-	[ 'spgist', 'block-0' ], [ 'gin', 'catch-up' ], [ 'hash', 'one-block' ], [ 'bloom', 'tail' ])
+	[ 'spgist', 'block-0' ], [ 'hash', 'one-block' ])
 {
 	my ($am, $mutation) = @$case;
 	make_case($am);
@@ -231,10 +231,8 @@ foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'cat
 		"$am without $mutation: the block compare notices");
 	files_ok($node, "$am without $mutation, after the error");
 	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
-	verdict_ok($node, 'exact', "$am without $mutation, after the error", max_keys => 50);
-	# SP-GiST's metapage is a cache: look-ups can't tell.  Those of gin and bloom
-	# take long.
-	next unless $am eq 'btree' || $am eq 'hash';
+	# SP-GiST's metapage is a cache: look-ups can't tell
+	next if $mutation eq 'block-0';
 
 	# without the compare the look-ups must notice
 	make_case($am);
@@ -408,7 +406,7 @@ SQL
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'");
 	$node->safe_psql('postgres', $_) foreach map { "ROLLBACK PREPARED '$_'" } split /\n/,
 	  $node->safe_psql('postgres', 'SELECT gid FROM pg_prepared_xacts');
-	all_right($node, 'zoo', 'after the load', max_keys => 100, within => 5);
+	all_right($node, 'zoo', 'after the load', max_keys => 30, within => 5);
 }
 
 $node->stop;
