@@ -118,7 +118,7 @@ OUR_HEADERS = \
 DATA = index_mover--1.0.sql
 
 # The first ones make objects that others use; teardown drops them.
-REGRESS = basic special partitioned names privileges bad_input jobs \
+REGRESS = basic special copy partitioned names privileges bad_input jobs \
 	plan plan_recheck \
 	report_bloat report_pending report_index report_recommend report_probe \
 	teardown

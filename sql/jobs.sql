@@ -81,13 +81,14 @@ DO $$ BEGIN
 	PERFORM move_indexes('t_txt', 'regress_slow', method => 'rebuild');
 EXCEPTION WHEN OTHERS THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM;
 END $$;
--- prepared, and with a cursor-like fetch
+-- prepared, and with a cursor
 PREPARE p(regclass, name) AS SELECT status FROM move_indexes($1, $2, method => 'rebuild');
 EXECUTE p('t_txt', 'regress_slow');
-\set FETCH_COUNT 1
-SELECT count(*) FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+BEGIN;
+DECLARE c CURSOR FOR SELECT count(*) FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+FETCH c;
 \echo :SQLSTATE
-\unset FETCH_COUNT
+ROLLBACK;
 -- the result as a table; several calls in one statement
 CREATE TEMP TABLE result AS SELECT * FROM move_indexes('t', 'regress_slow', method => 'rebuild');
 SELECT index_name, status FROM result ORDER BY 1;

@@ -288,6 +288,13 @@ extern bool job_cancel_requested(void);
  */
 extern void job_check_cancel(void);
 
+/*
+ * Whether a signal to cancel is an ERROR at once, as during a move, or kept for
+ * later, as between two indexes, where it would end the runner with what it was
+ * about to put on record.
+ */
+extern void runner_serve_cancel(bool serve);
+
 /* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);
 

@@ -143,6 +143,8 @@ move_item(JobShared *job, MoveItem *item)
 
 	PG_TRY();
 	{
+		runner_serve_cancel(true);
+
 		/* first what earlier moves of this table may have left behind */
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
@@ -166,6 +168,7 @@ move_item(JobShared *job, MoveItem *item)
 			default:
 				elog(ERROR, "move without a method");
 		}
+		runner_serve_cancel(false);
 	}
 	PG_CATCH();
 	{
@@ -173,6 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
 		edata = CopyErrorData();
 		FlushErrorState();
 		reset_session();
@@ -211,16 +215,19 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 
 	PG_TRY();
 	{
+		runner_serve_cancel(true);
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc, max_wait_ms);
 		else if (item->method == METHOD_COPY)
 			copy_cleanup(&mc, max_wait_ms);
+		runner_serve_cancel(false);
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
 		EmitErrorReport();
 		FlushErrorState();
 		reset_session();

@@ -306,3 +306,10 @@ job_check_cancel(void)
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to user request")));
 }
+
+void
+runner_serve_cancel(bool serve)
+{
+	/* set, not counted: an ERROR has reset it on its way */
+	QueryCancelHoldoffCount = serve ? 0 : 1;
+}

@@ -3,8 +3,9 @@
 # One wave for each way.  In a wave every phase has a database of its own, so
 # that the rebuilds don't wait for each other; in each of them blockers hold a
 # rebuild in its phase, which is looked at before it is hit.  The blockers stay
-# for 10 seconds: the call must return within 5, nobody may have to queue behind
-# a leftover, and it must be gone within 5 seconds after the blockers.
+# (for 10 seconds in the wave that hits the caller, and in the one that hits the
+# worker): the call must return within 5, nobody may have to queue behind a
+# leftover, and it must be gone within 5 seconds after the blockers.
 use strict;
 use warnings;
 
@@ -16,7 +17,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time sleep);
 
-my $HOLD = 10;      # seconds that the blockers stay after the cancel
+my $LONG = 10;      # seconds that the blockers stay after the cancel in two waves
+my $SHORT = 4;      # and in the others
 my $RETURN = 5;     # seconds a call may take to return
 my $GONE = 5;       # seconds a leftover may stay after the last blocker
 
@@ -113,6 +115,7 @@ for my $way (sort keys %ways)
 {
 	my $w = $ways{$way};
 	my %state;
+	my $HOLD = $way =~ /^(Ctrl-C|pg_terminate_backend\(worker\))$/ ? $LONG : $SHORT;
 	$wave++;
 
 	# ---- bring all into their phases ----
