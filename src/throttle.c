@@ -24,7 +24,10 @@
 /* Debts below this are left for the next time. */
 #define SHORTEST_REST_MS	5
 
-/* Bring what is owed up to date. */
+/*
+ * Bring what is owed up to date.  In bytes, not in seconds, so that a new rate
+ * holds for what was written at the old one, too.
+ */
 static void
 settle(Throttle *throttle, double max_rate)
 {
@@ -32,14 +35,11 @@ settle(Throttle *throttle, double max_rate)
 	instr_time	passed;
 
 	INSTR_TIME_SET_CURRENT(now);
-	if (max_rate > 0)
-		throttle->owed += (double) throttle->unpaid / (max_rate * 1024.0);
-	throttle->unpaid = 0;
 	if (!INSTR_TIME_IS_ZERO(throttle->last))
 	{
 		passed = now;
 		INSTR_TIME_SUBTRACT(passed, throttle->last);
-		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed);
+		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
 	}
 	/* time that was not used is not saved up for a burst */
 	if (throttle->owed < 0 || max_rate <= 0)
@@ -54,7 +54,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	instr_time	now;
 	instr_time	passed;
 
-	throttle->unpaid += bytes;
+	throttle->owed += bytes;
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
@@ -86,10 +86,14 @@ int
 throttle_due(Throttle *throttle, const MoveSettings *settings)
 {
 	/* the limit is the job's: each of its runners has a share */
-	settle(throttle, settings->max_rate / (double) runner_count());
-	if (throttle->owed * 1000 < SHORTEST_REST_MS)
+	double		max_rate = settings->max_rate / (double) runner_count();
+	double		ms;
+
+	settle(throttle, max_rate);
+	if (max_rate <= 0)
 		return 0;
-	return (int) Min(throttle->owed * 1000, LONGEST_REST_MS);
+	ms = throttle->owed * 1000 / (max_rate * 1024.0);
+	return ms < SHORTEST_REST_MS ? 0 : (int) Min(ms, LONGEST_REST_MS);
 }
 
 /*

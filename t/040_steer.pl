@@ -123,7 +123,7 @@ all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
 # ---------------------------------------------------------------------------
 # alter_move of a running job; cancel of a paused one
 # ---------------------------------------------------------------------------
-$job = begin_job('st_s', 'regress_slow', max_rate => '512kB');
+$job = begin_job('st_s', 'regress_slow', max_rate => '16kB');
 wait_for_blocks($job, 1);
 foreach my $case (
 	[ "alter_move($job, 'no_such', '1')", '22023' ],

@@ -27,6 +27,7 @@ CREATE TABLE th (i int, s text);
 INSERT INTO th SELECT g, md5(g::text) FROM generate_series(1, 90000) g;
 CREATE INDEX th_s ON th (s) WITH (fillfactor = 10) TABLESPACE regress_slow;
 CREATE TABLE w (i int);
+CREATE INDEX w_i ON w (i) TABLESPACE regress_slow;
 VACUUM ANALYZE th;
 SQL
 
@@ -180,7 +181,11 @@ sleep 1;
 is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
 cmp_ok($stood * 8192, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+my $rebuild = sql("SELECT max(job) FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', wait => false)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $rebuild", 'throttled', 'the rebuild to wait');
 sql("SELECT pg_drop_replication_slot('unread')");
+wait_for_end($rebuild);
+is(status($rebuild), 'moved', 'a rebuild waits before it begins');
 wait_for_end($job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
 sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
