@@ -112,8 +112,10 @@ SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"work_mem": "1GB"}
 \echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": "fast"}');
 \echo :SQLSTATE
+\set VERBOSITY sqlstate
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": -1}');
 \echo :SQLSTATE
+\set VERBOSITY default
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": "NaN"}');
 \echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": 99999999999999999999}');

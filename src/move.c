@@ -36,12 +36,32 @@
 #include "access/relation.h"
 #include "access/genam.h"
 
+#include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "move.h"
 #include "plan.h"
 #include "relation_locks.h"
+#include "replica_lag.h"
 #include "space.h"
+#include "throttle.h"
+
+#define LOOK_AT_LAG_MS	100
+
+/*
+ * A rebuild can't be held back while it runs; so begin only when no standby and
+ * no slot is too far behind.
+ */
+static void
+wait_for_replicas(const MoveSettings *settings)
+{
+	ReplicaLag	lag = {0};
+	MovePhase	phase = progress_phase(PHASE_THROTTLED);
+
+	while (replica_lag_too_large(&lag, settings))
+		(void) throttle_rest(LOOK_AT_LAG_MS);
+	progress_phase(phase);
+}
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -129,8 +149,10 @@ move_item(JobShared *job, MoveItem *item)
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
-		space_check(item, mc.settings);
+		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
+		if (item->method == METHOD_REBUILD)
+			wait_for_replicas(mc.settings);
 
 		switch (item->method)
 		{
@@ -167,6 +189,7 @@ move_item(JobShared *job, MoveItem *item)
 	PG_END_TRY();
 
 	MemoryContextSwitchTo(context);
+	blockers_tell(item);
 	item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,

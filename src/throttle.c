@@ -55,19 +55,24 @@ throttle_written(Throttle *throttle, int64 bytes)
 	instr_time	passed;
 
 	throttle->unpaid += bytes;
-	throttle->bytes += bytes;
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
 	{
+		/* these have taken time that we don't know */
 		throttle->shown = now;
 		return;
 	}
+	throttle->bytes += bytes;
 	passed = now;
 	INSTR_TIME_SUBTRACT(passed, throttle->shown);
 	if (INSTR_TIME_GET_DOUBLE(passed) >= 0.5)
 	{
-		progress_rate((int64) (throttle->bytes / INSTR_TIME_GET_DOUBLE(passed)));
+		double		rate = throttle->bytes / INSTR_TIME_GET_DOUBLE(passed);
+
+		/* smoothed, so that the time left doesn't jump */
+		throttle->rate = throttle->rate > 0 ? (throttle->rate + rate) / 2 : rate;
+		progress_rate((int64) throttle->rate);
 		throttle->bytes = 0;
 		throttle->shown = now;
 	}

@@ -18,6 +18,7 @@ typedef struct Throttle
 	double		owed;			/* seconds of rest due for what was written */
 	int64		unpaid;			/* bytes not in "owed" yet */
 	int64		bytes;			/* since the rate was last shown */
+	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
 } Throttle;
 

@@ -104,6 +104,8 @@ seconds_left(const RunnerSlot *runner, const Progress *progress)
 {
 	double		elapsed;
 
+	if (runner->phase == PHASE_PAUSED)
+		return -1;				/* as long as it pleases somebody */
 	if (progress->blocks_total <= 0 || progress->blocks_done <= 0 ||
 		progress->blocks_done > progress->blocks_total)
 		return -1;
@@ -136,6 +138,9 @@ watch_notice(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
 	if (left >= 0)
 		appendStringInfo(&buf, ", about %.0f s left", left);
+	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
+		appendStringInfo(&buf, ", a standby or slot is %.0f MB behind",
+						 runner->wal_lag / 1048576.0);
 	for (i = 0; i < runner->nblockers; i++)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");

@@ -37,6 +37,7 @@
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
@@ -276,6 +277,10 @@ worker_exit(int code, Datum arg)
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	if (is_done)
+		return;
+
+	/* without a postmaster nothing may keep us: we would block its restart */
+	if (!PostmasterIsAlive())
 		return;
 
 	/* the other runners of the job end, too */
