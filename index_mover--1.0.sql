@@ -151,6 +151,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION index_mover_job_is_alive(bigint)
 	IS 'whether a job of this database is queued or has a live worker';
 
+CREATE FUNCTION index_mover_job_is_paused(job bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION index_mover_job_is_paused(bigint)
+	IS 'whether pause_move() is in force for a running job of this database';
+
 CREATE FUNCTION index_mover_running(
 	OUT pid int, OUT datid oid, OUT datname name, OUT relid oid, OUT index_relid oid,
 	OUT job bigint, OUT index_name text, OUT relation text, OUT method text, OUT phase text,
@@ -176,7 +183,10 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		   l.to_tablespace,
 		   l.method,
 		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
-				THEN 'interrupted' ELSE l.status END AS status,
+				THEN 'interrupted'
+				WHEN l.status IN ('queued', 'running') AND index_mover_job_is_paused(l.job)
+				THEN 'paused'
+				ELSE l.status END AS status,
 		   l.size_before,
 		   l.size_after,
 		   l.started_at,

@@ -252,6 +252,9 @@ extern bool runner_attach(JobShared *shared);
  */
 extern bool runner_detach(void);
 
+/* How many runners of this job work on an index now, at least 1. */
+extern int	runner_count(void);
+
 /* Is there no other runner of this job (any more)? */
 extern bool runner_is_alone(void);
 

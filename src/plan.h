@@ -60,12 +60,6 @@ extern bool plan_recheck(MoveItem *item);
 extern bool plan_may_move(Oid heap_oid);
 
 /*
- * Bytes of a tablespace's file system that are available to the server, and
- * its size; false if they can't be told.
- */
-extern bool tablespace_free_space(Oid tablespace, int64 *available, int64 *total);
-
-/*
  * Measures the share of an index that a rebuild would give back; false if it
  * can't.  Must release the locks it takes.  Set by _PG_init(); without it,
  * "auto" does not look at bloat.

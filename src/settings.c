@@ -393,7 +393,10 @@ settings_apply_json(Jsonb *json)
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
+		{
 			name = pnstrdup(value.val.string.val, value.val.string.len);
+			(void) find_setting(name);
+		}
 		else if (token == WJB_VALUE)
 			set_setting(name, setting_text(name, &value));
 	}

@@ -26,8 +26,21 @@
 #include "utils/guc.h"
 
 #include "compat.h"
+#include "file_system.h"
 #include "plan_estimate.h"
 #include "space.h"
+
+static bool
+tablespace_free_space(Oid tablespace, int64 *available, int64 *total)
+{
+	FileSystemFacts facts;
+
+	if (!file_system_facts(tablespace, &facts))
+		return false;
+	*available = facts.free_bytes;
+	*total = facts.total_bytes;
+	return true;
+}
 
 /* What may be written, by all moves together, until the next look */
 #define NEXT_BYTES		(4 * 1024 * 1024)

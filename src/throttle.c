@@ -26,7 +26,7 @@
 
 /* Bring what is owed up to date. */
 static void
-settle(Throttle *throttle, int max_rate)
+settle(Throttle *throttle, double max_rate)
 {
 	instr_time	now;
 	instr_time	passed;
@@ -85,7 +85,8 @@ throttle_written(Throttle *throttle, int64 bytes)
 int
 throttle_due(Throttle *throttle, const MoveSettings *settings)
 {
-	settle(throttle, settings->max_rate);
+	/* the limit is the job's: each of its runners has a share */
+	settle(throttle, settings->max_rate / (double) runner_count());
 	if (throttle->owed * 1000 < SHORTEST_REST_MS)
 		return 0;
 	return (int) Min(throttle->owed * 1000, LONGEST_REST_MS);

@@ -41,6 +41,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
+PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
 
 /* phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -291,4 +292,18 @@ index_mover_job_is_alive(PG_FUNCTION_ARGS)
 	JobSlot		slot;
 
 	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
+}
+
+/*
+ * index_mover_job_is_paused(job bigint) RETURNS boolean
+ *
+ * Whether pause_move() is in force for a job of this database.  No locks, no
+ * privileges, no errors.
+ */
+Datum
+index_mover_job_is_paused(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot) && slot.pause);
 }
