@@ -67,6 +67,7 @@ foreach my $case (
 		local $ENV{LD_PRELOAD} = $library;
 		$node->restart;
 	}
+	my $log = -s $node->logfile;
 	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
 	append_to_file($ENV{IO_FAULTS}, join(' ', $operation, $errno, $first, $times, $folder{ $whose eq 'from' ? $from : $to }) . "\n");
 	my ($rc, $out, $err) = $node->psql('postgres',
@@ -79,6 +80,7 @@ foreach my $case (
 	{
 		# a failed fsync, or a truncation that is logged already, is a PANIC
 		like($expected, qr/crash/, "$name: the server restarts") or diag $err;
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 		poll_until($node, 'SELECT 1', '1', 'the server after a crash');
 	}
 	else
