@@ -224,7 +224,7 @@ is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_nam
 sql("SELECT pause_move($job)");
 $writer->run('COMMIT');
 poll_until($node, "SELECT bool_and(phase = 'paused' AND index_name = 'st_pkey') FROM index_mover_progress WHERE job = $job", 't', 'the pause between two rebuilds');
-is(outcome($job), 'st_n moved, st_pkey queued, st_s queued', 'the rebuild that had begun has ended, the next has not begun');
+is(outcome($job), 'st_n moved, st_pkey paused, st_s paused', 'the rebuild that had begun has ended, the next has not begun');
 sql("SELECT resume_move($job)");
 my $together = 0;
 while (sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"))
