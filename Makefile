@@ -12,6 +12,7 @@ OBJS = \
 	src/again.o \
 	src/bloat_sample.o \
 	src/block_set.o \
+	src/blockers.o \
 	src/cached_blocks.o \
 	src/carry_out.o \
 	src/catalog.o \
@@ -44,6 +45,7 @@ OBJS = \
 	src/plan_estimate.o \
 	src/rebuilt_size.o \
 	src/relation_locks.o \
+	src/replica_lag.o \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
@@ -67,6 +69,7 @@ OUR_HEADERS = \
 	src/again.h \
 	src/bloat_sample.h \
 	src/block_set.h \
+	src/blockers.h \
 	src/cached_blocks.h \
 	src/carry_out.h \
 	src/catalog.h \
@@ -98,6 +101,7 @@ OUR_HEADERS = \
 	src/plan_estimate.h \
 	src/rebuilt_size.h \
 	src/relation_locks.h \
+	src/replica_lag.h \
 	src/report_relation.h \
 	src/settings.h \
 	src/snapshot_guard.h \
@@ -114,7 +118,7 @@ OUR_HEADERS = \
 DATA = index_mover--1.0.sql
 
 # The first ones make objects that others use; teardown drops them.
-REGRESS = basic special partitioned names privileges bad_input jobs \
+REGRESS = basic special copy partitioned names privileges bad_input jobs \
 	plan plan_recheck \
 	report_bloat report_pending report_index report_recommend report_probe \
 	teardown

@@ -103,23 +103,27 @@ REVOKE ALL ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, json
 
 CREATE FUNCTION move_schema_indexes(
 	schema regnamespace, tablespace name, method text DEFAULT 'auto',
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
+	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
 RETURNS SETOF index_move
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb)
-	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on';
-REVOKE ALL ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
+	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
+REVOKE ALL ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
 CREATE FUNCTION move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto',
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
+	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
 RETURNS SETOF index_move
 AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb)
-	IS 'move every index of this database that is in one tablespace to another while reads and writes go on';
-REVOKE ALL ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
+	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
+REVOKE ALL ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
 CREATE PROCEDURE wait_for_move(job bigint)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
@@ -147,6 +151,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION index_mover_job_is_alive(bigint)
 	IS 'whether a job of this database is queued or has a live worker';
 
+CREATE FUNCTION index_mover_job_is_paused(job bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION index_mover_job_is_paused(bigint)
+	IS 'whether pause_move() is in force for a running job of this database';
+
 CREATE FUNCTION index_mover_running(
 	OUT pid int, OUT datid oid, OUT datname name, OUT relid oid, OUT index_relid oid,
 	OUT job bigint, OUT index_name text, OUT relation text, OUT method text, OUT phase text,
@@ -172,7 +183,10 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		   l.to_tablespace,
 		   l.method,
 		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
-				THEN 'interrupted' ELSE l.status END AS status,
+				THEN 'interrupted'
+				WHEN l.status IN ('queued', 'running') AND index_mover_job_is_paused(l.job)
+				THEN 'paused'
+				ELSE l.status END AS status,
 		   l.size_before,
 		   l.size_after,
 		   l.started_at,

@@ -67,6 +67,11 @@ enum
 	ARG_DRY_RUN,
 	ARG_WAIT,
 	ARG_SETTINGS,
+	/* of the forms for many tables */
+	ARG_NAME_LIKE,
+	ARG_NAME_NOT_LIKE,
+	ARG_MIN_SIZE,
+	ARG_MAX_SIZE,
 };
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -178,6 +183,30 @@ check_common_arguments(FunctionCallInfo fcinfo, const char *object,
 	reject_null(fcinfo, ARG_WAIT, "wait");
 }
 
+static int64
+size_argument(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	int64		size = PG_ARGISNULL(n) ? 0 : PG_GETARG_INT64(n);
+
+	if (size < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be negative", name)));
+	return size;
+}
+
+/* What the caller picks of a schema or tablespace; NULL picks all. */
+static void
+get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
+{
+	if (!PG_ARGISNULL(ARG_NAME_LIKE))
+		request->name_like = PG_GETARG_TEXT_PP(ARG_NAME_LIKE);
+	if (!PG_ARGISNULL(ARG_NAME_NOT_LIKE))
+		request->name_not_like = PG_GETARG_TEXT_PP(ARG_NAME_NOT_LIKE);
+	request->min_size = size_argument(fcinfo, ARG_MIN_SIZE, "min_size");
+	request->max_size = size_argument(fcinfo, ARG_MAX_SIZE, "max_size");
+}
+
 /*
  * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
  *				dry_run boolean DEFAULT false, wait boolean DEFAULT true,
@@ -215,11 +244,14 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 }
 
 /*
- * move_schema_indexes(schema regnamespace, tablespace name, ...)
+ * move_schema_indexes(schema regnamespace, tablespace name, ...,
+ *					   name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+ *					   min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
  *		RETURNS SETOF index_move
  *
  * As move_indexes() for every table of a schema.  What the caller may not move
- * is a row "skipped" with 42501.
+ * is a row "skipped" with 42501; what he doesn't pick, by LIKE patterns for the
+ * index's name or by its size in bytes, has no row.
  */
 Datum
 index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
@@ -228,6 +260,7 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 
 	check_common_arguments(fcinfo, "schema", "tablespace");
 	request.object = PG_GETARG_OID(ARG_OBJECT);
+	get_picks(fcinfo, &request);
 	if (!SearchSysCacheExists1(NAMESPACEOID, ObjectIdGetDatum(request.object)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_SCHEMA),
@@ -241,7 +274,8 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
  *		RETURNS SETOF index_move
  *
  * As move_indexes() for every index of this database that is in
- * from_tablespace.  What the caller may not move is a row "skipped" with 42501.
+ * from_tablespace.  What the caller may not move is a row "skipped" with 42501;
+ * he picks as with move_schema_indexes().
  */
 Datum
 index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
@@ -250,6 +284,7 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 
 	check_common_arguments(fcinfo, "from_tablespace", "to_tablespace");
 	request.object = get_tablespace_oid(NameStr(*PG_GETARG_NAME(ARG_OBJECT)), false);
+	get_picks(fcinfo, &request);
 	return move(fcinfo, "move_tablespace_indexes()", &request,
 				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
 }

@@ -106,12 +106,16 @@ CALL wait_for_move(9223372036854775807);
 -- settings
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"nosuch": 1}');
 \echo :SQLSTATE
+SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"nosuch": {"a": 1}}');
+\echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"work_mem": "1GB"}');
 \echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": "fast"}');
 \echo :SQLSTATE
+\set VERBOSITY sqlstate
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": -1}');
 \echo :SQLSTATE
+\set VERBOSITY default
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": "NaN"}');
 \echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"max_rate": 99999999999999999999}');

@@ -81,13 +81,14 @@ DO $$ BEGIN
 	PERFORM move_indexes('t_txt', 'regress_slow', method => 'rebuild');
 EXCEPTION WHEN OTHERS THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM;
 END $$;
--- prepared, and with a cursor-like fetch
+-- prepared, and with a cursor
 PREPARE p(regclass, name) AS SELECT status FROM move_indexes($1, $2, method => 'rebuild');
 EXECUTE p('t_txt', 'regress_slow');
-\set FETCH_COUNT 1
-SELECT count(*) FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+BEGIN;
+DECLARE c CURSOR FOR SELECT count(*) FROM move_indexes('t_txt', 'regress_fast', method => 'rebuild');
+FETCH c;
 \echo :SQLSTATE
-\unset FETCH_COUNT
+ROLLBACK;
 -- the result as a table; several calls in one statement
 CREATE TEMP TABLE result AS SELECT * FROM move_indexes('t', 'regress_slow', method => 'rebuild');
 SELECT index_name, status FROM result ORDER BY 1;
@@ -112,6 +113,13 @@ SELECT r.* FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild')
 ALTER TABLE t SET SCHEMA bulk;
 SELECT index_name, from_tablespace, to_tablespace, status FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
 SELECT r.* FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r;
+-- only some of them
+SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, name_like => '%\_pkey', name_not_like => 'p%') ORDER BY 1;
+SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, min_size => 20000) ORDER BY 1;
+SELECT index_name FROM move_tablespace_indexes('regress_fast', 'regress_slow', method => 'rebuild', dry_run => true, max_size => 20000, name_like => 'm\_id') ORDER BY 1;
+SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', name_like => 'BULK%');
+SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', min_size => -1);
+\echo :SQLSTATE
 CREATE SCHEMA nothing;
 SELECT * FROM move_schema_indexes('nothing', 'regress_fast');
 

@@ -39,8 +39,8 @@ SELECT p.proname, p.proacl IS NOT NULL AND NOT has_function_privilege('regress_n
    AND p.proname IN ('move_indexes', 'move_schema_indexes', 'move_tablespace_indexes', 'wait_for_move', 'index_mover_cleanup')
  ORDER BY 1;
 GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) TO PUBLIC;
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE wait_for_move(bigint) TO PUBLIC;
 
 -- CREATE on the target
@@ -55,19 +55,24 @@ GRANT CREATE ON TABLESPACE regress_fast, regress_slow TO regress_owner, regress_
 -- owner, member of the owning role, others
 SET ROLE regress_owner;
 SELECT status FROM move_indexes('owned', 'regress_fast', method => 'rebuild');
+-- 17 and later have a privilege for it, and so other words
+\set VERBOSITY sqlstate
 SELECT * FROM move_indexes('super', 'regress_fast', method => 'rebuild');
 \echo :SQLSTATE
 SELECT * FROM move_indexes('super_pkey', 'regress_fast', method => 'rebuild', dry_run => true);
 \echo :SQLSTATE
 SELECT * FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
 \echo :SQLSTATE
+\set VERBOSITY default
 SET ROLE regress_member;
 SELECT status FROM move_indexes('grouped', 'regress_fast', method => 'rebuild');
 -- a role that can't log in
 SET ROLE regress_group;
 SELECT status FROM move_indexes('grouped', 'regress_slow', method => 'rebuild');
+\set VERBOSITY sqlstate
 SELECT * FROM move_indexes('pg_catalog.pg_class', 'regress_fast');
 \echo :SQLSTATE
+\set VERBOSITY default
 RESET ROLE;
 SET SESSION AUTHORIZATION regress_owner;
 SELECT status FROM move_indexes('owned', 'regress_slow', method => 'rebuild');
@@ -80,7 +85,7 @@ RESET ROLE;
 
 -- bulk forms leave out what the caller may not move
 SET ROLE regress_owner;
-SELECT index_name, status, sqlstate, detail FROM move_schema_indexes('priv', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT index_name, status, sqlstate, substring(detail, 'table .*') AS detail FROM move_schema_indexes('priv', 'regress_slow', method => 'rebuild') ORDER BY 1;
 SELECT index_name, status, sqlstate FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
 RESET ROLE;
 
@@ -140,8 +145,8 @@ RESET ROLE;
 SELECT * FROM oracle.leftovers();
 SET client_min_messages = warning;
 REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb) FROM PUBLIC;
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
 DROP SCHEMA priv CASCADE;
 DROP OWNED BY regress_owner, regress_group, regress_member, regress_nobody;

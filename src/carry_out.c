@@ -82,7 +82,8 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		SET(3, DirectFunctionCall1(namein, CStringGetDatum(from)));
 	if (to != NULL)
 		SET(4, DirectFunctionCall1(namein, CStringGetDatum(to)));
-	if (item->method != METHOD_DEFAULT)
+	/* none where there is no file, or where none was chosen: it isn't moved */
+	if (item->method == METHOD_COPY || item->method == METHOD_REBUILD)
 		SET(5, CStringGetTextDatum(method_name(item->method)));
 	SET(6, CStringGetTextDatum(status_name(item->status)));
 	SET_INT64(7, item->size_before);

@@ -122,11 +122,21 @@ extension_hold(void)
 {
 	int			i;
 
-	extension_release();
 	for (i = 0; i < lengthof(held_relations); i++)
 	{
+		Oid			relid = extension_relation(held_relations[i]);
+		LOCKTAG		tag;
+
+		/*
+		 * Never let go in between: a DROP EXTENSION that has been waiting would
+		 * get hold of some of them, and we would wait for each other.
+		 */
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+		if (is_held && held[i].relId == relid &&
+			LockHeldByMe(&tag, AccessShareLock, false))
+			continue;
 		held[i].dbId = MyDatabaseId;
-		held[i].relId = extension_relation(held_relations[i]);
+		held[i].relId = relid;
 		LockRelationIdForSession(&held[i], AccessShareLock);
 	}
 	is_held = true;

@@ -26,8 +26,8 @@
  * ended in stays open, and can be read to its end even if a checkpoint removes
  * or recycles it meanwhile: a recycled one is renamed, and written anew only
  * when the WAL gets there; its page addresses no longer fit then, and the
- * record is not valid.  So who reads at least once in the time that it takes to
- * fill a segment loses nothing to a checkpoint, however fast.  If a segment is
+ * record is not valid.  So who reads whenever changed_blocks_read_is_due()
+ * says so loses nothing to a checkpoint, however fast.  If a segment is
  * gone all the same, CHANGES_WAL_GONE says so, and nothing collected may be
  * relied upon.
  *
@@ -55,6 +55,11 @@
 #include "changed_blocks.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+/* See changed_blocks_read_is_due(). */
+#define LEAST_UNREAD		(1024 * 1024)
+#define READ_INTERVAL_MS	20
 
 typedef struct SeenRange
 {
@@ -80,6 +85,7 @@ struct ChangedBlocks
 	SeenRange  *seen;			/* since the last read */
 	int			nseen;
 	int			maxseen;
+	TimestampTz read_at;		/* the last time */
 	OwnRecord  *own;			/* in WAL order, since the last read */
 	int			nown;
 	int			maxown;
@@ -228,11 +234,26 @@ changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 	changes->nown++;
 }
 
-/* How far the WAL has been read. */
-XLogRecPtr
-changed_blocks_position(const ChangedBlocks *changes)
+/*
+ * Should the WAL be read now, so that it isn't recycled unread?  What a copy
+ * writes itself brings checkpoints about, and these remove what is older than
+ * the segment in which they began: so never be behind by more than the open
+ * segment, or a good part of max_wal_size; and don't stay in an older segment
+ * for longer than the quickest checkpoint takes.
+ */
+bool
+changed_blocks_read_is_due(const ChangedBlocks *changes)
 {
-	return changes->reader->EndRecPtr;
+	XLogRecPtr	here = changes->reader->EndRecPtr;
+	XLogRecPtr	end = GetXLogInsertRecPtr();
+	uint64		most = Min((uint64) max_wal_size_mb * 1024 * 1024 / 8,
+						   (uint64) wal_segment_size / 2);
+
+	if (end < here + Max(most, LEAST_UNREAD))
+		return here / wal_segment_size != end / wal_segment_size &&
+			TimestampDifferenceExceeds(changes->read_at, GetCurrentTimestamp(),
+									   READ_INTERVAL_MS);
+	return true;
 }
 
 int64
@@ -312,6 +333,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 
 	changes->nseen = 0;
 	changes->nown = 0;
+	changes->read_at = GetCurrentTimestamp();
 	MemoryContextSwitchTo(oldcxt);
 	return result;
 }

@@ -24,6 +24,7 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
+#include "carry_out.h"
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
@@ -114,7 +115,8 @@ is_listed(List *leftovers, int64 ledger_id)
  * table and index for moments.  Waits at most index_mover.lock_wait for
  * transactions that use the table.  EXECUTE is revoked from PUBLIC.
  * ERRORs: 22004 NULL, 25001 in a transaction block, 25006 in a read-only
- * transaction or during recovery, 53000 no worker.
+ * transaction or during recovery, 42501 within a security-restricted operation,
+ * 53000 no worker.
  */
 Datum
 index_mover_cleanup(PG_FUNCTION_ARGS)
@@ -132,6 +134,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("dry_run must not be null")));
 	dry_run = PG_GETARG_BOOL(0);
+	/* an index expression may call us, in a worker that removes leftovers */
+	check_moment("index_mover_cleanup()", true, false);
 	if (!dry_run)
 	{
 		PreventCommandDuringRecovery("index_mover_cleanup()");

@@ -289,4 +289,11 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #endif
 
+/* Has this slot lost its WAL?  Include replication/slot.h; under its spinlock. */
+#if PG_VERSION_NUM >= 160000
+#define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
+#else
+#define im_slot_is_invalidated(slot) (!XLogRecPtrIsInvalid((slot)->data.invalidated_at))
+#endif
+
 #endif							/* IM_COMPAT_H */

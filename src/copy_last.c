@@ -31,6 +31,9 @@
 /* Blocks in one transaction */
 #define BUFFERED_BATCH		64
 
+/* While a copy waits for its time to swap */
+#define CATCH_UP_INTERVAL_MS	1000
+
 /* Copy one block through shared buffers. */
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
@@ -81,30 +84,27 @@ CopyOutcome
 copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
+	TimestampTz caught_up_at = GetCurrentTimestamp();
 
-	for (;;)
+	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
+		   !job_swap_now_requested())
 	{
-		char		text[sizeof(cs->mc->settings->swap_after)];
-		TimestampTz when;
 		CopyOutcome outcome;
 
-		strlcpy(text, cs->mc->settings->swap_after, sizeof(text));
-		if (text[0] == '\0' || job_swap_now_requested())
-			break;
-		StartTransactionCommand();
-		when = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-													   CStringGetDatum(text),
-													   ObjectIdGetDatum(InvalidOid),
-													   Int32GetDatum(-1)));
-		CommitTransactionCommand();
-		if (when <= GetCurrentTimestamp())
-			break;
-		(void) throttle_rest(500);
-		if ((outcome = copy_breathe(cs)) != GO_ON)
+		(void) throttle_rest(SHORT_REST_MS);
+		if ((outcome = copy_breathe(cs)) != GO_ON ||
+			(outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
-		if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > copy_drain_bytes() &&
-			!copy_catch_up(cs))
-			return cs->outcome;
+
+		/* not too often: a block that changes all the time is copied each time */
+		if (changed_blocks_count(cs->changes) > 0 &&
+			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
+									   CATCH_UP_INTERVAL_MS))
+		{
+			if (!copy_catch_up(cs))
+				return cs->outcome;
+			caught_up_at = GetCurrentTimestamp();
+		}
 	}
 	progress_phase(phase);
 	return GO_ON;

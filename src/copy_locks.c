@@ -17,6 +17,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "blockers.h"
 #include "catalog/pg_class.h"
 #include "compare_blocks.h"
 #include "copy_methods.h"
@@ -30,6 +31,9 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+/* Stand in a queue no longer than this at once, so that a cancel is noticed */
+#define LOCK_ATTEMPT_MS		250
+
 /* Is it cancelled, or the postmaster gone?  Every loop asks. */
 void
 copy_check_interrupts(void)
@@ -42,12 +46,14 @@ copy_check_interrupts(void)
 /*
  * Lock table and index for the session, in this order, however long others
  * have them, but at most lock_wait.  Nobody's reads and writes wait behind
- * these two.
+ * these two.  Keeps up with the WAL, if that is followed already.
  */
-void
+CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
+	CopyOutcome outcome = GO_ON;
 	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz grace_until = 0;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
 	for (;;)
@@ -56,15 +62,16 @@ copy_wait_for_locks(CopyState *cs)
 		VirtualTransactionId *holders;
 		int			nholders;
 		int			pids[IM_MAX_BLOCKERS];
+		int			npids;
 		Oid			wanted = cs->table;
 		LOCKMODE	mode = AccessShareLock;
 		char	   *name;
 
 		/* short waits, so that a cancelled job notices */
 		StartTransactionCommand();
-		if (lock_relation_within(cs->table, AccessShareLock, true, 1000))
+		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS))
 		{
-			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, 1000))
+			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, LOCK_ATTEMPT_MS))
 			{
 				CommitTransactionCommand();
 				break;
@@ -74,25 +81,35 @@ copy_wait_for_locks(CopyState *cs)
 			mode = ShareUpdateExclusiveLock;
 		}
 		holders = relation_lock_holders(wanted, mode, &nholders);
-		progress_blockers(pids, virtual_transaction_pids(holders, nholders, pids,
-														 IM_MAX_BLOCKERS));
+		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
+		progress_blockers(pids, npids);
 		if (settings->lock_wait > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   settings->lock_wait) &&
+			blockers_signal(cs->mc->item, settings, pids, npids) > 0)
+			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  BLOCKER_GRACE_MS);
+		if (settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
 									   settings->lock_wait))
 		{
 			name = get_rel_name(wanted);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock relation \"%s\" within %d seconds",
-							name ? name : "?", settings->lock_wait / 1000),
+					 errmsg("could not lock relation \"%s\" within %g seconds",
+							name ? name : "?", settings->lock_wait / 1000.0),
 					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
+
+		if (cs->changes != NULL && outcome == GO_ON)
+			outcome = copy_keep_up(cs);
 	}
 	cs->locked = true;
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
+	return outcome;
 }
 
 /* Let go of both locks. */
@@ -184,8 +201,9 @@ copy_give_way(CopyState *cs)
 			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
 	copy_release_locks(cs);
 	(void) throttle_rest(5);
-	copy_wait_for_locks(cs);
-	outcome = copy_check_relation(cs, false);
+	outcome = copy_wait_for_locks(cs);
+	if (outcome == GO_ON)
+		outcome = copy_check_relation(cs, false);
 	progress_phase(phase);
 	return outcome;
 }

@@ -21,6 +21,7 @@
 #include "access/xlog.h"
 #include "catalog/storage_xlog.h"
 #include "copy_state.h"
+#include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
 
@@ -34,8 +35,9 @@ static CopyOutcome copy_changed_directly(CopyState *cs);
 
 /*
  * Between two pieces of work, with no transaction open: is the job cancelled,
- * does anybody wait behind us, is it paused, are we too fast?  Keeps up with
- * the WAL while it waits.
+ * does anybody wait behind us, is it paused, are we too fast for max_rate or
+ * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
+ * no room for the next piece.
  */
 CopyOutcome
 copy_breathe(CopyState *cs)
@@ -45,6 +47,7 @@ copy_breathe(CopyState *cs)
 	bool		waited = false;
 
 	copy_check_interrupts();
+	space_check_again(cs->mc->item, cs->mc->settings);
 
 	for (;;)
 	{
@@ -58,7 +61,12 @@ copy_breathe(CopyState *cs)
 		if (job_pause_requested())
 		{
 			before = progress_phase(PHASE_PAUSED);
-			ms = 200;
+			ms = SHORT_REST_MS;
+		}
+		else if (replica_lag_too_large(&cs->lag, settings))
+		{
+			before = progress_phase(PHASE_THROTTLED);
+			ms = SHORT_REST_MS;
 		}
 		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
 			before = progress_phase(PHASE_THROTTLED);
@@ -67,7 +75,7 @@ copy_breathe(CopyState *cs)
 		if (!waited)
 			phase = before;
 		waited = true;
-		(void) throttle_rest(ms);
+		(void) throttle_rest(Min(ms, SHORT_REST_MS));
 		copy_check_interrupts();
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -76,29 +84,6 @@ copy_breathe(CopyState *cs)
 	if (waited)
 		progress_phase(phase);
 	return outcome;
-}
-
-/*
- * How much WAL may be unread.  What the copy writes itself brings checkpoints
- * about, and these remove what is older: so less than the reader survives (see
- * changed_blocks.c), and far less than max_wal_size.
- */
-uint64
-copy_drain_bytes(void)
-{
-	uint64		kept = (uint64) max_wal_size_mb * 1024 * 1024;
-
-	return Max(Min(kept / 8, (uint64) wal_segment_size / 2),
-			   (uint64) FILE_COPY_CHUNK * BLCKSZ);
-}
-
-/* Read the WAL if much of it is unread: it will be recycled. */
-CopyOutcome
-copy_keep_up(CopyState *cs)
-{
-	if (GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) <= copy_drain_bytes())
-		return GO_ON;
-	return copy_drain(cs);
 }
 
 /*
@@ -133,6 +118,13 @@ copy_drain(CopyState *cs)
 	return GO_ON;
 }
 
+/* Read the WAL if it could be recycled before we come to it. */
+CopyOutcome
+copy_keep_up(CopyState *cs)
+{
+	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+}
+
 /* Put what draining has found onto the list of blocks to be copied again. */
 void
 copy_take_changes(CopyState *cs)
@@ -151,7 +143,6 @@ static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
 {
 	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
-	BlockNumber drained_at = cs->copied;
 	CopyOutcome outcome;
 
 	while (cs->copied < upto)
@@ -180,13 +171,8 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 
-		if (cs->copied - drained_at >= DRAIN_BLOCKS ||
-			GetXLogInsertRecPtr() - changed_blocks_position(cs->changes) > copy_drain_bytes())
-		{
-			if ((outcome = copy_drain(cs)) != GO_ON)
-				return outcome;
-			drained_at = cs->copied;
-		}
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
 	}
 	return GO_ON;
 }

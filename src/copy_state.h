@@ -15,11 +15,12 @@
 #include "file_copy.h"
 #include "ledger.h"
 #include "move.h"
+#include "replica_lag.h"
 #include "swap.h"
 #include "throttle.h"
 
-/* The WAL is drained when copy_drain_bytes() are unread, and each so many blocks */
-#define DRAIN_BLOCKS		(16 * FILE_COPY_CHUNK)
+/* A rest no longer than this keeps the WAL from being recycled unread */
+#define SHORT_REST_MS		20
 
 typedef enum CopyOutcome
 {
@@ -47,6 +48,7 @@ typedef struct CopyState
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	Throttle	throttle;
+	ReplicaLag	lag;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	BlockSet   *unverified;		/* copied since they were verified */
@@ -58,7 +60,7 @@ typedef struct CopyState
 
 /* copy_locks.c */
 extern void copy_check_interrupts(void);
-extern void copy_wait_for_locks(CopyState *cs);
+extern CopyOutcome copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
@@ -68,7 +70,6 @@ extern CopyOutcome copy_give_way(CopyState *cs);
 extern CopyOutcome copy_rounds(CopyState *cs);
 extern void copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
-extern uint64 copy_drain_bytes(void);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);

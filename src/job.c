@@ -454,9 +454,10 @@ job_request_pause(int64 job, bool pause)
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found)
 	{
-		slot->pause = pause;
-		if (!pause)
+		/* to resume a paused job is not to say that it shall swap, too */
+		if (!pause && !slot->pause)
 			slot->swap_now = true;
+		slot->pause = pause;
 	}
 	LWLockRelease(&area->lock);
 	return found;

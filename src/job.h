@@ -252,6 +252,9 @@ extern bool runner_attach(JobShared *shared);
  */
 extern bool runner_detach(void);
 
+/* How many runners of this job work on an index now, at least 1. */
+extern int	runner_count(void);
+
 /* Is there no other runner of this job (any more)? */
 extern bool runner_is_alone(void);
 
@@ -287,6 +290,13 @@ extern bool job_cancel_requested(void);
  * the waiting caller asks for it.  Every loop of a runner calls this.
  */
 extern void job_check_cancel(void);
+
+/*
+ * Whether a signal to cancel is an ERROR at once, as during a move, or kept for
+ * later, as between two indexes, where it would end the runner with what it was
+ * about to put on record.
+ */
+extern void runner_serve_cancel(bool serve);
 
 /* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);

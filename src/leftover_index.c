@@ -281,6 +281,8 @@ remove_one(const LedgerEntry *entry, int max_wait_ms)
 
 	limits.phase = PHASE_CLEANING_UP;
 	limits.deadline = wait_deadline(max_wait_ms);
+	limits.item = NULL;
+	limits.settings = NULL;
 	limits.caller_pid = 0;
 	limits.cancellable = false;
 

@@ -36,12 +36,32 @@
 #include "access/relation.h"
 #include "access/genam.h"
 
+#include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
 #include "move.h"
 #include "plan.h"
 #include "relation_locks.h"
+#include "replica_lag.h"
 #include "space.h"
+#include "throttle.h"
+
+#define LOOK_AT_LAG_MS	100
+
+/*
+ * A rebuild can't be held back while it runs; so begin only when no standby and
+ * no slot is too far behind.
+ */
+static void
+wait_for_replicas(const MoveSettings *settings)
+{
+	ReplicaLag	lag = {0};
+	MovePhase	phase = progress_phase(PHASE_THROTTLED);
+
+	while (replica_lag_too_large(&lag, settings))
+		(void) throttle_rest(LOOK_AT_LAG_MS);
+	progress_phase(phase);
+}
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -123,12 +143,16 @@ move_item(JobShared *job, MoveItem *item)
 
 	PG_TRY();
 	{
+		runner_serve_cancel(true);
+
 		/* first what earlier moves of this table may have left behind */
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
-		space_check(item, mc.settings);
+		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
+		if (item->method == METHOD_REBUILD)
+			wait_for_replicas(mc.settings);
 
 		switch (item->method)
 		{
@@ -144,6 +168,7 @@ move_item(JobShared *job, MoveItem *item)
 			default:
 				elog(ERROR, "move without a method");
 		}
+		runner_serve_cancel(false);
 	}
 	PG_CATCH();
 	{
@@ -151,6 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
 		edata = CopyErrorData();
 		FlushErrorState();
 		reset_session();
@@ -163,6 +189,7 @@ move_item(JobShared *job, MoveItem *item)
 	PG_END_TRY();
 
 	MemoryContextSwitchTo(context);
+	blockers_tell(item);
 	item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
@@ -188,16 +215,19 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 
 	PG_TRY();
 	{
+		runner_serve_cancel(true);
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc, max_wait_ms);
 		else if (item->method == METHOD_COPY)
 			copy_cleanup(&mc, max_wait_ms);
+		runner_serve_cancel(false);
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
 		EmitErrorReport();
 		FlushErrorState();
 		reset_session();

@@ -173,7 +173,7 @@ copy_once(CopyState *cs)
 	cs->copied = 0;
 	cs->verifying = false;
 
-	copy_wait_for_locks(cs);
+	(void) copy_wait_for_locks(cs);
 	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
 		return outcome;
 	make_file(cs);
@@ -219,6 +219,7 @@ copy_once(CopyState *cs)
 	swap.old_file.tablespace = cs->from.spcOid;
 	swap.old_file.relfilenumber = cs->from.relNumber;
 	swap.settings = cs->mc->settings;
+	swap.item = cs->mc->item;
 	swap.catch_up = copy_catch_up;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;

@@ -230,6 +230,8 @@ before_core_waits(void)
 
 	limits.phase = PHASE_WAIT_SNAPSHOTS;
 	limits.deadline = wait_deadline(mc->settings->lock_wait);
+	limits.item = mc->item;
+	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
 
@@ -504,6 +506,8 @@ move_by_rebuild(MoveContext *mc)
 	apply_settings(mc->settings);
 
 	limits.deadline = wait_deadline(mc->settings->lock_wait);
+	limits.item = mc->item;
+	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
 	wait_and_lock(&limits);

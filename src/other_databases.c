@@ -212,9 +212,11 @@ notice_other_databases(Oid tablespace)
 	scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Oid			database = ((Form_pg_database) GETSTRUCT(tuple))->oid;
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		Oid			database = form->oid;
 
-		if (database != MyDatabaseId &&
+		/* -2: a DROP DATABASE was interrupted, and files may be missing */
+		if (database != MyDatabaseId && form->datconnlimit != -2 &&
 			database_uses_tablespace(database, tablespace))
 			databases = lappend_oid(databases, database);
 	}

@@ -28,6 +28,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
@@ -43,6 +44,7 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -361,8 +363,34 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	}
 }
 
+static bool
+is_like(const MoveItem *item, text *pattern)
+{
+	return DatumGetBool(DirectFunctionCall2Coll(namelike, C_COLLATION_OID,
+												NameGetDatum(&item->index_name),
+												PointerGetDatum(pattern)));
+}
+
 /*
- * Make the row of one index; NULL if it is gone.
+ * Is the index one of those that were asked for?  What is not has no row.  An
+ * index of unknown size, or without a file, has no size to be picked by.
+ */
+static bool
+is_picked(const MoveItem *item, const PlanRequest *request)
+{
+	if (request->name_like != NULL && !is_like(item, request->name_like))
+		return false;
+	if (request->name_not_like != NULL && is_like(item, request->name_not_like))
+		return false;
+	if (request->min_size > 0 && item->size_before < request->min_size)
+		return false;
+	if (request->max_size > 0 && item->size_before > request->max_size)
+		return false;
+	return true;
+}
+
+/*
+ * Make the row of one index; NULL if it is gone, or was not asked for.
  */
 static PlanEntry *
 plan_index(Oid index_oid, const PlanRequest *request)
@@ -394,6 +422,8 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	{
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
+		if (!is_picked(item, request))
+			return NULL;
 		if (item_check(item, &entry->facts))
 			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
 		return entry;
@@ -402,6 +432,8 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	item->method = request->method;
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
+	if (!is_picked(item, request))
+		return NULL;
 	stats = pgstat_fetch_stat_tabentry(index_oid);
 	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
 
@@ -505,6 +537,10 @@ plan_moves(const PlanRequest *request)
 		if (entry != NULL)
 			entries = lappend(entries, entry);
 	}
+	if (indexes != NIL && entries == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("no index is left to move")));
 	list_free(indexes);
 
 	switch (request->settings.order)

@@ -26,6 +26,12 @@ typedef struct PlanRequest
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
+	/* only these, of a schema or tablespace: LIKE patterns, bytes */
+	text	   *name_like;		/* NULL = any */
+	text	   *name_not_like;	/* NULL = none */
+	int64		min_size;		/* 0 = any */
+	int64		max_size;		/* 0 = any */
+
 	MoveSettings settings;
 } PlanRequest;
 
@@ -52,12 +58,6 @@ extern bool plan_recheck(MoveItem *item);
 
 /* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
 extern bool plan_may_move(Oid heap_oid);
-
-/*
- * Bytes of a tablespace's file system that are available to the server, and
- * its size; false if they can't be told.
- */
-extern bool tablespace_free_space(Oid tablespace, int64 *available, int64 *total);
 
 /*
  * Measures the share of an index that a rebuild would give back; false if it

@@ -21,7 +21,6 @@
 
 #include <sys/stat.h>
 #ifndef WIN32
-#include <sys/statvfs.h>
 #endif
 
 #include "access/genam.h"
@@ -36,6 +35,7 @@
 #include "compat.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "file_system.h"
 #include "plan_estimate.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -123,57 +123,17 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 }
 
 /*
- * The folder of a tablespace, relative to the data directory; palloc'd.
- */
-static char *
-tablespace_directory(Oid tablespace)
-{
-	if (tablespace == DEFAULTTABLESPACE_OID)
-		return pstrdup("base");
-	return psprintf("pg_tblspc/%u", tablespace);
-}
-
-/*
- * Ask the file system of a tablespace for its bytes: available to the server,
- * and altogether.  false if it doesn't tell.
- */
-bool
-tablespace_free_space(Oid tablespace, int64 *available, int64 *total)
-{
-#ifndef WIN32
-	char	   *directory = tablespace_directory(tablespace);
-	struct statvfs vfs;
-	int			rc = statvfs(directory, &vfs);
-
-	pfree(directory);
-	if (rc != 0)
-		return false;
-	*available = (int64) vfs.f_bavail * vfs.f_frsize;
-	*total = (int64) vfs.f_blocks * vfs.f_frsize;
-	return true;
-#else
-	return false;
-#endif
-}
-
-/*
  * Are both tablespaces on one file system?  What can't be told is "no".
  */
 static bool
 same_file_system(Oid tablespace1, Oid tablespace2)
 {
-	char	   *directory1 = tablespace_directory(tablespace1);
-	char	   *directory2 = tablespace_directory(tablespace2);
-	struct stat st1;
-	struct stat st2;
-	bool		result;
+	FileSystemFacts facts1;
+	FileSystemFacts facts2;
 
-	result = stat(directory1, &st1) == 0 && stat(directory2, &st2) == 0 &&
-		st1.st_dev == st2.st_dev;
-	pfree(directory1);
-	pfree(directory2);
-
-	return result;
+	return file_system_facts(tablespace1, &facts1) &&
+		file_system_facts(tablespace2, &facts2) &&
+		facts1.device == facts2.device;
 }
 
 /*
@@ -368,17 +328,18 @@ new_file_size(const PlanEntry *entry)
 static void
 estimate_room(List *entries, Oid target, const MoveSettings *settings)
 {
+	FileSystemFacts facts;
 	int64		available;
-	int64		total;
 	int64		kept = 0;		/* by the moves before, for good */
 	int			nlargest = Max(settings->max_workers - 1, 0);
 	int64	   *largest = palloc0(sizeof(int64) * (nlargest + 1));	/* alive beside it */
 	ListCell   *lc;
 	int			i;
 
-	if (!tablespace_free_space(target, &available, &total))
+	if (!file_system_facts(target, &facts))
 		return;
-	available -= (int64) (total * settings->min_free_space);
+	available = facts.free_bytes -
+		(int64) (facts.total_bytes * settings->min_free_space);
 
 	foreach(lc, entries)
 	{

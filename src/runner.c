@@ -78,6 +78,23 @@ have_company(void)
 	return false;
 }
 
+int
+runner_count(void)
+{
+	int			result = 0;
+	int			i;
+
+	if (my_runner == NULL)
+		return 1;
+	LWLockAcquire(&area->lock, LW_SHARED);
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use && area->runners[i].slot == my_runner->slot &&
+			OidIsValid(area->runners[i].heap_oid))
+			result++;
+	LWLockRelease(&area->lock);
+	return Max(result, 1);
+}
+
 bool
 runner_is_alone(void)
 {
@@ -305,4 +322,11 @@ job_check_cancel(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to user request")));
+}
+
+void
+runner_serve_cancel(bool serve)
+{
+	/* set, not counted: an ERROR has reset it on its way */
+	QueryCancelHoldoffCount = serve ? 0 : 1;
 }

@@ -15,6 +15,7 @@
 
 #include <limits.h>
 
+#include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "optimizer/optimizer.h"
@@ -108,15 +109,59 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-static bool
-check_swap_after(char **newval, void **extra, GucSource source)
+/*
+ * The moment that a value of index_mover.swap_after means now: a time of day
+ * means the next one.  0 = at once.  ERROR 22023 if it is no time.
+ *
+ * Not a check hook's work: these run outside of transactions as well, where
+ * words like "tomorrow" and names of time zones have no meaning.
+ */
+static TimestampTz
+swap_moment(const char *text)
 {
-	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->swap_after))
+	MemoryContext oldcxt = CurrentMemoryContext;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz result = 0;
+	bool		time_of_day;
+
+	if (text[strspn(text, " ")] == '\0')
+		return 0;
+	time_of_day = strchr(text, ':') != NULL &&
+		text[strspn(text, " 0123456789:.")] == '\0' &&
+		strspn(text + strspn(text, " "), "0123456789") <= 2;
+
+	PG_TRY();
 	{
-		GUC_check_errdetail("The value is too long for a time.");
-		return false;
+		const char *full = time_of_day ? psprintf("today %s", text) : text;
+
+		result = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+														 CStringGetDatum(full),
+														 ObjectIdGetDatum(InvalidOid),
+														 Int32GetDatum(-1)));
+		if (time_of_day && result <= now)
+			result = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+															 CStringGetDatum(psprintf("tomorrow %s", text)),
+															 ObjectIdGetDatum(InvalidOid),
+															 Int32GetDatum(-1)));
 	}
-	return true;
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(oldcxt);
+		error = CopyErrorData();
+		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_DATA_EXCEPTION)
+			PG_RE_THROW();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for parameter \"%s\": \"%s\"",
+						"index_mover.swap_after", text),
+				 errdetail_internal("%s", error->message),
+				 errhint("Give a time of day, a timestamp, or \"infinity\".")));
+	}
+	PG_END_TRY();
+	return result;
 }
 
 /*
@@ -199,9 +244,9 @@ settings_define(void)
 							   check_copy_access_methods, NULL, NULL);
 	DefineCustomStringVariable("index_mover.swap_after",
 							   "Time before which a copy is not swapped in.",
-							   "Empty is at once; \"infinity\" is not before resume_move().",
+							   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move().",
 							   &swap_after, "",
-							   PGC_USERSET, 0, check_swap_after, NULL, NULL);
+							   PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("index_mover.max_duration",
 							"Time after which no further index of a job is started.",
 							"0 is no limit.",
@@ -241,7 +286,9 @@ settings_capture(MoveSettings *settings)
 	settings->progress_interval = progress_interval;
 	strlcpy(settings->copy_access_methods, copy_access_methods,
 			sizeof(settings->copy_access_methods));
-	strlcpy(settings->swap_after, swap_after, sizeof(settings->swap_after));
+	/* a job that only cleans up can be submitted outside of transactions */
+	if (IsTransactionState())
+		settings->swap_after = swap_moment(swap_after);
 	settings->maintenance_work_mem = maintenance_work_mem;
 	settings->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
 }
@@ -346,7 +393,10 @@ settings_apply_json(Jsonb *json)
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
+		{
 			name = pnstrdup(value.val.string.val, value.val.string.len);
+			(void) find_setting(name);
+		}
 		else if (token == WJB_VALUE)
 			set_setting(name, setting_text(name, &value));
 	}

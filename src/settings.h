@@ -54,7 +54,7 @@ typedef struct MoveSettings
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
 	char		copy_access_methods[256];
-	char		swap_after[64];
+	TimestampTz swap_after;		/* 0 = at once */
 
 	/* core's own, which a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */

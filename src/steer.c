@@ -16,11 +16,11 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
-#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "again.h"
+#include "carry_out.h"
 #include "compat.h"
 #include "history.h"
 #include "job.h"
@@ -139,8 +139,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	if (find_job(fcinfo, &slot, &entries))
 		PG_RETURN_BOOL(job_request_pause(slot.job, false));
 
-	PreventCommandDuringRecovery("resume_move()");
-	PreventCommandIfReadOnly("resume_move()");
+	check_moment("resume_move()", false, false);
 	rest = again_rest(entries);
 	if (rest == 0)
 		ereport(NOTICE,
@@ -166,6 +165,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 {
 	JobSlot		slot;
 	dsm_segment *segment;
+	bool		mapped;
 
 	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
 		ereport(ERROR,
@@ -174,13 +174,17 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	if (!find_running_job(fcinfo, &slot))
 		PG_RETURN_BOOL(false);
 
-	/* NULL: it has just ended */
-	segment = dsm_attach(slot.segment);
+	/* an index expression can call this in the job's own worker */
+	segment = dsm_find_mapping(slot.segment);
+	mapped = (segment != NULL);
+	if (!mapped)
+		segment = dsm_attach(slot.segment);
 	if (segment == NULL)
-		PG_RETURN_BOOL(false);
+		PG_RETURN_BOOL(false);	/* it has just ended */
 	settings_alter(&job_shared(segment)->settings,
 				   text_to_cstring(PG_GETARG_TEXT_PP(1)),
 				   text_to_cstring(PG_GETARG_TEXT_PP(2)));
-	dsm_detach(segment);
+	if (!mapped)
+		dsm_detach(segment);
 	PG_RETURN_BOOL(true);
 }

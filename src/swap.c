@@ -35,6 +35,7 @@
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/xact.h"
+#include "blockers.h"
 #include "catalog.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
@@ -44,6 +45,7 @@
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "relation_locks.h"
+#include "storage/proc.h"
 #include "swap.h"
 #include "test_points.h"
 #include "throttle.h"
@@ -62,6 +64,9 @@
 /* The rest after a vain attempt: that long for each one so far, at most ... */
 #define REST_AFTER_MS		100
 #define LONGEST_REST_MS		2000
+#define MOST_AT_ONCE_MS		150
+
+#define MOST_PIDS			64
 
 /* Set between the grant and the end of the transaction. */
 static bool measuring = false;
@@ -114,11 +119,34 @@ in_both(const VirtualTransactionId *now, int nnow,
 	return count;
 }
 
+/* Rest between two attempts, and keep up with the changes meanwhile. */
+static bool
+rest_and_catch_up(Swap *swap, int ms)
+{
+	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
+	{
+		(void) throttle_rest(MOST_AT_ONCE_MS);
+		if (!swap->catch_up(swap->arg))
+			return false;
+	}
+	(void) throttle_rest(ms);
+	return true;
+}
+
+static bool
+wait_is_over(const Swap *swap, TimestampTz start)
+{
+	return swap->settings->lock_wait > 0 &&
+		TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+								   swap->settings->lock_wait);
+}
+
 /*
  * Wait until the exclusive lock can be had without making others wait long,
  * and swap.  Called with no transaction open, and returns so.
  *
- * ERROR 55P03 after index_mover.lock_wait; any error leaves everything as it
+ * ERROR 55P03 after index_mover.lock_wait, if nobody can be signalled as
+ * index_mover.on_blocker says, or that didn't help; any error leaves everything as it
  * was, with the transaction to be aborted by the caller's caller.
  */
 SwapResult
@@ -129,6 +157,8 @@ swap_when_possible(Swap *swap)
 											  "index_mover swap",
 											  ALLOCSET_SMALL_SIZES);
 	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz grace_until = 0;
+	bool		autovacuum_told = false;
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
@@ -179,27 +209,39 @@ swap_when_possible(Swap *swap)
 			progress_blockers(NULL, 0);
 			if (attempt(swap, &result))
 				break;
-			(void) throttle_rest(Min(REST_AFTER_MS * swap->lock_attempts,
-									 LONGEST_REST_MS));
+			if (!rest_and_catch_up(swap, Min(REST_AFTER_MS * swap->lock_attempts,
+											 LONGEST_REST_MS)))
+				break;
 		}
 		else
 		{
-			int			pids[IM_MAX_BLOCKERS];
+			int			pids[MOST_PIDS];
 			int			npids = virtual_transaction_pids(stuck, nstuck, pids,
-														 IM_MAX_BLOCKERS);
+														 MOST_PIDS);
 
 			progress_blockers(pids, npids);
-			if (swap->settings->lock_wait > 0 &&
+			if (!autovacuum_told &&
 				TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-										   swap->settings->lock_wait))
-				give_up(swap, pids, npids);
+										   DeadlockTimeout))
+			{
+				/* as core does for who queues */
+				blockers_cancel_autovacuum(pids, npids);
+				autovacuum_told = true;
+			}
+			if (wait_is_over(swap, start) && GetCurrentTimestamp() >= grace_until)
+			{
+				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
+					give_up(swap, pids, npids);
+				grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														  BLOCKER_GRACE_MS);
+			}
 			(void) throttle_rest(LOOK_AGAIN_MS);
 		}
 		pfree(stuck);
 
-		if (swap->settings->lock_wait > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-									   swap->settings->lock_wait))
+		/* attempts in vain, though nobody stays for long: there is much traffic */
+		if (nstuck == 0 && wait_is_over(swap, start) &&
+			GetCurrentTimestamp() >= grace_until)
 		{
 			int			pids[IM_MAX_BLOCKERS];
 			int			npids = virtual_transaction_pids(before, nbefore, pids,
@@ -312,8 +354,8 @@ give_up(Swap *swap, const int *pids, int npids)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not get the exclusive lock on index \"%s\" within %d seconds",
-					name ? name : "?", swap->settings->lock_wait / 1000),
+			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
+					name ? name : "?", swap->settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock was held by: %s.", list.data) : 0,
 			 errhint("End these transactions, or raise index_mover.lock_wait.")));

@@ -9,6 +9,7 @@
 #define IM_SWAP_H
 
 #include "compat.h"
+#include "job.h"
 #include "ledger.h"
 #include "settings.h"
 
@@ -35,6 +36,7 @@ typedef struct Swap
 	int64		ledger_id;		/* of the row for the new file */
 	LedgerEntry old_file;		/* the row for the old one, without id */
 	const MoveSettings *settings;
+	MoveItem   *item;			/* for which blockers are signalled */
 
 	/*
 	 * catch_up: called with no transaction open, before each look and each

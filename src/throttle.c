@@ -24,22 +24,22 @@
 /* Debts below this are left for the next time. */
 #define SHORTEST_REST_MS	5
 
-/* Bring what is owed up to date. */
+/*
+ * Bring what is owed up to date.  In bytes, not in seconds, so that a new rate
+ * holds for what was written at the old one, too.
+ */
 static void
-settle(Throttle *throttle, int max_rate)
+settle(Throttle *throttle, double max_rate)
 {
 	instr_time	now;
 	instr_time	passed;
 
 	INSTR_TIME_SET_CURRENT(now);
-	if (max_rate > 0)
-		throttle->owed += (double) throttle->unpaid / (max_rate * 1024.0);
-	throttle->unpaid = 0;
 	if (!INSTR_TIME_IS_ZERO(throttle->last))
 	{
 		passed = now;
 		INSTR_TIME_SUBTRACT(passed, throttle->last);
-		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed);
+		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
 	}
 	/* time that was not used is not saved up for a burst */
 	if (throttle->owed < 0 || max_rate <= 0)
@@ -54,20 +54,25 @@ throttle_written(Throttle *throttle, int64 bytes)
 	instr_time	now;
 	instr_time	passed;
 
-	throttle->unpaid += bytes;
-	throttle->bytes += bytes;
+	throttle->owed += bytes;
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
 	{
+		/* these have taken time that we don't know */
 		throttle->shown = now;
 		return;
 	}
+	throttle->bytes += bytes;
 	passed = now;
 	INSTR_TIME_SUBTRACT(passed, throttle->shown);
 	if (INSTR_TIME_GET_DOUBLE(passed) >= 0.5)
 	{
-		progress_rate((int64) (throttle->bytes / INSTR_TIME_GET_DOUBLE(passed)));
+		double		rate = throttle->bytes / INSTR_TIME_GET_DOUBLE(passed);
+
+		/* smoothed, so that the time left doesn't jump */
+		throttle->rate = throttle->rate > 0 ? (throttle->rate + rate) / 2 : rate;
+		progress_rate((int64) throttle->rate);
 		throttle->bytes = 0;
 		throttle->shown = now;
 	}
@@ -80,10 +85,15 @@ throttle_written(Throttle *throttle, int64 bytes)
 int
 throttle_due(Throttle *throttle, const MoveSettings *settings)
 {
-	settle(throttle, settings->max_rate);
-	if (throttle->owed * 1000 < SHORTEST_REST_MS)
+	/* the limit is the job's: each of its runners has a share */
+	double		max_rate = settings->max_rate / (double) runner_count();
+	double		ms;
+
+	settle(throttle, max_rate);
+	if (max_rate <= 0)
 		return 0;
-	return (int) Min(throttle->owed * 1000, LONGEST_REST_MS);
+	ms = throttle->owed * 1000 / (max_rate * 1024.0);
+	return ms < SHORTEST_REST_MS ? 0 : (int) Min(ms, LONGEST_REST_MS);
 }
 
 /*

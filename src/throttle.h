@@ -15,9 +15,9 @@
 typedef struct Throttle
 {
 	instr_time	last;			/* when "owed" was last brought up to date */
-	double		owed;			/* seconds of rest due for what was written */
-	int64		unpaid;			/* bytes not in "owed" yet */
+	double		owed;			/* bytes that were written too early */
 	int64		bytes;			/* since the rate was last shown */
+	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
 } Throttle;
 

@@ -38,6 +38,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "blockers.h"
 #include "compat.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
@@ -64,6 +65,7 @@ typedef struct Wait
 	const char *what;			/* completes "gave up waiting for %s" */
 	TimestampTz started_at;
 	TimestampTz deadlock_check_at;
+	TimestampTz grace_until;	/* for those who were signalled */
 	long		nap_ms;
 	bool		told;			/* have we set a phase and published blockers? */
 	bool		autovacuum_told;
@@ -242,7 +244,12 @@ nap(Wait *wait, const int *pids, int npids)
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
-	if (limits->deadline != 0 && now >= limits->deadline)
+	if (limits->deadline != 0 && now >= limits->deadline &&
+		now >= wait->grace_until && limits->item != NULL &&
+		blockers_signal(limits->item, limits->settings, pids, npids) > 0)
+		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
+	if (limits->deadline != 0 && now >= limits->deadline &&
+		now >= wait->grace_until)
 		give_up(wait, pids, npids, now);
 
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -409,38 +416,6 @@ unlock(Oid relid)
 	LockRelease(&tag, ShareUpdateExclusiveLock, true);
 }
 
-/*
- * Who queues for a lock makes an autovacuum that holds it give up, unless that
- * one works against wraparound.  We don't queue, so tell it ourselves.
- */
-static void
-cancel_autovacuum(const Others *others)
-{
-	int			i;
-
-	for (i = 0; i < others->nvxids; i++)
-	{
-		PGPROC	   *proc = im_vxid_proc(others->vxids[i]);
-		int			pid = pid_of(others->vxids[i]);
-		uint8		flags;
-
-		if (proc == NULL || pid == 0)
-			continue;
-		LWLockAcquire(ProcArrayLock, LW_SHARED);
-		flags = ProcGlobal->statusFlags[proc->pgxactoff];
-		LWLockRelease(ProcArrayLock);
-
-		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
-		{
-			ereport(DEBUG1,
-					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pid)));
-			if (kill(pid, SIGINT) < 0 && errno != ESRCH)
-				ereport(WARNING,
-						(errmsg("could not send signal to process %d: %m", pid)));
-		}
-	}
-}
-
 bool
 lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
 {
@@ -472,7 +447,8 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
 			TimestampDifferenceExceeds(wait.started_at, GetCurrentTimestamp(),
 									   DeadlockTimeout))
 		{
-			cancel_autovacuum(&others);
+			/* as core does for who queues */
+			blockers_cancel_autovacuum(pids, npids);
 			wait.autovacuum_told = true;
 		}
 		MemoryContextReset(wait_context);

@@ -16,6 +16,8 @@ typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is somebody to wait for */
 	TimestampTz deadline;		/* ERROR 55P03 then; 0 = for ever */
+	MoveItem   *item;			/* obey on_blocker for it; NULL = don't */
+	const MoveSettings *settings;	/* with item */
 	int			caller_pid;		/* who waits for us outside the lock manager; 0
 								 * = nobody */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */

@@ -41,6 +41,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
+PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
 
 /* phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -104,6 +105,8 @@ seconds_left(const RunnerSlot *runner, const Progress *progress)
 {
 	double		elapsed;
 
+	if (runner->phase == PHASE_PAUSED)
+		return -1;				/* as long as it pleases somebody */
 	if (progress->blocks_total <= 0 || progress->blocks_done <= 0 ||
 		progress->blocks_done > progress->blocks_total)
 		return -1;
@@ -136,6 +139,9 @@ watch_notice(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
 	if (left >= 0)
 		appendStringInfo(&buf, ", about %.0f s left", left);
+	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
+		appendStringInfo(&buf, ", a standby or slot is %.0f MB behind",
+						 runner->wal_lag / 1048576.0);
 	for (i = 0; i < runner->nblockers; i++)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
@@ -286,4 +292,18 @@ index_mover_job_is_alive(PG_FUNCTION_ARGS)
 	JobSlot		slot;
 
 	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
+}
+
+/*
+ * index_mover_job_is_paused(job bigint) RETURNS boolean
+ *
+ * Whether pause_move() is in force for a job of this database.  No locks, no
+ * privileges, no errors.
+ */
+Datum
+index_mover_job_is_paused(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot) && slot.pause);
 }

@@ -29,6 +29,7 @@
 
 #include "access/xact.h"
 #include "libpq/pqmq.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -36,6 +37,7 @@
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
@@ -146,6 +148,9 @@ apply_settings(const MoveSettings *settings)
 	set_guc("ignore_checksum_failure", "off");
 	set_guc("client_min_messages", "notice");
 
+	/* the waiting caller's backend passes messages on, and converts them */
+	set_guc("client_encoding", GetDatabaseEncodingName());
+
 	/*
 	 * A move changes no data, so nothing is lost if a synchronous standby
 	 * doesn't have it yet; but a commit that waits for one keeps its locks.
@@ -158,7 +163,9 @@ apply_settings(const MoveSettings *settings)
 }
 
 /*
- * Connect to the job's database as its role.
+ * Connect to the job's database as its role.  If the database's settings have
+ * a role, core has made it the current one by then, without asking whether the
+ * job's role may be that.
  */
 static void
 connect_as(Oid database, Oid role)
@@ -170,10 +177,12 @@ connect_as(Oid database, Oid role)
 #else
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
+	set_guc("role", "none");
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
 #endif
+	set_guc("role", "none");
 }
 
 /* Bring one item's history row up to date, in a transaction of its own. */
@@ -233,15 +242,19 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 
 /* Say of an item that the process which had taken it is being terminated. */
 static void
-item_terminated(JobShared *shared, int n)
+say_terminated(MoveItem *item)
 {
-	MoveItem   *item = &shared->items[n];
-
 	item->status = STATUS_CANCELLED;
 	if (item->started_at != 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
 	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
+}
+
+static void
+item_terminated(JobShared *shared, int n)
+{
+	say_terminated(&shared->items[n]);
 	history_update(shared, n);
 }
 
@@ -266,6 +279,10 @@ worker_exit(int code, Datum arg)
 	if (is_done)
 		return;
 
+	/* without a postmaster nothing may keep us: we would block its restart */
+	if (!PostmasterIsAlive())
+		return;
+
 	/* the other runners of the job end, too */
 	if (shared->nitems > 0)
 		(void) job_request_cancel(shared->job);
@@ -288,17 +305,33 @@ worker_exit(int code, Datum arg)
 /*
  * Exit callback, the last of ours: nothing may stay taken, and nobody may go on
  * waiting, however little of the above was possible.
+ *
+ * A first worker that couldn't begin has nothing to say in rows: the waiting
+ * caller finds the slot gone, and raises the error that we have sent.
  */
 static void
 free_slot_at_exit(int code, Datum arg)
 {
+	int			n;
+
 	if (is_done)
 		return;
-	if (is_attached ? runner_detach() : is_first)
+	if (!is_attached)
 	{
-		job_free_slot(my_slot, my_job);
-		publish_rows(my_shared);
+		if (is_first)
+			job_free_slot(my_slot, my_job);
+		return;
 	}
+	for (n = 0; n < my_shared->nitems && runner_is_alone(); n++)
+	{
+		MoveItem   *item = &my_shared->items[n];
+
+		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
+			item->status == STATUS_RUNNING || item->status == STATUS_PAUSED)
+			say_terminated(item);
+	}
+	if (runner_detach())
+		publish_rows(my_shared);
 }
 
 /* Set the session's title for pg_stat_activity and ps. */
@@ -534,6 +567,7 @@ index_mover_worker_main(Datum arg)
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
 	}
+	runner_serve_cancel(false);
 	connect_as(job.database, job.role);
 	apply_settings(&shared->settings);
 	pgstat_report_appname("index_mover");
@@ -548,6 +582,7 @@ index_mover_worker_main(Datum arg)
 
 	if (job.purpose == JOB_CLEANUP)
 	{
+		runner_serve_cancel(true);
 		cleanup_run(shared);
 		is_done = true;
 		if (runner_detach())

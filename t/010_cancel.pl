@@ -3,8 +3,9 @@
 # One wave for each way.  In a wave every phase has a database of its own, so
 # that the rebuilds don't wait for each other; in each of them blockers hold a
 # rebuild in its phase, which is looked at before it is hit.  The blockers stay
-# for 10 seconds: the call must return within 5, nobody may have to queue behind
-# a leftover, and it must be gone within 5 seconds after the blockers.
+# (for 10 seconds in the wave that hits the caller, and in the one that hits the
+# worker): the call must return within 5, nobody may have to queue behind a
+# leftover, and it must be gone within 5 seconds after the blockers.
 use strict;
 use warnings;
 
@@ -16,7 +17,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time sleep);
 
-my $HOLD = 10;      # seconds that the blockers stay after the cancel
+my $LONG = 10;      # seconds that the blockers stay after the cancel in two waves
+my $SHORT = 4;      # and in the others
 my $RETURN = 5;     # seconds a call may take to return
 my $GONE = 5;       # seconds a leftover may stay after the last blocker
 
@@ -82,8 +84,8 @@ my %phases = (
 # Ways to cancel: what is done, and the SQLSTATEs the caller may get.
 my %ways = (
 	'Ctrl-C' => { do => sub { $_[0]->{call}{harness}->signal('INT') }, caller => qr/^57014$/ },
-	'statement_timeout' => { call => "SET statement_timeout = '4s';", do => sub { },
-		within => 4, caller => qr/^57014$/ },
+	'statement_timeout' => { call => "SET statement_timeout = '15s';", do => sub { },
+		within => 15, caller => qr/^57014$/ },
 	'pg_cancel_backend(caller)' => { sql => 'SELECT pg_cancel_backend(%caller%)', caller => qr/^57014$/ },
 	'pg_terminate_backend(caller)' => { sql => 'SELECT pg_terminate_backend(%caller%)', caller => qr/^57P01$/ },
 	'loss of the client' => { do => sub { kill('KILL', $_[0]->{psql}) }, caller => qr/^$/, killed => 1 },
@@ -113,6 +115,7 @@ for my $way (sort keys %ways)
 {
 	my $w = $ways{$way};
 	my %state;
+	my $HOLD = $way =~ /^(Ctrl-C|pg_terminate_backend\(worker\))$/ ? $LONG : $SHORT;
 	$wave++;
 
 	# ---- bring all into their phases ----

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('security');
+my $super = $node->safe_psql('postgres', 'SELECT current_user');
 
 # The log is written through dblink-like means: a table in which the attacker
 # may insert does not survive a rolled back build, so notices are used too.
@@ -116,9 +117,9 @@ my %expected = (
 # As superuser, as a superuser by SET ROLE, as the attacker; waiting or not.
 my $round = 0;
 for my $caller (
-	[ 'superuser, waiting', 'postgres', '', 'true' ],
-	[ 'superuser, not waiting', 'postgres', '', 'false' ],
-	[ 'superuser by role', 'postgres', 'SET ROLE victim;', 'true' ],
+	[ 'superuser, waiting', $super, '', 'true' ],
+	[ 'superuser, not waiting', $super, '', 'false' ],
+	[ 'superuser by role', $super, 'SET ROLE victim;', 'true' ],
 	[ 'the attacker', 'attacker', '', 'true' ])
 {
 	my ($name, $user, $before, $wait) = @$caller;

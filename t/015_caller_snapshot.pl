@@ -318,7 +318,8 @@ SQL
 		$slowest = time - $begin if time - $begin > $slowest;
 	}
 	note join(' ', map { "$_=$seen{$_}" } sort keys %seen);
-	is_deeply([ grep { !/^(moved|skipped|55006)$/ } keys %seen ], [],
+	# a call may see the other's old index for a moment: a second row
+	is_deeply([ grep { !/^(moved|skipped|55006)( skipped)?$/ } keys %seen ], [],
 		'200 rounds of two callers on one table: moved, or 55006');
 	cmp_ok($slowest, '<', 5, 'no round takes long');
 	$_->end foreach @pair;

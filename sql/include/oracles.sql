@@ -48,7 +48,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 		   CASE WHEN o.oprname = '@@'
 				THEN 'quote_literal((tsvector_to_array(%s))[1])::tsquery' ELSE '%s' END
 		   || coalesce(' COLLATE ' || quote_ident(cn.nspname) || '.' || quote_ident(co.collname), ''),
-		   pg_index_column_has_property(index, g.n, 'search_nulls'),
+		   -- 17 and later don't ask the index for a null that can't be
+		   pg_index_column_has_property(index, g.n, 'search_nulls')
+		   AND NOT EXISTS (SELECT FROM pg_attribute a
+							WHERE a.attrelid = x.indrelid AND a.attnum = x.indkey[g.n - 1] AND a.attnotnull),
 		   o.oprcanhash
 	  FROM pg_index x
 	 CROSS JOIN generate_series(1, x.indnkeyatts) AS g(n)

@@ -1,0 +1,215 @@
+/*-------------------------------------------------------------------------
+ *
+ * blockers.c
+ *	  Signalling those who stand in the way of a move.
+ *
+ * Who may be signalled is who the job's role could signal with
+ * pg_cancel_backend() and pg_terminate_backend(): its own sessions and those of
+ * roles that it is a member of, with pg_signal_backend those of all but
+ * superusers, as a superuser all.  Never: prepared transactions (there is no
+ * process), walsenders, autovacuum, our own workers, and the sessions that wait
+ * for them.
+ *
+ * An autovacuum is another matter: core cancels it for anybody who queues
+ * behind it for deadlock_timeout, unless it works against wraparound.  We don't
+ * queue for that long, so we do as core would.
+ *
+ * Locking: none.  Between the look and the signal the session may have gone on
+ * to its next transaction, as with pg_terminate_backend().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/backend_status.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "blockers.h"
+#include "compat.h"
+
+#define MAX_SIGNALLED	64		/* for one index; then we give up */
+
+/* Who was signalled for the index that is being moved. */
+static int	signalled[MAX_SIGNALLED];
+static int	nsignalled = 0;
+static StringInfoData told;		/* in TopMemoryContext once used */
+
+/* Copy what is published about a backend; false if there is none. */
+static bool
+find_backend(int pid, BackendType *type, TimestampTz *xact_start)
+{
+	int			n;
+	int			i;
+
+	pgstat_clear_backend_activity_snapshot();
+	n = pgstat_fetch_stat_numbackends();
+	for (i = 1; i <= n; i++)
+	{
+		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
+
+		if (local == NULL || local->backendStatus.st_procpid != pid)
+			continue;
+		*type = local->backendStatus.st_backendType;
+		*xact_start = local->backendStatus.st_xact_start_timestamp;
+		return true;
+	}
+	return false;
+}
+
+/* A worker of ours, or a session that waits for one? */
+static bool
+is_ours(int pid)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	int			i;
+
+	for (i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid || runners[i].caller_pid == pid)
+			return true;
+	return pid == MyProcPid;
+}
+
+/* The rule of pg_signal_backend(). */
+static bool
+may_signal(Oid role)
+{
+	if (superuser())
+		return true;
+	if (!OidIsValid(role) || superuser_arg(role))
+		return false;
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
+}
+
+/* Signal one, and say so.  Returns false if it may not be, or is gone. */
+static bool
+signal_one(const MoveItem *item, int pid, bool terminate)
+{
+	PGPROC	   *proc;
+	BackendType type;
+	TimestampTz xact_start;
+	Oid			role;
+	char	   *name;
+	const char *verb = terminate ? "terminated" : "cancelled";
+
+	if (pid == 0 || is_ours(pid))
+		return false;
+	proc = BackendPidGetProc(pid);
+	if (proc == NULL)
+		return false;
+	role = proc->roleId;
+	if (!find_backend(pid, &type, &xact_start) ||
+		(type != B_BACKEND && type != B_BG_WORKER) ||
+		!may_signal(role))
+		return false;
+	if (kill(pid, terminate ? SIGTERM : SIGINT) != 0)
+		return false;
+
+	name = GetUserNameFromId(role, true);
+	ereport(WARNING,
+			(errmsg("%s process %d, which was in the way of moving index \"%s\"",
+					verb, pid, NameStr(item->index_name)),
+			 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
+					   name ? name : "?",
+					   xact_start == 0 ? 0L :
+					   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
+	appendStringInfo(&told, " It has %s process %d of role \"%s\".", verb, pid,
+					 name ? name : "?");
+	return true;
+}
+
+int
+blockers_signal(MoveItem *item, const MoveSettings *settings,
+				const int *pids, int npids)
+{
+	int			on_blocker = settings->on_blocker;
+	bool		own_transaction = !IsTransactionState();
+	MemoryContext oldcxt = CurrentMemoryContext;
+	int			result = 0;
+
+	if (on_blocker == ON_BLOCKER_FAIL)
+		return 0;
+	if (told.data == NULL)
+	{
+		MemoryContextSwitchTo(TopMemoryContext);
+		initStringInfo(&told);
+		MemoryContextSwitchTo(oldcxt);
+	}
+
+	/* roles are looked up in the catalog */
+	if (own_transaction)
+		StartTransactionCommand();
+	for (int i = 0; i < npids; i++)
+	{
+		bool		known = false;
+
+		for (int j = 0; j < nsignalled; j++)
+			known = known || signalled[j] == pids[i];
+		if (known || nsignalled == MAX_SIGNALLED ||
+			!signal_one(item, pids[i], on_blocker == ON_BLOCKER_TERMINATE))
+			continue;
+		signalled[nsignalled++] = pids[i];
+		result++;
+	}
+	if (own_transaction)
+	{
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return result;
+}
+
+void
+blockers_tell(MoveItem *item)
+{
+	if (nsignalled > 0)
+	{
+		size_t		used = strlen(item->detail);
+
+		strlcpy(item->detail + used, told.data + (used == 0 ? 1 : 0),
+				sizeof(item->detail) - used);
+		/* the fixed length may have cut a multibyte character in two */
+		item->detail[pg_mbcliplen(item->detail, strlen(item->detail),
+								  sizeof(item->detail) - 1)] = '\0';
+		resetStringInfo(&told);
+	}
+	nsignalled = 0;
+}
+
+void
+blockers_cancel_autovacuum(const int *pids, int npids)
+{
+	for (int i = 0; i < npids; i++)
+	{
+		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
+		uint8		flags;
+
+		if (proc == NULL)
+			continue;
+		LWLockAcquire(ProcArrayLock, LW_SHARED);
+		flags = ProcGlobal->statusFlags[proc->pgxactoff];
+		LWLockRelease(ProcArrayLock);
+
+		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
+		{
+			ereport(DEBUG1,
+					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
+			if (kill(pids[i], SIGINT) < 0 && errno != ESRCH)
+				ereport(WARNING,
+						(errmsg("could not send signal to process %d: %m", pids[i])));
+		}
+	}
+}

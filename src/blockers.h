@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * blockers.h
+ *	  Signalling those who stand in the way of a move.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_BLOCKERS_H
+#define IM_BLOCKERS_H
+
+#include "job.h"
+
+/* How long those who were signalled may take to let go */
+#define BLOCKER_GRACE_MS	5000
+
+/*
+ * index_mover.lock_wait is over: cancel or terminate those of these processes
+ * that may be, as index_mover.on_blocker says.  Returns how many were signalled
+ * for the first time by this item; 0 = give up.  In a transaction or not.
+ */
+extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
+							const int *pids, int npids);
+
+/* The item ends: add to its detail who was signalled for it. */
+extern void blockers_tell(MoveItem *item);
+
+/* Cancel the autovacuums among these, but none against wraparound. */
+extern void blockers_cancel_autovacuum(const int *pids, int npids);
+
+#endif							/* IM_BLOCKERS_H */

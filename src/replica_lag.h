@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * replica_lag.h
+ *	  How far standbys and replication slots are behind.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_REPLICA_LAG_H
+#define IM_REPLICA_LAG_H
+
+#include "settings.h"
+
+/* What a move remembers about it; set to zero at its start. */
+typedef struct ReplicaLag
+{
+	bool		waiting;		/* until it is below half of the limit */
+} ReplicaLag;
+
+extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
+
+#endif							/* IM_REPLICA_LAG_H */

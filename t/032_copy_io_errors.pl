@@ -1,0 +1,106 @@
+# Moves by copying when reads, writes and fsyncs fail: the index stays right,
+# nothing is left behind, and the next move works.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'the library that makes calls fail is for Linux' unless $^O eq 'linux';
+
+my $library = "$PostgreSQL::Test::Utils::tmp_check/io_faults.so";
+my $messages = '';
+my $compiler = $ENV{CC} || 'cc';
+IPC::Run::run(
+	[ $compiler, '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/io_faults.c", '-ldl' ],
+	'>&', \$messages)
+  or plan skip_all => "cannot compile t/io_faults.c: $messages";
+
+# The library reaches only what is started from here on.
+$ENV{IO_FAULTS} = "$PostgreSQL::Test::Utils::tmp_check/io_faults";
+my $node = do
+{
+	local $ENV{LD_PRELOAD} = $library;
+	new_node('io', conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nfsync = on");
+};
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE io (i int, s text);
+INSERT INTO io SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
+CREATE INDEX io_s ON io (s) TABLESPACE regress_slow;
+SQL
+cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')"),
+	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+my %folder = map { split /\|/ } split /\n/,
+  $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
+
+sub place
+{
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'io_s'::regclass");
+}
+
+sub size_of { return -s $_[0] || 0; }
+
+use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
+
+# name, operation, errno, first, times, whose file, the row or 'crash', moved
+foreach my $case (
+	[ 'reading the source fails', 'read', EIO, 5, ALWAYS, 'from', 'failed|58030', 0 ],
+	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030', 0 ],
+	[ 'the target is full at once', 'write', ENOSPC, 1, ALWAYS, 'to', 'failed|53100', 0 ],
+	[ 'the target is full later', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100', 0 ],
+	[ 'writing back fails', 'writeback', EIO, 4, 1, 'to', 'failed|58030', 0 ],
+	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash', 0 ],
+	[ 'truncating the old file fails', 'truncate', EIO, 1, 1, 'from', 'crash or moved', 1 ],
+	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])
+{
+	my ($name, $operation, $errno, $first, $times, $whose, $expected, $moved) = @$case;
+	my $from = place();
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+
+	# nothing in shared buffers, so that reading reads
+	{
+		local $ENV{LD_PRELOAD} = $library;
+		$node->restart;
+	}
+	my $log = -s $node->logfile;
+	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
+	append_to_file($ENV{IO_FAULTS}, join(' ', $operation, $errno, $first, $times, $folder{ $whose eq 'from' ? $from : $to }) . "\n");
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT status, nullif(sqlstate, '') FROM move_indexes('io_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
+	cmp_ok(size_of("$ENV{IO_FAULTS}.fired"), '>=', 1,
+		"$name: it did " . size_of("$ENV{IO_FAULTS}.fired") . ' times');
+	unlink $ENV{IO_FAULTS};
+
+	if ($rc != 0)
+	{
+		# a failed fsync, or a truncation that is logged already, is a PANIC
+		like($expected, qr/crash/, "$name: the server restarts") or diag $err;
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+		poll_until($node, 'SELECT 1', '1', 'the server after a crash');
+	}
+	else
+	{
+		my $row = $expected =~ /moved/ ? 'moved' : $expected;
+		like($out, qr/^\Q$row\E/, "$name: the row") or diag $err;
+	}
+	is(place(), $moved ? $to : $from, "$name: where the index is");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	$node->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('io_s', true, true)");
+
+	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	is( $node->safe_psql('postgres',
+			"SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
+		'moved', "$name: the next move works");
+	files_ok($node, "$name, after the next move");
+}
+verdict_ok($node, 'io', 'at the end', max_keys => 300);
+
+done_testing();

@@ -1,0 +1,211 @@
+# What holds a copy back: a rate, standbys and slots that are behind, a file
+# system that fills up.  And whether progress tells the truth meanwhile.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = new_node('throttle',
+	streaming => 1,
+	extra => ['--wal-segsize=1'],
+	conf => <<CONF);
+max_wal_size = 64MB
+wal_keep_size = 0
+checkpoint_timeout = 1h
+wal_sender_timeout = 5min
+CONF
+# an index of about 50 MB without many rows
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE th (i int, s text);
+INSERT INTO th SELECT g, md5(g::text) FROM generate_series(1, 90000) g;
+CREATE INDEX th_s ON th (s) WITH (fillfactor = 10) TABLESPACE regress_slow;
+CREATE TABLE w (i int);
+CREATE INDEX w_i ON w (i) TABLESPACE regress_slow;
+VACUUM ANALYZE th;
+SQL
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+my $size = sql("SELECT pg_relation_size('th_s')");
+cmp_ok($size, '>', 45 * 1024 * 1024, "the index is large enough ($size bytes)");
+
+sub begin_job
+{
+	my ($tablespace, %settings) = @_;
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return sql("SELECT max(job) FROM move_indexes('th_s', '$tablespace', method => 'copy', wait => false, settings => '{$json}')");
+}
+
+sub status { return sql("SELECT status || coalesce(' ' || sqlstate, '') FROM index_mover_history WHERE job = $_[0]"); }
+
+# A look at a job's progress, in a session that stays: blocks done, seconds
+# left, phase, lag; and the moment, by the server's clock.
+my $looker = IndexMover::Session->new($node);
+
+sub look
+{
+	my ($job) = @_;
+	return split /\|/,
+	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM clock_timestamp()) FROM index_mover_progress WHERE job = $job");
+}
+
+sub wait_for_end
+{
+	my ($job) = @_;
+	poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job", 't', "the end of job $job");
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# The rate, and the time left
+# ---------------------------------------------------------------------------
+my $job = begin_job('regress_fast', max_rate => '4MB');
+my ($first_done, $first_at, $last_done, $last_at, @etas);
+my $quarter = $size / 8192 / 4;
+while (1)
+{
+	my ($done, $eta, $phase, $lag, $at) = look($job);
+	last if !defined $at && status($job) !~ /^(queued|running)?$/;
+	usleep(10_000), next if !defined $at;
+	usleep(10_000), next if !$done;
+	# count from one step to another, not from anywhere between
+	if (!defined $last_done || $done != $last_done)
+	{
+		($first_done, $first_at) = ($done, $at) if defined $last_done && !defined $first_at;
+		($last_done, $last_at) = ($done, $at) if !defined $first_at || $at - $first_at < 10.5;
+		push @etas, [ $at, $eta, $done ] if $done >= $quarter && $phase ne 'removing old file' && $eta > 1;
+	}
+	usleep(10_000);
+}
+my $seconds = $last_at - $first_at;
+my $rate = ($last_done - $first_done) * 8192 / $seconds;
+note sprintf('%.2f MB/s over %.2f s', $rate / 1024 / 1024, $seconds);
+cmp_ok($seconds, '>', 9.5, 'measured over about ten seconds');
+cmp_ok(abs($rate / (4 * 1024 * 1024) - 1), '<', 0.05, 'max_rate holds within 5 %');
+is(status($job), 'moved', 'moved');
+my $end = sql("SELECT extract(epoch FROM finished_at) FROM index_mover_history WHERE job = $job");
+my ($worst, @bad) = (0);
+foreach my $eta (@etas)
+{
+	my $left = $end - $eta->[0];
+	my $error = abs($eta->[1] / $left - 1);
+	next if $left < 3;
+	$worst = $error if $error > $worst;
+	push @bad, sprintf('%.2f s said, %.2f s true at block %d', $eta->[1], $left, $eta->[2]) if $error > 0.2;
+}
+cmp_ok(scalar @etas, '>', 10, 'eta was shown');
+is(join('; ', @bad), '', sprintf('from the first quarter on eta is within 20 %% (at worst %.0f %%)', $worst * 100));
+
+# what a waiting client hears
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
+is($out, 'moved', 'moved back');
+like($err, qr/NOTICE:  index "th_s": (copying blocks|throttled), \d+ %, \d+\.\d MB\/s, about \d+ s left\n/, 'NOTICEs tell a waiting client');
+
+# ---------------------------------------------------------------------------
+# A standby that applies late
+# ---------------------------------------------------------------------------
+my $limit = 4 * 1024 * 1024;
+$node->backup('backup');
+sql("SELECT pg_create_physical_replication_slot('standby', true)");
+my $standby = PostgreSQL::Test::Cluster->new('throttle_standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->append_conf('postgresql.conf', <<CONF);
+primary_slot_name = 'standby'
+recovery_min_apply_delay = '1500ms'
+wal_receiver_status_interval = 1
+CONF
+$standby->start;
+$node->wait_for_catchup($standby, 'replay');
+
+$job = begin_job('regress_fast', max_replica_lag => '4MB');
+my ($most, $waited, $shown, $n) = (0, 0, 0, 0);
+while (1)
+{
+	my ($done, $eta, $phase, $lag, $at) = look($job);
+	last if !defined $at && status($job) !~ /^(queued|running)?$/;
+	usleep(10_000), next if !defined $at;
+	# commits are what the standby delays
+	sql('INSERT INTO w VALUES (1)') if $n++ % 10 == 0;
+	my $behind = sql("SELECT pg_current_wal_flush_lsn() - min(replay_lsn) FROM pg_stat_replication");
+	$most = $behind if $behind ne '' && $behind > $most;
+	$waited++ if $phase eq 'throttled';
+	$shown = $lag if $lag > $shown;
+	usleep(50_000);
+}
+is(status($job), 'moved', 'delayed standby: moved in the end');
+cmp_ok($waited, '>', 0, 'it waited, in phase "throttled"');
+cmp_ok($most, '<', 1.6 * $limit, "the standby never got much further behind than allowed ($most bytes)");
+cmp_ok($shown, '>', $limit / 2, 'and the lag was shown');
+
+# ---------------------------------------------------------------------------
+# One that disappears in mid-copy, and comes back
+# ---------------------------------------------------------------------------
+$job = begin_job('regress_slow', max_rate => '8MB', max_replica_lag => '4MB');
+poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
+$standby->stop('immediate');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > $limit", '1', 'the wait for the lost standby');
+sleep 1;
+my $stood = (look($job))[0];
+sleep 1;
+is((look($job))[0], $stood, 'a standby that disappears with its slot stops the copy');
+$standby->append_conf('postgresql.conf', 'recovery_min_apply_delay = 0');
+$standby->start;
+wait_for_end($job);
+is(status($job), 'moved', 'it goes on when the standby is back');
+$node->wait_for_catchup($standby, 'replay');
+is($standby->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT s FROM th ORDER BY s) q"), '90000', 'the standby has the moved index');
+$standby->stop;
+sql("SELECT pg_drop_replication_slot('standby')");
+
+# ---------------------------------------------------------------------------
+# A slot that nobody reads, and that would be invalidated
+# ---------------------------------------------------------------------------
+sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
+sql('SELECT pg_reload_conf()');
+sql('CHECKPOINT');
+sql("SELECT pg_create_physical_replication_slot('unread', true)");
+my $log = -s $node->logfile;
+$job = begin_job('regress_fast');
+$node->wait_for_log(qr/index_mover waits, because replication slot unread is \d+ bytes behind/, $log);
+sql('SELECT pg_switch_wal()');
+sql('CHECKPOINT');
+$stood = (look($job))[0];
+sleep 1;
+is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
+cmp_ok($stood * 8192, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
+is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+my $rebuild = sql("SELECT max(job) FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', wait => false)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $rebuild", 'throttled', 'the rebuild to wait');
+sql("SELECT pg_drop_replication_slot('unread')");
+wait_for_end($rebuild);
+is(status($rebuild), 'moved', 'a rebuild waits before it begins');
+wait_for_end($job);
+is(status($job), 'moved', 'it goes on when the slot is gone');
+sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
+sql('SELECT pg_reload_conf()');
+
+# ---------------------------------------------------------------------------
+# Space
+# ---------------------------------------------------------------------------
+($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": 1}')");
+like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
+	'no room: refused before the start, with the numbers');
+$job = begin_job('regress_slow', max_rate => '2MB');
+poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
+sql("SELECT alter_move($job, 'min_free_space', '1')");
+wait_for_end($job);
+is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
+is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast', 'the index is where it was');
+leftovers_ok($node, 'no room', within => 2);
+files_ok($node, 'no room');
+verdict_ok($node, 'th', 'at the end', max_keys => 200);
+$looker->end;
+
+done_testing();

@@ -1,0 +1,141 @@
+# Who stands in the way of a move: index_mover.on_blocker, who may be signalled
+# and who never is, and what is said about it.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = new_node('blockers', conf => "deadlock_timeout = 300ms\nautovacuum_naptime = 1");
+$node->safe_psql('postgres', <<SQL);
+CREATE ROLE regress_mover LOGIN;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_mover;
+GRANT EXECUTE ON FUNCTION move_indexes TO regress_mover;
+LOAD 'index_mover';
+ALTER ROLE regress_mover SET index_mover.on_blocker = 'terminate';
+CREATE TABLE bl (i int, s text);
+ALTER TABLE bl OWNER TO regress_mover;
+GRANT SELECT ON bl TO PUBLIC;
+INSERT INTO bl SELECT g, md5(g::text) FROM generate_series(1, 20000) g;
+CREATE INDEX bl_s ON bl (s) TABLESPACE regress_slow;
+VACUUM ANALYZE bl;
+SQL
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sub other_place
+{
+	return sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'bl_s'");
+}
+
+# Move the index; returns what psql printed, and its messages.
+sub move
+{
+	my ($settings, %options) = @_;
+	my $to = other_place();
+	my $call = start_call($node, 'mover',
+		"SELECT status, sqlstate, detail FROM move_indexes('bl_s', '$to', method => '" . ($options{method} || 'copy') . "', settings => '{$settings}')",
+		user => $options{user});
+	my ($rc, $out, $err) = finish_call($call);
+	chomp $out;
+	note "$out\n$err";
+	return ($out, $err);
+}
+
+sub session
+{
+	my ($user) = @_;
+	my $session = IndexMover::Session->new($node, user => $user);
+	$session->run("BEGIN; SELECT count(*) FROM bl WHERE s = 'x'");
+	return $session;
+}
+
+sub is_alive { return sql('SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $_[0]->pid); }
+
+# an idle transaction is terminated
+my $blocker = session('postgres');
+my $start = time;
+my ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
+like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the index is moved, and the row says who had to go');
+like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "bl_s"/, 'a WARNING for each');
+cmp_ok(time - $start, '<', 5, 'without delay');
+is(is_alive($blocker), '0', 'the session is gone');
+like(sql('SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'), qr/It has terminated process ${\$blocker->pid}/, 'and the history knows');
+
+# cancel ends a running statement, and so its transaction's locks
+$blocker = session('postgres');
+$blocker->send('SELECT pg_sleep(60)');
+($out, $err) = move('"on_blocker": "cancel", "lock_wait": "500ms"');
+like($out, qr/^moved\|\|.*It has cancelled process ${\$blocker->pid} of role/, 'cancel: a running statement');
+$blocker->answer;
+like($blocker->errors, qr/canceling statement due to user request/, 'the statement got 57014');
+is(is_alive($blocker), '1', 'the session lives on');
+$blocker->run('ROLLBACK');
+$blocker->end;
+
+# who is idle has nothing to be cancelled
+$blocker = session('postgres');
+($out, $err) = move('"on_blocker": "cancel", "lock_wait": "500ms"');
+like($out, qr/^failed\|.*It has cancelled process/, 'cancel: in vain where nothing runs');
+is(is_alive($blocker), '1', 'an idle session lives on');
+
+# the default
+($out, $err) = move('"lock_wait": "500ms"');
+like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within/, 'fail: the index is given up');
+unlike($out, qr/It has/, 'and nobody is signalled');
+
+# a role's job signals what the role could: not a superuser's session
+($out, $err) = move('"lock_wait": "500ms"', user => 'regress_mover');
+like($out, qr/^failed\|55P03/, 'another role: a superuser\'s session is not signalled');
+is(is_alive($blocker), '1', 'it lives on');
+$blocker->run('COMMIT');
+$blocker->end;
+$blocker = session('regress_mover');
+($out, $err) = move('"lock_wait": "500ms"', user => 'regress_mover');
+like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "regress_mover"\.$/, 'its own is');
+
+# and only a superuser may say so
+my ($rc, $o, $e) = $node->psql('postgres', "SET SESSION AUTHORIZATION regress_mover; SELECT * FROM move_indexes('bl_s', 'regress_fast', settings => '{\"on_blocker\": \"cancel\"}')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($e), '42501', 'on_blocker is a superuser\'s setting');
+
+# a prepared transaction has no process
+sql("BEGIN; SELECT count(*) FROM bl WHERE s = 'x'; SELECT txid_current(); PREPARE TRANSACTION 'p'");
+($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
+like($out, qr/^failed\|55P03\|.*The lock was held by: a prepared transaction\.$/, 'a prepared transaction is left alone, and named');
+sql("ROLLBACK PREPARED 'p'");
+
+# whom a rebuild waits for
+$blocker = IndexMover::Session->new($node);
+$blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
+($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"', method => 'rebuild');
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'rebuild: a writer that stays');
+is(is_alive($blocker), '0', 'is terminated');
+
+# DDL that holds the table when the copy begins
+$blocker = IndexMover::Session->new($node);
+$blocker->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
+($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
+like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role/, 'DDL in an idle transaction, before the copy begins');
+
+# an autovacuum that is in the way is cancelled, as for anybody who queues
+sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
+sql("DELETE FROM bl WHERE i % 10 = 0");
+sql("ALTER SYSTEM SET autovacuum = on");
+sql("SELECT pg_reload_conf()");
+poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'bl_s'::regclass AND a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
+$start = time;
+($out, $err) = move('"lock_wait": "20s"');
+like($out, qr/^moved\|/, 'an autovacuum gives way');
+cmp_ok(time - $start, '<', 10, 'soon');
+sql("ALTER SYSTEM SET autovacuum = off");
+sql("SELECT pg_reload_conf()");
+verdict_ok($node, 'bl', 'at the end', max_keys => 200);
+
+done_testing();

@@ -1,0 +1,138 @@
+/*
+ * io_faults.c
+ *	  LD_PRELOAD library for tests: makes calls on chosen files fail, or wait.
+ *
+ * The environment variable IO_FAULTS names a control file.  While there is one,
+ * its line says what happens:
+ *
+ *	operation errno first times path
+ *
+ * operation is read, write, fsync, truncate or writeback (sync_file_range); the
+ * calls are counted, over all processes, whose file's name contains path; those
+ * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
+ * are done 100 ms later.  IO_FAULTS.count gets a byte for each call that was
+ * counted, IO_FAULTS.fired one for each that failed.
+ *
+ * Only for Linux: the name of a file is taken from /proc.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Append a byte; returns how many there are now. */
+static long
+count_up(const char *control, const char *suffix)
+{
+	char		path[1024];
+	struct stat st;
+	int			fd;
+	long		result = 0;
+
+	snprintf(path, sizeof(path), "%s.%s", control, suffix);
+	fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (fd < 0)
+		return 0;
+	if (syscall(SYS_write, fd, ".", 1) == 1 && fstat(fd, &st) == 0)
+		result = st.st_size;
+	close(fd);
+	return result;
+}
+
+/* What is to happen to this call: 0 or the errno to fail with. */
+static int
+fault(const char *operation, int fd)
+{
+	const char *control = getenv("IO_FAULTS");
+	char		line[1024];
+	char		wanted[32];
+	char		path[512];
+	char		link[64];
+	char		name[1024];
+	int			error;
+	long		first;
+	long		times;
+	long		number;
+	ssize_t		len;
+	int			control_fd;
+	int			save_errno = errno;
+
+	if (control == NULL || (control_fd = open(control, O_RDONLY)) < 0)
+	{
+		errno = save_errno;
+		return 0;
+	}
+	len = syscall(SYS_read, control_fd, line, sizeof(line) - 1);
+	close(control_fd);
+	errno = save_errno;
+	if (len <= 0)
+		return 0;
+	line[len] = '\0';
+	if (sscanf(line, "%31s %d %ld %ld %511s", wanted, &error, &first, &times, path) != 5 ||
+		strcmp(wanted, operation) != 0)
+		return 0;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	len = readlink(link, name, sizeof(name) - 1);
+	errno = save_errno;
+	if (len <= 0)
+		return 0;
+	name[len] = '\0';
+	if (strstr(name, path) == NULL)
+		return 0;
+
+	number = count_up(control, "count");
+	errno = save_errno;
+	if (number < first || number >= first + times)
+		return 0;
+	(void) count_up(control, "fired");
+	errno = save_errno;
+	if (error == 0)
+	{
+		struct timespec pause = {0, 100 * 1000 * 1000};
+
+		nanosleep(&pause, NULL);
+		errno = save_errno;
+	}
+	return error;
+}
+
+#define CALL(type, name, operation, parameters, arguments) \
+type \
+name parameters \
+{ \
+	static type (*real) parameters = NULL; \
+	int			error = fault(operation, fd); \
+\
+	if (error != 0) \
+	{ \
+		errno = error; \
+		return -1; \
+	} \
+	if (real == NULL) \
+		real = (type (*) parameters) dlsym(RTLD_NEXT, #name); \
+	return real arguments; \
+}
+
+CALL(ssize_t, pread, "read", (int fd, void *buf, size_t size, off_t off), (fd, buf, size, off))
+CALL(ssize_t, pread64, "read", (int fd, void *buf, size_t size, off64_t off), (fd, buf, size, off))
+CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off), (fd, iov, n, off))
+CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), (fd, iov, n, off))
+CALL(ssize_t, pwrite, "write", (int fd, const void *buf, size_t size, off_t off), (fd, buf, size, off))
+CALL(ssize_t, pwrite64, "write", (int fd, const void *buf, size_t size, off64_t off), (fd, buf, size, off))
+CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off), (fd, iov, n, off))
+CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off), (fd, iov, n, off))
+CALL(int, fsync, "fsync", (int fd), (fd))
+CALL(int, fdatasync, "fsync", (int fd), (fd))
+CALL(int, ftruncate, "truncate", (int fd, off_t size), (fd, size))
+CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (fd, size))
+CALL(int, sync_file_range, "writeback", (int fd, off64_t off, off64_t size, unsigned int flags), (fd, off, size, flags))
