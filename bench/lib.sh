@@ -62,6 +62,7 @@ finish() {
 # of PG_CONFIG, which then has index_mover already.
 install_index_mover() {
   local config
+  mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || die "cannot make $OUT"
   [ -n "$INSTALLED" ] || "$HERE/scripts/setup" > /dev/null || exit 2
   find_pg_config || die "no pg_config found"
   make_work_folder
