@@ -354,6 +354,22 @@ setting_text(const char *name, const JsonbValue *value)
 }
 
 void
+settings_check_alterable(const char *name)
+{
+	/* these have had their effect when the job begins, or belong to the caller */
+	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
+	int			i;
+
+	(void) find_setting(name);
+	for (i = 0; i < lengthof(fixed); i++)
+		if (strcmp(fixed[i], name) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("setting \"%s\" of a job cannot be changed", name),
+					 errhint("Cancel the job with cancel_move(), and submit the rest again.")));
+}
+
+void
 settings_alter(MoveSettings *settings, const char *name, const char *value)
 {
 	const SettingPlace *place = find_setting(name);

@@ -71,6 +71,12 @@ extern void settings_capture(MoveSettings *settings);
 extern int	settings_apply_json(Jsonb *json);
 
 /*
+ * ERROR 22023 if there is no such setting, or a running job has no use for a
+ * change of it any more.
+ */
+extern void settings_check_alterable(const char *name);
+
+/*
  * Change one setting of a running job, by its name without prefix.  ERROR as
  * SET: 22023, 42501.
  */

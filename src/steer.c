@@ -158,7 +158,8 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
  * Changes a setting (its name without prefix) of a running or paused job, with
  * the rights that SET needs.  Returns false if the job wasn't running any
  * more.  No locks.  For the job's role and superusers.  ERRORs: see find_job();
- * 22023 unknown setting or invalid value; 42501 a superuser's setting.
+ * 22023 unknown setting, invalid value, or a setting that has had its effect
+ * when a job begins; 42501 a superuser's setting.
  */
 Datum
 index_mover_alter_move(PG_FUNCTION_ARGS)
@@ -171,6 +172,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", PG_ARGISNULL(1) ? "setting" : "value")));
+	settings_check_alterable(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	if (!find_running_job(fcinfo, &slot))
 		PG_RETURN_BOOL(false);
 

@@ -127,6 +127,7 @@ $job = begin_job('st_s', 'regress_slow', max_rate => '16kB');
 wait_for_blocks($job, 1);
 foreach my $case (
 	[ "alter_move($job, 'no_such', '1')", '22023' ],
+	[ "alter_move($job, 'on_failure', 'error')", '22023' ],
 	[ "alter_move($job, 'max_rate', 'fast')", '22023' ],
 	[ "alter_move($job, NULL, '1')", '22004' ],
 	[ 'alter_move(999999, \'max_rate\', \'1\')', '42704' ])
