@@ -26,12 +26,14 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "access/relation.h"
 #include "access/genam.h"
@@ -62,6 +64,12 @@ wait_for_replicas(const MoveSettings *settings)
 		(void) throttle_rest(LOOK_AT_LAG_MS);
 	progress_phase(phase);
 }
+
+/* How often, and how far apart, to look whether a deadlock was with a DROP. */
+#define DROP_LOOKS		10
+#define DROP_LOOK_MS	50
+
+static uint32 wait_event = 0;
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -119,6 +127,39 @@ take_error(MoveItem *item, ErrorData *edata)
 	/* the fixed length may have cut a multibyte character in two */
 	item->detail[pg_mbcliplen(item->detail, strlen(item->detail),
 							  sizeof(item->detail) - 1)] = '\0';
+}
+
+/*
+ * If the index of a failed move is gone, say that in place of what the move
+ * stumbled over.  A rebuild gives way to whoever wants to lock everybody out,
+ * by ending in a deadlock error; only then a DROP goes on, so wait a little.
+ */
+static void
+tell_if_dropped(MoveItem *item)
+{
+	bool		exists = true;
+	int			looks = strcmp(item->sqlstate, "40P01") == 0 ? DROP_LOOKS : 1;
+
+	if (item->status != STATUS_FAILED)
+		return;
+	while (exists && looks-- > 0)
+	{
+		StartTransactionCommand();
+		exists = SearchSysCacheExists1(RELOID, ObjectIdGetDatum(item->index_oid));
+		CommitTransactionCommand();
+		if (exists && looks > 0)
+		{
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 DROP_LOOK_MS, IM_WAIT_EVENT(wait_event, "IndexMoverDrop"));
+			ResetLatch(MyLatch);
+		}
+	}
+	if (exists)
+		return;
+	item->status = STATUS_SKIPPED;
+	strlcpy(item->sqlstate, "42704", sizeof(item->sqlstate));
+	strlcpy(item->detail, "The index was dropped while it was being moved.",
+			sizeof(item->detail));
 }
 
 /* Leave the session as the next item expects it. */
@@ -187,6 +228,8 @@ move_item(JobShared *job, MoveItem *item)
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	tell_if_dropped(item);
 
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
