@@ -162,12 +162,21 @@ remember_machine() {
   fi
 }
 
+# Which source was measured, if we have built it.
+source_version() {
+  if [ -n "$INSTALLED" ]; then
+    echo "as installed $(date -u -r "$("$BIN/pg_config" --pkglibdir)/index_mover.so" '+%Y-%m-%d %H:%M')"
+  else
+    git -C "$HERE" rev-parse --short HEAD 2> /dev/null || echo 1.0
+  fi
+}
+
 # The head of a Markdown result.
 describe() {
   local model
   model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
   echo
-  echo "$(date -u '+%Y-%m-%d %H:%M') UTC, index_mover $(git -C "$HERE" rev-parse --short HEAD 2> /dev/null || echo 1.0)," \
+  echo "$(date -u '+%Y-%m-%d %H:%M') UTC, index_mover $(source_version)," \
     "$("$BIN/postgres" --version), Linux $(uname -r), $(nproc) x ${model:-$(uname -m)}," \
     "$(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1048576 }' /proc/meminfo) of memory," \
     "$(df --output=fstype "$WORK" | tail -n 1) on $(df --output=source "$WORK" | tail -n 1)." \
