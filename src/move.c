@@ -233,7 +233,9 @@ move_item(JobShared *job, MoveItem *item)
 
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
-	item->finished_at = GetCurrentTimestamp();
+	/* a copy has noted the time of its swap: what comes after is no part of it */
+	if (item->finished_at == 0)
+		item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
 				(errmsg("moved index \"%s.%s\" to another tablespace by %s in %ld ms",

@@ -237,6 +237,7 @@ copy_once(CopyState *cs)
 	cs->old_file = swap.old_file;
 	item->lock_time = swap.lock_time;
 	item->status = STATUS_MOVED;
+	item->finished_at = GetCurrentTimestamp();
 	after_swap(cs);
 	return GO_ON;
 }
