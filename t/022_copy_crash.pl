@@ -68,7 +68,7 @@ sub check_all
 	return;
 }
 
-foreach my $action (split / /, $ENV{CRASH_ACTIONS} || 'kill error terminate cancel')
+foreach my $action (qw(kill error terminate cancel))
 {
 	foreach my $point (@before_swap, @after_swap)
 	{
@@ -114,6 +114,12 @@ foreach my $action (split / /, $ENV{CRASH_ACTIONS} || 'kill error terminate canc
 		}
 		$blocker->quit if $blocker;
 		set_point('');
+		if ($action ne 'kill')
+		{
+			# without being asked
+			poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0',
+				"$name: clean-up", timeout => 10);
+		}
 		check_all($name, $swapped ? $to : $from);
 	}
 }
