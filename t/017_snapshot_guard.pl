@@ -108,7 +108,7 @@ sub build_concurrently
 	my $start = time;
 	$node->safe_psql('postgres', 'DELETE FROM h WHERE k = 7');
 	$node->safe_psql('postgres', 'CREATE INDEX CONCURRENTLY h_k ON h (k)');
-	cmp_ok(time - $start, '<', 10, 'CREATE INDEX CONCURRENTLY does not wait for the hidden caller');
+	soon_ok(time - $start, 10, 'CREATE INDEX CONCURRENTLY does not wait for the hidden caller');
 	return;
 }
 
