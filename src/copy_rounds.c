@@ -24,6 +24,7 @@
 #include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
+#include "wal_ahead.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
@@ -48,6 +49,7 @@ copy_breathe(CopyState *cs)
 
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
+	wal_ahead();
 
 	for (;;)
 	{
