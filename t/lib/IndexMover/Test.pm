@@ -11,7 +11,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use FindBin;
+use File::Basename qw(dirname);
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
@@ -98,7 +98,7 @@ sub setup_database
 		$db,
 		"SET client_min_messages = warning;\n"
 		  . PostgreSQL::Test::Utils::slurp_file(
-			"$FindBin::RealBin/../sql/include/oracles.sql"),
+			dirname(__FILE__) . '/../../../sql/include/oracles.sql'),
 		on_error_die => 1);
 	$node->safe_psql($db, 'CREATE EXTENSION index_mover CASCADE')
 	  unless exists $options{extension} && !$options{extension};
