@@ -57,6 +57,7 @@ OBJS = \
 	src/throttle.o \
 	src/tablespace_probe.o \
 	src/wait_others.o \
+	src/wal_ahead.o \
 	src/watch.o \
 	src/worker.o
 
@@ -112,6 +113,7 @@ OUR_HEADERS = \
 	src/throttle.h \
 	src/tablespace_probe.h \
 	src/wait_others.h \
+	src/wal_ahead.h \
 	src/watch.h \
 	src/worker.h
 

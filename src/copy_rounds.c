@@ -25,6 +25,7 @@
 #include "storage/smgr.h"
 #include "test_points.h"
 #include "utils/timestamp.h"
+#include "wal_ahead.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
@@ -51,6 +52,7 @@ copy_breathe(CopyState *cs)
 
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
+	wal_ahead();
 
 	for (;;)
 	{

@@ -84,6 +84,6 @@ extern void copy_verify_again(CopyState *cs, bool locked);
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern bool copy_catch_up(void *arg);
-extern LastBlocks copy_last_blocks(void *arg);
+extern LastBlocks copy_last_blocks(void *arg, int64 most_us);
 
 #endif							/* IM_COPY_STATE_H */

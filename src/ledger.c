@@ -70,8 +70,16 @@ begin_scan_by_id(Relation rel, int64 id, ScanKey key)
 							  NULL, 1, key);
 }
 
+/* Draw the number of a row that is to be inserted later. */
+int64
+ledger_new_id(void)
+{
+	return extension_nextval(LEDGER_SEQUENCE);
+}
+
 /*
- * Insert a row in the current transaction; sets entry->id and made_at.
+ * Insert a row in the current transaction; sets entry->made_at, and entry->id
+ * unless that is a number drawn before.
  */
 void
 ledger_insert(LedgerEntry *entry)
@@ -81,7 +89,8 @@ ledger_insert(LedgerEntry *entry)
 	bool		nulls[Natts_ledger] = {0};
 	HeapTuple	tuple;
 
-	entry->id = extension_nextval(LEDGER_SEQUENCE);
+	if (entry->id == 0)
+		entry->id = ledger_new_id();
 	entry->made_at = GetCurrentTimestamp();
 
 	values[Anum_id - 1] = Int64GetDatum(entry->id);

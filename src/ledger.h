@@ -41,6 +41,7 @@ typedef struct LedgerEntry
  * All run inside the current transaction, need no privileges of the current
  * user, and touch no user-defined code.  ledger_insert() fills entry->id.
  */
+extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
 extern void ledger_delete(int64 id);	/* no error if it is gone */
 extern bool ledger_exists(int64 id);

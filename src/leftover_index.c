@@ -235,8 +235,7 @@ one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 }
 
 /*
- * Show in index_mover_progress what a worker that only cleans up works on.  A
- * runner that moves shows its item.
+ * Show in index_mover_progress what a worker that only cleans up works on.
  */
 static void
 show_leftover(const LedgerEntry *entry)
@@ -334,14 +333,13 @@ read_entries(Oid only_heap, int64 job)
 }
 
 int
-leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
+leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext context;
 	List	   *entries;
 	ListCell   *lc;
 	volatile int removed = 0;
-	bool		only_cleans = (job == 0 && !OidIsValid(only_heap));
 
 	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
 									ALLOCSET_SMALL_SIZES);
@@ -362,7 +360,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			again = false;
 			PG_TRY();
 			{
-				if (only_cleans)
+				if (show)
 					show_leftover(entry);
 				if (remove_one(entry, max_wait_ms))
 					removed++;
@@ -392,7 +390,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			}
 			PG_END_TRY();
 			MemoryContextSwitchTo(caller_context);
-			if (only_cleans)
+			if (show)
 				progress_end();
 		}
 	}
@@ -418,6 +416,17 @@ leftover_index_is_ours(Oid index_oid)
 			return true;
 	}
 	return false;
+}
+
+List *
+leftover_index_tables(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, read_entries(InvalidOid, 0))
+		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
+	return result;
 }
 
 List *

@@ -224,13 +224,22 @@ copy_once(CopyState *cs)
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
 
+	/* now, so that it need not be done under the lock */
+	StartTransactionCommand();
+	swap.old_file.id = ledger_new_id();
+	ledger_row_claim(swap.old_file.id);
+	CommitTransactionCommand();
+
 	cs->outcome = START_AGAIN;
 	oldcxt = MemoryContextSwitchTo(cs->cxt);
 	result = swap_when_possible(&swap);
 	MemoryContextSwitchTo(oldcxt);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
+	{
+		ledger_row_release(swap.old_file.id);
 		return cs->outcome;
+	}
 
 	/* it is done; whatever goes wrong now, the index has moved */
 	cs->swapped = true;
@@ -364,7 +373,6 @@ after_swap(CopyState *cs)
 		/* the row for the new file is gone with the swap */
 		ledger_row_release(cs->new_file.id);
 		cs->new_file.id = 0;
-		ledger_row_claim(cs->old_file.id);
 
 		StartTransactionCommand();
 		item->size_after = 0;

@@ -564,6 +564,6 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
 
-	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms);
+	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
 	progress_phase(before);
 }

@@ -44,10 +44,11 @@ typedef struct Swap
 	 * catch_up: called with no transaction open, before each look and each
 	 * attempt; brings the new file near the old one, lets others pass.
 	 * returns false if the copy has to be started again.  last_blocks: called
-	 * under the exclusive lock; makes the files equal.
+	 * under the exclusive lock; makes the files equal, or gives up if that
+	 * would take longer than most_us microseconds.
 	 */
 	bool		(*catch_up) (void *arg);
-	LastBlocks	(*last_blocks) (void *arg);
+	LastBlocks	(*last_blocks) (void *arg, int64 most_us);
 	void	   *arg;
 
 	/* results */
