@@ -134,7 +134,7 @@ my %ways = (
 	},
 	'pages of others' => sub {
 		my ($page) = @_;
-		my @names = keys %good;
+		my @names = sort keys %good;
 		my $other = $good{ $names[ rand @names ] };
 		$$page = substr($other, 8192 * int rand(length($other) / 8192), 8192);
 	},
