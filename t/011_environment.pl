@@ -38,7 +38,7 @@ sub error_of
 {
 	my ($sql, %options) = @_;
 	my ($rc, $out, $err) = $node->psql($options{dbname} || 'postgres', "\\set VERBOSITY verbose\n$sql",
-		extra_params => $options{user} ? [ '-U', $options{user} ] : [], timeout => 60);
+		extra_params => $options{user} ? [ '-U', $options{user} ] : [], timeout => 180);
 	return $err;
 }
 

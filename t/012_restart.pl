@@ -60,7 +60,7 @@ sub one_case
 	my $p = $phases{$phase};
 	$name = "$name, $phase";
 
-	my $session = $node->background_psql('postgres', on_error_die => 1, timeout => 60);
+	my $session = $node->background_psql('postgres', on_error_die => 1, timeout => 180);
 	if ($options{all_swapped})
 	{
 		# only the other index is on its way, so that nothing is left to move
