@@ -244,8 +244,9 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 static void
 say_terminated(MoveItem *item)
 {
-	item->status = STATUS_CANCELLED;
-	if (item->started_at != 0)
+	if (item->status != STATUS_MOVED)
+		item->status = STATUS_CANCELLED;
+	if (item->started_at != 0 && item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
 	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
@@ -287,6 +288,8 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request_cancel(shared->job);
 
+	if (current_item >= 0)
+		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
 	if (current_item >= 0)
 		item_terminated(shared, current_item);
