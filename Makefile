@@ -35,6 +35,8 @@ OBJS = \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
+	src/leftover_twin.o \
+	src/meanwhile.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -57,6 +59,7 @@ OBJS = \
 	src/throttle.o \
 	src/tablespace_probe.o \
 	src/wait_others.o \
+	src/wal_ahead.o \
 	src/watch.o \
 	src/worker.o
 
@@ -92,6 +95,8 @@ OUR_HEADERS = \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
+	src/leftover_twin.h \
+	src/meanwhile.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
@@ -112,6 +117,7 @@ OUR_HEADERS = \
 	src/throttle.h \
 	src/tablespace_probe.h \
 	src/wait_others.h \
+	src/wal_ahead.h \
 	src/watch.h \
 	src/worker.h
 

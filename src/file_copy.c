@@ -99,6 +99,7 @@ static void log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *block
 					   int nblocks);
 static void write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 						 BlockNumber nblocks, const char *data);
+static void extend_file(FileCopy *copy, BlockNumber nblocks);
 static void start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last);
 static int	open_segment(const RelFileLocator *locator, ForkNumber fork,
 						 BlockNumber block, int flags, char **path);
@@ -232,6 +233,27 @@ file_copy_sync(FileCopy *copy)
 }
 
 /*
+ * Make the copying of some blocks, and of block 0, through shared buffers
+ * quick: have the new file as long as it is to be, and the blocks, old and new,
+ * in shared buffers.  Copies nothing, and logs nothing.
+ */
+void
+file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
+{
+	extend_file(copy, nblocks);
+	for (BlockNumber block = 0;
+		 block != InvalidBlockNumber && block < nblocks;
+		 block = block_set_next(set, block + 1))
+	{
+		/* not by the ring: they are to stay */
+		ReleaseBuffer(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block,
+												RBM_NORMAL, NULL, true));
+		ReleaseBuffer(ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
+												RBM_NORMAL, NULL, true));
+	}
+}
+
+/*
  * Copy one block through shared buffers, always logged.  The new file is
  * extended as far as needed first, so that a later checkpoint syncs it.
  */
@@ -240,20 +262,8 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
 	PGAlignedBlock page;
 	Buffer		buffer;
-	BlockNumber nblocks = file_blocks(&copy->to, MAIN_FORKNUM);
 
-	Assert(copy->synced);
-
-	if (block >= nblocks)
-	{
-		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-		PGAlignedBlock zero;
-
-		memset(&zero, 0, sizeof(zero));
-		for (; nblocks <= block; nblocks++)
-			smgrextend(smgr, MAIN_FORKNUM, nblocks, zero.data, false);
-	}
-
+	extend_file(copy, block + 1);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
@@ -264,6 +274,21 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	copy->last_record = log_newpage_buffer(buffer, false);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
+}
+
+/* Extend the new file with zeros to so many blocks, if it is shorter. */
+static void
+extend_file(FileCopy *copy, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+
+	Assert(copy->synced);
+
+	if (block < nblocks)
+		memset(copy->chunk, 0, BLCKSZ);
+	for (; block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
 }
 
 /*

@@ -138,7 +138,8 @@ typedef struct JobShared
 typedef enum JobPurpose
 {
 	JOB_MOVE,
-	JOB_CLEANUP,				/* no items: remove what the ledger names */
+	JOB_CLEANUP,				/* remove what the ledger names: all, or on the
+								 * tables of the (skipped) items */
 } JobPurpose;
 
 #define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */

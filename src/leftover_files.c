@@ -279,6 +279,7 @@ leftover_files_list(void)
 		leftover = palloc0(sizeof(LeftoverFile));
 		leftover->ledger_id = entry->id;
 		leftover->kind = entry->kind;
+		leftover->heap_oid = entry->heap_oid;
 		leftover->tablespace = entry->tablespace;
 		leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
 		leftover->size = is_removable(&locator) ? file_size(&locator) : -1;

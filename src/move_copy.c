@@ -191,9 +191,8 @@ copy_once(CopyState *cs)
 	if ((outcome = copy_rounds(cs)) != GO_ON)
 		return outcome;
 
-	StartTransactionCommand();
-	copy_free_space_map(cs);
-	CommitTransactionCommand();
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
@@ -220,9 +219,16 @@ copy_once(CopyState *cs)
 	swap.old_file.relfilenumber = cs->from.relNumber;
 	swap.settings = cs->mc->settings;
 	swap.item = cs->mc->item;
+	swap.rested_ms = &cs->rested_ms;
 	swap.catch_up = copy_catch_up;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
+
+	/* now, so that it need not be done under the lock */
+	StartTransactionCommand();
+	swap.old_file.id = ledger_new_id();
+	ledger_row_claim(swap.old_file.id);
+	CommitTransactionCommand();
 
 	cs->outcome = START_AGAIN;
 	oldcxt = MemoryContextSwitchTo(cs->cxt);
@@ -230,7 +236,10 @@ copy_once(CopyState *cs)
 	MemoryContextSwitchTo(oldcxt);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
+	{
+		ledger_row_release(swap.old_file.id);
 		return cs->outcome;
+	}
 
 	/* it is done; whatever goes wrong now, the index has moved */
 	cs->swapped = true;
@@ -364,7 +373,6 @@ after_swap(CopyState *cs)
 		/* the row for the new file is gone with the swap */
 		ledger_row_release(cs->new_file.id);
 		cs->new_file.id = 0;
-		ledger_row_claim(cs->old_file.id);
 
 		StartTransactionCommand();
 		item->size_after = 0;

@@ -169,7 +169,7 @@ my %change = (
 	'column names, types, statistics targets' => 'ALTER INDEX zoo_expr ALTER COLUMN 1 SET STATISTICS 5',
 	'statistics of expressions' => "DELETE FROM pg_statistic WHERE starelid = 'zoo_expr'::regclass",
 	'valid, ready, live' => "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'zoo_txt'::regclass",
-	'immediate' => "UPDATE pg_index SET indimmediate = true WHERE indexrelid = 'zoo_num_key'::regclass",
+	'immediate' => "UPDATE pg_index SET indimmediate = false WHERE indexrelid = 'zoo_num_key'::regclass",
 	'unique' => 'DROP INDEX zoo_incl; CREATE INDEX zoo_incl ON zoo (id) INCLUDE (grp) WITH (fillfactor = 80)',
 	'predicate' => 'DROP INDEX zoo_part; CREATE INDEX zoo_part ON zoo (grp) WHERE maybe > 1',
 	'collations' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "POSIX" DESC NULLS LAST)',

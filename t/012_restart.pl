@@ -57,9 +57,15 @@ sub one_case
 	$name = "$name, $phase";
 
 	my $session = $node->background_psql('postgres', on_error_die => 1, timeout => 60);
+	if ($options{all_swapped})
+	{
+		# only the other index is on its way, so that nothing is left to move
+		$node->safe_psql('postgres', "SELECT * FROM move_indexes('t_later', '$TARGET', method => 'rebuild')");
+	}
 	$session->query_safe($p->{hold});
+	my $relation = $options{all_swapped} ? 't_wait' : 't';
 	my $job = $node->safe_psql('postgres',
-		"SELECT max(job) FROM move_indexes('t', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
+		"SELECT max(job) FROM move_indexes('$relation', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
 	# t_later comes first, and is moved unless the session is in its way
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE '$phase%'", '1', "$name");
 	my $worker = worker_pid($node);
@@ -95,8 +101,15 @@ sub one_case
 	{
 		files_and_all("$name, preloaded");
 	}
-	my $rows = $node->safe_psql('postgres',
-		"SELECT DISTINCT status FROM move_indexes('t', '$TARGET', method => 'rebuild') WHERE status NOT IN ('moved', 'skipped')");
+	if ($options{all_swapped})
+	{
+		like($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers_now()'),
+			qr/t_wait_ccold/, "$name: a leftover, and nothing to move");
+	}
+	my $call = $options{next} || "SELECT DISTINCT status FROM move_indexes('t', '$TARGET', method => 'rebuild')";
+	$call =~ s/%JOB%/$job/;
+	$call =~ s/%TARGET%/$TARGET/;
+	my $rows = $node->safe_psql('postgres', "SELECT * FROM ($call) AS s(status) WHERE status NOT IN ('queued', 'moved', 'skipped', 'true', 'false')");
 	is($rows, '', "$name: the next call succeeds");
 	is($node->safe_psql('postgres',
 			"SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$TARGET'"), '2',
@@ -136,6 +149,12 @@ one_case('smart', 'waiting for readers before marking dead', $smart, history => 
 # a worker that notices it in time still says so itself
 one_case('postmaster killed', 'building index', $kill_postmaster, history => qr/^(cancelled|interrupted)$/);
 one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(cancelled|interrupted)$/);
+# nothing is left to move, but something to remove
+one_case('immediate, all swapped', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1);
+one_case('fast, all swapped, named itself', 'waiting for readers before marking dead', $fast, history => qr/^cancelled$/, all_swapped => 1,
+	next => "SELECT status FROM move_indexes('t_wait', '%TARGET%', wait => false)");
+one_case('immediate, all swapped, resume_move()', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1,
+	next => 'SELECT resume_move(%JOB%)::text');
 one_case('crash of another process', 'waiting for readers before marking dead', $crash, history => qr/interrupted/, cleanup => 1);
 
 # ---- a prepared transaction across a restart ----------------------------------

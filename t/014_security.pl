@@ -96,7 +96,7 @@ $node->safe_psql('postgres',
 	'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
 
 my %expected = (
-	'superuser' => qr/^42501 must be superuser/,
+	'superuser' => qr/^42501 (must be superuser|permission denied to alter role)/,
 	'reset role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
 	'set role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
 	'session authorization' => qr/^42501 cannot set parameter "session_authorization" within security-restricted operation/,

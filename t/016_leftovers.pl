@@ -333,6 +333,23 @@ for my $where (sort(keys %left_by), 'initializing')
 		"$name: it is the same, neither repaired nor moved");
 }
 $node->safe_psql('postgres', 'DROP INDEX lt_gate_ccnew');
+
+# Nothing to move, something to remove, and somebody who uses the table: who
+# waits for nothing else isn't kept, and the worker goes on without him.
+kill_worker('waiting for readers before marking dead');
+is($node->safe_psql('postgres', "SELECT DISTINCT m.status FROM lt, move_indexes('lt_gate', '$here') m"),
+	'skipped', 'a caller who has locked the table himself');
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left stays, rather than an error');
+my $reader = IndexMover::Session->new($node);
+$reader->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here')"),
+	'skipped', 'a call that finds nothing to move returns while the table is in use');
+wait_blocked_in('cleaning up', 'nothing to move');
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left is still there');
+$reader->run('COMMIT');
+$reader->end;
+poll_until($node, $indexes, 'lt_gate', 'removal when nobody uses the table any more');
+wait_for_no_worker($node);
 leftovers_ok($node, 'after all kills');
 verdict_ok($node, 'lt', 'after all kills');
 done_testing();

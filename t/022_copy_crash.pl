@@ -120,6 +120,14 @@ foreach my $action (qw(kill error terminate cancel))
 			poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0',
 				"$name: clean-up", timeout => 10);
 		}
+		elsif ($swapped)
+		{
+			# nothing is left to move, but something to remove
+			is($node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to')"),
+				'skipped', "$name: the next call has nothing to move");
+			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
+				'0', "$name: and removes what is left");
+		}
 		check_all($name, $swapped ? $to : $from);
 	}
 }

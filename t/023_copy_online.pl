@@ -309,6 +309,39 @@ if (part('holder'))
 	$client->end;
 }
 
+# ---- too much left to do under the lock ----------------------------------------------
+if (part('bounded'))
+{
+	make_table();
+	# each block under the lock takes 100 ms
+	$s->run("LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_point = 'swap-asking:wait,swap-block:sleep'");
+	$s->run('ALTER SYSTEM SET log_min_messages = debug1');
+	$s->run('SELECT pg_reload_conf()');
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false)");
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	# after the last round, and before the lock is asked for
+	$s->run('INSERT INTO online SELECT g * 4000, 0, NULL FROM generate_series(1, 40) g');
+	$gate->end;
+	is(finish_job($job), 'moved|', 'too much left under the lock: moved in the end');
+	my $index = $s->run("SELECT 'online_k'::regclass::oid");
+	ok($node->log_contains(qr/given the exclusive lock on index $index back after \d+ us: too much left to do/, $log),
+		'after the lock was given back once');
+	cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE job = $job"), '>', 1,
+		'more than one attempt');
+	# 41 blocks would have taken 4 s
+	cmp_ok($s->run("SELECT extract(epoch FROM lock_time) FROM index_mover_history WHERE job = $job"), '<', 2,
+		'and the blocks were copied outside of it');
+	$s->run('ALTER SYSTEM RESET index_mover.test_point');
+	$s->run('ALTER SYSTEM RESET log_min_messages');
+	$s->run('SELECT pg_reload_conf()');
+	index_ok('too much left under the lock');
+	leftovers_ok($node, 'too much left under the lock', within => 2);
+	files_ok($node, 'too much left under the lock');
+}
+
 # ---- two callers on one table -------------------------------------------------------
 if (part('two'))
 {

@@ -294,7 +294,8 @@ $$;
 ---------------------------------------------------------------------------
 -- Files: every file of this database has a catalog entry, and every catalog
 -- entry its file.  A dropped file's first segment stays, empty, until the next
--- checkpoint, so this does one.
+-- checkpoint, so this does one.  A standby has only the initialization fork of
+-- what is unlogged.
 ---------------------------------------------------------------------------
 CREATE FUNCTION oracle.files(OUT problem text, OUT path text, OUT size bigint) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -323,11 +324,14 @@ BEGIN
 			   AND (SELECT s2.size FROM pg_stat_file(dir || '/' || f.name, true) s2) IS NOT NULL;
 	END LOOP;
 	RETURN QUERY
-		SELECT 'missing', pg_relation_filepath(c.oid), NULL::bigint
+		SELECT 'missing', f.path, NULL::bigint
 		  FROM pg_class c
-		 WHERE pg_relation_filepath(c.oid) IS NOT NULL
+		 CROSS JOIN LATERAL (VALUES
+			(pg_relation_filepath(c.oid)
+			 || CASE WHEN c.relpersistence = 'u' AND pg_is_in_recovery() THEN '_init' ELSE '' END)) AS f(path)
+		 WHERE f.path IS NOT NULL
 		   AND c.relpersistence <> 't'
-		   AND (SELECT s.size FROM pg_stat_file(pg_relation_filepath(c.oid), true) s) IS NULL;
+		   AND (SELECT s.size FROM pg_stat_file(f.path, true) s) IS NULL;
 	RETURN QUERY
 		SELECT 'no such tablespace', c.oid::regclass::text, NULL::bigint
 		  FROM pg_class c

@@ -11,7 +11,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use FindBin;
+use File::Basename qw(dirname);
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
@@ -24,7 +24,7 @@ our @EXPORT = qw(
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
   poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
-  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right
+  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right standby_ok
   tablespace_of
 );
 
@@ -98,7 +98,7 @@ sub setup_database
 		$db,
 		"SET client_min_messages = warning;\n"
 		  . PostgreSQL::Test::Utils::slurp_file(
-			"$FindBin::RealBin/../sql/include/oracles.sql"),
+			dirname(__FILE__) . '/../../../sql/include/oracles.sql'),
 		on_error_die => 1);
 	$node->safe_psql($db, 'CREATE EXTENSION index_mover CASCADE')
 	  unless exists $options{extension} && !$options{extension};
@@ -106,7 +106,8 @@ sub setup_database
 }
 
 # Make the table $table with an index of every kind that core can rebuild
-# concurrently, in tablespace regress_slow, and $rows rows.
+# concurrently, in tablespace regress_slow, and $rows rows.  (Whether it can a
+# deferrable constraint's depends on the minor version: t/018_deferrable.pl.)
 sub make_zoo
 {
 	my ($node, $table, $rows, $db) = @_;
@@ -119,7 +120,7 @@ SET default_tablespace = regress_slow;
 CREATE TABLE $table (
 	id int PRIMARY KEY, grp int NOT NULL, txt text, num numeric, pt point,
 	rng int4range, arr int[], doc tsvector, js jsonb, maybe int,
-	UNIQUE (num) DEFERRABLE) WITH (fillfactor = 70);
+	UNIQUE (num)) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX ${table}_incl ON $table (id) INCLUDE (grp) WITH (fillfactor = 80);
 CREATE INDEX ${table}_txt ON $table (txt COLLATE "C" DESC NULLS LAST);
 CREATE INDEX ${table}_multi ON $table (maybe, grp);
@@ -382,6 +383,31 @@ sub dump_ok
 {
 	my ($node, $before, $name, %options) = @_;
 	return is(dump_schema($node, %options), $before, "$name: pg_dump as before, except for tablespaces");
+}
+
+# A standby that has replayed everything has the rows and the indexes of its
+# primary, and no file more or less.  Without hiding indexes, which a standby
+# can't do, only a table's single index is looked up there; the others are asked
+# by amcheck if they are btrees.
+sub standby_ok
+{
+	my ($primary, $standby, $tables, $name, %options) = @_;
+	my $db = $options{dbname} || 'postgres';
+	$primary->safe_psql($db, 'CHECKPOINT');
+	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
+	files_ok($standby, "$name, standby", %options);
+	my $scan = 'SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off;';
+	foreach my $table (@$tables)
+	{
+		my $rows = "$scan SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM $table t";
+		is($standby->safe_psql($db, $rows), $primary->safe_psql($db, $rows), "$name, standby: the rows of $table");
+		my $one = $primary->safe_psql($db, "SELECT count(*) FROM pg_index WHERE indrelid = '$table'::regclass") == 1;
+		my ($rc, $out, $err) = $standby->psql($db,
+			$one ? "SELECT oracle.verdict('$table'" . ($options{max_keys} ? ", $options{max_keys}" : '') . ')'
+			: "SELECT oracle.structure(indexrelid) FROM pg_index WHERE indrelid = '$table'::regclass AND indisvalid");
+		ok($rc == 0 && (!$one || $out =~ /^1 right$/), "$name, standby: the indexes of $table") or diag "$out $err";
+	}
+	return;
 }
 
 # All of them, for use after each move.
