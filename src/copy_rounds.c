@@ -24,6 +24,7 @@
 #include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
+#include "utils/timestamp.h"
 #include "wal_ahead.h"
 
 /* So few changed blocks end the rounds of direct copying */
@@ -46,6 +47,8 @@ copy_breathe(CopyState *cs)
 	MovePhase	phase = PHASE_COPYING;
 	CopyOutcome outcome = GO_ON;
 	bool		waited = false;
+	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = cs->rested_ms;
 
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
@@ -63,6 +66,7 @@ copy_breathe(CopyState *cs)
 		if (job_pause_requested())
 		{
 			before = progress_phase(PHASE_PAUSED);
+			progress_blockers(NULL, 0);
 			ms = SHORT_REST_MS;
 		}
 		else if (replica_lag_too_large(&cs->lag, settings))
@@ -84,7 +88,11 @@ copy_breathe(CopyState *cs)
 			break;
 	}
 	if (waited)
+	{
 		progress_phase(phase);
+		cs->rested_ms = rested_before +
+			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	}
 	return outcome;
 }
 
@@ -282,21 +290,34 @@ copy_rounds(CopyState *cs)
  * matter.  It names no block beyond the end of the new file either: the file
  * gets at least as long as it is now.
  */
-void
+CopyOutcome
 copy_free_space_map(CopyState *cs)
 {
-	BlockNumber nblocks = file_blocks(&cs->from, FSM_FORKNUM);
-	SMgrRelation smgr;
+	BlockNumber nblocks;
 
-	if (nblocks == 0)
-		return;
-	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	smgrcreate(smgr, FSM_FORKNUM, false);
-	log_smgrcreate(&cs->to, FSM_FORKNUM);
+	StartTransactionCommand();
+	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
+	if (nblocks > 0)
+	{
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, false);
+		log_smgrcreate(&cs->to, FSM_FORKNUM);
+	}
+	CommitTransactionCommand();
+
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
-		copy_check_interrupts();
+		CopyOutcome outcome = copy_breathe(cs);
+
+		if (outcome != GO_ON)
+			return outcome;
+		StartTransactionCommand();
 		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
 							   Min(FILE_COPY_CHUNK, nblocks - block));
+		CommitTransactionCommand();
+		throttle_written(&cs->throttle,
+						 (int64) Min(FILE_COPY_CHUNK, nblocks - block) * BLCKSZ);
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
 	}
+	return GO_ON;
 }

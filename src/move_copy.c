@@ -219,9 +219,8 @@ copy_once(CopyState *cs)
 	if ((outcome = copy_rounds(cs)) != GO_ON)
 		return outcome;
 
-	StartTransactionCommand();
-	copy_free_space_map(cs);
-	CommitTransactionCommand();
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
@@ -248,6 +247,7 @@ copy_once(CopyState *cs)
 	swap.old_file.relfilenumber = cs->from.relNumber;
 	swap.settings = cs->mc->settings;
 	swap.item = cs->mc->item;
+	swap.rested_ms = &cs->rested_ms;
 	swap.catch_up = copy_catch_up;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;

@@ -163,12 +163,14 @@ rest_and_catch_up(Swap *swap, int ms)
 	return true;
 }
 
+/* Is lock_wait over?  What the job was paused or held back for doesn't count. */
 static bool
-wait_is_over(const Swap *swap, TimestampTz start)
+wait_is_over(const Swap *swap, TimestampTz start, int64 rested_before)
 {
+	int64		waited = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+
 	return swap->settings->lock_wait > 0 &&
-		TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-								   swap->settings->lock_wait);
+		waited - (*swap->rested_ms - rested_before) >= swap->settings->lock_wait;
 }
 
 /*
@@ -187,6 +189,7 @@ swap_when_possible(Swap *swap)
 											  "index_mover swap",
 											  ALLOCSET_SMALL_SIZES);
 	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = *swap->rested_ms;
 	TimestampTz grace_until = 0;
 	bool		autovacuum_told = false;
 	VirtualTransactionId *before = NULL;
@@ -269,7 +272,7 @@ swap_when_possible(Swap *swap)
 				blockers_cancel_autovacuum(pids, npids);
 				autovacuum_told = true;
 			}
-			if (wait_is_over(swap, start) && GetCurrentTimestamp() >= grace_until)
+			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
 				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
 					give_up(swap, pids, npids);
@@ -281,7 +284,7 @@ swap_when_possible(Swap *swap)
 		pfree(stuck);
 
 		/* attempts in vain, though nobody stays for long: there is much traffic */
-		if (nstuck == 0 && wait_is_over(swap, start) &&
+		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
 		{
 			int			pids[IM_MAX_BLOCKERS];

@@ -37,6 +37,8 @@ typedef struct Swap
 	LedgerEntry old_file;		/* the row for the old one, without id */
 	const MoveSettings *settings;
 	MoveItem   *item;			/* for which blockers are signalled */
+	const int64 *rested_ms;		/* how long catch_up() has rested so far, which is
+								 * no part of lock_wait */
 
 	/*
 	 * catch_up: called with no transaction open, before each look and each

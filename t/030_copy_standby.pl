@@ -80,7 +80,7 @@ SQL
 $primary->backup('start');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'start', has_streaming => 1);
-$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = 3s');
+$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = 12s');
 $standby->start;
 
 # ---------------------------------------------------------------------------
