@@ -26,6 +26,7 @@ OBJS = \
 	src/copy_verify.o \
 	src/file_copy.o \
 	src/file_system.o \
+	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
 	src/index_bloat.o \
@@ -84,6 +85,7 @@ OUR_HEADERS = \
 	src/copy_state.h \
 	src/file_copy.h \
 	src/file_system.h \
+	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
 	src/index_bloat.h \
@@ -126,7 +128,7 @@ DATA = index_mover--1.0.sql
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy partitioned names privileges bad_input jobs \
 	plan plan_recheck \
-	report_bloat report_pending report_index report_recommend report_probe \
+	report_bloat report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
