@@ -36,6 +36,8 @@ OBJS = \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
+	src/leftover_twin.o \
+	src/meanwhile.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -95,6 +97,8 @@ OUR_HEADERS = \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
+	src/leftover_twin.h \
+	src/meanwhile.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \

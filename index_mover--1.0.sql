@@ -19,7 +19,7 @@ CREATE TABLE index_mover_ledger (
 	id bigint PRIMARY KEY,
 	system_identifier text NOT NULL,
 	database oid NOT NULL,
-	kind "char" NOT NULL,			-- n new file, o old file, i index entry
+	kind "char" NOT NULL,			-- n new file, o old file, i index entry, d duplicate index
 	tablespace oid NOT NULL,
 	relfilenumber oid NOT NULL,
 	relation oid NOT NULL,
@@ -27,7 +27,8 @@ CREATE TABLE index_mover_ledger (
 	new_index oid NOT NULL,
 	job bigint NOT NULL,
 	pid int NOT NULL,
-	made_at timestamptz NOT NULL
+	made_at timestamptz NOT NULL,
+	new_name name NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE index_mover_ledger IS 'files and index entries that a move has made and not yet handed over or removed';
 

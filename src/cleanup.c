@@ -187,12 +187,13 @@ file_is_listed(List *leftovers, int64 ledger_id)
 }
 
 static bool
-is_listed(List *leftovers, int64 ledger_id)
+is_listed(List *leftovers, Oid index_oid)
 {
 	ListCell   *lc;
 
+	/* not by the ledger's row: a step on the way may have made a new one */
 	foreach(lc, leftovers)
-		if (((LeftoverIndex *) lfirst(lc))->ledger_id == ledger_id)
+		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
 			return true;
 	return false;
 }
@@ -261,14 +262,14 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		Datum		values[5];
 		bool		nulls[5] = {0};
 
-		values[0] = CStringGetTextDatum("invalid index");
+		values[0] = CStringGetTextDatum(leftover->duplicate ? "duplicate index" : "invalid index");
 		values[1] = CStringGetTextDatum(leftover->name);
 		nulls[2] = (tablespace == NULL);
 		values[2] = tablespace == NULL ? (Datum) 0 :
 			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
 		values[3] = Int64GetDatum(leftover->size);
 		values[4] = CStringGetTextDatum(dry_run ? "remove" :
-										is_listed(after, leftover->ledger_id) ?
+										is_listed(after, leftover->index_oid) ?
 										"kept: its table is in use, try again later" : "removed");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}

@@ -170,7 +170,7 @@ copy_check_relation(CopyState *cs, bool first)
 	CopyOutcome outcome = GO_ON;
 
 	StartTransactionCommand();
-	if (!plan_recheck(item))
+	if (!plan_recheck(item, cs->began))
 	{
 		CommitTransactionCommand();
 		return NOT_MOVABLE;
@@ -197,6 +197,7 @@ copy_check_relation(CopyState *cs, bool first)
 	cs->rmid = page_resource_manager(form->relam);
 	ReleaseSysCache(tuple);
 	CommitTransactionCommand();
+	cs->began = true;
 
 	if (first)
 		cs->from = file;

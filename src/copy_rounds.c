@@ -167,8 +167,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		StartTransactionCommand();
 		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
 		changed_blocks_seen(cs->changes, cs->copied, nblocks, lsn);
-		if (cs->mc->settings->pacing)
-			file_copy_flush_wal(cs->copy);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 
 		if (cs->copied == 0)
@@ -202,8 +201,7 @@ copy_changed_directly(CopyState *cs)
 			return outcome;
 		StartTransactionCommand();
 		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
-		if (cs->mc->settings->pacing)
-			file_copy_flush_wal(cs->copy);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);

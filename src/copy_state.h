@@ -37,6 +37,7 @@ typedef struct CopyState
 	Oid			index;
 	Oid			table;
 	bool		locked;
+	bool		began;			/* the first look found it movable */
 	RelFileLocator from;
 	RelFileLocator to;
 	RmgrId		rmid;

@@ -82,6 +82,7 @@ struct FileCopy
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *scratch;		/* the same, for what is thrown away */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
+	XLogRecPtr	handed_over;	/* and of the last one but a megabyte */
 	bool		synced;
 	/* the range whose write-back was started last */
 	BlockNumber window_first;
@@ -291,8 +292,7 @@ extend_file(FileCopy *copy, BlockNumber nblocks)
 }
 
 /*
- * Flush our own WAL.  Done after each megabyte, the clients' commits never
- * have to wait for more of it than that.
+ * Flush our own WAL, all of it.
  */
 void
 file_copy_flush_wal(FileCopy *copy)
@@ -300,6 +300,24 @@ file_copy_flush_wal(FileCopy *copy)
 	if (!XLogRecPtrIsInvalid(copy->last_record))
 		XLogFlush(copy->last_record);
 	copy->last_record = InvalidXLogRecPtr;
+	copy->handed_over = InvalidXLogRecPtr;
+}
+
+/*
+ * Have the WAL writer flush what we have logged since the last call, and, with
+ * "wait", wait until it has flushed what was logged before that.  Done after
+ * each megabyte: the disk then works while we read the next one, and with
+ * "wait" the clients' commits never have to wait for more than two megabytes
+ * of ours.  If the WAL writer does not come to it, we flush it ourselves.
+ */
+void
+file_copy_hand_over_wal(FileCopy *copy, bool wait)
+{
+	if (wait && !XLogRecPtrIsInvalid(copy->handed_over))
+		XLogFlush(copy->handed_over);
+	if (!XLogRecPtrIsInvalid(copy->last_record))
+		XLogSetAsyncXactLSN(copy->last_record);
+	copy->handed_over = copy->last_record;
 }
 
 /*

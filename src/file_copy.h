@@ -36,6 +36,7 @@ extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
 extern void file_copy_flush_wal(FileCopy *copy);
+extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 
 #endif							/* IM_FILE_COPY_H */

@@ -51,7 +51,8 @@ enum
 	Anum_job,
 	Anum_pid,
 	Anum_made_at,
-	Natts_ledger = Anum_made_at
+	Anum_new_name,
+	Natts_ledger = Anum_new_name
 };
 
 static char *
@@ -105,6 +106,7 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_job - 1] = Int64GetDatum(entry->job);
 	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
 	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
+	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	CatalogTupleInsert(rel, tuple);
@@ -186,6 +188,7 @@ ledger_read(void)
 		entry->job = DatumGetInt64(values[Anum_job - 1]);
 		entry->pid = DatumGetInt32(values[Anum_pid - 1]);
 		entry->made_at = DatumGetTimestampTz(values[Anum_made_at - 1]);
+		entry->new_name = *DatumGetName(values[Anum_new_name - 1]);
 		result = lappend(result, entry);
 	}
 	systable_endscan(scan);

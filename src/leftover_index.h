@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leftover_index.h
- *	  Removing the invalid indexes that our interrupted rebuilds have left.
+ *	  Removing the indexes that our interrupted rebuilds have left.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,8 +13,8 @@
 /* What index_mover_cleanup() tells about one of them. */
 typedef struct LeftoverIndex
 {
-	int64		ledger_id;
 	Oid			index_oid;
+	bool		duplicate;		/* was repaired meanwhile by somebody's DDL */
 	char	   *name;			/* qualified and quoted */
 	Oid			tablespace;		/* never 0 */
 	int64		size;			/* bytes, all forks */

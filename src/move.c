@@ -41,6 +41,7 @@
 #include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "meanwhile.h"
 #include "move.h"
 #include "plan.h"
 #include "relation_locks.h"
@@ -65,12 +66,6 @@ wait_for_replicas(const MoveSettings *settings)
 	progress_phase(phase);
 }
 
-/* How often, and how far apart, to look whether a deadlock was with a DROP. */
-#define DROP_LOOKS		10
-#define DROP_LOOK_MS	50
-
-static uint32 wait_event = 0;
-
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
  * partitions.  As ATExecSetTableSpaceNoStorage(), but without standing in the
@@ -86,7 +81,7 @@ move_default(MoveContext *mc)
 	StartTransactionCommand();
 	lock_relation_without_queueing(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
 	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
-	if (plan_recheck(item))
+	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
 
@@ -129,39 +124,6 @@ take_error(MoveItem *item, ErrorData *edata)
 							  sizeof(item->detail) - 1)] = '\0';
 }
 
-/*
- * If the index of a failed move is gone, say that in place of what the move
- * stumbled over.  A rebuild gives way to whoever wants to lock everybody out,
- * by ending in a deadlock error; only then a DROP goes on, so wait a little.
- */
-static void
-tell_if_dropped(MoveItem *item)
-{
-	bool		exists = true;
-	int			looks = strcmp(item->sqlstate, "40P01") == 0 ? DROP_LOOKS : 1;
-
-	if (item->status != STATUS_FAILED)
-		return;
-	while (exists && looks-- > 0)
-	{
-		StartTransactionCommand();
-		exists = SearchSysCacheExists1(RELOID, ObjectIdGetDatum(item->index_oid));
-		CommitTransactionCommand();
-		if (exists && looks > 0)
-		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 DROP_LOOK_MS, IM_WAIT_EVENT(wait_event, "IndexMoverDrop"));
-			ResetLatch(MyLatch);
-		}
-	}
-	if (exists)
-		return;
-	item->status = STATUS_SKIPPED;
-	strlcpy(item->sqlstate, "42704", sizeof(item->sqlstate));
-	strlcpy(item->detail, "The index was dropped while it was being moved.",
-			sizeof(item->detail));
-}
-
 /* Leave the session as the next item expects it. */
 static void
 reset_session(void)
@@ -177,10 +139,13 @@ move_item(JobShared *job, MoveItem *item)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
+	IndexBefore before;
 
 	item->sqlstate[0] = '\0';
 	item->lock_time = -1;
 	item->size_after = -1;
+	meanwhile_begin(&before, item->index_oid);
+	MemoryContextSwitchTo(context);
 
 	PG_TRY();
 	{
@@ -229,8 +194,7 @@ move_item(JobShared *job, MoveItem *item)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	tell_if_dropped(item);
-
+	meanwhile_tell(item, &before);
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
 	/* a copy has noted the time of its swap: what comes after is no part of it */

@@ -83,11 +83,11 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 	changed_blocks_skip(cs->changes, start, end);
 }
 
-/* Rest between the steps of removing the old file. */
+/* Rest between the steps of removing the old file, if we are to be gentle. */
 static void
 rest(int ms)
 {
-	(void) throttle_rest(ms);
+	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
 	copy_check_interrupts();
 }
 

@@ -49,6 +49,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
 #include "storage/smgr.h"
 #include "tcop/cmdtag.h"
 #include "tcop/dest.h"
@@ -74,11 +75,13 @@
 #include "move.h"
 #include "move_rebuild.h"
 #include "plan.h"
+#include "relation_locks.h"
 #include "snapshot_guard.h"
 #include "test_points.h"
 #include "wait_others.h"
 
-#define MAX_TRIES	3			/* looks for old transactions, see wait_and_lock() */
+#define MAX_TRIES			3	/* looks for old transactions, see wait_and_lock() */
+#define DEADLOCK_LOOK_MS	50	/* deadlock_timeout in core's command */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -89,6 +92,7 @@ typedef struct Rebuild
 	Oid			old_index;
 	Oid			new_index;		/* set by the hook */
 	int64		ledger_id;		/* of the row that the hook has written */
+	int			deadlock_timeout;	/* as it is set for the worker */
 } Rebuild;
 
 static Rebuild rebuild;
@@ -114,10 +118,10 @@ move_rebuild_init(void)
 
 /*
  * Look at rows that this very command has just inserted: find the table of an
- * index, and the index's tablespace (0 = the database's).  false: no index.
+ * index, the index's tablespace (0 = the database's) and name.  false: no index.
  */
 static bool
-read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace)
+read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace, NameData *name)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -144,6 +148,8 @@ read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace)
 	tuple = systable_getnext(scan);
 	*tablespace = HeapTupleIsValid(tuple) ?
 		((Form_pg_class) GETSTRUCT(tuple))->reltablespace : InvalidOid;
+	if (HeapTupleIsValid(tuple))
+		*name = ((Form_pg_class) GETSTRUCT(tuple))->relname;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return true;
@@ -161,13 +167,14 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	LedgerEntry entry;
 	Oid			heap_oid;
 	Oid			tablespace;
+	NameData	name = {""};
 
 	if (prev_object_access_hook)
 		prev_object_access_hook(access, classId, objectId, subId, arg);
 
 	if (!rebuild.active || access != OAT_POST_CREATE ||
 		classId != RelationRelationId || subId != 0 ||
-		!read_new_entry(objectId, &heap_oid, &tablespace))
+		!read_new_entry(objectId, &heap_oid, &tablespace, &name))
 		return;
 
 	item = rebuild.mc->item;
@@ -190,6 +197,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	entry.new_index_oid = objectId;
 	entry.job = rebuild.mc->job->job;
 	entry.pid = MyProcPid;
+	entry.new_name = name;
 	ledger_insert(&entry);
 
 	rebuild.new_index = objectId;
@@ -313,6 +321,15 @@ apply_settings(const MoveSettings *settings)
 	/* core takes snapshots where it must be able to let go of them */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_SESSION);
+}
+
+/* Take back what holds for core's command only. */
+static void
+end_core_settings(void)
+{
+	set_guc("lock_timeout", 0);
+	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
+	core_waits_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -461,6 +478,32 @@ core_waited_for(void)
 }
 
 /*
+ * If we are the ones who had to end so that somebody else, who waits for a lock
+ * of ours, can go on, say that in place of the deadlock it would have been.  To
+ * be called before the abort lets go of the locks.
+ */
+static void
+tell_who_passes(ErrorData *edata)
+{
+	int			pid;
+	char	   *p;
+
+	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED ||
+		(relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
+		 relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0))
+		return;
+	edata->detail = edata->detail == NULL ? edata->message :
+		psprintf("%s: %s", edata->message, edata->detail);
+	/* core's lists who waits for whom line by line */
+	for (p = edata->detail; *p != '\0'; p++)
+		if (*p == '\n')
+			*p = ' ';
+	edata->message = psprintf("gave way to process %d, which waits for a lock on the table or the index",
+							  pid);
+	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
+}
+
+/*
  * After an ERROR: abort, let go of everything, and find out how far it went.
  */
 static void
@@ -471,8 +514,7 @@ clean_up_after_error(MoveContext *mc)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	snapshot_guard_show_callers();
 	PortalContext = NULL;
-	set_guc("lock_timeout", 0);
-	core_waits_end();
+	end_core_settings();
 	progress_blockers(NULL, 0);
 
 	/* a second cancel must not keep us from telling the truth */
@@ -526,6 +568,7 @@ move_by_rebuild(MoveContext *mc)
 	rebuild.mc = mc;
 	rebuild.heap_oid = item->heap_oid;
 	rebuild.old_index = item->index_oid;
+	rebuild.deadlock_timeout = DeadlockTimeout;
 
 	apply_settings(mc->settings);
 
@@ -540,7 +583,7 @@ move_by_rebuild(MoveContext *mc)
 	{
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		movable = plan_recheck(item);
+		movable = plan_recheck(item, false);
 		if (movable)
 			core_waits_begin(mc->settings);
 		PopActiveSnapshot();
@@ -549,9 +592,10 @@ move_by_rebuild(MoveContext *mc)
 		if (movable)
 		{
 			set_core_lock_timeout(mc->settings);
+			/* of two who wait for each other, we are the one to give up */
+			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
 			run_reindex(mc);
-			set_guc("lock_timeout", 0);
-			core_waits_end();
+			end_core_settings();
 		}
 	}
 	PG_CATCH();
@@ -568,6 +612,7 @@ move_by_rebuild(MoveContext *mc)
 			edata->detail = psprintf("Process %d did not end its transaction.", waited_for);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
+		tell_who_passes(edata);
 		clean_up_after_error(mc);
 		ReThrowError(edata);
 	}

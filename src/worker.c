@@ -437,8 +437,8 @@ run_item(JobShared *shared, int n)
 	/* a cancel that comes after the swap doesn't undo the move */
 	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
 				 strcmp(item->sqlstate, "57014") == 0);
-	if (item->status == STATUS_FAILED || cancelled ||
-		(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
+	/* an index that was dropped meanwhile is "skipped", and may leave something */
+	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
 	{
 		if (cancelled)
 		{

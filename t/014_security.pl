@@ -96,7 +96,7 @@ $node->safe_psql('postgres',
 	'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
 
 my %expected = (
-	'superuser' => qr/^42501 must be superuser/,
+	'superuser' => qr/^42501 (must be superuser|permission denied to alter role)/,
 	'reset role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
 	'set role' => qr/^42501 cannot set parameter "role" within security-restricted operation/,
 	'session authorization' => qr/^42501 cannot set parameter "session_authorization" within security-restricted operation/,
@@ -173,7 +173,7 @@ wait_for_phase($node, 'building index');
 $node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sleeper'");
 my ($status, $out, $err, $took) = finish_call($call);
 is(sqlstate_of($err), '57014', 'a function that sleeps can be cancelled');
-cmp_ok($took, '<', 5, 'within 5 seconds');
+soon_ok($took, 5, 'within 5 seconds');
 leftovers_ok($node, 'after that', within => 5);
 
 # ---- the key of a failed unique build is not told ------------------------------

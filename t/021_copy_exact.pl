@@ -376,13 +376,14 @@ SQL
 		my ($clients, @names) = @$run;
 		my ($in, $out) = ('', '');
 		my $harness = IPC::Run::start(
-			[ 'pgbench', '-n', '-M', $names[0] eq 'upsert' ? 'prepared' : 'simple', '-c', $clients, '-T', 100, '--max-tries=20',
+			[ 'pgbench', '-n', '-M', $names[0] eq 'upsert' ? 'prepared' : 'simple', '-c', $clients, '-T', 3600, '--max-tries=20',
 				(map { ('-f', "$dir/$_.sql") } @names), $node->connstr('postgres') ],
 			'<', \$in, '>', \$out, '2>&1');
 		push @load, { harness => $harness, out => \$out, name => $names[0] };
 	}
 	poll_until($node, "SELECT count(*) > 50 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
 	set_test(test_mutation => 'verify-all');
+	my ($all, $again) = (0, 0);
 	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
 	{
 		my $rows = $node->safe_psql('postgres',
@@ -391,9 +392,11 @@ SQL
 		  or diag $node->safe_psql('postgres', 'SELECT index_name, status, message FROM index_mover_history ORDER BY job DESC, index_name LIMIT 17');
 		my $few = $node->safe_psql('postgres',
 			"SELECT count(*), count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)");
-		my ($all, $again) = split /\|/, $few;
-		cmp_ok($again, '>=', $all / 2, "under load: blocks copied again in $again of $all indexes");
+		$few =~ /^(\d+)\|(\d+)$/ or die $few;
+		($all, $again) = ($all + $1, $again + $2);
 	}
+	note "blocks copied again in $again of $all moves";
+	cmp_ok($again, '>=', $all / 2, 'under load: blocks copied again in most of the moves');
 	set_test();
 	foreach my $load (@load)
 	{

@@ -80,7 +80,7 @@ SQL
 $primary->backup('start');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'start', has_streaming => 1);
-$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = 3s');
+$standby->append_conf('postgresql.conf', 'max_standby_streaming_delay = 12s');
 $standby->start;
 
 # ---------------------------------------------------------------------------
@@ -218,7 +218,7 @@ my $busy = longest_wait('busy', 3, sub {
 });
 like($out, qr/^moved$/m, 'a move ends although no synchronous standby answers') or diag $err;
 note sprintf('longest transaction of a client: %.1f ms during the move, %.1f ms without', $busy, $quiet);
-cmp_ok($busy, '<', 100 + 2 * $quiet, 'no client waits long');
+soon_ok($busy / 1000, 0.1 + 2 * $quiet / 1000, 'no client waits long');
 
 # a job that starts at commit, from a session that wants the standby's answer
 $primary->safe_psql('postgres', 'CHECKPOINT');
