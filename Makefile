@@ -24,6 +24,7 @@ OBJS = \
 	src/copy_methods.o \
 	src/copy_rounds.o \
 	src/copy_verify.o \
+	src/core_waits.o \
 	src/file_copy.o \
 	src/file_system.o \
 	src/gin_build.o \
@@ -83,6 +84,7 @@ OUR_HEADERS = \
 	src/compat.h \
 	src/copy_methods.h \
 	src/copy_state.h \
+	src/core_waits.h \
 	src/file_copy.h \
 	src/file_system.h \
 	src/gin_build.h \
