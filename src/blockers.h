@@ -21,6 +21,16 @@
 extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
 							const int *pids, int npids);
 
+/* May the current user signal sessions of this role?  In a transaction. */
+extern bool blockers_may_signal(Oid role);
+
+/*
+ * Say, as a WARNING and in the item's detail, that a session was signalled.
+ * xact_start: of its transaction, 0 = not known.  In a transaction.
+ */
+extern void blockers_note(const MoveItem *item, int pid, Oid role,
+						  bool terminate, TimestampTz xact_start);
+
 /* The item ends: add to its detail who was signalled for it. */
 extern void blockers_tell(MoveItem *item);
 

@@ -66,7 +66,9 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "blockers.h"
 #include "compat.h"
+#include "core_waits.h"
 #include "index_size.h"
 #include "leftover_index.h"
 #include "ledger.h"
@@ -250,6 +252,29 @@ before_core_waits(void)
 }
 
 static void
+set_guc(const char *name, int value)
+{
+	char		buffer[32];
+
+	snprintf(buffer, sizeof(buffer), "%d", value);
+	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
+}
+
+/*
+ * Bound each of core's own waits.  Who is in the way after lock_wait may be
+ * signalled (core_waits.c), and then gets a little time.
+ */
+static void
+set_core_lock_timeout(const MoveSettings *settings)
+{
+	int64		limit = settings->lock_wait;
+
+	if (limit > 0 && settings->on_blocker != ON_BLOCKER_FAIL)
+		limit += BLOCKER_GRACE_MS;
+	set_guc("lock_timeout", (int) Min(limit, INT_MAX));
+}
+
+static void
 rebuild_xact_callback(XactEvent event, void *arg)
 {
 	if (!rebuild.active)
@@ -259,6 +284,9 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
+	core_waits_tell(rebuild.mc->item);
+	/* alter_move() may have changed it */
+	set_core_lock_timeout(rebuild.mc->settings);
 	switch (core_phase())
 	{
 		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:
@@ -276,15 +304,6 @@ rebuild_xact_callback(XactEvent event, void *arg)
  * Running the command
  * ---------------------------------------------------------------------
  */
-
-static void
-set_guc(const char *name, int value)
-{
-	char		buffer[32];
-
-	snprintf(buffer, sizeof(buffer), "%d", value);
-	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
-}
 
 /*
  * Give core the job's settings.  For the process, not a transaction: there
@@ -310,6 +329,7 @@ end_core_settings(void)
 {
 	set_guc("lock_timeout", 0);
 	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
+	core_waits_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -432,6 +452,7 @@ report_moved(MoveItem *item)
 	Relation	rel;
 
 	StartTransactionCommand();
+	core_waits_tell(item);
 	item->status = STATUS_MOVED;
 	item->index_oid = rebuild.new_index;
 	item->lock_time = 0;
@@ -498,6 +519,9 @@ clean_up_after_error(MoveContext *mc)
 
 	/* a second cancel must not keep us from telling the truth */
 	HOLD_INTERRUPTS();
+	StartTransactionCommand();
+	core_waits_tell(mc->item);
+	CommitTransactionCommand();
 	if (is_swapped())
 		report_moved(mc->item);
 	RESUME_INTERRUPTS();
@@ -560,13 +584,14 @@ move_by_rebuild(MoveContext *mc)
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		movable = plan_recheck(item, false);
+		if (movable)
+			core_waits_begin(mc->settings);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 
 		if (movable)
 		{
-			/* bounds each of core's own waits */
-			set_guc("lock_timeout", mc->settings->lock_wait);
+			set_core_lock_timeout(mc->settings);
 			/* of two who wait for each other, we are the one to give up */
 			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
 			run_reindex(mc);

@@ -14,6 +14,8 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "compat.h"
 #include "job.h"
@@ -158,8 +160,27 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
+ * The process that runs a transaction; 0 for a prepared one, which keeps the
+ * number that it had in the session that has prepared it; -1 if it has ended.
+ */
+static int
+virtual_transaction_pid(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc = im_vxid_proc(vxid);
+	bool		have_more;
+
+	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
+		return proc->pid;
+	/* one that was restored after a restart has no number but its xid */
+	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
+		return TransactionIdIsInProgress(vxid.localTransactionId) ? 0 : -1;
+	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;
+}
+
+/*
  * The backends that run these transactions, not more than maxpids of them.  A
- * prepared transaction has none, and counts as pid 0.
+ * prepared transaction has none, and counts as pid 0; one that has ended
+ * meanwhile does not count.
  */
 int
 virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
@@ -169,13 +190,10 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 
 	for (int i = 0; i < count && npids < maxpids; i++)
 	{
-		PGPROC	   *proc = im_vxid_proc(vxids[i]);
+		int			pid = virtual_transaction_pid(vxids[i]);
 
-		/* a prepared transaction keeps the number of who has prepared it */
-		if (proc != NULL && PROC_LXID(proc) == vxids[i].localTransactionId)
-			pids[npids++] = proc->pid;
-		else
-			pids[npids++] = 0;
+		if (pid >= 0)
+			pids[npids++] = pid;
 	}
 	return npids;
 }

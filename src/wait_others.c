@@ -40,6 +40,7 @@
 
 #include "blockers.h"
 #include "compat.h"
+#include "relation_locks.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
 
@@ -109,27 +110,13 @@ end_wait(Wait *wait)
 	}
 }
 
-/* The process that runs a transaction; 0 for a prepared one. */
-static int
-pid_of(VirtualTransactionId vxid)
-{
-	PGPROC	   *proc = im_vxid_proc(vxid);
-
-	/* PREPARE passes the virtual transaction ID on to a dummy process */
-	if (proc == NULL || PROC_LXID(proc) != vxid.localTransactionId)
-		return 0;
-	return proc->pid;
-}
-
+/* The processes that run these transactions; 0 for a prepared one. */
 static int
 pids_of(const Others *others, int **pids)
 {
-	int			i;
-
 	*pids = palloc(sizeof(int) * Max(others->nvxids, 1));
-	for (i = 0; i < others->nvxids; i++)
-		(*pids)[i] = pid_of(others->vxids[i]);
-	return others->nvxids;
+	return virtual_transaction_pids(others->vxids, others->nvxids, *pids,
+									others->nvxids);
 }
 
 /* Append the members of an int4 array that aren't known yet. */

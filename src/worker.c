@@ -92,7 +92,7 @@ worker_register(int slot, int64 job, int runner, int notify_pid)
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	/* a job that failed is not tried again behind the user's back */
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "index_mover", MAXPGPATH);
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	extra.job = job;
