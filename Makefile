@@ -29,6 +29,7 @@ OBJS = \
 	src/file_system.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/hold_back.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -88,6 +89,7 @@ OUR_HEADERS = \
 	src/file_system.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/hold_back.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \
