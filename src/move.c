@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
@@ -195,6 +196,35 @@ move_item(JobShared *job, MoveItem *item)
 						status_name(item->status),
 						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate,
 						item->detail)));
+}
+
+void
+move_find_out(MoveItem *item)
+{
+	HeapTuple	tuple;
+
+	/* else it has come to an end, and only the record is missing */
+	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
+		return;
+	if (item->method == METHOD_REBUILD)
+	{
+		rebuild_find_out(item);
+		return;
+	}
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(item->index_oid));
+	if (HeapTupleIsValid(tuple))
+	{
+		Oid			tablespace = ((Form_pg_class) GETSTRUCT(tuple))->reltablespace;
+
+		if (!OidIsValid(tablespace))
+			tablespace = MyDatabaseTableSpace;
+		if (tablespace == item->to_tablespace)
+			item->status = STATUS_MOVED;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
 }
 
 void

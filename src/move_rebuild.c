@@ -644,6 +644,15 @@ move_by_rebuild(MoveContext *mc)
 	}
 }
 
+void
+rebuild_find_out(MoveItem *item)
+{
+	rebuild.active = false;
+	/* what is known may be of an index that was moved before this one */
+	if (rebuild.old_index == item->index_oid && is_swapped())
+		report_moved(item);
+}
+
 /*
  * Remove what this job's rebuilds have left.
  */
