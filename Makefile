@@ -30,6 +30,7 @@ OBJS = \
 	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/hold_back.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -90,6 +91,7 @@ OUR_HEADERS = \
 	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/hold_back.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \
