@@ -29,6 +29,7 @@ OBJS = \
 	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/holders.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -88,6 +89,7 @@ OUR_HEADERS = \
 	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/holders.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \
