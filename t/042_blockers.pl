@@ -89,10 +89,13 @@ is(is_alive($blocker), '1', 'an idle session lives on');
 ($out, $err) = move('"lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within/, 'fail: the index is given up');
 unlike($out, qr/It has/, 'and nobody is signalled');
+my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $blocker->pid);
+like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/, 'the row says what move_blockers() says');
 
 # a role's job signals what the role could: not a superuser's session
 ($out, $err) = move('"lock_wait": "500ms"', user => 'regress_mover');
 like($out, qr/^failed\|55P03/, 'another role: a superuser\'s session is not signalled');
+like($out, qr/The lock was held by: process ${\$blocker->pid}\.$/, 'of a session that it may not look at the role is told the number');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
@@ -108,10 +111,22 @@ is(sqlstate_of($e), '42501', 'on_blocker is a superuser\'s setting');
 # a prepared transaction has no process
 sql("BEGIN; SELECT count(*) FROM bl WHERE s = 'x'; SELECT txid_current(); PREPARE TRANSACTION 'p'");
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
-like($out, qr/^failed\|55P03\|.*The lock was held by: a prepared transaction\.$/, 'a prepared transaction is left alone, and named');
+like($out, qr/^failed\|55P03\|.*The lock was held by: prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/,
+	'a prepared transaction is left alone, named, and what can be done about it');
+
 sql("ROLLBACK PREPARED 'p'");
 
 # whom a rebuild waits for
+$blocker = IndexMover::Session->new($node);
+$blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
+($out, $err) = move('"lock_wait": "500ms"', method => 'rebuild');
+like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited \d+ ms for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_terminate_backend\(${\$blocker->pid}\);\)\./,
+	'rebuild: a writer that stays is named, and what can be done about it');
+$blocker->run('PREPARE TRANSACTION \'q\'');
+$blocker->end;
+($out, $err) = move('"lock_wait": "500ms"', method => 'rebuild');
+like($out, qr/^failed\|55P03\|gave up waiting for .* for prepared transaction "q" \(COMMIT PREPARED 'q'; or ROLLBACK PREPARED 'q';\)/, 'rebuild: a prepared transaction');
+sql("ROLLBACK PREPARED 'q'");
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"', method => 'rebuild');
