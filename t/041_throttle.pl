@@ -213,6 +213,12 @@ sql('SELECT pg_reload_conf()');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": 1}')");
 like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
 	'no room: refused before the start, with the numbers');
+my ($copy_needs) = $out =~ /The move needs (\d+) bytes/;
+cmp_ok($copy_needs, '>=', $size, 'the whole index is needed');
+($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": 1}')");
+my ($rebuild_needs) = $out =~ /^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs (\d+) bytes/m;
+cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
+is(sql("SELECT fits FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": 1}')"), 'f', 'fits says so beforehand');
 $job = begin_job('regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '1')");
