@@ -351,7 +351,8 @@ entry_locator(const LedgerEntry *entry)
 	RelFileLocator locator;
 
 	locator.spcOid = entry->tablespace;
-	locator.dbOid = MyDatabaseId;
+	/* no row of ours names pg_global, but one that somebody has made up may */
+	locator.dbOid = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
 	locator.relNumber = entry->relfilenumber;
 	return locator;
 }
