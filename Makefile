@@ -24,10 +24,13 @@ OBJS = \
 	src/copy_methods.o \
 	src/copy_rounds.o \
 	src/copy_verify.o \
+	src/core_waits.o \
 	src/file_copy.o \
 	src/file_system.o \
+	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/hold_back.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -35,6 +38,8 @@ OBJS = \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
+	src/leftover_twin.o \
+	src/meanwhile.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -57,6 +62,7 @@ OBJS = \
 	src/throttle.o \
 	src/tablespace_probe.o \
 	src/wait_others.o \
+	src/wal_ahead.o \
 	src/watch.o \
 	src/worker.o
 
@@ -79,10 +85,13 @@ OUR_HEADERS = \
 	src/compat.h \
 	src/copy_methods.h \
 	src/copy_state.h \
+	src/core_waits.h \
 	src/file_copy.h \
 	src/file_system.h \
+	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/hold_back.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \
@@ -92,6 +101,8 @@ OUR_HEADERS = \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
+	src/leftover_twin.h \
+	src/meanwhile.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
@@ -112,6 +123,7 @@ OUR_HEADERS = \
 	src/throttle.h \
 	src/tablespace_probe.h \
 	src/wait_others.h \
+	src/wal_ahead.h \
 	src/watch.h \
 	src/worker.h
 
@@ -123,7 +135,7 @@ DATA = $(EXTENSION)--$(EXTVERSION).sql
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy partitioned names privileges bad_input jobs \
 	plan plan_recheck \
-	report_bloat report_pending report_index report_recommend report_probe \
+	report_bloat report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \

@@ -17,6 +17,7 @@ KEEP=
 SMOKE=
 LOAD_PID=
 BUSY=
+SETTLE=3                # seconds of load before anything is measured
 
 # The options that all have.  Returns how many words it has used, 0 for none.
 common_option() {
@@ -94,6 +95,7 @@ unix_socket_directories = '$WORK'
 autovacuum = off
 checkpoint_timeout = 1d
 max_wal_size = 32GB
+min_wal_size = 8GB
 maintenance_work_mem = 256MB
 track_wal_io_timing = on
 log_line_prefix = '%m [%p] %q%a '
@@ -115,6 +117,23 @@ stop_server() {
 psql_() { as_server "$BIN/psql" -X -q -v ON_ERROR_STOP=1 "$@"; }
 sql() { psql_ "$@" || die "a command failed: $*"; }
 value() { psql_ -A -t -c "$1" || die "a query failed: $1"; }
+
+lsn() { value "SELECT pg_current_wal_insert_lsn()"; }
+wal_since() { value "SELECT pg_current_wal_insert_lsn() - '$1'::pg_lsn"; }
+size_of() { value "SELECT pg_relation_size('$1')"; }
+
+# Where an index is not: moved to and fro between two folders of the same disk.
+other_side() {
+  value "SELECT CASE t.spcname WHEN 'a' THEN 'b' ELSE 'a' END
+           FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$1'::regclass"
+}
+
+# Have $1 megabytes of WAL segments ready for use again, as on a server that has
+# been running for a while: making one anew costs as much as writing it, and it
+# would be chance whom that hits.  (min_wal_size keeps them.)
+warm_wal() {
+  sql -c "SELECT count(pg_logical_emit_message(false, 'bench', repeat('x', 1048576))) FROM generate_series(1, $1)" -c CHECKPOINT > /dev/null
+}
 
 # Every measurement starts with nothing left to write.
 settle() {
@@ -151,6 +170,41 @@ stop_load() {
 # (ms) of the transactions that ran in the windows from-to [from-to ...].
 felt() { "$HERE/bench/figures" window "$@" "$WORK"/log/pgbench_log.*; }
 
+# What clients feel depends on how long one looks: so the quiet window, before
+# the move, is as long as the move is expected to take, and it goes on afterwards
+# if the move has taken longer.
+#
+# Start the load and watch it for $1 seconds.
+begin_quiet() {
+  start_load "$WORK/update.sql"
+  sleep "$SETTLE"
+  QUIET_FROM=$(now)
+  sleep "$1"
+  QUIET_TO=$(now)
+}
+
+# The move has taken from FROM to TO: set DURING and QUIET to what clients felt
+# ("tps,average,deviation,p99.9,longest"), and end the load.
+end_quiet() {
+  local seconds extra late_from late_to
+  seconds=$(minus "$TO" "$FROM")
+  extra=$(awk -v d="$seconds" -v q="$QUIET_FROM" -v r="$QUIET_TO" 'BEGIN { e = d - (r - q); print (e > 0 ? e : 0) }')
+  sleep 1
+  late_from=$(now)
+  sleep "$extra"
+  late_to=$(now)
+  stop_load
+  DURING=$(felt "$FROM-$TO" | cut -d ' ' -f 2- | tr ' ' ,)
+  # exactly as long as the move
+  if [ "$extra" = 0 ]; then
+    QUIET_FROM=$(awk -v t="$QUIET_TO" -v d="$seconds" 'BEGIN { printf "%.6f", t - d }')
+    QUIET=$(felt "$QUIET_FROM-$QUIET_TO")
+  else
+    QUIET=$(felt "$QUIET_FROM-$QUIET_TO" "$late_from-$late_to")
+  fi
+  QUIET=$(cut -d ' ' -f 2- <<< "$QUIET" | tr ' ' ,)
+}
+
 # Wait until the machine has nothing else to do, at most $1 seconds, and say so
 # in the results if it never had.
 remember_machine() {
@@ -181,7 +235,7 @@ describe() {
     "$(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1048576 }' /proc/meminfo) of memory," \
     "$(df --output=fstype "$WORK" | tail -n 1) on $(df --output=source "$WORK" | tail -n 1)." \
     "Settings: $(value "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name) FROM pg_settings
-       WHERE name IN ('shared_buffers', 'data_checksums', 'wal_level', 'full_page_writes', 'autovacuum', 'max_wal_size',
+       WHERE name IN ('shared_buffers', 'data_checksums', 'wal_level', 'full_page_writes', 'autovacuum', 'max_wal_size', 'min_wal_size',
                       'maintenance_work_mem', 'synchronous_commit', 'fsync')")."
   [ -z "$BUSY" ] || { echo; echo "$BUSY"; }
 }

@@ -53,7 +53,7 @@ SELECT * FROM oracle.metadata_changes('c');
 SELECT oracle.verdict('c', 200);
 -- what the history says of it
 SELECT index_name, method, status, size_before = size_after AS same_size, blocks_copied * 8192 <= size_before AS copied,
-       blocks_recopied > 0 AS recopied, lock_time IS NOT NULL AND lock_time < interval '1 s' AS lock_time, lock_attempts > 0 AS attempts,
+       blocks_recopied > 0 AS recopied, lock_time IS NOT NULL AND lock_time < interval '30 s' AS lock_time, lock_attempts > 0 AS attempts,
        wal_bytes > 0 AS wal
   FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history) ORDER BY index_name COLLATE "C";
 -- constraints still hold
@@ -98,6 +98,39 @@ CREATE UNLOGGED TABLE unlogged (i int PRIMARY KEY);
 SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'copy');
 SELECT method, status FROM move_indexes('unlogged', 'regress_fast');
 
+-- other access methods: only if they are listed
+CREATE FUNCTION other_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
+CREATE ACCESS METHOD regress_other TYPE INDEX HANDLER other_handler;
+CREATE OPERATOR CLASS other_int_ops DEFAULT FOR TYPE int USING regress_other AS
+	OPERATOR 1 =, FUNCTION 1 hashint4(int);
+CREATE TABLE other (i int, v int);
+CREATE INDEX other_i ON other USING regress_other (i) TABLESPACE regress_slow;
+INSERT INTO other SELECT g, g FROM generate_series(1, 3000) g;
+SELECT oracle.remember_keys('other');
+SELECT status, sqlstate, detail FROM move_indexes('other_i', 'regress_fast', method => 'copy');
+SELECT method, status FROM move_indexes('other_i', 'regress_fast', dry_run => true);
+SET index_mover.copy_access_methods = 'not_this, "Regress_Other"';
+SELECT status, sqlstate FROM move_indexes('other_i', 'regress_fast', method => 'copy');
+SET index_mover.copy_access_methods = 'nor_this , Regress_Other';
+SELECT method, status FROM move_indexes('other_i', 'regress_fast', dry_run => true);
+SELECT method, status, sqlstate FROM move_indexes('other_i', 'regress_fast', method => 'copy', settings => '{"verify": true}');
+RESET index_mover.copy_access_methods;
+SELECT method, status FROM move_indexes('other_i', 'regress_slow', method => 'copy', settings => '{"copy_access_methods": "regress_other"}');
+DELETE FROM other WHERE i % 3 = 0;
+VACUUM other;
+INSERT INTO other SELECT g, g FROM generate_series(3001, 4000) g;
+SELECT oracle.verdict('other', 200);
+-- what is no list
+\set VERBOSITY sqlstate
+SET index_mover.copy_access_methods = 'one two';
+SET index_mover.copy_access_methods = 'one,,two';
+SET index_mover.copy_access_methods = 'one,';
+SET index_mover.copy_access_methods = '"one';
+SELECT move_indexes('other_i', 'regress_fast', settings => '{"copy_access_methods": "one;two three"}');
+SELECT set_config('index_mover.copy_access_methods', repeat('x', 10000), false);
+\set VERBOSITY default
+SHOW index_mover.copy_access_methods;
+
 -- WAL: the blocks that are copied, and no more than 3 % beside them
 CREATE TABLE big (i int) WITH (autovacuum_enabled = false);
 INSERT INTO big SELECT generate_series(1, 200000);
@@ -113,4 +146,5 @@ SELECT oracle.verdict('big', 50);
 SELECT * FROM oracle.leftovers();
 SELECT * FROM oracle.files();
 SET client_min_messages = warning;
+DROP ACCESS METHOD regress_other CASCADE;
 DROP SCHEMA copy CASCADE;

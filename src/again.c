@@ -23,6 +23,7 @@
 
 #include "again.h"
 #include "carry_out.h"
+#include "cleanup.h"
 #include "compat.h"
 #include "history.h"
 #include "plan.h"
@@ -171,5 +172,6 @@ again_rest(List *entries)
 	foreach(lc, plan)
 		if (((MoveItem *) lfirst(lc))->status != STATUS_SKIPPED)
 			items = lappend(items, lfirst(lc));
-	return items == NIL ? 0 : submit_at_commit(items, &settings);
+	cleanup_at_commit(plan, &settings);
+	return items == NIL ? 0 : submit_at_commit(JOB_MOVE, items, &settings);
 }

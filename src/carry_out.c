@@ -6,6 +6,10 @@
  * Assumption: the caller has made the plan in this very call; nothing is
  * locked, and the worker looks at everything again.
  *
+ * Who has nothing to move may have something to remove: a job that was cut off
+ * right after its last swap has left all indexes where they should be, and the
+ * old one or its file beside them.
+ *
  * Tricky: the result is materialized, so that the move runs once and to its
  * end whatever LIMIT or cursor the call is in.
  *
@@ -27,6 +31,7 @@
 #include "utils/timestamp.h"
 
 #include "carry_out.h"
+#include "cleanup.h"
 #include "compat.h"
 #include "job.h"
 #include "submit.h"
@@ -201,7 +206,7 @@ carry_out(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *job_items = NIL;
-	MoveItem   *rows;
+	MoveItem   *rows = NULL;
 	ListCell   *lc;
 	int64		job = 0;
 	int			i;
@@ -224,20 +229,26 @@ carry_out(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
 		else
 			job_items = lappend(job_items, item);
 	}
-	if (job_items == NIL)
-		return;
 
 	if (wait)
 	{
-		notice_long_wait(job_items);
-		rows = submit_and_wait(JOB_MOVE, job_items, settings, &job);
-		for (i = 0; i < list_length(job_items); i++)
-			put_row(rsinfo, &rows[i], job);
-		report_failures(rows, list_length(job_items), settings);
+		if (job_items != NIL)
+		{
+			notice_long_wait(job_items);
+			rows = submit_and_wait(JOB_MOVE, job_items, settings, &job);
+			for (i = 0; i < list_length(job_items); i++)
+				put_row(rsinfo, &rows[i], job);
+		}
+		cleanup_and_wait(plan, settings);
+		if (job_items != NIL)
+			report_failures(rows, list_length(job_items), settings);
 	}
 	else
 	{
-		job = submit_at_commit(job_items, settings);
+		cleanup_at_commit(plan, settings);
+		if (job_items == NIL)
+			return;
+		job = submit_at_commit(JOB_MOVE, job_items, settings);
 		foreach(lc, job_items)
 		{
 			MoveItem   *item = lfirst(lc);

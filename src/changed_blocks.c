@@ -54,12 +54,18 @@
 #include "catalog/storage_xlog.h"
 #include "changed_blocks.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /* See changed_blocks_read_is_due(). */
 #define LEAST_UNREAD		(1024 * 1024)
 #define READ_INTERVAL_MS	20
+
+/* See changed_blocks_unread_us(): bytes per microsecond */
+#define FIRST_GUESS_OF_SPEED	100
+#define SLOWEST_SPEED			5
+#define ENOUGH_TO_MEASURE		(256 * 1024)
 
 typedef struct SeenRange
 {
@@ -86,6 +92,7 @@ struct ChangedBlocks
 	int			nseen;
 	int			maxseen;
 	TimestampTz read_at;		/* the last time */
+	double		speed;			/* of reading, bytes per microsecond */
 	OwnRecord  *own;			/* in WAL order, since the last read */
 	int			nown;
 	int			maxown;
@@ -139,6 +146,7 @@ changed_blocks_begin(const RelFileLocator *locator,
 	changes->maxseen = 32;
 	changes->seen = palloc(changes->maxseen * sizeof(SeenRange));
 	changes->maxown = 128;
+	changes->speed = FIRST_GUESS_OF_SPEED;
 	changes->own = palloc(changes->maxown * sizeof(OwnRecord));
 
 	changes->reader = XLogReaderAllocate(wal_segment_size, NULL,
@@ -256,6 +264,19 @@ changed_blocks_read_is_due(const ChangedBlocks *changes)
 	return true;
 }
 
+/*
+ * How many microseconds it will take to read what is unread, going by the
+ * speed of the reads so far.
+ */
+int64
+changed_blocks_unread_us(const ChangedBlocks *changes)
+{
+	XLogRecPtr	here = changes->reader->EndRecPtr;
+	XLogRecPtr	end = GetXLogInsertRecPtr();
+
+	return end > here ? (int64) ((end - here) / changes->speed) : 0;
+}
+
 int64
 changed_blocks_count(const ChangedBlocks *changes)
 {
@@ -293,7 +314,10 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	ChangesResult result = CHANGES_READ;
 	int			next_own = 0;
 	uint32		nrecords = 0;
+	uint64		nbytes = 0;
+	instr_time	start;
 
+	INSTR_TIME_SET_CURRENT(start);
 	for (;;)
 	{
 		char	   *problem = NULL;
@@ -324,6 +348,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 							problem ? problem : "unexpected end of WAL")));
 		}
 
+		nbytes += reader->EndRecPtr - reader->ReadRecPtr;
 		if (!note_record(changes, limit))
 		{
 			result = CHANGES_FILE_REPLACED;
@@ -331,6 +356,16 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 		}
 	}
 
+	if (nbytes >= ENOUGH_TO_MEASURE)
+	{
+		instr_time	took;
+
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
+		changes->speed = Max((changes->speed +
+							  nbytes / (INSTR_TIME_GET_DOUBLE(took) * 1000000 + 1)) / 2,
+							 SLOWEST_SPEED);
+	}
 	changes->nseen = 0;
 	changes->nown = 0;
 	changes->read_at = GetCurrentTimestamp();

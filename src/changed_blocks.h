@@ -33,6 +33,7 @@ extern void changed_blocks_seen(ChangedBlocks *changes, BlockNumber first,
 								BlockNumber nblocks, XLogRecPtr lsn);
 extern void changed_blocks_skip(ChangedBlocks *changes,
 								XLogRecPtr start, XLogRecPtr end);
+extern int64 changed_blocks_unread_us(const ChangedBlocks *changes);
 extern bool changed_blocks_read_is_due(const ChangedBlocks *changes);
 extern int64 changed_blocks_count(const ChangedBlocks *changes);
 extern BlockSet *changed_blocks_take(ChangedBlocks *changes);

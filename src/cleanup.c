@@ -5,8 +5,9 @@
  *
  * The ledger names it.  Invalid index entries (leftover_index.c) need waits and
  * transactions of their own, so all of it is done by a worker, whoever asks:
- * the function here, a move that is about to begin on the same table, or a
- * worker that was terminated and has asked for a successor.
+ * the function here, a move that is about to begin on the same table, a call
+ * that finds nothing to move there, or a worker that was terminated and has
+ * asked for a successor.
  *
  * Locking: see leftover_index.c.
  *
@@ -21,6 +22,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
@@ -31,6 +33,7 @@
 #include "ledger.h"
 #include "leftover_files.h"
 #include "leftover_index.h"
+#include "plan.h"
 #include "submit.h"
 #include "throttle.h"
 
@@ -54,21 +57,59 @@ rest(int ms)
 	(void) throttle_rest(ms);
 }
 
-void
-cleanup_run(JobShared *shared)
+/*
+ * The tables that dead jobs have left something on, or a row in the ledger.  In
+ * the current transaction.
+ */
+static List *
+tables_with_leftovers(void)
+{
+	List	   *result = leftover_index_tables();
+	ListCell   *lc;
+
+	foreach(lc, leftover_files_list())
+		result = list_append_unique_oid(result, ((LeftoverFile *) lfirst(lc))->heap_oid);
+	return result;
+}
+
+/* Is nothing left of what this job is to remove? */
+static bool
+is_clean(const JobShared *shared)
+{
+	List	   *tables;
+	bool		result;
+	int			i;
+
+	StartTransactionCommand();
+	tables = tables_with_leftovers();
+	result = (shared->nitems > 0 || tables == NIL);
+	for (i = 0; i < shared->nitems; i++)
+		if (list_member_oid(tables, shared->items[i].heap_oid))
+			result = false;
+	CommitTransactionCommand();
+	return result;
+}
+
+bool
+cleanup_run(JobShared *shared, int max_wait_ms)
 {
 	bool		installed;
+	int			i;
 
 	/* the janitor asks in every database */
 	StartTransactionCommand();
 	installed = extension_installed();
 	CommitTransactionCommand();
 	if (!installed)
-		return;
+		return true;
 
 	progress_phase(PHASE_CLEANING_UP);
 	(void) leftover_files_remove(rest);
-	(void) leftover_indexes_remove(InvalidOid, 0, shared->settings.lock_wait);
+	if (shared->nitems == 0)
+		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
+	for (i = 0; i < shared->nitems; i++)
+		(void) leftover_indexes_remove(shared->items[i].heap_oid, 0, max_wait_ms, true);
+	return is_clean(shared);
 }
 
 void
@@ -76,7 +117,62 @@ cleanup_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: that takes no lock, and they may be large */
 	(void) leftover_files_remove(rest);
-	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms);
+	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
+}
+
+/*
+ * Pick of a plan's rows one for each table that has leftovers and nothing to
+ * move, and that the current user may move indexes of.  A table that this
+ * transaction has locked is left alone if the caller waits: the worker would
+ * wait for him.
+ */
+static List *
+pick_tables(const List *plan, bool waits)
+{
+	List	   *tables = tables_with_leftovers();
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	if (tables == NIL)
+		return NIL;
+	foreach(lc, plan)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		if (item->status != STATUS_SKIPPED)
+			tables = list_delete_oid(tables, item->heap_oid);
+	}
+	foreach(lc, plan)
+	{
+		MoveItem   *item = lfirst(lc);
+
+		if (!list_member_oid(tables, item->heap_oid) ||
+			!plan_may_move(item->heap_oid) ||
+			(waits && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
+			continue;
+		tables = list_delete_oid(tables, item->heap_oid);
+		result = lappend(result, item);
+	}
+	return result;
+}
+
+void
+cleanup_and_wait(const List *plan, const MoveSettings *settings)
+{
+	List	   *items = pick_tables(plan, true);
+	int64		job;
+
+	if (items != NIL)
+		(void) submit_and_wait(JOB_CLEANUP, items, settings, &job);
+}
+
+void
+cleanup_at_commit(const List *plan, const MoveSettings *settings)
+{
+	List	   *items = pick_tables(plan, false);
+
+	if (items != NIL)
+		(void) submit_at_commit(JOB_CLEANUP, items, settings);
 }
 
 static bool
@@ -91,12 +187,13 @@ file_is_listed(List *leftovers, int64 ledger_id)
 }
 
 static bool
-is_listed(List *leftovers, int64 ledger_id)
+is_listed(List *leftovers, Oid index_oid)
 {
 	ListCell   *lc;
 
+	/* not by the ledger's row: a step on the way may have made a new one */
 	foreach(lc, leftovers)
-		if (((LeftoverIndex *) lfirst(lc))->ledger_id == ledger_id)
+		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
 			return true;
 	return false;
 }
@@ -146,7 +243,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	before = leftover_indexes_list();
 	files = leftover_files_list();
-	if (!dry_run && (before != NIL || files != NIL))
+	/* also where only rows of the ledger are left */
+	if (!dry_run && tables_with_leftovers() != NIL)
 	{
 		MoveSettings settings;
 		int64		job;
@@ -164,14 +262,14 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		Datum		values[5];
 		bool		nulls[5] = {0};
 
-		values[0] = CStringGetTextDatum("invalid index");
+		values[0] = CStringGetTextDatum(leftover->duplicate ? "duplicate index" : "invalid index");
 		values[1] = CStringGetTextDatum(leftover->name);
 		nulls[2] = (tablespace == NULL);
 		values[2] = tablespace == NULL ? (Datum) 0 :
 			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
 		values[3] = Int64GetDatum(leftover->size);
 		values[4] = CStringGetTextDatum(dry_run ? "remove" :
-										is_listed(after, leftover->ledger_id) ?
+										is_listed(after, leftover->index_oid) ?
 										"kept: its table is in use, try again later" : "removed");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}

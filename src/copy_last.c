@@ -6,6 +6,17 @@
  * Through shared buffers, and logged: so no fsync is needed under the lock.
  * copy_catch_up() and copy_last_blocks() are swap.c's callbacks.
  *
+ * The first leaves few blocks, and these, old and new, in shared buffers: under
+ * the lock nothing is read from a disk but what has changed in the moments since
+ * (and is in shared buffers therefore), and no file is extended but for what was
+ * added in them.  The second gives up when what is left would take longer than
+ * the caller wants to hold the lock: before the WAL is read, going by how much
+ * of it there is and how fast it was read before; then by the number of blocks;
+ * then, as it copies, by the time that the blocks so far have taken.  What it
+ * has copied by then need not be copied again.  It does not give up for time
+ * that was lost in waiting for a flush or for a processor: the next attempt
+ * would not fare better, and cost the others a second wait.
+ *
  * Assumption: file_copy_sync() has been called.
  *
  * Locks: those of copy_locks.c; copy_last_blocks() runs under the
@@ -18,6 +29,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "copy_state.h"
+#include "portability/instr_time.h"
 #include "storage/smgr.h"
 #include "test_points.h"
 #include "utils/builtins.h"
@@ -25,8 +37,8 @@
 
 /* So few changed blocks end the rounds before an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
-/* Not more than so many under the lock: about 10 microseconds each */
-#define MOST_UNDER_LOCK		512
+/* What a block in shared buffers takes, as a first guess */
+#define BLOCK_US			10
 
 /* Blocks in one transaction */
 #define BUFFERED_BATCH		64
@@ -154,20 +166,29 @@ copy_catch_up(void *arg)
 		copy_verify_again(cs, false);
 		CommitTransactionCommand();
 	}
+	StartTransactionCommand();
+	file_copy_prepare(cs->copy, cs->copied, cs->todo);
+	CommitTransactionCommand();
 	cs->outcome = START_AGAIN;	/* of what is reported by a bare "false" */
 	return true;
 }
 
 /*
- * Swap's callback under the lock: make the files equal.
+ * Swap's callback under the lock: make the files equal, if that is likely to
+ * take no longer than most_us microseconds.
  */
 LastBlocks
-copy_last_blocks(void *arg)
+copy_last_blocks(void *arg, int64 most_us)
 {
 	CopyState  *cs = (CopyState *) arg;
 	BlockNumber nblocks;
 	BlockNumber block;
+	int64		left;
+	int64		ncopied = 0;
+	instr_time	start;
 
+	if (changed_blocks_unread_us(cs->changes) > most_us)
+		return LAST_BLOCKS_TOO_MANY;
 	if ((cs->outcome = copy_drain(cs)) != GO_ON)
 		return LAST_BLOCKS_START_AGAIN;
 	copy_take_changes(cs);
@@ -180,15 +201,29 @@ copy_last_blocks(void *arg)
 	}
 	if (nblocks > 0 && !IM_MUTATION("block-0"))
 		block_set_add(cs->todo, 0);
-	if (block_set_count(cs->todo) > MOST_UNDER_LOCK)
+	left = block_set_count(cs->todo);
+	if (left * BLOCK_US > most_us)
 		return LAST_BLOCKS_TOO_MANY;
 
+	INSTR_TIME_SET_CURRENT(start);
 	for (block = block_set_next(cs->todo, 0);
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->todo, block + 1))
 	{
+		instr_time	took;
+
+		IM_POINT("swap-block");
 		copy_through_buffer(cs, block);
 		cs->mc->item->blocks_recopied++;
+		block_set_remove(cs->todo, block);
+		ncopied++;
+		left--;
+
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
+		if (INSTR_TIME_GET_MICROSEC(took) > most_us &&
+			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > most_us / 2)
+			return LAST_BLOCKS_TOO_MANY;
 	}
 
 #ifdef INDEX_MOVER_TEST
@@ -219,13 +254,5 @@ copy_last_blocks(void *arg)
 				 errdetail("The index was not moved.")));
 	if (cs->verifying)
 		copy_verify_again(cs, true);
-
-	block_set_free(cs->todo);
-	{
-		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
-
-		cs->todo = block_set_create();
-		MemoryContextSwitchTo(oldcxt);
-	}
 	return LAST_BLOCKS_COPIED;
 }

@@ -44,6 +44,30 @@ copy_check_interrupts(void)
 }
 
 /*
+ * While the job is paused, don't ask for locks either.  Nothing is locked, so
+ * nobody has to be let pass.  Keeps up with the WAL, if that is followed.
+ */
+static CopyOutcome
+rest_while_paused(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_PAUSED);
+	TimestampTz start = GetCurrentTimestamp();
+	CopyOutcome outcome = GO_ON;
+
+	progress_blockers(NULL, 0);
+	while (job_pause_requested())
+	{
+		(void) throttle_rest(SHORT_REST_MS);
+		copy_check_interrupts();
+		if (cs->changes != NULL && outcome == GO_ON)
+			outcome = copy_keep_up(cs);
+	}
+	cs->rested_ms += TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	progress_phase(phase);
+	return outcome;
+}
+
+/*
  * Lock table and index for the session, in this order, however long others
  * have them, but at most lock_wait.  Nobody's reads and writes wait behind
  * these two.  Keeps up with the WAL, if that is followed already.
@@ -53,6 +77,7 @@ copy_wait_for_locks(CopyState *cs)
 {
 	CopyOutcome outcome = GO_ON;
 	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = cs->rested_ms;
 	TimestampTz grace_until = 0;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
@@ -65,7 +90,16 @@ copy_wait_for_locks(CopyState *cs)
 		int			npids;
 		Oid			wanted = cs->table;
 		LOCKMODE	mode = AccessShareLock;
+		bool		over;
 		char	   *name;
+
+		if (job_pause_requested())
+		{
+			CopyOutcome meanwhile = rest_while_paused(cs);
+
+			if (outcome == GO_ON)
+				outcome = meanwhile;
+		}
 
 		/* short waits, so that a cancelled job notices */
 		StartTransactionCommand();
@@ -83,15 +117,13 @@ copy_wait_for_locks(CopyState *cs)
 		holders = relation_lock_holders(wanted, mode, &nholders);
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
 		progress_blockers(pids, npids);
-		if (settings->lock_wait > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-									   settings->lock_wait) &&
-			blockers_signal(cs->mc->item, settings, pids, npids) > 0)
+		over = settings->lock_wait > 0 &&
+			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp()) -
+			(cs->rested_ms - rested_before) >= settings->lock_wait;
+		if (over && blockers_signal(cs->mc->item, settings, pids, npids) > 0)
 			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													  BLOCKER_GRACE_MS);
-		if (settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-									   settings->lock_wait))
+		if (over && GetCurrentTimestamp() >= grace_until)
 		{
 			name = get_rel_name(wanted);
 			ereport(ERROR,
@@ -138,7 +170,7 @@ copy_check_relation(CopyState *cs, bool first)
 	CopyOutcome outcome = GO_ON;
 
 	StartTransactionCommand();
-	if (!plan_recheck(item))
+	if (!plan_recheck(item, cs->began))
 	{
 		CommitTransactionCommand();
 		return NOT_MOVABLE;
@@ -165,6 +197,7 @@ copy_check_relation(CopyState *cs, bool first)
 	cs->rmid = page_resource_manager(form->relam);
 	ReleaseSysCache(tuple);
 	CommitTransactionCommand();
+	cs->began = true;
 
 	if (first)
 		cs->from = file;

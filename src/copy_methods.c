@@ -63,7 +63,7 @@ is_bloom_handler(Oid handler)
 
 /*
  * Is the name on a list such as "hnsw, ivfflat"?  The setting's check hook
- * has seen the list, so a malformed one is merely empty.
+ * has refused malformed ones.
  */
 static bool
 name_is_listed(const char *name, const char *list)

@@ -24,6 +24,8 @@
 #include "space.h"
 #include "storage/smgr.h"
 #include "test_points.h"
+#include "utils/timestamp.h"
+#include "wal_ahead.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
@@ -45,9 +47,12 @@ copy_breathe(CopyState *cs)
 	MovePhase	phase = PHASE_COPYING;
 	CopyOutcome outcome = GO_ON;
 	bool		waited = false;
+	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = cs->rested_ms;
 
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
+	wal_ahead();
 
 	for (;;)
 	{
@@ -61,6 +66,7 @@ copy_breathe(CopyState *cs)
 		if (job_pause_requested())
 		{
 			before = progress_phase(PHASE_PAUSED);
+			progress_blockers(NULL, 0);
 			ms = SHORT_REST_MS;
 		}
 		else if (replica_lag_too_large(&cs->lag, settings))
@@ -82,7 +88,11 @@ copy_breathe(CopyState *cs)
 			break;
 	}
 	if (waited)
+	{
 		progress_phase(phase);
+		cs->rested_ms = rested_before +
+			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	}
 	return outcome;
 }
 
@@ -108,7 +118,7 @@ copy_drain(CopyState *cs)
 		case CHANGES_READ:
 			break;
 		case CHANGES_FILE_REPLACED:
-			cs->start_again = "its file was truncated by another command";
+			cs->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
 			return START_AGAIN;
 		case CHANGES_WAL_GONE:
 			cs->start_again = "WAL that tells its changes was removed before it was read";
@@ -157,8 +167,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		StartTransactionCommand();
 		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
 		changed_blocks_seen(cs->changes, cs->copied, nblocks, lsn);
-		if (cs->mc->settings->pacing)
-			file_copy_flush_wal(cs->copy);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 
 		if (cs->copied == 0)
@@ -192,8 +201,7 @@ copy_changed_directly(CopyState *cs)
 			return outcome;
 		StartTransactionCommand();
 		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
-		if (cs->mc->settings->pacing)
-			file_copy_flush_wal(cs->copy);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
@@ -241,6 +249,7 @@ copy_rounds(CopyState *cs)
 		if (round == 0)
 		{
 			IM_POINT("copy-end");
+			IM_LOG_SPECIAL(&cs->from);
 			progress_phase(PHASE_CATCHING_UP);
 		}
 
@@ -281,21 +290,34 @@ copy_rounds(CopyState *cs)
  * matter.  It names no block beyond the end of the new file either: the file
  * gets at least as long as it is now.
  */
-void
+CopyOutcome
 copy_free_space_map(CopyState *cs)
 {
-	BlockNumber nblocks = file_blocks(&cs->from, FSM_FORKNUM);
-	SMgrRelation smgr;
+	BlockNumber nblocks;
 
-	if (nblocks == 0)
-		return;
-	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	smgrcreate(smgr, FSM_FORKNUM, false);
-	log_smgrcreate(&cs->to, FSM_FORKNUM);
+	StartTransactionCommand();
+	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
+	if (nblocks > 0)
+	{
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, false);
+		log_smgrcreate(&cs->to, FSM_FORKNUM);
+	}
+	CommitTransactionCommand();
+
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
-		copy_check_interrupts();
+		CopyOutcome outcome = copy_breathe(cs);
+
+		if (outcome != GO_ON)
+			return outcome;
+		StartTransactionCommand();
 		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
 							   Min(FILE_COPY_CHUNK, nblocks - block));
+		CommitTransactionCommand();
+		throttle_written(&cs->throttle,
+						 (int64) Min(FILE_COPY_CHUNK, nblocks - block) * BLCKSZ);
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
 	}
+	return GO_ON;
 }

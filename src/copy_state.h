@@ -37,6 +37,7 @@ typedef struct CopyState
 	Oid			index;
 	Oid			table;
 	bool		locked;
+	bool		began;			/* the first look found it movable */
 	RelFileLocator from;
 	RelFileLocator to;
 	RmgrId		rmid;
@@ -49,6 +50,8 @@ typedef struct CopyState
 	FileCopy   *copy;
 	Throttle	throttle;
 	ReplicaLag	lag;
+	int64		rested_ms;		/* because of a pause, a rate, a lag: no part of
+								 * lock_wait */
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	BlockSet   *unverified;		/* copied since they were verified */
@@ -68,7 +71,7 @@ extern CopyOutcome copy_give_way(CopyState *cs);
 
 /* copy_rounds.c */
 extern CopyOutcome copy_rounds(CopyState *cs);
-extern void copy_free_space_map(CopyState *cs);
+extern CopyOutcome copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
@@ -82,6 +85,6 @@ extern void copy_verify_again(CopyState *cs, bool locked);
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern bool copy_catch_up(void *arg);
-extern LastBlocks copy_last_blocks(void *arg);
+extern LastBlocks copy_last_blocks(void *arg, int64 most_us);
 
 #endif							/* IM_COPY_STATE_H */

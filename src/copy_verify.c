@@ -21,6 +21,7 @@
 #include "compare_blocks.h"
 #include "copy_state.h"
 #include "storage/bufmgr.h"
+#include "test_points.h"
 
 /* The copy is wrong: say so, as damage. */
 static void
@@ -67,6 +68,7 @@ copy_verify_all(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		progress_blocks(cs->copied, block);
+		IM_POINT("copy-verifying");
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}

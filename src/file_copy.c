@@ -82,6 +82,7 @@ struct FileCopy
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *scratch;		/* the same, for what is thrown away */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
+	XLogRecPtr	handed_over;	/* and of the last one but a megabyte */
 	bool		synced;
 	/* the range whose write-back was started last */
 	BlockNumber window_first;
@@ -98,6 +99,7 @@ static void log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *block
 					   int nblocks);
 static void write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 						 BlockNumber nblocks, const char *data);
+static void extend_file(FileCopy *copy, BlockNumber nblocks);
 static void start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last);
 static int	open_segment(const RelFileLocator *locator, ForkNumber fork,
 						 BlockNumber block, int flags, char **path);
@@ -231,6 +233,27 @@ file_copy_sync(FileCopy *copy)
 }
 
 /*
+ * Make the copying of some blocks, and of block 0, through shared buffers
+ * quick: have the new file as long as it is to be, and the blocks, old and new,
+ * in shared buffers.  Copies nothing, and logs nothing.
+ */
+void
+file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
+{
+	extend_file(copy, nblocks);
+	for (BlockNumber block = 0;
+		 block != InvalidBlockNumber && block < nblocks;
+		 block = block_set_next(set, block + 1))
+	{
+		/* not by the ring: they are to stay */
+		ReleaseBuffer(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block,
+												RBM_NORMAL, NULL, true));
+		ReleaseBuffer(ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
+												RBM_NORMAL, NULL, true));
+	}
+}
+
+/*
  * Copy one block through shared buffers, always logged.  The new file is
  * extended as far as needed first, so that a later checkpoint syncs it.
  */
@@ -239,20 +262,8 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
 	PGAlignedBlock page;
 	Buffer		buffer;
-	BlockNumber nblocks = file_blocks(&copy->to, MAIN_FORKNUM);
 
-	Assert(copy->synced);
-
-	if (block >= nblocks)
-	{
-		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-		PGAlignedBlock zero;
-
-		memset(&zero, 0, sizeof(zero));
-		for (; nblocks <= block; nblocks++)
-			smgrextend(smgr, MAIN_FORKNUM, nblocks, zero.data, false);
-	}
-
+	extend_file(copy, block + 1);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
@@ -265,9 +276,23 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	UnlockReleaseBuffer(buffer);
 }
 
+/* Extend the new file with zeros to so many blocks, if it is shorter. */
+static void
+extend_file(FileCopy *copy, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+
+	Assert(copy->synced);
+
+	if (block < nblocks)
+		memset(copy->chunk, 0, BLCKSZ);
+	for (; block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
+}
+
 /*
- * Flush our own WAL.  Done after each megabyte, the clients' commits never
- * have to wait for more of it than that.
+ * Flush our own WAL, all of it.
  */
 void
 file_copy_flush_wal(FileCopy *copy)
@@ -275,6 +300,24 @@ file_copy_flush_wal(FileCopy *copy)
 	if (!XLogRecPtrIsInvalid(copy->last_record))
 		XLogFlush(copy->last_record);
 	copy->last_record = InvalidXLogRecPtr;
+	copy->handed_over = InvalidXLogRecPtr;
+}
+
+/*
+ * Have the WAL writer flush what we have logged since the last call, and, with
+ * "wait", wait until it has flushed what was logged before that.  Done after
+ * each megabyte: the disk then works while we read the next one, and with
+ * "wait" the clients' commits never have to wait for more than two megabytes
+ * of ours.  If the WAL writer does not come to it, we flush it ourselves.
+ */
+void
+file_copy_hand_over_wal(FileCopy *copy, bool wait)
+{
+	if (wait && !XLogRecPtrIsInvalid(copy->handed_over))
+		XLogFlush(copy->handed_over);
+	if (!XLogRecPtrIsInvalid(copy->last_record))
+		XLogSetAsyncXactLSN(copy->last_record);
+	copy->handed_over = copy->last_record;
 }
 
 /*
@@ -340,7 +383,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			write_blocks(copy, fork, blocks[i], run,
 						 copy->chunk + (Size) i * BLCKSZ);
 		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo);
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
 }
 
 /* Log the pages in copy->chunk if they have to be, and set their checksums. */

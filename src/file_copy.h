@@ -31,9 +31,12 @@ extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
 extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
 								 BlockNumber from, int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
+extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
+							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
 extern void file_copy_flush_wal(FileCopy *copy);
+extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 
 #endif							/* IM_FILE_COPY_H */

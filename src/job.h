@@ -138,7 +138,8 @@ typedef struct JobShared
 typedef enum JobPurpose
 {
 	JOB_MOVE,
-	JOB_CLEANUP,				/* no items: remove what the ledger names */
+	JOB_CLEANUP,				/* remove what the ledger names: all, or on the
+								 * tables of the (skipped) items */
 } JobPurpose;
 
 #define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */
@@ -251,6 +252,12 @@ extern bool runner_attach(JobShared *shared);
  * not attached.
  */
 extern bool runner_detach(void);
+
+/*
+ * Is this process a runner, or does it wait for one?  Without a lock, for a
+ * signal handler; late is good enough.  In a runner.
+ */
+extern bool runner_knows_pid(int pid);
 
 /* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);

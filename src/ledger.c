@@ -51,7 +51,8 @@ enum
 	Anum_job,
 	Anum_pid,
 	Anum_made_at,
-	Natts_ledger = Anum_made_at
+	Anum_new_name,
+	Natts_ledger = Anum_new_name
 };
 
 static char *
@@ -70,8 +71,16 @@ begin_scan_by_id(Relation rel, int64 id, ScanKey key)
 							  NULL, 1, key);
 }
 
+/* Draw the number of a row that is to be inserted later. */
+int64
+ledger_new_id(void)
+{
+	return extension_nextval(LEDGER_SEQUENCE);
+}
+
 /*
- * Insert a row in the current transaction; sets entry->id and made_at.
+ * Insert a row in the current transaction; sets entry->made_at, and entry->id
+ * unless that is a number drawn before.
  */
 void
 ledger_insert(LedgerEntry *entry)
@@ -81,7 +90,8 @@ ledger_insert(LedgerEntry *entry)
 	bool		nulls[Natts_ledger] = {0};
 	HeapTuple	tuple;
 
-	entry->id = extension_nextval(LEDGER_SEQUENCE);
+	if (entry->id == 0)
+		entry->id = ledger_new_id();
 	entry->made_at = GetCurrentTimestamp();
 
 	values[Anum_id - 1] = Int64GetDatum(entry->id);
@@ -96,6 +106,7 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_job - 1] = Int64GetDatum(entry->job);
 	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
 	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
+	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	CatalogTupleInsert(rel, tuple);
@@ -177,6 +188,7 @@ ledger_read(void)
 		entry->job = DatumGetInt64(values[Anum_job - 1]);
 		entry->pid = DatumGetInt32(values[Anum_pid - 1]);
 		entry->made_at = DatumGetTimestampTz(values[Anum_made_at - 1]);
+		entry->new_name = *DatumGetName(values[Anum_new_name - 1]);
 		result = lappend(result, entry);
 	}
 	systable_endscan(scan);

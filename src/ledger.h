@@ -21,6 +21,9 @@ typedef enum LedgerKind
 	LEDGER_NEW_FILE = 'n',		/* file of a copy that is not swapped in yet */
 	LEDGER_OLD_FILE = 'o',		/* file that a swap has put out of use */
 	LEDGER_INDEX = 'i',			/* index entry made by a rebuild: old and new */
+	LEDGER_DUPLICATE = 'd',		/* the same, when somebody's DDL has made both
+								 * valid: new_index is no longer to be used,
+								 * and is to be removed */
 } LedgerKind;
 
 typedef struct LedgerEntry
@@ -35,12 +38,14 @@ typedef struct LedgerEntry
 	int64		job;
 	int			pid;			/* of the runner that made it */
 	TimestampTz made_at;
+	NameData	new_name;		/* of new_index, "" for files */
 } LedgerEntry;
 
 /*
  * All run inside the current transaction, need no privileges of the current
  * user, and touch no user-defined code.  ledger_insert() fills entry->id.
  */
+extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
 extern void ledger_delete(int64 id);	/* no error if it is gone */
 extern bool ledger_exists(int64 id);

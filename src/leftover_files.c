@@ -34,6 +34,7 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "access/xlogutils.h"
 #include "catalog.h"
 #include "catalog/indexing.h"
@@ -42,6 +43,7 @@
 #include "catalog/storage.h"
 #include "commands/tablespace.h"
 #include "common/relpath.h"
+#include "executor/instrument.h"
 #include "file_copy.h"
 #include "leftover_files.h"
 #include "miscadmin.h"
@@ -63,6 +65,8 @@
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
 #define STEP_REST_MS		10
+/* Page header and alignment, which pgWalUsage does not count */
+#define OWN_WAL_SLACK		128
 
 static void set_row_tag(LOCKTAG *tag, int64 id);
 static RelFileLocator entry_locator(const LedgerEntry *entry);
@@ -118,7 +122,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of its
- * own, calling rest() between them, outside of any transaction.
+ * own, calling rest() between them, outside of any transaction; with 0 if nobody
+ * else has written WAL meanwhile, because then nobody waits for a flush.
  *
  * Called with no transaction open, and the row's lock held for the session.
  */
@@ -147,6 +152,8 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 	while (nblocks > step)
 	{
 		Relation	rel;
+		XLogRecPtr	start = GetXLogInsertRecPtr();
+		uint64		own = pgWalUsage.wal_bytes;
 
 		nblocks -= step;
 		StartTransactionCommand();
@@ -155,7 +162,8 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 		FreeFakeRelcacheEntry(rel);
 		CommitTransactionCommand();
 		IM_POINT("old-file-step");
-		rest(STEP_REST_MS);
+		own = pgWalUsage.wal_bytes - own + OWN_WAL_SLACK;
+		rest(GetXLogInsertRecPtr() - start > own ? STEP_REST_MS : 0);
 	}
 
 	IM_POINT("old-file-drop");
@@ -271,6 +279,7 @@ leftover_files_list(void)
 		leftover = palloc0(sizeof(LeftoverFile));
 		leftover->ledger_id = entry->id;
 		leftover->kind = entry->kind;
+		leftover->heap_oid = entry->heap_oid;
 		leftover->tablespace = entry->tablespace;
 		leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
 		leftover->size = is_removable(&locator) ? file_size(&locator) : -1;

@@ -15,6 +15,7 @@ typedef struct LeftoverFile
 {
 	int64		ledger_id;
 	LedgerKind	kind;
+	Oid			heap_oid;		/* the table of the index it was for */
 	char	   *name;			/* path of the first segment */
 	Oid			tablespace;
 	int64		size;			/* bytes of all forks; -1 = no such file */

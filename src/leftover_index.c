@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leftover_index.c
- *	  Removing the invalid indexes that our interrupted rebuilds have left.
+ *	  Removing the indexes that our interrupted rebuilds have left.
  *
  * REINDEX CONCURRENTLY, when it is cancelled, leaves an invalid index behind:
  * the new one (x_ccnew) before the swap, the old one (x_ccold) after it.  The
@@ -18,7 +18,10 @@
  * an exclusive lock on the table.
  *
  * Tricky: between the steps anybody may drop or even repair (REINDEX) the
- * index, so each step decides anew, under its locks, what is to be removed.
+ * index, so each step decides anew, under its locks, what is to be removed.  One
+ * that was repaired, and is a mere duplicate, goes all the way of DROP INDEX
+ * CONCURRENTLY: its ledger row, by turning into one of another kind, keeps the
+ * knowledge that queries may have used it.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,17 +38,20 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "blockers.h"
 #include "compat.h"
 #include "index_size.h"
 #include "job.h"
 #include "ledger.h"
 #include "leftover_index.h"
+#include "leftover_twin.h"
 #include "wait_others.h"
 
 /* An index as pg_index describes it. */
@@ -59,9 +65,20 @@ typedef struct IndexState
 typedef enum Verdict
 {
 	FORGET,						/* there is nothing of ours any more */
-	FORGET_BOTH_VALID,			/* somebody has repaired it */
+	FORGET_VALID,				/* somebody has repaired it, and it may be in
+								 * use for what it is */
 	REMOVE,
 } Verdict;
+
+/* What is to be removed for a ledger row. */
+typedef struct Victim
+{
+	Oid			index_oid;		/* 0 = nothing */
+	Oid			keeper;			/* of a duplicate: what it duplicates */
+	bool		valid;			/* a duplicate that queries may use */
+	bool		dead;			/* nobody maintains it any more */
+	bool		never_valid;	/* no query can ever have used it */
+} Victim;
 
 static IndexState
 index_state(Oid index_oid, Oid heap_oid)
@@ -88,32 +105,47 @@ index_state(Oid index_oid, Oid heap_oid)
  * Decide what a ledger row stands for now.  Runs in a transaction.
  */
 static Verdict
-judge(const LedgerEntry *entry, Oid *victim, bool *dead)
+judge(const LedgerEntry *entry, Victim *victim)
 {
 	IndexState	new_index = index_state(entry->new_index_oid, entry->heap_oid);
 	IndexState	old_index = index_state(entry->index_oid, entry->heap_oid);
 
-	*victim = InvalidOid;
-	*dead = false;
+	memset(victim, 0, sizeof(Victim));
 
+	if (!new_index.exists && !old_index.exists && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = leftover_twin_made_anew(entry, &victim->keeper);
+		victim->valid = true;
+		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
+	}
 	if (!new_index.exists)
 		return FORGET;
 	if (!new_index.valid)
 	{
 		/* not swapped in (yet): ours, whatever became of the old one */
-		*victim = entry->new_index_oid;
-		*dead = !new_index.live;
+		victim->index_oid = entry->new_index_oid;
+		victim->dead = !new_index.live;
+		victim->never_valid = (entry->kind == LEDGER_INDEX);
 		return REMOVE;
 	}
 	if (!old_index.exists)
-		return FORGET;
-	if (!old_index.valid)
 	{
-		*victim = entry->index_oid;
-		*dead = !old_index.live;
+		/* moved, and all is done, unless it still has the name of before the swap */
+		const char *name = get_rel_name(entry->new_index_oid);
+
+		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
+			FORGET_VALID : FORGET;
+	}
+	if (!old_index.valid && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = entry->index_oid;
+		victim->dead = !old_index.live;
 		return REMOVE;
 	}
-	return FORGET_BOTH_VALID;
+	if (old_index.valid)
+		victim->index_oid = leftover_twin(entry, &victim->keeper);
+	victim->valid = true;
+	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
 }
 
 /* "schema.name" for messages; NULL if it is gone. */
@@ -140,40 +172,74 @@ typedef enum Step
 {
 	STEP_DONE,					/* the row is gone */
 	STEP_REMOVED,				/* and so is an index */
+	STEP_CLEARED,				/* out of use for queries from now on */
 	STEP_WAIT_UNUSED,			/* wait for all who use the table, then again */
 	STEP_WAIT_LOCK,				/* somebody has the lock just now */
 } Step;
 
 /*
+ * Put a duplicate out of use for queries; as the first step of core's DROP INDEX
+ * CONCURRENTLY.  From the commit on, the ledger says that queries may have used
+ * it: *entry is the row that takes the place of the old one.
+ */
+static void
+clear_valid(LedgerEntry *entry, const Victim *victim)
+{
+	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
+	CacheInvalidateRelcacheByRelid(entry->heap_oid);
+	ledger_delete(entry->id);
+	entry->kind = LEDGER_DUPLICATE;
+	entry->new_index_oid = victim->index_oid;
+	entry->index_oid = victim->keeper;
+	ledger_insert(entry);
+}
+
+static void
+drop_index(Oid index_oid)
+{
+	ObjectAddresses *objects = new_object_addresses();
+	ObjectAddress object;
+
+	ObjectAddressSet(object, RelationRelationId, index_oid);
+	add_exact_object_address(&object, objects);
+	performMultipleDeletions(objects, DROP_RESTRICT,
+							 PERFORM_DELETION_CONCURRENT_LOCK |
+							 PERFORM_DELETION_INTERNAL);
+}
+
+/*
  * Go one step for one ledger row, in a transaction of its own, and tell what
- * has to be waited for before the next.  unused: the caller has waited for all
- * who used the table, after the last step.  *victim: the index to remove.
- * *marked: the index that this process knows to have been dead before the last
- * wait; the caller keeps it.
+ * has to be waited for before the next.  own: it is of our own job, which has
+ * just failed.  unused: the caller has waited for all who used the table, after
+ * the last step.  *victim_out: the index to remove.  *marked: the index that
+ * this process knows to have been dead before the last wait; the caller keeps
+ * it.
  */
 static Step
-one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
+one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
 {
 	Verdict		verdict;
 	Step		result = STEP_DONE;
-	Oid			victim;
-	bool		dead;
+	Victim		victim;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 
-	verdict = judge(entry, &victim, &dead);
-	if (verdict == FORGET_BOTH_VALID)
+	verdict = judge(entry, &victim);
+	if (verdict == FORGET_VALID)
+	{
+		char	   *old_name = qualified_name(entry->index_oid);
+
 		ereport(WARNING,
 				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
 						qualified_name(entry->new_index_oid)),
-				 errdetail("It was meant to replace index \"%s\".",
-						   qualified_name(entry->index_oid)),
+				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
 				 errhint("Drop the one that is not needed.")));
+	}
 
 	switch (verdict)
 	{
-		case FORGET_BOTH_VALID:
+		case FORGET_VALID:
 		case FORGET:
 			if (ledger_exists(entry->id))
 				ledger_delete(entry->id);
@@ -184,43 +250,44 @@ one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 			/*
 			 * An index that was never valid has never been used by a query,
 			 * so it can be marked dead right away, and writers needn't
-			 * maintain it any longer.  The old index of a move has.
+			 * maintain it any longer.  That it never was is certain only as
+			 * long as nobody had the time to repair it, and then to put it
+			 * out of use again.
 			 */
-			if (!dead && !unused && victim != entry->new_index_oid)
+			if (!victim.valid && !victim.dead && !unused &&
+				!(victim.never_valid && own))
 				result = STEP_WAIT_UNUSED;
-			else if (dead && *marked != victim)
+			else if (victim.dead && *marked != victim.index_oid)
 			{
 				/* marked by one who was killed: he may not have waited */
-				*marked = victim;
+				*marked = victim.index_oid;
 				result = STEP_WAIT_UNUSED;
 			}
-			else if (!lock_now(entry->heap_oid, victim))
+			else if (!lock_now(entry->heap_oid, victim.index_oid))
 				result = STEP_WAIT_LOCK;
 			else
 			{
-				Oid			again;
-				bool		dead_again;
+				Victim		again;
 
 				/* the locks may have brought news */
-				if (judge(entry, &again, &dead_again) != REMOVE ||
-					again != victim || dead_again != dead)
+				if (judge(entry, &again) != REMOVE ||
+					memcmp(&again, &victim, sizeof(Victim)) != 0)
 					result = STEP_WAIT_LOCK;
-				else if (!dead)
+				else if (victim.valid)
 				{
-					index_concurrently_set_dead(entry->heap_oid, victim);
-					*marked = victim;
+					clear_valid(entry, &victim);
+					*marked = InvalidOid;
+					result = STEP_CLEARED;
+				}
+				else if (!victim.dead)
+				{
+					index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
+					*marked = victim.index_oid;
 					result = STEP_WAIT_UNUSED;
 				}
 				else
 				{
-					ObjectAddresses *objects = new_object_addresses();
-					ObjectAddress object;
-
-					ObjectAddressSet(object, RelationRelationId, victim);
-					add_exact_object_address(&object, objects);
-					performMultipleDeletions(objects, DROP_RESTRICT,
-											 PERFORM_DELETION_CONCURRENT_LOCK |
-											 PERFORM_DELETION_INTERNAL);
+					drop_index(victim.index_oid);
 					ledger_delete(entry->id);
 					result = STEP_REMOVED;
 				}
@@ -228,32 +295,30 @@ one_step(const LedgerEntry *entry, bool unused, Oid *victim_out, Oid *marked)
 			break;
 	}
 
-	*victim_out = victim;
+	*victim_out = victim.index_oid;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return result;
 }
 
 /*
- * Show in index_mover_progress what a worker that only cleans up works on.  A
- * runner that moves shows its item.
+ * Show in index_mover_progress what a worker that only cleans up works on.
  */
 static void
 show_leftover(const LedgerEntry *entry)
 {
 	MoveItem	item;
-	Oid			victim;
-	bool		dead;
+	Victim		victim;
 
 	StartTransactionCommand();
-	if (judge(entry, &victim, &dead) == REMOVE)
+	if (judge(entry, &victim) == REMOVE)
 	{
-		char	   *name = get_rel_name(victim);
+		char	   *name = get_rel_name(victim.index_oid);
 		char	   *heap_name = get_rel_name(entry->heap_oid);
-		char	   *schema = get_namespace_name(get_rel_namespace(victim));
+		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
 
 		memset(&item, 0, sizeof(item));
-		item.index_oid = victim;
+		item.index_oid = victim.index_oid;
 		item.heap_oid = entry->heap_oid;
 		namestrcpy(&item.index_name, name ? name : "");
 		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
@@ -272,7 +337,7 @@ show_leftover(const LedgerEntry *entry)
  * ERROR 55P03 if it takes too long.
  */
 static bool
-remove_one(const LedgerEntry *entry, int max_wait_ms)
+remove_one(LedgerEntry *entry, bool own, int max_wait_ms)
 {
 	WaitLimits	limits;
 	Oid			victim;
@@ -281,19 +346,24 @@ remove_one(const LedgerEntry *entry, int max_wait_ms)
 
 	limits.phase = PHASE_CLEANING_UP;
 	limits.deadline = wait_deadline(max_wait_ms);
-	limits.item = NULL;
-	limits.settings = NULL;
+	limits.item = blockers_item(&limits.settings);
+	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
 	limits.caller_pid = 0;
 	limits.cancellable = false;
+	limits.pausable = false;
 
 	for (;;)
 	{
-		switch (one_step(entry, unused, &victim, &marked))
+		switch (one_step(entry, own, unused, &victim, &marked))
 		{
 			case STEP_REMOVED:
 				return true;
 			case STEP_DONE:
 				return false;
+			case STEP_CLEARED:
+				/* whoever used it up to now is to be waited for */
+				unused = false;
+				break;
 			case STEP_WAIT_UNUSED:
 				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
 				unused = true;
@@ -306,9 +376,17 @@ remove_one(const LedgerEntry *entry, int max_wait_ms)
 				 */
 				lock_table_and_index(entry->heap_oid, victim, &limits);
 				unlock_table_and_index(entry->heap_oid, victim);
+				/* whoever had them may have put it to use for a while */
+				unused = false;
 				break;
 		}
 	}
+}
+
+static bool
+is_index_entry(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
 }
 
 /* palloc'd entries of the kind and job we are to deal with */
@@ -323,7 +401,7 @@ read_entries(Oid only_heap, int64 job)
 	{
 		LedgerEntry *entry = lfirst(lc);
 
-		if (entry->kind != LEDGER_INDEX ||
+		if (!is_index_entry(entry) ||
 			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
 			(job != 0 && entry->job != job) ||
 			runner_is_alive(entry->job, entry->pid))
@@ -334,14 +412,13 @@ read_entries(Oid only_heap, int64 job)
 }
 
 int
-leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
+leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext context;
 	List	   *entries;
 	ListCell   *lc;
 	volatile int removed = 0;
-	bool		only_cleans = (job == 0 && !OidIsValid(only_heap));
 
 	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
 									ALLOCSET_SMALL_SIZES);
@@ -354,7 +431,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 
 	foreach(lc, entries)
 	{
-		const LedgerEntry *entry = lfirst(lc);
+		LedgerEntry *entry = lfirst(lc);
 		volatile bool again = true;
 
 		while (again)
@@ -362,9 +439,9 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			again = false;
 			PG_TRY();
 			{
-				if (only_cleans)
+				if (show)
 					show_leftover(entry);
-				if (remove_one(entry, max_wait_ms))
+				if (remove_one(entry, job != 0, max_wait_ms))
 					removed++;
 			}
 			PG_CATCH();
@@ -392,7 +469,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms)
 			}
 			PG_END_TRY();
 			MemoryContextSwitchTo(caller_context);
-			if (only_cleans)
+			if (show)
 				progress_end();
 		}
 	}
@@ -409,15 +486,24 @@ leftover_index_is_ours(Oid index_oid)
 	foreach(lc, ledger_read())
 	{
 		const LedgerEntry *entry = lfirst(lc);
-		Oid			victim;
-		bool		dead;
+		Victim		victim;
 
-		if (entry->kind == LEDGER_INDEX &&
-			(entry->new_index_oid == index_oid || entry->index_oid == index_oid) &&
-			judge(entry, &victim, &dead) == REMOVE && victim == index_oid)
+		if (is_index_entry(entry) && judge(entry, &victim) == REMOVE &&
+			victim.index_oid == index_oid)
 			return true;
 	}
 	return false;
+}
+
+List *
+leftover_index_tables(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, read_entries(InvalidOid, 0))
+		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
+	return result;
 }
 
 List *
@@ -432,19 +518,18 @@ leftover_indexes_list(void)
 		const LedgerEntry *entry = lfirst(lc);
 		LeftoverIndex *leftover;
 		Relation	rel;
-		Oid			victim;
-		bool		dead;
+		Victim		victim;
 
-		if (judge(entry, &victim, &dead) != REMOVE)
+		if (judge(entry, &victim) != REMOVE)
 			continue;
-		rel = try_relation_open(victim, AccessShareLock);
+		rel = try_relation_open(victim.index_oid, AccessShareLock);
 		if (rel == NULL)
 			continue;
 
 		leftover = palloc0(sizeof(LeftoverIndex));
-		leftover->ledger_id = entry->id;
-		leftover->index_oid = victim;
-		leftover->name = pstrdup(qualified_name(victim));
+		leftover->index_oid = victim.index_oid;
+		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
+		leftover->name = pstrdup(qualified_name(victim.index_oid));
 		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
 			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
 		leftover->size = relation_size_on_disk(rel);

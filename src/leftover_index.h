@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leftover_index.h
- *	  Removing the invalid indexes that our interrupted rebuilds have left.
+ *	  Removing the indexes that our interrupted rebuilds have left.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,8 +13,8 @@
 /* What index_mover_cleanup() tells about one of them. */
 typedef struct LeftoverIndex
 {
-	int64		ledger_id;
 	Oid			index_oid;
+	bool		duplicate;		/* was repaired meanwhile by somebody's DDL */
 	char	   *name;			/* qualified and quoted */
 	Oid			tablespace;		/* never 0 */
 	int64		size;			/* bytes, all forks */
@@ -23,14 +23,16 @@ typedef struct LeftoverIndex
 /*
  * Remove leftovers: those of one job (which may be the caller's own), or, with
  * job = 0, those of all jobs that aren't alive; only_heap, unless InvalidOid,
- * restricts it to one table.  Waits for transactions that use the table at
+ * restricts it to one table.  show: index_mover_progress shows what is worked on,
+ * because this is no part of a move.  Waits for transactions that use the table at
  * most max_wait_ms for each (0 = for ever); what can't be removed then stays in
  * the ledger.  Returns how many were removed.
  *
  * To be called with no transaction open and no lock held, in a runner.  ERRORs
  * only when terminated.
  */
-extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms);
+extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms,
+									bool show);
 
 /*
  * Is this index one that a rebuild of ours has made and not yet finished, or
@@ -43,5 +45,12 @@ extern bool leftover_index_is_ours(Oid index_oid);
  * current transaction and changes nothing.
  */
 extern List *leftover_indexes_list(void);
+
+/*
+ * The OIDs, without duplicates, of the tables that the ledger names in rows of
+ * this kind of jobs that aren't alive, also where only the row is left.  Runs
+ * in the current transaction.
+ */
+extern List *leftover_index_tables(void);
 
 #endif							/* IM_LEFTOVER_INDEX_H */

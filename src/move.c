@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
@@ -41,35 +42,11 @@
 #include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "meanwhile.h"
 #include "move.h"
 #include "plan.h"
 #include "relation_locks.h"
-#include "replica_lag.h"
 #include "space.h"
-#include "throttle.h"
-
-#define LOOK_AT_LAG_MS	100
-
-/*
- * A rebuild can't be held back while it runs; so begin only when no standby and
- * no slot is too far behind.
- */
-static void
-wait_for_replicas(const MoveSettings *settings)
-{
-	ReplicaLag	lag = {0};
-	MovePhase	phase = progress_phase(PHASE_THROTTLED);
-
-	while (replica_lag_too_large(&lag, settings))
-		(void) throttle_rest(LOOK_AT_LAG_MS);
-	progress_phase(phase);
-}
-
-/* How often, and how far apart, to look whether a deadlock was with a DROP. */
-#define DROP_LOOKS		10
-#define DROP_LOOK_MS	50
-
-static uint32 wait_event = 0;
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -84,9 +61,9 @@ move_default(MoveContext *mc)
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	StartTransactionCommand();
-	lock_relation_without_queueing(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
-	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
-	if (plan_recheck(item))
+	lock_relation_without_queueing(item->heap_oid, AccessShareLock, item, mc->settings);
+	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item, mc->settings);
+	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
 
@@ -129,39 +106,6 @@ take_error(MoveItem *item, ErrorData *edata)
 							  sizeof(item->detail) - 1)] = '\0';
 }
 
-/*
- * If the index of a failed move is gone, say that in place of what the move
- * stumbled over.  A rebuild gives way to whoever wants to lock everybody out,
- * by ending in a deadlock error; only then a DROP goes on, so wait a little.
- */
-static void
-tell_if_dropped(MoveItem *item)
-{
-	bool		exists = true;
-	int			looks = strcmp(item->sqlstate, "40P01") == 0 ? DROP_LOOKS : 1;
-
-	if (item->status != STATUS_FAILED)
-		return;
-	while (exists && looks-- > 0)
-	{
-		StartTransactionCommand();
-		exists = SearchSysCacheExists1(RELOID, ObjectIdGetDatum(item->index_oid));
-		CommitTransactionCommand();
-		if (exists && looks > 0)
-		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 DROP_LOOK_MS, IM_WAIT_EVENT(wait_event, "IndexMoverDrop"));
-			ResetLatch(MyLatch);
-		}
-	}
-	if (exists)
-		return;
-	item->status = STATUS_SKIPPED;
-	strlcpy(item->sqlstate, "42704", sizeof(item->sqlstate));
-	strlcpy(item->detail, "The index was dropped while it was being moved.",
-			sizeof(item->detail));
-}
-
 /* Leave the session as the next item expects it. */
 static void
 reset_session(void)
@@ -177,14 +121,19 @@ move_item(JobShared *job, MoveItem *item)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
+	IndexBefore before;
 
 	item->sqlstate[0] = '\0';
 	item->lock_time = -1;
 	item->size_after = -1;
+	meanwhile_begin(&before, item->index_oid);
+	MemoryContextSwitchTo(context);
 
 	PG_TRY();
 	{
 		runner_serve_cancel(true);
+
+		blockers_begin(item, mc.settings);
 
 		/* first what earlier moves of this table may have left behind */
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
@@ -192,8 +141,6 @@ move_item(JobShared *job, MoveItem *item)
 		StartTransactionCommand();
 		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
-		if (item->method == METHOD_REBUILD)
-			wait_for_replicas(mc.settings);
 
 		switch (item->method)
 		{
@@ -229,8 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	tell_if_dropped(item);
-
+	meanwhile_tell(item, &before);
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
 	/* a copy has noted the time of its swap: what comes after is no part of it */
@@ -253,6 +199,35 @@ move_item(JobShared *job, MoveItem *item)
 }
 
 void
+move_find_out(MoveItem *item)
+{
+	HeapTuple	tuple;
+
+	/* else it has come to an end, and only the record is missing */
+	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
+		return;
+	if (item->method == METHOD_REBUILD)
+	{
+		rebuild_find_out(item);
+		return;
+	}
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(item->index_oid));
+	if (HeapTupleIsValid(tuple))
+	{
+		Oid			tablespace = ((Form_pg_class) GETSTRUCT(tuple))->reltablespace;
+
+		if (!OidIsValid(tablespace))
+			tablespace = MyDatabaseTableSpace;
+		if (tablespace == item->to_tablespace)
+			item->status = STATUS_MOVED;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+}
+
+void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
@@ -261,6 +236,7 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	PG_TRY();
 	{
 		runner_serve_cancel(true);
+		blockers_begin(item, mc.settings);
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc, max_wait_ms);

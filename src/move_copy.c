@@ -83,12 +83,37 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 	changed_blocks_skip(cs->changes, start, end);
 }
 
-/* Rest between the steps of removing the old file. */
+/*
+ * pause_move() after the swap: rest, with no transaction open, until the job is
+ * resumed, or somebody waits behind our locks.  (Before it, copy_breathe() and
+ * copy_wait_for_locks() obey it, and go on reading the WAL.)
+ */
+static void
+rest_while_paused(CopyState *cs)
+{
+	MovePhase	phase;
+
+	if (!job_pause_requested())
+		return;
+	phase = progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !(cs->locked && copy_is_in_the_way(cs)))
+	{
+		(void) throttle_rest(SHORT_REST_MS);
+		copy_check_interrupts();
+	}
+	progress_phase(phase);
+}
+
+/*
+ * Rest between the steps of removing the old file, if we are to be gentle; and
+ * while the job is paused.
+ */
 static void
 rest(int ms)
 {
-	(void) throttle_rest(ms);
+	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
 	copy_check_interrupts();
+	rest_while_paused(current);
 }
 
 /* Move one index by copying its file; see move.h for the contract. */
@@ -154,6 +179,9 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	if (current == NULL)
 		return;
+	/* the caller was lost with the server: nothing may keep us */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
 	remove_what_is_left(current);
 	/* else there may be another call */
 	if (current->new_file.id == 0 && current->old_file.id == 0)
@@ -191,9 +219,8 @@ copy_once(CopyState *cs)
 	if ((outcome = copy_rounds(cs)) != GO_ON)
 		return outcome;
 
-	StartTransactionCommand();
-	copy_free_space_map(cs);
-	CommitTransactionCommand();
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
@@ -220,9 +247,16 @@ copy_once(CopyState *cs)
 	swap.old_file.relfilenumber = cs->from.relNumber;
 	swap.settings = cs->mc->settings;
 	swap.item = cs->mc->item;
+	swap.rested_ms = &cs->rested_ms;
 	swap.catch_up = copy_catch_up;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
+
+	/* now, so that it need not be done under the lock */
+	StartTransactionCommand();
+	swap.old_file.id = ledger_new_id();
+	ledger_row_claim(swap.old_file.id);
+	CommitTransactionCommand();
 
 	cs->outcome = START_AGAIN;
 	oldcxt = MemoryContextSwitchTo(cs->cxt);
@@ -230,7 +264,10 @@ copy_once(CopyState *cs)
 	MemoryContextSwitchTo(oldcxt);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
+	{
+		ledger_row_release(swap.old_file.id);
 		return cs->outcome;
+	}
 
 	/* it is done; whatever goes wrong now, the index has moved */
 	cs->swapped = true;
@@ -337,12 +374,16 @@ prewarm(CopyState *cs)
 	DropRelationsAllBuffers(&smgr, 1);
 	CommitTransactionCommand();
 
-	while (block != InvalidBlockNumber && !copy_is_in_the_way(cs))
+	while (block != InvalidBlockNumber)
 	{
 		copy_check_interrupts();
+		rest_while_paused(cs);
+		if (copy_is_in_the_way(cs))
+			break;
 		StartTransactionCommand();
 		block = load_blocks(&cs->to, cached, block, FILE_COPY_CHUNK);
 		CommitTransactionCommand();
+		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);
 }
@@ -364,7 +405,6 @@ after_swap(CopyState *cs)
 		/* the row for the new file is gone with the swap */
 		ledger_row_release(cs->new_file.id);
 		cs->new_file.id = 0;
-		ledger_row_claim(cs->old_file.id);
 
 		StartTransactionCommand();
 		item->size_after = 0;

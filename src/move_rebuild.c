@@ -49,6 +49,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
 #include "storage/smgr.h"
 #include "tcop/cmdtag.h"
 #include "tcop/dest.h"
@@ -65,18 +66,24 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "blockers.h"
 #include "compat.h"
+#include "core_waits.h"
+#include "hold_back.h"
 #include "index_size.h"
 #include "leftover_index.h"
 #include "ledger.h"
 #include "move.h"
 #include "move_rebuild.h"
 #include "plan.h"
+#include "relation_locks.h"
 #include "snapshot_guard.h"
+#include "space.h"
 #include "test_points.h"
 #include "wait_others.h"
 
-#define MAX_TRIES	3			/* looks for old transactions, see wait_and_lock() */
+#define MAX_TRIES			3	/* looks for old transactions, see wait_and_lock() */
+#define DEADLOCK_LOOK_MS	50	/* deadlock_timeout in core's command */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -87,6 +94,7 @@ typedef struct Rebuild
 	Oid			old_index;
 	Oid			new_index;		/* set by the hook */
 	int64		ledger_id;		/* of the row that the hook has written */
+	int			deadlock_timeout;	/* as it is set for the worker */
 } Rebuild;
 
 static Rebuild rebuild;
@@ -112,10 +120,10 @@ move_rebuild_init(void)
 
 /*
  * Look at rows that this very command has just inserted: find the table of an
- * index, and the index's tablespace (0 = the database's).  false: no index.
+ * index, the index's tablespace (0 = the database's) and name.  false: no index.
  */
 static bool
-read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace)
+read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace, NameData *name)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -142,6 +150,8 @@ read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace)
 	tuple = systable_getnext(scan);
 	*tablespace = HeapTupleIsValid(tuple) ?
 		((Form_pg_class) GETSTRUCT(tuple))->reltablespace : InvalidOid;
+	if (HeapTupleIsValid(tuple))
+		*name = ((Form_pg_class) GETSTRUCT(tuple))->relname;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return true;
@@ -159,13 +169,14 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	LedgerEntry entry;
 	Oid			heap_oid;
 	Oid			tablespace;
+	NameData	name = {""};
 
 	if (prev_object_access_hook)
 		prev_object_access_hook(access, classId, objectId, subId, arg);
 
 	if (!rebuild.active || access != OAT_POST_CREATE ||
 		classId != RelationRelationId || subId != 0 ||
-		!read_new_entry(objectId, &heap_oid, &tablespace))
+		!read_new_entry(objectId, &heap_oid, &tablespace, &name))
 		return;
 
 	item = rebuild.mc->item;
@@ -188,6 +199,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	entry.new_index_oid = objectId;
 	entry.job = rebuild.mc->job->job;
 	entry.pid = MyProcPid;
+	entry.new_name = name;
 	ledger_insert(&entry);
 
 	rebuild.new_index = objectId;
@@ -234,11 +246,36 @@ before_core_waits(void)
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.signal_at = limits.deadline;
+	limits.pausable = false;	/* core's command has begun */
 
 	InvalidateCatalogSnapshot();
 	wait_for_snapshots(RecentXmin, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
 	IM_POINT("caller-hidden");
+}
+
+static void
+set_guc(const char *name, int value)
+{
+	char		buffer[32];
+
+	snprintf(buffer, sizeof(buffer), "%d", value);
+	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
+}
+
+/*
+ * Bound each of core's own waits.  Who is in the way after lock_wait may be
+ * signalled (core_waits.c), and then gets a little time.
+ */
+static void
+set_core_lock_timeout(const MoveSettings *settings)
+{
+	int64		limit = settings->lock_wait;
+
+	if (limit > 0 && settings->on_blocker != ON_BLOCKER_FAIL)
+		limit += BLOCKER_GRACE_MS;
+	set_guc("lock_timeout", (int) Min(limit, INT_MAX));
 }
 
 static void
@@ -251,6 +288,9 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
+	core_waits_tell(rebuild.mc->item);
+	/* alter_move() may have changed it */
+	set_core_lock_timeout(rebuild.mc->settings);
 	switch (core_phase())
 	{
 		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:
@@ -269,15 +309,6 @@ rebuild_xact_callback(XactEvent event, void *arg)
  * ---------------------------------------------------------------------
  */
 
-static void
-set_guc(const char *name, int value)
-{
-	char		buffer[32];
-
-	snprintf(buffer, sizeof(buffer), "%d", value);
-	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
-}
-
 /*
  * Give core the job's settings.  For the process, not a transaction: there
  * will be several.
@@ -294,6 +325,15 @@ apply_settings(const MoveSettings *settings)
 	/* core takes snapshots where it must be able to let go of them */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_SESSION);
+}
+
+/* Take back what holds for core's command only. */
+static void
+end_core_settings(void)
+{
+	set_guc("lock_timeout", 0);
+	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
+	core_waits_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -416,6 +456,7 @@ report_moved(MoveItem *item)
 	Relation	rel;
 
 	StartTransactionCommand();
+	core_waits_tell(item);
 	item->status = STATUS_MOVED;
 	item->index_oid = rebuild.new_index;
 	item->lock_time = 0;
@@ -441,6 +482,32 @@ core_waited_for(void)
 }
 
 /*
+ * If we are the ones who had to end so that somebody else, who waits for a lock
+ * of ours, can go on, say that in place of the deadlock it would have been.  To
+ * be called before the abort lets go of the locks.
+ */
+static void
+tell_who_passes(ErrorData *edata)
+{
+	int			pid;
+	char	   *p;
+
+	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED ||
+		(relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
+		 relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0))
+		return;
+	edata->detail = edata->detail == NULL ? edata->message :
+		psprintf("%s: %s", edata->message, edata->detail);
+	/* core's lists who waits for whom line by line */
+	for (p = edata->detail; *p != '\0'; p++)
+		if (*p == '\n')
+			*p = ' ';
+	edata->message = psprintf("gave way to process %d, which waits for a lock on the table or the index",
+							  pid);
+	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
+}
+
+/*
  * After an ERROR: abort, let go of everything, and find out how far it went.
  */
 static void
@@ -451,11 +518,14 @@ clean_up_after_error(MoveContext *mc)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	snapshot_guard_show_callers();
 	PortalContext = NULL;
-	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION);
+	end_core_settings();
 	progress_blockers(NULL, 0);
 
 	/* a second cancel must not keep us from telling the truth */
 	HOLD_INTERRUPTS();
+	StartTransactionCommand();
+	core_waits_tell(mc->item);
+	CommitTransactionCommand();
 	if (is_swapped())
 		report_moved(mc->item);
 	RESUME_INTERRUPTS();
@@ -469,22 +539,31 @@ clean_up_after_error(MoveContext *mc)
  * they will be gone: whoever comes from now on is younger than this look, and
  * so most likely short.  If getting the locks took time, that is no longer
  * true, so look again; but not for ever, for there may always be somebody.
+ *
+ * Here is also where a rebuild is held back, see hold_back.c.
  */
 static void
 wait_and_lock(WaitLimits *limits)
 {
+	const MoveSettings *settings = limits->settings;
 	int			tries;
 
 	for (tries = 1;; tries++)
 	{
+		if (hold_back(settings) || tries == 1)
+		{
+			limits->deadline = wait_deadline(settings->lock_wait);
+			limits->signal_at = limits->deadline;
+			tries = 1;
+		}
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
 		wait_for_snapshots(ReadNextTransactionId(), limits);
 
 		limits->phase = PHASE_WAIT_START;
-		if (!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			tries == MAX_TRIES)
+		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+			 tries == MAX_TRIES) && !must_hold_back(settings))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}
@@ -502,30 +581,38 @@ move_by_rebuild(MoveContext *mc)
 	rebuild.mc = mc;
 	rebuild.heap_oid = item->heap_oid;
 	rebuild.old_index = item->index_oid;
+	rebuild.deadlock_timeout = DeadlockTimeout;
 
 	apply_settings(mc->settings);
 
-	limits.deadline = wait_deadline(mc->settings->lock_wait);
 	limits.item = mc->item;
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.pausable = true;
 	wait_and_lock(&limits);
 
 	PG_TRY();
 	{
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		movable = plan_recheck(item);
+		movable = plan_recheck(item, false);
+		if (movable)
+		{
+			/* it may have been long since the last look */
+			space_check(mc->job, item, mc->settings);
+			core_waits_begin(mc->settings);
+		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 
 		if (movable)
 		{
-			/* bounds each of core's own waits */
-			set_guc("lock_timeout", mc->settings->lock_wait);
+			set_core_lock_timeout(mc->settings);
+			/* of two who wait for each other, we are the one to give up */
+			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
 			run_reindex(mc);
-			SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION);
+			end_core_settings();
 		}
 	}
 	PG_CATCH();
@@ -542,6 +629,7 @@ move_by_rebuild(MoveContext *mc)
 			edata->detail = psprintf("Process %d did not end its transaction.", waited_for);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
+		tell_who_passes(edata);
 		clean_up_after_error(mc);
 		ReThrowError(edata);
 	}
@@ -556,6 +644,15 @@ move_by_rebuild(MoveContext *mc)
 	}
 }
 
+void
+rebuild_find_out(MoveItem *item)
+{
+	rebuild.active = false;
+	/* what is known may be of an index that was moved before this one */
+	if (rebuild.old_index == item->index_oid && is_swapped())
+		report_moved(item);
+}
+
 /*
  * Remove what this job's rebuilds have left.
  */
@@ -564,6 +661,6 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
 
-	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms);
+	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
 	progress_phase(before);
 }

@@ -52,9 +52,10 @@ extern Oid	plan_target_tablespace(const char *name);
  * Checked again by the runner after it has locked table and index: fills
  * item->status/sqlstate/detail and returns false if the index can't be moved
  * any more (dropped, already in place, invalid, no privilege ...); otherwise
- * refreshes the item's names and source tablespace and returns true.
+ * refreshes the item's names and source tablespace and returns true.  began: the
+ * work itself has begun already; only the words depend on it.
  */
-extern bool plan_recheck(MoveItem *item);
+extern bool plan_recheck(MoveItem *item, bool began);
 
 /* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
 extern bool plan_may_move(Oid heap_oid);

@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "copy_methods.h"
 #include "leftover_index.h"
+#include "leftover_twin.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "plan.h"
@@ -171,21 +172,6 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 }
 
 /*
- * Does the name look like what an interrupted REINDEX CONCURRENTLY leaves,
- * "x_ccnew", "x_ccold1"?
- */
-static bool
-is_reindex_leftover_name(const char *name)
-{
-	int			len = strlen(name);
-
-	while (len > 0 && name[len - 1] >= '0' && name[len - 1] <= '9')
-		len--;
-	return len > 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 ||
-					   strncmp(name + len - 6, "_ccold", 6) == 0);
-}
-
-/*
  * Is this a table of the extension itself?  A job writes to them while it
  * runs, so it can't move their indexes.
  */
@@ -258,11 +244,12 @@ item_check(MoveItem *item, const IndexFacts *facts)
 									   quote_qualified_identifier(NameStr(facts->schema_name),
 																  NameStr(facts->index_name)));
 
-		if ((!facts->valid || !facts->live) &&
+		if ((!facts->valid || !facts->live ||
+			 is_reindex_leftover_name(NameStr(facts->index_name))) &&
 			leftover_index_is_ours(item->index_oid))
 		{
 			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "The index was left behind by an interrupted move; the next move of the table removes it, or index_mover_cleanup().");
+					  "The index was left behind by an interrupted move; the next call for the table removes it, or index_mover_cleanup().");
 			return false;
 		}
 		if (!facts->live)
@@ -304,6 +291,23 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	}
 
 	return true;
+}
+
+void
+movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
+{
+	IndexFacts	facts;
+
+	*copy = *rebuild = false;
+	if (!index_facts(index_oid, &facts) || !facts.live ||
+		facts.persistence == RELPERSISTENCE_TEMP ||
+		IsCatalogRelationOid(facts.heap_oid) || is_own_table(facts.heap_oid))
+		return;
+	/* what a move has left behind is removed by the next one */
+	if (!facts.valid && leftover_index_is_ours(index_oid))
+		return;
+	*copy = facts.valid && copy_can_move(index_oid, access_methods, NULL);
+	*rebuild = rebuild_can_move(index_oid, NULL);
 }
 
 /*
@@ -489,12 +493,13 @@ check_no_lock_held(const List *items)
  * of the same name that somebody has made meanwhile is a stranger.
  */
 bool
-plan_recheck(MoveItem *item)
+plan_recheck(MoveItem *item, bool began)
 {
 	IndexFacts	facts;
 	NameData	old_schema = item->schema_name;
 	NameData	old_name = item->index_name;
 	Oid			old_tablespace = item->from_tablespace;
+	const char *when = began ? "while it was being moved" : "before its move began";
 	char	   *to_name;
 	char	   *reason;
 
@@ -503,12 +508,12 @@ plan_recheck(MoveItem *item)
 	{
 		if (get_rel_name(item->heap_oid) == NULL)
 			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-					  "Index \"%s\" was dropped with its table before its move began.",
-					  NameStr(item->index_name));
+					  "Index \"%s\" was dropped with its table %s.",
+					  NameStr(item->index_name), when);
 		else
 			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-					  "Index \"%s\" was dropped, or replaced by a new one, before its move began.",
-					  NameStr(item->index_name));
+					  "Index \"%s\" was dropped, or replaced by a new one, %s.",
+					  NameStr(item->index_name), when);
 		return false;
 	}
 
@@ -518,7 +523,8 @@ plan_recheck(MoveItem *item)
 	if (to_name == NULL)
 	{
 		item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-				  "The target tablespace was dropped before the move began.");
+				  "The target tablespace was dropped %s.",
+				  began ? "during the move" : "before the move began");
 		return false;
 	}
 	if (item->to_tablespace != MyDatabaseTableSpace &&
@@ -537,7 +543,8 @@ plan_recheck(MoveItem *item)
 		facts.persistence != RELPERSISTENCE_PERMANENT)
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "The table was made unlogged before the move began; method rebuild can move its indexes.");
+				  "The table was made unlogged %s; method rebuild can move its indexes.",
+				  began ? "during the move" : "before the move began");
 		return false;
 	}
 	if (item->method == METHOD_REBUILD &&

@@ -23,6 +23,7 @@
 #include "utils/datetime.h"
 #include "utils/guc.h"
 #include "utils/numeric.h"
+#include "utils/varlena.h"
 
 #include "settings.h"
 
@@ -97,10 +98,24 @@ static const SettingPlace places[] = {
 	PLACE(progress_interval),
 };
 
-/* A job carries it in shared memory of fixed size. */
+/*
+ * A list of names; whether there are such access methods can't be looked up
+ * here.  A job carries it in shared memory of fixed size.
+ */
 static bool
 check_copy_access_methods(char **newval, void **extra, GucSource source)
 {
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		is_list = SplitIdentifierString(copy, ',', &names);
+
+	list_free(names);
+	pfree(copy);
+	if (!is_list)
+	{
+		GUC_check_errdetail("List syntax is invalid.");
+		return false;
+	}
 	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->copy_access_methods))
 	{
 		GUC_check_errdetail("The list is too long.");

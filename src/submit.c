@@ -118,7 +118,8 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
-	int			max_runners = Max(1, Min(list_length(items), settings->max_workers));
+	int			max_runners = purpose != JOB_MOVE ? 1 :
+		Max(1, Min(list_length(items), settings->max_workers));
 
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
@@ -550,7 +551,7 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
  */
 
 int64
-submit_at_commit(List *items, const MoveSettings *settings)
+submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
@@ -565,7 +566,7 @@ submit_at_commit(List *items, const MoveSettings *settings)
 
 	/* the segment is pinned: our own mapping may go with the resource owner */
 	shared = create_job(next_job(), MyDatabaseId, GetUserId(),
-						JOB_MOVE, JOB_WAITING_FOR_COMMIT, items, settings,
+						purpose, JOB_WAITING_FOR_COMMIT, items, settings,
 						false, &segment);
 	queued->slot = shared->slot;
 	queued->job = shared->job;

@@ -33,7 +33,8 @@ extern BackgroundWorkerHandle *submit_cleanup(Oid database, Oid role,
  * Queue a job that starts when this transaction commits, and is forgotten if
  * it doesn't.  Returns the job's number.
  */
-extern int64 submit_at_commit(List *items, const MoveSettings *settings);
+extern int64 submit_at_commit(JobPurpose purpose, List *items,
+							  const MoveSettings *settings);
 
 /*
  * Wait, without looking at its rows, until a job submitted by anybody has

@@ -20,7 +20,16 @@
  *	   commit waits for it before it releases its locks, so that a stopped
  *	   standby would hold the exclusive lock for ever.
  * What could block there is locked before (pg_class, the ledger), and the lock
- * timeout holds for all of it.
+ * timeout holds for all of it.  What could be slow there is done before: the
+ * pages of the catalog and of the ledger are read, the WAL has a segment to go
+ * on with, and the caller has done the like for his blocks.  What is left is
+ * two flushes of the WAL, one for its end to be readable and one by the commit.
+ *
+ * The caller's part is bounded: 5 ms.  If more is left to do than can be done in
+ * that time, the lock is given back, and the attempt made again after another
+ * round; each time half as much again is allowed, but never more than the lock
+ * timeout, which is what others may have to wait for us anyway.  So a swap comes
+ * to pass however many are writing.
  *
  * Asking for the lock assigns an xid, also in vain: each attempt is a
  * transaction of its own.
@@ -34,6 +43,7 @@
 
 #include "access/genam.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "blockers.h"
 #include "catalog.h"
@@ -49,6 +59,7 @@
 #include "swap.h"
 #include "test_points.h"
 #include "throttle.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -56,6 +67,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "wal_ahead.h"
 
 /* Looks at who holds the lock: the first two, and all others */
 #define FIRST_LOOKS_MS		20
@@ -68,12 +80,23 @@
 
 #define MOST_PIDS			64
 
+/* For the last blocks, under the lock */
+#define LAST_BLOCKS_US		5000
+
 /* Set between the grant and the end of the transaction. */
 static bool measuring = false;
 static instr_time granted_at;
 static int64 measured;
 
-static bool attempt(Swap *swap, SwapResult *result);
+typedef enum AttemptResult
+{
+	ATTEMPT_DONE,				/* swapped, or it has to start again */
+	ATTEMPT_NOT_GRANTED,
+	ATTEMPT_TOO_MUCH,			/* to do under the lock */
+} AttemptResult;
+
+static AttemptResult attempt(Swap *swap, int64 most_us, SwapResult *result);
+static void read_pages(const Swap *swap);
 static void give_up(Swap *swap, const int *pids, int npids);
 
 /* Take the time when the transaction is committed, but not yet its locks gone. */
@@ -90,6 +113,14 @@ measure_commit(XactEvent event, void *arg)
 	measured = INSTR_TIME_GET_MICROSEC(now);
 }
 
+/* Set synchronous_commit for the current transaction. */
+static void
+set_commit(const char *value)
+{
+	(void) set_config_option("synchronous_commit", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
 /*
  * Let the current transaction's commit be flushed here and not wait for a
  * synchronous standby.  Every transaction of ours that holds a lock does that.
@@ -97,8 +128,7 @@ measure_commit(XactEvent event, void *arg)
 void
 commit_locally(void)
 {
-	(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	set_commit("local");
 }
 
 /* Exactly the transactions that are in both lists. */
@@ -133,12 +163,14 @@ rest_and_catch_up(Swap *swap, int ms)
 	return true;
 }
 
+/* Is lock_wait over?  What the job was paused or held back for doesn't count. */
 static bool
-wait_is_over(const Swap *swap, TimestampTz start)
+wait_is_over(const Swap *swap, TimestampTz start, int64 rested_before)
 {
+	int64		waited = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+
 	return swap->settings->lock_wait > 0 &&
-		TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
-								   swap->settings->lock_wait);
+		waited - (*swap->rested_ms - rested_before) >= swap->settings->lock_wait;
 }
 
 /*
@@ -157,11 +189,13 @@ swap_when_possible(Swap *swap)
 											  "index_mover swap",
 											  ALLOCSET_SMALL_SIZES);
 	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = *swap->rested_ms;
 	TimestampTz grace_until = 0;
 	bool		autovacuum_told = false;
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
+	int64		most_us = LAST_BLOCKS_US;
 	SwapResult	result = SWAP_START_AGAIN;
 
 	if (!registered)
@@ -206,11 +240,21 @@ swap_when_possible(Swap *swap)
 
 		if (nstuck == 0)
 		{
+			AttemptResult came_of_it;
+
 			progress_blockers(NULL, 0);
-			if (attempt(swap, &result))
+			came_of_it = attempt(swap, most_us, &result);
+			if (came_of_it == ATTEMPT_DONE)
 				break;
-			if (!rest_and_catch_up(swap, Min(REST_AFTER_MS * swap->lock_attempts,
-											 LONGEST_REST_MS)))
+			if (came_of_it == ATTEMPT_TOO_MUCH)
+			{
+				most_us = Min(most_us + most_us / 2,
+							  Max((int64) swap->settings->lock_timeout * 1000,
+								  LAST_BLOCKS_US));
+				(void) throttle_rest(FIRST_LOOKS_MS);
+			}
+			else if (!rest_and_catch_up(swap, Min(REST_AFTER_MS * swap->lock_attempts,
+												  LONGEST_REST_MS)))
 				break;
 		}
 		else
@@ -228,7 +272,7 @@ swap_when_possible(Swap *swap)
 				blockers_cancel_autovacuum(pids, npids);
 				autovacuum_told = true;
 			}
-			if (wait_is_over(swap, start) && GetCurrentTimestamp() >= grace_until)
+			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
 				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
 					give_up(swap, pids, npids);
@@ -240,7 +284,7 @@ swap_when_possible(Swap *swap)
 		pfree(stuck);
 
 		/* attempts in vain, though nobody stays for long: there is much traffic */
-		if (nstuck == 0 && wait_is_over(swap, start) &&
+		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
 		{
 			int			pids[IM_MAX_BLOCKERS];
@@ -257,12 +301,12 @@ swap_when_possible(Swap *swap)
 }
 
 /*
- * Queue for the lock once, and swap if it is granted.  Returns false if it was
- * not granted in time, or too much was left to do under it; else *result says
- * what came of it.
+ * Queue for the lock once, and swap if it is granted, and if what the caller
+ * has left to do takes no longer than most_us microseconds.  *result says what
+ * has come of it if it is done.
  */
-static bool
-attempt(Swap *swap, SwapResult *result)
+static AttemptResult
+attempt(Swap *swap, int64 most_us, SwapResult *result)
 {
 	Oid			ledger;
 	Relation	rel;
@@ -270,6 +314,7 @@ attempt(Swap *swap, SwapResult *result)
 	LastBlocks	last;
 	char		timeout[32];
 
+	wal_ahead();
 	StartTransactionCommand();
 	commit_locally();
 	snprintf(timeout, sizeof(timeout), "%dms", swap->settings->lock_timeout);
@@ -278,16 +323,15 @@ attempt(Swap *swap, SwapResult *result)
 
 	/* what could make us wait under the lock, first, and the caches warm */
 	ledger = extension_relation("index_mover_ledger");
-	rel = relation_open(swap->relid, NoLock);
-	relation_close(rel, NoLock);
 	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false,
 							  swap->settings->lock_timeout) ||
 		!lock_relation_within(ledger, RowExclusiveLock, false,
 							  swap->settings->lock_timeout))
 	{
 		CommitTransactionCommand();
-		return false;
+		return ATTEMPT_NOT_GRANTED;
 	}
+	read_pages(swap);
 	InvalidateCatalogSnapshot();
 
 	swap->lock_attempts++;
@@ -297,20 +341,26 @@ attempt(Swap *swap, SwapResult *result)
 							  swap->settings->lock_timeout))
 	{
 		CommitTransactionCommand();
-		return false;
+		return ATTEMPT_NOT_GRANTED;
 	}
 	INSTR_TIME_SET_CURRENT(granted_at);
 	measuring = true;
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 
-	last = swap->last_blocks(swap->arg);
+	last = swap->last_blocks(swap->arg, most_us);
 	if (last != LAST_BLOCKS_COPIED)
 	{
 		*result = SWAP_START_AGAIN;
+		/* nothing that has to last: the lock need not wait for a flush */
+		set_commit("off");
 		CommitTransactionCommand();
 		progress_phase(phase);
-		return last == LAST_BLOCKS_START_AGAIN;
+		ereport(DEBUG1,
+				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
+								 swap->relid, measured,
+								 last == LAST_BLOCKS_TOO_MANY ? "too much left to do" : "the copy is of no use any more")));
+		return last == LAST_BLOCKS_TOO_MANY ? ATTEMPT_TOO_MUCH : ATTEMPT_DONE;
 	}
 	IM_POINT("swap-copied");
 
@@ -330,7 +380,50 @@ attempt(Swap *swap, SwapResult *result)
 
 	swap->lock_time = measured;
 	*result = SWAP_DONE;
-	return true;
+	return ATTEMPT_DONE;
+}
+
+/* Look a pg_class row up, whether there is one or not. */
+static void
+read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
+{
+	SysScanDesc scan = systable_beginscan(pg_class, index, true, NULL, nkeys, key);
+
+	(void) systable_getnext(scan);
+	systable_endscan(scan);
+}
+
+/*
+ * Read the pages that are going to be changed under the lock: the relation's
+ * row and where its index entries will be, and the ledger's row.
+ */
+static void
+read_pages(const Swap *swap)
+{
+	Relation	pg_class = table_open(RelationRelationId, NoLock);
+	Relation	rel = relation_open(swap->relid, NoLock);
+	ScanKeyData key[2];
+
+	ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(swap->relid));
+	read_by_index(pg_class, ClassOidIndexId, key, 1);
+
+	ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
+				NameGetDatum(&rel->rd_rel->relname));
+	ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(rel->rd_rel->relnamespace));
+	read_by_index(pg_class, ClassNameNspIndexId, key, 2);
+
+	ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(swap->to.spcOid == MyDatabaseTableSpace ?
+								 InvalidOid : swap->to.spcOid));
+	ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(swap->to.relNumber));
+	read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
+
+	relation_close(rel, NoLock);
+	table_close(pg_class, NoLock);
+	(void) ledger_exists(swap->ledger_id);
 }
 
 /* lock_wait is over: say who is in the way. */

@@ -37,15 +37,18 @@ typedef struct Swap
 	LedgerEntry old_file;		/* the row for the old one, without id */
 	const MoveSettings *settings;
 	MoveItem   *item;			/* for which blockers are signalled */
+	const int64 *rested_ms;		/* how long catch_up() has rested so far, which is
+								 * no part of lock_wait */
 
 	/*
 	 * catch_up: called with no transaction open, before each look and each
 	 * attempt; brings the new file near the old one, lets others pass.
 	 * returns false if the copy has to be started again.  last_blocks: called
-	 * under the exclusive lock; makes the files equal.
+	 * under the exclusive lock; makes the files equal, or gives up if that
+	 * would take longer than most_us microseconds.
 	 */
 	bool		(*catch_up) (void *arg);
-	LastBlocks	(*last_blocks) (void *arg);
+	LastBlocks	(*last_blocks) (void *arg, int64 most_us);
 	void	   *arg;
 
 	/* results */

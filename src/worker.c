@@ -244,8 +244,9 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 static void
 say_terminated(MoveItem *item)
 {
-	item->status = STATUS_CANCELLED;
-	if (item->started_at != 0)
+	if (item->status != STATUS_MOVED)
+		item->status = STATUS_CANCELLED;
+	if (item->started_at != 0 && item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
 	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
@@ -287,6 +288,8 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request_cancel(shared->job);
 
+	if (current_item >= 0)
+		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
 	if (current_item >= 0)
 		item_terminated(shared, current_item);
@@ -437,8 +440,8 @@ run_item(JobShared *shared, int n)
 	/* a cancel that comes after the swap doesn't undo the move */
 	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
 				 strcmp(item->sqlstate, "57014") == 0);
-	if (item->status == STATUS_FAILED || cancelled ||
-		(item->status == STATUS_MOVED && item->sqlstate[0] != '\0'))
+	/* an index that was dropped meanwhile is "skipped", and may leave something */
+	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
 	{
 		if (cancelled)
 		{
@@ -524,6 +527,30 @@ run_moves(JobShared *shared, bool first)
 }
 
 /*
+ * Remove leftovers.  Who has asked for a move waits only for what can be done
+ * at once, as after a move that failed.
+ */
+static void
+run_cleanup(JobShared *shared)
+{
+	bool		for_move = (shared->nitems > 0);
+
+	runner_serve_cancel(true);
+	if (!for_move || !cleanup_run(shared, QUICK_CLEANUP_MS))
+	{
+		if (for_move)
+		{
+			runner_set_cleaning_up();
+			publish_rows(shared);
+		}
+		(void) cleanup_run(shared, shared->settings.lock_wait);
+	}
+	is_done = true;
+	if (runner_detach())
+		publish_rows(shared);
+}
+
+/*
  * Main function of the worker.  arg: the job's slot.
  */
 void
@@ -581,13 +608,7 @@ index_mover_worker_main(Datum arg)
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	if (job.purpose == JOB_CLEANUP)
-	{
-		runner_serve_cancel(true);
-		cleanup_run(shared);
-		is_done = true;
-		if (runner_detach())
-			publish_rows(shared);
-	}
+		run_cleanup(shared);
 	else
 		run_moves(shared, extra.runner == 0);
 

@@ -29,6 +29,11 @@ cmp_ok($node->safe_psql('postgres',
 		"SELECT count(DISTINCT attribute) FROM oracle.metadata('zoo')"),
 	'>=', 30, 'at least 30 attributes are compared');
 
+is($node->safe_psql('postgres', "SELECT way, keys, missing + extra + wrong_key FROM oracle.lookup('zoo_brin', ranges => 20)"),
+	'bitmap scan|20|0', 'a BRIN index, by ranges');
+is($node->safe_psql('postgres', "SELECT way, keys, missing + extra + wrong_key FROM oracle.lookup('zoo_txt') ORDER BY 1"),
+	"bitmap scan|1009|0\nfull scan|0|0\nindex scan|1009|0\nindex-only scan|1009|0", 'a btree, in each way');
+
 # ---- look-up: a stale copy of each index ----------------------------------
 # What a copy without catch-up would be: the file of before, while rows were
 # deleted, their slots reused by others, and keys changed.
@@ -64,6 +69,8 @@ for my $index (map { $_->[0] } @files)
 	ok($rc != 0 || $out =~ /[1-9]/, "look-up sees a stale copy of $index");
 	like($verdict, qr/; public\.$index: /, "so does the verdict, which names $index");
 }
+cmp_ok($node->safe_psql('postgres', "SELECT sum(missing) FROM oracle.lookup('zoo_brin', ranges => 20)"),
+	'>', 0, 'so does a look-up by ranges in a BRIN index');
 $node->stop;
 copy("$data/$_->[1].good", "$data/$_->[1]") for @files;
 
@@ -95,6 +102,10 @@ is($node->safe_psql('postgres', "SELECT oracle.structure('dangling_s')"),
 my $found = $node->safe_psql('postgres',
 	"SELECT missing, extra > 0 OR wrong_key > 0 FROM oracle.lookup('dangling_s') WHERE way = 'index scan'");
 is($found, '0|t', 'the look-up is not');
+$node->safe_psql('postgres', 'DROP TABLE oracle."old dangling_s"');
+is($node->safe_psql('postgres', "SELECT way, missing, extra + wrong_key > 0 FROM oracle.lookup('dangling_s') ORDER BY 1"),
+	"bitmap scan|0|f\nfull scan|0|t\nindex scan|0|f\nindex-only scan|0|f",
+	'where nobody remembers the keys of before, reading all of the index tells');
 
 # ---- look-up: void runs are errors ----------------------------------------
 my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
@@ -169,7 +180,7 @@ my %change = (
 	'column names, types, statistics targets' => 'ALTER INDEX zoo_expr ALTER COLUMN 1 SET STATISTICS 5',
 	'statistics of expressions' => "DELETE FROM pg_statistic WHERE starelid = 'zoo_expr'::regclass",
 	'valid, ready, live' => "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'zoo_txt'::regclass",
-	'immediate' => "UPDATE pg_index SET indimmediate = true WHERE indexrelid = 'zoo_num_key'::regclass",
+	'immediate' => "UPDATE pg_index SET indimmediate = false WHERE indexrelid = 'zoo_num_key'::regclass",
 	'unique' => 'DROP INDEX zoo_incl; CREATE INDEX zoo_incl ON zoo (id) INCLUDE (grp) WITH (fillfactor = 80)',
 	'predicate' => 'DROP INDEX zoo_part; CREATE INDEX zoo_part ON zoo (grp) WHERE maybe > 1',
 	'collations' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "POSIX" DESC NULLS LAST)',

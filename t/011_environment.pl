@@ -38,7 +38,7 @@ sub error_of
 {
 	my ($sql, %options) = @_;
 	my ($rc, $out, $err) = $node->psql($options{dbname} || 'postgres', "\\set VERBOSITY verbose\n$sql",
-		extra_params => $options{user} ? [ '-U', $options{user} ] : [], timeout => 60);
+		extra_params => $options{user} ? [ '-U', $options{user} ] : [], timeout => 180);
 	return $err;
 }
 
@@ -158,7 +158,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'w
 like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'DROP DATABASE is refused');
 my $start = time;
 is(error_of('DROP DATABASE doomed WITH (FORCE)'), '', 'DROP DATABASE WITH (FORCE) works');
-cmp_ok(time - $start, '<', 5, 'soon');
+soon_ok(time - $start, 5, 'soon');
 eval { $doomed->quit };
 $node->safe_psql('postgres', 'CREATE DATABASE doomed');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '0', 'and no worker is left');

@@ -34,7 +34,7 @@ SQL
 # Phases that outlast their client: each is SQL for a session that goes away or
 # is killed with the server, the phase, and whether an index entry exists then.
 my %phases = (
-	'building index' => { hold => 'SELECT pg_advisory_lock(1)', entry => 1 },
+	'building index' => { hold => 'BEGIN; SELECT pg_advisory_xact_lock(1)', entry => 1 },
 	'waiting for readers before marking dead' => { hold => 'BEGIN; SELECT count(*) FROM t', entry => 1, moved => 1 },
 	'waiting for writers before build' => { hold => 'BEGIN; INSERT INTO t VALUES (2000)', entry => 0 },
 );
@@ -50,16 +50,26 @@ sub files_and_all
 
 # What every case does: start a job that waits for nobody, bring it into its
 # phase, end the server with $stop, start it again and look.
+#
+# When sessions and workers are told to end one after the other, what the worker
+# waits for may go first, and the worker get to the end of its job.  Where that
+# must not be (stays => 1), a prepared transaction holds it in its phase.
 sub one_case
 {
 	my ($name, $phase, $stop, %options) = @_;
 	my $p = $phases{$phase};
 	$name = "$name, $phase";
 
-	my $session = $node->background_psql('postgres', on_error_die => 1, timeout => 60);
-	$session->query_safe($p->{hold});
+	my $session = $node->background_psql('postgres', on_error_die => 1, timeout => 180);
+	if ($options{all_swapped})
+	{
+		# only the other index is on its way, so that nothing is left to move
+		$node->safe_psql('postgres', "SELECT * FROM move_indexes('t_later', '$TARGET', method => 'rebuild')");
+	}
+	$session->query_safe($p->{hold} . ($options{stays} ? "; PREPARE TRANSACTION 'stays'" : ''));
+	my $relation = $options{all_swapped} ? 't_wait' : 't';
 	my $job = $node->safe_psql('postgres',
-		"SELECT max(job) FROM move_indexes('t', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
+		"SELECT max(job) FROM move_indexes('$relation', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
 	# t_later comes first, and is moved unless the session is in its way
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE '$phase%'", '1', "$name");
 	my $worker = worker_pid($node);
@@ -69,12 +79,13 @@ sub one_case
 	my $postmaster = $node->{_pid};
 	my $start = time;
 	$stop->($session, $worker);
-	cmp_ok(time - $start, '<', 10, "$name: the server ends soon");
+	soon_ok(time - $start, 10, "$name: the server ends soon");
 	eval { $session->quit };
 	$start = time;
-	sleep(0.02) until process_is_gone($worker) || time - $start > 1;
-	ok(process_is_gone($worker), "$name: and so does the worker");
+	poll_process_is_gone($worker);
+	soon_ok(time - $start, 1, "$name: and so does the worker");
 	start_again($node, $postmaster) unless $node->{_pid};
+	$node->safe_psql('postgres', "ROLLBACK PREPARED 'stays'") if $options{stays};
 
 	# nothing goes on by itself
 	is($node->safe_psql('postgres',
@@ -95,8 +106,15 @@ sub one_case
 	{
 		files_and_all("$name, preloaded");
 	}
-	my $rows = $node->safe_psql('postgres',
-		"SELECT DISTINCT status FROM move_indexes('t', '$TARGET', method => 'rebuild') WHERE status NOT IN ('moved', 'skipped')");
+	if ($options{all_swapped})
+	{
+		like($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers_now()'),
+			qr/t_wait_ccold/, "$name: a leftover, and nothing to move");
+	}
+	my $call = $options{next} || "SELECT DISTINCT status FROM move_indexes('t', '$TARGET', method => 'rebuild')";
+	$call =~ s/%JOB%/$job/;
+	$call =~ s/%TARGET%/$TARGET/;
+	my $rows = $node->safe_psql('postgres', "SELECT * FROM ($call) AS s(status) WHERE status NOT IN ('queued', 'moved', 'skipped', 'true', 'false')");
 	is($rows, '', "$name: the next call succeeds");
 	is($node->safe_psql('postgres',
 			"SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$TARGET'"), '2',
@@ -116,26 +134,33 @@ my $smart = sub {
 	system_log('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '-W', 'stop');
 	$session->quit;
 	my $start = time;
-	sleep(0.02) while -f $node->data_dir . '/postmaster.pid' && time - $start < 30;
+	sleep(0.02) while -f $node->data_dir . '/postmaster.pid' && time - $start < $IndexMover::Test::TIMEOUT;
 	$node->_update_pid(0);
 };
 my $kill_postmaster = sub { $node->kill9 };
 my $crash = sub {
 	# another session dies: the postmaster restarts everything
 	my $pid = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	my $log = -s $node->logfile;
 	kill 'KILL', $pid;
-	sleep(0.2);
-	$node->poll_query_until('postgres', 'SELECT true') or die 'no restart after the crash';
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+	wait_until_up($node);
 };
 
 one_case('immediate', 'building index', $immediate, history => qr/^interrupted$/, cleanup => 1);
 one_case('immediate', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/);
-one_case('fast', 'building index', $fast, history => qr/^cancelled$/, cleanup => 1);
-one_case('fast', 'waiting for writers before build', $fast, history => qr/^cancelled$/, cleanup => 1);
+one_case('fast', 'building index', $fast, history => qr/^cancelled$/, cleanup => 1, stays => 1);
+one_case('fast', 'waiting for writers before build', $fast, history => qr/^cancelled$/, cleanup => 1, stays => 1);
 one_case('smart', 'waiting for readers before marking dead', $smart, history => qr/^(cancelled)?$/);
 # a worker that notices it in time still says so itself
-one_case('postmaster killed', 'building index', $kill_postmaster, history => qr/^(cancelled|interrupted)$/);
-one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(cancelled|interrupted)$/);
+one_case('postmaster killed', 'building index', $kill_postmaster, history => qr/^(cancelled|interrupted)$/, stays => 1);
+one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(cancelled|interrupted)$/, stays => 1);
+# nothing is left to move, but something to remove
+one_case('immediate, all swapped', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1);
+one_case('fast, all swapped, named itself', 'waiting for readers before marking dead', $fast, history => qr/^$/, all_swapped => 1, stays => 1,
+	next => "SELECT status FROM move_indexes('t_wait', '%TARGET%', wait => false)");
+one_case('immediate, all swapped, resume_move()', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1,
+	next => 'SELECT resume_move(%JOB%)::text');
 one_case('crash of another process', 'waiting for readers before marking dead', $crash, history => qr/interrupted/, cleanup => 1);
 
 # ---- a prepared transaction across a restart ----------------------------------
@@ -145,7 +170,7 @@ wait_for_phase($node, 'waiting for writers%');
 is($node->safe_psql('postgres', 'SELECT blocked_by FROM index_mover_progress'), '{0}', 'a move that waits for a prepared transaction says so');
 my $start = time;
 $node->stop('fast');
-cmp_ok(time - $start, '<', 10, 'the server ends soon');
+soon_ok(time - $start, 10, 'the server ends soon');
 $node->start;
 leftovers_ok($node, 'after the restart');
 $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', wait => false)");

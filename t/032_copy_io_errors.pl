@@ -81,7 +81,7 @@ foreach my $case (
 		# a failed fsync, or a truncation that is logged already, is a PANIC
 		like($expected, qr/crash/, "$name: the server restarts") or diag $err;
 		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
-		poll_until($node, 'SELECT 1', '1', 'the server after a crash');
+		wait_until_up($node);
 	}
 	else
 	{

@@ -33,8 +33,8 @@ CREATE INDEX ON t3 (i);
 SQL
 }
 
-my $first = $node->background_psql('postgres', on_error_stop => 0, timeout => 60);
-my $second = $node->background_psql('other', on_error_stop => 0, timeout => 60);
+my $first = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+my $second = $node->background_psql('other', on_error_stop => 0, timeout => 180);
 my $postmaster = $node->{_pid};
 
 sub queue

@@ -22,8 +22,8 @@ CREATE INDEX t_1 ON t (i);
 CREATE INDEX t_2 ON t (i);
 SQL
 
-my $locker = $node->background_psql('postgres', on_error_stop => 0, timeout => 60);
-my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 60);
+my $locker = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
 
 sub cancel_at_record
 {

@@ -58,7 +58,7 @@ SQL
 
 my ($stdout, $stderr);
 $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('t', 'regress_fast', 'rebuild')",
-	stdout => \$stdout, stderr => \$stderr, timeout => 30);
+	stdout => \$stdout, stderr => \$stderr, timeout => 180);
 is($stdout, 'moved||', 'the move is done');
 my %said = $stderr =~ /NOTICE:  (\d+): (\w+)/g;
 is_deeply(\%said,

@@ -25,7 +25,7 @@ my $call = start_call($node, 'mover',
 	"SELECT string_agg(DISTINCT status, ',') || count(*) FROM move_indexes('t', 'regress_fast', 'copy', settings => '{\"max_workers\": 2, \"max_rate\": \"3MB\", \"pacing\": false}')");
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
 my ($stdout, $stderr);
-my $dropped = $node->psql('postgres', 'DROP EXTENSION index_mover', stdout => \$stdout, stderr => \$stderr, timeout => 60);
+my $dropped = $node->psql('postgres', 'DROP EXTENSION index_mover', stdout => \$stdout, stderr => \$stderr, timeout => 180);
 is($dropped, 0, 'the extension is dropped');
 is($stderr, '', '... without an error');
 my ($status, $out, $err) = finish_call($call);

@@ -134,7 +134,7 @@ my %ways = (
 	},
 	'pages of others' => sub {
 		my ($page) = @_;
-		my @names = keys %good;
+		my @names = sort keys %good;
 		my $other = $good{ $names[ rand @names ] };
 		$$page = substr($other, 8192 * int rand(length($other) / 8192), 8192);
 	},
@@ -165,13 +165,13 @@ for my $way (sort keys %ways)
 		close $fh;
 	}
 	$node->start;
-	my ($rc, $out, $err) = $node->psql('postgres', "SET statement_timeout = '60s'; SELECT look('$way', $CALLS)");
+	my ($rc, $out, $err) = $node->psql('postgres', "SET statement_timeout = '600s'; SELECT look('$way', $CALLS)");
 	is($rc, 0, "$way: the server answers") or diag $err;
 	my $bad = $node->safe_psql('postgres',
 		"SELECT what, sqlstate, n, odd FROM result WHERE round = '$way' AND (sqlstate NOT IN ('ok', 'XX001', 'XX002') OR odd > 0)");
 	is($bad, '', "$way: XX001, XX002 or a sane answer");
 	note $node->safe_psql('postgres', "SELECT string_agg(format('%s %s %s', what, sqlstate, n), ', ') FROM result WHERE round = '$way'");
-	my $rows = $node->safe_psql('postgres', q(SET statement_timeout = '60s'; SELECT count(*) FROM index_report('d')));
+	my $rows = $node->safe_psql('postgres', q(SET statement_timeout = '600s'; SELECT count(*) FROM index_report('d')));
 	is($rows, 8, "$way: index_report has a row for every index");
 	$node->stop;
 }

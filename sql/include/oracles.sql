@@ -34,14 +34,25 @@ CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 -- void, and raises an error, unless EXPLAIN shows that this index, and no
 -- other, answers in the way that is tested.
 --
--- Where the operator can't be hashed the scan's answer is a nested loop, so 200
+-- Where the keys divide the rows ("=", on a type that can be hashed) every key is
+-- asked for, whatever max_keys says, and number and sum of hashes of what came
+-- back are compared with those of the scan: no sort, no join, some seconds for a
+-- million keys.  If they differ, or a row came that was not asked for, rows are
+-- compared, to tell what is wrong.  Elsewhere rows are compared from the
+-- beginning; where the operator can't be hashed that is a nested loop, so 200
 -- keys must do if max_keys does not say otherwise.
+--
+-- Keys that nobody knows any more can't be asked for; so a btree is also read from
+-- one end to the other ("full scan"), where an entry too many gives a row twice.
+--
+-- A look-up in a BRIN index reads many blocks, so a large table is asked for
+-- ranges of keys, that together are all of them; "ranges" says how many.
 ---------------------------------------------------------------------------
 
 -- One row a key column: its expression; the operator to ask with, which is "="
 -- where the operator class has it; and what to ask for, %s being the value.
 CREATE FUNCTION oracle.key_columns(index regclass)
-RETURNS TABLE (n int, expr text, op text, ask text, searches_nulls bool, hashable bool)
+RETURNS TABLE (n int, expr text, op text, ask text, searches_nulls bool, hashable bool, divides bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT g.n, '(' || pg_get_indexdef(index, g.n, false) || ')',
 		   format('OPERATOR(%I.%s)', o.nspname, o.oprname),
@@ -52,7 +63,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 		   pg_index_column_has_property(index, g.n, 'search_nulls')
 		   AND NOT EXISTS (SELECT FROM pg_attribute a
 							WHERE a.attrelid = x.indrelid AND a.attnum = x.indkey[g.n - 1] AND a.attnotnull),
-		   o.oprcanhash
+		   o.oprcanhash, o.oprcanhash AND o.oprname = '='
 	  FROM pg_index x
 	 CROSS JOIN generate_series(1, x.indnkeyatts) AS g(n)
 	  JOIN pg_opclass c ON c.oid = x.indclass[g.n - 1]
@@ -94,7 +105,22 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION oracle.lookup(index regclass, max_keys bigint DEFAULT NULL)
+-- Raise an error unless the query is answered with exactly one scan of an index,
+-- of this one, and of this type.
+CREATE FUNCTION oracle.check_plan(query text, way text, node text, index_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+	plan	jsonb;
+BEGIN
+	EXECUTE 'EXPLAIN (COSTS OFF, FORMAT JSON) ' || query INTO plan;
+	IF (SELECT count(*) <> 1 OR bool_or(p->>'Index Name' <> index_name OR p->>'Node Type' <> node)
+		  FROM jsonb_path_query(plan, 'strict $.** ? (exists (@."Index Name"))') AS p) THEN
+		RAISE 'oracle.lookup is void: not answered by % of %', way, index_name USING DETAIL = plan;
+	END IF;
+END
+$$;
+
+CREATE FUNCTION oracle.lookup(index regclass, max_keys bigint DEFAULT NULL, ranges int DEFAULT NULL)
 RETURNS TABLE (way text, keys bigint, missing bigint, extra bigint, wrong_key bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -110,18 +136,43 @@ DECLARE
 	x		record;
 	pattern	record;
 	query	text;
-	plan	jsonb;
 	results	jsonb := '[]';
 	node	text;
 	old		text;
 	hashable bool;
+	divides	bool;
+	sums	record;
+	same	bool;
+	k_query	text;
+	asked	text;
+	in_order text;
 BEGIN
 	SELECT i.indrelid::regclass AS rel, c.relname AS name, i.indnkeyatts AS nkeys,
 		   coalesce(pg_get_expr(i.indpred, i.indrelid), 'true') AS pred,
-		   i.indexprs IS NULL AND i.indpred IS NULL AS plain
+		   i.indexprs IS NULL AND i.indpred IS NULL AS plain,
+		   a.amname AS am
 	  INTO STRICT x
-	  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+	  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam
 	 WHERE i.indexrelid = index;
+	SELECT format('%s USING OPERATOR(%I.%s) NULLS %s', pg_get_indexdef(index, 1, false)
+				  || coalesce(' COLLATE ' || quote_ident(cn.nspname) || '.' || quote_ident(co.collname), ''),
+				  ns.nspname, o.oprname, CASE WHEN p.nulls_first THEN 'FIRST' ELSE 'LAST' END)
+	  INTO in_order
+	  FROM (SELECT pg_index_column_has_property(index, 1, 'desc') AS reverse,
+				   pg_index_column_has_property(index, 1, 'nulls_first') AS nulls_first) p
+	 CROSS JOIN pg_index i
+	  JOIN pg_opclass c ON c.oid = i.indclass[0]
+	  JOIN pg_amop ao ON ao.amopfamily = c.opcfamily AND ao.amoppurpose = 's'
+					 AND ao.amoplefttype = c.opcintype AND ao.amoprighttype = c.opcintype
+					 AND ao.amopstrategy = CASE WHEN p.reverse THEN 5 ELSE 1 END
+	  JOIN pg_operator o ON o.oid = ao.amopopr
+	  JOIN pg_namespace ns ON ns.oid = o.oprnamespace
+	  LEFT JOIN pg_collation co ON co.oid = i.indcollation[0]
+	  LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
+	 WHERE i.indexrelid = index AND x.am = 'btree';
+	IF ranges IS NULL AND x.am = 'brin' AND x.nkeys = 1 AND pg_relation_size(x.rel) > 16777216 THEN
+		ranges := 1000;
+	END IF;
 	IF (SELECT count(*) FROM oracle.key_columns(index)) <> x.nkeys THEN
 		RAISE 'oracle.lookup: no operator known to ask index % with', index;
 	END IF;
@@ -129,12 +180,37 @@ BEGIN
 		SELECT format('UNION ALL SELECT %s FROM oracle.%I', string_agg('a' || k.n, ', ' ORDER BY k.n), 'old ' || x.name)
 		  INTO old FROM oracle.key_columns(index) k;
 	END IF;
-	SELECT bool_and(k.hashable) INTO hashable FROM oracle.key_columns(index) k;
+	SELECT bool_and(k.hashable), bool_and(k.divides) INTO hashable, divides FROM oracle.key_columns(index) k;
 
 	BEGIN
 		IF NOT pg_is_in_recovery() THEN
 			UPDATE pg_index SET indisvalid = false
 			 WHERE indrelid = x.rel AND indexrelid <> index AND indisvalid;
+		END IF;
+
+		IF in_order IS NOT NULL THEN
+			PERFORM set_config('enable_indexscan', 'on', true), set_config('enable_indexonlyscan', 'off', true),
+					set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true);
+			query := format($q$
+				SELECT (SELECT row(count(*), sum(hashtidextended(tid, 0))) FROM (SELECT ctid AS tid FROM ONLY %1$s WHERE %2$s ORDER BY %3$s OFFSET 0) i)
+					   IS NOT DISTINCT FROM
+					   (SELECT row(count(*), sum(hashtidextended(tid, 0))) FROM (
+							SELECT tid FROM (SELECT ctid AS tid, * FROM ONLY %1$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %2$s) s)
+				$q$, x.rel, x.pred, in_order);
+			PERFORM oracle.check_plan(query, 'full scan', 'Index Scan', x.name);
+			EXECUTE query INTO same;
+			IF NOT same THEN
+				EXECUTE format($q$
+					WITH i AS MATERIALIZED (SELECT ctid AS tid FROM ONLY %1$s WHERE %2$s ORDER BY %3$s),
+					s AS MATERIALIZED (
+						SELECT tid FROM (SELECT ctid AS tid, * FROM ONLY %1$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %2$s)
+					SELECT (SELECT count(*) FROM (TABLE s EXCEPT ALL TABLE i) e), (SELECT count(*) FROM (TABLE i EXCEPT ALL TABLE s) e)
+					$q$, x.rel, x.pred, in_order) INTO missing, extra;
+				results := results || jsonb_build_object('way', 'full scan', 'keys', 0, 'missing', missing, 'extra', extra, 'wrong_key', 0);
+			ELSE
+				results := results || jsonb_build_object('way', 'full scan', 'keys', 0, 'missing', 0, 'extra', 0, 'wrong_key', 0);
+			END IF;
+			PERFORM set_config('enable_sort', 'on', true);
 		END IF;
 
 		FOREACH way IN ARRAY ARRAY['index scan', 'index-only scan', 'bitmap scan'] LOOP
@@ -170,6 +246,42 @@ BEGIN
 				 GROUP BY p.bits
 				HAVING bool_and(k.searches_nulls OR p.bits >> (k.n - 1) & 1 = 0)
 			LOOP
+				IF divides THEN
+					-- what to ask for: all keys, or ranges of them
+					k_query := format($q$SELECT DISTINCT %1$s FROM (SELECT %1$s FROM (
+							SELECT %2$s FROM (SELECT * FROM ONLY %3$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %4$s) gt %5$s) u WHERE %6$s$q$,
+						pattern.names, pattern.keys, x.rel, x.pred, old, pattern.chosen);
+					asked := pattern.by_index;
+					IF ranges IS NOT NULL AND pattern.chosen LIKE '%NOT NULL' THEN
+						k_query := format('SELECT min(a1) AS lo, max(a1) AS hi FROM (SELECT a1, ntile(%s) OVER (ORDER BY a1) AS n FROM (%s) d) r GROUP BY n',
+							ranges, k_query);
+						SELECT format('%1$s OPERATOR(pg_catalog.>=) k.lo AND %1$s OPERATOR(pg_catalog.<=) k.hi', c.expr)
+						  INTO asked FROM oracle.key_columns(index) c;
+					END IF;
+					query := format($q$
+						WITH k AS MATERIALIZED (%1$s)
+						SELECT (SELECT count(*) FROM k) AS keys, s.n = i.n AND s.h IS NOT DISTINCT FROM i.h AND i.wrong = 0 AS same
+						  FROM (SELECT count(*) AS n, sum(%2$s) AS h
+								  FROM (SELECT tid, %3$s FROM (SELECT ctid AS tid, * FROM ONLY %4$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %5$s) m
+								 WHERE %6$s) s,
+							   (SELECT count(*) AS n, sum(%2$s) AS h, count(*) FILTER (WHERE asked IS NOT TRUE) AS wrong
+								  FROM k CROSS JOIN LATERAL (
+									SELECT %7$s, (%8$s) AS asked FROM ONLY %4$s WHERE %8$s AND %5$s OFFSET 0) m) i
+						$q$,
+						k_query,
+						CASE WHEN way = 'index-only scan' THEN format('hash_record_extended(ROW(%s), 0)', regexp_replace(pattern.names, '\ma', 'm.a', 'g'))
+							 ELSE 'hashtidextended(m.tid, 0)' END,
+						pattern.keys, x.rel, x.pred, pattern.chosen,
+						CASE WHEN way = 'index-only scan' THEN pattern.keys ELSE 'ctid AS tid' END,
+						asked);
+					PERFORM oracle.check_plan(query, way, node, x.name);
+					EXECUTE query INTO sums;
+					IF sums.same THEN
+						results := results || jsonb_build_object('way', way, 'keys', sums.keys, 'missing', 0, 'extra', 0, 'wrong_key', 0);
+						CONTINUE;
+					END IF;
+				END IF;
+
 				query := format($q$
 					WITH gt AS MATERIALIZED (
 						SELECT tid, %1$s FROM (SELECT ctid AS tid, * FROM ONLY %2$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %3$s),
@@ -187,7 +299,7 @@ BEGIN
 						   (SELECT count(*) FROM by_index WHERE asked IS NOT TRUE)
 					$q$,
 					pattern.keys, x.rel, x.pred, pattern.texts, pattern.names, old, pattern.chosen,
-					coalesce(max_keys::text, CASE WHEN hashable THEN 'ALL' ELSE '200' END),
+					CASE WHEN divides THEN 'ALL' ELSE coalesce(max_keys::text, CASE WHEN hashable THEN 'ALL' ELSE '200' END) END,
 					CASE WHEN way = 'index-only scan' THEN pattern.gt_texts ELSE 'gt.tid' END,
 					pattern.by_scan,
 					CASE WHEN way = 'index-only scan'
@@ -198,13 +310,7 @@ BEGIN
 						 THEN 'n, ' || (SELECT string_agg('i' || k.n, ', ' ORDER BY k.n) FROM oracle.key_columns(index) k)
 						 ELSE 'n, tid' END);
 
-				-- exactly one scan of an index, of this one, and of this type
-				EXECUTE 'EXPLAIN (COSTS OFF, FORMAT JSON) ' || query INTO plan;
-				IF (SELECT count(*) <> 1 OR bool_or(p->>'Index Name' <> x.name OR p->>'Node Type' <> node)
-					  FROM jsonb_path_query(plan, 'strict $.** ? (exists (@."Index Name"))') AS p) THEN
-					RAISE 'oracle.lookup is void: not answered by % of %', way, x.name USING DETAIL = plan;
-				END IF;
-
+				PERFORM oracle.check_plan(query, way, node, x.name);
 				EXECUTE query INTO keys, missing, extra, wrong_key;
 				results := results || jsonb_build_object('way', way, 'keys', keys, 'missing', missing, 'extra', extra, 'wrong_key', wrong_key);
 			END LOOP;
@@ -294,7 +400,8 @@ $$;
 ---------------------------------------------------------------------------
 -- Files: every file of this database has a catalog entry, and every catalog
 -- entry its file.  A dropped file's first segment stays, empty, until the next
--- checkpoint, so this does one.
+-- checkpoint, so this does one.  A standby has only the initialization fork of
+-- what is unlogged.
 ---------------------------------------------------------------------------
 CREATE FUNCTION oracle.files(OUT problem text, OUT path text, OUT size bigint) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -323,11 +430,14 @@ BEGIN
 			   AND (SELECT s2.size FROM pg_stat_file(dir || '/' || f.name, true) s2) IS NOT NULL;
 	END LOOP;
 	RETURN QUERY
-		SELECT 'missing', pg_relation_filepath(c.oid), NULL::bigint
+		SELECT 'missing', f.path, NULL::bigint
 		  FROM pg_class c
-		 WHERE pg_relation_filepath(c.oid) IS NOT NULL
+		 CROSS JOIN LATERAL (VALUES
+			(pg_relation_filepath(c.oid)
+			 || CASE WHEN c.relpersistence = 'u' AND pg_is_in_recovery() THEN '_init' ELSE '' END)) AS f(path)
+		 WHERE f.path IS NOT NULL
 		   AND c.relpersistence <> 't'
-		   AND (SELECT s.size FROM pg_stat_file(pg_relation_filepath(c.oid), true) s) IS NULL;
+		   AND (SELECT s.size FROM pg_stat_file(f.path, true) s) IS NULL;
 	RETURN QUERY
 		SELECT 'no such tablespace', c.oid::regclass::text, NULL::bigint
 		  FROM pg_class c

@@ -1,0 +1,196 @@
+# The method copy and the sizes of files: several segments of 1 GB, growing into
+# the second one and in it; one block; no block at all.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+# An index with two or three entries of 2,600 bytes in a page becomes large
+# quickly: 65,000 rows make 1 GB.
+use constant SEGMENT => 131072;
+
+my $node = new_node('copy_sizes', conf => <<CONF);
+checkpoint_timeout = 1h
+max_wal_size = 1GB
+wal_keep_size = 0
+maintenance_work_mem = 256MB
+shared_buffers = 64MB
+CONF
+my $s = IndexMover::Session->new($node);
+$s->run('SET client_min_messages = warning; CREATE EXTENSION pg_walinspect');
+
+sub set_test
+{
+	my (%settings) = @_;
+	$s->run("LOAD 'index_mover'");
+	foreach my $name (qw(test_point test_mutation))
+	{
+		$s->run($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
+			: "ALTER SYSTEM RESET index_mover.$name");
+	}
+	$s->run('SELECT pg_reload_conf()');
+	return;
+}
+
+sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / 8192"); }
+
+# Move an index; after the bulk copy, and before what follows it, change it.
+# Returns the row, the numbers of the blocks that the change has touched in the
+# file, and its length before and after.
+sub move_and_change
+{
+	my ($index, $to, $change) = @_;
+	set_test(test_point => 'copy-end:wait', test_mutation => 'verify-all');
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = $s->run(
+		"SELECT job FROM move_indexes('$index', '$to', method => 'copy', wait => false, settings => '{\"pacing\": false}')");
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+
+	my $file = $s->run(<<SQL);
+SELECT coalesce(nullif(c.reltablespace, 0), d.dattablespace) || '/' || d.oid || '/' || pg_relation_filenode(c.oid)
+  FROM pg_class c, pg_database d WHERE c.oid = '$index'::regclass AND d.datname = current_database()
+SQL
+	my $before = blocks($index);
+	my $start = $s->run('SELECT pg_current_wal_insert_lsn()');
+	$s->run($change) if $change;
+	my $touched = !$change ? '' : $s->run(<<SQL);
+SELECT string_agg(DISTINCT m[1], ' ')
+  FROM pg_get_wal_records_info('$start', pg_current_wal_flush_lsn()),
+	   regexp_matches(block_ref, 'rel $file (?:fork main )?blk (\\d+)', 'g') m
+SQL
+	my $after = blocks($index);
+	$gate->end;
+	$s->run("CALL wait_for_move($job)");
+	set_test();
+	my $row = $s->run("SELECT status, coalesce(sqlstate, ''), coalesce(message, '') FROM index_mover_history WHERE job = $job");
+	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$index to $to: it was one copy");
+	return ($row, [ split / /, $touched ], $before, $after);
+}
+
+# ---- several segments -------------------------------------------------------------
+$s->run(<<SQL);
+CREATE FUNCTION large_key(int) RETURNS text IMMUTABLE LANGUAGE sql RETURN rpad(to_char(\$1, 'FM0000000'), 2600, 'x');
+CREATE TABLE large (id int, k text COLLATE "C");
+ALTER TABLE large ALTER k SET STORAGE plain;
+INSERT INTO large SELECT 2 * g, large_key(2 * g) FROM generate_series(1, 60000) g;
+SET maintenance_work_mem = '256MB';
+CREATE INDEX large_k ON large (k) WITH (fillfactor = 10) TABLESPACE regress_slow;
+SQL
+# almost to the end of the first segment
+$s->run(<<SQL);
+DO \$\$
+DECLARE
+	last	int := 120000;
+BEGIN
+	WHILE pg_relation_size('large_k') / 8192 < @{[ SEGMENT - 300 ]} LOOP
+		INSERT INTO large SELECT g, large_key(g) FROM generate_series(last + 2, last + 100, 2) g;
+		last := last + 100;
+	END LOOP;
+END \$\$;
+VACUUM large;
+SQL
+my $last = $s->run('SELECT max(id) FROM large');
+my $keys = $last + 4000;
+
+# Every key there is or was, looked up in the index, against a scan of the table.
+sub lookup_ok
+{
+	my ($name) = @_;
+	my $check = IndexMover::Session->new($node);
+	$check->run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET work_mem = '64MB'; SET max_parallel_workers_per_gather = 0");
+	# around what was changed, and one in seven of all others
+	my $asked = "(id % 7 = 0 OR id < 2300 OR id BETWEEN 29900 AND 40500 OR id > $last - 500)";
+	my $query = <<SQL;
+WITH by_index AS MATERIALIZED (
+	SELECT asked.id AS g, m.id, m.tid
+	  FROM (SELECT id FROM generate_series(1, $keys) AS id WHERE $asked) asked
+	 CROSS JOIN LATERAL (SELECT id, ctid AS tid FROM large WHERE k = large_key(asked.id) OFFSET 0) m),
+by_scan AS MATERIALIZED (
+	SELECT id AS g, id, ctid AS tid FROM large WHERE ctid >= '(0,0)' AND $asked)
+SELECT (SELECT count(*) FROM by_scan) > 10000,
+	   (SELECT count(*) FROM (TABLE by_scan EXCEPT ALL TABLE by_index) e) AS missing,
+	   (SELECT count(*) FROM (TABLE by_index EXCEPT ALL TABLE by_scan) e) AS extra,
+	   (SELECT count(*) FROM by_index WHERE g <> id) AS wrong_key
+SQL
+	like($check->run("EXPLAIN $query"), qr/Index Scan using large_k/, "$name: the plan uses the index");
+	is($check->run($query), 't|0|0|0', "$name: every key leads to its row, and to no other");
+	$check->send("SELECT oracle.structure('large_k')");
+	$check->answer;
+	is($check->errors, '', "$name: amcheck");
+	$check->end;
+	return;
+}
+
+my ($row, $touched, $before, $after) = move_and_change('large_k', 'regress_fast', <<SQL);
+INSERT INTO large SELECT g, large_key(g) FROM generate_series(1001, 1199, 2) g;
+DELETE FROM large WHERE id BETWEEN 40000 AND 40400;
+VACUUM (INDEX_CLEANUP on) large;
+INSERT INTO large SELECT g, large_key(g) FROM generate_series($last + 2, $last + 2000, 2) g;
+SQL
+is($row, 'moved||', 'grown into the second segment: moved, block by block equal under the lock');
+cmp_ok($before, '<=', SEGMENT, "before it was one segment ($before blocks)");
+cmp_ok($after, '>', SEGMENT, "and then two ($after blocks)");
+is(blocks('large_k'), $after, 'the new file is as long');
+files_ok($node, 'grown into the second segment');
+lookup_ok('grown into the second segment');
+
+($row, $touched, $before, $after) = move_and_change('large_k', 'regress_slow', <<SQL);
+INSERT INTO large SELECT g, large_key(g) FROM generate_series(2001, 2199, 2) g;
+DELETE FROM large WHERE id BETWEEN 30000 AND 30200 OR id BETWEEN $last + 1400 AND $last + 1600;
+VACUUM (INDEX_CLEANUP on) large;
+INSERT INTO large SELECT g, large_key(g) FROM generate_series($last + 2002, $last + 4000, 2) g;
+SQL
+is($row, 'moved||', 'two segments: moved, block by block equal under the lock');
+cmp_ok($before, '>', SEGMENT, "it had two segments ($before blocks)");
+cmp_ok($after, '>', $before, "and has grown ($after blocks)");
+cmp_ok(scalar(grep { $_ < SEGMENT } @$touched), '>', 100, 'blocks of the first segment have changed after they were copied');
+cmp_ok(scalar(grep { $_ >= SEGMENT && $_ < $before } @$touched), '>', 10, 'and of the second');
+my $recopied = $s->run('SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
+# a long tail is copied like the rest
+cmp_ok($recopied, '>=', scalar(grep { $_ < $before } @$touched), "all of these were copied again ($recopied)");
+files_ok($node, 'two segments');
+lookup_ok('two segments');
+$s->run('DROP TABLE large; CHECKPOINT');
+
+# ---- one block, that becomes many --------------------------------------------------
+$s->run('CREATE TABLE empty (k int); CREATE INDEX empty_k ON empty (k) TABLESPACE regress_slow');
+($row, $touched, $before, $after) = move_and_change('empty_k', 'regress_fast', '');
+is($row, 'moved||', 'one block: moved');
+is("$before $after", '1 1', 'one block: nothing else');
+($row, $touched, $before, $after) =
+  move_and_change('empty_k', 'regress_slow', 'INSERT INTO empty SELECT generate_series(1, 20000)');
+is($row, 'moved||', 'one block that becomes many: moved');
+cmp_ok($after, '>', 20, "it was 1, and is $after blocks");
+verdict_ok($node, 'empty', 'one block that becomes many', max_keys => 200);
+
+# ---- no block ----------------------------------------------------------------------
+# No access method leaves an index without any; the file must be moved all the same.
+$s->run('CREATE TABLE none (k int); CREATE INDEX none_k ON none (k) TABLESPACE regress_slow; CHECKPOINT');
+my $path = $node->data_dir . '/' . $s->run("SELECT pg_relation_filepath('none_k')");
+$s->end;
+$node->stop;
+truncate($path, 0) or die "truncate $path: $!";
+$node->start;
+$s = IndexMover::Session->new($node);
+($row, $touched, $before, $after) = move_and_change('none_k', 'regress_fast', '');
+is($row, 'moved||', 'no block: moved');
+is("$before $after " . blocks('none_k'), '0 0 0', 'no block: nothing came of nothing');
+like(tablespace_of($node, 'none'), qr/^none_k: regress_fast$/, 'no block: where it was to be');
+files_ok($node, 'no block');
+$s->run('REINDEX INDEX none_k; INSERT INTO none SELECT generate_series(1, 1000)');
+verdict_ok($node, 'none', 'no block, built anew');
+leftovers_ok($node, 'all sizes', within => 5);
+
+$s->end;
+$node->stop;
+done_testing();

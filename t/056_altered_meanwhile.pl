@@ -1,0 +1,251 @@
+# A rebuild gives way to DDL that wants the table for itself.  The row says in
+# plain words what has become of the index; and what the interrupted rebuild has
+# left is removed even where the DDL has made a valid index of it, rightly so for
+# whoever has begun to use it: a REPEATABLE READ reader is there meanwhile.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('altered', conf => "deadlock_timeout = 3s\n");
+
+# An index whose build waits while somebody holds advisory lock 42.
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION gate(i bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END $$;
+CREATE TABLE other (i int);
+CREATE SCHEMA elsewhere;
+SQL
+
+my $indexes = "SELECT string_agg(c.relname || CASE WHEN i.indisvalid THEN '' ELSE '!' END, ' ' ORDER BY c.relname)"
+  . " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'am'::regclass";
+my $calls = 0;
+
+sub new_table
+{
+	$node->safe_psql('postgres', <<'SQL');
+DROP TABLE IF EXISTS am, elsewhere.am;
+DROP TABLE IF EXISTS am2;
+CREATE TABLE am (id int PRIMARY KEY, v int, w int);
+INSERT INTO am SELECT g, g, g FROM generate_series(1, 100) g;
+CREATE INDEX am_gate ON am (gate(v)) TABLESPACE regress_slow;
+CREATE INDEX am_w ON am (w);
+SQL
+	return;
+}
+
+# Start to rebuild am_gate, and stop it when the new index is there and
+# maintained, but not valid.  Returns the call and the session it waits for.
+sub rebuild_up_to_snapshots
+{
+	my ($builder, $reader) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
+	$builder->run('SELECT pg_advisory_lock(42)');
+	my $call = start_call($node, 'call' . ++$calls,
+		"SELECT status, sqlstate, detail FROM move_indexes('am_gate', 'regress_fast', 'rebuild')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', 'build');
+	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other');
+	$builder->run('SELECT pg_advisory_unlock(42)');
+	$builder->end;
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for old snapshots' AND "
+		  . $reader->pid . ' = ANY (blocked_by)', '1', 'snapshots');
+	return ($call, $reader);
+}
+
+sub wait_queued
+{
+	my ($session) = @_;
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $session->pid, 't', 'the DDL waits');
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# Each kind of DDL, that comes while the rebuild waits for a reader's snapshot
+# ---------------------------------------------------------------------------
+my $gave_way = qr/gave way to process \d+, which waits for a lock on the table or the index: deadlock detected: [^|\n]*\./;
+my $anew = qr/Meanwhile another command has made the index anew, as REINDEX, TRUNCATE, .* do\./;
+my $as_was = qr/That process has not done yet what it wants to do, or it does not change the index\./;
+my @ddl = (
+	[ 'TRUNCATE am', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'CLUSTER am USING am_pkey', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'VACUUM FULL am', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'REINDEX TABLE am', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'REINDEX INDEX am_gate', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'ALTER TABLE am ALTER w TYPE bigint', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'ALTER TABLE am SET UNLOGGED', qr/^failed\|55006\|$gave_way $anew$/ ],
+	[ 'ALTER TABLE am ALTER v TYPE bigint', qr/^skipped\|42704\|The index was dropped while it was being moved; another one has its name now\.$/ ],
+	[ 'ALTER INDEX am_gate SET TABLESPACE pg_default', qr/^failed\|55006\|$gave_way Meanwhile another command has moved the index to tablespace "pg_default"\.$/ ],
+	[ 'ALTER INDEX am_gate SET (fillfactor = 60)', qr/^failed\|55006\|$gave_way Meanwhile the storage parameters of the index were changed\.$/ ],
+	[ 'ALTER INDEX am_gate RENAME TO am_renamed', qr/^failed\|55006\|$gave_way Meanwhile the index was renamed to public\.am_renamed\.$/,
+		indexes => 'am_pkey am_renamed am_w', index => 'am_renamed' ],
+	[ 'ALTER TABLE am SET SCHEMA elsewhere', qr/^failed\|55006\|$gave_way Meanwhile the index was renamed to elsewhere\.am_gate\.$/,
+		undo => 'ALTER TABLE elsewhere.am SET SCHEMA public' ],
+	[ 'ALTER TABLE am ADD x int', qr/^failed\|55006\|$gave_way $as_was$/ ],
+	[ 'DROP INDEX am_gate', qr/^skipped\|42704\|The index was dropped while it was being moved\.$/, indexes => 'am_pkey am_w', index => '' ],
+	[ 'DROP INDEX am_gate; CREATE INDEX am_gate ON other (i)', qr/^skipped\|42704\|The index was dropped while it was being moved(; another one has its name now)?\.$/,
+		indexes => 'am_pkey am_w', index => '', undo => 'DROP INDEX am_gate' ],
+	[ 'ALTER TABLE am RENAME TO am2; DROP TABLE am2', qr/^skipped\|42704\|The index was dropped with its table while it was being moved\.$/, index => '', indexes => undef ],
+);
+
+for my $kind (@ddl)
+{
+	my ($sql, $row, %expect) = @$kind;
+	new_table();
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	my $ddl = IndexMover::Session->new($node);
+	$ddl->send($sql =~ /;/ ? "BEGIN; $sql; COMMIT" : $sql);
+	wait_queued($ddl);
+	$reader->run('COMMIT');
+	my ($status, $out, $err) = finish_call($call);
+	chomp $out;
+	like($out, $row, "$sql: the row") or diag $err;
+	$ddl->answer;
+	is($ddl->errors, '', "$sql: it is done");
+	$node->safe_psql('postgres', $expect{undo}) if $expect{undo};
+	my $names = exists $expect{indexes} ? $expect{indexes} : 'am_gate am_pkey am_w';
+	poll_until($node, $indexes, $names, "$sql: leftovers", timeout => 10) if defined $names;
+	wait_for_no_worker($node);
+	leftovers_ok($node, $sql, within => 5);
+	my $index = exists $expect{index} ? $expect{index} : 'am_gate';
+	if ($index)
+	{
+		is($node->safe_psql('postgres', "SELECT status FROM move_indexes('$index', 'regress_fast', 'rebuild')"),
+			'moved', "$sql: the next call moves it");
+		verdict_ok($node, 'am', $sql) unless $sql =~ /TRUNCATE/;
+	}
+	$_->end foreach $ddl, $reader;
+}
+
+# ---------------------------------------------------------------------------
+# A reader that has begun to use what the DDL has made valid
+# ---------------------------------------------------------------------------
+# He comes to the table in the moment of the DDL's commit, so before anything can
+# be removed.  A killed worker in the middle of that is a case of its own.
+for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1, 50) g', 'CLUSTER am USING am_pkey',
+	'REINDEX TABLE am', 'ALTER TABLE am ALTER w TYPE bigint', 'ALTER TABLE am ALTER v TYPE bigint')
+{
+	for my $kill (0, 1)
+	{
+		my $name = $sql . ($kill ? ', kill -9' : '');
+		new_table();
+		my ($call, $snapshot) = rebuild_up_to_snapshots();
+		my ($ddl, $reader) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
+		$ddl->send("BEGIN; $sql");
+		wait_queued($ddl);
+		$snapshot->run('COMMIT');
+		my ($status, $out, $err) = finish_call($call);
+		like($out, qr/^failed\|55006\|$gave_way $as_was$/, "$name: the row");
+		$ddl->answer;
+		$reader->run('SET enable_seqscan = off; BEGIN ISOLATION LEVEL REPEATABLE READ');
+		$reader->send('SELECT count(*) FROM am WHERE gate(v) BETWEEN 1 AND 40');
+		wait_queued($reader);
+		$ddl->run('COMMIT');
+		my $by_index = $reader->answer;
+		poll_until($node, $indexes, 'am_gate am_gate_ccnew! am_pkey am_w', "$name: the duplicate is out of use");
+		my $flags = "SELECT indisvalid, indisready, indislive FROM pg_index WHERE indexrelid = 'am_gate_ccnew'::regclass";
+		poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1', "$name: waits for the reader");
+		is($node->safe_psql('postgres', $flags), 't|t|t' =~ s/^t/f/r, "$name: writers maintain it as long as the reader is there");
+		my $check = 'SET LOCAL enable_seqscan = %s; SET LOCAL enable_indexscan = %s; SET LOCAL enable_bitmapscan = %2$s; SELECT count(*) FROM am WHERE gate(v) BETWEEN 1 AND 40';
+		$node->safe_psql('postgres', 'INSERT INTO am VALUES (1001, 1001, 1)');
+		is($reader->run(sprintf($check, 'off', 'on')), $reader->run(sprintf($check, 'on', 'off')), "$name: the reader's answers");
+		is($reader->run(sprintf($check, 'on', 'off')), $by_index, "$name: the same as the first time");
+		if ($kill)
+		{
+			kill 'KILL', worker_pid($node);
+			$_->end foreach $ddl, $reader, $snapshot;
+			wait_until_up($node);
+			is($node->safe_psql('postgres', 'SELECT kind, action, object FROM index_mover_cleanup(true)'),
+				'duplicate index|remove|public.am_gate_ccnew', "$name: what index_mover_cleanup() would remove");
+			$reader = IndexMover::Session->new($node);
+			$reader->run('BEGIN; SELECT count(*) FROM am');
+			my $cleanup = IndexMover::Session->new($node);
+			$cleanup->send('SELECT action FROM index_mover_cleanup()');
+			poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1', "$name: cleaning up");
+			is($node->safe_psql('postgres', $flags), 'f|t|t', "$name: a clean-up waits for readers again before it goes on");
+			$reader->run('COMMIT');
+			is($cleanup->answer, 'removed', "$name: and then removes it");
+			$_->end foreach $cleanup, $reader;
+		}
+		else
+		{
+			$reader->run('COMMIT');
+			poll_until($node, $indexes, 'am_gate am_pkey am_w', "$name: leftovers", timeout => 10);
+			$_->end foreach $ddl, $reader, $snapshot;
+		}
+		is($node->safe_psql('postgres', $indexes), 'am_gate am_pkey am_w', "$name: nothing is left");
+		wait_for_no_worker($node);
+		leftovers_ok($node, $name, within => 5);
+		verdict_ok($node, 'am', $name);
+	}
+}
+
+# ---------------------------------------------------------------------------
+# A killed worker's leftover, made valid before anybody has looked; beside it a
+# stranger's, of core, which is made valid by the same command
+# ---------------------------------------------------------------------------
+for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
+{
+	new_table();
+	my ($gate, $stranger) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$stranger->send('REINDEX INDEX CONCURRENTLY am_gate');
+	poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase LIKE 'building index%'", '1');
+	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $stranger->pid . ')');
+	$stranger->answer;
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	$_->end foreach $gate, $stranger;
+
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	kill 'KILL', worker_pid($node);
+	finish_call($call);
+	$reader->end;
+	wait_until_up($node);
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew! am_gate_ccnew1! am_pkey am_w', "killed, then $sql: two leftovers");
+	$node->safe_psql('postgres', $sql);
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_gate_ccnew1 am_pkey am_w', "killed, then $sql: both valid");
+	is($node->safe_psql('postgres', 'SELECT kind, action, object FROM index_mover_cleanup(true)'),
+		'duplicate index|remove|public.am_gate_ccnew1', "killed, then $sql: only ours would be removed");
+	is($node->safe_psql('postgres', "SELECT string_agg(index_name, ' ') FROM move_indexes('am', 'regress_fast', 'rebuild', dry_run => true) WHERE detail LIKE '%left behind by an interrupted move%'"),
+		'am_gate_ccnew1', "killed, then $sql: the plan knows it");
+	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('am_gate', 'regress_fast', 'rebuild')"),
+		'am_gate|moved', "killed, then $sql: the next call moves");
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_pkey am_w', "killed, then $sql: and removes ours, not the stranger's");
+	$node->safe_psql('postgres', 'DROP INDEX am_gate_ccnew');
+	leftovers_ok($node, "killed, then $sql", within => 5);
+	verdict_ok($node, 'am', "killed, then $sql");
+}
+
+# ---------------------------------------------------------------------------
+# What somebody has begun to rely on is not ours any more
+# ---------------------------------------------------------------------------
+for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO am_mine', 'ALTER TABLE am CLUSTER ON am_gate_ccnew',
+	'ALTER INDEX am_gate_ccnew SET (fillfactor = 50)', 'DROP INDEX am_gate')
+{
+	new_table();
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	kill 'KILL', worker_pid($node);
+	finish_call($call);
+	$reader->end;
+	wait_until_up($node);
+	$node->safe_psql('postgres', "REINDEX TABLE am; $sql");
+	my $before = $node->safe_psql('postgres', $indexes);
+	my $from = -s $node->logfile;
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), '0', "$sql: nothing to be removed");
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('am_w', 'regress_fast', 'rebuild')"), 'moved', "$sql: a move of another index");
+	is($node->safe_psql('postgres', $indexes), $before, "$sql: nothing is removed");
+	my $log = slurp_file($node->logfile, $from);
+	my $warned = $log =~ /WARNING: .* has been left by an interrupted move, but is valid now/ ? 1 : 0;
+	is($warned, 1, "$sql: a warning says so");
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$sql: and it is forgotten");
+}
+$node->stop;
+done_testing();

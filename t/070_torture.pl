@@ -1,0 +1,17 @@
+# Everything at once, at random: moves there and back by each method, of every
+# kind of index, under load, while workers, clients and servers are killed, moves
+# are cancelled and paused, definitions change and the standby restarts; then
+# everything is checked.  scripts/torture runs it for as long as you like.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Torture;
+use Test::More;
+
+torture(
+	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 60,
+	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 30,
+	seed => $ENV{INDEX_MOVER_TORTURE_SEED} || (time ^ $$) % 1_000_000);
+done_testing();
