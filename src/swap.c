@@ -191,7 +191,7 @@ swap_when_possible(Swap *swap)
 	TimestampTz start = GetCurrentTimestamp();
 	int64		rested_before = *swap->rested_ms;
 	TimestampTz grace_until = 0;
-	bool		autovacuum_told = false;
+	TimestampTz autovacuum_told = start;
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
@@ -264,13 +264,12 @@ swap_when_possible(Swap *swap)
 														 MOST_PIDS);
 
 			progress_blockers(pids, npids);
-			if (!autovacuum_told &&
-				TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+			if (TimestampDifferenceExceeds(autovacuum_told, GetCurrentTimestamp(),
 										   DeadlockTimeout))
 			{
-				/* as core does for who queues */
+				/* as core does for who queues; the next one may come soon */
 				blockers_cancel_autovacuum(pids, npids);
-				autovacuum_told = true;
+				autovacuum_told = GetCurrentTimestamp();
 			}
 			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{

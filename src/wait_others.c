@@ -70,7 +70,7 @@ typedef struct Wait
 	TimestampTz grace_until;	/* for those who were signalled */
 	long		nap_ms;
 	bool		told;			/* have we set a phase and published blockers? */
-	bool		autovacuum_told;
+	TimestampTz autovacuum_told;	/* when it was last told to give way */
 	MovePhase	phase_before;
 } Wait;
 
@@ -97,6 +97,7 @@ begin_wait(Wait *wait, const char *what, WaitLimits *limits)
 	wait->what = what;
 	wait->nap_ms = SHORTEST_NAP_MS;
 	wait->started_at = GetCurrentTimestamp();
+	wait->autovacuum_told = wait->started_at;
 	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
 														  DeadlockTimeout);
 }
@@ -454,13 +455,12 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 
 		npids = pids_of(&others, &pids);
 		nap(&wait, pids, npids);
-		if (!wait.autovacuum_told &&
-			TimestampDifferenceExceeds(wait.started_at, GetCurrentTimestamp(),
+		if (TimestampDifferenceExceeds(wait.autovacuum_told, GetCurrentTimestamp(),
 									   DeadlockTimeout))
 		{
-			/* as core does for who queues */
+			/* as core does for who queues; the next one may come soon */
 			blockers_cancel_autovacuum(pids, npids);
-			wait.autovacuum_told = true;
+			wait.autovacuum_told = GetCurrentTimestamp();
 		}
 		MemoryContextReset(wait_context);
 	}
