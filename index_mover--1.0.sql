@@ -164,7 +164,8 @@ CREATE FUNCTION index_mover_running(
 	OUT job bigint, OUT index_name text, OUT relation text, OUT method text, OUT phase text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz)
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz,
+	OUT blocks_changed_per_second bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -353,6 +354,15 @@ COMMENT ON FUNCTION @extschema@.index_mover_try_size(regclass)
 REVOKE ALL ON FUNCTION @extschema@.index_mover_try_size(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_size(regclass) TO pg_monitor;
 
+CREATE FUNCTION @extschema@.index_mover_movable_methods(index regclass)
+RETURNS text[]
+AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.index_mover_movable_methods(regclass)
+	IS 'the methods that can move an index; used by index_report';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_movable_methods(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_movable_methods(regclass) TO pg_monitor;
+
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
 	OUT access_method name, OUT tablespace name, OUT size bigint,
@@ -371,16 +381,14 @@ BEGIN ATOMIC
 		UNION
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), ix AS MATERIALIZED (
-		SELECT c.oid, c.relname, c.relam, c.relpersistence, i.indrelid, t.relkind AS table_kind,
+		SELECT c.oid, c.relname, c.relam, i.indrelid,
 			   i.indisvalid, i.indisunique, i.indisprimary, i.indisexclusion, i.indisreplident,
 			   i.indkey::text AS keys, i.indclass::text AS classes,
 			   i.indcollation::text AS collations, i.indoption::text AS options,
 			   -- pg_get_expr() would wait for a lock on the table
 			   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g') AS expressions,
 			   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g') AS predicate,
-			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid,
-			   t.relnamespace = 99::oid AS is_toast,
-			   c.relnamespace = 11::oid OR c.oid < 16384::oid AS is_catalog
+			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid
 		  FROM pg_index i
 		  JOIN pg_class c ON c.oid = i.indexrelid
 		  JOIN pg_class t ON t.oid = i.indrelid
@@ -422,16 +430,20 @@ BEGIN ATOMIC
 		   pg_stat_get_blocks_fetched(g.indrelid) - pg_stat_get_blocks_hit(g.indrelid),
 		   b.bloat_ratio,
 		   b.bloat_bytes,
-		   CASE WHEN b.bloat_ratio IS NULL THEN 'not measured'::text
-				WHEN b.exactly THEN 'every page'::text
-				ELSE 'sample of '::text || b.sampled_pages::text || ' pages'::text END,
+		   CASE WHEN b.bloat_ratio_low IS NULL THEN 'not measured'::text
+				ELSE CASE WHEN b.exactly THEN 'every page'::text
+						  ELSE 'sample of '::text || b.sampled_pages::text || ' pages'::text END ||
+					 CASE WHEN b.bloat_ratio IS NULL
+						  THEN format(': between %s and %s'::text, round(b.bloat_ratio_low::numeric, 2),
+									  round(b.bloat_ratio_high::numeric, 2))
+						  ELSE ''::text END END,
 		   p.pending_pages,
 		   p.pending_tuples,
 		   p.pending_bytes,
 		   pg_stat_get_tuples_inserted(g.indrelid) + pg_stat_get_tuples_updated(g.indrelid)
 			   - pg_stat_get_tuples_hot_updated(g.indrelid),
 		   st.reset_time,
-		   m.movable,
+		   @extschema@.index_mover_movable_methods(g.oid::regclass),
 		   NULLIF(concat_ws('; '::text,
 			   CASE WHEN NOT g.indisvalid THEN
 					CASE WHEN g.relname ~ '_cc(new|old)\d*$'::text
@@ -460,17 +472,6 @@ BEGIN ATOMIC
 				   400, false, true, NULL::float8[]) b ON true
 	  LEFT JOIN LATERAL @extschema@.index_mover_try_gin_pending_list(
 				   CASE WHEN g.relam = 2742::oid THEN g.oid::regclass END, true) p ON true
-	 CROSS JOIN LATERAL (
-		SELECT array_remove(ARRAY[
-				   CASE WHEN g.relpersistence = 'p'::"char" AND g.indisvalid AND NOT g.is_catalog
-							 AND (am.amname = ANY (ARRAY['btree', 'hash', 'gin', 'gist', 'spgist', 'brin', 'bloom']::name[])
-								  OR am.amname::text = ANY (regexp_split_to_array(
-										 coalesce(current_setting('index_mover.copy_access_methods'::text, true), ''::text),
-										 '\s*,\s*'::text)))
-						THEN 'copy'::text END,
-				   CASE WHEN g.relpersistence IN ('p'::"char", 'u'::"char") AND NOT g.indisexclusion
-							 AND NOT g.is_toast AND NOT g.is_catalog
-						THEN 'rebuild'::text END], NULL::text) AS movable) m
 	 ORDER BY s.fetched - s.hit DESC NULLS LAST, g.oid;
 END;
 COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
@@ -699,10 +700,10 @@ BEGIN ATOMIC
 		  LEFT JOIN places p ON p.name = CASE WHEN f.resident THEN f.home ELSE f.here END
 	), sized AS MATERIALIZED (
 		-- bloat is measured where it matters: among the most promising
-		SELECT o.*, b.bloat_ratio,
+		SELECT o.*, b.bloat_ratio, coalesce(b.bloat_ratio, b.bloat_ratio_low) AS at_least,
 			   NOT o.resident AND 'rebuild' = ANY (o.movable)
 			   AND (NOT 'copy' = ANY (o.movable) OR
-					coalesce(b.bloat_ratio, 0) >
+					coalesce(b.bloat_ratio, b.bloat_ratio_low, 0) >
 						coalesce(current_setting('index_mover.rebuild_threshold', true)::float8, 0.3)) AS rebuilds
 		  FROM (SELECT r.*, row_number() OVER (PARTITION BY r.resident ORDER BY r.gain / r.size DESC NULLS LAST) AS place_in_line
 				  FROM read r) o
@@ -711,8 +712,8 @@ BEGIN ATOMIC
 					   100, false, true, NULL) b ON true
 	), items AS MATERIALIZED (
 		SELECT s.*,
-			   CASE WHEN s.rebuilds AND s.bloat_ratio IS NOT NULL
-					THEN ceil(s.size * (1 - s.bloat_ratio))::bigint ELSE s.size END AS after,
+			   CASE WHEN s.rebuilds AND s.at_least IS NOT NULL
+					THEN ceil(s.size * (1 - s.at_least))::bigint ELSE s.size END AS after,
 			   -- who is there already stays, unless something is clearly better
 			   CASE WHEN s.resident THEN coalesce(CASE WHEN s.gain < 0 THEN s.gain ELSE s.gain * 1.1 END, 0) + 1e-9
 					ELSE s.gain END AS worth,
@@ -757,7 +758,7 @@ BEGIN ATOMIC
 	), rows_out AS (
 		SELECT 0 AS class, -coalesce(j.gain, 0) / j.size AS density, j.index, j.relation, 'copy' AS method,
 			   j.here AS from_ts, j.home AS to_ts, j.size, j.size AS after, j.rate,
-			   -coalesce(j.gain, 0) AS gain, NULL::float8 AS bloat_ratio, j.pending_pages, j.pending, j.qualified,
+			   -coalesce(j.gain, 0) AS gain, NULL::float8 AS bloat_ratio, NULL::float8 AS at_least, j.pending_pages, j.pending, j.qualified,
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, false AS rebuilds,
 			   CASE WHEN j.gain < 0 THEN format('reads are faster in %s', j.home)
 					WHEN EXISTS (SELECT FROM judged k WHERE k.chosen AND NOT k.resident)
@@ -769,7 +770,7 @@ BEGIN ATOMIC
 		UNION ALL
 		SELECT 1, j.gain / j.after, j.index, j.relation, CASE WHEN j.rebuilds THEN 'rebuild' ELSE 'copy' END,
 			   j.here, (SELECT t.name FROM target t), j.size, j.after, j.rate,
-			   j.gain, j.bloat_ratio, j.pending_pages, j.pending, j.qualified,
+			   j.gain, j.bloat_ratio, j.at_least, j.pending_pages, j.pending, j.qualified,
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, j.rebuilds,
 			   NULL, j.remark
 		  FROM judged j
@@ -777,7 +778,7 @@ BEGIN ATOMIC
 		UNION ALL
 		SELECT 1, x.gain / greatest(x.size, 1), NULL, x.relation, NULL,
 			   x.here, (SELECT t.name FROM target t), x.size, x.size, x.rate,
-			   x.gain, NULL, NULL, 0, x.qualified,
+			   x.gain, NULL, NULL, NULL, 0, x.qualified,
 			   x.seconds, x.samples, x.probed, x.device, NULL, false,
 			   format('the table''s own reads outweigh those of its indexes (%s ms per second): move the table%s',
 					  round(x.index_gain::numeric, 3),
@@ -802,8 +803,9 @@ BEGIN ATOMIC
 						   ELSE 'cumulative statistics, no samples' END,
 					  CASE WHEN o.probed AND o.target_probed THEN 'read times as probed'
 						   ELSE 'read times assumed from random_page_cost' END),
-			   CASE WHEN o.rebuilds AND o.bloat_ratio IS NOT NULL
-					THEN format('a rebuild gives back %s of it', round(o.bloat_ratio::numeric, 2)) END,
+			   CASE WHEN o.rebuilds AND o.at_least IS NOT NULL
+					THEN format('a rebuild gives back %s%s of it', CASE WHEN o.bloat_ratio IS NULL THEN 'at least ' ELSE '' END,
+								round(o.at_least::numeric, 2)) END,
 			   CASE WHEN o.pending >= 16 AND o.class = 1
 					THEN format('every search reads the %s pages of its pending list: flush it first', o.pending) END,
 			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate

@@ -39,12 +39,15 @@
 #include "gin_pending.h"
 #include "index_bloat.h"
 #include "knapsack.h"
+#include "plan_checks.h"
 #include "report_relation.h"
+#include "settings.h"
 #include "tablespace_probe.h"
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
+PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 PG_FUNCTION_INFO_V1(index_mover_knapsack);
@@ -184,8 +187,12 @@ index_mover_measure_bloat(PG_FUNCTION_ARGS)
 	if (!isnan(be->bloat_ratio))
 	{
 		values[7] = Int64GetDatum((int64) rint(be->bloat_ratio * be->pages * BLCKSZ));
+		nulls[7] = false;
+	}
+	if (!isnan(be->bloat_ratio_low))
+	{
 		values[8] = BoolGetDatum(be->exact);
-		nulls[7] = nulls[8] = false;
+		nulls[8] = false;
 	}
 	return result_row(fcinfo, values, nulls);
 }
@@ -268,6 +275,30 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 	if (!report_try_size(PG_GETARG_OID(0), &size))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(size);
+}
+
+/*
+ * index_mover_movable_methods(index regclass) returns text[]
+ *
+ * For index_report(): the methods that can move the index, by the checks that
+ * a move makes.  Catalogs only; no locks.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_movable_methods(PG_FUNCTION_ARGS)
+{
+	MoveSettings settings;
+	Datum		names[2];
+	int			n = 0;
+	bool		copy;
+	bool		rebuild;
+
+	settings_capture(&settings);
+	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
+	if (copy)
+		names[n++] = CStringGetTextDatum("copy");
+	if (rebuild)
+		names[n++] = CStringGetTextDatum("rebuild");
+	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
 /*

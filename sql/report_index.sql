@@ -24,7 +24,7 @@ CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
 \set VERBOSITY default
 
 SELECT index, relation, access_method, tablespace, size = pg_relation_size(index) AS size, movable,
-	   bloat_source, pending_pages > 0 AS pending,
+	   regexp_replace(bloat_source, 'between .*', 'between ..') AS bloat_source, pending_pages > 0 AS pending,
 	   regexp_replace(regexp_replace(remark, 'statistics were reset less than a day ago; ', ''), 'unused since [-0-9]+', 'unused') AS remark
   FROM index_report('t') ORDER BY index::text;
 -- without a relation: every user index, not sampled
@@ -36,6 +36,17 @@ SELECT count(*) FILTER (WHERE bloat_source <> 'not measured') > 5 AS sampled FRO
 SELECT index, relation FROM index_report('p') ORDER BY index::text;
 SELECT index, relation FROM index_report('p_id') ORDER BY index::text;
 SELECT index, movable FROM index_report('u');
+-- not those of the tables that moves write to
+SELECT relation, array_agg(DISTINCT movable::text) AS movable
+  FROM index_report() WHERE relation::text ~ 'index_mover_' GROUP BY 1 ORDER BY 1;
+-- what is movable by a method is what a dry run of that method would move
+CREATE TABLE d (id int, UNIQUE (id) DEFERRABLE);
+SELECT r.index, r.movable, m.method, p.status, p.detail
+  FROM unnest('{copy,rebuild}'::text[]) m(method),
+	   index_report() r,
+	   LATERAL move_indexes(r.index, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END,
+							method => m.method, dry_run => true) p
+ WHERE (m.method = ANY (r.movable)) <> (p.status = 'planned');
 -- one index, a TOAST table, something without indexes
 SELECT index, bloat_source FROM index_report('t_a');
 SELECT index, bloat_source FROM index_report('t_a', sample => false);

@@ -36,6 +36,7 @@
 #include "utils/spccache.h"
 
 #include "bloat_sample.h"
+#include "gin_build.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
@@ -52,6 +53,7 @@ typedef struct BloatScan
 	MeasureContext mc;
 	RebuildContext rc;
 	double		known_rows;		/* reltuples; <= 0 = unknown */
+	GinBuild   *gin;			/* NULL = not GIN */
 	PGAlignedBlock copy;
 
 	BloatSample sample;
@@ -92,6 +94,10 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 
 	copy_block(scan, blkno);
 	problem = page_measure(&scan->mc, (Page) scan->copy.data, blkno, pm);
+	if (problem == NULL && scan->gin && pm->kind == PAGE_LEAF)
+		problem = gin_build_add(scan->gin, (Page) scan->copy.data);
+	if (problem == NULL && scan->gin && pm->kind == PAGE_POSTING_LAST)
+		gin_build_add_tree(scan->gin, pm->items, pm->squares);
 	if (problem)
 		report_corrupted(scan->index, blkno, problem);
 }
@@ -191,6 +197,23 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	t->avail[PAGE_LEAF] = pages->leaf_pages * avail;
 	t->count[PAGE_LEAF] = pages->leaf_pages;
 	t->count[PAGE_INTERNAL] = pages->internal_pages;
+}
+
+/*
+ * Set what of the rebuild can't be computed from totals alone.
+ */
+static void
+try_build(BloatScan *scan, const PageTotals *totals)
+{
+	if (scan->gin)
+	{
+		GinTreeTotals trees;
+
+		rebuilt_gin_trees(totals, &trees);
+		scan->rc.gin_density = gin_build_density(scan->gin, totals->tuples[PAGE_LEAF],
+												 scan->rc.build_memory, &trees,
+												 &scan->rc.gin_spread);
+	}
 }
 
 /* What is computed from the totals, and its sampling variance. */
@@ -332,6 +355,29 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 	est->bloat = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
 }
 
+/*
+ * Where it isn't known how full a rebuild makes the pages, replace the
+ * estimate by an interval that holds all that was seen, with the sampling error
+ * added to either side.
+ */
+static void
+set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
+				  double least, double most)
+{
+	Estimates	usual;
+	Estimates	est;
+
+	compute_estimates(scan, totals, NULL, &usual);
+	usual.bloat = Max(usual.bloat, 0);
+	scan->rc.tried_density = least;
+	compute_estimates(scan, totals, NULL, &est);
+	be->bloat_ratio_low = Min(Max(est.bloat + Min(be->bloat_ratio_low - usual.bloat, 0), 0), 1);
+	scan->rc.tried_density = most;
+	compute_estimates(scan, totals, NULL, &est);
+	be->bloat_ratio_high = Min(Max(est.bloat + Max(be->bloat_ratio_high - usual.bloat, 0), 0), 1);
+	be->bloat_ratio = get_float8_nan();
+}
+
 void
 index_bloat_measure(Relation index, int sample_pages, bool full,
 					const ExactPages *pages, BloatEstimate *be)
@@ -340,6 +386,9 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	PageTotals	totals = {0};
 	Estimates	est;
 	Estimates	variance = {0};
+	double		least;
+	double		most;
+	double		rebuilt;
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -359,6 +408,8 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 
 	rebuild_context_init(index, &scan->rc);
 	be->fillfactor = scan->rc.fillfactor;
+	if (scan->mc.relam == GIN_AM_OID)
+		scan->gin = gin_build_start(index);
 	read_first_block(scan, &totals);
 	if (full || scan->nblocks <= sample_pages)
 	{
@@ -371,6 +422,7 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 		}
 		pages = NULL;
 		be->exact = true;
+		try_build(scan, &totals);
 	}
 	else
 	{
@@ -390,8 +442,10 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 			totals = first_block;
 			for (int i = 0; i < to; i++)
 				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
+			try_build(scan, &totals);
 			compute_estimates(scan, &totals, pages, &est);
 			jackknife_variance(scan, &totals, pages, &variance);
+			variance.bloat += pow(scan->rc.gin_spread / 2 * (1 - est.bloat), 2);
 			set_interval(scan, be, est.bloat, variance.bloat);
 			if (to == sample->nblocks ||
 				be->bloat_ratio_high - be->bloat_ratio_low <= 2 * GOOD_ENOUGH)
@@ -402,17 +456,25 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
+	/* what was smooth for the interval's sake is whole pages after all */
+	rebuilt = (1.0 - est.bloat) * scan->nblocks;
+	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
 	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
 	if (be->exact)
 		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
+	if (rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
+		set_wide_interval(scan, be, &totals, least, most);
 	else
 	{
 		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
 		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
 	}
 
+	if (scan->gin)
+		gin_build_end(scan->gin);
 	if (scan->sample.blocks)
 		pfree(scan->sample.blocks);
 	FreeAccessStrategy(scan->strategy);
@@ -437,7 +499,7 @@ estimate_callback(void *argptr)
 	if (index == NULL)
 		return;
 	index_bloat_measure(index, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
-	arg->ratio = be.bloat_ratio;
+	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
 }
 

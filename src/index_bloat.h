@@ -26,10 +26,10 @@ typedef struct BloatEstimate
 	int64		sampled_pages;	/* blocks read, metapage and FSM included */
 	double		leaf_density;	/* 0 to 1; NaN = no leaf page seen */
 	double		fillfactor;		/* what a rebuild aims at, 0 to 1; NaN = none */
-	double		bloat_ratio;	/* NaN = could not be measured */
+	double		bloat_ratio;	/* NaN = only the interval is known, or nothing */
 	double		bloat_ratio_low;
 	double		bloat_ratio_high;
-	bool		exact;			/* no sampling error in bloat_ratio */
+	bool		exact;			/* no sampling error */
 } BloatEstimate;
 
 /*
@@ -41,8 +41,9 @@ extern void index_bloat_measure(Relation index, int sample_pages, bool full,
 								const ExactPages *pages, BloatEstimate *be);
 
 /*
- * The planner's question: a cheap look at one index.  Returns false where the
- * bloat can't be measured (access method, lock, validity, damage).  Reads at
+ * The planner's question: a cheap look at one index.  Sets the share that a
+ * rebuild gives back, or where only an interval is known, gives back at least.
+ * Returns false where the bloat can't be measured (access method, lock, validity, damage).  Reads at
  * most BLOAT_DEFAULT_SAMPLE blocks; holds AccessShareLock meanwhile, which it
  * never waits for.
  */

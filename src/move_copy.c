@@ -197,6 +197,7 @@ copy_once(CopyState *cs)
 
 	cs->copied = 0;
 	cs->verifying = false;
+	memset(&cs->eta, 0, sizeof(cs->eta));
 
 	(void) copy_wait_for_locks(cs);
 	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
@@ -220,7 +221,8 @@ copy_once(CopyState *cs)
 		return outcome;
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
-	file_copy_sync(cs->copy);
+	if (!IM_MUTATION("sync"))
+		file_copy_sync(cs->copy);
 	CommitTransactionCommand();
 	IM_POINT("copy-synced");
 
@@ -364,6 +366,7 @@ prewarm(CopyState *cs)
 	progress_phase(PHASE_PREWARMING);
 	cached = cached_blocks(&cs->from);
 	MemoryContextSwitchTo(oldcxt);
+	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
 	/* the old buffers are free for the new blocks */
@@ -414,6 +417,7 @@ after_swap(CopyState *cs)
 		copy_release_locks(cs);
 
 		progress_phase(PHASE_REMOVING_OLD_FILE);
+		copy_eta(cs, PART_REMOVE, cs->copied, 0);
 		leftover_file_remove(&cs->old_file, rest);
 		ledger_row_release(cs->old_file.id);
 		cs->old_file.id = 0;

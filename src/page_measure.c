@@ -47,7 +47,9 @@ typedef struct BtreeKey
 	(MAXALIGN_DOWN((BLCKSZ * 10 / 100)) - sizeof(ItemIdData))
 
 /* above this many bytes GIN keeps a posting list in a tree of its own */
-#define GIN_LARGEST_LIST	((double) GinMaxItemSize)
+#define GIN_LARGEST_LIST	((double) (GinMaxItemSize - MAXALIGN(sizeof(IndexTupleData) + 1)))
+/* what the first TID of a segment takes if it becomes one among others */
+#define GIN_NEXT_FIRST		2
 
 /*
  * Check the header's offsets and the size of the special space.
@@ -350,13 +352,16 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
  */
 
 /*
- * Count the TIDs in the compressed posting lists of a posting tree's leaf.
- * Returns -1 where the segments don't fit into the page.
+ * Count the TIDs in the compressed posting lists of a posting tree's leaf, and
+ * the bytes that they would take as one list.  Returns -1 where the segments
+ * don't fit into the page.
  */
 static int
-gin_count_compressed(const char *ptr, Size size)
+gin_count_compressed(const char *ptr, Size size, double *list_bytes)
 {
 	int			items = 0;
+
+	*list_bytes = 0;
 
 	while (size > 0)
 	{
@@ -369,6 +374,8 @@ gin_count_compressed(const char *ptr, Size size)
 		if (len > size || offsetof(GinPostingList, bytes) + segment->nbytes > size)
 			return -1;
 		items++;				/* the first one is stored in full */
+		*list_bytes += items == 1 ? offsetof(GinPostingList, bytes) : GIN_NEXT_FIRST;
+		*list_bytes += segment->nbytes;
 		for (int i = 0; i < segment->nbytes; i++)
 		{
 			/* the last byte of a varbyte-encoded difference has no high bit */
@@ -387,6 +394,8 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	PageHeader	ph = (PageHeader) page;
 	Size		head = MAXALIGN(SizeOfPageHeaderData) + MAXALIGN(sizeof(ItemPointerData));
 
+	double		list_bytes;
+
 	pm->avail = GinDataPageMaxDataSize;
 	if (!(opaque->flags & GIN_LEAF))
 	{
@@ -404,7 +413,7 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 		if (ph->pd_lower < head)
 			return "invalid page header";
 		pm->used = ph->pd_lower - head;
-		pm->items = gin_count_compressed((char *) page + head, ph->pd_lower - head);
+		pm->items = gin_count_compressed((char *) page + head, ph->pd_lower - head, &list_bytes);
 		if (pm->items < 0)
 			return "invalid posting list";
 	}
@@ -413,10 +422,12 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 		/* from before 9.4: plain TIDs, which a rebuild compresses */
 		pm->items = opaque->maxoff;
 		pm->used = pm->items * sizeof(ItemPointerData);
+		list_bytes = pm->used / 2;
 		if (pm->used > pm->avail)
 			return "too many items";
 	}
 	pm->packed = pm->used;
+	pm->squares = list_bytes;
 	if (pm->kind == PAGE_POSTING_LAST)
 	{
 		/*
@@ -424,13 +435,16 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 		 * into a list beside the key if that has become short enough, and
 		 * makes one page of it, full or not, if it hasn't.
 		 */
-		if (pm->used >= GIN_LARGEST_LIST)
+		if (list_bytes > GIN_LARGEST_LIST)
 		{
 			pm->heavy = 1;
 			pm->packed = 0;
 		}
 		else if (pm->items > 0)
+		{
 			pm->tuples = 1;
+			pm->packed = list_bytes;
+		}
 	}
 	return NULL;
 }

@@ -37,7 +37,8 @@ typedef struct PageMeasure
 	double		heavy;			/* hash: items whose value fills half a page;
 								 * GIN: 1 for a posting tree that stays one */
 	double		squares;		/* hash: squared rows per value, summed, of
-								 * the values that aren't heavy */
+								 * the values that aren't heavy
+								 * GIN: a posting tree page as one list */
 	double		in_order;		/* 1 = the right sibling is the next block */
 } PageMeasure;
 

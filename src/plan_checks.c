@@ -293,6 +293,23 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	return true;
 }
 
+void
+movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
+{
+	IndexFacts	facts;
+
+	*copy = *rebuild = false;
+	if (!index_facts(index_oid, &facts) || !facts.live ||
+		facts.persistence == RELPERSISTENCE_TEMP ||
+		IsCatalogRelationOid(facts.heap_oid) || is_own_table(facts.heap_oid))
+		return;
+	/* what a move has left behind is removed by the next one */
+	if (!facts.valid && leftover_index_is_ours(index_oid))
+		return;
+	*copy = facts.valid && copy_can_move(index_oid, access_methods, NULL);
+	*rebuild = rebuild_can_move(index_oid, NULL);
+}
+
 /*
  * Look up and check the target of a move.
  *

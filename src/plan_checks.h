@@ -38,6 +38,13 @@ extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2,
 extern void item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 extern bool item_check(MoveItem *item, const IndexFacts *facts);
 
+/*
+ * Say which methods can move an index, whoever asks and wherever it is now.
+ * access_methods is as for copy_can_move().  No locks.
+ */
+extern void movable_methods(Oid index_oid, const char *access_methods,
+							bool *copy, bool *rebuild);
+
 extern void check_named_relation(Oid relid, char relkind, const char *relname);
 extern void check_no_lock_held(const List *items);
 

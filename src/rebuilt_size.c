@@ -5,10 +5,10 @@
  *
  * Bloat is what a rebuild would give back, so this file says for each access
  * method what its build makes of the bytes that are worth keeping.  Where the
- * build follows fillfactor (btree, sorted GiST) that is arithmetic; where it
- * inserts row by row (GIN beyond maintenance_work_mem, GiST, SP-GiST) pages
- * end up as full as splits leave them, and the densities below were measured
- * on fresh builds.
+ * build follows fillfactor (btree) or the number of rows (hash) that is
+ * arithmetic; for GIN the build is tried (gin_build.c).  GiST and SP-GiST pages
+ * end up as full as the operator class splits them: where that is known from
+ * fresh builds it is used, and elsewhere only its bounds are.
  *
  * Everything here is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (index_bloat.c).
@@ -33,16 +33,22 @@
 #include "rebuilt_size.h"
 
 /*
- * How full fresh builds leave their pages: medians over ten to twenty operator
- * classes and data sets (docs/reports.md has the table).
+ * How full fresh builds leave their pages: medians over operator classes and
+ * data sets (docs/reports.md).
  */
-#define GIN_HALF_FULL		0.507	/* entry pages, keys in order */
-#define GIN_REFILLED		0.655	/* entry pages, several batches */
+#define GIN_HALF_FULL		0.507	/* entry pages, one batch */
 #define GIN_POSTING_DENSITY	0.977
-#define GIST_SORTED			0.667
-#define GIST_IN_ORDER		0.45
-#define GIST_INSERTED		0.61
-#define SPGIST_LIVE_SHARE	0.78
+#define GIST_POINTS			0.668
+#define GIST_IN_ORDER		0.453
+#define GIST_INSERTED		0.61	/* and from .. to .. */
+#define GIST_LEAST			0.38
+#define GIST_MOST			0.95
+#define SPGIST_USUAL		0.75	/* live tuples, and from .. to .. */
+#define SPGIST_LEAST		0.30
+#define SPGIST_MOST			0.97
+
+/* pg_opfamily.oid of GiST's point_ops */
+#define GIST_POINT_FAMILY	1029
 
 #define GIN_ENTRY_SPACE \
 	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(GinPageOpaqueData)))
@@ -78,17 +84,14 @@ page_totals_density(const PageTotals *t)
 }
 
 /*
- * Return whether a build of this GiST index sorts, as gistbuild() decides.
+ * Return whether the first column of a GiST index is of points, with core's
+ * own operator class.
  */
 static bool
-gist_build_sorts(Relation index)
+gist_has_points(Relation index)
 {
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		if (!OidIsValid(index_getprocid(index, i + 1, GIST_SORTSUPPORT_PROC)))
-			return false;
-	}
-	return true;
+	return index->rd_opfamily[0] == GIST_POINT_FAMILY &&
+		IndexRelationGetNumberOfKeyAttributes(index) == 1;
 }
 
 void
@@ -98,6 +101,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 	rc->relam = index->rd_rel->relam;
 	rc->hash_tuples = -1;
 	rc->build_memory = maintenance_work_mem * 1024.0;
+	rc->gin_density = get_float8_nan();
 	switch (rc->relam)
 	{
 		case BTREE_AM_OID:
@@ -110,7 +114,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 			rc->fillfactor = (index->rd_options ?
 							  ((GiSTOptions *) index->rd_options)->fillfactor :
 							  GIST_DEFAULT_FILLFACTOR) / 100.0;
-			rc->gist_sorted = gist_build_sorts(index);
+			rc->gist_points = gist_has_points(index);
 			break;
 		case SPGIST_AM_OID:
 			rc->fillfactor = SpGistGetFillFactor(index) / 100.0;
@@ -233,53 +237,125 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
- * GIN's build sorts keys in memory and inserts them, a batch of
- * maintenance_work_mem at a time.  Leaf pages split in the middle, so keys
- * that arrive in order leave pages half full; later batches fill some of the
- * gaps.  The bigger the tuples the fuller the halves.
+ * Return how many of the posting trees have more than one page.
+ */
+static double
+gin_deep_trees(const PageTotals *t)
+{
+	return Min(t->count[PAGE_POSTING_INTERNAL], t->count[PAGE_POSTING_LAST]);
+}
+
+/*
+ * Return how many posting trees a build makes lists of.  A short last page
+ * isn't always a short tree: of the deep ones it is short by chance.
+ */
+static double
+gin_small_trees(const PageTotals *t)
+{
+	double		by_chance = gin_deep_trees(t) * GinMaxItemSize / GinDataPageMaxDataSize;
+
+	return Max(t->tuples[PAGE_POSTING_LAST] - by_chance, 0);
+}
+
+void
+rebuilt_gin_trees(const PageTotals *t, GinTreeTotals *trees)
+{
+	trees->trees = t->count[PAGE_POSTING_LAST];
+	trees->deep = gin_deep_trees(t);
+	trees->deep_items = t->items[PAGE_POSTING_LEAF] / Max(trees->deep, 1);
+	trees->deep_bytes = t->packed[PAGE_POSTING_LEAF] / Max(trees->deep, 1);
+}
+
+/*
+ * The tree of keys is as full as a build on trial has left it (gin_build.c).
+ * Posting trees get their rows in the order of the table, and have full pages
+ * but for the last.
  */
 static double
 rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 {
-	double		bytes = t->packed[PAGE_LEAF] + t->packed[PAGE_POSTING_LAST];
-	double		tuples = t->tuples[PAGE_LEAF] + t->tuples[PAGE_POSTING_LAST];
+	double		small = gin_small_trees(t);
+	double		deep = gin_deep_trees(t);
+	double		trees = t->count[PAGE_POSTING_LAST] - small;
+	double		bytes = t->packed[PAGE_LEAF];
 	double		items = t->items[PAGE_LEAF] + t->items[PAGE_POSTING_LEAF] + t->items[PAGE_POSTING_LAST];
-	double		trees = t->heavy[PAGE_POSTING_LAST];
-	double		posting = t->packed[PAGE_POSTING_LEAF] / (GIN_POSTING_DENSITY * GinDataPageMaxDataSize);
-	double		batches;
-	double		density;
-	double		leaves;
 	double		all_bytes = t->packed[PAGE_LEAF] + t->packed[PAGE_POSTING_LEAF] + t->used[PAGE_POSTING_LAST];
+	double		leaves;
+	double		posting = Max(trees - deep, 0);
+	double		internal = t->count[PAGE_POSTING_INTERNAL];
+
+	if (t->tuples[PAGE_POSTING_LAST] > 0)
+		bytes += small * t->packed[PAGE_POSTING_LAST] / t->tuples[PAGE_POSTING_LAST];
 
 	/* what waits in the pending list will take as much as what doesn't */
 	if (items > 0)
 		bytes += t->items[PAGE_PENDING] * Min(all_bytes / items, t->packed[PAGE_PENDING] / Max(t->items[PAGE_PENDING], 1));
 	else
 		bytes += t->packed[PAGE_PENDING];
-	items += t->items[PAGE_PENDING];
 
-	/* a key costs the build a tree node and a list, a row a bit more than a TID */
-	batches = (tuples * 150 + items * 10.5) / Max(rc->build_memory, 1);
-	density = GIN_HALF_FULL;
-	if (batches > 1 && t->in_order[PAGE_LEAF] < 0.5 * t->count[PAGE_LEAF])
-		density = GIN_REFILLED;
-	if (tuples > 0)
-		density = Min(density + 1.6 * (bytes / tuples) / (2 * BLCKSZ), 0.75);
-	leaves = bytes / (density * GIN_ENTRY_SPACE);
+	if (deep > 0)
+	{
+		double		last = t->used[PAGE_POSTING_LAST] / t->count[PAGE_POSTING_LAST];
+		double		tree_bytes = t->packed[PAGE_POSTING_LEAF] / deep + last;
+		double		full = tree_bytes / (GIN_POSTING_DENSITY * GinDataPageMaxDataSize);
 
-	/*
-	 * Lists that grow from batch to batch stay beside their keys until they
-	 * are too long, a third of a page, and leave a hole when they go.
-	 */
-	if (batches > 1 && trees > 0 &&
-		t->used[PAGE_POSTING_LAST] / Max(t->count[PAGE_POSTING_LAST], 1) / batches < GinMaxItemSize)
-		leaves = Max(leaves, trees / 2.5);
-	leaves = Max(leaves, 1);
+		if (tree_bytes < GinMaxItemSize)
+		{
+			/* they have become so short that a build makes lists of them */
+			bytes += deep * tree_bytes;
+			internal = 0;
+		}
+		else
+		{
+			posting += deep * Max(full + 0.5, 1);
+			/* a tree of one page has no other */
+			internal *= Min(full, 1);
+		}
+	}
 
-	return leaves + internal_pages(t, leaves) + posting + trees +
-		(t->count[PAGE_POSTING_LEAF] > 0 ?
-		 t->count[PAGE_POSTING_INTERNAL] * Min(posting / t->count[PAGE_POSTING_LEAF], 1) :
-		 t->count[PAGE_POSTING_INTERNAL]);
+	leaves = Max(bytes / ((isnan(rc->gin_density) ? GIN_HALF_FULL : rc->gin_density) * GIN_ENTRY_SPACE), 1);
+	return leaves + internal_pages(t, leaves) + posting + internal;
+}
+
+/*
+ * GiST builds of points sort, and pages come out equally full whatever the
+ * points.  Rows that come in the order of the index leave pages as they were
+ * split.  Else it is the operator class that says where to split, looking at
+ * the values, and which can't be asked: what it is given is taken on trust by
+ * most operator classes, and pages that may be damaged can't be trusted.
+ */
+static bool
+gist_density(const RebuildContext *rc, const PageTotals *t, double *density)
+{
+	if (rc->gist_points)
+		*density = GIST_POINTS;
+	else if (t->in_order[PAGE_LEAF] > 0.9 * t->count[PAGE_LEAF])
+		*density = GIST_IN_ORDER;
+	else
+	{
+		*density = GIST_INSERTED;
+		return false;
+	}
+
+	/* fuller than they can be: so it is something else */
+	return t->packed[PAGE_LEAF] <= (*density + 0.1) * t->avail[PAGE_LEAF];
+}
+
+bool
+rebuilt_density_unknown(const RebuildContext *rc, const PageTotals *t,
+						double *least, double *most)
+{
+	double		density;
+
+	if (rc->relam == GIST_AM_OID)
+	{
+		*least = GIST_LEAST;
+		*most = GIST_MOST;
+		return t->count[PAGE_LEAF] > 1 && !gist_density(rc, t, &density);
+	}
+	*least = SPGIST_LEAST;
+	*most = SPGIST_MOST;
+	return rc->relam == SPGIST_AM_OID && t->count[PAGE_LEAF] > 0;
 }
 
 static double
@@ -288,13 +364,10 @@ rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 	double		density;
 	double		leaves;
 
-	if (rc->gist_sorted)
-		density = GIST_SORTED;
-	else if (t->in_order[PAGE_LEAF] > 0.5 * t->count[PAGE_LEAF])
-		density = GIST_IN_ORDER;
-	else
-		density = GIST_INSERTED;
-	leaves = filled_pages(t, PAGE_LEAF, (1 - density) * BLCKSZ);
+	gist_density(rc, t, &density);
+	if (rc->tried_density > 0)
+		density = rc->tried_density;
+	leaves = filled_pages(t, PAGE_LEAF, (1 - density) * t->avail[PAGE_LEAF] / Max(t->count[PAGE_LEAF], 1));
 	leaves = Max(leaves, 1);
 	return leaves + internal_pages(t, leaves);
 }
@@ -302,7 +375,8 @@ rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 static double
 rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 {
-	double		leaves = filled_pages(t, PAGE_LEAF, (1 - SPGIST_LIVE_SHARE) * BLCKSZ);
+	double		density = rc->tried_density > 0 ? rc->tried_density : SPGIST_USUAL;
+	double		leaves = filled_pages(t, PAGE_LEAF, (1 - density) * t->avail[PAGE_LEAF] / Max(t->count[PAGE_LEAF], 1));
 
 	return leaves + t->count[PAGE_FIXED] +
 		t->count[PAGE_INTERNAL] * (t->count[PAGE_LEAF] > 0 ? Min(leaves / t->count[PAGE_LEAF], 1) : 0);
@@ -313,9 +387,8 @@ rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 {
 	double		pages = filled_pages(t, PAGE_LEAF, 0);
 
-	/* the last page is half full on average */
 	if (pages > 0)
-		pages = Max(pages + 0.5, 1);
+		pages = Max(pages, 1);
 	return pages + t->count[PAGE_FIXED];
 }
 

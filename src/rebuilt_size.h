@@ -8,6 +8,7 @@
 #ifndef IM_REBUILT_SIZE_H
 #define IM_REBUILT_SIZE_H
 
+#include "gin_build.h"
 #include "page_measure.h"
 
 /*
@@ -35,13 +36,25 @@ typedef struct RebuildContext
 	double		fillfactor;		/* 0 to 1; NaN where the method has none */
 	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
 	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
-	bool		gist_sorted;	/* GiST: built by sorting */
+	bool		gist_points;	/* GiST: points, which are sorted */
+	double		tried_density;	/* GiST, SP-GiST: 0 = the usual one */
 	double		build_memory;	/* bytes, maintenance_work_mem */
+	double		gin_density;	/* GIN: of the pages of keys; NaN = no key seen */
+	double		gin_spread;		/* GIN: how uncertain that is */
 } RebuildContext;
 
 extern void rebuild_context_init(Relation index, RebuildContext *rc);
 extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
 extern double page_totals_density(const PageTotals *totals);
+extern void rebuilt_gin_trees(const PageTotals *totals, GinTreeTotals *trees);
+
+/*
+ * Return whether how full a rebuild will make the pages can't be told from
+ * those that are there.  If so, sets the least and the greatest density that
+ * it may have, for RebuildContext's tried_density.
+ */
+extern bool rebuilt_density_unknown(const RebuildContext *rc, const PageTotals *totals,
+									double *least, double *most);
 extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
 
 #endif							/* IM_REBUILT_SIZE_H */

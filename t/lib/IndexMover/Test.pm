@@ -14,6 +14,7 @@ use Exporter 'import';
 use File::Basename qw(dirname);
 use IPC::Run ();
 use List::Util ();
+use IndexMover::Session;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
 use Test::More;
@@ -21,11 +22,11 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   process_is_gone poll_process_is_gone start_again
-  needs_test_points has_test_points
+  needs_test_points has_test_points set_test_point held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
   poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
-  let_process_sleep soon_ok
+  let_process_sleep soon_ok leave_behind
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right standby_ok
   tablespace_of
 );
@@ -238,6 +239,47 @@ sub sqlstate_of
 	return $errors =~ /^(?:psql:[^\n]*?)?(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/m ? $1 : '';
 }
 
+# What a test build does at which point ("name:action", see src/test_points.c);
+# '' for nothing.
+sub set_test_point
+{
+	my ($node, $value) = @_;
+	$node->safe_psql('postgres', "LOAD 'index_mover'; "
+		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
+			: 'ALTER SYSTEM RESET index_mover.test_point'));
+	$node->reload;
+	return;
+}
+
+# Start a call and wait until its move stands still at a point.  Returns the call;
+# let_go($call) makes the move go on.  With prepared => 1 no session is needed
+# to hold it there; then => "name:action" is what happens at a later point.
+sub held_at
+{
+	my ($node, $point, $sql, %options) = @_;
+	set_test_point($node, join ',', "$point:wait", $options{then} || ());
+	my $holder = IndexMover::Session->new($node);
+	$holder->run($options{prepared}
+		? "BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'"
+		: 'SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', $sql, %options);
+	$call->{holder} = $holder;
+	$holder->end, $call->{holder} = undef if $options{prepared};
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	set_test_point($node, '') unless $options{then};
+	$call->{worker} = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+	return $call;
+}
+
+sub let_go
+{
+	my ($call) = @_;
+	$call->{holder}->end if $call->{holder};
+	$call->{holder} = undef;
+	return;
+}
+
 # ---------------------------------------------------------------------------
 # Waiting for a state
 # ---------------------------------------------------------------------------
@@ -360,6 +402,45 @@ sub start_again
 	my $start = time;
 	usleep(20_000) while kill(0, $old_pid) && time - $start < $TIMEOUT;
 	return $node->start;
+}
+
+# Kill a rebuild and a copy, so that both leave behind what they can: an invalid
+# index of table behind_rebuild, and a file for behind_copy.  Both tables are
+# made here, with indexes in regress_slow.
+sub leave_behind
+{
+	my ($node, $db) = @_;
+	$node->safe_psql($db, <<'SQL');
+CREATE FUNCTION behind_gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(43);
+	PERFORM pg_advisory_unlock_shared(43);
+	RETURN i;
+END $$;
+SET default_tablespace = regress_slow;
+CREATE TABLE behind_rebuild (i int);
+INSERT INTO behind_rebuild SELECT generate_series(1, 50);
+CREATE INDEX behind_rebuild_i ON behind_rebuild (behind_gate(i));
+CREATE TABLE behind_copy (i int);
+INSERT INTO behind_copy SELECT generate_series(1, 50000);
+CREATE INDEX behind_copy_i ON behind_copy (i);
+SQL
+	my %kill = (
+		rebuild => [ 'building index', '{}' ],
+		copy    => [ 'throttled', '{"max_rate": "64kB"}' ]);
+	foreach my $method ('rebuild', 'copy')
+	{
+		my ($phase, $settings) = @{ $kill{$method} };
+		my $gate = IndexMover::Session->new($node, dbname => $db);
+		$gate->run('SELECT pg_advisory_lock(43)');
+		$node->safe_psql($db, "SELECT move_indexes('behind_$method', 'regress_fast', '$method', wait => false, settings => '$settings')");
+		kill 'KILL', wait_for_phase($node, $phase, dbname => $db);
+		poll_until($node, "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'index_mover')
+		                   AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')",
+			't', 'restart after a kill');
+		$gate->end;
+	}
+	return;
 }
 
 # ---------------------------------------------------------------------------
