@@ -37,6 +37,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "replica_lag.h"
 #include "watch.h"
 
 PG_FUNCTION_INFO_V1(index_mover_running);
@@ -152,8 +153,12 @@ watch_notice(const RunnerSlot *runner)
 	if (left >= 0)
 		appendStringInfo(&buf, ", about %.0f s left", left);
 	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
-		appendStringInfo(&buf, ", a standby or slot is %.0f MB behind",
-						 runner->wal_lag / 1048576.0);
+	{
+		char	   *who = replica_lag_worst();
+
+		appendStringInfo(&buf, ", %s is %.0f MB behind (see move_blockers())",
+						 who ? who : "a standby or slot", runner->wal_lag / 1048576.0);
+	}
 	for (i = 0; i < runner->nblockers; i++)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");

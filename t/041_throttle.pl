@@ -279,11 +279,17 @@ sleep 1;
 is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
 cmp_ok($stood * 8192, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
-my $rebuild = sql("SELECT max(job) FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', wait => false)");
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $rebuild", 'throttled', 'the rebuild to wait');
+my $rebuild = start_call($node, 'rebuild', "SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
+poll_until($node, "SELECT max(phase) FROM index_mover_progress WHERE index_name = 'w_i'", 'throttled', 'the rebuild to wait');
+for (1 .. 600)
+{
+	last if !call_is_running($rebuild) || $rebuild->{err} =~ /behind/;
+	usleep(100_000);
+}
+like($rebuild->{err}, qr/NOTICE: .*index "w_i": throttled, replication slot unread is \d+ MB behind \(see move_blockers\(\)\)/, 'who waits for it is told for which slot');
 sql("SELECT pg_drop_replication_slot('unread')");
-wait_for_end($rebuild);
-is(status($rebuild), 'moved', 'a rebuild waits before it begins');
+($rc, $out, $err) = finish_call($rebuild);
+is($out, "moved\n", 'a rebuild waits before it begins');
 wait_for_end($job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
 # a rebuild can't be held back any more once it runs: it looks ahead
