@@ -551,7 +551,7 @@ wait_and_lock(WaitLimits *limits)
 
 	for (tries = 1;; tries++)
 	{
-		if (hold_back(settings) || tries == 1)
+		if (hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
 			limits->deadline = wait_deadline(settings->lock_wait);
 			limits->signal_at = limits->deadline;
@@ -564,7 +564,7 @@ wait_and_lock(WaitLimits *limits)
 
 		limits->phase = PHASE_WAIT_START;
 		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			 tries == MAX_TRIES) && !must_hold_back(settings))
+			 tries == MAX_TRIES) && !must_hold_back(settings, limits->item->wal_bytes))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}

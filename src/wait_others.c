@@ -216,7 +216,7 @@ rest_while_paused(Wait *wait)
 	TimestampTz rested;
 
 	InvalidateCatalogSnapshot();
-	hold_back(limits->settings);
+	hold_back(limits->settings, limits->item->wal_bytes);
 	rested = GetCurrentTimestamp() - start;
 	if (limits->deadline != 0)
 		limits->deadline += rested;

@@ -181,6 +181,8 @@ connect_as(Oid database, Oid role)
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
+	/* who may signal us is who may signal the role's sessions */
+	MyProc->roleId = role;
 #endif
 	set_guc("role", "none");
 }
