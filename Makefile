@@ -19,6 +19,7 @@ OBJS = \
 	src/changed_blocks.o \
 	src/cleanup.o \
 	src/compare_blocks.o \
+	src/copy_eta.o \
 	src/copy_last.o \
 	src/copy_locks.o \
 	src/copy_methods.o \
@@ -31,6 +32,7 @@ OBJS = \
 	src/gin_pending.o \
 	src/history.o \
 	src/hold_back.o \
+	src/holders.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -92,6 +94,7 @@ OUR_HEADERS = \
 	src/gin_pending.h \
 	src/history.h \
 	src/hold_back.h \
+	src/holders.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \

@@ -22,6 +22,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "catalog.h"
 #include "compat.h"
@@ -158,4 +159,21 @@ extension_release(void)
 		if (LockHeldByMe(&tag, AccessShareLock, false))
 			UnlockRelationIdForSession(&held[i], AccessShareLock);
 	}
+}
+
+Relation
+extension_open(const char *name)
+{
+	Relation	rel = table_open(extension_relation(name), RowExclusiveLock);
+
+	/* before any scan: the first snapshot of a transaction has to come first */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	return rel;
+}
+
+void
+extension_close(Relation rel)
+{
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
 }

@@ -8,10 +8,20 @@
 #ifndef IM_CATALOG_H
 #define IM_CATALOG_H
 
+#include "utils/relcache.h"
+
 extern bool extension_installed(void);	/* in this database */
 extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
 extern int64 extension_nextval(const char *sequence);
+
+/*
+ * Open one of the extension's tables to change it, in the caller's transaction,
+ * and close it.  They have TOAST tables, so in between there is an active
+ * snapshot, also in a worker that has none of its own.
+ */
+extern Relation extension_open(const char *name);
+extern void extension_close(Relation rel);
 
 /*
  * Keep the extension's tables and sequences from being dropped, to the end of

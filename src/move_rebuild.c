@@ -70,6 +70,7 @@
 #include "compat.h"
 #include "core_waits.h"
 #include "hold_back.h"
+#include "holders.h"
 #include "index_size.h"
 #include "leftover_index.h"
 #include "ledger.h"
@@ -619,18 +620,23 @@ move_by_rebuild(MoveContext *mc)
 	{
 		int			waited_for = core_waited_for();
 		ErrorData  *edata;
+		StringInfoData who;
 
 		MemoryContextSwitchTo(TopMemoryContext);
 		edata = CopyErrorData();
 		FlushErrorState();
+		tell_who_passes(edata);
+		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)
 		{
-			edata->detail = psprintf("Process %d did not end its transaction.", waited_for);
+			initStringInfo(&who);
+			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
+			AbortOutOfAnyTransaction();
+			MemoryContextSwitchTo(TopMemoryContext);
+			edata->detail = psprintf("The transaction of %s did not end.", who.data);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
-		tell_who_passes(edata);
-		clean_up_after_error(mc);
 		ReThrowError(edata);
 	}
 	PG_END_TRY();

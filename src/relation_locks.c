@@ -19,6 +19,7 @@
 #include "access/xact.h"
 #include "blockers.h"
 #include "compat.h"
+#include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -237,14 +238,13 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 			StringInfoData list;
 
 			initStringInfo(&list);
-			for (int i = 0; i < npids; i++)
-				appendStringInfo(&list, i == 0 ? "%d" : ", %d", pids[i]);
+			holders_describe(&list, relid, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on relation \"%s\" within index_mover.lock_wait",
 							name ? name : "?"),
 					 npids > 0 ?
-					 errdetail("It is held by: %s (0 is a prepared transaction).", list.data) : 0));
+					 errdetail("The lock was held by: %s.", list.data) : 0));
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));

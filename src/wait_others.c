@@ -41,6 +41,7 @@
 #include "blockers.h"
 #include "compat.h"
 #include "hold_back.h"
+#include "holders.h"
 #include "relation_locks.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
@@ -65,12 +66,13 @@ typedef struct Wait
 {
 	WaitLimits *limits;
 	const char *what;			/* completes "gave up waiting for %s" */
+	Oid			relid;			/* whose lock they hold, if any */
 	TimestampTz started_at;
 	TimestampTz deadlock_check_at;
 	TimestampTz grace_until;	/* for those who were signalled */
 	long		nap_ms;
 	bool		told;			/* have we set a phase and published blockers? */
-	TimestampTz autovacuum_told;	/* when it was last told to give way */
+	TimestampTz autovacuum_told_at;
 	MovePhase	phase_before;
 } Wait;
 
@@ -84,7 +86,7 @@ wait_deadline(int max_ms)
 }
 
 static void
-begin_wait(Wait *wait, const char *what, WaitLimits *limits)
+begin_wait(Wait *wait, const char *what, Oid relid, WaitLimits *limits)
 {
 	if (wait_context == NULL)
 		wait_context = AllocSetContextCreate(TopMemoryContext,
@@ -95,9 +97,9 @@ begin_wait(Wait *wait, const char *what, WaitLimits *limits)
 	memset(wait, 0, sizeof(Wait));
 	wait->limits = limits;
 	wait->what = what;
+	wait->relid = relid;
 	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->started_at = GetCurrentTimestamp();
-	wait->autovacuum_told = wait->started_at;
+	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
 	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
 														  DeadlockTimeout);
 }
@@ -195,12 +197,8 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 	initStringInfo(&who);
 	if (npids == 0)
 		appendStringInfoString(&who, "others that queue for the same lock");
-	else if (pids[0] == 0)
-		appendStringInfoString(&who, "a prepared transaction");
 	else
-		appendStringInfo(&who, "process %d", pids[0]);
-	if (npids > 1)
-		appendStringInfo(&who, " and %d more", npids - 1);
+		holders_describe(&who, wait->relid, pids, npids);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -328,7 +326,7 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 	Others		others;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "transactions that use the table", limits);
+	begin_wait(&wait, "transactions that use the table", heap_oid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	others = find_lockers(heap_oid, lockmode);
@@ -387,7 +385,7 @@ wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
 	Others		others;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "transactions with an old snapshot", limits);
+	begin_wait(&wait, "transactions with an old snapshot", InvalidOid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	others = find_snapshots(limit_xmin);
@@ -434,7 +432,7 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 	Wait		wait;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "a lock on table and index", limits);
+	begin_wait(&wait, "a lock on table and index", heap_oid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	for (;;)
@@ -455,12 +453,12 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 
 		npids = pids_of(&others, &pids);
 		nap(&wait, pids, npids);
-		if (TimestampDifferenceExceeds(wait.autovacuum_told, GetCurrentTimestamp(),
+		if (TimestampDifferenceExceeds(wait.autovacuum_told_at, GetCurrentTimestamp(),
 									   DeadlockTimeout))
 		{
-			/* as core does for who queues; the next one may come soon */
+			/* as core does for who queues; the next one may be there already */
 			blockers_cancel_autovacuum(pids, npids);
-			wait.autovacuum_told = GetCurrentTimestamp();
+			wait.autovacuum_told_at = GetCurrentTimestamp();
 		}
 		MemoryContextReset(wait_context);
 	}
