@@ -18,7 +18,9 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "blockers.h"
+#include "catalog/pg_type.h"
 #include "compat.h"
+#include "executor/spi.h"
 #include "job.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -199,6 +201,56 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 	return npids;
 }
 
+char *
+prepared_transaction_name(VirtualTransactionId vxid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	bool		more;
+	TransactionId xid = TwoPhaseGetXidByVirtualXID(vxid, &more);
+	Oid			types[1] = {XIDOID};
+	Datum		values[1] = {TransactionIdGetDatum(xid)};
+	char	   *result = NULL;
+
+	if (!TransactionIdIsValid(xid))
+		return NULL;
+	SPI_connect();
+	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, false, 1) == SPI_OK_SELECT &&
+		SPI_processed == 1)
+		result = MemoryContextStrdup(context,
+									 SPI_getvalue(SPI_tuptable->vals[0],
+												  SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return result;
+}
+
+char *
+virtual_transaction_names(const VirtualTransactionId *vxids, int count)
+{
+	StringInfoData list;
+	int			i;
+
+	initStringInfo(&list);
+	for (i = 0; i < count && i < IM_MAX_BLOCKERS; i++)
+	{
+		int			pid;
+		char	   *name;
+
+		/* one that has ended meanwhile has no name */
+		if (virtual_transaction_pids(&vxids[i], 1, &pid, 1) == 0)
+			continue;
+		if (list.len > 0)
+			appendStringInfoString(&list, ", ");
+		if (pid != 0)
+			appendStringInfo(&list, "%d", pid);
+		else if ((name = prepared_transaction_name(vxids[i])) != NULL)
+			appendStringInfo(&list, "prepared transaction \"%s\"", name);
+		else
+			appendStringInfoString(&list, "a prepared transaction");
+	}
+	return list.data;
+}
+
 /*
  * Take a lock on a relation to the end of the transaction, by asking again and
  * again rather than by queueing, so that nobody has to wait behind us.  The
@@ -224,7 +276,6 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 
 		holders = relation_lock_holders(relid, mode, &nholders);
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
-		pfree(holders);
 		progress_blockers(pids, npids);
 		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), settings->lock_wait);
@@ -234,18 +285,16 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 		else if (over)
 		{
 			char	   *name = get_rel_name(relid);
-			StringInfoData list;
 
-			initStringInfo(&list);
-			for (int i = 0; i < npids; i++)
-				appendStringInfo(&list, i == 0 ? "%d" : ", %d", pids[i]);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on relation \"%s\" within index_mover.lock_wait",
 							name ? name : "?"),
 					 npids > 0 ?
-					 errdetail("It is held by: %s (0 is a prepared transaction).", list.data) : 0));
+					 errdetail("It is held by: %s.",
+							   virtual_transaction_names(holders, nholders)) : 0));
 		}
+		pfree(holders);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));
 		ResetLatch(MyLatch);

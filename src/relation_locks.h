@@ -23,4 +23,13 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
 
+/*
+ * For messages: whom we wait for, as "4711, prepared transaction "gid"".
+ * palloc'd.  Runs in a transaction.
+ */
+extern char *virtual_transaction_names(const VirtualTransactionId *vxids, int count);
+
+/* The name of a prepared transaction, palloc'd; NULL if it has ended.  The same. */
+extern char *prepared_transaction_name(VirtualTransactionId vxid);
+
 #endif							/* IM_RELATION_LOCKS_H */

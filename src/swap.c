@@ -97,7 +97,7 @@ typedef enum AttemptResult
 
 static AttemptResult attempt(Swap *swap, int64 most_us, SwapResult *result);
 static void read_pages(const Swap *swap);
-static void give_up(Swap *swap, const int *pids, int npids);
+static void give_up(Swap *swap, const VirtualTransactionId *vxids, int count);
 
 /* Take the time when the transaction is committed, but not yet its locks gone. */
 static void
@@ -275,7 +275,7 @@ swap_when_possible(Swap *swap)
 			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
 				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
-					give_up(swap, pids, npids);
+					give_up(swap, stuck, nstuck);
 				grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														  BLOCKER_GRACE_MS);
 			}
@@ -286,13 +286,7 @@ swap_when_possible(Swap *swap)
 		/* attempts in vain, though nobody stays for long: there is much traffic */
 		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
-		{
-			int			pids[IM_MAX_BLOCKERS];
-			int			npids = virtual_transaction_pids(before, nbefore, pids,
-														 IM_MAX_BLOCKERS);
-
-			give_up(swap, pids, npids);
-		}
+			give_up(swap, before, nbefore);
 	}
 
 	progress_blockers(NULL, 0);
@@ -428,28 +422,18 @@ read_pages(const Swap *swap)
 
 /* lock_wait is over: say who is in the way. */
 static void
-give_up(Swap *swap, const int *pids, int npids)
+give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
 {
-	StringInfoData list;
 	char	   *name;
 
-	StartTransactionCommand();	/* the catalog has the name */
+	StartTransactionCommand();	/* the catalog has the names */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	name = get_rel_name(swap->relid);
-	initStringInfo(&list);
-	for (int i = 0; i < npids; i++)
-	{
-		if (i > 0)
-			appendStringInfoString(&list, ", ");
-		if (pids[i] != 0)
-			appendStringInfo(&list, "%d", pids[i]);
-		else
-			appendStringInfoString(&list, "a prepared transaction");
-	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
 					name ? name : "?", swap->settings->lock_wait / 1000.0),
-			 npids > 0 ?
-			 errdetail("The lock was held by: %s.", list.data) : 0,
+			 count > 0 ?
+			 errdetail("The lock was held by: %s.", virtual_transaction_names(vxids, count)) : 0,
 			 errhint("End these transactions, or raise index_mover.lock_wait.")));
 }

@@ -108,7 +108,7 @@ is(sqlstate_of($e), '42501', 'on_blocker is a superuser\'s setting');
 # a prepared transaction has no process
 sql("BEGIN; SELECT count(*) FROM bl WHERE s = 'x'; SELECT txid_current(); PREPARE TRANSACTION 'p'");
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
-like($out, qr/^failed\|55P03\|.*The lock was held by: a prepared transaction\.$/, 'a prepared transaction is left alone, and named');
+like($out, qr/^failed\|55P03\|.*The lock was held by: prepared transaction "p"\.$/, 'a prepared transaction is left alone, and named');
 sql("ROLLBACK PREPARED 'p'");
 
 # whom a rebuild waits for
