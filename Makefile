@@ -19,6 +19,7 @@ OBJS = \
 	src/changed_blocks.o \
 	src/cleanup.o \
 	src/compare_blocks.o \
+	src/copy_eta.o \
 	src/copy_last.o \
 	src/copy_locks.o \
 	src/copy_methods.o \
@@ -30,6 +31,8 @@ OBJS = \
 	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/hold_back.o \
+	src/holders.o \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
@@ -90,6 +93,8 @@ OUR_HEADERS = \
 	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/hold_back.h \
+	src/holders.h \
 	src/index_bloat.h \
 	src/index_size.h \
 	src/janitor.h \

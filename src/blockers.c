@@ -46,6 +46,9 @@ static int	signalled[MAX_SIGNALLED];
 static int	nsignalled = 0;
 static StringInfoData told;		/* in TopMemoryContext once used */
 
+static MoveItem *current_item = NULL;
+static const MoveSettings *current_settings = NULL;
+
 /* Copy what is published about a backend; false if there is none. */
 static bool
 find_backend(int pid, BackendType *type, TimestampTz *xact_start)
@@ -146,6 +149,23 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 	return true;
 }
 
+void
+blockers_begin(MoveItem *item, const MoveSettings *settings)
+{
+	current_item = item;
+	current_settings = settings;
+	nsignalled = 0;
+	if (told.data != NULL)
+		resetStringInfo(&told);
+}
+
+MoveItem *
+blockers_item(const MoveSettings **settings)
+{
+	*settings = current_settings;
+	return current_item;
+}
+
 int
 blockers_signal(MoveItem *item, const MoveSettings *settings,
 				const int *pids, int npids)
@@ -195,6 +215,8 @@ blockers_tell(MoveItem *item)
 		resetStringInfo(&told);
 	}
 	nsignalled = 0;
+	current_item = NULL;
+	current_settings = NULL;
 }
 
 void

@@ -14,6 +14,15 @@
 #define BLOCKER_GRACE_MS	5000
 
 /*
+ * From here to the next blockers_tell(), leftovers are removed for this item:
+ * who is in the way of that is found by blockers_item().
+ */
+extern void blockers_begin(MoveItem *item, const MoveSettings *settings);
+
+/* That item and its settings; NULL if there is none. */
+extern MoveItem *blockers_item(const MoveSettings **settings);
+
+/*
  * index_mover.lock_wait is over: cancel or terminate those of these processes
  * that may be, as index_mover.on_blocker says.  Returns how many were signalled
  * for the first time by this item; 0 = give up.  In a transaction or not.

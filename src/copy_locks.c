@@ -22,6 +22,7 @@
 #include "compare_blocks.h"
 #include "copy_methods.h"
 #include "copy_state.h"
+#include "holders.h"
 #include "miscadmin.h"
 #include "plan.h"
 #include "relation_locks.h"
@@ -125,11 +126,17 @@ copy_wait_for_locks(CopyState *cs)
 													  BLOCKER_GRACE_MS);
 		if (over && GetCurrentTimestamp() >= grace_until)
 		{
+			StringInfoData list;
+
 			name = get_rel_name(wanted);
+			initStringInfo(&list);
+			holders_describe(&list, wanted, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not lock relation \"%s\" within %g seconds",
 							name ? name : "?", settings->lock_wait / 1000.0),
+					 npids > 0 ?
+					 errdetail("The lock was held by: %s.", list.data) : 0,
 					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
 		}
 		CommitTransactionCommand();

@@ -69,6 +69,8 @@
 #include "blockers.h"
 #include "compat.h"
 #include "core_waits.h"
+#include "hold_back.h"
+#include "holders.h"
 #include "index_size.h"
 #include "leftover_index.h"
 #include "ledger.h"
@@ -77,6 +79,7 @@
 #include "plan.h"
 #include "relation_locks.h"
 #include "snapshot_guard.h"
+#include "space.h"
 #include "test_points.h"
 #include "wait_others.h"
 
@@ -244,6 +247,8 @@ before_core_waits(void)
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.signal_at = limits.deadline;
+	limits.pausable = false;	/* core's command has begun */
 
 	InvalidateCatalogSnapshot();
 	wait_for_snapshots(RecentXmin, &limits);
@@ -535,22 +540,31 @@ clean_up_after_error(MoveContext *mc)
  * they will be gone: whoever comes from now on is younger than this look, and
  * so most likely short.  If getting the locks took time, that is no longer
  * true, so look again; but not for ever, for there may always be somebody.
+ *
+ * Here is also where a rebuild is held back, see hold_back.c.
  */
 static void
 wait_and_lock(WaitLimits *limits)
 {
+	const MoveSettings *settings = limits->settings;
 	int			tries;
 
 	for (tries = 1;; tries++)
 	{
+		if (hold_back(settings) || tries == 1)
+		{
+			limits->deadline = wait_deadline(settings->lock_wait);
+			limits->signal_at = limits->deadline;
+			tries = 1;
+		}
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
 		wait_for_snapshots(ReadNextTransactionId(), limits);
 
 		limits->phase = PHASE_WAIT_START;
-		if (!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			tries == MAX_TRIES)
+		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+			 tries == MAX_TRIES) && !must_hold_back(settings))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}
@@ -572,11 +586,11 @@ move_by_rebuild(MoveContext *mc)
 
 	apply_settings(mc->settings);
 
-	limits.deadline = wait_deadline(mc->settings->lock_wait);
 	limits.item = mc->item;
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.pausable = true;
 	wait_and_lock(&limits);
 
 	PG_TRY();
@@ -585,7 +599,11 @@ move_by_rebuild(MoveContext *mc)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		movable = plan_recheck(item, false);
 		if (movable)
+		{
+			/* it may have been long since the last look */
+			space_check(mc->job, item, mc->settings);
 			core_waits_begin(mc->settings);
+		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 
@@ -602,18 +620,23 @@ move_by_rebuild(MoveContext *mc)
 	{
 		int			waited_for = core_waited_for();
 		ErrorData  *edata;
+		StringInfoData who;
 
 		MemoryContextSwitchTo(TopMemoryContext);
 		edata = CopyErrorData();
 		FlushErrorState();
+		tell_who_passes(edata);
+		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)
 		{
-			edata->detail = psprintf("Process %d did not end its transaction.", waited_for);
+			initStringInfo(&who);
+			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
+			AbortOutOfAnyTransaction();
+			MemoryContextSwitchTo(TopMemoryContext);
+			edata->detail = psprintf("The transaction of %s did not end.", who.data);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
-		tell_who_passes(edata);
-		clean_up_after_error(mc);
 		ReThrowError(edata);
 	}
 	PG_END_TRY();

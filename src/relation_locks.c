@@ -17,7 +17,9 @@
 #include "access/transam.h"
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "blockers.h"
 #include "compat.h"
+#include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -201,15 +203,17 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 /*
  * Take a lock on a relation to the end of the transaction, by asking again and
  * again rather than by queueing, so that nobody has to wait behind us.  The
- * pids of who holds it are published while we wait.  wait_ms: how long to try,
- * 0 = for ever.
+ * pids of who holds it are published while we wait.  When index_mover.lock_wait is
+ * over, on_blocker says what happens to them.
  *
- * ERROR 55P03 naming the holders when the time is over.
+ * ERROR 55P03 naming the holders when that was in vain.
  */
 void
-lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms)
+lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
+							   const MoveSettings *settings)
 {
 	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz grace_until = 0;
 
 	while (!ConditionalLockRelationOid(relid, mode))
 	{
@@ -217,26 +221,30 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms)
 		int			nholders;
 		int			pids[IM_MAX_BLOCKERS];
 		int			npids;
+		bool		over;
 
 		holders = relation_lock_holders(relid, mode, &nholders);
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
 		pfree(holders);
 		progress_blockers(pids, npids);
-		if (wait_ms > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), wait_ms))
+		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), settings->lock_wait);
+		if (over && blockers_signal(item, settings, pids, npids) > 0)
+			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  BLOCKER_GRACE_MS);
+		else if (over)
 		{
 			char	   *name = get_rel_name(relid);
 			StringInfoData list;
 
 			initStringInfo(&list);
-			for (int i = 0; i < npids; i++)
-				appendStringInfo(&list, i == 0 ? "%d" : ", %d", pids[i]);
+			holders_describe(&list, relid, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not obtain lock on relation \"%s\" within index_mover.lock_wait",
 							name ? name : "?"),
 					 npids > 0 ?
-					 errdetail("It is held by: %s (0 is a prepared transaction).", list.data) : 0));
+					 errdetail("The lock was held by: %s.", list.data) : 0));
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));

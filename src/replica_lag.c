@@ -173,3 +173,17 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	state->waiting = (reason != NULL);
 	return state->waiting;
 }
+
+char *
+replica_lag_worst(void)
+{
+	XLogRecPtr	end = GetFlushRecPtr(NULL);
+	Laggard		laggard = {.bytes = -1};
+	Laggard		endangered = {.bytes = -1};
+
+	look_at_walsenders(&laggard, end);
+	look_at_slots(&laggard, &endangered, end);
+	if (endangered.bytes > laggard.bytes)
+		laggard = endangered;
+	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
+}

@@ -16,6 +16,12 @@ typedef struct ReplicaLag
 	bool		waiting;		/* until it is below half of the limit */
 } ReplicaLag;
 
+/*
+ * Say who is furthest behind now: "the standby with process 17", "replication
+ * slot x".  Palloc'd; NULL if there is nobody.  Needs no transaction.
+ */
+extern char *replica_lag_worst(void);
+
 extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
 
 #endif							/* IM_REPLICA_LAG_H */

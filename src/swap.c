@@ -50,11 +50,14 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
+#include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "relation_locks.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "swap.h"
 #include "test_points.h"
@@ -191,7 +194,7 @@ swap_when_possible(Swap *swap)
 	TimestampTz start = GetCurrentTimestamp();
 	int64		rested_before = *swap->rested_ms;
 	TimestampTz grace_until = 0;
-	bool		autovacuum_told = false;
+	TimestampTz autovacuum_told_at = start;
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
@@ -264,13 +267,12 @@ swap_when_possible(Swap *swap)
 														 MOST_PIDS);
 
 			progress_blockers(pids, npids);
-			if (!autovacuum_told &&
-				TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+			if (TimestampDifferenceExceeds(autovacuum_told_at, GetCurrentTimestamp(),
 										   DeadlockTimeout))
 			{
-				/* as core does for who queues */
+				/* as core does for who queues; the next one may be there already */
 				blockers_cancel_autovacuum(pids, npids);
-				autovacuum_told = true;
+				autovacuum_told_at = GetCurrentTimestamp();
 			}
 			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
@@ -376,6 +378,9 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	ledger_insert(&swap->old_file);
 	CacheInvalidateRelcacheByRelid(swap->table);
 	IM_POINT("swap-before-commit");
+	/* an orphan must not commit: somebody may start the server anew */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
 	CommitTransactionCommand();
 
 	swap->lock_time = measured;
@@ -436,15 +441,7 @@ give_up(Swap *swap, const int *pids, int npids)
 	StartTransactionCommand();	/* the catalog has the name */
 	name = get_rel_name(swap->relid);
 	initStringInfo(&list);
-	for (int i = 0; i < npids; i++)
-	{
-		if (i > 0)
-			appendStringInfoString(&list, ", ");
-		if (pids[i] != 0)
-			appendStringInfo(&list, "%d", pids[i]);
-		else
-			appendStringInfoString(&list, "a prepared transaction");
-	}
+	holders_describe(&list, swap->relid, pids, npids);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",

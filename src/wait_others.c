@@ -40,6 +40,8 @@
 
 #include "blockers.h"
 #include "compat.h"
+#include "hold_back.h"
+#include "holders.h"
 #include "relation_locks.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
@@ -62,14 +64,15 @@ typedef struct Others
 /* State of one wait. */
 typedef struct Wait
 {
-	const WaitLimits *limits;
+	WaitLimits *limits;
 	const char *what;			/* completes "gave up waiting for %s" */
+	Oid			relid;			/* whose lock they hold, if any */
 	TimestampTz started_at;
 	TimestampTz deadlock_check_at;
 	TimestampTz grace_until;	/* for those who were signalled */
 	long		nap_ms;
 	bool		told;			/* have we set a phase and published blockers? */
-	bool		autovacuum_told;
+	TimestampTz autovacuum_told_at;
 	MovePhase	phase_before;
 } Wait;
 
@@ -83,7 +86,7 @@ wait_deadline(int max_ms)
 }
 
 static void
-begin_wait(Wait *wait, const char *what, const WaitLimits *limits)
+begin_wait(Wait *wait, const char *what, Oid relid, WaitLimits *limits)
 {
 	if (wait_context == NULL)
 		wait_context = AllocSetContextCreate(TopMemoryContext,
@@ -94,8 +97,9 @@ begin_wait(Wait *wait, const char *what, const WaitLimits *limits)
 	memset(wait, 0, sizeof(Wait));
 	wait->limits = limits;
 	wait->what = what;
+	wait->relid = relid;
 	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->started_at = GetCurrentTimestamp();
+	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
 	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
 														  DeadlockTimeout);
 }
@@ -193,18 +197,32 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 	initStringInfo(&who);
 	if (npids == 0)
 		appendStringInfoString(&who, "others that queue for the same lock");
-	else if (pids[0] == 0)
-		appendStringInfoString(&who, "a prepared transaction");
 	else
-		appendStringInfo(&who, "process %d", pids[0]);
-	if (npids > 1)
-		appendStringInfo(&who, " and %d more", npids - 1);
+		holders_describe(&who, wait->relid, pids, npids);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("gave up waiting for %s", wait->what),
 			 errdetail("Waited %ld ms for %s.", waited, who.data),
 			 errhint("End that transaction, or raise index_mover.lock_wait.")));
+}
+
+/* pause_move(): wait for nobody, until it is over. */
+static void
+rest_while_paused(Wait *wait)
+{
+	WaitLimits *limits = wait->limits;
+	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz rested;
+
+	InvalidateCatalogSnapshot();
+	hold_back(limits->settings);
+	rested = GetCurrentTimestamp() - start;
+	if (limits->deadline != 0)
+		limits->deadline += rested;
+	if (limits->signal_at != 0)
+		limits->signal_at += rested;
+	wait->deadlock_check_at += rested;
 }
 
 /*
@@ -214,7 +232,7 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 static void
 nap(Wait *wait, const int *pids, int npids)
 {
-	const WaitLimits *limits = wait->limits;
+	WaitLimits *limits = wait->limits;
 	TimestampTz now = GetCurrentTimestamp();
 	static uint32 wait_event = 0;
 
@@ -222,6 +240,11 @@ nap(Wait *wait, const int *pids, int npids)
 	{
 		wait->phase_before = progress_phase(limits->phase);
 		wait->told = true;
+	}
+	if (limits->pausable && job_pause_requested())
+	{
+		rest_while_paused(wait);
+		return;
 	}
 	progress_blockers(pids, npids);
 
@@ -231,7 +254,7 @@ nap(Wait *wait, const int *pids, int npids)
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
-	if (limits->deadline != 0 && now >= limits->deadline &&
+	if (limits->signal_at != 0 && now >= limits->signal_at &&
 		now >= wait->grace_until && limits->item != NULL &&
 		blockers_signal(limits->item, limits->settings, pids, npids) > 0)
 		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
@@ -297,13 +320,13 @@ find_lockers(Oid heap_oid, LOCKMODE lockmode)
  * Needs no transaction; takes no lock.
  */
 void
-wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, const WaitLimits *limits)
+wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 {
 	Wait		wait;
 	Others		others;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "transactions that use the table", limits);
+	begin_wait(&wait, "transactions that use the table", heap_oid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	others = find_lockers(heap_oid, lockmode);
@@ -356,13 +379,13 @@ find_snapshots(TransactionId limit_xmin)
  * Needs no transaction; takes no lock.
  */
 void
-wait_for_snapshots(TransactionId limit_xmin, const WaitLimits *limits)
+wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
 {
 	Wait		wait;
 	Others		others;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "transactions with an old snapshot", limits);
+	begin_wait(&wait, "transactions with an old snapshot", InvalidOid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	others = find_snapshots(limit_xmin);
@@ -404,12 +427,12 @@ unlock(Oid relid)
 }
 
 bool
-lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
+lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 {
 	Wait		wait;
 	MemoryContext caller_context;
 
-	begin_wait(&wait, "a lock on table and index", limits);
+	begin_wait(&wait, "a lock on table and index", heap_oid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
 	for (;;)
@@ -430,13 +453,12 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
 
 		npids = pids_of(&others, &pids);
 		nap(&wait, pids, npids);
-		if (!wait.autovacuum_told &&
-			TimestampDifferenceExceeds(wait.started_at, GetCurrentTimestamp(),
+		if (TimestampDifferenceExceeds(wait.autovacuum_told_at, GetCurrentTimestamp(),
 									   DeadlockTimeout))
 		{
-			/* as core does for who queues */
+			/* as core does for who queues; the next one may be there already */
 			blockers_cancel_autovacuum(pids, npids);
-			wait.autovacuum_told = true;
+			wait.autovacuum_told_at = GetCurrentTimestamp();
 		}
 		MemoryContextReset(wait_context);
 	}

@@ -39,7 +39,7 @@ ALTER DATABASE postgres SET index_mover.max_rate = '777MB';
 CREATE TABLE t (id int PRIMARY KEY, v int);
 INSERT INTO t SELECT g, g FROM generate_series(1, 20000) g;
 CREATE INDEX t_v ON t (v);
-CREATE INDEX t_stays ON t USING gin (ARRAY[v % 100]);
+CREATE INDEX t_stays ON t USING gin ((ARRAY[v % 100]));
 SQL
 	$old->safe_psql('postgres', "SELECT move_indexes('t_pkey', 'regress_fast', 'copy')");
 	$old->safe_psql('postgres', "SELECT move_indexes('t_v', 'regress_fast', 'rebuild')");

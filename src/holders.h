@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * holders.h
+ *	  Who holds back a move, and what to do about it, for its messages.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_HOLDERS_H
+#define IM_HOLDERS_H
+
+#include "lib/stringinfo.h"
+
+/*
+ * Append who these processes are (0 = a prepared transaction), and in brackets
+ * what move_blockers() says can be done about them.  relid is the relation
+ * whose lock they hold, or InvalidOid.
+ *
+ * For those who are about to raise an error: may leave a transaction open.
+ */
+extern void holders_describe(StringInfo buf, Oid relid, const int *pids, int npids);
+
+#endif							/* IM_HOLDERS_H */
