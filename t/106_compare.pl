@@ -49,8 +49,10 @@ my @tools = (
 	{ name => 'index_mover rebuild', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'rebuild')", who => "backend_type = 'index_mover'", ours => 1 },
 	{ name => 'REINDEX CONCURRENTLY', sql => 'REINDEX (TABLESPACE %s) INDEX CONCURRENTLY c_s', who => "application_name = 'tool'" },
 	{ name => 'ALTER INDEX', sql => 'ALTER INDEX c_s SET TABLESPACE %s', who => "application_name = 'tool'" });
-push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'c_s', '-s' ], who => "application_name = 'pg_repack'" }
+push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'c_s', '-s' ], who => "backend_type = 'client backend' AND query LIKE 'CREATE%INDEX%'" }
   if $have_repack;
+
+@tools = grep { $_->{name} =~ /$ENV{INDEX_MOVER_TOOLS}/ } @tools if $ENV{INDEX_MOVER_TOOLS};
 
 sub start_tool
 {
