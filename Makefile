@@ -24,11 +24,13 @@ OBJS = \
 	src/copy_methods.o \
 	src/copy_rounds.o \
 	src/copy_verify.o \
+	src/core_waits.o \
 	src/file_copy.o \
 	src/file_system.o \
 	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
+	src/hold_back.o \
 	src/holders.o \
 	src/index_bloat.o \
 	src/janitor.o \
@@ -84,11 +86,13 @@ OUR_HEADERS = \
 	src/compat.h \
 	src/copy_methods.h \
 	src/copy_state.h \
+	src/core_waits.h \
 	src/file_copy.h \
 	src/file_system.h \
 	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
+	src/hold_back.h \
 	src/holders.h \
 	src/index_bloat.h \
 	src/index_size.h \
@@ -125,7 +129,10 @@ OUR_HEADERS = \
 	src/watch.h \
 	src/worker.h
 
-DATA = index_mover--1.0.sql
+# The version is that of the control file; META.json and debian/changelog must
+# agree, which scripts/test checks.
+EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(if $(VPATH),$(VPATH),.)/$(EXTENSION).control)
+DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy partitioned names privileges bad_input jobs \
@@ -135,7 +142,7 @@ REGRESS = basic special copy partitioned names privileges bad_input jobs \
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
 	move_index_vs_seq move_vs_prepared iso_teardown
-TAP_TESTS = 1
+TAP_TESTS ?= 1
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -147,6 +154,11 @@ $(OBJS): $(OUR_HEADERS)
 ifdef VPATH
 $(shell mkdir -p src)
 endif
+
+# A release: what is committed, without what .gitattributes leaves out.
+.PHONY: dist
+dist:
+	git archive --format=tar.gz --prefix=$(EXTENSION)-$(EXTVERSION)/ -o $(EXTENSION)-$(EXTVERSION).tar.gz HEAD
 
 # For scripts/test: "make print-REGRESS" prints the list.
 print-%:

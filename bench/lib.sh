@@ -95,6 +95,7 @@ unix_socket_directories = '$WORK'
 autovacuum = off
 checkpoint_timeout = 1d
 max_wal_size = 32GB
+min_wal_size = 8GB
 maintenance_work_mem = 256MB
 track_wal_io_timing = on
 log_line_prefix = '%m [%p] %q%a '
@@ -125,6 +126,13 @@ size_of() { value "SELECT pg_relation_size('$1')"; }
 other_side() {
   value "SELECT CASE t.spcname WHEN 'a' THEN 'b' ELSE 'a' END
            FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$1'::regclass"
+}
+
+# Have $1 megabytes of WAL segments ready for use again, as on a server that has
+# been running for a while: making one anew costs as much as writing it, and it
+# would be chance whom that hits.  (min_wal_size keeps them.)
+warm_wal() {
+  sql -c "SELECT count(pg_logical_emit_message(false, 'bench', repeat('x', 1048576))) FROM generate_series(1, $1)" -c CHECKPOINT > /dev/null
 }
 
 # Every measurement starts with nothing left to write.
@@ -227,7 +235,7 @@ describe() {
     "$(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1048576 }' /proc/meminfo) of memory," \
     "$(df --output=fstype "$WORK" | tail -n 1) on $(df --output=source "$WORK" | tail -n 1)." \
     "Settings: $(value "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name) FROM pg_settings
-       WHERE name IN ('shared_buffers', 'data_checksums', 'wal_level', 'full_page_writes', 'autovacuum', 'max_wal_size',
+       WHERE name IN ('shared_buffers', 'data_checksums', 'wal_level', 'full_page_writes', 'autovacuum', 'max_wal_size', 'min_wal_size',
                       'maintenance_work_mem', 'synchronous_commit', 'fsync')")."
   [ -z "$BUSY" ] || { echo; echo "$BUSY"; }
 }

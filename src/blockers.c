@@ -46,6 +46,9 @@ static int	signalled[MAX_SIGNALLED];
 static int	nsignalled = 0;
 static StringInfoData told;		/* in TopMemoryContext once used */
 
+static MoveItem *current_item = NULL;
+static const MoveSettings *current_settings = NULL;
+
 /* Copy what is published about a backend; false if there is none. */
 static bool
 find_backend(int pid, BackendType *type, TimestampTz *xact_start)
@@ -83,8 +86,8 @@ is_ours(int pid)
 }
 
 /* The rule of pg_signal_backend(). */
-static bool
-may_signal(Oid role)
+bool
+blockers_may_signal(Oid role)
 {
 	if (superuser())
 		return true;
@@ -92,6 +95,32 @@ may_signal(Oid role)
 		return false;
 	return has_privs_of_role(GetUserId(), role) ||
 		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
+}
+
+void
+blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
+			  TimestampTz xact_start)
+{
+	char	   *name = GetUserNameFromId(role, true);
+	const char *verb = terminate ? "terminated" : "cancelled";
+
+	if (told.data == NULL)
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&told);
+		MemoryContextSwitchTo(oldcxt);
+	}
+	ereport(WARNING,
+			(errmsg("%s process %d, which was in the way of moving index \"%s\"",
+					verb, pid, NameStr(item->index_name)),
+			 xact_start == 0 ?
+			 errdetail("It was a session of role \"%s\".", name ? name : "?") :
+			 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
+					   name ? name : "?",
+					   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
+	appendStringInfo(&told, " It has %s process %d of role \"%s\".", verb, pid,
+					 name ? name : "?");
 }
 
 /* Signal one, and say so.  Returns false if it may not be, or is gone. */
@@ -102,8 +131,6 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 	BackendType type;
 	TimestampTz xact_start;
 	Oid			role;
-	char	   *name;
-	const char *verb = terminate ? "terminated" : "cancelled";
 
 	if (pid == 0 || is_ours(pid))
 		return false;
@@ -113,22 +140,30 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 	role = proc->roleId;
 	if (!find_backend(pid, &type, &xact_start) ||
 		(type != B_BACKEND && type != B_BG_WORKER) ||
-		!may_signal(role))
+		!blockers_may_signal(role))
 		return false;
 	if (kill(pid, terminate ? SIGTERM : SIGINT) != 0)
 		return false;
 
-	name = GetUserNameFromId(role, true);
-	ereport(WARNING,
-			(errmsg("%s process %d, which was in the way of moving index \"%s\"",
-					verb, pid, NameStr(item->index_name)),
-			 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
-					   name ? name : "?",
-					   xact_start == 0 ? 0L :
-					   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
-	appendStringInfo(&told, " It has %s process %d of role \"%s\".", verb, pid,
-					 name ? name : "?");
+	blockers_note(item, pid, role, terminate, xact_start);
 	return true;
+}
+
+void
+blockers_begin(MoveItem *item, const MoveSettings *settings)
+{
+	current_item = item;
+	current_settings = settings;
+	nsignalled = 0;
+	if (told.data != NULL)
+		resetStringInfo(&told);
+}
+
+MoveItem *
+blockers_item(const MoveSettings **settings)
+{
+	*settings = current_settings;
+	return current_item;
 }
 
 int
@@ -142,13 +177,6 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 
 	if (on_blocker == ON_BLOCKER_FAIL)
 		return 0;
-	if (told.data == NULL)
-	{
-		MemoryContextSwitchTo(TopMemoryContext);
-		initStringInfo(&told);
-		MemoryContextSwitchTo(oldcxt);
-	}
-
 	/* roles are looked up in the catalog */
 	if (own_transaction)
 		StartTransactionCommand();
@@ -175,7 +203,7 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 void
 blockers_tell(MoveItem *item)
 {
-	if (nsignalled > 0)
+	if (told.len > 0)
 	{
 		size_t		used = strlen(item->detail);
 
@@ -187,6 +215,8 @@ blockers_tell(MoveItem *item)
 		resetStringInfo(&told);
 	}
 	nsignalled = 0;
+	current_item = NULL;
+	current_settings = NULL;
 }
 
 void

@@ -146,8 +146,10 @@ im_vxid_proc(VirtualTransactionId vxid)
 /* the local part of a process's virtual transaction ID */
 #if PG_VERSION_NUM >= 170000
 #define PROC_LXID(proc) ((proc)->vxid.lxid)
+#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->vxid.procNumber)
 #else
 #define PROC_LXID(proc) ((proc)->lxid)
+#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->backendId)
 #endif
 #ifndef GetNumberFromPGProc
 #define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])

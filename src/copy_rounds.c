@@ -118,7 +118,7 @@ copy_drain(CopyState *cs)
 		case CHANGES_READ:
 			break;
 		case CHANGES_FILE_REPLACED:
-			cs->start_again = "its file was truncated by another command";
+			cs->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
 			return START_AGAIN;
 		case CHANGES_WAL_GONE:
 			cs->start_again = "WAL that tells its changes was removed before it was read";
@@ -249,6 +249,7 @@ copy_rounds(CopyState *cs)
 		if (round == 0)
 		{
 			IM_POINT("copy-end");
+			IM_LOG_SPECIAL(&cs->from);
 			progress_phase(PHASE_CATCHING_UP);
 		}
 

@@ -383,7 +383,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			write_blocks(copy, fork, blocks[i], run,
 						 copy->chunk + (Size) i * BLCKSZ);
 		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo);
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
 }
 
 /* Log the pages in copy->chunk if they have to be, and set their checksums. */

@@ -56,7 +56,7 @@ janitor_register(void)
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = RESTART_S;
-	strlcpy(worker.bgw_library_name, "index_mover", MAXPGPATH);
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "index_mover_janitor_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }

@@ -253,6 +253,12 @@ extern bool runner_attach(JobShared *shared);
  */
 extern bool runner_detach(void);
 
+/*
+ * Is this process a runner, or does it wait for one?  Without a lock, for a
+ * signal handler; late is good enough.  In a runner.
+ */
+extern bool runner_knows_pid(int pid);
+
 /* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);
 

@@ -45,6 +45,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "blockers.h"
 #include "compat.h"
 #include "index_size.h"
 #include "job.h"
@@ -345,10 +346,11 @@ remove_one(LedgerEntry *entry, bool own, int max_wait_ms)
 
 	limits.phase = PHASE_CLEANING_UP;
 	limits.deadline = wait_deadline(max_wait_ms);
-	limits.item = NULL;
-	limits.settings = NULL;
+	limits.item = blockers_item(&limits.settings);
+	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
 	limits.caller_pid = 0;
 	limits.cancellable = false;
+	limits.pausable = false;
 
 	for (;;)
 	{

@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
@@ -45,26 +46,7 @@
 #include "move.h"
 #include "plan.h"
 #include "relation_locks.h"
-#include "replica_lag.h"
 #include "space.h"
-#include "throttle.h"
-
-#define LOOK_AT_LAG_MS	100
-
-/*
- * A rebuild can't be held back while it runs; so begin only when no standby and
- * no slot is too far behind.
- */
-static void
-wait_for_replicas(const MoveSettings *settings)
-{
-	ReplicaLag	lag = {0};
-	MovePhase	phase = progress_phase(PHASE_THROTTLED);
-
-	while (replica_lag_too_large(&lag, settings))
-		(void) throttle_rest(LOOK_AT_LAG_MS);
-	progress_phase(phase);
-}
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -79,8 +61,8 @@ move_default(MoveContext *mc)
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	StartTransactionCommand();
-	lock_relation_without_queueing(item->heap_oid, AccessShareLock, mc->settings->lock_wait);
-	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, mc->settings->lock_wait);
+	lock_relation_without_queueing(item->heap_oid, AccessShareLock, item, mc->settings);
+	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item, mc->settings);
 	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
@@ -151,14 +133,14 @@ move_item(JobShared *job, MoveItem *item)
 	{
 		runner_serve_cancel(true);
 
+		blockers_begin(item, mc.settings);
+
 		/* first what earlier moves of this table may have left behind */
 		cleanup_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
 		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
-		if (item->method == METHOD_REBUILD)
-			wait_for_replicas(mc.settings);
 
 		switch (item->method)
 		{
@@ -217,6 +199,35 @@ move_item(JobShared *job, MoveItem *item)
 }
 
 void
+move_find_out(MoveItem *item)
+{
+	HeapTuple	tuple;
+
+	/* else it has come to an end, and only the record is missing */
+	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
+		return;
+	if (item->method == METHOD_REBUILD)
+	{
+		rebuild_find_out(item);
+		return;
+	}
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(item->index_oid));
+	if (HeapTupleIsValid(tuple))
+	{
+		Oid			tablespace = ((Form_pg_class) GETSTRUCT(tuple))->reltablespace;
+
+		if (!OidIsValid(tablespace))
+			tablespace = MyDatabaseTableSpace;
+		if (tablespace == item->to_tablespace)
+			item->status = STATUS_MOVED;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+}
+
+void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
@@ -225,6 +236,7 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	PG_TRY();
 	{
 		runner_serve_cancel(true);
+		blockers_begin(item, mc.settings);
 		progress_phase(PHASE_CLEANING_UP);
 		if (item->method == METHOD_REBUILD)
 			rebuild_cleanup(&mc, max_wait_ms);

@@ -43,6 +43,9 @@ extern void move_by_copy(MoveContext *mc);
 extern void rebuild_cleanup(MoveContext *mc, int max_wait_ms);
 extern void copy_cleanup(MoveContext *mc, int max_wait_ms);
 
+/* move_find_out() for an item that this process was rebuilding. */
+extern void rebuild_find_out(MoveItem *item);
+
 /* ---- the driver, for worker.c ---- */
 
 /*
@@ -50,6 +53,12 @@ extern void copy_cleanup(MoveContext *mc, int max_wait_ms);
  * transaction open before and after.
  */
 extern void move_item(JobShared *job, MoveItem *item);
+
+/*
+ * The process ends in the middle of an item: if it is moved, set its status to
+ * STATUS_MOVED.  With no transaction open before and after.
+ */
+extern void move_find_out(MoveItem *item);
 
 /* Remove what a failed or cancelled item has left behind; never throws. */
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);

@@ -83,12 +83,37 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 	changed_blocks_skip(cs->changes, start, end);
 }
 
-/* Rest between the steps of removing the old file, if we are to be gentle. */
+/*
+ * pause_move() after the swap: rest, with no transaction open, until the job is
+ * resumed, or somebody waits behind our locks.  (Before it, copy_breathe() and
+ * copy_wait_for_locks() obey it, and go on reading the WAL.)
+ */
+static void
+rest_while_paused(CopyState *cs)
+{
+	MovePhase	phase;
+
+	if (!job_pause_requested())
+		return;
+	phase = progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !(cs->locked && copy_is_in_the_way(cs)))
+	{
+		(void) throttle_rest(SHORT_REST_MS);
+		copy_check_interrupts();
+	}
+	progress_phase(phase);
+}
+
+/*
+ * Rest between the steps of removing the old file, if we are to be gentle; and
+ * while the job is paused.
+ */
 static void
 rest(int ms)
 {
 	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
 	copy_check_interrupts();
+	rest_while_paused(current);
 }
 
 /* Move one index by copying its file; see move.h for the contract. */
@@ -154,6 +179,9 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	if (current == NULL)
 		return;
+	/* the caller was lost with the server: nothing may keep us */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
 	remove_what_is_left(current);
 	/* else there may be another call */
 	if (current->new_file.id == 0 && current->old_file.id == 0)
@@ -346,12 +374,16 @@ prewarm(CopyState *cs)
 	DropRelationsAllBuffers(&smgr, 1);
 	CommitTransactionCommand();
 
-	while (block != InvalidBlockNumber && !copy_is_in_the_way(cs))
+	while (block != InvalidBlockNumber)
 	{
 		copy_check_interrupts();
+		rest_while_paused(cs);
+		if (copy_is_in_the_way(cs))
+			break;
 		StartTransactionCommand();
 		block = load_blocks(&cs->to, cached, block, FILE_COPY_CHUNK);
 		CommitTransactionCommand();
+		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);
 }

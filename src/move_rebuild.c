@@ -66,7 +66,10 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "blockers.h"
 #include "compat.h"
+#include "core_waits.h"
+#include "hold_back.h"
 #include "holders.h"
 #include "index_size.h"
 #include "leftover_index.h"
@@ -76,6 +79,7 @@
 #include "plan.h"
 #include "relation_locks.h"
 #include "snapshot_guard.h"
+#include "space.h"
 #include "test_points.h"
 #include "wait_others.h"
 
@@ -243,11 +247,36 @@ before_core_waits(void)
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.signal_at = limits.deadline;
+	limits.pausable = false;	/* core's command has begun */
 
 	InvalidateCatalogSnapshot();
 	wait_for_snapshots(RecentXmin, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
 	IM_POINT("caller-hidden");
+}
+
+static void
+set_guc(const char *name, int value)
+{
+	char		buffer[32];
+
+	snprintf(buffer, sizeof(buffer), "%d", value);
+	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
+}
+
+/*
+ * Bound each of core's own waits.  Who is in the way after lock_wait may be
+ * signalled (core_waits.c), and then gets a little time.
+ */
+static void
+set_core_lock_timeout(const MoveSettings *settings)
+{
+	int64		limit = settings->lock_wait;
+
+	if (limit > 0 && settings->on_blocker != ON_BLOCKER_FAIL)
+		limit += BLOCKER_GRACE_MS;
+	set_guc("lock_timeout", (int) Min(limit, INT_MAX));
 }
 
 static void
@@ -260,6 +289,9 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
+	core_waits_tell(rebuild.mc->item);
+	/* alter_move() may have changed it */
+	set_core_lock_timeout(rebuild.mc->settings);
 	switch (core_phase())
 	{
 		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:
@@ -277,15 +309,6 @@ rebuild_xact_callback(XactEvent event, void *arg)
  * Running the command
  * ---------------------------------------------------------------------
  */
-
-static void
-set_guc(const char *name, int value)
-{
-	char		buffer[32];
-
-	snprintf(buffer, sizeof(buffer), "%d", value);
-	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
-}
 
 /*
  * Give core the job's settings.  For the process, not a transaction: there
@@ -311,6 +334,7 @@ end_core_settings(void)
 {
 	set_guc("lock_timeout", 0);
 	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
+	core_waits_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -433,6 +457,7 @@ report_moved(MoveItem *item)
 	Relation	rel;
 
 	StartTransactionCommand();
+	core_waits_tell(item);
 	item->status = STATUS_MOVED;
 	item->index_oid = rebuild.new_index;
 	item->lock_time = 0;
@@ -499,6 +524,9 @@ clean_up_after_error(MoveContext *mc)
 
 	/* a second cancel must not keep us from telling the truth */
 	HOLD_INTERRUPTS();
+	StartTransactionCommand();
+	core_waits_tell(mc->item);
+	CommitTransactionCommand();
 	if (is_swapped())
 		report_moved(mc->item);
 	RESUME_INTERRUPTS();
@@ -512,22 +540,31 @@ clean_up_after_error(MoveContext *mc)
  * they will be gone: whoever comes from now on is younger than this look, and
  * so most likely short.  If getting the locks took time, that is no longer
  * true, so look again; but not for ever, for there may always be somebody.
+ *
+ * Here is also where a rebuild is held back, see hold_back.c.
  */
 static void
 wait_and_lock(WaitLimits *limits)
 {
+	const MoveSettings *settings = limits->settings;
 	int			tries;
 
 	for (tries = 1;; tries++)
 	{
+		if (hold_back(settings) || tries == 1)
+		{
+			limits->deadline = wait_deadline(settings->lock_wait);
+			limits->signal_at = limits->deadline;
+			tries = 1;
+		}
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
 		wait_for_snapshots(ReadNextTransactionId(), limits);
 
 		limits->phase = PHASE_WAIT_START;
-		if (!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			tries == MAX_TRIES)
+		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+			 tries == MAX_TRIES) && !must_hold_back(settings))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}
@@ -549,11 +586,11 @@ move_by_rebuild(MoveContext *mc)
 
 	apply_settings(mc->settings);
 
-	limits.deadline = wait_deadline(mc->settings->lock_wait);
 	limits.item = mc->item;
 	limits.settings = mc->settings;
 	limits.caller_pid = mc->job->caller_pid;
 	limits.cancellable = true;
+	limits.pausable = true;
 	wait_and_lock(&limits);
 
 	PG_TRY();
@@ -561,13 +598,18 @@ move_by_rebuild(MoveContext *mc)
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		movable = plan_recheck(item, false);
+		if (movable)
+		{
+			/* it may have been long since the last look */
+			space_check(mc->job, item, mc->settings);
+			core_waits_begin(mc->settings);
+		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 
 		if (movable)
 		{
-			/* bounds each of core's own waits */
-			set_guc("lock_timeout", mc->settings->lock_wait);
+			set_core_lock_timeout(mc->settings);
 			/* of two who wait for each other, we are the one to give up */
 			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
 			run_reindex(mc);
@@ -592,7 +634,7 @@ move_by_rebuild(MoveContext *mc)
 			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
-			edata->detail = psprintf("The transaction of %s did not end.", who.data);
+			edata->detail = psprintf("It waited for %s.", who.data);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		ReThrowError(edata);
@@ -606,6 +648,15 @@ move_by_rebuild(MoveContext *mc)
 		report_moved(item);
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
+}
+
+void
+rebuild_find_out(MoveItem *item)
+{
+	rebuild.active = false;
+	/* what is known may be of an index that was moved before this one */
+	if (rebuild.old_index == item->index_oid && is_swapped())
+		report_moved(item);
 }
 
 /*

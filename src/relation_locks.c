@@ -14,7 +14,10 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
+#include "blockers.h"
 #include "compat.h"
 #include "holders.h"
 #include "job.h"
@@ -159,8 +162,27 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
+ * The process that runs a transaction; 0 for a prepared one, which keeps the
+ * number that it had in the session that has prepared it; -1 if it has ended.
+ */
+static int
+virtual_transaction_pid(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc = im_vxid_proc(vxid);
+	bool		have_more;
+
+	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
+		return proc->pid;
+	/* one that was restored after a restart has no number but its xid */
+	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
+		return TransactionIdIsInProgress(vxid.localTransactionId) ? 0 : -1;
+	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;
+}
+
+/*
  * The backends that run these transactions, not more than maxpids of them.  A
- * prepared transaction has none, and counts as pid 0.
+ * prepared transaction has none, and counts as pid 0; one that has ended
+ * meanwhile does not count.
  */
 int
 virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
@@ -170,13 +192,10 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 
 	for (int i = 0; i < count && npids < maxpids; i++)
 	{
-		PGPROC	   *proc = im_vxid_proc(vxids[i]);
+		int			pid = virtual_transaction_pid(vxids[i]);
 
-		/* a prepared transaction keeps the number of who has prepared it */
-		if (proc != NULL && PROC_LXID(proc) == vxids[i].localTransactionId)
-			pids[npids++] = proc->pid;
-		else
-			pids[npids++] = 0;
+		if (pid >= 0)
+			pids[npids++] = pid;
 	}
 	return npids;
 }
@@ -184,15 +203,17 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 /*
  * Take a lock on a relation to the end of the transaction, by asking again and
  * again rather than by queueing, so that nobody has to wait behind us.  The
- * pids of who holds it are published while we wait.  wait_ms: how long to try,
- * 0 = for ever.
+ * pids of who holds it are published while we wait.  When index_mover.lock_wait is
+ * over, on_blocker says what happens to them.
  *
- * ERROR 55P03 naming the holders when the time is over.
+ * ERROR 55P03 naming the holders when that was in vain.
  */
 void
-lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms)
+lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
+							   const MoveSettings *settings)
 {
 	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz grace_until = 0;
 
 	while (!ConditionalLockRelationOid(relid, mode))
 	{
@@ -200,13 +221,18 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms)
 		int			nholders;
 		int			pids[IM_MAX_BLOCKERS];
 		int			npids;
+		bool		over;
 
 		holders = relation_lock_holders(relid, mode, &nholders);
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
 		pfree(holders);
 		progress_blockers(pids, npids);
-		if (wait_ms > 0 &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), wait_ms))
+		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), settings->lock_wait);
+		if (over && blockers_signal(item, settings, pids, npids) > 0)
+			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  BLOCKER_GRACE_MS);
+		else if (over)
 		{
 			char	   *name = get_rel_name(relid);
 			StringInfoData list;

@@ -9,11 +9,13 @@
 #ifndef IM_RELATION_LOCKS_H
 #define IM_RELATION_LOCKS_H
 
+#include "job.h"
 #include "storage/lock.h"
 
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms);
-extern void lock_relation_without_queueing(Oid relid, LOCKMODE mode, int wait_ms);
+extern void lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
+										   const MoveSettings *settings);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,

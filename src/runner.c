@@ -78,6 +78,18 @@ have_company(void)
 	return false;
 }
 
+bool
+runner_knows_pid(int pid)
+{
+	int			i;
+
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use &&
+			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
+			return true;
+	return false;
+}
+
 int
 runner_count(void)
 {

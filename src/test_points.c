@@ -8,13 +8,19 @@
  *
  *	wait	until nobody holds the advisory lock (0, 5959) any more (the test
  *			takes it exclusively before); interruptible
+ *	writes	until so many other transactions have written something that a test's
+ *			load has certainly changed what is being copied
  *	error	ERROR XX000
  *	kill	SIGKILL to this process
  *	panic	abort()
  *	sleep	for 100 ms
+ *	doze	until the postmaster is gone, and notice nothing meanwhile
  *
  * index_mover.test_mutation names what a copy leaves out, so that the checks
- * can be seen to notice: catch-up, one-block, tail, block-0.
+ * can be seen to notice: catch-up, one-block, tail, block-0; log-once: not the
+ * second time after a checkpoint.  verify-all compares everything under the lock.
+ * log-truncate and log-special have records in the WAL that tell of changes of
+ * the file, but not block by block.
  *
  * This file is empty unless compiled with -DINDEX_MOVER_TEST.
  *
@@ -27,7 +33,12 @@
 #ifdef INDEX_MOVER_TEST
 
 #include <signal.h>
+#include <unistd.h>
 
+#include "access/transam.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
+#include "catalog/storage_xlog.h"
 #include "job.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -35,6 +46,9 @@
 #include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
+
+/* See "writes" */
+#define SO_MANY_WRITES	25
 
 static char *test_points = NULL;
 static char *test_mutations = NULL;
@@ -102,6 +116,20 @@ wait_for_test(const char *name)
 	elog(LOG, "test point \"%s\": going on", name);
 }
 
+/* Wait until others have written; each who does gets a transaction ID. */
+static void
+wait_for_writes(void)
+{
+	TransactionId start = ReadNextTransactionId();
+
+	while ((int32) (ReadNextTransactionId() - start) < SO_MANY_WRITES)
+	{
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
+						 PG_WAIT_EXTENSION);
+		job_check_cancel();
+	}
+}
+
 /* Do what the setting says for this point. */
 void
 test_point(const char *name)
@@ -112,6 +140,8 @@ test_point(const char *name)
 		return;
 	if (is_action(found, "wait"))
 		wait_for_test(name);
+	else if (is_action(found, "writes"))
+		wait_for_writes();
 	else if (is_action(found, "error"))
 		elog(ERROR, "test point \"%s\"", name);
 	else if (is_action(found, "kill"))
@@ -124,6 +154,12 @@ test_point(const char *name)
 	else if (is_action(found, "sleep"))
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 100,
 						 PG_WAIT_EXTENSION);
+	else if (is_action(found, "doze"))
+	{
+		elog(LOG, "test point \"%s\": dozing", name);
+		while (getppid() == PostmasterPid)
+			pg_usleep(1000L);
+	}
 	else
 		elog(ERROR, "test point \"%s\": unknown action \"%s\"", name, found);
 }
@@ -133,6 +169,36 @@ bool
 test_mutation(const char *name)
 {
 	return find_in_list(test_mutations, name) != NULL;
+}
+
+/*
+ * Log, if the mutations say so, that the file is truncated (to more blocks than
+ * any file has, so that a replay does nothing), or that something unknown has
+ * happened to some file.
+ */
+void
+test_log_special(const RelFileLocator *locator)
+{
+	if (test_mutation("log-truncate"))
+	{
+		xl_smgr_truncate record;
+
+		memset(&record, 0, sizeof(record));
+		record.blkno = MaxBlockNumber;
+		record.rlocator = *locator;
+		record.flags = SMGR_TRUNCATE_HEAP;
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, sizeof(record));
+		(void) XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE);
+	}
+	if (test_mutation("log-special"))
+	{
+		char		nothing = 0;
+
+		XLogBeginInsert();
+		XLogRegisterData(&nothing, sizeof(nothing));
+		(void) XLogInsert(RM_XLOG_ID, XLOG_NOOP | XLR_SPECIAL_REL_UPDATE);
+	}
 }
 
 #endif							/* INDEX_MOVER_TEST */

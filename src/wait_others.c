@@ -40,7 +40,9 @@
 
 #include "blockers.h"
 #include "compat.h"
+#include "hold_back.h"
 #include "holders.h"
+#include "relation_locks.h"
 #include "snapshot_guard.h"
 #include "wait_others.h"
 
@@ -62,7 +64,7 @@ typedef struct Others
 /* State of one wait. */
 typedef struct Wait
 {
-	const WaitLimits *limits;
+	WaitLimits *limits;
 	const char *what;			/* completes "gave up waiting for %s" */
 	Oid			relid;			/* whose lock they hold, if any */
 	TimestampTz started_at;
@@ -84,7 +86,7 @@ wait_deadline(int max_ms)
 }
 
 static void
-begin_wait(Wait *wait, const char *what, Oid relid, const WaitLimits *limits)
+begin_wait(Wait *wait, const char *what, Oid relid, WaitLimits *limits)
 {
 	if (wait_context == NULL)
 		wait_context = AllocSetContextCreate(TopMemoryContext,
@@ -112,27 +114,13 @@ end_wait(Wait *wait)
 	}
 }
 
-/* The process that runs a transaction; 0 for a prepared one. */
-static int
-pid_of(VirtualTransactionId vxid)
-{
-	PGPROC	   *proc = im_vxid_proc(vxid);
-
-	/* PREPARE passes the virtual transaction ID on to a dummy process */
-	if (proc == NULL || PROC_LXID(proc) != vxid.localTransactionId)
-		return 0;
-	return proc->pid;
-}
-
+/* The processes that run these transactions; 0 for a prepared one. */
 static int
 pids_of(const Others *others, int **pids)
 {
-	int			i;
-
 	*pids = palloc(sizeof(int) * Max(others->nvxids, 1));
-	for (i = 0; i < others->nvxids; i++)
-		(*pids)[i] = pid_of(others->vxids[i]);
-	return others->nvxids;
+	return virtual_transaction_pids(others->vxids, others->nvxids, *pids,
+									others->nvxids);
 }
 
 /* Append the members of an int4 array that aren't known yet. */
@@ -219,6 +207,24 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 			 errhint("End that transaction, or raise index_mover.lock_wait.")));
 }
 
+/* pause_move(): wait for nobody, until it is over. */
+static void
+rest_while_paused(Wait *wait)
+{
+	WaitLimits *limits = wait->limits;
+	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz rested;
+
+	InvalidateCatalogSnapshot();
+	hold_back(limits->settings);
+	rested = GetCurrentTimestamp() - start;
+	if (limits->deadline != 0)
+		limits->deadline += rested;
+	if (limits->signal_at != 0)
+		limits->signal_at += rested;
+	wait->deadlock_check_at += rested;
+}
+
 /*
  * Say whom we wait for, check that it makes sense to go on, and sleep a bit.
  * ERRORs: 55P03 after the deadline, 40P01, and what cancels the job.
@@ -226,7 +232,7 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 static void
 nap(Wait *wait, const int *pids, int npids)
 {
-	const WaitLimits *limits = wait->limits;
+	WaitLimits *limits = wait->limits;
 	TimestampTz now = GetCurrentTimestamp();
 	static uint32 wait_event = 0;
 
@@ -234,6 +240,11 @@ nap(Wait *wait, const int *pids, int npids)
 	{
 		wait->phase_before = progress_phase(limits->phase);
 		wait->told = true;
+	}
+	if (limits->pausable && job_pause_requested())
+	{
+		rest_while_paused(wait);
+		return;
 	}
 	progress_blockers(pids, npids);
 
@@ -243,7 +254,7 @@ nap(Wait *wait, const int *pids, int npids)
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
-	if (limits->deadline != 0 && now >= limits->deadline &&
+	if (limits->signal_at != 0 && now >= limits->signal_at &&
 		now >= wait->grace_until && limits->item != NULL &&
 		blockers_signal(limits->item, limits->settings, pids, npids) > 0)
 		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
@@ -309,7 +320,7 @@ find_lockers(Oid heap_oid, LOCKMODE lockmode)
  * Needs no transaction; takes no lock.
  */
 void
-wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, const WaitLimits *limits)
+wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 {
 	Wait		wait;
 	Others		others;
@@ -368,7 +379,7 @@ find_snapshots(TransactionId limit_xmin)
  * Needs no transaction; takes no lock.
  */
 void
-wait_for_snapshots(TransactionId limit_xmin, const WaitLimits *limits)
+wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
 {
 	Wait		wait;
 	Others		others;
@@ -416,7 +427,7 @@ unlock(Oid relid)
 }
 
 bool
-lock_table_and_index(Oid heap_oid, Oid index_oid, const WaitLimits *limits)
+lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 {
 	Wait		wait;
 	MemoryContext caller_context;

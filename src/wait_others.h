@@ -16,19 +16,21 @@ typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is somebody to wait for */
 	TimestampTz deadline;		/* ERROR 55P03 then; 0 = for ever */
-	MoveItem   *item;			/* obey on_blocker for it; NULL = don't */
+	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
+	MoveItem   *item;			/* for which others are signalled, or NULL */
 	const MoveSettings *settings;	/* with item */
 	int			caller_pid;		/* who waits for us outside the lock manager; 0
 								 * = nobody */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
+	bool		pausable;		/* nothing is held or made: obey pause_move(),
+								 * which puts off the two moments above */
 } WaitLimits;
 
 extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */
 
 extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
-							 const WaitLimits *limits);
-extern void wait_for_snapshots(TransactionId limit_xmin,
-							   const WaitLimits *limits);
+							 WaitLimits *limits);
+extern void wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits);
 
 /*
  * Get ShareUpdateExclusiveLock on table and index for the session, table
@@ -36,7 +38,7 @@ extern void wait_for_snapshots(TransactionId limit_xmin,
  * true if it had to wait.
  */
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
-								 const WaitLimits *limits);
+								 WaitLimits *limits);
 extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 
 #endif							/* IM_WAIT_OTHERS_H */

@@ -92,7 +92,7 @@ worker_register(int slot, int64 job, int runner, int notify_pid)
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	/* a job that failed is not tried again behind the user's back */
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "index_mover", MAXPGPATH);
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	extra.job = job;
@@ -244,8 +244,9 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 static void
 say_terminated(MoveItem *item)
 {
-	item->status = STATUS_CANCELLED;
-	if (item->started_at != 0)
+	if (item->status != STATUS_MOVED)
+		item->status = STATUS_CANCELLED;
+	if (item->started_at != 0 && item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
 	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
@@ -287,6 +288,8 @@ worker_exit(int code, Datum arg)
 	if (shared->nitems > 0)
 		(void) job_request_cancel(shared->job);
 
+	if (current_item >= 0)
+		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
 	if (current_item >= 0)
 		item_terminated(shared, current_item);

@@ -305,6 +305,23 @@ if ($only eq '.' || 'wal' =~ /$only/)
 	files_ok($node, 'WAL removed in mid-copy');
 }
 
+# ---- WAL that tells of changes, but not of which blocks ----------------------------
+foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } qw(log-truncate log-special))
+{
+	make_case('btree');
+	set_test(test_mutation => $record);
+	my $log = -s $node->logfile;
+	my $row = $node->safe_psql('postgres',
+		"SELECT status, sqlstate, detail FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
+	like($row, qr/^failed\|55000\|.*gave up copying index "exact_i" after 5 starts/, "$record: never a swap, a clean error");
+	my $starts = () = slurp_file($node->logfile, $log) =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
+	is($starts, 4, "$record: after it was started again");
+	set_test();
+	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
+	files_ok($node, $record);
+	verdict_ok($node, 'exact', $record, max_keys => 20);
+}
+
 # ---- a checkpoint between the log and the file -----------------------------------
 # A base backup could begin there, and have read the file already: so the blocks
 # are logged once more.
@@ -382,7 +399,9 @@ SQL
 		push @load, { harness => $harness, out => \$out, name => $names[0] };
 	}
 	poll_until($node, "SELECT count(*) > 50 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
-	set_test(test_mutation => 'verify-all');
+	# each copy waits for 25 transactions of the load between the bulk copy and
+	# the first drain, so that there is something to be copied again
+	set_test(test_point => 'copy-end:writes', test_mutation => 'verify-all');
 	my ($all, $again) = (0, 0);
 	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
 	{

@@ -139,6 +139,81 @@ $blocker->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
 like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role/, 'DDL in an idle transaction, before the copy begins');
 
+# Whom core waits for inside of REINDEX CONCURRENTLY: the build is held by an
+# index expression until they are there.
+$node->safe_psql('postgres', <<SQL);
+CREATE FUNCTION gate(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END \$\$;
+CREATE TABLE lt (v int);
+ALTER TABLE lt OWNER TO regress_mover;
+INSERT INTO lt SELECT generate_series(1, 20);
+CREATE INDEX lt_gate ON lt (gate(v)) TABLESPACE regress_slow;
+GRANT ALL ON lt TO PUBLIC;
+SQL
+
+sub rebuild_with
+{
+	my ($name, $settings, $hold, %options) = @_;
+	my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'lt_gate'");
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	my $call = start_call($node, 'rebuilder',
+		"SELECT status, sqlstate, detail FROM move_indexes('lt', '$to', 'rebuild', settings => '{$settings}')", user => $options{user});
+	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', "$name: the build");
+	$blocker = IndexMover::Session->new($node, user => $options{blocker});
+	$hold->();
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	$gate->end;
+	my ($status, $output, $errors) = finish_call($call);
+	chomp $output;
+	note "$name: $output\n$errors";
+	return ($output, $errors);
+}
+
+($out, $err) = rebuild_with('writer', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'inside of the rebuild, a writer that stays: terminated');
+like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, 'with a WARNING');
+is(is_alive($blocker), '0', 'it is gone');
+
+($out, $err) = rebuild_with('reader', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; SELECT count(*) FROM lt') });
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'a reader that stays, before the old index is dropped');
+
+($out, $err) = rebuild_with('running', '"on_blocker": "cancel", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE'); $blocker->send('SELECT pg_sleep(100)') });
+like($out, qr/^moved\|\|It has cancelled process ${\$blocker->pid} of role/, 'a running statement is cancelled');
+$blocker->answer;
+like($blocker->errors, qr/canceling statement due to user request/, 'it got 57014');
+is(is_alive($blocker), '1', 'the session lives on');
+$blocker->end;
+
+($out, $err) = rebuild_with('fail', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_terminate_backend\(${\$blocker->pid}\);\)\.$/, 'fail: the rebuild is given up');
+is(is_alive($blocker), '1', 'and nobody is signalled');
+$blocker->run('COMMIT');
+$blocker->end;
+
+($out, $err) = rebuild_with('superuser', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'another role: not a superuser\'s session');
+is(is_alive($blocker), '1', 'it lives on');
+$blocker->run('COMMIT');
+$blocker->end;
+
+sql('CREATE ROLE regress_client LOGIN; GRANT pg_signal_backend TO regress_mover');
+($out, $err) = rebuild_with('pg_signal_backend', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "regress_client"\.$/, 'with pg_signal_backend, an ordinary role\'s');
+sql('REVOKE pg_signal_backend FROM regress_mover');
+
+($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'a prepared transaction is left alone');
+is(is_alive($blocker), '1', 'and so is the session that has prepared it');
+sql("ROLLBACK PREPARED 'p'");
+$blocker->end;
+leftovers_ok($node, 'after rebuilds that failed', within => 5);
+verdict_ok($node, 'lt', 'after rebuilds that failed');
+
 # an autovacuum that is in the way is cancelled, as for anybody who queues
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
 sql("DELETE FROM bl WHERE i % 10 = 0");

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('altered', conf => "deadlock_timeout = 300ms\n");
+my $node = new_node('altered', conf => "deadlock_timeout = 3s\n");
 
 # An index whose build waits while somebody holds advisory lock 42.
 $node->safe_psql('postgres', <<'SQL');

@@ -14,6 +14,7 @@ use Exporter 'import';
 use File::Basename qw(dirname);
 use IPC::Run ();
 use List::Util ();
+use IndexMover::Session;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
 use Test::More;
@@ -25,7 +26,7 @@ our @EXPORT = qw(
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
   poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
-  let_process_sleep soon_ok
+  let_process_sleep soon_ok leave_behind
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right standby_ok
   tablespace_of
 );
@@ -360,6 +361,45 @@ sub start_again
 	my $start = time;
 	usleep(20_000) while kill(0, $old_pid) && time - $start < $TIMEOUT;
 	return $node->start;
+}
+
+# Kill a rebuild and a copy, so that both leave behind what they can: an invalid
+# index of table behind_rebuild, and a file for behind_copy.  Both tables are
+# made here, with indexes in regress_slow.
+sub leave_behind
+{
+	my ($node, $db) = @_;
+	$node->safe_psql($db, <<'SQL');
+CREATE FUNCTION behind_gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(43);
+	PERFORM pg_advisory_unlock_shared(43);
+	RETURN i;
+END $$;
+SET default_tablespace = regress_slow;
+CREATE TABLE behind_rebuild (i int);
+INSERT INTO behind_rebuild SELECT generate_series(1, 50);
+CREATE INDEX behind_rebuild_i ON behind_rebuild (behind_gate(i));
+CREATE TABLE behind_copy (i int);
+INSERT INTO behind_copy SELECT generate_series(1, 50000);
+CREATE INDEX behind_copy_i ON behind_copy (i);
+SQL
+	my %kill = (
+		rebuild => [ 'building index', '{}' ],
+		copy    => [ 'throttled', '{"max_rate": "64kB"}' ]);
+	foreach my $method ('rebuild', 'copy')
+	{
+		my ($phase, $settings) = @{ $kill{$method} };
+		my $gate = IndexMover::Session->new($node, dbname => $db);
+		$gate->run('SELECT pg_advisory_lock(43)');
+		$node->safe_psql($db, "SELECT move_indexes('behind_$method', 'regress_fast', '$method', wait => false, settings => '$settings')");
+		kill 'KILL', wait_for_phase($node, $phase, dbname => $db);
+		poll_until($node, "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'index_mover')
+		                   AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')",
+			't', 'restart after a kill');
+		$gate->end;
+	}
+	return;
 }
 
 # ---------------------------------------------------------------------------

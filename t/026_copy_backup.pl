@@ -1,0 +1,150 @@
+# Base backups and point-in-time recovery in the middle of a copy: what is
+# restored has the index where it was at that moment, right, and after a clean-up
+# no file too many.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('primary', streaming => 1, conf => <<CONF);
+checkpoint_timeout = 1h
+max_wal_size = 2GB
+wal_keep_size = 2GB
+archive_mode = on
+archive_command = 'true'
+CONF
+$node->enable_archiving;
+$node->restart;
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE kept (i int, s text) WITH (fillfactor = 80);
+INSERT INTO kept SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
+CREATE INDEX kept_s ON kept (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('kept');
+LOAD 'index_mover';
+SQL
+cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
+	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+$node->backup('before');
+
+sub set_point
+{
+	my ($value, $mutation) = @_;
+	$node->safe_psql('postgres', "LOAD 'index_mover'; "
+		  . ($mutation ? "ALTER SYSTEM SET index_mover.test_mutation = '$mutation'"
+			: 'ALTER SYSTEM RESET index_mover.test_mutation'));
+	$node->safe_psql('postgres', "LOAD 'index_mover'; "
+		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
+			: 'ALTER SYSTEM RESET index_mover.test_point'));
+	$node->reload;
+	return;
+}
+
+sub place
+{
+	my ($where) = @_;
+	return $where->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'kept_s'::regclass");
+}
+
+# ---- moves, each with a backup and a restore point in the middle -------------------
+# point, is the swap done by then, what is left out
+my @points = ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
+my %at;
+foreach my $case (@points)
+{
+	my ($point, $swapped, $mutation) = @$case;
+	my $name = $mutation || $point;
+	my $from = place($node);
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	set_point("$point:wait", $mutation);
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = $node->safe_psql('postgres',
+		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\"}')");
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	# (under the exclusive lock nobody can write to it)
+	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 7") unless $point eq 'swap-copied';
+
+	# pg_basebackup waits for a checkpoint, copies the half-made file, and ends
+	$node->backup($name);
+	$node->safe_psql('postgres', "SELECT pg_create_restore_point('at $name')");
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$gate->end;
+	$node->safe_psql('postgres', "CALL wait_for_move($job)");
+	set_point('');
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
+		'moved', "a backup at $name: the move goes on");
+	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "a backup at $name: it was this copy");
+	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 8");
+	$node->safe_psql('postgres', "SELECT pg_create_restore_point('after $name')");
+	$at{$name} = { at => $swapped ? $to : $from, after => $to };
+}
+verdict_ok($node, 'kept', 'the primary', max_keys => 200);
+files_ok($node, 'the primary');
+my $last = $node->safe_psql('postgres', 'SELECT pg_walfile_name(pg_current_wal_lsn())');
+$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current()');
+poll_until($node, "SELECT last_archived_wal >= '$last' FROM pg_stat_archiver", 't', 'the archiver');
+
+# ---- restored ----------------------------------------------------------------------
+# name, backup, restore point or '' for the end of the backup, where the index is,
+# is there an unfinished move
+foreach my $case (
+	[ 'backup at copy-half', 'copy-half', '', $at{'copy-half'}{at}, 1 ],
+	[ 'backup at old-file-step', 'old-file-step', '', $at{'old-file-step'}{at}, 1 ],
+	[ 'log-once', 'log-once', 'after log-once', $at{'log-once'}{after}, 0 ],
+	[ 'backup between log and file, recovered to after the move', 'copy-logged', 'after copy-logged', $at{'copy-logged'}{after}, 0 ],
+	[ 'backup at copy-half, recovered to after the move', 'copy-half', 'after copy-half', $at{'copy-half'}{after}, 0 ],
+	[ 'backup under the exclusive lock, recovered to after the move', 'swap-copied', 'after swap-copied', $at{'swap-copied'}{after}, 0 ],
+	[ 'backup before all, recovered to copy-half', 'before', 'at copy-half', $at{'copy-half'}{at}, 1 ],
+	[ 'backup before all, recovered to under the exclusive lock', 'before', 'at swap-copied', $at{'swap-copied'}{at}, 1 ],
+	[ 'backup before all, recovered to old-file-step', 'before', 'at old-file-step', $at{'old-file-step'}{at}, 1 ])
+{
+	my ($name, $backup, $target, $place, $unfinished) = @$case;
+	(my $node_name = $name) =~ s/\W+/_/g;
+	my $other = PostgreSQL::Test::Cluster->new(substr($node_name, 0, 40) . '_' . length($name));
+	# not a standby, as somebody who restores a backup does it
+	$other->init_from_backup($node, $backup, has_restoring => $target ne '', standby => 0);
+	$other->append_conf('postgresql.conf', "archive_mode = off");
+	$other->append_conf('postgresql.conf', "recovery_target_name = '$target'\nrecovery_target_action = 'promote'")
+	  if $target;
+	$other->start;
+	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+
+	is(place($other), $place, "$name: where the index is");
+	if ($name eq 'log-once')
+	{
+		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
+		like($verdict, qr/^0 right;/, 'without logging once more after a checkpoint, the restored index is not right')
+		  or diag $verdict;
+		$other->teardown_node;
+		$other->clean_node;
+		next;
+	}
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $unfinished,
+		"$name: what the ledger knows");
+	my $orphans = $other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()');
+	cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
+	$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	files_ok($other, "$name, after a clean-up");
+	verdict_ok($other, 'kept', $name, max_keys => 100);
+	my $to = $place eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	is( $other->safe_psql('postgres',
+			"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
+		'moved', "$name: a move works");
+	leftovers_ok($other, $name, within => 5);
+	files_ok($other, "$name, after a move");
+	$other->teardown_node;
+	$other->clean_node;
+}
+
+$node->stop;
+done_testing();

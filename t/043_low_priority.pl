@@ -1,0 +1,192 @@
+# A move's attempts at the exclusive lock are of low priority: whoever comes
+# while it waits for somebody, waits for the move no longer than
+# index_mover.lock_timeout.  With a transaction that idles for 30 seconds, an
+# autovacuum against wraparound, a prepared transaction, and a waiting ALTER
+# TABLE; sampled all the time.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+my $node = new_node('low_priority', conf => <<CONF);
+autovacuum_naptime = 1
+autovacuum_max_workers = 1
+CONF
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+my @tables = qw(lp_idle lp_prepared lp_vacuum lp_alter);
+foreach my $table (@tables, 'control')
+{
+	sql(<<SQL);
+CREATE TABLE $table (i int, s text) WITH (autovacuum_enabled = off);
+INSERT INTO $table SELECT g, md5(g::text) FROM generate_series(1, 20000) g;
+CREATE INDEX ${table}_s ON $table (s) WITH (fillfactor = 20) TABLESPACE regress_slow;
+VACUUM ANALYZE $table;
+SQL
+}
+
+sub begin_job
+{
+	my ($table, %settings) = @_;
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return sql("SELECT max(job) FROM move_indexes('${table}_s', 'regress_fast', method => 'copy', wait => false, settings => '{$json}')");
+}
+
+sub status { return sql("SELECT status || coalesce(' ' || sqlstate, '') FROM index_mover_history WHERE job = $_[0]"); }
+
+sub wait_for_end
+{
+	my ($job) = @_;
+	poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job", 't', "the end of job $job");
+	return;
+}
+
+sub worker_of { return sql("SELECT pid FROM index_mover_progress WHERE job = $_[0]"); }
+
+# ---------------------------------------------------------------------------
+# In the queue: the move behind a transaction, a third session behind the move
+# ---------------------------------------------------------------------------
+my $gate = IndexMover::Session->new($node);
+my $holder = IndexMover::Session->new($node);
+my $third = IndexMover::Session->new($node);
+
+sub set_test_point
+{
+	my ($value) = @_;
+	sql("LOAD 'index_mover'; "
+		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'" : 'ALTER SYSTEM RESET index_mover.test_point'));
+	sql('SELECT pg_reload_conf()');
+	return;
+}
+
+$gate->run('SELECT pg_advisory_lock(0, 5959)');
+set_test_point('swap-asking:wait');
+my $log = -s $node->logfile;
+my $job = begin_job('control', lock_timeout => '4s', lock_wait => 0);
+$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+my $worker = worker_of($job);
+# comes between the look and the attempt, and stays
+$holder->run("BEGIN; SELECT count(*) FROM control WHERE s = 'x'");
+$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $worker AND mode = 'AccessExclusiveLock' AND NOT granted", '1', 'the attempt');
+my $start = time;
+$third->send("SELECT count(*) FROM control WHERE s = 'y'");
+poll_until($node, 'SELECT ' . $worker . ' = ANY(pg_blocking_pids(' . $third->pid . '))', 't', 'the third session behind the attempt');
+pass('a third session waits behind the attempt');
+$third->answer;
+note sprintf('a third session waited for %.2f s behind an attempt of 4 s', time - $start);
+is(sql('SELECT state FROM pg_stat_activity WHERE pid = ' . $holder->pid), 'idle in transaction', 'and goes on before the first one ends');
+is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for lock to swap', 'as does the move, out of the queue');
+set_test_point('');
+$holder->run('COMMIT');
+wait_for_end($job);
+is(status($job), 'moved', 'then it is moved');
+
+# ---------------------------------------------------------------------------
+# Four kinds of holders for half a minute
+# ---------------------------------------------------------------------------
+# an autovacuum against wraparound that takes its time
+sql(<<SQL);
+CREATE TABLE burn (i int) WITH (autovacuum_enabled = off);
+DO \$\$ BEGIN
+	FOR i IN 1 .. 101000 LOOP
+		BEGIN INSERT INTO burn VALUES (i); EXCEPTION WHEN OTHERS THEN RAISE; END;
+	END LOOP;
+END \$\$;
+ALTER TABLE lp_vacuum SET (autovacuum_enabled = on, autovacuum_freeze_max_age = 100000, autovacuum_freeze_table_age = 0, autovacuum_freeze_min_age = 0,
+	autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
+ALTER SYSTEM SET autovacuum = on;
+SELECT pg_reload_conf();
+SQL
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'lp_vacuum_s'::regclass AND a.backend_type = 'autovacuum worker' AND a.query LIKE '%to prevent wraparound%'", '1', 'an autovacuum against wraparound');
+my $vacuum = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'");
+
+sql("BEGIN; SELECT count(*) FROM lp_prepared WHERE s = 'x'; SELECT txid_current(); PREPARE TRANSACTION 'lp'");
+my $idle = IndexMover::Session->new($node);
+$idle->run("BEGIN; SELECT count(*) FROM lp_idle WHERE s = 'x'");
+my $idle_since = time;
+my $reader = IndexMover::Session->new($node);
+my $alter = IndexMover::Session->new($node);
+
+my %job;
+$job{lp_idle} = begin_job('lp_idle', lock_wait => 0);
+$job{lp_prepared} = begin_job('lp_prepared', lock_wait => '20s', on_blocker => 'terminate');
+$job{lp_vacuum} = begin_job('lp_vacuum', lock_wait => '20s', on_blocker => 'terminate');
+$job{lp_alter} = begin_job('lp_alter', lock_wait => 0, max_rate => '64kB');
+poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job{lp_alter}", 't', 'a copy on its way');
+my $copier = worker_of($job{lp_alter});
+$log = -s $node->logfile;
+$reader->run("BEGIN; SELECT count(*) FROM lp_alter");
+$alter->send('ALTER TABLE lp_alter ADD COLUMN x int');
+poll_until($node, 'SELECT ' . $reader->pid . ' = ANY(pg_blocking_pids(' . $alter->pid . '))', 't', 'the ALTER TABLE to wait');
+poll_until($node, "SELECT $copier <> ALL(pg_blocking_pids(" . $alter->pid . '))', 't', 'the copy to give way');
+pass('a copy lets a waiting ALTER TABLE pass, though that has to wait for others still');
+
+# Readers of all tables; and who waits for a move, and for how long.
+my $sampler = IndexMover::Session->new($node);
+my ($longest_behind, $samples) = (0, 0);
+my %longest;
+while (time - $idle_since < 30)
+{
+	foreach my $table ('control', 'lp_idle', 'lp_prepared', 'lp_vacuum')
+	{
+		my $before = time;
+		$third->run("SELECT count(*) FROM $table WHERE s = 'z'");
+		my $took = time - $before;
+		$longest{$table} = $took if $took > ($longest{$table} || 0);
+	}
+	my $behind = $sampler->run(<<SQL);
+SELECT coalesce(max(extract(epoch FROM clock_timestamp() - l.waitstart)), 0)
+  FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+ WHERE NOT l.granted AND a.backend_type = 'client backend'
+   AND pg_blocking_pids(l.pid) && ARRAY(SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover')
+SQL
+	$longest_behind = $behind if $behind > $longest_behind;
+	$samples++;
+	if ($samples == 20)
+	{
+		$reader->run('COMMIT');
+		$alter->answer;
+		is($alter->errors, '', 'ALTER TABLE is done as soon as the others let it');
+	}
+	usleep(5_000);
+}
+note join ', ', map { sprintf '%s %.1f ms', $_, 1000 * $longest{$_} } sort keys %longest;
+note sprintf('%d samples; seen waiting behind a move: %.1f ms', $samples, 1000 * $longest_behind);
+cmp_ok($samples, '>', 30, 'sampled all the time');
+# a process may have to wait for a processor; control says how long
+my $limit = 0.1 + 2 + $longest{control};
+cmp_ok($longest{$_}, '<', $limit, "$_: a reader never waited for long") foreach qw(lp_idle lp_prepared lp_vacuum);
+cmp_ok($longest_behind, '<', $limit, 'nobody was seen to wait for a move for longer');
+
+poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job{$_}", 'failed 55P03', "the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1', 'an autovacuum against wraparound is never signalled');
+is(sql('SELECT count(*) FROM pg_prepared_xacts'), '1', 'nor a prepared transaction');
+is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'waiting for lock to swap', 'the third one goes on waiting');
+$idle->run('COMMIT');
+wait_for_end($job{lp_idle});
+is(status($job{lp_idle}), 'moved', 'and moves its index when the transaction has ended');
+cmp_ok(sql("SELECT lock_attempts FROM index_mover_history WHERE job = $job{lp_idle}"), '<=', 10, 'it has not stood in the queue in vain all the time');
+
+sql("ROLLBACK PREPARED 'lp'");
+sql("SELECT alter_move($job{lp_alter}, 'max_rate', '0')");
+wait_for_end($job{lp_alter});
+is(status($job{lp_alter}), 'moved', 'the copy that has given way has gone on');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'and kept what it had');
+sql('ALTER SYSTEM SET autovacuum = off');
+sql('SELECT pg_reload_conf()');
+sql("SELECT pg_terminate_backend($vacuum)");
+all_right($node, $_, $_, no_metadata => 1, max_keys => 100, within => 5) foreach qw(lp_idle lp_alter);
+$_->end foreach $gate, $holder, $third, $idle, $reader, $alter, $sampler;
+
+done_testing();

@@ -1,0 +1,64 @@
+# The recovery of docs/operations.md when the fast device is lost, with nothing
+# but indexes on it: after a clean shutdown and after a crash the directory is
+# made anew, the server starts, and REINDEX brings back every index.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# the block of statements below the heading
+my $page = slurp_file("$FindBin::RealBin/../docs/operations.md");
+my ($repair) = $page =~ /^## When the fast device is lost\n.*?^```text\n(.*?)^```/ms;
+ok($repair, 'docs/operations.md has the statements');
+
+my $node = new_node('lost', conf => "checkpoint_timeout = 1h\n");
+my $location = PostgreSQL::Test::Utils::tempdir() . '/fast';
+mkdir $location;
+$node->safe_psql('postgres', "CREATE TABLESPACE fast_storage LOCATION '$location'");
+my ($version_directory) = map { m{([^/]+)$} } glob("$location/PG_*");
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE t (id int PRIMARY KEY, v int, words tsvector);
+INSERT INTO t SELECT g, g, to_tsvector('simple', 'a' || g % 100) FROM generate_series(1, 5000) g;
+CREATE INDEX t_v ON t (v);
+CREATE INDEX t_words ON t USING gin (words);
+CREATE TABLE part (i int) PARTITION BY RANGE (i);
+CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100);
+CREATE INDEX part_i ON part (i);
+INSERT INTO part SELECT generate_series(0, 99);
+SELECT oracle.remember_keys('t');
+SQL
+
+foreach my $end ('clean shutdown', 'crash')
+{
+	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'fast_storage')") foreach 't', 'part';
+	$node->safe_psql('postgres', 'CHECKPOINT; UPDATE t SET v = v + 1 WHERE id % 10 = 0');
+	$node->stop($end eq 'crash' ? 'immediate' : 'fast');
+
+	# the device is replaced by an empty one
+	rmtree($location);
+	mkdir $location, 0700;
+	mkdir "$location/$version_directory", 0700;
+	$node->start;
+	is($node->safe_psql('postgres', 'SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT 1'), '1',
+		"$end: the server starts without the tablespace's files");
+	isnt($node->psql('postgres', 'SELECT count(*) FROM t WHERE v = 5'), 0, "$end: the table can't be used")
+	  if $end ne 'crash';
+	my ($out, $err);
+	my $status = $node->psql('postgres', $repair, stdout => \$out, stderr => \$err, on_error_stop => 1);
+	is($status, 0, "$end: the statements of the documentation run") or diag($err);
+	verdict_ok($node, 't', $end);
+	verdict_ok($node, 'part_1', $end);
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM t'), '5000', "$end: every row is there");
+	is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_indexes('t', 'fast_storage')"), 'moved',
+		"$end: and the indexes can move to the new device");
+	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_slow')") foreach 't', 'part';
+}
+
+$node->stop;
+done_testing();
