@@ -19,6 +19,7 @@ OBJS = \
 	src/changed_blocks.o \
 	src/cleanup.o \
 	src/compare_blocks.o \
+	src/copy_eta.o \
 	src/copy_last.o \
 	src/copy_locks.o \
 	src/copy_methods.o \

@@ -164,7 +164,8 @@ CREATE FUNCTION index_mover_running(
 	OUT job bigint, OUT index_name text, OUT relation text, OUT method text, OUT phase text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz)
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz,
+	OUT blocks_changed_per_second bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;

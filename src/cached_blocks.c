@@ -19,6 +19,9 @@
 #include "storage/bufmgr.h"
 #include "storage/smgr.h"
 
+/* For an estimate, look at one buffer of so many */
+#define SAMPLE_EVERY	16
+
 /* Collect the main fork's blocks that are in shared buffers now. */
 BlockSet *
 cached_blocks(const RelFileLocator *locator)
@@ -47,6 +50,17 @@ cached_blocks(const RelFileLocator *locator)
 			unlock_buffer_header(buffer, state);
 	}
 	return set;
+}
+
+double
+cached_blocks_estimate(const RelFileLocator *locator)
+{
+	int			found = 0;
+
+	for (int i = 0; i < NBuffers; i += SAMPLE_EVERY)
+		if (BufTagMatchesRelFileLocator(&GetBufferDescriptor(i)->tag, locator))
+			found++;
+	return (double) found * SAMPLE_EVERY;
 }
 
 /*

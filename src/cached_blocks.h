@@ -11,6 +11,9 @@
 #include "block_set.h"
 #include "compat.h"
 
+/* About how many blocks that will be, from a sample of the buffers; no locks. */
+extern double cached_blocks_estimate(const RelFileLocator *locator);
+
 extern BlockSet *cached_blocks(const RelFileLocator *locator);
 extern BlockNumber load_blocks(const RelFileLocator *locator, const BlockSet *set,
 							   BlockNumber from, int most);

@@ -125,6 +125,7 @@ copy_drain(CopyState *cs)
 			return START_AGAIN;
 	}
 	progress_changed(changed_blocks_count(cs->changes) + block_set_count(cs->todo));
+	copy_change_rate(cs);
 	return GO_ON;
 }
 
@@ -179,6 +180,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		cs->mc->item->blocks_copied += nblocks;
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
+		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
@@ -191,6 +193,8 @@ static CopyOutcome
 copy_changed_directly(CopyState *cs)
 {
 	BlockNumber from = 0;
+	int64		total = block_set_count(cs->todo);
+	int64		done = 0;
 
 	while (from != InvalidBlockNumber)
 	{
@@ -205,6 +209,8 @@ copy_changed_directly(CopyState *cs)
 		CommitTransactionCommand();
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+		done += ncopied;
+		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;

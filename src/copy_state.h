@@ -30,6 +30,28 @@ typedef enum CopyOutcome
 	NOT_MOVABLE,				/* plan_recheck() has said why */
 } CopyOutcome;
 
+/* The parts of the work, in their order, for copy_eta(). */
+typedef enum CopyPart
+{
+	PART_COPY,
+	PART_AGAIN,
+	PART_VERIFY,
+	PART_PREWARM,
+	PART_REMOVE,
+} CopyPart;
+
+/* Belongs to copy_eta.c; set to zero at the start of a copy. */
+typedef struct CopyEta
+{
+	CopyPart	part;
+	TimestampTz part_began;		/* 0 = none yet */
+	int64		rested_before;	/* cs->rested_ms then */
+	double		busy_rate;		/* bytes copied per second, without rests */
+	double		cached;			/* blocks to be loaded after the swap */
+	TimestampTz changes_at;		/* when these were counted */
+	int64		changes;
+} CopyEta;
+
 typedef struct CopyState
 {
 	MemoryContext cxt;
@@ -52,6 +74,7 @@ typedef struct CopyState
 	ReplicaLag	lag;
 	int64		rested_ms;		/* because of a pause, a rate, a lag: no part of
 								 * lock_wait */
+	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	BlockSet   *unverified;		/* copied since they were verified */
@@ -76,6 +99,10 @@ extern CopyOutcome copy_breathe(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
+
+/* copy_eta.c */
+extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
+extern void copy_change_rate(CopyState *cs);
 
 /* copy_verify.c */
 extern CopyOutcome copy_verify_all(CopyState *cs);

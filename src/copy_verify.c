@@ -68,6 +68,7 @@ copy_verify_all(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		progress_blocks(cs->copied, block);
+		copy_eta(cs, PART_VERIFY, cs->copied, block);
 		IM_POINT("copy-verifying");
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;

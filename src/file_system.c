@@ -74,11 +74,9 @@ volatile_file_system(const char *folder)
 }
 
 bool
-file_system_facts(Oid tablespace, FileSystemFacts *facts)
+folder_facts(const char *folder, FileSystemFacts *facts)
 {
 #ifndef WIN32
-	char		buffer[64];
-	const char *folder = tablespace_folder(tablespace, buffer, sizeof(buffer));
 	struct statvfs vfs;
 	struct stat st;
 
@@ -92,6 +90,14 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 #else
 	return false;
 #endif
+}
+
+bool
+file_system_facts(Oid tablespace, FileSystemFacts *facts)
+{
+	char		buffer[64];
+
+	return folder_facts(tablespace_folder(tablespace, buffer, sizeof(buffer)), facts);
 }
 
 List *

@@ -19,6 +19,9 @@ typedef struct FileSystemFacts
 /* false where the directory can't be looked at; needs no privileges */
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 
+/* the same for a folder, given as a path */
+extern bool folder_facts(const char *folder, FileSystemFacts *facts);
+
 /* names of the other tablespaces on that device; a palloc'd List of char * */
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 

@@ -93,6 +93,7 @@ typedef struct MoveItem
 	int64		bytes_to_read;
 	int64		bytes_to_write;
 	int64		wal_bytes;
+	int64		sort_bytes;		/* of files that a rebuild sorts in */
 	int			fits;			/* 1 yes, 0 no, -1 unknown */
 	double		estimated;		/* seconds */
 	TimestampTz started_at;		/* 0 = not started */
@@ -203,6 +204,9 @@ typedef struct RunnerSlot
 	int64		blocks_done;
 	int64		blocks_changed;
 	int64		bytes_per_second;
+	int64		changed_per_second; /* blocks; -1 = not known */
+	double		eta;			/* seconds from eta_at on; -1 = not known */
+	TimestampTz eta_at;
 	int64		lock_attempts;
 	int64		wal_lag;
 	int			nblockers;
@@ -286,6 +290,8 @@ extern MovePhase progress_phase(MovePhase phase);	/* returns the phase before */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_changed(int64 blocks_changed);
 extern void progress_rate(int64 bytes_per_second);
+extern void progress_change_rate(int64 blocks_per_second);
+extern void progress_eta(double seconds);	/* of the whole index, from now */
 extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);

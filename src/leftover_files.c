@@ -167,6 +167,7 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 	}
 
 	IM_POINT("old-file-drop");
+	rest(0);
 	StartTransactionCommand();
 	commit_locally();
 	leftover_file_drop(entry, true);

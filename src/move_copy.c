@@ -179,9 +179,6 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	if (current == NULL)
 		return;
-	/* the caller was lost with the server: nothing may keep us */
-	if (!PostmasterIsAlive())
-		proc_exit(1);
 	remove_what_is_left(current);
 	/* else there may be another call */
 	if (current->new_file.id == 0 && current->old_file.id == 0)
@@ -200,6 +197,7 @@ copy_once(CopyState *cs)
 
 	cs->copied = 0;
 	cs->verifying = false;
+	memset(&cs->eta, 0, sizeof(cs->eta));
 
 	(void) copy_wait_for_locks(cs);
 	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
@@ -367,6 +365,7 @@ prewarm(CopyState *cs)
 	progress_phase(PHASE_PREWARMING);
 	cached = cached_blocks(&cs->from);
 	MemoryContextSwitchTo(oldcxt);
+	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
 	/* the old buffers are free for the new blocks */
@@ -417,6 +416,7 @@ after_swap(CopyState *cs)
 		copy_release_locks(cs);
 
 		progress_phase(PHASE_REMOVING_OLD_FILE);
+		copy_eta(cs, PART_REMOVE, cs->copied, 0);
 		leftover_file_remove(&cs->old_file, rest);
 		ledger_row_release(cs->old_file.id);
 		cs->old_file.id = 0;
@@ -447,7 +447,8 @@ after_swap(CopyState *cs)
 /*
  * Remove the file, new or old, that the ledger says is ours, at once.  Called
  * with no transaction open and no lock held.  Throws nothing: what can't be
- * removed now stays in the ledger.
+ * removed now stays in the ledger.  So does everything if the postmaster is
+ * gone: the error may come of the caller's being gone, too.
  */
 static void
 remove_what_is_left(CopyState *cs)
@@ -455,6 +456,9 @@ remove_what_is_left(CopyState *cs)
 	MemoryContext oldcxt = CurrentMemoryContext;
 	LedgerEntry *entries[2];
 	bool		made[2];
+
+	if (!PostmasterIsAlive())
+		proc_exit(1);
 
 	entries[0] = &cs->new_file;
 	made[0] = cs->new_file_made;

@@ -413,6 +413,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	item->bytes_to_read = -1;
 	item->bytes_to_write = -1;
 	item->wal_bytes = -1;
+	item->sort_bytes = -1;
 	item->fits = -1;
 	item->estimated = -1;
 	item->lock_time = -1;

@@ -37,6 +37,7 @@
 #include "pgstat.h"
 #include "file_system.h"
 #include "plan_estimate.h"
+#include "space.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -280,8 +281,10 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			if (heap_size >= 0)
 				item->bytes_to_read = 2 * heap_size + new_size;
 			item->bytes_to_write = new_size;
+			item->sort_bytes = 0;
 			if (new_size / 1024 > settings->maintenance_work_mem)
 			{
+				item->sort_bytes = new_size;
 				if (item->bytes_to_read >= 0)
 					item->bytes_to_read += new_size;
 				item->bytes_to_write += new_size;
@@ -322,58 +325,79 @@ new_file_size(const PlanEntry *entry)
 	return entry->item.size_before;
 }
 
+/* The largest of some numbers, largest first. */
+static void
+keep_largest(int64 *largest, int nlargest, int64 number)
+{
+	for (int i = 0; i < nlargest; i++)
+		if (number > largest[i])
+		{
+			int64		swap = largest[i];
+
+			largest[i] = number;
+			number = swap;
+		}
+}
+
+static int64
+sum_of(const int64 *numbers, int n)
+{
+	int64		sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += numbers[i];
+	return sum;
+}
+
 /*
- * Say for each planned move whether it will find room, in order of execution.
+ * Say for each planned move whether it will find room, in order of execution:
+ * its new file, its WAL and what it sorts in, together with the largest that
+ * can run beside it, and what those before it have kept.
  */
 static void
 estimate_room(List *entries, Oid target, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
-	int64		available;
 	int64		kept = 0;		/* by the moves before, for good */
 	int			nlargest = Max(settings->max_workers - 1, 0);
-	int64	   *largest = palloc0(sizeof(int64) * (nlargest + 1));	/* alive beside it */
+
+	/* alive beside it: those that keep nothing; all; what they sort */
+	int64	   *largest = palloc0(sizeof(int64) * (nlargest + 1));
+	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
+	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
-	int			i;
 
 	if (!file_system_facts(target, &facts))
 		return;
-	available = facts.free_bytes -
-		(int64) (facts.total_bytes * settings->min_free_space);
 
 	foreach(lc, entries)
 	{
 		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
+		MoveItem   *item = &entry->item;
 		int64		size = new_file_size(entry);
-		int64		others = 0;
+		SpaceNeeds	needs;
 
-		if (entry->item.status != STATUS_PLANNED ||
-			entry->item.size_before < 0)
+		if (item->status != STATUS_PLANNED || item->size_before < 0)
 			continue;
 
-		for (i = 0; i < nlargest; i++)
-			others += largest[i];
+		space_needs(&needs, target, kept + sum_of(largest, nlargest) + size,
+					item->sort_bytes > 0 ?
+					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
+					item->wal_bytes > 0 ?
+					item->wal_bytes + sum_of(largest_all, nlargest) : 0);
+		item->fits = (size == 0 ||
+					  space_missing(&needs, settings->min_free_space) == NULL) ? 1 : 0;
 
-		entry->item.fits = (size == 0 || kept + others + size <= available) ? 1 : 0;
-
+		keep_largest(largest_all, nlargest, size);
+		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
 		if (!same_file_system(entry->facts.tablespace, target))
 			kept += size;
 		else
-		{
-			/* keep the largest ones, sorted, largest first */
-			for (i = 0; i < nlargest; i++)
-			{
-				if (size > largest[i])
-				{
-					int64		swap = largest[i];
-
-					largest[i] = size;
-					size = swap;
-				}
-			}
-		}
+			keep_largest(largest, nlargest, size);
 	}
 	pfree(largest);
+	pfree(largest_all);
+	pfree(largest_sort);
 }
 
 /*

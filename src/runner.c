@@ -48,6 +48,8 @@ runner_attach(JobShared *shared)
 		my_runner->database = shared->database;
 		my_runner->role = shared->role;
 		my_runner->wal_lag = -1;
+		my_runner->changed_per_second = -1;
+		my_runner->eta = -1;
 		my_runner->started_at = GetCurrentTimestamp();
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
@@ -219,6 +221,8 @@ progress_begin(const MoveItem *item)
 	my_runner->blocks_done = 0;
 	my_runner->blocks_changed = 0;
 	my_runner->bytes_per_second = 0;
+	my_runner->changed_per_second = -1;
+	my_runner->eta = -1;
 	my_runner->lock_attempts = 0;
 	my_runner->wal_lag = -1;
 	my_runner->nblockers = 0;
@@ -280,6 +284,23 @@ void
 progress_rate(int64 bytes_per_second)
 {
 	PROGRESS_SET(bytes_per_second, bytes_per_second);
+}
+
+void
+progress_change_rate(int64 blocks_per_second)
+{
+	PROGRESS_SET(changed_per_second, blocks_per_second);
+}
+
+void
+progress_eta(double seconds)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	my_runner->eta = seconds;
+	my_runner->eta_at = GetCurrentTimestamp();
+	LWLockRelease(&area->lock);
 }
 
 void

@@ -8,39 +8,30 @@
  * everybody who writes to it, and a full pg_wal the server.
  *
  * Assumption: WAL is recycled after max_wal_size unless somebody keeps it, so
- * that much is enough where nobody does; a replication slot or the archiver may
- * keep all that the move writes.
+ * that much is enough where nobody does, and what pg_wal has already is part of
+ * it; a replication slot or the archiver may keep all that the move writes.
+ *
+ * Tricky: target, pg_wal and sort files often share a file system, and then they
+ * need room at the same time.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <sys/statvfs.h>
-
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
+#include "miscadmin.h"
 #include "postmaster/pgarch.h"
 #include "replication/slot.h"
+#include "storage/fd.h"
 #include "utils/guc.h"
 
 #include "compat.h"
 #include "file_system.h"
 #include "plan_estimate.h"
 #include "space.h"
-
-static bool
-tablespace_free_space(Oid tablespace, int64 *available, int64 *total)
-{
-	FileSystemFacts facts;
-
-	if (!file_system_facts(tablespace, &facts))
-		return false;
-	*available = facts.free_bytes;
-	*total = facts.total_bytes;
-	return true;
-}
 
 /* What may be written, by all moves together, until the next look */
 #define NEXT_BYTES		(4 * 1024 * 1024)
@@ -57,18 +48,6 @@ any_slot_in_use(void)
 			result = true;
 	LWLockRelease(ReplicationSlotControlLock);
 	return result;
-}
-
-static bool
-wal_free_space(int64 *available, int64 *total)
-{
-	struct statvfs vfs;
-
-	if (statvfs(XLOGDIR, &vfs) != 0)
-		return false;
-	*available = (int64) vfs.f_bavail * vfs.f_frsize;
-	*total = (int64) vfs.f_blocks * vfs.f_frsize;
-	return true;
 }
 
 static bool
@@ -98,66 +77,145 @@ tablespace_words(Oid tablespace)
 	return psprintf("tablespace \"%s\"", name ? name : "?");
 }
 
-/* Bytes that the other moves of the job still have to write to this place. */
+/* Bytes of WAL files that are in pg_wal already. */
 static int64
-still_to_write(const JobShared *job, const MoveItem *item)
+wal_on_disk(void)
 {
+	DIR		   *dir = AllocateDir(XLOGDIR);
+	struct dirent *entry;
 	int64		result = 0;
-	int			i;
 
-	for (i = 0; i < job->nitems; i++)
-	{
-		const MoveItem *other = &job->items[i];
-
-		if (other != item && other->status == STATUS_RUNNING &&
-			other->to_tablespace == item->to_tablespace)
-			result += Max(other->size_before - other->blocks_copied * BLCKSZ, 0);
-	}
+	while ((entry = ReadDirExtended(dir, XLOGDIR, DEBUG1)) != NULL)
+		if (IsXLogFileName(entry->d_name))
+			result += wal_segment_size;
+	FreeDir(dir);
 	return result;
+}
+
+/* Need so many bytes in a place, also if others are on its file system. */
+static void
+add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int64 bytes)
+{
+	SpaceNeed  *need = NULL;
+
+	if (bytes <= 0)
+		return;
+	for (int i = 0; i < needs->n && need == NULL; i++)
+		if (needs->need[i].device == facts->device)
+			need = &needs->need[i];
+	if (need == NULL)
+	{
+		if (needs->n == SPACE_PLACES)
+			return;
+		need = &needs->need[needs->n++];
+		need->what = what;
+		need->device = facts->device;
+		need->needed = 0;
+		need->available = facts->free_bytes;
+		need->total = facts->total_bytes;
+	}
+	need->needed += bytes;
+}
+
+void
+space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
+			int64 wal_bytes)
+{
+	FileSystemFacts facts;
+
+	needs->n = 0;
+	if (file_system_facts(target, &facts))
+		add_need(needs, tablespace_words(target), &facts, new_bytes);
+
+	if (sort_bytes > 0)
+	{
+		Oid			places[SPACE_PLACES - 2];
+		int			n;
+
+		/* which one a sort gets is a matter of luck: each must have room */
+		PrepareTempTablespaces();
+		n = GetTempTablespaces(places, lengthof(places));
+		if (n == 0)
+			places[n++] = InvalidOid;
+		for (int i = 0; i < n; i++)
+		{
+			Oid			place = OidIsValid(places[i]) ? places[i] : MyDatabaseTableSpace;
+
+			if (file_system_facts(place, &facts))
+				add_need(needs, tablespace_words(place), &facts, sort_bytes);
+		}
+	}
+
+	if (wal_bytes > 0 && folder_facts(XLOGDIR, &facts))
+	{
+		if (!XLogArchivingActive() && !any_slot_in_use())
+			wal_bytes = Min(wal_bytes,
+							(int64) max_wal_size_mb * 1024 * 1024 - wal_on_disk());
+		add_need(needs, "pg_wal", &facts, wal_bytes);
+	}
+}
+
+const SpaceNeed *
+space_missing(const SpaceNeeds *needs, double min_free)
+{
+	for (int i = 0; i < needs->n; i++)
+	{
+		const SpaceNeed *need = &needs->need[i];
+
+		if (!is_room(need->needed, need->available, need->total, min_free))
+			return need;
+	}
+	return NULL;
 }
 
 void
 space_check(const JobShared *job, const MoveItem *item,
 			const MoveSettings *settings)
 {
-	int64		available;
-	int64		total;
-	int64		others = still_to_write(job, item);
+	int64		others = 0;
+	int64		others_sort = 0;
+	SpaceNeeds	needs;
+	const SpaceNeed *missing;
 
-	if (tablespace_free_space(item->to_tablespace, &available, &total) &&
-		item->size_before > 0 &&
-		!is_room(item->size_before + others, available, total, settings->min_free_space))
-		report_no_room(tablespace_words(item->to_tablespace),
-					   item->size_before + others, available, total,
-					   settings->min_free_space);
-
-	if (wal_free_space(&available, &total) && item->wal_bytes > 0)
+	/* what the other moves of the job still have to write */
+	for (int i = 0; i < job->nitems; i++)
 	{
-		int64		needed = item->wal_bytes + others;
+		const MoveItem *other = &job->items[i];
 
-		if (!XLogArchivingActive() && !any_slot_in_use())
-			needed = Min(needed, (int64) max_wal_size_mb * 1024 * 1024);
-		if (!is_room(needed, available, total, settings->min_free_space))
-			report_no_room("pg_wal", needed, available, total,
-						   settings->min_free_space);
+		if (other == item || other->status != STATUS_RUNNING)
+			continue;
+		others += Max(other->size_before - other->blocks_copied * BLCKSZ, 0);
+		others_sort += Max(other->sort_bytes, 0);
 	}
+
+	if (item->size_before <= 0)
+		return;
+	space_needs(&needs, item->to_tablespace, item->size_before + others,
+				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
+				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
+	missing = space_missing(&needs, settings->min_free_space);
+	if (missing)
+		report_no_room(missing->what, missing->needed, missing->available,
+					   missing->total, settings->min_free_space);
 }
 
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
-	int64		available;
-	int64		total;
+	FileSystemFacts facts;
 
-	if (tablespace_free_space(item->to_tablespace, &available, &total) &&
-		!is_room(NEXT_BYTES, available, total, settings->min_free_space))
+	if (file_system_facts(item->to_tablespace, &facts) &&
+		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+				 settings->min_free_space))
 	{
 		StartTransactionCommand();	/* the catalog has the name */
 		report_no_room(tablespace_words(item->to_tablespace), NEXT_BYTES,
-					   available, total, settings->min_free_space);
+					   facts.free_bytes, facts.total_bytes,
+					   settings->min_free_space);
 	}
-	if (item->wal_bytes > 0 && wal_free_space(&available, &total) &&
-		!is_room(NEXT_BYTES, available, total, settings->min_free_space))
-		report_no_room("pg_wal", NEXT_BYTES, available, total,
+	if (item->wal_bytes > 0 && folder_facts(XLOGDIR, &facts) &&
+		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+				 settings->min_free_space))
+		report_no_room("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,
 					   settings->min_free_space);
 }

@@ -55,6 +55,7 @@ typedef struct QueuedJob
 	int64		job;
 	int			slot;
 	SubTransactionId subid;		/* forgotten if this one aborts */
+	bool		optional;		/* the transaction commits also without it */
 	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
 } QueuedJob;
 
@@ -152,17 +153,36 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 	return shared;
 }
 
+/*
+ * Have the postmaster start the job's first worker.  If there is no room for
+ * one, ERROR; but an optional job is given up, with a WARNING and NULL.
+ */
 static BackgroundWorkerHandle *
-register_worker(int slot, int64 job)
+register_worker(int slot, int64 job, bool optional)
 {
 	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
 
-	if (handle == NULL)
+	if (handle == NULL && optional)
+	{
+		job_free_slot(slot, job);
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not register background process to remove what interrupted moves have left"),
+				 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+	}
+	else if (handle == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not register background process"),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	return handle;
+}
+
+/* Is this a clean-up that comes with a call for something else? */
+static bool
+is_optional(JobPurpose purpose, const List *items)
+{
+	return purpose == JOB_CLEANUP && items != NIL;
 }
 
 /* ---------------------------------------------------------------------
@@ -474,7 +494,8 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	snapshot_guard_begin();
 	PG_TRY();
 	{
-		wait.worker = register_worker(wait.shared->slot, wait.shared->job);
+		wait.worker = register_worker(wait.shared->slot, wait.shared->job,
+									  is_optional(purpose, items));
 	}
 	PG_CATCH();
 	{
@@ -483,6 +504,12 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (wait.worker == NULL)
+	{
+		snapshot_guard_end();
+		dsm_detach(segment);
+		return NULL;
+	}
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
 		wait_for_rows(&wait);
@@ -570,6 +597,7 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 						false, &segment);
 	queued->slot = shared->slot;
 	queued->job = shared->job;
+	queued->optional = is_optional(purpose, items);
 	dsm_detach(segment);
 	return queued->job;
 }
@@ -602,7 +630,8 @@ xact_callback(XactEvent event, void *arg)
 				QueuedJob  *queued = lfirst(lc);
 
 				if (queued->job != 0)
-					queued->worker = register_worker(queued->slot, queued->job);
+					queued->worker = register_worker(queued->slot, queued->job,
+													 queued->optional);
 			}
 			break;
 		case XACT_EVENT_COMMIT:

@@ -14,7 +14,8 @@
 extern void submit_init(void);	/* from _PG_init() */
 
 /*
- * Run a job and wait for its rows, which are returned as a palloc'd copy.
+ * Run a job and wait for its rows, which are returned as a palloc'd copy.  A
+ * JOB_CLEANUP with items is not done, and NULL returned, if there is no worker.
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
  * the job waits for waits for us; 57014 and the like after cancelling the job.
  */

@@ -56,6 +56,8 @@
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "relation_locks.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "swap.h"
 #include "test_points.h"
@@ -376,6 +378,9 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	ledger_insert(&swap->old_file);
 	CacheInvalidateRelcacheByRelid(swap->table);
 	IM_POINT("swap-before-commit");
+	/* an orphan must not commit: somebody may start the server anew */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
 	CommitTransactionCommand();
 
 	swap->lock_time = measured;

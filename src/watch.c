@@ -100,20 +100,29 @@ look_at(const RunnerSlot *runner, Progress *progress)
 	}
 }
 
-/* Seconds left at the current rate, -1 if unknown. */
+/*
+ * Seconds left, -1 if unknown.  A copy says so itself, for all that is left to
+ * do; of a rebuild, for the present phase, at its rate so far.
+ */
 static double
 seconds_left(const RunnerSlot *runner, const Progress *progress)
 {
 	double		elapsed;
 
-	if (runner->phase == PHASE_PAUSED)
-		return -1;				/* as long as it pleases somebody */
+	/* as long as it pleases somebody */
+	if (runner->phase == PHASE_PAUSED || runner->phase == PHASE_WAIT_START ||
+		runner->phase == PHASE_WAIT_SWAP_LOCK || runner->phase == PHASE_GIVING_WAY)
+		return -1;
+	if (runner->method == METHOD_COPY)
+	{
+		double		since = TimestampDifferenceMilliseconds(runner->eta_at,
+															GetCurrentTimestamp()) / 1000.0;
+
+		return runner->eta < 0 ? -1 : Max(runner->eta - since, 0);
+	}
 	if (progress->blocks_total <= 0 || progress->blocks_done <= 0 ||
 		progress->blocks_done > progress->blocks_total)
 		return -1;
-	if (runner->bytes_per_second > 0)
-		return (double) (progress->blocks_total - progress->blocks_done) * BLCKSZ /
-			runner->bytes_per_second;
 	elapsed = TimestampDifferenceMilliseconds(runner->started_at,
 											  GetCurrentTimestamp()) / 1000.0;
 	return elapsed * (progress->blocks_total - progress->blocks_done) /
@@ -138,6 +147,9 @@ watch_notice(const RunnerSlot *runner)
 						 100.0 * progress.blocks_done / progress.blocks_total);
 	if (runner->bytes_per_second > 0)
 		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
+	if (runner->changed_per_second > 0)
+		appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
+						 runner->changed_per_second);
 	if (left >= 0)
 		appendStringInfo(&buf, ", about %.0f s left", left);
 	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
@@ -218,7 +230,7 @@ blocked_by(const RunnerSlot *runner, const Progress *progress)
 Datum
 index_mover_running(PG_FUNCTION_ARGS)
 {
-#define RUNNING_COLS 19
+#define RUNNING_COLS 20
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners;
@@ -278,6 +290,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			if (runner->wal_lag >= 0)
 				SET(17, Int64GetDatum(runner->wal_lag));
 			SET(18, TimestampTzGetDatum(runner->started_at));
+			if (runner->changed_per_second >= 0)
+				SET(19, Int64GetDatum(runner->changed_per_second));
 		}
 #undef SET
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -340,6 +340,16 @@ kill_worker('waiting for readers before marking dead');
 is($node->safe_psql('postgres', "SELECT DISTINCT m.status FROM lt, move_indexes('lt_gate', '$here') m"),
 	'skipped', 'a caller who has locked the table himself');
 is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left stays, rather than an error');
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '0');
+$node->restart;
+for my $wait ('true', 'false')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here', wait => $wait)");
+	is("$rc $out", '0 skipped', "no worker to be had, wait => $wait: the call ends well");
+	like($err, qr/WARNING:  could not register background process to remove what interrupted moves have left/, "no worker to be had, wait => $wait: with a warning");
+}
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '8');
+$node->restart;
 my $reader = IndexMover::Session->new($node);
 $reader->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here')"),

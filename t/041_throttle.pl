@@ -119,6 +119,49 @@ is(status($job), 'moved', 'moved');
 cmp_ok($etas, '>', 10, 'eta was shown');
 is($bad_etas, '', 'from the first quarter on eta is within 20 %');
 
+# The time left counts what comes after the copying, too: verifying (both files
+# are read), loading what was cached, removing the old file.  The truth is when
+# the worker has done with it all.
+sub measure_all
+{
+	my ($job) = @_;
+	my (@etas, $gone_at, %seen, @bad);
+	while (1)
+	{
+		my ($done, $eta, $phase, $lag, $at) = look($job);
+		last if !defined $at && status($job) !~ /^(queued|running)?$/;
+		usleep(10_000), next if !defined $at;
+		$gone_at = $at;
+		$seen{$phase} = 1;
+		push @etas, [ $at, $eta, $done, $phase ]
+		  if $eta >= 0 && ($done >= $size / 8192 / 4 || $phase eq 'verifying');
+		usleep(20_000);
+	}
+	foreach my $eta (@etas)
+	{
+		my $left = $gone_at - $eta->[0];
+		push @bad, sprintf('%s: %.2f s said, %.2f s true at block %d', $eta->[3], $eta->[1], $left, $eta->[2])
+		  if $left >= 3 && abs($eta->[1] / $left - 1) > 0.2;
+	}
+	note sprintf('phases: %s; %d looks, %d bad', join(', ', sort keys %seen), scalar @etas, scalar @bad);
+	return ($seen{verifying} || 0, scalar(@etas), join('; ', @bad));
+}
+
+my $verifying;
+foreach my $try (1 .. 5)
+{
+	sql("SELECT count(*) FROM undo_move($job)");
+	# something to load again
+	sql("SELECT count(*) FROM (SELECT s FROM th ORDER BY s LIMIT 20000) q");
+	$job = begin_job('regress_fast', max_rate => '6MB', verify => 'on');
+	($verifying, $etas, $bad_etas) = measure_all($job);
+	last if $verifying && $etas > 10 && $bad_etas eq '';
+}
+is(status($job), 'moved', 'moved, with verify');
+ok($verifying, 'it was seen verifying');
+cmp_ok($etas, '>', 10, 'eta was shown');
+is($bad_etas, '', 'with all that follows eta is within 20 %');
+
 # what a waiting client hears
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
 is($out, 'moved', 'moved back');
@@ -219,6 +262,12 @@ sql('SELECT pg_reload_conf()');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": 1}')");
 like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
 	'no room: refused before the start, with the numbers');
+my ($copy_needs) = $out =~ /The move needs (\d+) bytes/;
+cmp_ok($copy_needs, '>=', $size, 'the whole index is needed');
+($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": 1}')");
+my ($rebuild_needs) = $out =~ /^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs (\d+) bytes/m;
+cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
+is(sql("SELECT fits FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": 1}')"), 'f', 'fits says so beforehand');
 $job = begin_job('regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '1')");

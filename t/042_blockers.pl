@@ -166,6 +166,8 @@ sub rebuild_with
 	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', "$name: the build");
 	$blocker = IndexMover::Session->new($node, user => $options{blocker});
 	$hold->();
+	# not before they are there: the build itself must not wait in vain
+	sql("SELECT alter_move(job, 'lock_wait', '500ms') FROM index_mover_progress");
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	$gate->end;
 	my ($status, $output, $errors) = finish_call($call);
@@ -174,39 +176,39 @@ sub rebuild_with
 	return ($output, $errors);
 }
 
-($out, $err) = rebuild_with('writer', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
+($out, $err) = rebuild_with('writer', '"on_blocker": "terminate"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
 like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'inside of the rebuild, a writer that stays: terminated');
 like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, 'with a WARNING');
 is(is_alive($blocker), '0', 'it is gone');
 
-($out, $err) = rebuild_with('reader', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; SELECT count(*) FROM lt') });
+($out, $err) = rebuild_with('reader', '"on_blocker": "terminate"', sub { $blocker->run('BEGIN; SELECT count(*) FROM lt') });
 like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'a reader that stays, before the old index is dropped');
 
-($out, $err) = rebuild_with('running', '"on_blocker": "cancel", "lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE'); $blocker->send('SELECT pg_sleep(100)') });
+($out, $err) = rebuild_with('running', '"on_blocker": "cancel"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE'); $blocker->send('SELECT pg_sleep(100)') });
 like($out, qr/^moved\|\|It has cancelled process ${\$blocker->pid} of role/, 'a running statement is cancelled');
 $blocker->answer;
 like($blocker->errors, qr/canceling statement due to user request/, 'it got 57014');
 is(is_alive($blocker), '1', 'the session lives on');
 $blocker->end;
 
-($out, $err) = rebuild_with('fail', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
+($out, $err) = rebuild_with('fail', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
 like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_terminate_backend\(${\$blocker->pid}\);\)\.$/, 'fail: the rebuild is given up');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;
 
-($out, $err) = rebuild_with('superuser', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
+($out, $err) = rebuild_with('superuser', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
 like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'another role: not a superuser\'s session');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
 
 sql('CREATE ROLE regress_client LOGIN; GRANT pg_signal_backend TO regress_mover');
-($out, $err) = rebuild_with('pg_signal_backend', '"lock_wait": "500ms"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
+($out, $err) = rebuild_with('pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
 like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "regress_client"\.$/, 'with pg_signal_backend, an ordinary role\'s');
 sql('REVOKE pg_signal_backend FROM regress_mover');
 
-($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate", "lock_wait": "500ms"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
+($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
 like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'a prepared transaction is left alone');
 is(is_alive($blocker), '1', 'and so is the session that has prepared it');
 sql("ROLLBACK PREPARED 'p'");
