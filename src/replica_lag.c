@@ -113,7 +113,7 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 		restart = slot->data.restart_lsn;
 		confirmed = slot->data.confirmed_flush;
 		lost = im_slot_is_invalidated(slot);
-		is_read = (slot->active_pid != 0);
+		is_read = im_slot_is_read(slot);
 		name = slot->data.name;
 		SpinLockRelease(&slot->mutex);
 
@@ -195,9 +195,10 @@ replica_lag_worst(void)
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
+	Laggard		unread = {.bytes = -1};
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, end);
+	look_at_slots(&laggard, &endangered, &unread, end);
 	if (endangered.bytes > laggard.bytes)
 		laggard = endangered;
 	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
