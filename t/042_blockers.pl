@@ -192,13 +192,13 @@ is(is_alive($blocker), '1', 'the session lives on');
 $blocker->end;
 
 ($out, $err) = rebuild_with('fail', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: Process ${\$blocker->pid} did not end its transaction\.$/, 'fail: the rebuild is given up');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: The transaction of process ${\$blocker->pid} .*did not end\.$/, 'fail: the rebuild is given up');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;
 
 ($out, $err) = rebuild_with('superuser', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: Process ${\$blocker->pid} did/, 'another role: not a superuser\'s session');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: The transaction of process ${\$blocker->pid} did not end\.$/, 'another role: not a superuser\'s session');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
@@ -239,6 +239,13 @@ foreach my $case (
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the worker');
 }
 leftovers_ok($node, 'signalled workers', within => 5);
+
+# the lock for a partitioned index's tablespace
+sql('CREATE TABLE pt (i int) PARTITION BY RANGE (i); CREATE INDEX pt_i ON pt (i) TABLESPACE regress_slow');
+$blocker = IndexMover::Session->new($node);
+$blocker->run("BEGIN; COMMENT ON INDEX pt_i IS 'x'");
+($rc, $o, $e) = $node->psql('postgres', "SELECT status, detail FROM move_indexes('pt', 'regress_fast', settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')");
+like($o, qr/^moved\|.*It has terminated process ${\$blocker->pid} of role/, 'who is in the way of a partitioned index');
 
 # an autovacuum that is in the way is cancelled, as for anybody who queues
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
