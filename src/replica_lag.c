@@ -195,9 +195,10 @@ replica_lag_worst(void)
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
+	Laggard		unread = {.bytes = -1};
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, end);
+	look_at_slots(&laggard, &endangered, &unread, end);
 	if (endangered.bytes > laggard.bytes)
 		laggard = endangered;
 	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
