@@ -192,13 +192,13 @@ is(is_alive($blocker), '1', 'the session lives on');
 $blocker->end;
 
 ($out, $err) = rebuild_with('fail', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: Process ${\$blocker->pid} did not end its transaction\.$/, 'fail: the rebuild is given up');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: The transaction of process ${\$blocker->pid} \(end its transaction .*\) did not end\.$/, 'fail: the rebuild is given up');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;
 
 ($out, $err) = rebuild_with('superuser', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: Process ${\$blocker->pid} did/, 'another role: not a superuser\'s session');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: The transaction of process ${\$blocker->pid} did not end\.$/, 'another role: not a superuser\'s session');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
