@@ -60,6 +60,7 @@ OBJS = \
 	src/space.o \
 	src/steer.o \
 	src/submit.o \
+	src/submit_queue.o \
 	src/swap.o \
 	src/throttle.o \
 	src/tablespace_probe.o \

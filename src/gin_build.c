@@ -611,5 +611,6 @@ gin_build_density(GinBuild *gb, double total_keys, double memory,
 
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextReset(gb->build_context);
-	return bytes > 0 ? bytes / (mean * ENTRY_SPACE) : get_float8_nan();
+	/* one page that isn't full says nothing of many */
+	return mean > 1 ? bytes / (mean * ENTRY_SPACE) : get_float8_nan();
 }

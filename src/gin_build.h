@@ -45,7 +45,8 @@ extern void gin_build_add_tree(GinBuild *gb, double items, double list_bytes);
 /*
  * Return the share of the pages' space that is in use after a build with
  * memory bytes for each batch, if the index has that many keys altogether, as
- * those on the collected pages.  NaN without keys.  *spread is how far from
+ * those on the collected pages.  NaN if they fit
+ * on one page.  *spread is how far from
  * each other guesses are that are as good, as a share of the pages.
  */
 extern double gin_build_density(GinBuild *gb, double total_keys, double memory,

@@ -85,21 +85,35 @@ describe_prepared(StringInfo buf, Oid relid)
 		appendStringInfoString(buf, "a prepared transaction");
 }
 
+/*
+ * Append a session.  It may be that it has prepared the transaction that is
+ * waited for, and has nothing to do with it any more: core knows transactions
+ * by the number of who has begun them.
+ */
 static void
-describe_session(StringInfo buf, Oid role, int pid)
+describe_session(StringInfo buf, Oid role, Oid relid, int pid)
 {
-	appendStringInfo(buf, "process %d", pid);
-	if (!may_see(role, pid))
-		return;
+	char	   *action = NULL;
+	bool		prepared = false;
+
 	for (uint64 row = 0; row < SPI_processed; row++)
 	{
 		char	   *found = column(row, COL_PID);
 
-		if (found == NULL || atoi(found) != pid)
-			continue;
-		appendStringInfo(buf, " (%s)", column(row, COL_ACTION));
+		if (found != NULL && atoi(found) == pid)
+			action = column(row, COL_ACTION);
+		if (strcmp(column(row, COL_KIND), "prepared transaction") == 0 &&
+			strncmp(column(row, COL_HOLDS_BACK), "locks on", 8) == 0)
+			prepared = true;
+	}
+	if (action == NULL && prepared)
+	{
+		describe_prepared(buf, relid);
 		return;
 	}
+	appendStringInfo(buf, "process %d", pid);
+	if (action != NULL && may_see(role, pid))
+		appendStringInfo(buf, " (%s)", action);
 }
 
 /*
@@ -140,7 +154,7 @@ ask(StringInfo buf, Oid relid, const int *pids, int npids)
 			prepared_told = true;
 		}
 		else
-			describe_session(&text, role, pids[i]);
+			describe_session(&text, role, relid, pids[i]);
 	}
 	PopActiveSnapshot();
 	SPI_finish();

@@ -192,6 +192,8 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	if (scale == 0)
 		t->packed[PAGE_LEAF] = used;
 	t->packed[PAGE_LEAF] *= scale;
+	if (t->count[PAGE_LEAF] > 0)
+		t->heavy[PAGE_LEAF] *= pages->leaf_pages / t->count[PAGE_LEAF];
 	t->tuples[PAGE_LEAF] *= scale;
 	t->used[PAGE_LEAF] = used;
 	t->avail[PAGE_LEAF] = pages->leaf_pages * avail;

@@ -643,7 +643,7 @@ move_by_rebuild(MoveContext *mc)
 			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
-			edata->detail = psprintf("The transaction of %s did not end.", who.data);
+			edata->detail = psprintf("It waited for %s.", who.data);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		ReThrowError(edata);

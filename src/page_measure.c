@@ -193,6 +193,8 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 	double		after = 0;
 	BtreeKey	run = {0};
 	int			run_tids = 0;
+	Size		smallest = BLCKSZ;
+	Size		largest = 0;
 
 	if (problem)
 		return problem;
@@ -223,6 +225,8 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 			!btree_leaf_tuple(item, len, &key, &nhtids))
 			return "invalid leaf tuple";
 		before += sizeof(ItemIdData) + MAXALIGN(len);
+		smallest = Min(smallest, MAXALIGN(len));
+		largest = Max(largest, MAXALIGN(len));
 		if (ItemIdIsDead(PageGetItemId(page, off)))
 		{
 			pm->dead += 1;
@@ -252,7 +256,9 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 	if (before > pm->used)
 		return "tuples overlap";
 	/* keys that span pages can make it look as if merging cost space */
-	pm->packed = pm->used - before + Min(after, before);
+	pm->packed = Min(after, before);
+	pm->heavy = pm->used - before;	/* the high key */
+	pm->in_order = smallest >= largest ? 1 : 0;
 	return NULL;
 }
 

@@ -34,12 +34,14 @@ typedef struct PageMeasure
 	double		items;			/* table rows pointed to, dead ones not counted */
 	double		dead;			/* tuples marked dead */
 	double		tuples;			/* tuples after the rebuild */
-	double		heavy;			/* hash: items whose value fills half a page;
+	double		heavy;			/* btree: bytes of the high key, not in packed
+								 * hash: items whose value fills half a page;
 								 * GIN: 1 for a posting tree that stays one */
 	double		squares;		/* hash: squared rows per value, summed, of
 								 * the values that aren't heavy
 								 * GIN: a posting tree page as one list */
-	double		in_order;		/* 1 = the right sibling is the next block */
+	double		in_order;		/* 1 = the right sibling is the next block
+								 * btree: 1 = all tuples are of one size */
 } PageMeasure;
 
 /* What has to be known about the index as a whole to judge one page. */

@@ -157,22 +157,36 @@ internal_pages(const PageTotals *t, double leaves)
 static double
 rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 {
+	double		pages = Max(t->count[PAGE_LEAF], 1);
 	double		tuple_size = t->packed[PAGE_LEAF] / Max(t->tuples[PAGE_LEAF], 1);
 	double		full = (1 - rc->fillfactor) * BLCKSZ;
 	double		left_free;
+	double		page_size;
 	double		leaves;
 
 	/*
 	 * _bt_buildadd() closes a page with the tuple that takes it over the
 	 * fillfactor, or when the next one doesn't fit.  The last tuple then goes
 	 * to the next page and a high key stays: of the same size for a plain
-	 * tuple, without the row pointers for a posting list.
+	 * tuple, without the row pointers for a posting list.  One tuple at least
+	 * stays, however low the fillfactor.
 	 */
 	if (t->items[PAGE_LEAF] > 2 * t->tuples[PAGE_LEAF])
 		left_free = Max(full - tuple_size / 2, tuple_size * 1.5);
 	else
 		left_free = Max(full - tuple_size / 2, tuple_size / 2);
-	leaves = filled_pages(t, PAGE_LEAF, left_free);
+	page_size = t->avail[PAGE_LEAF] / pages - left_free - t->heavy[PAGE_LEAF] / pages;
+	leaves = t->packed[PAGE_LEAF] / Max(Max(page_size, tuple_size), 1);
+
+	/* where all tuples are of one size, so many fit: matters for large ones */
+	if (t->in_order[PAGE_LEAF] >= 0.999 * pages && tuple_size > 0 &&
+		t->items[PAGE_LEAF] <= 2 * t->tuples[PAGE_LEAF])
+	{
+		double		space = t->avail[PAGE_LEAF] / pages;
+
+		leaves = t->tuples[PAGE_LEAF] /
+			Max(Min(floor((space - full) / tuple_size), floor(space / tuple_size) - 1), 1);
+	}
 	if (leaves > 0 && leaves < 1)
 		leaves = 1;
 	return leaves + internal_pages(t, leaves);

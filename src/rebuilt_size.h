@@ -39,7 +39,7 @@ typedef struct RebuildContext
 	bool		gist_points;	/* GiST: points, which are sorted */
 	double		tried_density;	/* GiST, SP-GiST: 0 = the usual one */
 	double		build_memory;	/* bytes, maintenance_work_mem */
-	double		gin_density;	/* GIN: of the pages of keys; NaN = no key seen */
+	double		gin_density;	/* GIN: of the pages of keys; NaN = unknown */
 	double		gin_spread;		/* GIN: how uncertain that is */
 } RebuildContext;
 

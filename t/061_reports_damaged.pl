@@ -57,6 +57,7 @@ BEGIN
 			SELECT b.bloat_ratio, b.bloat_ratio_low, b.bloat_ratio_high, b.leaf_density INTO ratio, low, high, density
 			  FROM index_bloat(idx, 3) b;
 			odd := (NOT coalesce(ratio BETWEEN 0 AND 1 AND low BETWEEN 0 AND ratio AND high BETWEEN ratio AND 1, true)
+					OR NOT coalesce(low BETWEEN 0 AND high AND high <= 1, true) OR low = 'NaN' OR high = 'NaN'
 					OR ratio = 'NaN' OR NOT coalesce(density BETWEEN 0 AND 1.01, true))::int;
 		EXCEPTION WHEN OTHERS THEN
 			state := SQLSTATE;
