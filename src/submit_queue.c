@@ -113,7 +113,7 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	 */
 	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 	shared->recorded = true;
-	for (i = 0; i < shared->nitems; i++)
+	for (i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
 	{
 		shared->items[i].status = STATUS_QUEUED;
 		history_insert(shared, i);

@@ -26,7 +26,6 @@
 #include <signal.h>
 
 #include "access/transam.h"
-#include "access/twophase.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -77,7 +76,6 @@ typedef struct Wait
 	TimestampTz autovacuum_told_at;
 	MovePhase	phase_before;
 	VirtualTransactionId prepared;	/* the prepared one that we have named */
-	char		prepared_name[GIDSIZE];
 } Wait;
 
 /* Outlives transactions; reset when the next wait begins. */
@@ -238,11 +236,10 @@ name_prepared(Wait *wait, const Others *others)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	name = prepared_transaction_name(wait->prepared);
-	strlcpy(wait->prepared_name, name ? name : "", GIDSIZE);
+	progress_prepared(name ? name : "");
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	progress_prepared(wait->prepared_name);
 }
 
 static void

@@ -225,6 +225,26 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 }
 
 # ---------------------------------------------------------------------------
+# A call that finds all in place cleans up, and nothing else goes on record
+# ---------------------------------------------------------------------------
+{
+	new_table();
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	kill 'KILL', worker_pid($node);
+	finish_call($call);
+	$reader->end;
+	wait_until_up($node);
+	$node->safe_psql('postgres', 'REINDEX TABLE am');
+	my $before = $node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history');
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('am_gate', 'regress_slow', 'rebuild', wait => false)"),
+		'skipped', 'all in place: nothing to be moved');
+	poll_until($node, $indexes, 'am_gate am_pkey am_w', 'all in place: the duplicate is removed', timeout => 20);
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $before, 'all in place: no move on record');
+	leftovers_ok($node, 'all in place', within => 5);
+}
+
+# ---------------------------------------------------------------------------
 # What somebody has begun to rely on is not ours any more
 # ---------------------------------------------------------------------------
 for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO am_mine', 'ALTER TABLE am CLUSTER ON am_gate_ccnew',
