@@ -608,11 +608,12 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 
 	/*
 	 * On record from here on: a worker that never starts can't do it.  A commit
-	 * that writes nothing else still waits for no standby.
+	 * that writes nothing else still waits for no standby.  (The items of a
+	 * clean-up are not moved.)
 	 */
 	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 	shared->recorded = true;
-	for (i = 0; i < shared->nitems; i++)
+	for (i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
 	{
 		shared->items[i].status = STATUS_QUEUED;
 		history_insert(shared, i);
