@@ -8,18 +8,37 @@
 #ifndef IM_CATALOG_H
 #define IM_CATALOG_H
 
+#include "utils/relcache.h"
+
 extern bool extension_installed(void);	/* in this database */
 extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
 extern int64 extension_nextval(const char *sequence);
 
 /*
+ * Open one of the extension's tables to change it, in the caller's transaction,
+ * and close it.  They have TOAST tables, so in between there is an active
+ * snapshot, also in a worker that has none of its own.
+ */
+extern Relation extension_open(const char *name);
+extern void extension_close(Relation rel);
+
+/*
  * Keep the extension's tables and sequences from being dropped, to the end of
  * the session or until extension_release().  In a transaction.  While a move
  * runs, DROP EXTENSION waits behind this: without the ledger nobody would know
- * what the move has made.
+ * what the move has made.  Every error lets go of these locks, with all others;
+ * so ask for them again.
  */
-extern void extension_hold(void);
+typedef enum ExtensionHold
+{
+	EXTENSION_HELD,
+	EXTENSION_BUSY,				/* somebody has *busy locked; ask again */
+	EXTENSION_GONE,				/* it has been dropped */
+} ExtensionHold;
+
+extern ExtensionHold extension_hold(Oid *busy);
+extern Oid	extension_held(int n);	/* the n-th of them; InvalidOid: no more */
 extern void extension_release(void);
 
 #endif							/* IM_CATALOG_H */

@@ -291,6 +291,13 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #endif
 
+/* Does a process use this slot?  Include replication/slot.h; under its spinlock. */
+#if PG_VERSION_NUM >= 190000
+#define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
+#else
+#define im_slot_is_read(slot) ((slot)->active_pid != 0)
+#endif
+
 /* Has this slot lost its WAL?  Include replication/slot.h; under its spinlock. */
 #if PG_VERSION_NUM >= 160000
 #define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)

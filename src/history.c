@@ -143,7 +143,7 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 void
 history_insert(const JobShared *job, int n)
 {
-	Relation	rel = table_open(extension_relation(HISTORY_TABLE), RowExclusiveLock);
+	Relation	rel = extension_open(HISTORY_TABLE);
 	Datum		values[Natts_history];
 	bool		nulls[Natts_history];
 	HeapTuple	tuple;
@@ -152,7 +152,7 @@ history_insert(const JobShared *job, int n)
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	CatalogTupleInsert(rel, tuple);
 	heap_freetuple(tuple);
-	table_close(rel, NoLock);
+	extension_close(rel);
 }
 
 /*
@@ -162,7 +162,7 @@ history_insert(const JobShared *job, int n)
 void
 history_update(const JobShared *job, int n)
 {
-	Relation	rel = table_open(extension_relation(HISTORY_TABLE), RowExclusiveLock);
+	Relation	rel = extension_open(HISTORY_TABLE);
 	ScanKeyData key[2];
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -186,7 +186,7 @@ history_update(const JobShared *job, int n)
 		heap_freetuple(newtuple);
 	}
 	systable_endscan(scan);
-	table_close(rel, NoLock);
+	extension_close(rel);
 }
 
 List *

@@ -85,7 +85,7 @@ ledger_new_id(void)
 void
 ledger_insert(LedgerEntry *entry)
 {
-	Relation	rel = table_open(extension_relation(LEDGER_TABLE), RowExclusiveLock);
+	Relation	rel = extension_open(LEDGER_TABLE);
 	Datum		values[Natts_ledger];
 	bool		nulls[Natts_ledger] = {0};
 	HeapTuple	tuple;
@@ -112,7 +112,7 @@ ledger_insert(LedgerEntry *entry)
 	CatalogTupleInsert(rel, tuple);
 	heap_freetuple(tuple);
 
-	table_close(rel, NoLock);
+	extension_close(rel);
 }
 
 /*
@@ -122,7 +122,7 @@ ledger_insert(LedgerEntry *entry)
 void
 ledger_delete(int64 id)
 {
-	Relation	rel = table_open(extension_relation(LEDGER_TABLE), RowExclusiveLock);
+	Relation	rel = extension_open(LEDGER_TABLE);
 	ScanKeyData key;
 	SysScanDesc scan = begin_scan_by_id(rel, id, &key);
 	HeapTuple	tuple = systable_getnext(scan);
@@ -131,7 +131,7 @@ ledger_delete(int64 id)
 		CatalogTupleDelete(rel, &tuple->t_self);
 
 	systable_endscan(scan);
-	table_close(rel, NoLock);
+	extension_close(rel);
 }
 
 /*

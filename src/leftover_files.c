@@ -74,6 +74,7 @@ static bool is_file_row(const LedgerEntry *entry);
 static bool is_named_by_others(const LedgerEntry *entry);
 static bool is_removable(const RelFileLocator *locator);
 static int64 file_size(const RelFileLocator *locator);
+static bool folder_is_away(const RelFileLocator *locator);
 static void put_on_drop_list(const RelFileLocator *locator);
 
 /*
@@ -104,7 +105,8 @@ ledger_row_release(int64 id)
  * transaction commits.  Nothing happens if the row is gone (a swap or somebody
  * else's clean-up has taken it away).  With file_exists = false only the row
  * goes: its maker never got to create the file, and one of that name would be
- * somebody else's.
+ * somebody else's.  The row stays, with a WARNING, as long as the tablespace's
+ * folder is not there: the file may come back with it.
  *
  * The caller holds the row's lock, and is in a transaction.
  */
@@ -112,12 +114,26 @@ void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
+	Oid			busy;
+	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
-	if (!ledger_exists(entry->id))
+	/*
+	 * Who drops the extension drops the ledger, but not what it speaks of.  If
+	 * he only wanted to, the row is forgotten at the next look.
+	 */
+	if (listed && !ledger_exists(entry->id))
 		return;
-	if (file_exists && is_removable(&locator) && file_size(&locator) >= 0)
-		put_on_drop_list(&locator);
-	ledger_delete(entry->id);
+	if (file_exists && is_removable(&locator))
+	{
+		if (file_size(&locator) >= 0)
+			put_on_drop_list(&locator);
+		else if (folder_is_away(&locator))
+			return;
+	}
+	if (listed)
+		ledger_delete(entry->id);
+	else
+		(void) GetCurrentTransactionId();	/* files go with its commit record */
 }
 
 /*
@@ -345,7 +361,8 @@ entry_locator(const LedgerEntry *entry)
 	RelFileLocator locator;
 
 	locator.spcOid = entry->tablespace;
-	locator.dbOid = MyDatabaseId;
+	/* no row of ours names pg_global, but one that somebody has made up may */
+	locator.dbOid = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
 	locator.relNumber = entry->relfilenumber;
 	return locator;
 }
@@ -417,6 +434,29 @@ file_size(const RelFileLocator *locator)
 		pfree(base);
 	}
 	return size;
+}
+
+/*
+ * Is the folder missing that CREATE TABLESPACE has made, as when the file system
+ * is not mounted?  Then says so.  (This database's own folder in it is made with
+ * the first file.)
+ */
+static bool
+folder_is_away(const RelFileLocator *locator)
+{
+	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
+	struct stat st;
+
+	get_parent_directory(path);
+	if (stat(path, &st) == 0 || errno != ENOENT ||
+		get_tablespace_name(locator->spcOid) == NULL)
+		return false;
+	ereport(WARNING,
+			(errcode(ERRCODE_UNDEFINED_FILE),
+			 errmsg("could not remove a file that a move has left behind: %s",
+					psprintf("directory \"%s\" does not exist", path)),
+			 errhint("When it is there again, the next move or index_mover_cleanup() removes the file.")));
+	return true;
 }
 
 /* Have the current transaction's commit remove a file. */

@@ -221,7 +221,8 @@ copy_once(CopyState *cs)
 		return outcome;
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
-	file_copy_sync(cs->copy);
+	if (!IM_MUTATION("sync"))
+		file_copy_sync(cs->copy);
 	CommitTransactionCommand();
 	IM_POINT("copy-synced");
 

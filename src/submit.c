@@ -3,11 +3,10 @@
  * submit.c
  *	  The caller's side of a job: create it, start it, wait for it.
  *
- * Two forms.  submit_and_wait() starts a worker at once and waits on its latch,
- * relaying the worker's messages and telling how far it is; whatever ends the
- * wait early (Ctrl-C, a timeout, the loss of the client) cancels the job.
- * submit_at_commit() registers the worker in the PRE_COMMIT callback, where a
- * failure can still be an error, and lets it go in the COMMIT callback.
+ * submit_and_wait() starts a worker at once and waits on its latch, relaying the
+ * worker's messages and telling how far it is; whatever ends the wait early
+ * (Ctrl-C, a timeout, the loss of the client) cancels the job.  For jobs that
+ * start at the caller's commit see submit_queue.c.
  *
  * Locking: none is held while waiting.  The caller's snapshot is, though, and
  * a rebuild would wait for it for ever: see snapshot_guard.c.
@@ -20,8 +19,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
@@ -35,31 +32,16 @@
 #include "tcop/tcopprot.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
-#include "catalog.h"
 #include "compat.h"
 #include "snapshot_guard.h"
 #include "submit.h"
 #include "watch.h"
 #include "worker.h"
 
-#define JOB_SEQUENCE		"index_mover_job_seq"
 #define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
 #define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
-
-/* A job of this transaction that starts at its commit. */
-typedef struct QueuedJob
-{
-	int64		job;
-	int			slot;
-	SubTransactionId subid;		/* forgotten if this one aborts */
-	bool		optional;		/* the transaction commits also without it */
-	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
-} QueuedJob;
-
-static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
 /* What the wait must undo when it ends early. */
 typedef struct JobWait
@@ -72,49 +54,14 @@ typedef struct JobWait
 
 static uint32 wait_event = 0;
 
-/* Where the WAL of this transaction ended when it had only drawn job numbers. */
-static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
-
-/*
- * Draw a job's number.  That may write WAL and assign an xid, so that the
- * caller's commit would wait for a synchronous standby, for nothing: see
- * commit_numbers_locally().
- */
-static int64
-next_job(void)
-{
-	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
-		 only_numbers_upto == XactLastRecEnd);
-	int64		result = extension_nextval(JOB_SEQUENCE);
-
-	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
-	return result;
-}
-
-/*
- * Before the commit of a transaction that has drawn job numbers and written
- * nothing else: it need not wait for a synchronous standby.  If one is stopped,
- * the move would end, but never the call.
- */
-static void
-commit_numbers_locally(void)
-{
-	if (!XLogRecPtrIsInvalid(only_numbers_upto) &&
-		only_numbers_upto == XactLastRecEnd &&
-		synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
-		(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-}
-
 /*
  * Create the job's segment and take a slot.  The segment is pinned, and stays
  * until the slot is freed.
  */
-static JobShared *
-create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
-		   JobState state, List *items, const MoveSettings *settings,
-		   bool waits, dsm_segment **segment)
+JobShared *
+submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
+				  JobState state, List *items, const MoveSettings *settings,
+				  bool waits, dsm_segment **segment)
 {
 	JobShared  *shared;
 	ListCell   *lc;
@@ -157,8 +104,8 @@ create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
  * Have the postmaster start the job's first worker.  If there is no room for
  * one, ERROR; but an optional job is given up, with a WARNING and NULL.
  */
-static BackgroundWorkerHandle *
-register_worker(int slot, int64 job, bool optional)
+BackgroundWorkerHandle *
+submit_register_worker(int slot, int64 job, bool optional)
 {
 	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
 
@@ -179,8 +126,8 @@ register_worker(int slot, int64 job, bool optional)
 }
 
 /* Is this a clean-up that comes with a call for something else? */
-static bool
-is_optional(JobPurpose purpose, const List *items)
+bool
+submit_is_optional(JobPurpose purpose, const List *items)
 {
 	return purpose == JOB_CLEANUP && items != NIL;
 }
@@ -483,9 +430,9 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	char		sqlstate[6];
 	char		message[IM_DETAIL_LEN];
 
-	wait.shared = create_job(next_job(), MyDatabaseId,
-							 GetUserId(), purpose, JOB_STARTING, items, settings,
-							 true, &segment);
+	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
+									purpose, JOB_STARTING, items, settings,
+									true, &segment);
 	*job = wait.shared->job;
 
 	attach_queues(&wait, segment);
@@ -494,8 +441,8 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	snapshot_guard_begin();
 	PG_TRY();
 	{
-		wait.worker = register_worker(wait.shared->slot, wait.shared->job,
-									  is_optional(purpose, items));
+		wait.worker = submit_register_worker(wait.shared->slot, wait.shared->job,
+									  submit_is_optional(purpose, items));
 	}
 	PG_CATCH();
 	{
@@ -561,8 +508,8 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
 	int			slot;
 
 	settings_capture(&settings);
-	shared = create_job(CLEANUP_JOB, database, role, JOB_CLEANUP, JOB_STARTING,
-						NIL, &settings, false, &segment);
+	shared = submit_create_job(CLEANUP_JOB, database, role, JOB_CLEANUP,
+							   JOB_STARTING, NIL, &settings, false, &segment);
 	slot = shared->slot;
 	dsm_detach(segment);
 
@@ -570,128 +517,4 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
 	if (worker == NULL)
 		job_free_slot(slot, CLEANUP_JOB);
 	return worker;
-}
-
-/* ---------------------------------------------------------------------
- * Starting at commit
- * ---------------------------------------------------------------------
- */
-
-int64
-submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
-{
-	dsm_segment *segment;
-	JobShared  *shared;
-	QueuedJob  *queued;
-	MemoryContext oldcontext;
-
-	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	queued = palloc0(sizeof(QueuedJob));
-	queued_jobs = lappend(queued_jobs, queued);
-	MemoryContextSwitchTo(oldcontext);
-	queued->subid = GetCurrentSubTransactionId();
-
-	/* the segment is pinned: our own mapping may go with the resource owner */
-	shared = create_job(next_job(), MyDatabaseId, GetUserId(),
-						purpose, JOB_WAITING_FOR_COMMIT, items, settings,
-						false, &segment);
-	queued->slot = shared->slot;
-	queued->job = shared->job;
-	queued->optional = is_optional(purpose, items);
-	dsm_detach(segment);
-	return queued->job;
-}
-
-static void
-forget_queued_jobs(void)
-{
-	list_free_deep(queued_jobs);
-	queued_jobs = NIL;
-}
-
-static void
-xact_callback(XactEvent event, void *arg)
-{
-	ListCell   *lc;
-
-	if (event == XACT_EVENT_PRE_COMMIT)
-		commit_numbers_locally();
-	else if (event != XACT_EVENT_PRE_PREPARE)
-		only_numbers_upto = InvalidXLogRecPtr;
-
-	if (queued_jobs == NIL)
-		return;
-
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
-
-				if (queued->job != 0)
-					queued->worker = register_worker(queued->slot, queued->job,
-													 queued->optional);
-			}
-			break;
-		case XACT_EVENT_COMMIT:
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
-
-				if (queued->job != 0)
-					(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
-			}
-			forget_queued_jobs();
-			break;
-		case XACT_EVENT_ABORT:
-			/* a worker that is registered already finds its slot gone */
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
-
-				if (queued->job != 0)
-					job_free_slot(queued->slot, queued->job);
-			}
-			forget_queued_jobs();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("cannot PREPARE a transaction that has queued moves of indexes")));
-			break;
-		default:
-			break;
-	}
-}
-
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
-{
-	ListCell   *lc;
-
-	foreach(lc, queued_jobs)
-	{
-		QueuedJob  *queued = lfirst(lc);
-
-		if (queued->subid != mySubid)
-			continue;
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			queued->subid = parentSubid;
-		else if (event == SUBXACT_EVENT_ABORT_SUB)
-		{
-			if (queued->job != 0)
-				job_free_slot(queued->slot, queued->job);
-			queued_jobs = foreach_delete_current(queued_jobs, lc);
-			pfree(queued);
-		}
-	}
-}
-
-void
-submit_init(void)
-{
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include "job.h"
 #include "postmaster/bgworker.h"
+#include "storage/dsm.h"
 
 extern void submit_init(void);	/* from _PG_init() */
 
@@ -42,5 +43,20 @@ extern int64 submit_at_commit(JobPurpose purpose, List *items,
  * ended.  Returns false if there is no such job running.
  */
 extern bool submit_wait_for(int64 job);
+
+/*
+ * Between submit.c and submit_queue.c: draw a number; create a job, with a
+ * pinned segment and a slot; start its first worker, where NULL is given back
+ * for want of one only if the job is optional, a clean-up that comes with a call
+ * for something else.
+ */
+extern int64 submit_next_job(void);
+extern JobShared *submit_create_job(int64 job, Oid database, Oid role,
+									JobPurpose purpose, JobState state,
+									List *items, const MoveSettings *settings,
+									bool waits, dsm_segment **segment);
+extern BackgroundWorkerHandle *submit_register_worker(int slot, int64 job,
+													  bool optional);
+extern bool submit_is_optional(JobPurpose purpose, const List *items);
 
 #endif							/* IM_SUBMIT_H */

@@ -8,6 +8,7 @@
  *
  *	wait	until nobody holds the advisory lock (0, 5959) any more (the test
  *			takes it exclusively before); interruptible
+ *	wait2	the same with the advisory lock (0, 5960)
  *	writes	until so many other transactions have written something that a test's
  *			load has certainly changed what is being copied
  *	error	ERROR XX000
@@ -17,7 +18,7 @@
  *	doze	until the postmaster is gone, and notice nothing meanwhile
  *
  * index_mover.test_mutation names what a copy leaves out, so that the checks
- * can be seen to notice: catch-up, one-block, tail, block-0; log-once: not the
+ * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
  * second time after a checkpoint.  verify-all compares everything under the lock.
  * log-truncate and log-special have records in the WAL that tell of changes of
  * the file, but not block by block.
@@ -96,11 +97,11 @@ is_action(const char *found, const char *action)
 
 /* Wait until the test lets go of its lock. */
 static void
-wait_for_test(const char *name)
+wait_for_test(const char *name, uint32 lock)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 5959, 2);
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, lock, 2);
 	elog(LOG, "test point \"%s\": waiting", name);
 	for (;;)
 	{
@@ -139,7 +140,9 @@ test_point(const char *name)
 	if (found == NULL)
 		return;
 	if (is_action(found, "wait"))
-		wait_for_test(name);
+		wait_for_test(name, 5959);
+	else if (is_action(found, "wait2"))
+		wait_for_test(name, 5960);
 	else if (is_action(found, "writes"))
 		wait_for_writes();
 	else if (is_action(found, "error"))

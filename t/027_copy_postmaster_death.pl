@@ -58,14 +58,14 @@ foreach my $case (
 	my $start = time;
 	my $postmaster = $node->{_pid};
 	$node->kill9;
-	usleep(5_000) while !process_is_gone($worker) && time - $start < 30;
+	usleep(5_000) while !process_is_gone($worker) && time - $start < $IndexMover::Test::TIMEOUT;
 	my $seconds = time - $start;
 	soon_ok($seconds, 1, "$point: the worker is gone");
 	finish_call($call);
 
 	# the other processes end likewise
 	my $started = 0;
-	foreach my $try (1 .. 50)
+	foreach my $try (1 .. 200)
 	{
 		last if $started = $node->start(fail_ok => 1);
 		$node->{_pid} = undef;

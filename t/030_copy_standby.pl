@@ -262,6 +262,8 @@ like($out, qr/^queued$/m, 'a move can be queued');
 poll_until($primary,
 	"SELECT reltablespace FROM pg_class WHERE oid = 'waits_s'::regclass",
 	'0', 'the queued move');
+# which still has the old file to remove
+poll_until($primary, 'SELECT count(*) FROM index_mover_progress', '0', 'the end of the queued move');
 
 # but what else the caller's transaction has written is not lost sight of
 $primary->safe_psql('postgres', 'SET synchronous_commit = local; CREATE TABLE written (i int)');

@@ -22,7 +22,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   process_is_gone poll_process_is_gone start_again
-  needs_test_points has_test_points
+  needs_test_points has_test_points set_test_point held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
   poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
@@ -237,6 +237,47 @@ sub sqlstate_of
 {
 	my ($errors) = @_;
 	return $errors =~ /^(?:psql:[^\n]*?)?(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/m ? $1 : '';
+}
+
+# What a test build does at which point ("name:action", see src/test_points.c);
+# '' for nothing.
+sub set_test_point
+{
+	my ($node, $value) = @_;
+	$node->safe_psql('postgres', "LOAD 'index_mover'; "
+		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
+			: 'ALTER SYSTEM RESET index_mover.test_point'));
+	$node->reload;
+	return;
+}
+
+# Start a call and wait until its move stands still at a point.  Returns the call;
+# let_go($call) makes the move go on.  With prepared => 1 no session is needed
+# to hold it there; then => "name:action" is what happens at a later point.
+sub held_at
+{
+	my ($node, $point, $sql, %options) = @_;
+	set_test_point($node, join ',', "$point:wait", $options{then} || ());
+	my $holder = IndexMover::Session->new($node);
+	$holder->run($options{prepared}
+		? "BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'"
+		: 'SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', $sql, %options);
+	$call->{holder} = $holder;
+	$holder->end, $call->{holder} = undef if $options{prepared};
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	set_test_point($node, '') unless $options{then};
+	$call->{worker} = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+	return $call;
+}
+
+sub let_go
+{
+	my ($call) = @_;
+	$call->{holder}->end if $call->{holder};
+	$call->{holder} = undef;
+	return;
 }
 
 # ---------------------------------------------------------------------------

@@ -229,6 +229,19 @@ sub first_difference
 	return 'none';
 }
 
+# No orphaned file with something in it, and no missing one.  PostgreSQL makes the
+# file of a new index before anything of it is committed: who is killed between
+# the two, REINDEX or CREATE INDEX, leaves it behind, empty.
+sub no_bytes_lost
+{
+	my ($t, $node, $name) = @_;
+	my @files = split /\n/, $node->safe_psql('postgres', 'SELECT * FROM oracle.files()');
+	my @empty = grep { /^orphan\|.*\|0$/ } @files;
+	$t->{counts}{'empty files left by core'} = @empty if @empty > ($t->{counts}{'empty files left by core'} // 0);
+	is(join("\n", grep { !/^orphan\|.*\|0$/ } @files), '', "$name: no orphaned bytes, and no missing file");
+	return;
+}
+
 sub check
 {
 	my ($t, $node, $name) = @_;
@@ -247,8 +260,7 @@ SELECT oracle.bt_index_parent_check(i.indexrelid, true, true)
 SELECT sum(length(body)) FROM wide;
 SQL
 	is($rc, 0, "$name: the TOAST index") or diag $err;
-	$node->safe_psql('postgres', 'CHECKPOINT');
-	files_ok($node, $name);
+	no_bytes_lost($t, $node, $name);
 	leftovers_ok($node, $name, within => 10);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_progress_create_index'), '0', "$name: no progress row is left");
 	return;
@@ -297,7 +309,7 @@ sub check_standby
 {
 	my ($t, $name) = @_;
 	my $standby = $t->{standby};
-	files_ok($standby, "$name, standby");
+	no_bytes_lost($t, $standby, "$name, standby");
 	my ($rc, $out, $err) = $standby->psql('postgres', <<SQL);
 SELECT count(oracle.bt_index_check(i.indexrelid, true))
   FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam

@@ -21,10 +21,11 @@ our @EXPORT_OK = qw(random_fault);
 # $t is the state of the run: node, standby, connstr, counts, undo, movers and
 # clients (pids of their processes).
 
+# Each of the statements by itself: VACUUM can't be in a transaction block.
 sub one
 {
-	my ($t, $sql) = @_;
-	my ($rc, $out) = quick_sql($t->{connstr}, "SET lock_timeout = '3s';\n$sql", 30);
+	my ($t, @sql) = @_;
+	my ($rc, $out) = quick_sql($t->{connstr}, [ "SET lock_timeout = '3s'", @sql ], 30);
 	return undef if $rc;
 	chomp $out;
 	return $out;
@@ -106,7 +107,7 @@ my %faults = (
 	'cancel worker' => [ 8, sub { signal_some($_[0], 'INT', $worker) } ],
 	'terminate worker' => [ 6, sub { signal_some($_[0], 'TERM', $worker) } ],
 	'kill -9 worker' => [ 6, sub { signal_some($_[0], 'KILL', $worker) } ],
-	'kill -9 backend of a client' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'client backend' AND application_name = 'psql'") } ],
+	'kill -9 backend of a client' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
 	'kill -9 postmaster' => [ 3, sub { restart_primary($_[0], 'kill9') } ],
 	'immediate restart' => [ 2, sub { restart_primary($_[0], 'immediate') } ],
 	'fast restart' => [ 2, sub { restart_primary($_[0], 'fast') } ],
@@ -114,7 +115,7 @@ my %faults = (
 	'kill -9 checkpointer' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'checkpointer'") } ],
 	'kill -9 client of a move' => [ 5, sub { kill_psql($_[0], $_[0]{movers}) } ],
 	'kill -9 client of the load' => [ 3, sub { kill_psql($_[0], $_[0]{clients}) } ],
-	'terminate backend of a client' => [ 3, sub { signal_some($_[0], 'TERM', "backend_type = 'client backend' AND application_name = 'psql'") } ],
+	'terminate backend of a client' => [ 3, sub { signal_some($_[0], 'TERM', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
 	'cancel waiting call' => [ 4, sub { signal_some($_[0], 'INT', "backend_type = 'client backend' AND query LIKE '%move%' AND pid <> pg_backend_pid()") } ],
 	'cancel_move' => [ 4, sub { steer($_[0], 'SELECT cancel_move(%d)') } ],
 	'pause and resume' => [ 6, sub {
@@ -152,8 +153,7 @@ my %faults = (
 	'alter index set' => [ 3, sub { defined one($_[0], 'ALTER INDEX zoo_expr ALTER COLUMN 1 SET STATISTICS 77') } ],
 	'reindex concurrently' => [ 4, sub {
 			my ($t) = @_;
-			$t->{core_leftovers} = 1;
-			defined one($t, 'SET statement_timeout = \'8s\'; REINDEX INDEX CONCURRENTLY zoo_other');
+			defined one($t, "SET statement_timeout = '8s'", 'REINDEX INDEX CONCURRENTLY zoo_other');
 		} ],
 	'reindex' => [ 2, sub { defined one($_[0], 'REINDEX INDEX ' . ('zoo_arr', 'parts_1_pkey', 'side_txt')[ int(rand(3)) ]) } ],
 	'alter index set tablespace' => [ 2, sub { defined one($_[0], 'ALTER INDEX zoo_sp SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],

@@ -19,7 +19,7 @@ my @tables = qw(zoo zoo zoo parts wide wide forgetful side);
 my @indexes = qw(zoo_pkey zoo_txt zoo_hash zoo_arr zoo_sp zoo_rng zoo_brin zoo_bloom zoo_num_key
   zoo_incl parts_txt parts_1_pkey wide_pkey wide_md5 side_txt);
 
-# Run one command in a psql of its own; returns (exit status, output, errors).
+# Run one command, or a list of them, in a psql of its own; returns (exit status, output, errors).
 # Status -1: it did not end.
 sub quick_sql
 {
@@ -27,7 +27,8 @@ sub quick_sql
 	my ($out, $err) = ('', '');
 	my $timer = IPC::Run::timer($limit || 60);
 	my $h = eval {
-		IPC::Run::start([ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $connstr, '-c', $sql ],
+		IPC::Run::start([ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $connstr,
+				map { ('-c', $_) } ref $sql ? @$sql : $sql ],
 			'<', \'', '>', \$out, '2>', \$err, $timer);
 	} or return (-2, '', $@);
 	my $ended = eval { $h->finish; 1 };

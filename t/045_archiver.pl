@@ -1,0 +1,37 @@
+# The plan warns of an archiver that fails: pg_wal keeps what a move writes.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('archiver', conf => "archive_mode = on\narchive_command = 'exit 1'\n");
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE ar (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
+INSERT INTO ar SELECT generate_series(1, 10000);
+CREATE UNLOGGED TABLE ar_unlogged (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
+SELECT pg_switch_wal();
+SQL
+poll_until($node, 'SELECT failed_count > 0 FROM pg_stat_archiver', 't', 'the archiver to fail');
+
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('ar', 'regress_fast', dry_run => true)");
+is($out, 'planned', 'a dry run');
+like($err, qr/WARNING:  the WAL archiver is failing\nDETAIL:  The last attempt to archive a WAL file failed at .* The move adds about \d+ MB to pg_wal/, 'warns');
+($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('ar', 'regress_fast')");
+is($out, 'moved', 'a move is not refused for that');
+like($err, qr/WARNING:  the WAL archiver is failing/, 'but warns, too');
+($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('ar_unlogged', 'regress_fast', dry_run => true)");
+is($err, '', 'nothing is said where no WAL is written');
+
+$node->append_conf('postgresql.conf', "archive_command = 'true'");
+$node->reload;
+$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+poll_until($node, 'SELECT last_archived_time > last_failed_time FROM pg_stat_archiver', 't', 'the archiver to succeed');
+($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('ar', 'regress_slow', dry_run => true)");
+is($err, '', 'nor when archiving works again');
+
+done_testing();

@@ -1,0 +1,191 @@
+# What can happen to the processes of a copy: its caller is cancelled, timed out,
+# terminated or lost; the server is shut down in each mode; memory, file
+# descriptors or time are taken from the worker; the library is replaced.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+my $node = new_node('processes');
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE p (i int, s text) WITH (fillfactor = 80);
+INSERT INTO p SELECT g, md5(g::text) FROM generate_series(1, 40000) g;
+CREATE INDEX p_s ON p (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('p');
+SQL
+my $survived = 0;
+
+sub place
+{
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'p_s'::regclass");
+}
+
+sub target { return place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
+
+sub move { return sprintf "SELECT status, sqlstate FROM move_indexes('p_s', '%s', method => 'copy')", target() }
+
+# Nothing left, everything right, and the next call works.
+sub survived
+{
+	my ($name) = @_;
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	verdict_ok($node, 'p', $name, max_keys => 200);
+	my ($rc, $out, $err) = $node->psql('postgres', move());
+	is($out, 'moved|', "$name: the next call works") or diag $err;
+	$survived++;
+	return;
+}
+
+# ---- the caller of a copy ---------------------------------------------------
+my %ways = (
+	'Ctrl-C' => [ sub { $_[0]{harness}->signal('INT') }, '57014' ],
+	'statement_timeout' => [ sub { }, '57014', "SET statement_timeout = '10s';" ],
+	'pg_cancel_backend(caller)' => [ 'SELECT pg_cancel_backend(%d)', '57014' ],
+	'pg_terminate_backend(caller)' => [ 'SELECT pg_terminate_backend(%d)', '57P01' ],
+	'loss of the client' => [ sub { kill 'KILL', $_[0]{harness}{KIDS}[0]{PID} }, '' ]);
+foreach my $way (sort keys %ways)
+{
+	foreach my $point ('copy-half', 'swap-locked')
+	{
+		my ($do, $sqlstate, $before) = @{ $ways{$way} };
+		my $name = "$way at $point";
+		my $from = place();
+		my $call = held_at($node, $point, ($before || '') . move());
+		if (ref $do) { $do->($call) }
+		else { $node->safe_psql('postgres', sprintf($do, caller_pid($call))) }
+		my ($rc, $out, $err) = finish_call($call);
+		is(sqlstate_of($err), $sqlstate, "$name: what the caller gets") if $way ne 'loss of the client';
+		# a caller that is lost is noticed by its own session
+		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session");
+		let_go($call);
+		wait_for_no_worker($node);
+		is(place(), $from, "$name: the index has stayed");
+		is($node->safe_psql('postgres', 'SELECT status, sqlstate FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+			'cancelled|57014', "$name: the history");
+		survived($name);
+	}
+}
+
+# ---- the server is shut down in mid-copy -------------------------------------
+foreach my $mode ('immediate', 'fast', 'smart')
+{
+	my $call = held_at($node, 'copy-half', "SELECT count(*) FROM move_indexes('p_s', '@{[ target() ]}', method => 'copy', wait => false)", prepared => 1);
+	finish_call($call);
+	my $start = time;
+	if ($mode eq 'smart')
+	{
+		# it waits for clients, but not for us
+		system_log('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '-W', 'stop');
+		usleep(20_000) while -f $node->data_dir . '/postmaster.pid' && time - $start < $IndexMover::Test::TIMEOUT;
+		$node->_update_pid(0);
+	}
+	else
+	{
+		$node->stop($mode);
+	}
+	ok(process_is_gone($call->{worker}), "$mode shutdown: no worker is left");
+	soon_ok(time - $start, 10, "$mode shutdown: it ends");
+	$node->start;
+	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
+	like($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		$mode eq 'immediate' ? qr/^interrupted$/ : qr/^cancelled$/, "$mode shutdown: the history");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	survived("$mode shutdown");
+}
+
+# ---- a worker that is stopped, and goes on -----------------------------------
+{
+	my $call = held_at($node, 'copy-half', move());
+	kill 'STOP', $call->{worker};
+	let_go($call);
+	# nobody waits behind it, for it holds no lock that keeps anyone out
+	my ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '5s'; UPDATE p SET s = md5(s) WHERE i < 50; SELECT count(*) FROM p WHERE s = 'x'; VACUUM p");
+	is($rc, 0, 'SIGSTOP in mid-copy: others read, write and vacuum') or diag $err;
+	kill 'CONT', $call->{worker};
+	($rc, $out, $err) = finish_call($call);
+	is($out, "moved|\n", 'SIGSTOP and SIGCONT: moved') or diag $err;
+	survived('SIGSTOP in mid-copy');
+
+	# Under the exclusive lock it holds up the table's queries for as long as it
+	# stands still; what they can do is to give up.  Then it goes on.
+	$call = held_at($node, 'swap-locked', move());
+	kill 'STOP', $call->{worker};
+	let_go($call);
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSET lock_timeout = '500ms'; SELECT count(*) FROM p WHERE s = 'x'");
+	like($err, qr/55P03/, 'SIGSTOP under the exclusive lock: queries time out') or diag $err;
+	kill 'CONT', $call->{worker};
+	($rc, $out, $err) = finish_call($call);
+	is($out, "moved|\n", 'and it goes on to its end') or diag $err;
+	survived('SIGSTOP under the exclusive lock');
+}
+
+# ---- the library is replaced, ALTER EXTENSION UPDATE ----------------------------
+SKIP:
+{
+	chomp(my $dir = `pg_config --pkglibdir`);
+	skip "cannot write to $dir", 1 unless -w $dir;
+	my $call = held_at($node, 'copy-half', move());
+	# as "make install" does it: another file of that name
+	system_or_bail('cp', "$dir/index_mover.so", "$dir/index_mover.so.new");
+	rename "$dir/index_mover.so.new", "$dir/index_mover.so" or die $!;
+	my ($rc, $out, $err) = $node->psql('postgres', 'ALTER EXTENSION index_mover UPDATE');
+	is($rc, 0, 'ALTER EXTENSION UPDATE to the same version in mid-copy') or diag $err;
+	let_go($call);
+	($rc, $out, $err) = finish_call($call);
+	is($out, "moved|\n", 'a job goes on with the library it has loaded') or diag $err;
+	survived('replaced library');
+}
+
+# ---- few file descriptors, and little memory ---------------------------------------
+$node->append_conf('postgresql.conf', 'max_files_per_process = 64');
+$node->restart;
+{
+	my ($rc, $out, $err) = $node->psql('postgres', move());
+	is($out, 'moved|', 'max_files_per_process = 64: moved') or diag $err;
+	survived('max_files_per_process = 64');
+}
+$node->append_conf('postgresql.conf', 'max_files_per_process = 1000');
+$node->stop;
+SKIP:
+{
+	skip 'no way to limit the memory of a process', 1 if system('sh -c "ulimit -v 4000000" 2> /dev/null') != 0;
+	# Enough to run, but not for what the index expression asks for.
+	system_or_bail('sh', '-c',
+		'ulimit -v 600000; exec pg_ctl -w -s -D "$1" -l "$2" -o "--cluster-name=limited -c shared_buffers=16MB" start',
+		'sh', $node->data_dir, $node->logfile);
+	$node->_update_pid(1);
+	$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION hungry(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	IF to_regclass('public.feast') IS NOT NULL AND i = 777 THEN RETURN length(repeat('x', 900000000)); END IF;
+	RETURN i;
+END $$;
+CREATE TABLE big (i int);
+INSERT INTO big SELECT g FROM generate_series(1, 1000) g;
+CREATE INDEX big_i ON big (hungry(i)) TABLESPACE regress_slow;
+CREATE TABLE feast ();
+SQL
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('big_i', 'regress_fast', method => 'rebuild')");
+	is($out, 'failed|53200', 'out of memory: a clean failure') or diag "$out $err";
+	leftovers_ok($node, 'out of memory', within => 5);
+	($rc, $out, $err) = $node->psql('postgres', "DROP TABLE feast; SELECT status FROM move_indexes('big_i', 'regress_fast', method => 'rebuild')");
+	is($out, 'moved', 'out of memory: the next call works') or diag $err;
+	verdict_ok($node, 'big', 'out of memory', max_keys => 200);
+	files_ok($node, 'out of memory');
+	survived('little memory');
+}
+
+note "count: process faults of a copy, survived $survived";
+$node->stop;
+done_testing();

@@ -1,0 +1,168 @@
+# Storage that fails under a rebuild, whose blocks go through shared buffers; a
+# target directory that goes away or can't be written; damaged blocks of the
+# source, with checksums and without.  (Storage that fails under a copy: t/031
+# and t/032; a machine that loses what was not synced: t/073.)
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+plan skip_all => 'the library that makes calls fail is for Linux' unless $^O eq 'linux';
+
+my $library = "$PostgreSQL::Test::Utils::tmp_check/io_faults.so";
+my $messages = '';
+IPC::Run::run(
+	[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/io_faults.c", '-ldl' ],
+	'>&', \$messages)
+  or plan skip_all => "cannot compile t/io_faults.c: $messages";
+$ENV{IO_FAULTS} = "$PostgreSQL::Test::Utils::tmp_check/io_faults";
+
+my $node = do
+{
+	local $ENV{LD_PRELOAD} = $library;
+	new_node('io', extra => [ '--data-checksums' ],
+		conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nfsync = on\nshared_buffers = 4MB\nbgwriter_delay = 10s");
+};
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE st (i int, s text);
+INSERT INTO st SELECT g, repeat(md5(g::text), 3) FROM generate_series(1, 60000) g;
+CREATE INDEX st_s ON st (s) TABLESPACE regress_slow;
+VACUUM ANALYZE st;
+SELECT oracle.remember_keys('st');
+SQL
+my %folder = map { split /\|/ } split /\n/,
+  $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
+my $survived = 0;
+
+sub place
+{
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'st_s'::regclass");
+}
+
+sub other { return place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
+
+sub survived
+{
+	my ($name, $method) = @_;
+	wait_for_no_worker($node);
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	my ($rc, $out, $err) = $node->psql('postgres', sprintf "SELECT status FROM move_indexes('st_s', '%s', method => '%s')", other(), $method);
+	is($out, 'moved', "$name: the next call works") or diag $err;
+	verdict_ok($node, 'st', $name, max_keys => 100);
+	$survived++;
+	return;
+}
+
+use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
+
+# ---- a rebuild ----------------------------------------------------------------
+# name, operation, errno, first, times, whose file, the row
+foreach my $case (
+	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
+	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
+	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
+	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash' ])
+{
+	my ($name, $operation, $errno, $first, $times, $whose, $expected) = @$case;
+	$name = "rebuild, $name";
+	{
+		local $ENV{LD_PRELOAD} = $library;
+		$node->restart;
+	}
+	my ($from, $to) = (place(), other());
+	my $path = $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('st')") : $folder{$to};
+	my $log = -s $node->logfile;
+	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
+	append_to_file($ENV{IO_FAULTS}, join(' ', $operation, $errno, $first, $times, $path) . "\n");
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'rebuild')");
+	my $fired = -s "$ENV{IO_FAULTS}.fired" || 0;
+	if ($expected eq 'crash')
+	{
+		# a rebuild leaves fsync to the next checkpoint, if it is not logged at once
+		$node->psql('postgres', 'CHECKPOINT') if !$fired;
+		$fired = -s "$ENV{IO_FAULTS}.fired" || 0;
+		unlink $ENV{IO_FAULTS};
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+		wait_until_up($node);
+	}
+	else
+	{
+		is($out, $expected, "$name: the row") or diag $err;
+		is(place(), $from, "$name: the index has stayed");
+	}
+	unlink $ENV{IO_FAULTS};
+	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
+	survived($name, 'rebuild');
+}
+
+# ---- the target's directory goes away, or can't be written ------------------------
+foreach my $how ('gone', 'read-only')
+{
+	foreach my $point ('copy-registered', 'copy-half')
+	{
+		my $name = "target $how at $point";
+		my ($from, $to) = (place(), other());
+		my $dir = $node->data_dir . "/$folder{$to}";
+		$dir =~ s{/$}{};
+		my ($version) = glob("$dir/PG_*");
+		my $call = held_at($node, $point, "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'copy')");
+		my ($path) = $how eq 'gone' ? $version : glob("$version/*");
+		my $mode = (stat $path)[2] & 07777;
+		if ($how eq 'gone') { rename $path, "$path.away" or die $! }
+		else { chmod 0500, $path or die $! }
+		let_go($call);
+		my ($rc, $out, $err) = finish_call($call);
+		# a file that is open already stays writable
+		like($out, $how eq 'gone' || $point eq 'copy-registered' ? qr/^(failed\|(58P01|42501|58030|25006)|moved\|)$/m : qr/^moved\|$/m, "$name: a clean outcome: $out") or diag $err;
+		unlike($err, qr/PANIC|XX000/, "$name: no worse");
+		if ($how eq 'gone')
+		{
+			rename "$path.away", $path or die $!;
+		}
+		else { chmod $mode, $path or die $! }
+		survived($name, 'copy');
+	}
+}
+
+# ---- damaged blocks of the source --------------------------------------------------
+foreach my $checksums (1, 0)
+{
+	my $name = 'a damaged block of the source, ' . ($checksums ? 'with' : 'without') . ' checksums';
+	my ($from, $to) = (place(), other());
+	my $path = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('st_s')");
+	$node->stop;
+	system_or_bail('pg_checksums', '--disable', '-D', $node->data_dir) unless $checksums;
+	open(my $fh, '+<:raw', $path) or die $!;
+	seek($fh, 20 * 8192 + 4000, 0);
+	print $fh "\xff" x 500;
+	if (!$checksums)
+	{
+		# a header that can't be
+		seek($fh, 30 * 8192, 0);
+		print $fh "\xff" x 24;
+	}
+	close $fh;
+	$node->start;
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'copy')");
+	is($out, 'failed|XX001', "$name: refused by copy") or diag $err;
+	is(place(), $from, "$name: the index has stayed");
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'rebuild')");
+	is($out, 'moved|', "$name: healed by rebuild") or diag $err;
+	survived($name, 'copy');
+}
+
+note "count: storage faults, survived $survived";
+$node->stop;
+done_testing();

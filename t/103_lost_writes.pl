@@ -1,0 +1,188 @@
+# The power fails: every process is gone at once, and every write to a relation
+# file that was not synced is lost.  What a committed swap promises must be on
+# disk, and the old file as long as there was none.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+plan skip_all => 'the library that remembers what is not synced is for Linux' unless $^O eq 'linux';
+
+my $library = "$PostgreSQL::Test::Utils::tmp_check/lost_writes.so";
+my $messages = '';
+IPC::Run::run(
+	[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/lost_writes.c", '-ldl' ],
+	'>&', \$messages)
+  or plan skip_all => "cannot compile t/lost_writes.c: $messages";
+my $lost = "$PostgreSQL::Test::Utils::tmp_check/lost";
+mkdir $lost;
+$ENV{LOST_WRITES} = $lost;
+
+my $node = new_node('power', conf => "fsync = on\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB\nshared_buffers = 8MB\nrestart_after_crash = off");
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE st (i int, s text) WITH (fillfactor = 80);
+INSERT INTO st SELECT g, md5(g::text) FROM generate_series(1, 40000) g;
+CREATE INDEX st_s ON st (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('st');
+SQL
+
+sub place
+{
+	return $node->safe_psql('postgres',
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'st_s'::regclass");
+}
+
+# Put back what was not synced; returns the number of files that lost something.
+sub restore_lost
+{
+	my $n = 0;
+	foreach my $list (glob("$lost/*.undo"))
+	{
+		open(my $fh, '<:raw', $list) or die $!;
+		my $head = <$fh>;
+		my ($path, $size) = defined $head ? $head =~ /^(.*) (\d+)$/ : ();
+		my @old;
+		while (defined $path && defined(my $line = <$fh>))
+		{
+			my ($offset, $length) = $line =~ /^(\d+) (\d+)$/ or die "$list: $line";
+			# the last entry may be incomplete: then its write was not done
+			read($fh, my $bytes, $length) == $length or last;
+			push @old, [ $offset, $bytes ];
+		}
+		close $fh;
+		my ($inode) = $list =~ /(\d+)\.undo$/;
+		unlink $list;
+		# the file may be gone, and its name another's
+		next unless defined $path && -f $path && (stat $path)[1] == $inode;
+		open(my $file, '+<:raw', $path) or die "$path: $!";
+		foreach (reverse @old)
+		{
+			seek($file, $_->[0], 0);
+			print $file $_->[1];
+		}
+		close $file;
+		truncate($path, $size) or die $!;
+		$n++;
+	}
+	return $n;
+}
+
+# Start with the library; nothing is lost yet.
+sub start_with_library
+{
+	local $ENV{LD_PRELOAD} = $library;
+	unlink glob("$lost/*.undo");
+	$node->start;
+	return;
+}
+
+my $all_lost = 0;
+
+sub wait_until_down
+{
+	my $start = time;
+	usleep(20_000) until process_is_gone($node->{_pid}) || time - $start > 60;
+	return;
+}
+
+sub power_failure
+{
+	my ($name) = @_;
+	my $postmaster = $node->{_pid};
+	my @all = map { chomp; $_ } `pgrep -P $postmaster`;
+	kill 'KILL', $postmaster, @all;
+	my $start = time;
+	usleep(20_000) while time - $start < 60 && grep { !process_is_gone($_) } $postmaster, @all;
+	usleep(20_000) while kill(0, $postmaster) && time - $start < 60;
+	$node->{_pid} = undef;
+	my $files = restore_lost();
+	note "$name: $files files have lost something";
+	$all_lost += $files;
+	unlink $node->data_dir . '/postmaster.pid';
+	return;
+}
+
+# Start a move with two checkpoints on its way: when its file has just been made
+# (since 15.5 the checkpoint after that syncs it), and at $checkpoint.
+sub with_checkpoints
+{
+	my ($checkpoint, $move, @then) = @_;
+	my $second = IndexMover::Session->new($node);
+	$second->run('SELECT pg_advisory_lock(0, 5960)');
+	my $call = held_at($node, 'copy-created', $move, then => join(',', "$checkpoint:wait2", @then));
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $log = -s $node->logfile;
+	let_go($call);
+	$node->wait_for_log(qr/test point "$checkpoint": waiting/, $log);
+	$node->safe_psql('postgres', 'UPDATE st SET s = md5(s) WHERE i % 500 = 3; CHECKPOINT');
+	$second->end;
+	return $call;
+}
+
+my $survived = 0;
+foreach my $case (
+	# where the power fails, and where there is a checkpoint before
+	[ 'copy-synced', '' ], [ 'swap-before-commit', 'copy-synced' ], [ 'swapped', '' ], [ 'swapped', 'copy-synced' ],
+	[ 'swapped', 'copy-half' ], [ 'old-file-dropped', 'copy-synced' ], [ '', 'copy-synced' ], [ '', 'copy-end' ], [ '', 'swapped' ])
+{
+	my ($point, $checkpoint) = @$case;
+	my $name = ($point ? "at $point" : 'after the end') . ($checkpoint ? ", checkpoint at $checkpoint" : '');
+	$node->stop if $node->{_pid};
+	start_with_library();
+	my $from = place();
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	$node->safe_psql('postgres', 'UPDATE st SET s = md5(s) WHERE i % 500 = 1; CHECKPOINT; UPDATE st SET s = md5(s) WHERE i % 500 = 2');
+	my $call;
+	my $move = "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')";
+	if ($checkpoint)
+	{
+		$call = with_checkpoints($checkpoint, $move, $point ? "$point:kill" : ());
+	}
+	else
+	{
+		$call = held_at($node, $point, $move);
+	}
+	is((finish_call($call))[1], "moved\n", "$name: moved") unless $point;
+	# without a restart after a crash, a killed worker takes all the others along
+	wait_until_down() if $checkpoint && $point;
+	power_failure($name);
+	eval { finish_call($call) } if $point;
+	$node->start;
+	set_test_point($node, '');
+	is(place(), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
+	verdict_ok($node, 'st', $name, max_keys => 2000);
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	is( $node->safe_psql('postgres', sprintf "SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place() ? $to : $from),
+		'moved', "$name: the next call works");
+	$survived++;
+}
+
+# A copy that leaves out the sync is noticed.
+{
+	$node->stop;
+	start_with_library();
+	my $from = place();
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	$node->safe_psql('postgres', "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_mutation = 'sync'");
+	$node->reload;
+	my $call = with_checkpoints('copy-synced', "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')");
+	is((finish_call($call))[1], "moved\n", 'without the sync: moved');
+	power_failure('without the sync');
+	$node->start;
+	unlike($node->safe_psql('postgres', "SELECT oracle.verdict('st')"), qr/^1 right/, 'without the sync: the index is damaged, and it is noticed');
+}
+
+cmp_ok($all_lost, '>=', 1, "$all_lost times a file has lost something");
+note "count: power failures, survived $survived";
+$node->stop;
+done_testing();

@@ -1,0 +1,254 @@
+# Transactions of every kind beside a move: serializable ones with the table in
+# their predicates, open cursors, prepared and parallel plans, commits that are
+# not waited for, conflicts, deferred and foreign keys, many subtransactions and
+# multixacts, a long pending list, and BRIN ranges that come and go.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('transactions', conf => <<CONF);
+max_parallel_workers = 4
+shared_buffers = 64MB
+CONF
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE tx (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, k int, s text) WITH (fillfactor = 70);
+INSERT INTO tx SELECT g, g % 100, md5(g::text) FROM generate_series(1, 20000) g;
+CREATE INDEX tx_k ON tx (k) TABLESPACE regress_slow;
+CREATE INDEX tx_s ON tx (s) TABLESPACE regress_slow;
+VACUUM ANALYZE tx;
+SELECT oracle.remember_keys('tx');
+SQL
+
+my %at = (rebuild => undef, copy => 'copy-synced');
+my $survived = 0;
+
+sub place
+{
+	my ($index) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT coalesce(t.spcname, '') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
+}
+
+sub move
+{
+	my ($index, $method) = @_;
+	my $to = place($index) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	return "SELECT status, sqlstate FROM move_indexes('$index', '$to', method => '$method')";
+}
+
+# Run $during while a copy of the index stands still before its swap; it ends, and
+# all is well.
+sub beside_copy
+{
+	my ($name, $table, $index, $during, $after) = @_;
+	my $call = held_at($node, 'copy-synced', move($index, 'copy'));
+	$during->();
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved|\n", "$name: moved") or diag $err;
+	$after->() if $after;
+	verdict_ok($node, $table, $name, max_keys => 200);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	$survived++;
+	return;
+}
+
+# ---- write skew: one of two serializable transactions has to fail ------------------
+# Who is on call: both see two and go; with a move between their reads and writes
+# the predicate locks of the index must still be there.
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE skew (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, room int, on_call bool);
+INSERT INTO skew SELECT g, g % 500, true FROM generate_series(1, 4000) g;
+CREATE INDEX skew_room ON skew (room) TABLESPACE regress_slow;
+VACUUM ANALYZE skew;
+SQL
+my $failed_by = 0;
+foreach my $what ('no move', 'copy', 'rebuild')
+{
+	my @s = map { IndexMover::Session->new($node) } 1 .. 2;
+	$_->run('SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM skew WHERE room = 7 AND on_call') for @s;
+	my $call;
+	if ($what eq 'copy')
+	{
+		# the swap waits for those who have read by the index; so they go on first
+		$call = held_at($node, 'copy-synced', move('skew_room', 'copy'));
+	}
+	elsif ($what eq 'rebuild')
+	{
+		$call = start_call($node, 'mover', move('skew_room', 'rebuild'));
+		wait_for_phase($node, 'waiting%');
+	}
+	$s[0]->run('UPDATE skew SET on_call = false WHERE id = 7');
+	$s[1]->send('UPDATE skew SET on_call = false WHERE id = 507');
+	my $failed = 0;
+	$s[1]->answer;
+	$failed = 1 if $s[1]->errors =~ /40001/;
+	foreach my $s (@s)
+	{
+		$s->send('COMMIT');
+		$s->answer;
+		$failed = 1 if $s->errors =~ /40001/;
+	}
+	is($failed, 1, "write skew, $what: one of the two fails with 40001");
+	$_->end for @s;
+	if ($call)
+	{
+		let_go($call);
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "write skew, $what: moved") or diag $err;
+	}
+	$node->safe_psql('postgres', 'UPDATE skew SET on_call = true WHERE NOT on_call');
+	verdict_ok($node, 'skew', "write skew, $what", max_keys => 100);
+}
+
+# ---- cursors, prepared and parallel plans over a swap --------------------------------
+{
+	my $plans = IndexMover::Session->new($node);
+	$plans->run(<<SQL);
+SET enable_seqscan = off; SET enable_bitmapscan = off;
+PREPARE by_index(int) AS SELECT count(*), sum(id) FROM tx WHERE k = \$1;
+PREPARE only_index(int) AS SELECT count(*) FROM tx WHERE k < \$1;
+SQL
+	my @before = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
+	my $holdable = IndexMover::Session->new($node);
+	$holdable->run('SET enable_seqscan = off; BEGIN; DECLARE kept CURSOR WITH HOLD FOR SELECT id FROM tx WHERE k = 5 ORDER BY id; FETCH 3 FROM kept; COMMIT');
+	my $parallel = IndexMover::Session->new($node);
+	$parallel->run('SET enable_seqscan = off; SET enable_bitmapscan = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2; PREPARE p AS SELECT count(*), sum(length(s)) FROM tx WHERE k BETWEEN 10 AND 60');
+	like($parallel->run('EXPLAIN EXECUTE p'), qr/Parallel Index/, 'a parallel index scan');
+	my $sum = $parallel->run('EXECUTE p');
+	foreach my $method ('copy', 'rebuild')
+	{
+		# a cursor that stands in the middle of the index keeps the swap waiting
+		my $open = IndexMover::Session->new($node);
+		$open->run("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN; DECLARE here CURSOR FOR SELECT id FROM tx WHERE k = 9; FETCH 2 FROM here");
+		my $call = start_call($node, 'mover', move('tx_k', $method));
+		wait_for_phase($node, 'waiting%');
+		is(scalar(split /\n/, $open->run('FETCH ALL FROM here')), 198, "$method: a cursor open at the swap reads to its end");
+		$open->run('COMMIT');
+		$open->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "$method: moved after that") or diag $err;
+		my @after = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
+		is_deeply(\@after, \@before, "$method: prepared statements give what they gave");
+		is($parallel->run('EXECUTE p'), $sum, "$method: so does a parallel one");
+	}
+	is(scalar(split /\n/, $holdable->run('FETCH ALL FROM kept')), 197, 'a cursor WITH HOLD reads to its end');
+	$_->end for $plans, $holdable, $parallel;
+	$survived += 2;
+}
+
+# ---- commits that are not waited for, up to the moment before the lock -----------------
+beside_copy('synchronous_commit = off', 'tx', 'tx_s', sub {
+		my $async = IndexMover::Session->new($node);
+		$async->run('SET synchronous_commit = off');
+		$async->run("UPDATE tx SET s = md5(s) WHERE id % 200 = $_") for 1 .. 20;
+		$async->end;
+	});
+
+# ---- many subtransactions, rolled back inserts, multixacts -----------------------------
+beside_copy('subtransactions and multixacts', 'tx', 'tx_k', sub {
+		$node->safe_psql('postgres', <<'SQL');
+BEGIN;
+INSERT INTO tx SELECT g, g % 100, 'rolled back' FROM generate_series(100001, 110000) g;
+ROLLBACK;
+DO $$
+BEGIN
+	FOR i IN 1 .. 300 LOOP
+		BEGIN
+			UPDATE tx SET k = k + 100 WHERE id = i;
+			IF i % 3 = 0 THEN RAISE EXCEPTION 'back'; END IF;
+		EXCEPTION WHEN raise_exception THEN NULL;
+		END;
+	END LOOP;
+END $$;
+SQL
+		my @s = map { IndexMover::Session->new($node) } 1 .. 3;
+		$_->run('BEGIN; SELECT count(*) FROM (SELECT 1 FROM tx WHERE id < 500 FOR KEY SHARE) q') for @s;
+		$s[0]->run('UPDATE tx SET s = md5(s) WHERE id < 100');
+		$_->run('COMMIT') for @s;
+		$_->end for @s;
+	});
+
+# ---- conflicts, MERGE, deferred and foreign keys, exclusion ------------------------------
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE parent (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, u int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+INSERT INTO parent SELECT g, g FROM generate_series(1, 1000) g;
+CREATE TABLE child (id int, parent int REFERENCES parent ON DELETE CASCADE);
+INSERT INTO child SELECT g, g FROM generate_series(1, 1000) g;
+CREATE INDEX child_parent ON child (parent) TABLESPACE regress_slow;
+CREATE TABLE booked (r int4range, EXCLUDE USING gist (r WITH &&) USING INDEX TABLESPACE regress_slow);
+INSERT INTO booked SELECT int4range(g * 10, g * 10 + 9) FROM generate_series(1, 500) g;
+SQL
+foreach my $case ([ 'parent', 'parent_pkey' ], [ 'parent', 'parent_u_key' ], [ 'child', 'child_parent' ], [ 'booked', 'booked_r_excl' ])
+{
+	my ($table, $index) = @$case;
+	beside_copy("constraints, $index", $table, $index, sub {
+			$node->safe_psql('postgres', <<SQL);
+INSERT INTO parent VALUES (5, 2005) ON CONFLICT (id) DO UPDATE SET u = -parent.u;
+MERGE INTO parent p USING (VALUES (7, 70000), (3000, 3000)) v (id, u) ON p.id = v.id
+  WHEN MATCHED THEN UPDATE SET u = v.u WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.u);
+BEGIN; UPDATE parent SET u = u + 1 WHERE id BETWEEN 100 AND 200; UPDATE parent SET u = u - 1 WHERE id BETWEEN 100 AND 200; COMMIT;
+DELETE FROM parent WHERE id = 3000;
+SQL
+		}, sub {
+			foreach my $bad ([ 'INSERT INTO parent VALUES (9, 99999)', '23505' ],
+				[ 'INSERT INTO parent VALUES (99999, 300)', '23505' ],
+				[ 'INSERT INTO child VALUES (1, 424242)', '23503' ],
+				[ 'INSERT INTO booked VALUES (int4range(5, 55))', '23P01' ])
+			{
+				my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$bad->[0]");
+				like($err, qr/$bad->[1]/, "$index moved: $bad->[0]");
+			}
+		});
+}
+
+# ---- GIN's pending list, BRIN's ranges ------------------------------------------------------
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE words (id int, w int[]) WITH (autovacuum_enabled = off);
+CREATE INDEX words_w ON words USING gin (w) WITH (fastupdate = on, gin_pending_list_limit = 65536) TABLESPACE regress_slow;
+INSERT INTO words SELECT g, ARRAY[g % 997, g % 13] FROM generate_series(1, 20000) g;
+CREATE TABLE ranges (id int, filler text);
+CREATE INDEX ranges_i ON ranges USING brin (id) WITH (pages_per_range = 2, autosummarize = on) TABLESPACE regress_slow;
+INSERT INTO ranges SELECT g, repeat('x', 100) FROM generate_series(1, 8000) g;
+SQL
+cmp_ok($node->safe_psql('postgres', "SELECT pending_pages FROM gin_pending_list('words_w')"), '>', 50, 'a long pending list');
+beside_copy('GIN pending list that grows', 'words', 'words_w', sub {
+		$node->safe_psql('postgres', 'INSERT INTO words SELECT g, ARRAY[g % 997, g % 17] FROM generate_series(20001, 30000) g');
+	});
+beside_copy('GIN pending list that is flushed', 'words', 'words_w', sub {
+		$node->safe_psql('postgres', "SELECT gin_clean_pending_list('words_w'); VACUUM words");
+	});
+# this takes a lock on the index that the copy has to give way to
+my $brin = IndexMover::Session->new($node);
+beside_copy('BRIN ranges', 'ranges', 'ranges_i', sub {
+		$brin->send(<<SQL);
+SELECT brin_desummarize_range('ranges_i', 4), brin_desummarize_range('ranges_i', 40);
+INSERT INTO ranges SELECT g, repeat('y', 100) FROM generate_series(8001, 16000) g;
+UPDATE ranges SET id = -id WHERE id % 100 = 0;
+SELECT brin_summarize_new_values('ranges_i');
+SQL
+	}, sub {
+		$brin->answer;
+		is($brin->errors, '', 'BRIN ranges are summarized and desummarized');
+	});
+$brin->end;
+my $copy = IndexMover::Session->new($node);
+beside_copy('COPY of many rows', 'tx', 'tx_s', sub {
+		append_to_file($node->basedir . '/rows', join('', map { "$_\t" . $_ % 100 . "\tcopied $_\n" } 200_001 .. 220_000));
+		$copy->run('COPY tx FROM \'' . $node->basedir . "/rows'");
+	});
+$copy->end;
+
+note "count: kinds of transactions beside a move, survived $survived";
+$node->stop;
+done_testing();

@@ -1,0 +1,223 @@
+# Servers set up otherwise: tiny buffers and logged hint bits, few locks, another
+# default tablespace, languages and just-in-time compilation; logical replication
+# whose identity is the index that moves; a standby that lags; slots without room.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('odd', streaming => 1, extra => [ '--data-checksums' ], conf => <<CONF);
+wal_level = logical
+shared_buffers = 1MB
+wal_log_hints = on
+wal_compression = on
+wal_init_zero = off
+wal_recycle = off
+full_page_writes = on
+max_replication_slots = 3
+max_locks_per_transaction = 10
+max_connections = 20
+lc_messages = 'C'
+jit = on
+jit_above_cost = 0
+CONF
+my $survived = 0;
+
+sub moved_ok
+{
+	my ($what, $name, %options) = @_;
+	my $arguments = $options{arguments} || '';
+	my ($rc, $out, $err) = $node->psql($options{dbname} || 'postgres',
+		"SELECT DISTINCT status, sqlstate FROM move_indexes('$what', '$options{to}'$arguments)");
+	is($out, 'moved|', $name) or diag $err;
+	$survived++;
+	return;
+}
+
+# ---- tiny buffers, checksums, logged hints, compressed WAL, JIT ---------------------
+make_zoo($node, 'zoo', 2000);
+$node->safe_psql('postgres', "SELECT oracle.remember_keys('zoo'), oracle.remember_metadata('zoo')");
+foreach my $method ('copy', 'rebuild')
+{
+	foreach my $to ('regress_fast', 'regress_slow')
+	{
+		moved_ok('zoo', "shared_buffers = 1MB, wal_log_hints, wal_compression, jit: $method to $to",
+			to => $to, arguments => ", method => '$method', settings => '{\"verify\": \"on\"}'");
+	}
+}
+all_right($node, 'zoo', 'odd settings', max_keys => 60);
+
+# ---- logical replication by the index that moves -------------------------------------
+# Its own cluster as the subscriber: another database, with the changes of two
+# tables, one by REPLICA IDENTITY USING INDEX, the other by its primary key.
+{
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE ident (a int NOT NULL, b text NOT NULL, n int);
+CREATE UNIQUE INDEX ident_ab ON ident (b, a) TABLESPACE regress_slow;
+ALTER TABLE ident REPLICA IDENTITY USING INDEX ident_ab;
+CREATE TABLE keyed (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, n int);
+INSERT INTO ident SELECT g, 'b' || g, 0 FROM generate_series(1, 3000) g;
+INSERT INTO keyed SELECT g, 0 FROM generate_series(1, 3000) g;
+CREATE PUBLICATION moved FOR TABLE ident, keyed;
+CREATE DATABASE subscriber;
+SELECT pg_create_logical_replication_slot('moved', 'pgoutput');
+SQL
+	$node->safe_psql('subscriber', <<SQL);
+CREATE TABLE ident (a int NOT NULL, b text NOT NULL, n int);
+CREATE UNIQUE INDEX ident_ab ON ident (b, a);
+ALTER TABLE ident REPLICA IDENTITY USING INDEX ident_ab;
+CREATE TABLE keyed (id int PRIMARY KEY, n int);
+INSERT INTO ident SELECT g, 'b' || g, 0 FROM generate_series(1, 3000) g;
+INSERT INTO keyed SELECT g, 0 FROM generate_series(1, 3000) g;
+CREATE SUBSCRIPTION moved CONNECTION 'host=@{[ $node->host ]} port=@{[ $node->port ]} dbname=postgres' PUBLICATION moved
+  WITH (create_slot = false, slot_name = 'moved', copy_data = false);
+SQL
+	my $s = IndexMover::Session->new($node);
+	my $n = 0;
+	foreach my $method ('copy', 'rebuild', 'copy')
+	{
+		foreach my $to ('regress_fast', 'regress_slow')
+		{
+			# a transaction that began before the swap, and is decoded after it
+			my $open = IndexMover::Session->new($node);
+			my $few = $n++ % 10;
+			$s->run("UPDATE ident SET n = n + 1 WHERE a % 10 = $few; DELETE FROM ident WHERE a = 100 + $n; UPDATE ident SET b = 'c' || a WHERE a = 500 + $n; UPDATE keyed SET id = id + 100000, n = n + 1 WHERE id % 100 = $few");
+			my $call = start_call($node, "ident_$n", "SELECT DISTINCT status, sqlstate FROM move_indexes('ident', '$to', method => '$method')");
+			$open->run("BEGIN; INSERT INTO ident VALUES (10000 + $n, 'open', 1)");
+			$s->run("UPDATE ident SET n = n + 1 WHERE a % 7 = $few; UPDATE keyed SET n = n + 1 WHERE id % 7 = $few");
+			$open->run("UPDATE ident SET b = 'opened' WHERE a = 10000 + $n; COMMIT");
+			$open->end;
+			my ($rc, $out, $err) = finish_call($call);
+			is($out, "moved|\n", "replica identity, $method to $to: moved") or diag $err;
+			moved_ok('keyed', "primary key, $method to $to: moved", to => $to, arguments => ", method => '$method'");
+			$s->run("DELETE FROM ident WHERE b = 'opened'; UPDATE keyed SET n = n - 1 WHERE id % 11 = $few");
+		}
+	}
+	$s->end;
+	$node->wait_for_catchup('moved');
+	foreach my $table ('ident', 'keyed')
+	{
+		my $rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM $table t";
+		is($node->safe_psql('subscriber', $rows), $node->safe_psql('postgres', $rows), "the subscriber has the same rows: $table");
+	}
+	is($node->safe_psql('postgres', "SELECT relreplident, indisreplident FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid WHERE c.relname = 'ident'"),
+		'i|t', 'the index is still the replica identity');
+	unlike(slurp_file($node->logfile), qr/unexpected duplicate for tablespace|could not find|logical replication target relation/, 'nothing that decoding did not understand');
+	verdict_ok($node, 'ident', 'replica identity', max_keys => 200);
+	$node->safe_psql('subscriber', 'DROP SUBSCRIPTION moved');
+	$survived++;
+}
+
+# ---- a standby that lags, with and without feedback, and one without a slot's room ------
+$node->safe_psql('postgres', 'DROP PUBLICATION moved');
+$node->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('lagging');
+$standby->init_from_backup($node, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "recovery_min_apply_delay = '2s'\nhot_standby_feedback = on\nmax_standby_streaming_delay = 1s");
+$standby->start;
+foreach my $feedback ('on', 'off')
+{
+	$standby->safe_psql('postgres', "ALTER SYSTEM SET hot_standby_feedback = $feedback; SELECT pg_reload_conf()");
+	my $reader = IndexMover::Session->new($standby);
+	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo WHERE grp = 5');
+	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast' : 'regress_slow', arguments => ", method => 'copy'");
+	$node->safe_psql('postgres', 'UPDATE zoo SET maybe = 7 WHERE id % 50 = 1');
+	$reader->send('SELECT count(*) FROM zoo WHERE grp = 5');
+	$reader->answer;
+	$reader->end;
+}
+$standby->safe_psql('postgres', "ALTER SYSTEM SET recovery_min_apply_delay = 0; SELECT pg_reload_conf()");
+standby_ok($node, $standby, [ 'zoo', 'ident' ], 'after the lag');
+$standby->stop;
+
+# All slots are taken, and one that can keep little WAL: moves need none.
+$node->safe_psql('postgres', <<SQL);
+SELECT pg_create_physical_replication_slot('full_' || g, true) FROM generate_series(1, 3) g;
+ALTER SYSTEM SET max_slot_wal_keep_size = '1MB';
+SELECT pg_reload_conf();
+SQL
+moved_ok('zoo', 'no replication slot is free, and none may keep WAL', to => 'regress_fast', arguments => ", method => 'copy'");
+$node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()");
+
+# ---- few locks, many partitions -----------------------------------------------------------
+{
+	$node->safe_psql('postgres', 'CREATE TABLE many (i int) PARTITION BY LIST (i)');
+	my $made = 0;
+	# each in a transaction of its own: all at once would not fit either
+	$node->safe_psql('postgres', join '', map { "CREATE TABLE many_$_ PARTITION OF many FOR VALUES IN ($_);\n" } 1 .. 500);
+	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow;' . join '', map { "CREATE INDEX many_${_}_i ON many_$_ (i);\n" } 1 .. 500);
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT status, sqlstate, count(*) FROM move_indexes('many', 'regress_fast') GROUP BY 1, 2");
+	# either it finds room for its locks, or it says that there is none
+	ok($rc == 0 && $out =~ /^moved\|\|500$/m || $err =~ /ERROR:  53200:|max_locks_per_transaction/ || $out =~ /failed\|53200/,
+		"500 partitions with max_locks_per_transaction = 10: $out") or diag $err;
+	unlike("$out $err", qr/XX000/, 'no internal error');
+	leftovers_ok($node, 'few locks', within => 5);
+	$node->append_conf('postgresql.conf', 'max_locks_per_transaction = 128');
+	$node->restart;
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, count(*) FROM move_indexes('many', 'regress_fast') WHERE status <> 'skipped' GROUP BY 1");
+	is($rc, 0, '500 partitions with more locks') or diag $err;
+	unlike($out, qr/failed|cancelled/, "500 partitions with more locks: $out");
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename LIKE 'many\\_%' AND tablespace = 'regress_fast'"), '500', 'all 500 are where they belong');
+	$survived++;
+}
+
+# ---- a database whose default is another tablespace --------------------------------------------
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE elsewhere TABLESPACE regress_slow');
+	setup_database($node, 'elsewhere');
+	$node->safe_psql('elsewhere', 'CREATE TABLE e (i int PRIMARY KEY); INSERT INTO e SELECT generate_series(1, 2000); SELECT oracle.remember_keys(\'e\')');
+	my $dump = dump_schema($node, dbname => 'elsewhere');
+	foreach my $to ('pg_default', 'regress_fast', 'regress_slow')
+	{
+		moved_ok('e', "database default regress_slow: to $to", to => $to, dbname => 'elsewhere');
+		is($node->safe_psql('elsewhere', "SELECT reltablespace = 0 FROM pg_class WHERE relname = 'e_pkey'"), $to eq 'regress_slow' ? 't' : 'f',
+			"database default regress_slow: to $to: recorded as core does");
+		verdict_ok($node, 'e', "database default regress_slow: to $to", dbname => 'elsewhere', max_keys => 200);
+	}
+	dump_ok($node, $dump, 'database default regress_slow', dbname => 'elsewhere');
+	files_ok($node, 'database default regress_slow', dbname => 'elsewhere');
+	is($node->safe_psql('elsewhere', "SELECT status FROM move_indexes('e', 'regress_slow')"), 'skipped', 'already there, by the name of the default');
+}
+
+# ---- kinds that no other test has ----------------------------------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE odd (id int, s text COLLATE nocase, big text, t tsvector);
+CREATE INDEX odd_nocase ON odd (s) TABLESPACE regress_slow;
+CREATE UNIQUE INDEX odd_nulls ON odd (id) NULLS NOT DISTINCT TABLESPACE regress_slow;
+CREATE INDEX odd_big ON odd (md5(big)) TABLESPACE regress_slow;
+CREATE INDEX odd_part ON odd (id) TABLESPACE regress_slow WHERE s = 'ABC';
+INSERT INTO odd VALUES (NULL, 'null', 'x');
+INSERT INTO odd SELECT g, CASE g % 3 WHEN 0 THEN 'abc' WHEN 1 THEN 'ABC' ELSE 'other ' || g END, repeat(md5(g::text), 300) FROM generate_series(1, 300) g;
+-- a function that is not what it says, and one that reads its own table
+CREATE TABLE self (i int);
+CREATE FUNCTION self_count(i int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT count(*)::int % 3 + $1 FROM public.self WHERE false';
+CREATE INDEX self_i ON self (self_count(i)) TABLESPACE regress_slow;
+INSERT INTO self SELECT generate_series(1, 200);
+CREATE TABLE hundred (id int, v int);
+INSERT INTO hundred SELECT g, g % 7 FROM generate_series(1, 500) g;
+DO $$ BEGIN FOR i IN 1 .. 100 LOOP EXECUTE format('CREATE INDEX hundred_%s ON hundred (id, (v + %s)) TABLESPACE regress_slow', i, i); END LOOP; END $$;
+SQL
+foreach my $method ('copy', 'rebuild')
+{
+	my $to = $method eq 'copy' ? 'regress_fast' : 'regress_slow';
+	moved_ok($_, "$_ by $method", to => $to, arguments => ", method => '$method'") for qw(odd self hundred);
+	is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM odd WHERE s = 'aBc'"), '200', "$method: a collation that ignores case");
+	my ($rc, $out, $err) = $node->psql('postgres', 'INSERT INTO odd VALUES (NULL)');
+	like($err, qr/duplicate key/, "$method: NULLS NOT DISTINCT is still enforced");
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 'hundred' AND tablespace = 'regress_slow'"), '100', 'a hundred indexes of one table');
+files_ok($node, 'odd kinds');
+leftovers_ok($node, 'at the end', within => 5);
+
+note "count: configurations, survived $survived";
+$node->stop;
+command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are valid');
+done_testing();

@@ -1,0 +1,165 @@
+# The same harness for us, for what PostgreSQL itself offers, and for pg_repack
+# where it is installed: an index is moved under load, the move is cancelled, and
+# its process killed, at random moments; what is left over is counted.  Only ours
+# must be nothing; the others' numbers are for docs/reliability.md, see
+# scripts/reliability.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Probe;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $CANCELS = $ENV{INDEX_MOVER_CANCELS} || 3;
+my $KILLS = $ENV{INDEX_MOVER_KILLS} || 2;
+my $ROWS = $ENV{INDEX_MOVER_ROWS} || 150_000;
+my $seed = $ENV{INDEX_MOVER_SEED} || (time ^ $$) % 1_000_000;
+note "seed $seed";
+srand($seed);
+
+my $node = new_node('compare', conf => "max_wal_size = 2GB\ncheckpoint_timeout = 1h");
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE c (i int PRIMARY KEY, s text, n int DEFAULT 0) WITH (fillfactor = 80);
+INSERT INTO c SELECT g, md5(g::text) FROM generate_series(1, $ROWS) g;
+CREATE INDEX c_s ON c (s) TABLESPACE regress_slow;
+VACUUM ANALYZE c;
+SELECT oracle.remember_keys('c');
+SQL
+
+sub place
+{
+	return $node->safe_psql('postgres', "SELECT coalesce(t.spcname, '') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'c_s'");
+}
+
+my $have_repack = 0;
+{
+	chomp(my $bindir = `pg_config --bindir`);
+	$have_repack = -x "$bindir/pg_repack" && $node->psql('postgres', 'CREATE EXTENSION pg_repack') == 0;
+}
+
+# name => what to run (%s: the target), and whose process does the work
+my @tools = (
+	{ name => 'index_mover copy', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'copy')", who => "backend_type = 'index_mover'", ours => 1 },
+	{ name => 'index_mover rebuild', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'rebuild')", who => "backend_type = 'index_mover'", ours => 1 },
+	{ name => 'REINDEX CONCURRENTLY', sql => 'REINDEX (TABLESPACE %s) INDEX CONCURRENTLY c_s', who => "application_name = 'tool'" },
+	{ name => 'ALTER INDEX', sql => 'ALTER INDEX c_s SET TABLESPACE %s', who => "application_name = 'tool'" });
+push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'c_s', '-s' ], who => "backend_type = 'client backend' AND query LIKE 'CREATE%INDEX%'" }
+  if $have_repack;
+
+@tools = grep { $_->{name} =~ /$ENV{INDEX_MOVER_TOOLS}/ } @tools if $ENV{INDEX_MOVER_TOOLS};
+
+sub start_tool
+{
+	my ($tool) = @_;
+	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	return start_call($node, 'tool', sprintf($tool->{sql}, $to)) if $tool->{sql};
+	my $call = { name => 'tool', node => $node, out => '', err => '' };
+	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err}, IPC::Run::timer(180));
+	return $call;
+}
+
+# The end of a call; true if it did what it was to do.
+sub end_tool
+{
+	my ($tool, $call, $from) = @_;
+	my ($status) = finish_call($call);
+	my $moved = place() ne $from;
+	note "$tool->{name}: $call->{out} $call->{err}" unless $moved;
+	return $moved;
+}
+
+# Invalid indexes, other things in the catalogs, and bytes of orphaned files.
+sub left_over
+{
+	my $invalid = $node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE NOT indisvalid");
+	my $other = $node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'repack') AND relname ~ '^(log|table)_[0-9]+\$'");
+	my $bytes = $node->safe_psql('postgres', "SELECT coalesce(sum(size), 0) FROM oracle.files() WHERE problem = 'orphan'");
+	return ($invalid, $other, $bytes);
+}
+
+# What a person would have to do.
+my $known_orphans = 0;
+sub clean_by_hand
+{
+	my $drop = $node->safe_psql('postgres', "SELECT string_agg(format('DROP INDEX %s', indexrelid::regclass), '; ') FROM pg_index WHERE NOT indisvalid");
+	$node->safe_psql('postgres', $drop) if $drop;
+	($known_orphans) = $node->safe_psql('postgres', "SELECT coalesce(sum(size), 0) FROM oracle.files() WHERE problem = 'orphan'");
+	return;
+}
+
+foreach my $tool (@tools)
+{
+	my $name = $tool->{name};
+	my %n = (cancels => 0, kills => 0, 'invalid indexes after cancels' => 0, 'invalid indexes after kills' => 0,
+		'orphaned bytes after kills' => 0, 'next call works' => 0, 'next call fails' => 0);
+
+	# once in peace, with a reader and a writer that feel it
+	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')", write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
+	my $from = place();
+	my $start = time;
+	ok(end_tool($tool, start_tool($tool), $from), "$name: moves the index");
+	my $duration = time - $start;
+	my $felt = $probe->end;
+	is_deeply([ map { $felt->{$_}{errors} } qw(read write) ], [ {}, {} ], "$name: no client had an error") if $tool->{ours};
+	note sprintf 'count: compare, %s, longest block of a %s in ms %d', $name, $_->[1], 1000 * $felt->{ $_->[0] }{longest}
+	  for [ 'write', 'writer' ], [ 'read', 'reader' ];
+
+	# one that is over too soon is not counted, and tried again a few times
+	foreach my $how (('cancel') x (3 * $CANCELS), ('kill') x (3 * $KILLS))
+	{
+		next if $n{"${how}s"} >= ($how eq 'cancel' ? $CANCELS : $KILLS);
+		clean_by_hand();
+		my $before = $known_orphans;
+		$from = place();
+		$start = time;
+		my $look = IndexMover::Session->new($node);
+		my $call = start_tool($tool);
+		my $pid;
+		until (defined $pid || time - $start > 60 || !call_is_running($call))
+		{
+			my $found = $look->run("SELECT pid FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle' ORDER BY backend_start DESC LIMIT 1");
+			$pid = $found if $found;
+		}
+		usleep(1_000_000 * rand($duration * 0.6));
+		my $hit = defined $pid && call_is_running($call) && kill($how eq 'kill' ? 'KILL' : 'INT', $pid);
+		finish_call($call);
+		$look->end;
+		wait_until_up($node);
+		usleep(100_000), wait_until_up($node) if $how eq 'kill';
+		next unless $hit && place() eq $from;
+		$n{"${how}s"}++;
+		wait_for_no_worker($node);
+		# what we leave after a kill is removed by the next call, without anybody's help
+		if ($tool->{ours})
+		{
+			$n{ end_tool($tool, start_tool($tool), $from) ? 'next call works' : 'next call fails' }++;
+			wait_for_no_worker($node);
+			poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up");
+		}
+		my ($invalid, $other, $bytes) = left_over();
+		$n{"invalid indexes after ${how}s"} += $invalid;
+		$n{'orphaned bytes after kills'} += $bytes - $before if $how eq 'kill';
+		unless ($tool->{ours})
+		{
+			$n{ end_tool($tool, start_tool($tool), $from) ? 'next call works' : 'next call fails' }++;
+		}
+	}
+	note "count: compare, $name, $_ $n{$_}" for sort keys %n;
+	if ($tool->{ours})
+	{
+		is($n{'invalid indexes after cancels'}, 0, "$name: no invalid index after $n{cancels} cancels");
+		is($n{'invalid indexes after kills'}, 0, "$name: nor after $n{kills} kills");
+		is($n{'orphaned bytes after kills'}, 0, "$name: no orphaned bytes");
+		is($n{'next call fails'}, 0, "$name: the next call works");
+	}
+	clean_by_hand();
+}
+verdict_ok($node, 'c', 'at the end', max_keys => 300);
+$node->stop;
+done_testing();

@@ -1,0 +1,105 @@
+# What others define while a copy is on its way, besides the table itself: the
+# tablespaces, the database, triggers, rules and event triggers, roles; and a
+# copy that can't keep up with those who write.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('beside');
+$node->safe_psql('postgres', <<SQL);
+CREATE ROLE mover LOGIN;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover;
+GRANT CREATE ON SCHEMA public TO mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO mover;
+SET ROLE mover;
+CREATE TABLE d (i int, s text);
+INSERT INTO d SELECT g, md5(g::text) FROM generate_series(1, 20000) g;
+CREATE INDEX d_s ON d (s) TABLESPACE regress_slow;
+RESET ROLE;
+SELECT oracle.remember_keys('d');
+SQL
+my $survived = 0;
+
+sub target
+{
+	return $node->safe_psql('postgres',
+		"SELECT CASE t.spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'd_s'");
+}
+
+sub verbose_with
+{
+	my ($sql, $to) = @_;
+	$sql =~ s/%target%/$to/g;
+	return "\\set VERBOSITY verbose\n$sql";
+}
+
+# Do something while the copy stands still at $point, let it go on, look at the row.
+sub beside
+{
+	my ($name, $point, $do, $row, %options) = @_;
+	my $to = target();
+	my $call = held_at($node, $point, "SELECT status, sqlstate FROM move_indexes('d_s', '$to', method => 'copy')", user => $options{user});
+	my ($rc, $out, $err);
+	if ($options{waits})
+	{
+		# the copy lets it pass when it goes on
+		my $session = IndexMover::Session->new($node);
+		$session->send($do);
+		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = " . $session->pid, 't', "$name: it waits");
+		let_go($call);
+		$session->answer;
+		($rc, $err) = ($session->errors =~ /ERROR/ ? 1 : 0, $session->errors);
+		$session->end;
+	}
+	else
+	{
+		($rc, $out, $err) = $node->psql('postgres', verbose_with($do, $to));
+	}
+	$options{errors} ? like($err, $options{errors}, "$name: is refused") : is($rc, 0, "$name: is done") || diag $err;
+	let_go($call);
+	($rc, $out, $err) = finish_call($call);
+	like($out, $row, "$name: the row") or diag $err;
+	$node->safe_psql('postgres', verbose_with($options{undo}, $to)) if $options{undo};
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')");
+	is($out, 'moved', "$name: the next call works") or diag $err;
+	verdict_ok($node, 'd', $name, max_keys => 100);
+	$survived++;
+	return;
+}
+
+beside('the target is renamed', 'copy-half', 'ALTER TABLESPACE %target% RENAME TO regress_other', qr/^moved\|$/,
+	undo => 'ALTER TABLESPACE regress_other RENAME TO %target%');
+beside('the target gets another owner', 'copy-half', 'ALTER TABLESPACE %target% OWNER TO mover', qr/^moved\|$/,
+	undo => 'ALTER TABLESPACE %target% OWNER TO postgres; GRANT CREATE ON TABLESPACE %target% TO mover');
+beside('the right on the target is revoked', 'copy-half', 'REVOKE CREATE ON TABLESPACE %target% FROM mover', qr/^(failed\|42501|moved\|)$/,
+	user => 'mover', undo => 'GRANT CREATE ON TABLESPACE %target% TO mover');
+beside('the target is dropped', 'copy-half', 'DROP TABLESPACE %target%', qr/^moved\|$/, errors => qr/55000/);
+beside('triggers and rules on the table', 'copy-half', <<'SQL', qr/^moved\|$/, waits => 1, undo => 'DROP TRIGGER d_t ON d; DROP RULE d_r ON d; DROP FUNCTION d_t()');
+CREATE FUNCTION d_t() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+CREATE TRIGGER d_t BEFORE UPDATE ON d FOR EACH ROW EXECUTE FUNCTION d_t();
+CREATE RULE d_r AS ON DELETE TO d DO INSTEAD NOTHING;
+SQL
+beside('an event trigger that refuses everything', 'copy-half', <<'SQL', qr/^moved\|$/, undo => 'DROP EVENT TRIGGER d_e; DROP FUNCTION d_e()');
+CREATE FUNCTION d_e() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+CREATE EVENT TRIGGER d_e ON ddl_command_start WHEN TAG IN ('ALTER INDEX', 'CREATE INDEX', 'ALTER TABLE') EXECUTE FUNCTION d_e();
+SQL
+# others may use the database, so it can't be a template, or go elsewhere
+beside('the database as a template', 'copy-half', 'CREATE DATABASE copied TEMPLATE postgres', qr/^moved\|$/, errors => qr/55006/);
+beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLESPACE regress_fast', qr/^moved\|$/, errors => qr/55006|0A000/);
+beside('other databases come and go', 'copy-half', 'CREATE DATABASE other; DROP DATABASE other', qr/^moved\|$/);
+
+note "count: DDL beside a copy, survived $survived";
+$node->stop;
+done_testing();
