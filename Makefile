@@ -142,7 +142,7 @@ REGRESS = basic special copy partitioned names privileges bad_input jobs \
 	teardown
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
-	move_index_vs_seq move_vs_prepared iso_teardown
+	move_index_vs_seq iso_teardown
 TAP_TESTS ?= 1
 
 PG_CONFIG ?= pg_config

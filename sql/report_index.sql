@@ -6,7 +6,8 @@ CREATE TABLESPACE regress_report_ts LOCATION '';
 CREATE SCHEMA ri;
 SET search_path = ri, public;
 
-CREATE TABLE t (id int PRIMARY KEY, a int, b int, v int[], r int4range, EXCLUDE USING gist (r WITH &&));
+CREATE TABLE t (id int PRIMARY KEY, a int, b int, v int[], r int4range, EXCLUDE USING gist (r WITH &&))
+	WITH (autovacuum_enabled = off);
 CREATE INDEX t_a ON t (a);
 CREATE INDEX t_a_again ON t (a);
 CREATE INDEX t_a_desc ON t (a DESC);

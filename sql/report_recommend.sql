@@ -16,7 +16,7 @@ DELETE FROM index_mover_probe;
 -- says nothing where nothing is known, and why
 SELECT rank, index, reason FROM recommend_moves('regress_rec_fast');
 
-CREATE TABLE rec_hot (id int, a int, b text, c int[], d int) TABLESPACE regress_rec_slow;
+CREATE TABLE rec_hot (id int, a int, b text, c int[], d int) WITH (autovacuum_enabled = off) TABLESPACE regress_rec_slow;
 CREATE TABLE rec_table (id int, pad text) TABLESPACE regress_rec_slow;
 INSERT INTO rec_hot SELECT g, g, md5(g::text), ARRAY[g, g % 7], g FROM generate_series(1, 20000) g;
 INSERT INTO rec_table SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g;

@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -118,29 +119,79 @@ static const char *const held_relations[] = {
 static LockRelId held[lengthof(held_relations)];
 static bool is_held = false;
 
-void
-extension_hold(void)
+/* The OID of a relation of ours as of now, InvalidOid if it has been dropped. */
+static Oid
+find_relation(const char *name)
+{
+	Oid			schema = find_schema();
+
+	return OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+}
+
+/* Let go of the first n of them. */
+static void
+let_go(int n)
+{
+	while (n-- > 0)
+		UnlockRelationIdForSession(&held[n], AccessShareLock);
+}
+
+ExtensionHold
+extension_hold(Oid *busy)
 {
 	int			i;
 
-	for (i = 0; i < lengthof(held_relations); i++)
+	if (is_held)
 	{
-		Oid			relid = extension_relation(held_relations[i]);
 		LOCKTAG		tag;
 
-		/*
-		 * Never let go in between: a DROP EXTENSION that has been waiting would
-		 * get hold of some of them, and we would wait for each other.
-		 */
+		/* an error lets go of all or, as here, of none */
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, held[0].relId);
+		if (LockHeldByMe(&tag, AccessShareLock, false))
+			return EXTENSION_HELD;
+		is_held = false;
+	}
+
+	/*
+	 * Don't wait for one while holding others: DROP EXTENSION takes them one
+	 * after the other, too, in an order of its own.
+	 */
+	for (i = 0; i < lengthof(held_relations); i++)
+	{
+		Oid			relid = find_relation(held_relations[i]);
+		LOCKTAG		tag;
+
+		if (!OidIsValid(relid))
+		{
+			let_go(i);
+			return EXTENSION_GONE;
+		}
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-		if (is_held && held[i].relId == relid &&
-			LockHeldByMe(&tag, AccessShareLock, false))
-			continue;
+		if (LockAcquire(&tag, AccessShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+		{
+			let_go(i);
+			*busy = relid;
+			return EXTENSION_BUSY;
+		}
 		held[i].dbId = MyDatabaseId;
 		held[i].relId = relid;
-		LockRelationIdForSession(&held[i], AccessShareLock);
+
+		/* it may have been dropped since we looked */
+		AcceptInvalidationMessages();
+		if (find_relation(held_relations[i]) != relid)
+		{
+			let_go(i + 1);
+			return EXTENSION_GONE;
+		}
 	}
 	is_held = true;
+	return EXTENSION_HELD;
+}
+
+Oid
+extension_held(int n)
+{
+	return is_held && n < lengthof(held_relations) ? held[n].relId : InvalidOid;
 }
 
 void

@@ -27,9 +27,18 @@ extern void extension_close(Relation rel);
  * Keep the extension's tables and sequences from being dropped, to the end of
  * the session or until extension_release().  In a transaction.  While a move
  * runs, DROP EXTENSION waits behind this: without the ledger nobody would know
- * what the move has made.
+ * what the move has made.  Every error lets go of these locks, with all others;
+ * so ask for them again.
  */
-extern void extension_hold(void);
+typedef enum ExtensionHold
+{
+	EXTENSION_HELD,
+	EXTENSION_BUSY,				/* somebody has *busy locked; ask again */
+	EXTENSION_GONE,				/* it has been dropped */
+} ExtensionHold;
+
+extern ExtensionHold extension_hold(Oid *busy);
+extern Oid	extension_held(int n);	/* the n-th of them; InvalidOid: no more */
 extern void extension_release(void);
 
 #endif							/* IM_CATALOG_H */

@@ -33,6 +33,7 @@
 #include <signal.h>
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"

@@ -24,10 +24,11 @@
 /* One for all looks, so that the log tells of a lag once. */
 static ReplicaLag lag;
 
-/* Is there a reason to rest? */
+/* Is there a reason to rest?  wal_bytes: what the rebuild will write. */
 bool
-must_hold_back(const MoveSettings *settings)
+must_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {
+	lag.at_once = wal_bytes;
 	return job_pause_requested() || replica_lag_too_large(&lag, settings);
 }
 
@@ -37,11 +38,12 @@ must_hold_back(const MoveSettings *settings)
  * reason to.
  */
 bool
-hold_back(const MoveSettings *settings)
+hold_back(const MoveSettings *settings, int64 wal_bytes)
 {
 	bool		rested = false;
 	MovePhase	before = PHASE_INITIALIZING;
 
+	lag.at_once = wal_bytes;
 	for (;; (void) throttle_rest(LOOK_MS))
 	{
 		MovePhase	phase;

@@ -10,7 +10,7 @@
 
 #include "settings.h"
 
-extern bool must_hold_back(const MoveSettings *settings);
-extern bool hold_back(const MoveSettings *settings);
+extern bool must_hold_back(const MoveSettings *settings, int64 wal_bytes);
+extern bool hold_back(const MoveSettings *settings, int64 wal_bytes);
 
 #endif							/* IM_HOLD_BACK_H */

@@ -117,6 +117,7 @@ typedef struct JobShared
 	MoveSettings settings;		/* caller; alter_move() later, under slot lock */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
+	bool		recorded;		/* constant: the submitter has put it on record */
 	bool		caller_waits;	/* constant: move_indexes(wait => true) */
 	int			caller_pid;		/* constant; 0 = nobody waits */
 	int			caller_procno;	/* constant: for its latch */
@@ -142,6 +143,8 @@ typedef enum JobPurpose
 	JOB_CLEANUP,				/* remove what the ledger names: all, or on the
 								 * tables of the (skipped) items */
 } JobPurpose;
+
+#define IM_PREPARED_LEN	64
 
 #define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */
 
@@ -190,6 +193,7 @@ typedef struct RunnerSlot
 	int			slot;			/* its job's slot */
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = nobody */
+	bool		rows_final;		/* it only cleans up from now on */
 	int64		job;
 	Oid			database;
 	Oid			role;
@@ -211,6 +215,8 @@ typedef struct RunnerSlot
 	int64		wal_lag;
 	int			nblockers;
 	int			blockers[IM_MAX_BLOCKERS];
+	char		prepared[IM_PREPARED_LEN];	/* name of a prepared transaction
+											 * among them; clipped, "" = unknown */
 	TimestampTz started_at;
 } RunnerSlot;
 
@@ -251,9 +257,9 @@ extern bool runner_is_alive(int64 job, int pid);
 extern bool runner_attach(JobShared *shared);
 
 /*
- * Stop being a runner.  Returns true for the last one, whose duty it is to
- * publish the rows; then the job's slot is free, too.  No-op, and false, if
- * not attached.
+ * Stop being a runner.  Returns true if none is left that could still change a
+ * row: the caller's duty is then to publish them.  With the last one the job's
+ * slot is free, too.  No-op, and false, if not attached.
  */
 extern bool runner_detach(void);
 
@@ -269,8 +275,12 @@ extern int	runner_count(void);
 /* Is there no other runner of this job (any more)? */
 extern bool runner_is_alone(void);
 
-/* The rows are final; what is left to do is nobody's wait any more. */
-extern void runner_set_cleaning_up(void);
+/*
+ * This runner will change no row any more, and what is left for it to do is
+ * nobody's wait.  Returns true if that holds for all others, too: the caller's
+ * duty is then to publish the rows.
+ */
+extern bool runner_rows_are_final(void);
 
 /*
  * Take the next item of the job to work on: its status becomes "running".
@@ -295,6 +305,7 @@ extern void progress_eta(double seconds);	/* of the whole index, from now */
 extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
+extern void progress_prepared(const char *name);	/* of a blocker; "" = unknown */
 
 extern bool job_cancel_requested(void);
 

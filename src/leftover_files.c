@@ -114,8 +114,14 @@ void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
+	Oid			busy;
+	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
-	if (!ledger_exists(entry->id))
+	/*
+	 * Who drops the extension drops the ledger, but not what it speaks of.  If
+	 * he only wanted to, the row is forgotten at the next look.
+	 */
+	if (listed && !ledger_exists(entry->id))
 		return;
 	if (file_exists && is_removable(&locator))
 	{
@@ -124,7 +130,10 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 		else if (folder_is_away(&locator))
 			return;
 	}
-	ledger_delete(entry->id);
+	if (listed)
+		ledger_delete(entry->id);
+	else
+		(void) GetCurrentTransactionId();	/* files go with its commit record */
 }
 
 /*

@@ -54,6 +54,8 @@
 #include "leftover_twin.h"
 #include "wait_others.h"
 
+#define UNLISTED	INT64CONST(0)	/* number of an entry that no ledger has */
+
 /* An index as pg_index describes it. */
 typedef struct IndexState
 {
@@ -177,6 +179,14 @@ typedef enum Step
 	STEP_WAIT_LOCK,				/* somebody has the lock just now */
 } Step;
 
+/* Delete the row from the ledger, if there is one. */
+static void
+strike_off(const LedgerEntry *entry)
+{
+	if (entry->id != UNLISTED)
+		ledger_delete(entry->id);
+}
+
 /*
  * Put a duplicate out of use for queries; as the first step of core's DROP INDEX
  * CONCURRENTLY.  From the commit on, the ledger says that queries may have used
@@ -187,11 +197,12 @@ clear_valid(LedgerEntry *entry, const Victim *victim)
 {
 	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
 	CacheInvalidateRelcacheByRelid(entry->heap_oid);
-	ledger_delete(entry->id);
+	strike_off(entry);
 	entry->kind = LEDGER_DUPLICATE;
 	entry->new_index_oid = victim->index_oid;
 	entry->index_oid = victim->keeper;
-	ledger_insert(entry);
+	if (entry->id != UNLISTED)
+		ledger_insert(entry);
 }
 
 static void
@@ -241,8 +252,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	{
 		case FORGET_VALID:
 		case FORGET:
-			if (ledger_exists(entry->id))
-				ledger_delete(entry->id);
+			strike_off(entry);
 			break;
 
 		case REMOVE:
@@ -288,7 +298,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 				else
 				{
 					drop_index(victim.index_oid);
-					ledger_delete(entry->id);
+					strike_off(entry);
 					result = STEP_REMOVED;
 				}
 			}
@@ -411,6 +421,57 @@ read_entries(Oid only_heap, int64 job)
 	return result;
 }
 
+/*
+ * After an error: leave the session as the next step expects it, and say what
+ * it was, unless we have only waited too long.  Returns true for a cancel.
+ */
+static bool
+take_error(const LedgerEntry *entry, MemoryContext context)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(context);
+	edata = CopyErrorData();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	progress_blockers(NULL, 0);
+
+	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		return true;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ereport(WARNING,
+				(errcode(edata->sqlerrcode),
+				 errmsg("could not remove the leftover of an interrupted move: %s",
+						edata->message),
+				 errdetail("Index with OID %u or %u of table with OID %u.",
+						   entry->new_index_oid, entry->index_oid, entry->heap_oid),
+				 errhint("The next move, or index_mover_cleanup(), will try again.")));
+	return false;
+}
+
+bool
+leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	LedgerEntry entry = *listed;
+	volatile bool done = false;
+
+	entry.id = UNLISTED;
+	PG_TRY();
+	{
+		(void) remove_one(&entry, false, max_wait_ms);
+		done = true;
+	}
+	PG_CATCH();
+	{
+		(void) take_error(&entry, context);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return done;
+}
+
 int
 leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 {
@@ -446,26 +507,8 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 			}
 			PG_CATCH();
 			{
-				ErrorData  *edata;
-
-				MemoryContextSwitchTo(context);
-				edata = CopyErrorData();
-				FlushErrorState();
-				AbortOutOfAnyTransaction();
-				LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-				progress_blockers(NULL, 0);
-
 				/* who has already cancelled the move may do so once more */
-				if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
-					again = true;
-				else if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-					ereport(WARNING,
-							(errcode(edata->sqlerrcode),
-							 errmsg("could not remove the leftover of an interrupted move: %s",
-									edata->message),
-							 errdetail("Index with OID %u or %u of table with OID %u.",
-									   entry->new_index_oid, entry->index_oid, entry->heap_oid),
-							 errhint("The next move, or index_mover_cleanup(), will try again.")));
+				again = take_error(entry, context);
 			}
 			PG_END_TRY();
 			MemoryContextSwitchTo(caller_context);

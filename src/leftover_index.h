@@ -8,6 +8,7 @@
 #ifndef IM_LEFTOVER_INDEX_H
 #define IM_LEFTOVER_INDEX_H
 
+#include "ledger.h"
 #include "nodes/pg_list.h"
 
 /* What index_mover_cleanup() tells about one of them. */
@@ -33,6 +34,13 @@ typedef struct LeftoverIndex
  */
 extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms,
 									bool show);
+
+/*
+ * The same for one leftover of this process, the extension and its ledger having
+ * been dropped meanwhile.  To be called until it returns true: there is nothing
+ * left.
+ */
+extern bool leftover_index_remove_unlisted(const LedgerEntry *entry, int max_wait_ms);
 
 /*
  * Is this index one that a rebuild of ours has made and not yet finished, or

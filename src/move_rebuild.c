@@ -67,6 +67,7 @@
 #include "utils/syscache.h"
 
 #include "blockers.h"
+#include "catalog.h"
 #include "compat.h"
 #include "core_waits.h"
 #include "hold_back.h"
@@ -94,7 +95,7 @@ typedef struct Rebuild
 	Oid			heap_oid;
 	Oid			old_index;
 	Oid			new_index;		/* set by the hook */
-	int64		ledger_id;		/* of the row that the hook has written */
+	LedgerEntry entry;			/* the row that the hook has written */
 	int			deadlock_timeout;	/* as it is set for the worker */
 } Rebuild;
 
@@ -167,7 +168,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 					  int subId, void *arg)
 {
 	const MoveItem *item;
-	LedgerEntry entry;
+	LedgerEntry *entry = &rebuild.entry;
 	Oid			heap_oid;
 	Oid			tablespace;
 	NameData	name = {""};
@@ -193,18 +194,17 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 				 errmsg("tablespace with OID %u is not what it was", item->to_tablespace),
 				 errdetail("Another tablespace has its name now.")));
 
-	memset(&entry, 0, sizeof(entry));
-	entry.kind = LEDGER_INDEX;
-	entry.heap_oid = rebuild.heap_oid;
-	entry.index_oid = rebuild.old_index;
-	entry.new_index_oid = objectId;
-	entry.job = rebuild.mc->job->job;
-	entry.pid = MyProcPid;
-	entry.new_name = name;
-	ledger_insert(&entry);
+	memset(entry, 0, sizeof(LedgerEntry));
+	entry->kind = LEDGER_INDEX;
+	entry->heap_oid = rebuild.heap_oid;
+	entry->index_oid = rebuild.old_index;
+	entry->new_index_oid = objectId;
+	entry->job = rebuild.mc->job->job;
+	entry->pid = MyProcPid;
+	entry->new_name = name;
+	ledger_insert(entry);
 
 	rebuild.new_index = objectId;
-	rebuild.ledger_id = entry.id;
 	IM_POINT("rebuild-entry-made");
 }
 
@@ -416,7 +416,7 @@ run_reindex(MoveContext *mc)
 	 * before it.
 	 */
 	if (OidIsValid(rebuild.new_index))
-		ledger_delete(rebuild.ledger_id);
+		ledger_delete(rebuild.entry.id);
 	else
 		rebuild.new_index = get_relname_relid(NameStr(mc->item->index_name),
 											  get_rel_namespace(rebuild.heap_oid));
@@ -490,12 +490,22 @@ core_waited_for(void)
 static void
 tell_who_passes(ErrorData *edata)
 {
-	int			pid;
+	const char *object = "the table or the index";
+	int			pid = 0;
+	int			i;
 	char	   *p;
 
-	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED ||
-		(relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
-		 relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0))
+	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return;
+	if (relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
+		relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0)
+	{
+		object = "the tables of the extension";
+		for (i = 0; OidIsValid(extension_held(i)); i++)
+			if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0)
+				break;
+	}
+	if (pid == 0)
 		return;
 	edata->detail = edata->detail == NULL ? edata->message :
 		psprintf("%s: %s", edata->message, edata->detail);
@@ -503,8 +513,7 @@ tell_who_passes(ErrorData *edata)
 	for (p = edata->detail; *p != '\0'; p++)
 		if (*p == '\n')
 			*p = ' ';
-	edata->message = psprintf("gave way to process %d, which waits for a lock on the table or the index",
-							  pid);
+	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid, object);
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
 
@@ -551,7 +560,7 @@ wait_and_lock(WaitLimits *limits)
 
 	for (tries = 1;; tries++)
 	{
-		if (hold_back(settings) || tries == 1)
+		if (hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
 			limits->deadline = wait_deadline(settings->lock_wait);
 			limits->signal_at = limits->deadline;
@@ -564,7 +573,7 @@ wait_and_lock(WaitLimits *limits)
 
 		limits->phase = PHASE_WAIT_START;
 		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			 tries == MAX_TRIES) && !must_hold_back(settings))
+			 tries == MAX_TRIES) && !must_hold_back(settings, limits->item->wal_bytes))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}
@@ -666,7 +675,18 @@ void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 {
 	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
+	bool		listed;
+	Oid			busy;
 
-	(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
+	/* somebody may have dropped the ledger, or be about to; see leftover_file_drop() */
+	StartTransactionCommand();
+	listed = extension_hold(&busy) == EXTENSION_HELD;
+	CommitTransactionCommand();
+
+	if (listed)
+		(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
+	else if (OidIsValid(rebuild.new_index) &&
+			 leftover_index_remove_unlisted(&rebuild.entry, max_wait_ms))
+		rebuild.new_index = InvalidOid;
 	progress_phase(before);
 }

@@ -363,6 +363,29 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	}
 }
 
+/*
+ * Say which of the settings that slow down or put off a copy don't hold for a
+ * rebuild that has begun.
+ */
+static void
+say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
+{
+	StringInfoData names;
+
+	if (item->method != METHOD_REBUILD || item->status != STATUS_PLANNED)
+		return;
+	initStringInfo(&names);
+	if (settings->max_rate > 0)
+		appendStringInfoString(&names, ", max_rate");
+	if (settings->swap_after > 0)
+		appendStringInfoString(&names, ", swap_after");
+	if (names.len > 0)
+		item_say(item, "A rebuild does not obey: %s.", names.data + 2);
+	if (settings->max_replica_lag > 0)
+		item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
+	pfree(names.data);
+}
+
 static bool
 is_like(const MoveItem *item, text *pattern)
 {
@@ -449,6 +472,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 		choose_method(entry, request);
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
+		say_what_rebuild_ignores(item, &request->settings);
 	}
 
 	return entry;

@@ -18,7 +18,9 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "blockers.h"
+#include "catalog/pg_type.h"
 #include "compat.h"
+#include "executor/spi.h"
 #include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
@@ -200,6 +202,29 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 	return npids;
 }
 
+char *
+prepared_transaction_name(VirtualTransactionId vxid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	bool		more;
+	TransactionId xid = TwoPhaseGetXidByVirtualXID(vxid, &more);
+	Oid			types[1] = {XIDOID};
+	Datum		values[1] = {TransactionIdGetDatum(xid)};
+	char	   *result = NULL;
+
+	if (!TransactionIdIsValid(xid))
+		return NULL;
+	SPI_connect();
+	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, false, 1) == SPI_OK_SELECT &&
+		SPI_processed == 1)
+		result = MemoryContextStrdup(context,
+									 SPI_getvalue(SPI_tuptable->vals[0],
+												  SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return result;
+}
+
 /*
  * Take a lock on a relation to the end of the transaction, by asking again and
  * again rather than by queueing, so that nobody has to wait behind us.  The
@@ -225,7 +250,6 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 
 		holders = relation_lock_holders(relid, mode, &nholders);
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
-		pfree(holders);
 		progress_blockers(pids, npids);
 		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), settings->lock_wait);
@@ -246,6 +270,7 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 					 npids > 0 ?
 					 errdetail("The lock was held by: %s.", list.data) : 0));
 		}
+		pfree(holders);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));
 		ResetLatch(MyLatch);

@@ -10,7 +10,9 @@
  * the lag is below half of that, so that it doesn't stop and go.
  *
  * A slot that max_slot_wal_keep_size is about to invalidate counts whatever the
- * setting says: a standby that has lost its slot has to be built anew.
+ * setting says: a standby that has lost its slot has to be built anew.  Who
+ * writes much without looking again, as a rebuild does, waits also for a slot
+ * that nobody reads and that this would invalidate.
  *
  * Assumption: a standby without a slot that is gone is nobody's; only slots
  * remember who is away.
@@ -86,11 +88,12 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 }
 
 /*
- * Slots, read or not.  Sets *in_danger to the number of bytes by which one of
- * them is beyond the part of max_slot_wal_keep_size that we leave alone.
+ * Slots, read or not.  *endangered becomes the one that keeps most, which
+ * max_slot_wal_keep_size may invalidate; *unread that of those which nobody
+ * reads at present.
  */
 static void
-look_at_slots(Laggard *laggard, Laggard *endangered, XLogRecPtr end)
+look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr end)
 {
 	int			i;
 
@@ -101,6 +104,7 @@ look_at_slots(Laggard *laggard, Laggard *endangered, XLogRecPtr end)
 		XLogRecPtr	restart;
 		XLogRecPtr	confirmed;
 		bool		lost;
+		bool		is_read;
 		NameData	name;
 
 		if (!slot->in_use)
@@ -109,12 +113,15 @@ look_at_slots(Laggard *laggard, Laggard *endangered, XLogRecPtr end)
 		restart = slot->data.restart_lsn;
 		confirmed = slot->data.confirmed_flush;
 		lost = im_slot_is_invalidated(slot);
+		is_read = (slot->active_pid != 0);
 		name = slot->data.name;
 		SpinLockRelease(&slot->mutex);
 
 		if (lost || XLogRecPtrIsInvalid(restart))
 			continue;			/* keeps nothing */
 		note(endangered, end, restart, "replication slot", NameStr(name));
+		if (!is_read)
+			note(unread, end, restart, "replication slot", NameStr(name));
 		/* what a logical one may read again is not behind */
 		note(laggard, end, Max(restart, confirmed), "replication slot", NameStr(name));
 	}
@@ -155,18 +162,26 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 		(int64) settings->max_replica_lag * 1024 : -1;
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
+	Laggard		unread = {.bytes = -1};
 	const Laggard *reason = NULL;
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, end);
+	look_at_slots(&laggard, &endangered, &unread, end);
 	progress_wal_lag(Max(laggard.bytes, endangered.bytes));
 
 	if (is_too_large(state->waiting, laggard.bytes, limit))
 		reason = &laggard;
 	else if (is_too_large(state->waiting, endangered.bytes, slot_limit()))
 		reason = &endangered;
+	else if (state->at_once > 0 && unread.bytes >= 0 &&
+			 is_too_large(false, unread.bytes + state->at_once, slot_limit()))
+		reason = &unread;
 
-	if (reason != NULL && !state->waiting)
+	if (reason == &unread && !state->waiting)
+		ereport(LOG,
+				(errmsg("index_mover waits, because nobody reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
+						reason->what)));
+	else if (reason != NULL && !state->waiting)
 		ereport(LOG,
 				(errmsg("index_mover waits, because %s is %lld bytes behind",
 						reason->what, (long long) reason->bytes)));
@@ -180,9 +195,10 @@ replica_lag_worst(void)
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
+	Laggard		unread = {.bytes = -1};
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, end);
+	look_at_slots(&laggard, &endangered, &unread, end);
 	if (endangered.bytes > laggard.bytes)
 		laggard = endangered;
 	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);

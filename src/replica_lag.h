@@ -14,6 +14,8 @@
 typedef struct ReplicaLag
 {
 	bool		waiting;		/* until it is below half of the limit */
+	int64		at_once;		/* bytes of WAL that will be written without
+								 * another look; 0 for a copy */
 } ReplicaLag;
 
 /*

@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
@@ -66,16 +67,20 @@ runner_attach(JobShared *shared)
 	return true;
 }
 
-/* Is another runner of this job attached?  The caller holds the lock. */
+/*
+ * Is another runner of this job attached, or, with at_work, one that may still
+ * change a row?  The caller holds the lock.
+ */
 static bool
-have_company(void)
+have_company(bool at_work)
 {
 	int			i;
 
 	for (i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use && &area->runners[i] != my_runner &&
 			area->runners[i].slot == my_runner->slot &&
-			area->runners[i].job == my_runner->job)
+			area->runners[i].job == my_runner->job &&
+			!(at_work && area->runners[i].rows_final))
 			return true;
 	return false;
 }
@@ -117,7 +122,7 @@ runner_is_alone(void)
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	result = !have_company();
+	result = !have_company(false);
 	LWLockRelease(&area->lock);
 	return result;
 }
@@ -126,28 +131,38 @@ bool
 runner_detach(void)
 {
 	bool		last;
+	bool		final;
 
 	if (my_runner == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	last = !have_company();
+	last = !have_company(false);
+	final = !have_company(true);
 	memset(my_runner, 0, sizeof(RunnerSlot));
 	if (last)
 		job_free_slot_locked(my_job);
+	else if (final)
+		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
 	my_runner = NULL;
 	my_job = NULL;
-	return last;
+	return final;
 }
 
-void
-runner_set_cleaning_up(void)
+bool
+runner_rows_are_final(void)
 {
-	if (my_job == NULL)
-		return;
+	bool		final;
+
+	if (my_runner == NULL)
+		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_job->state = JOB_CLEANING_UP;
+	my_runner->rows_final = true;
+	final = !have_company(true);
+	if (final)
+		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
+	return final;
 }
 
 /*
@@ -226,6 +241,7 @@ progress_begin(const MoveItem *item)
 	my_runner->lock_attempts = 0;
 	my_runner->wal_lag = -1;
 	my_runner->nblockers = 0;
+	my_runner->prepared[0] = '\0';
 	my_runner->started_at = GetCurrentTimestamp();
 	LWLockRelease(&area->lock);
 }
@@ -325,6 +341,20 @@ progress_blockers(const int *pids, int npids)
 	if (npids > 0)
 		memcpy(my_runner->blockers, pids, npids * sizeof(int));
 	my_runner->nblockers = npids;
+	LWLockRelease(&area->lock);
+}
+
+void
+progress_prepared(const char *name)
+{
+	char		clipped[IM_PREPARED_LEN];
+
+	if (my_runner == NULL)
+		return;
+	memset(clipped, 0, sizeof(clipped));
+	memcpy(clipped, name, pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	memcpy(my_runner->prepared, clipped, sizeof(clipped));
 	LWLockRelease(&area->lock);
 }
 

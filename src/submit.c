@@ -6,8 +6,9 @@
  * Two forms.  submit_and_wait() starts a worker at once and waits on its latch,
  * relaying the worker's messages and telling how far it is; whatever ends the
  * wait early (Ctrl-C, a timeout, the loss of the client) cancels the job.
- * submit_at_commit() registers the worker in the PRE_COMMIT callback, where a
- * failure can still be an error, and lets it go in the COMMIT callback.
+ * submit_at_commit() puts the job on record in the caller's transaction, registers
+ * the worker in the PRE_COMMIT callback, where a failure can still be an error,
+ * and lets it go in the COMMIT callback.
  *
  * Locking: none is held while waiting.  The caller's snapshot is, though, and
  * a rebuild would wait for it for ever: see snapshot_guard.c.
@@ -40,6 +41,7 @@
 
 #include "catalog.h"
 #include "compat.h"
+#include "history.h"
 #include "snapshot_guard.h"
 #include "submit.h"
 #include "watch.h"
@@ -72,7 +74,10 @@ typedef struct JobWait
 
 static uint32 wait_event = 0;
 
-/* Where the WAL of this transaction ended when it had only drawn job numbers. */
+/*
+ * Where the WAL of this transaction ended when it had only drawn job numbers, and
+ * recorded jobs.
+ */
 static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
 
 /*
@@ -584,6 +589,8 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	JobShared  *shared;
 	QueuedJob  *queued;
 	MemoryContext oldcontext;
+	bool		only_ours;
+	int			i;
 
 	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	queued = palloc0(sizeof(QueuedJob));
@@ -598,6 +605,20 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	queued->slot = shared->slot;
 	queued->job = shared->job;
 	queued->optional = is_optional(purpose, items);
+
+	/*
+	 * On record from here on: a worker that never starts can't do it.  A commit
+	 * that writes nothing else still waits for no standby.
+	 */
+	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+	shared->recorded = true;
+	for (i = 0; i < shared->nitems; i++)
+	{
+		shared->items[i].status = STATUS_QUEUED;
+		history_insert(shared, i);
+	}
+	if (only_ours)
+		only_numbers_upto = XactLastRecEnd;
 	dsm_detach(segment);
 	return queued->job;
 }

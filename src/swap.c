@@ -100,7 +100,7 @@ typedef enum AttemptResult
 
 static AttemptResult attempt(Swap *swap, int64 most_us, SwapResult *result);
 static void read_pages(const Swap *swap);
-static void give_up(Swap *swap, const int *pids, int npids);
+static void give_up(Swap *swap, const VirtualTransactionId *vxids, int count);
 
 /* Take the time when the transaction is committed, but not yet its locks gone. */
 static void
@@ -277,7 +277,7 @@ swap_when_possible(Swap *swap)
 			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
 				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
-					give_up(swap, pids, npids);
+					give_up(swap, stuck, nstuck);
 				grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														  BLOCKER_GRACE_MS);
 			}
@@ -288,13 +288,7 @@ swap_when_possible(Swap *swap)
 		/* attempts in vain, though nobody stays for long: there is much traffic */
 		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
-		{
-			int			pids[IM_MAX_BLOCKERS];
-			int			npids = virtual_transaction_pids(before, nbefore, pids,
-														 IM_MAX_BLOCKERS);
-
-			give_up(swap, pids, npids);
-		}
+			give_up(swap, before, nbefore);
 	}
 
 	progress_blockers(NULL, 0);
@@ -433,12 +427,14 @@ read_pages(const Swap *swap)
 
 /* lock_wait is over: say who is in the way. */
 static void
-give_up(Swap *swap, const int *pids, int npids)
+give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
 {
 	StringInfoData list;
+	int			pids[MOST_PIDS];
+	int			npids = virtual_transaction_pids(vxids, count, pids, MOST_PIDS);
 	char	   *name;
 
-	StartTransactionCommand();	/* the catalog has the name */
+	StartTransactionCommand();	/* the catalog has the names */
 	name = get_rel_name(swap->relid);
 	initStringInfo(&list);
 	holders_describe(&list, swap->relid, pids, npids);
@@ -446,7 +442,6 @@ give_up(Swap *swap, const int *pids, int npids)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
 					name ? name : "?", swap->settings->lock_wait / 1000.0),
-			 npids > 0 ?
-			 errdetail("The lock was held by: %s.", list.data) : 0,
+			 npids > 0 ? errdetail("The lock was held by: %s.", list.data) : 0,
 			 errhint("End these transactions, or raise index_mover.lock_wait.")));
 }

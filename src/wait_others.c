@@ -26,6 +26,8 @@
 #include <signal.h>
 
 #include "access/transam.h"
+#include "access/twophase.h"
+#include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -74,6 +76,8 @@ typedef struct Wait
 	bool		told;			/* have we set a phase and published blockers? */
 	TimestampTz autovacuum_told_at;
 	MovePhase	phase_before;
+	VirtualTransactionId prepared;	/* the prepared one that we have named */
+	char		prepared_name[GIDSIZE];
 } Wait;
 
 /* Outlives transactions; reset when the next wait begins. */
@@ -110,6 +114,7 @@ end_wait(Wait *wait)
 	if (wait->told)
 	{
 		progress_blockers(NULL, 0);
+		progress_prepared("");
 		progress_phase(wait->phase_before);
 	}
 }
@@ -145,47 +150,99 @@ add_pids(int *known, int nknown, ArrayType *pids)
 }
 
 /*
- * ERROR 40P01 if one of these processes waits, also indirectly, for a lock of
- * ours, or for the session that waits for us.
+ * Find one of these processes that waits, also indirectly, for a lock of ours,
+ * or for the session that waits for us.  *which: that process; *whom: us or that
+ * session.
  */
-static void
-check_deadlock(const int *pids, int npids, int caller_pid)
+static bool
+find_deadlock(const int *pids, int npids, int caller_pid, int *which, int *whom)
 {
 	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
 														"index_mover deadlock check",
 														ALLOCSET_SMALL_SIZES);
 	MemoryContext old_context = MemoryContextSwitchTo(check_context);
+	bool		found = false;
 	int			i;
 
-	for (i = 0; i < npids; i++)
+	for (i = 0; i < npids && !found; i++)
 	{
 		int			chain[MAX_CHAIN];
 		int			nchain = 1;
 		int			j;
 
 		chain[0] = pids[i];
-		for (j = 0; j < nchain; j++)
+		for (j = 0; j < nchain && !found; j++)
 		{
 			if (chain[j] == 0)
 				continue;		/* a prepared transaction waits for nobody */
 			if (chain[j] == MyProcPid || (caller_pid != 0 && chain[j] == caller_pid))
-				ereport(ERROR,
-						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-						 errmsg("deadlock detected"),
-						 j == 0 ?
-						 errdetail("The move waits for process %d, which waits for the move.",
-								   pids[i]) :
-						 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.",
-								   pids[i], chain[j]),
-						 errhint("The move has been cancelled, so that the others can go on.")));
-			nchain = add_pids(chain, nchain,
-							  DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
-																	 Int32GetDatum(chain[j]))));
+			{
+				*which = pids[i];
+				*whom = chain[j];
+				found = true;
+			}
+			else
+				nchain = add_pids(chain, nchain,
+								  DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+																		 Int32GetDatum(chain[j]))));
 		}
 	}
 
 	MemoryContextSwitchTo(old_context);
 	MemoryContextDelete(check_context);
+	return found;
+}
+
+/* ERROR 40P01 if waiting for these processes would be for ever. */
+static void
+check_deadlock(const int *pids, int npids, int caller_pid)
+{
+	int			which;
+	int			whom;
+
+	if (find_deadlock(pids, npids, caller_pid, &which, &whom))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected"),
+				 which == whom ?
+				 errdetail("The move waits for process %d, which waits for the move.", which) :
+				 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.",
+						   which, whom),
+				 errhint("The move has been cancelled, so that the others can go on.")));
+}
+
+/*
+ * If one of those we wait for is a prepared transaction, which has no process,
+ * publish its name.  In a transaction that ends at once: we must not be waited
+ * for ourselves.
+ */
+static void
+name_prepared(Wait *wait, const Others *others)
+{
+	MemoryContext context = CurrentMemoryContext;
+	char	   *name;
+	int			i;
+
+	for (i = 0; i < others->nvxids; i++)
+	{
+		int			pid;
+
+		if (virtual_transaction_pids(&others->vxids[i], 1, &pid, 1) == 1 && pid == 0)
+			break;
+	}
+	if (i == others->nvxids || IsTransactionState() ||
+		VirtualTransactionIdEquals(others->vxids[i], wait->prepared))
+		return;
+	wait->prepared = others->vxids[i];
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	name = prepared_transaction_name(wait->prepared);
+	strlcpy(wait->prepared_name, name ? name : "", GIDSIZE);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	progress_prepared(wait->prepared_name);
 }
 
 static void
@@ -216,7 +273,7 @@ rest_while_paused(Wait *wait)
 	TimestampTz rested;
 
 	InvalidateCatalogSnapshot();
-	hold_back(limits->settings);
+	hold_back(limits->settings, limits->item->wal_bytes);
 	rested = GetCurrentTimestamp() - start;
 	if (limits->deadline != 0)
 		limits->deadline += rested;
@@ -336,6 +393,7 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 		int		   *pids;
 		int			npids = pids_of(&others, &pids);
 
+		name_prepared(&wait, &others);
 		nap(&wait, pids, npids);
 		pfree(pids);
 
@@ -346,6 +404,24 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 
 	MemoryContextSwitchTo(caller_context);
 	end_wait(&wait);
+}
+
+bool
+lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
+{
+	Others		others = find_lockers(relid, lockmode);
+	int		   *pids;
+	int			npids = pids_of(&others, &pids);
+	int			queued[MAX_CHAIN];
+	int			nqueued = relation_lock_waiters(relid, lockmode, queued, MAX_CHAIN);
+	int			which;
+	int			whom;
+	bool		result = find_deadlock(pids, npids, caller_pid, &which, &whom) ||
+		find_deadlock(queued, nqueued, caller_pid, &which, &whom);
+
+	pfree(pids);
+	pfree(others.vxids);
+	return result;
 }
 
 /*
@@ -452,6 +528,7 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 			others = find_lockers(heap_oid, ShareUpdateExclusiveLock);
 
 		npids = pids_of(&others, &pids);
+		name_prepared(&wait, &others);
 		nap(&wait, pids, npids);
 		if (TimestampDifferenceExceeds(wait.autovacuum_told_at, GetCurrentTimestamp(),
 									   DeadlockTimeout))

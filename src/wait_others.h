@@ -30,7 +30,16 @@ extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */
 
 extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
 							 WaitLimits *limits);
-extern void wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits);
+
+/*
+ * Would it be for ever?  Whether somebody who has, or wants, a lock that is in
+ * the way of this one waits, also indirectly, for a lock of ours, or for the
+ * session that waits for our job.
+ */
+extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
+
+extern void wait_for_snapshots(TransactionId limit_xmin,
+							   WaitLimits *limits);
 
 /*
  * Get ShareUpdateExclusiveLock on table and index for the session, table

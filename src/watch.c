@@ -163,7 +163,12 @@ watch_notice(const RunnerSlot *runner)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
 		if (runner->blockers[i] == 0)
-			appendStringInfoString(&buf, "a prepared transaction");
+		{
+			if (runner->prepared[0] != '\0')
+				appendStringInfo(&buf, "prepared transaction \"%s\"", runner->prepared);
+			else
+				appendStringInfoString(&buf, "a prepared transaction");
+		}
 		else
 			appendStringInfo(&buf, "process %d", runner->blockers[i]);
 	}

@@ -53,10 +53,13 @@
 #include "history.h"
 #include "move.h"
 #include "submit.h"
+#include "wait_others.h"
 #include "worker.h"
 
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
+#define RECORD_POLL_MS	20
+#define EXTENSION_GONE_DETAIL	"the extension was dropped"
 #define QUICK_CLEANUP_MS	1000
 
 typedef struct WorkerExtra
@@ -72,6 +75,7 @@ static int	current_item = -1;	/* the one that is running */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to say at exit */
+static bool extension_gone = false; /* somebody has dropped the extension */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
@@ -181,16 +185,65 @@ connect_as(Oid database, Oid role)
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
+	/* who may signal us is who may signal the role's sessions */
+	MyProc->roleId = role;
 #endif
 	set_guc("role", "none");
 }
 
-/* Bring one item's history row up to date, in a transaction of its own. */
+/* Sleep a little, and hear what is asked of the job. */
+static void
+nap(JobShared *shared, int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+	ResetLatch(MyLatch);
+	if (QueryCancelPending)		/* pg_cancel_backend() */
+	{
+		QueryCancelPending = false;
+		(void) job_request_cancel(shared->job);
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Start a transaction with the extension's tables held.  Waits for whoever has
+ * them locked.  Returns false, and no transaction is open, if they have been
+ * dropped, or if somebody who waits for us is about to.
+ */
+static bool
+begin_to_record(JobShared *shared)
+{
+	for (;;)
+	{
+		ExtensionHold hold;
+		Oid			busy;
+
+		StartTransactionCommand();
+		hold = extension_hold(&busy);
+		if (hold == EXTENSION_HELD)
+			return true;
+		CommitTransactionCommand();
+		if (hold == EXTENSION_GONE ||
+			lockers_wait_for_us(busy, AccessShareLock, shared->caller_pid))
+		{
+			extension_gone = true;
+			return false;
+		}
+		nap(shared, RECORD_POLL_MS);
+	}
+}
+
+/*
+ * Bring one item's history row up to date, in a transaction of its own.  An
+ * error has let go of the extension's tables, so they may have been dropped
+ * since; then the waiting caller is the only one who will hear of it.
+ */
 static void
 record_item(JobShared *shared, int n)
 {
-	StartTransactionCommand();
-	extension_hold();
+	if (!begin_to_record(shared))
+		return;
 	history_update(shared, n);
 	CommitTransactionCommand();
 }
@@ -200,8 +253,11 @@ record_all(JobShared *shared)
 {
 	int			i;
 
-	StartTransactionCommand();
-	extension_hold();
+	if (!begin_to_record(shared))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" is not installed in this database",
+						"index_mover")));
 	for (i = 0; i < shared->nitems; i++)
 	{
 		if (shared->items[i].status == STATUS_SKIPPED)
@@ -240,16 +296,22 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 	}
 }
 
-/* Say of an item that the process which had taken it is being terminated. */
 static void
-say_terminated(MoveItem *item)
+cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 {
 	if (item->status != STATUS_MOVED)
 		item->status = STATUS_CANCELLED;
 	if (item->started_at != 0 && item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
-	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
-	strlcpy(item->detail, "background worker was terminated", sizeof(item->detail));
+	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
+	strlcpy(item->detail, detail, sizeof(item->detail));
+}
+
+/* Say of an item that the process which had taken it is being terminated. */
+static void
+say_terminated(MoveItem *item)
+{
+	cancel_item(item, "57P01", "background worker was terminated");
 }
 
 static void
@@ -357,25 +419,12 @@ needs_cleanup(const JobShared *shared)
 {
 	bool		result;
 
+	if (extension_gone)
+		return true;
 	StartTransactionCommand();
 	result = cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
 	return result;
-}
-
-/* Sleep a little between two indexes, and hear what is asked of the job. */
-static void
-nap_between_items(JobShared *shared)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 PAUSE_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
-	ResetLatch(MyLatch);
-	if (QueryCancelPending)		/* pg_cancel_backend() */
-	{
-		QueryCancelPending = false;
-		(void) job_request_cancel(shared->job);
-	}
-	CHECK_FOR_INTERRUPTS();
 }
 
 /* Between two indexes, obey pause_move(). */
@@ -396,7 +445,7 @@ wait_while_paused(JobShared *shared)
 	progress_begin(&shared->items[i]);
 	progress_phase(PHASE_PAUSED);
 	while (job_pause_requested() && !job_cancel_requested())
-		nap_between_items(shared);
+		nap(shared, PAUSE_POLL_MS);
 	progress_end();
 }
 
@@ -433,12 +482,15 @@ run_item(JobShared *shared, int n)
 	show_activity(item);
 	progress_begin(item);
 
-	move_item(shared, item);
+	if (extension_gone)
+		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
+	else
+		move_item(shared, item);
 
 	record_item(shared, n);
 	current_item = -1;
 	/* a cancel that comes after the swap doesn't undo the move */
-	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() || extension_gone ||
 				 strcmp(item->sqlstate, "57014") == 0);
 	/* an index that was dropped meanwhile is "skipped", and may leave something */
 	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
@@ -446,7 +498,10 @@ run_item(JobShared *shared, int n)
 		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
-			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+			if (extension_gone)
+				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
+			else
+				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
 		}
 
 		/*
@@ -457,11 +512,8 @@ run_item(JobShared *shared, int n)
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
 		{
-			if (runner_is_alone() && !move_has_more(shared, -1))
-			{
-				runner_set_cleaning_up();
+			if (!move_has_more(shared, -1) && runner_rows_are_final())
 				publish_rows(shared);
-			}
 			move_cleanup(shared, item, 0);
 		}
 	}
@@ -481,7 +533,8 @@ run_moves(JobShared *shared, bool first)
 										 ALLOCSET_DEFAULT_SIZES);
 	if (first)
 	{
-		record_all(shared);
+		if (!shared->recorded)
+			record_all(shared);
 		start_other_runners(shared);
 	}
 
@@ -510,7 +563,7 @@ run_moves(JobShared *shared, bool first)
 			break;
 		if (n == CLAIM_LATER)
 		{
-			nap_between_items(shared);
+			nap(shared, PAUSE_POLL_MS);
 			continue;
 		}
 		oldcontext = MemoryContextSwitchTo(item_context);
@@ -538,11 +591,8 @@ run_cleanup(JobShared *shared)
 	runner_serve_cancel(true);
 	if (!for_move || !cleanup_run(shared, QUICK_CLEANUP_MS))
 	{
-		if (for_move)
-		{
-			runner_set_cleaning_up();
+		if (for_move && runner_rows_are_final())
 			publish_rows(shared);
-		}
 		(void) cleanup_run(shared, shared->settings.lock_wait);
 	}
 	is_done = true;
@@ -568,6 +618,12 @@ index_mover_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
+	/* before anything can fail: give the slot back whatever happens */
+	my_slot = slot;
+	my_job = extra.job;
+	is_first = (extra.runner == 0);
+	before_shmem_exit(free_slot_at_exit, (Datum) 0);
+
 	if (!wait_for_commit(slot, extra.job, &job))
 		proc_exit(0);
 
@@ -576,16 +632,9 @@ index_mover_worker_main(Datum arg)
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
 	shared = job_shared(segment);
-
-	/*
-	 * Before anything can fail: give the slot back whatever happens, and let a
-	 * waiting caller hear why the connection was refused.
-	 */
-	my_slot = slot;
-	my_job = extra.job;
 	my_shared = shared;
-	is_first = (extra.runner == 0);
-	before_shmem_exit(free_slot_at_exit, (Datum) 0);
+
+	/* let a waiting caller hear why the connection was refused */
 	if (shared->caller_waits)
 	{
 		Size		size;

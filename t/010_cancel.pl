@@ -3,8 +3,7 @@
 # One wave for each way.  In a wave every phase has a database of its own, so
 # that the rebuilds don't wait for each other; in each of them blockers hold a
 # rebuild in its phase, which is looked at before it is hit.  The blockers stay
-# (for 10 seconds in the wave that hits the caller, and in the one that hits the
-# worker): the call must return within 5, nobody may have to queue behind a
+# for 10 seconds: the call must return within 5, nobody may have to queue behind a
 # leftover, and it must be gone within 5 seconds after the blockers.
 use strict;
 use warnings;
@@ -17,8 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time sleep);
 
-my $LONG = 10;      # seconds that the blockers stay after the cancel in two waves
-my $SHORT = 4;      # and in the others
+my $HOLD = 10;      # seconds that the blockers stay after the cancel
 my $RETURN = 5;     # seconds a call may take to return
 my $GONE = 5;       # seconds a leftover may stay after the last blocker
 
@@ -119,7 +117,6 @@ for my $way (sort keys %ways)
 	# a statement_timeout that runs out when all are in their phases: it is the
 	# last of the waves, and knows how long that takes here
 	my $statement_timeout = $w->{timeout} ? 10 + int(3 * $longest_setup) : 0;
-	my $HOLD = $way =~ /^(Ctrl-C|pg_terminate_backend\(worker\))$/ ? $LONG : $SHORT;
 	$wave++;
 
 	# ---- bring all into their phases ----

@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $HOLD = $ENV{INDEX_MOVER_HOLD} || 3;		# seconds a blocker stays after the cancel
+my $HOLD = $ENV{INDEX_MOVER_HOLD} || 10;		# seconds a blocker stays after the cancel
 
 my $node = new_node('leftovers');
 
@@ -240,6 +240,37 @@ for my $where (sort keys %way)
 try_cancel('waiting for writers before validation', $_) foreach @how;
 
 files_ok($node, 'after all cancels');
+
+# ---- two workers, one of them with something to clean up -------------------
+# Whoever of them is the last to know his rows must let the caller go.
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA two;
+CREATE TABLE two.a (v int);
+CREATE TABLE two.b (v int);
+INSERT INTO two.a SELECT generate_series(1, 10);
+INSERT INTO two.b SELECT generate_series(1, 10);
+CREATE INDEX a_gate ON two.a (gate(v));
+CREATE INDEX b_gate ON two.b (gate(v));
+SQL
+{
+	my ($builder, $holder) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
+	$builder->run('SELECT pg_advisory_lock(42)');
+	my $call = start_call($node, 'two', "SELECT status, sqlstate FROM move_schema_indexes('two', 'regress_fast', 'rebuild')");
+	poll_until($node, "SELECT string_agg(phase, ', ' ORDER BY phase) FROM index_mover_progress",
+		'building index, waiting for old snapshots', 'two workers: one builds, the other waits for it');
+	$holder->run('BEGIN; LOCK TABLE two.a, two.b IN ACCESS SHARE MODE');
+	$node->safe_psql('postgres', 'SELECT cancel_move(job) FROM index_mover_progress LIMIT 1');
+	my ($status, $out, $err, $waited) = finish_call($call);
+	is($out, "cancelled|57014\ncancelled|57014\n", 'two workers: both indexes are cancelled');
+	cmp_ok($waited, '<', 5, 'two workers: the call returns within 5 s');
+	poll_until($node, "SELECT string_agg(phase, ', ') FROM index_mover_progress", 'cleaning up', 'two workers: one is still cleaning up');
+	$holder->run('COMMIT');
+	$builder->run('SELECT pg_advisory_unlock(42)');
+	$_->end foreach $builder, $holder;
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'two workers');
+	$node->safe_psql('postgres', 'DROP SCHEMA two CASCADE');
+}
 
 # ---- kill -9 ---------------------------------------------------------------
 # Beside it a stranger's leftover of the same kind, with the name that ours

@@ -323,6 +323,18 @@ if (part('holder'))
 if (part('bounded'))
 {
 	make_table();
+	# a WAL segment to go on with is made ahead, if there is none
+	my $next = <<SQL;
+SELECT count(*) FROM pg_ls_waldir()
+ WHERE name = pg_walfile_name(pg_current_wal_insert_lsn() + (SELECT setting::int FROM pg_settings WHERE name = 'wal_segment_size'))
+SQL
+	foreach (1 .. 200)
+	{
+		last if $s->run($next) eq '0';
+		$s->run('SELECT txid_current(); SELECT pg_switch_wal()');
+	}
+	is($s->run($next), '0', 'no WAL segment to go on with');
+
 	# each block under the lock takes 100 ms
 	$s->run("LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_point = 'swap-asking:wait,swap-block:sleep'");
 	$s->run('ALTER SYSTEM SET log_min_messages = debug1');
@@ -332,6 +344,7 @@ if (part('bounded'))
 	my $log = -s $node->logfile;
 	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false)");
 	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	is($s->run($next), '1', 'there is one before the lock is asked for');
 	# after the last round, and before the lock is asked for
 	$s->run('INSERT INTO online SELECT g * 4000, 0, NULL FROM generate_series(1, 40) g');
 	$gate->end;

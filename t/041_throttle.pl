@@ -148,6 +148,8 @@ sub measure_all
 }
 
 my $verifying;
+my $log_before = -s $node->logfile;
+my $log_jobs = 0;
 foreach my $try (1 .. 5)
 {
 	sql("SELECT count(*) FROM undo_move($job)");
@@ -155,8 +157,12 @@ foreach my $try (1 .. 5)
 	sql("SELECT count(*) FROM (SELECT s FROM th ORDER BY s LIMIT 20000) q");
 	$job = begin_job('regress_fast', max_rate => '6MB', verify => 'on');
 	($verifying, $etas, $bad_etas) = measure_all($job);
+	$log_jobs += 2;
 	last if $verifying && $etas > 10 && $bad_etas eq '';
 }
+my @lines = grep { !/ LOCATION: | checkpoint|max_wal_size/ } split /\n/, substr(PostgreSQL::Test::Utils::slurp_file($node->logfile), $log_before);
+is(scalar(@lines), $log_jobs, 'the server log has one line for each index moved') or diag join "\n", @lines;
+is(scalar(grep { /moved index "public\.th_s" to another tablespace by (copy|rebuild) in \d+ ms/ } @lines), $log_jobs, 'that says so');
 is(status($job), 'moved', 'moved, with verify');
 ok($verifying, 'it was seen verifying');
 cmp_ok($etas, '>', 10, 'eta was shown');
@@ -224,6 +230,39 @@ $standby->stop;
 sql("SELECT pg_drop_replication_slot('standby')");
 
 # ---------------------------------------------------------------------------
+# A slot that nobody reads: waited for until it is below half of the limit; and
+# alter_move()
+# ---------------------------------------------------------------------------
+sub slot_lag { return sql("SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = 'lazy'"); }
+
+# Read the slot up to so many bytes behind.
+sub read_slot
+{
+	sql("SELECT pg_replication_slot_advance('lazy', pg_current_wal_lsn() - $_[0])");
+	return;
+}
+
+sql("SELECT pg_create_physical_replication_slot('lazy', true)");
+my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'");
+$job = begin_job($to, max_replica_lag => '8MB');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
+my $stands = (look($job))[0];
+read_slot(6 * 1024 * 1024);
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND wal_lag_bytes < 7 * 1024 * 1024", '1', 'a look at the slot');
+my ($stands_still, undef, $phase_then) = look($job);
+is($phase_then, 'throttled', 'below the limit, but not below half of it: it waits');
+is($stands_still, $stands, 'and stands still');
+read_slot(2 * 1024 * 1024);
+poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM index_mover_progress WHERE job = $job", 't', 'the copy to go on');
+pass('below half of it, it goes on');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');
+is(sql("SELECT alter_move($job, 'max_replica_lag', '0')"), 't', 'alter_move of max_replica_lag');
+wait_for_end($job);
+is(status($job), 'moved', 'and it goes on to its end, whatever the slot');
+sql("SELECT pg_drop_replication_slot('lazy')");
+sql("SELECT count(*) FROM undo_move($job)");
+
+# ---------------------------------------------------------------------------
 # A slot that nobody reads, and that would be invalidated
 # ---------------------------------------------------------------------------
 sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
@@ -253,6 +292,17 @@ sql("SELECT pg_drop_replication_slot('unread')");
 is($out, "moved\n", 'a rebuild waits before it begins');
 wait_for_end($job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
+# a rebuild can't be held back any more once it runs: it looks ahead
+sql("SELECT pg_create_physical_replication_slot('unread', true)");
+$log = -s $node->logfile;
+$rebuild = sql("SELECT max(job) FROM move_indexes('th_s', '" . sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'") . "', method => 'rebuild', wait => false)");
+$node->wait_for_log(qr/index_mover waits, because nobody reads replication slot unread, which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
+is(sql("SELECT phase FROM index_mover_progress WHERE job = $rebuild"), 'throttled', 'a rebuild does not begin that would invalidate a slot');
+is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+sql("SELECT pg_drop_replication_slot('unread')");
+wait_for_end($rebuild);
+is(status($rebuild), 'moved', 'it goes on when the slot is gone');
+sql("SELECT count(*) FROM undo_move($rebuild)");
 sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
 sql('SELECT pg_reload_conf()');
 
@@ -267,6 +317,8 @@ cmp_ok($copy_needs, '>=', $size, 'the whole index is needed');
 ($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": 1}')");
 my ($rebuild_needs) = $out =~ /^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs (\d+) bytes/m;
 cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
+like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', 'rebuild', dry_run => true, settings => '{\"max_rate\": \"1MB\", \"max_replica_lag\": \"1MB\", \"swap_after\": \"infinity\"}')"),
+	qr/A rebuild does not obey: max_rate, swap_after\. A rebuild waits for standbys before it builds, and not from then on\./, 'a rebuild says what it does not obey');
 is(sql("SELECT fits FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": 1}')"), 'f', 'fits says so beforehand');
 $job = begin_job('regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");

@@ -216,6 +216,30 @@ $blocker->end;
 leftovers_ok($node, 'after rebuilds that failed', within => 5);
 verdict_ok($node, 'lt', 'after rebuilds that failed');
 
+# The worker can be signalled by whoever could signal a session of the job's
+# role: the role itself, its members, and pg_signal_backend.
+sql('GRANT EXECUTE ON FUNCTION pause_move TO regress_mover; GRANT pg_signal_backend TO regress_client; CREATE ROLE regress_nobody LOGIN');
+foreach my $case (
+	[ 'regress_client', 'pg_cancel_backend', 'cancelled 57014' ],
+	[ 'regress_client', 'pg_terminate_backend', 'cancelled 57P01' ],
+	[ 'regress_mover', 'pg_cancel_backend', 'cancelled 57014' ],
+	[ 'regress_mover', 'pg_terminate_backend', 'cancelled 57P01' ])
+{
+	my ($role, $function, $end) = @$case;
+	my $to = other_place();
+	my $job = $node->safe_psql('postgres',
+		"SELECT max(job) FROM move_indexes('bl_s', '$to', method => 'copy', wait => false, settings => '{\"swap_after\": \"infinity\"}')",
+		extra_params => [ '-U', 'regress_mover' ]);
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'a job');
+	my $worker = sql("SELECT pid FROM index_mover_progress WHERE job = $job");
+	my ($r, $o2, $e2) = $node->psql('postgres', "SELECT $function($worker)", extra_params => [ '-U', 'regress_nobody', '-v', 'VERBOSITY=verbose' ]);
+	is(sqlstate_of($e2), '42501', "$function of a worker: not for anybody");
+	is($node->safe_psql('postgres', "SELECT $function($worker)", extra_params => [ '-U', $role ]), 't', "$function of a worker by $role");
+	poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", $end, 'the end of the job');
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the worker');
+}
+leftovers_ok($node, 'signalled workers', within => 5);
+
 # an autovacuum that is in the way is cancelled, as for anybody who queues
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
 sql("DELETE FROM bl WHERE i % 10 = 0");

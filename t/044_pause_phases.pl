@@ -101,7 +101,11 @@ foreach my $case (
 	[ 'copy-round', { changes => 1 } ],
 	[ 'copy-before-sync', {} ],
 	[ 'copy-synced', {} ],
-	[ 'copy-verifying', { verify => 1 } ])
+	[ 'copy-verifying', { verify => 1 } ],
+	[ 'swap-locked', { swapped => 1 } ],
+	[ 'swapped', { swapped => 1 } ],
+	[ 'prewarmed', { swapped => 1 } ],
+	[ 'old-file-step', { swapped => 1 } ])
 {
 	my ($point, $case) = @$case;
 	my $before = place();

@@ -70,8 +70,9 @@ SQL
 
 # "é" is one byte in latin1, and "€" isn't there at all
 my ($stdout, $stderr);
+# (the limits of 1 ms are for the worker: this session has to get somewhere)
+local $ENV{PGOPTIONS} = '-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0';
 my $setup = <<SQL;
-SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0;
 SET default_transaction_read_only = off; SET search_path = public; SET client_encoding = utf8;
 SET client_min_messages = notice;
 SQL
@@ -105,6 +106,7 @@ utf8::decode($_) for ($stdout, $stderr);
 is($status, 0, 'a move that fails there');
 is($stdout, "failed|P0001|\x{20ac} \x{e9}", '... tells so');
 like($stderr, qr/WARNING:  index "$name" was not moved: \x{20ac} \x{e9}/, '... and in a message');
+delete $ENV{PGOPTIONS};
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
 leftovers_ok($node, 'database settings', within => 5);
 done_testing();

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -22,20 +23,24 @@ CREATE INDEX t_1 ON t (i);
 CREATE INDEX t_2 ON t (i);
 SQL
 
-my $locker = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+my $locker = IndexMover::Session->new($node);
 my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
 
 sub cancel_at_record
 {
 	my ($how, $name) = @_;
 
-	$locker->query_safe('BEGIN; LOCK TABLE index_mover_move_log IN SHARE MODE');
-	my $job = $caller->query_safe("SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
-	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Lock'",
-		'1', "$name: the worker waits to write the history");
+	# the lock is granted at the commit of the submission, which writes there, too
+	my $job = $caller->query_safe("BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$locker->send('BEGIN; LOCK TABLE index_mover_move_log IN SHARE MODE');
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $locker->pid, 't', "$name: the lock is queued");
+	$caller->query_safe('COMMIT');
+	$locker->answer;
+	poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Lock'",
+		't', "$name: the worker waits to write the history");
 	$node->safe_psql('postgres', $how->($job));
 	sleep(0.5);
-	$locker->query_safe('COMMIT');
+	$locker->run('COMMIT');
 	$caller->query("CALL wait_for_move($job)");
 	like($caller->{stderr}, qr/WARNING:  2 of 2 indexes were not moved/, "$name: who waits is told");
 	$caller->{stderr} = '';
@@ -68,6 +73,32 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexe
 	'moved,moved', 'the next call succeeds, too');
 leftovers_ok($node, 'at the end', within => 5);
 
-$locker->quit;
+# The same for a job that nobody waits for: it is on record since it was queued.
+$node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr);
+BEGIN;
+SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', wait => false);
+SELECT string_agg(status, ',') FROM index_mover_history h WHERE job = (SELECT max(job) FROM index_mover_history);
+UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'postgres';
+COMMIT;
+SQL
+like($stdout, qr/^(\d+)\nqueued,queued$/, 'a job is on record when it is queued');
+my ($lost) = $stdout =~ /^(\d+)/;
+$node->safe_psql('template1', 'SELECT 1');
+my $gone = sub { $node->safe_psql('template1', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index%'") eq 't' };
+sleep(0.1) until $gone->();
+$node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
+poll_until($node, "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $lost", 'interrupted,interrupted',
+	'its worker cannot connect: the history says that it is over');
+($stdout, $stderr) = ('', '');
+$node->psql('postgres', "CALL wait_for_move($lost)", stdout => \$stdout, stderr => \$stderr);
+like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'and who waits for it is told');
+like($node->safe_psql('postgres', "SELECT resume_move($lost)"), qr/^t/, 'it can be resumed');
+wait_for_no_worker($node);
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job > $lost"), 'moved,moved', 'and is done then')
+  or diag $node->safe_psql('postgres', 'SELECT * FROM index_mover_history');
+$node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0', 'what was rolled back is not on record');
+
+$locker->end;
 $caller->quit;
 done_testing();

@@ -1,11 +1,13 @@
 # DROP EXTENSION while a copy is running waits for the end of the job, and harms
-# neither the job nor itself.  (A rebuild waits for old snapshots, so also for
-# that of DROP EXTENSION: there the deadlock check ends one of them.)
+# neither the job nor itself.  A rebuild waits for old snapshots, so also for that
+# of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
+# the ledger is gone; nor is it if a copy is cancelled while DROP EXTENSION waits.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -37,4 +39,68 @@ $node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
 	'made again, it works');
 leftovers_ok($node, 'drop extension', within => 5);
+
+# ---- a rebuild ------------------------------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END $$;
+CREATE TABLE g (i int);
+INSERT INTO g SELECT generate_series(1, 100);
+CREATE INDEX g_1 ON g (gate(i));
+CREATE INDEX g_2 ON g (i) WHERE i > 0;
+CREATE TABLE other (i int);
+SQL
+my ($builder, $reader, $holder, $dropper) = map { IndexMover::Session->new($node) } 1 .. 4;
+$builder->run('SELECT pg_advisory_lock(42)');
+$call = start_call($node, 'rebuilder',
+	"SELECT index_name, status, sqlstate, detail FROM move_indexes('g', 'regress_fast', 'rebuild', settings => '{\"order\": \"name\"}')");
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', 'a rebuild is running');
+$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other');
+$builder->run('SELECT pg_advisory_unlock(42)');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for old snapshots'", '1', 'it waits');
+$holder->run('BEGIN; LOCK TABLE g IN ACCESS SHARE MODE');
+$dropper->send('DROP EXTENSION index_mover');
+poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $dropper->pid, 't', 'DROP EXTENSION waits');
+$reader->run('COMMIT');
+$dropper->answer;
+is($dropper->errors, '', 'rebuild: the extension is dropped');
+($status, $out, $err) = finish_call($call);
+like($out, qr/^g_1\|failed\|55006\|gave way to process \d+, which waits for a lock on the tables of the extension: .*\ng_2\|cancelled\|55000\|the extension was dropped$/,
+	'rebuild: the rows say so') or diag $err;
+my $indexes = "SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'g'::regclass";
+is($node->safe_psql('postgres', $indexes), 'g_1 g_1_ccnew g_2', 'rebuild: the unfinished index is there as long as the table is in use');
+$holder->run('COMMIT');
+poll_until($node, $indexes, 'g_1 g_2', 'rebuild: the removal of the unfinished index', timeout => 20);
+wait_for_no_worker($node);
+$_->end foreach $builder, $reader, $holder, $dropper;
+$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
+leftovers_ok($node, 'rebuild, extension dropped', within => 5);
+is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('g', 'regress_fast', 'rebuild') WHERE status = 'moved'"), '2',
+	'rebuild: made again, it works');
+verdict_ok($node, 'g', 'rebuild, extension dropped');
+
+# ---- a copy that is cancelled ---------------------------------------------
+$call = start_call($node, 'copier',
+	"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', settings => '{\"max_workers\": 1, \"max_rate\": \"1MB\", \"pacing\": false}')");
+poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
+my $worker = worker_pid($node);
+$dropper = IndexMover::Session->new($node);
+$dropper->send('DROP EXTENSION index_mover');
+poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $dropper->pid, 't', 'DROP EXTENSION waits');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($worker)");
+$dropper->answer;
+is($dropper->errors, '', 'cancelled copy: the extension is dropped');
+($status, $out, $err) = finish_call($call);
+like($out, qr/^cancelled\|57014\n(cancelled\|(57014|55000)\n?){2}$/, 'cancelled copy: the rows say so') or diag $err;
+wait_for_no_worker($node);
+files_ok($node, 'cancelled copy, extension dropped');
+$dropper->end;
+$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
+is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
+	'cancelled copy: made again, it works');
+leftovers_ok($node, 'cancelled copy, extension dropped', within => 5);
 done_testing();
