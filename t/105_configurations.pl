@@ -123,7 +123,9 @@ $standby->append_conf('postgresql.conf', "recovery_min_apply_delay = '2s'\nhot_s
 $standby->start;
 foreach my $feedback ('on', 'off')
 {
-	$standby->safe_psql('postgres', "ALTER SYSTEM SET hot_standby_feedback = $feedback; SELECT pg_reload_conf()");
+	# not by a query: replay may cancel any
+	$standby->append_conf('postgresql.conf', "hot_standby_feedback = $feedback");
+	$standby->reload;
 	my $reader = IndexMover::Session->new($standby);
 	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo WHERE grp = 5');
 	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast' : 'regress_slow', arguments => ", method => 'copy'");
@@ -132,7 +134,8 @@ foreach my $feedback ('on', 'off')
 	$reader->answer;
 	$reader->end;
 }
-$standby->safe_psql('postgres', "ALTER SYSTEM SET recovery_min_apply_delay = 0; SELECT pg_reload_conf()");
+$standby->append_conf('postgresql.conf', "recovery_min_apply_delay = 0\nmax_standby_streaming_delay = 60s");
+$standby->reload;
 standby_ok($node, $standby, [ 'zoo', 'ident' ], 'after the lag');
 $standby->stop;
 
