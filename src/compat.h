@@ -322,4 +322,11 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 	((void) (table_pages), (void) (memory), false)
 #endif
 
+/* Has it a reader?  Under its spinlock, too. */
+#if PG_VERSION_NUM >= 190000
+#define im_slot_is_active(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
+#else
+#define im_slot_is_active(slot) ((slot)->active_pid != 0)
+#endif
+
 #endif							/* IM_COMPAT_H */

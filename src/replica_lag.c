@@ -113,7 +113,7 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 		restart = slot->data.restart_lsn;
 		confirmed = slot->data.confirmed_flush;
 		lost = im_slot_is_invalidated(slot);
-		is_read = (slot->active_pid != 0);
+		is_read = im_slot_is_active(slot);
 		name = slot->data.name;
 		SpinLockRelease(&slot->mutex);
 
