@@ -385,7 +385,7 @@ SQL
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	$second->run('BEGIN; LOCK TABLE gated IN ACCESS SHARE MODE');
 	$gate->run('SELECT pg_advisory_unlock(42)');
-	like($caller->answer, qr/^moved\|55P03\|.*Process $pid\b/, 'lock_wait after the swap: moved, and for whom the removal of the old index waits');
+	like($caller->answer, qr/^moved\|55P03\|.*It waited for process $pid\b/, 'lock_wait after the swap: moved, and for whom the removal of the old index waits');
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '2', 'the old index is still there');
 	$second->run('COMMIT');
 	poll_until($node, "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass", '1', 'removal of the old index', timeout => 5);
