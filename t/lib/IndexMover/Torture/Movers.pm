@@ -108,12 +108,15 @@ sub run_mover
 			  if ($sqlstate || '') =~ /^XX|^40P01|^42/ && $status ne 'skipped'
 			  && ($detail // '') !~ /The move waits for process \d+, which waits, directly or indirectly, for process/;
 		}
-		while ($err =~ /(?:ERROR|FATAL):\s+(\w{5}): ([^\n]*)/g)
+		while ($err =~ /(?:ERROR|FATAL):\s+(\w{5}): ([^\n]*)(?:\nDETAIL:\s+([^\n]*))?/g)
 		{
-			my ($sqlstate, $message) = ($1, $2);
+			my ($sqlstate, $message, $detail) = ($1, $2, $3 // '');
 			(my $short = $message) =~ s/"[^"]*"|\d+/../g;
 			$errors{"$sqlstate $short"}++;
-			push @odd, "$sqlstate $message: $sql" if $sqlstate =~ /^XX|^40P01|^42/;
+			# the same as above, when it is the caller who finds it first
+			push @odd, "$sqlstate $message: $detail: $sql"
+			  if $sqlstate =~ /^XX|^40P01|^42/
+			  && $detail !~ /^The move waits for process \d+, which waits for the session that has called the move\.$/;
 		}
 		usleep(int(rand(200_000)));
 		usleep(300_000) if $rc;
