@@ -1,7 +1,9 @@
 # Everything at once, at random: moves there and back by each method, of every
 # kind of index, under load, while workers, clients and servers are killed, moves
 # are cancelled and paused, definitions change and the standby restarts; then
-# everything is checked.  scripts/torture runs it for as long as you like.
+# everything is checked.  scripts/torture runs it for as long as you like, with a
+# new seed each time; here it is always the same, so that what a change breaks is
+# seen by the change.
 use strict;
 use warnings;
 
@@ -13,5 +15,5 @@ use Test::More;
 torture(
 	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 60,
 	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 30,
-	seed => $ENV{INDEX_MOVER_TORTURE_SEED} || (time ^ $$) % 1_000_000);
+	seed => $ENV{INDEX_MOVER_TORTURE_SEED} || 15);
 done_testing();
