@@ -142,6 +142,8 @@ for my $way (qw(cancel terminate kill))
 	eval { $prober->end };
 }
 
-$standby->stop;
-$node->stop;
+# not "fast": the server may still be recovering from the kill, or not even have
+# begun, and a fast shutdown can come too early for that
+$standby->stop('immediate');
+$node->stop('immediate');
 done_testing();
