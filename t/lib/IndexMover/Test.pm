@@ -308,13 +308,15 @@ sub poll_until
 }
 
 # Wait until the server takes connections (again).  The query goes on psql's
-# command line: through a pipe, it breaks when the connection is refused.
+# command line: through a pipe, it breaks when the connection is refused.  Not at
+# once: the postmaster may not have noticed yet that a process was killed.
 sub wait_until_up
 {
 	my ($node) = @_;
 	my $start = time;
 	my @psql = ('psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT 1');
 	my ($out, $err);
+	usleep(200_000);
 	until (IPC::Run::run(\@psql, '>', \$out, '2>', \$err))
 	{
 		die "server does not come up: $err" if time - $start > $TIMEOUT;
