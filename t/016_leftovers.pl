@@ -253,11 +253,12 @@ CREATE INDEX a_gate ON two.a (gate(v));
 CREATE INDEX b_gate ON two.b (gate(v));
 SQL
 {
-	my ($builder, $holder) = (IndexMover::Session->new($node), IndexMover::Session->new($node));
+	my ($builder, $holder, $writer) = map { IndexMover::Session->new($node) } 1 .. 3;
 	$builder->run('SELECT pg_advisory_lock(42)');
+	$writer->run('BEGIN; LOCK TABLE two.b IN ROW EXCLUSIVE MODE');
 	my $call = start_call($node, 'two', "SELECT status, sqlstate FROM move_schema_indexes('two', 'regress_fast', 'rebuild')");
 	poll_until($node, "SELECT string_agg(phase, ', ' ORDER BY phase) FROM index_mover_progress",
-		'building index, waiting for old snapshots', 'two workers: one builds, the other waits for it');
+		'building index, waiting for writers before build', 'two workers: one builds, the other waits for a writer');
 	$holder->run('BEGIN; LOCK TABLE two.a, two.b IN ACCESS SHARE MODE');
 	$node->safe_psql('postgres', 'SELECT cancel_move(job) FROM index_mover_progress LIMIT 1');
 	my ($status, $out, $err, $waited) = finish_call($call);
@@ -266,7 +267,7 @@ SQL
 	poll_until($node, "SELECT string_agg(phase, ', ') FROM index_mover_progress", 'cleaning up', 'two workers: one is still cleaning up');
 	$holder->run('COMMIT');
 	$builder->run('SELECT pg_advisory_unlock(42)');
-	$_->end foreach $builder, $holder;
+	$_->end foreach $builder, $holder, $writer;
 	wait_for_no_worker($node);
 	leftovers_ok($node, 'two workers');
 	$node->safe_psql('postgres', 'DROP SCHEMA two CASCADE');
