@@ -379,7 +379,11 @@ job_set_state(int slot, int64 job, JobState state)
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	mine = job_slot_locked(slot, job);
 	if (mine != NULL)
+	{
 		mine->state = state;
+		/* the transaction that commits now may have been open for hours */
+		mine->since = slot_time();
+	}
 	LWLockRelease(&area->lock);
 	return mine != NULL;
 }

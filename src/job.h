@@ -180,7 +180,8 @@ typedef struct JobSlot
 	bool		cancel;
 	bool		pause;
 	bool		swap_now;		/* don't wait for swap_after any more */
-	TimestampTz since;			/* of being submitted */
+	TimestampTz since;			/* of being submitted, or, once it has
+								 * committed, of being JOB_STARTING */
 } JobSlot;
 
 /*

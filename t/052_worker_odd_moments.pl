@@ -1,7 +1,8 @@
 # A cancel that hits the worker when it isn't moving anything, but puts on record
 # what it does, cancels the job and not the worker; and a worker that can't even
 # connect is an error of the call, not rows that say nothing.  A job whose worker
-# never comes at all is given up after minutes.
+# never comes at all is given up after minutes, but not because its transaction
+# was open for that long.
 use strict;
 use warnings;
 
@@ -144,6 +145,26 @@ $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
 like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
 leftovers_ok($node, 'worker that never came', within => 5);
+
+# A transaction that queues a job and is then open for long.  The postmaster is
+# asleep, so that there is time for others to look before the worker comes.
+{
+	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$node->safe_psql('postgres', 'CREATE TABLE u (i int); CREATE INDEX u_i ON u (i)');
+	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$slow->run('RESET index_mover.test_mutation');
+	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!";
+	$slow->send('COMMIT');
+	$slow->answer;
+	$other->send("BEGIN; SELECT count(*) FROM move_indexes('u', 'regress_fast', wait => false); ROLLBACK");
+	$other->answer;
+	kill 'CONT', $node->{_pid};
+	is($other->errors, '', 'another job is queued before the worker of the first has come');
+	$other->run("CALL wait_for_move($queued)");
+	is($other->run("SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $queued"), 'moved,moved',
+		'a job that was queued long before the commit is done');
+	$_->end foreach $slow, $other;
+}
 
 $locker->end;
 $caller->quit;
