@@ -412,10 +412,11 @@ say_terminated(MoveItem *item)
 }
 
 static void
-item_terminated(JobShared *shared, int n)
+item_terminated(JobShared *shared, int n, bool recordable)
 {
 	say_terminated(&shared->items[n]);
-	history_update(shared, n);
+	if (recordable)
+		history_update(shared, n);
 }
 
 /*
@@ -427,7 +428,9 @@ static void
 worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
+	bool		recordable;
 	bool		leftovers;
+	Oid			busy;
 	int			n;
 
 	/*
@@ -450,13 +453,20 @@ worker_exit(int code, Datum arg)
 	if (current_item >= 0)
 		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
+
+	/*
+	 * A DROP EXTENSION that has waited for us has its locks by now, and we can't
+	 * be interrupted: don't wait for its transaction.
+	 */
+	recordable = (extension_hold(&busy) == EXTENSION_HELD);
 	if (current_item >= 0)
-		item_terminated(shared, current_item);
+		item_terminated(shared, current_item, recordable);
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
-		item_terminated(shared, n);
-	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
+		item_terminated(shared, n, recordable);
+	leftovers = recordable && shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
+	extension_release();
 
 	if (runner_detach())
 		publish_rows(shared);
