@@ -265,20 +265,16 @@ check_deadlock(const JobShared *shared)
 
 		if (runners[i].job != shared->job || runners[i].database != MyDatabaseId)
 			continue;
+		blocker = 0;
 		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
+		found = list_member_int(pids, MyProcPid);
 
 		/* the list grows while we walk along it */
 		for (j = 0; j < list_length(pids) && !found; j++)
 		{
-			int			pid = list_nth_int(pids, j);
-
-			if (pid == MyProcPid)
-				found = true;
-			else
-			{
-				blocker = pid;
-				pids = add_blockers_of(pids, pid, runners, nrunners);
-			}
+			blocker = list_nth_int(pids, j);
+			pids = add_blockers_of(pids, blocker, runners, nrunners);
+			found = list_member_int(pids, MyProcPid);
 		}
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -291,7 +287,7 @@ check_deadlock(const JobShared *shared)
 			 errmsg("deadlock detected"),
 			 blocker == 0 ?
 			 errdetail("The move waits for the session that has called it.") :
-			 errdetail("The move waits for process %d, which waits for the session that has called the move.",
+			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
 					   blocker),
 			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 }
