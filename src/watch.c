@@ -17,6 +17,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -288,7 +290,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			{
 				Interval   *eta = palloc0(sizeof(Interval));
 
-				eta->time = (TimeOffset) (left * USECS_PER_SEC);
+				/* hundredths of a second: what follows is noise */
+				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
 				SET(14, IntervalPGetDatum(eta));
 			}
 			SET(16, blocked_by(runner, &progress));
