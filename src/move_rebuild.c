@@ -43,7 +43,6 @@
 #include "commands/progress.h"
 #include "commands/tablespace.h"
 #include "executor/instrument.h"
-#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
@@ -79,6 +78,7 @@
 #include "move_rebuild.h"
 #include "plan.h"
 #include "relation_locks.h"
+#include "slot_watch.h"
 #include "snapshot_guard.h"
 #include "space.h"
 #include "test_points.h"
@@ -335,6 +335,7 @@ end_core_settings(void)
 	set_guc("lock_timeout", 0);
 	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
 	core_waits_end();
+	slot_watch_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -628,6 +629,7 @@ move_by_rebuild(MoveContext *mc)
 			set_core_lock_timeout(mc->settings);
 			/* of two who wait for each other, we are the one to give up */
 			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
+			slot_watch_begin();
 			run_reindex(mc);
 			end_core_settings();
 		}
@@ -642,6 +644,7 @@ move_by_rebuild(MoveContext *mc)
 		edata = CopyErrorData();
 		FlushErrorState();
 		tell_who_passes(edata);
+		slot_watch_tell(edata, mc->item);
 		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)

@@ -409,6 +409,25 @@ SQL
 			"SELECT status FROM move_indexes('small_s', 'pg_default', method => 'copy')"),
 		'moved', 'and back');
 	files_ok($node, 'small file system');
+
+	# what is moved back counts together, however it was planned
+	my @two = map { "small_s$_" } 1, 2;
+	$node->safe_psql('postgres', "CREATE TABLE $_ AS TABLE small; CREATE INDEX ${_}_i ON $_ (s) TABLESPACE regress_full") foreach @two;
+	my $each = $node->safe_psql('postgres', "SELECT pg_relation_size('small_s1_i')");
+	my $job = $node->safe_psql('postgres',
+		"SELECT max(job) FROM move_tablespace_indexes('regress_full', 'pg_default', 'copy')");
+	my $fits = sub {
+		my ($out) = $node->safe_psql('postgres', "BEGIN; SELECT fits FROM undo_move($job, wait => false); ROLLBACK");
+		return join ' ', split /\n/, $out;
+	};
+	is($fits->(), 't t', 'undo_move: both find room');
+	# all but the reserve and one and a half of them
+	my $reserve = int(0.05 * 24 * 1024);
+	my $fill = 24 * 1024 - $reserve - int(1.5 * $each / 1024);
+	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=1k count=$fill 2>/dev/null'");
+	is($fits->(), 't f', 'undo_move: one after the other does not');
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
+	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
 	ok(1, 'the tablespace can be dropped');
 	$node->stop('fast');
