@@ -91,11 +91,8 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
-/*
- * Write down an error that a method has thrown.
- */
-static void
-take_error(MoveItem *item, ErrorData *edata)
+void
+move_take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 
@@ -179,7 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 		FlushErrorState();
 		reset_session();
 		MemoryContextSwitchTo(context);
-		take_error(item, edata);
+		move_take_error(item, edata);
 		FreeErrorData(edata);
 		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
@@ -256,12 +253,19 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	}
 	PG_CATCH();
 	{
+		ErrorData  *edata;
+
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
 		runner_serve_cancel(false);
-		EmitErrorReport();
+		edata = CopyErrorData();
 		FlushErrorState();
 		reset_session();
+		MemoryContextSwitchTo(context);
+		/* for the log: to the caller an ERROR would be the end of the worker */
+		edata->elevel = LOG;
+		ThrowErrorData(edata);
+		FreeErrorData(edata);
 		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
 		ereport(LOG,

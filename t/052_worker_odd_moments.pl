@@ -166,6 +166,39 @@ leftovers_ok($node, 'worker that never came', within => 5);
 	$_->end foreach $slow, $other;
 }
 
+# ---- a history that can't be written --------------------------------------------
+$TARGET = elsewhere();
+sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy')" }
+my $call = held_at($node, 'history-update', move());
+$node->safe_psql('postgres', 'DELETE FROM index_mover_move_log');
+let_go($call);
+(undef, $stdout, $stderr) = finish_call($call);
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'the history may be deleted just when it is about to be written');
+is($stderr, '', '... without a word');
+
+$TARGET = elsewhere();
+set_test_point($node, 'history-update:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
+my @warnings = $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
+is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
+
+$TARGET = elsewhere();
+set_test_point($node, 'history-insert:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),
+	'a job that cannot be recorded moves nothing, and the rows say why') or diag $stderr;
+
+set_test_point($node, 'next-item:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminated\n" } 1, 2),
+	'an error between two moves ends the job');
+like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: test point "next-item"/, '... and is told');
+set_test_point($node, '');
+wait_for_no_worker($node);
+leftovers_ok($node, 'history', within => 5);
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', 'the next call succeeds');
+
 $locker->end;
 $caller->quit;
 done_testing();
