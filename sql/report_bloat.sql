@@ -42,6 +42,15 @@ SELECT i, abs(b.leaf_density - s.avg_leaf_density / 100) < 0.03 AS density,
   FROM rb_before b, LATERAL pgstatindex(i) s, LATERAL index_bloat(i, exact => true) x
  WHERE i IN ('rb_btree'::regclass, 'rb_dedup', 'rb_text');
 
+-- no more than 400 blocks of any of them, counted by the statistics
+ALTER TABLE rb SET (autovacuum_enabled = off);
+SELECT pg_stat_force_next_flush();
+SELECT count(pg_stat_reset_single_table_counters(indexrelid)) FROM pg_index WHERE indrelid = 'rb'::regclass;
+SELECT count(b.*) FROM pg_index, LATERAL index_bloat(indexrelid) b WHERE indrelid = 'rb'::regclass;
+SELECT pg_stat_force_next_flush();
+SELECT indexrelname, idx_blks_read + idx_blks_hit BETWEEN 1 AND 400 AS counted
+  FROM pg_statio_user_indexes WHERE relname = 'rb' AND indexrelname <> 'rb_brin' ORDER BY 1;
+
 -- and nothing to gain any more (report_rebuilt compares the sizes)
 REINDEX TABLE rb;
 SELECT i, b.bloat_ratio < 0.1 AS fresh, b.bloat_ratio_low = 0 AS perhaps_fresh
