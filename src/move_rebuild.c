@@ -378,6 +378,7 @@ run_reindex(MoveContext *mc)
 												ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(rebuild_context);
 
+	IM_POINT("rebuild-begins");
 	StartTransactionCommand();
 
 	tablespace = get_tablespace_name(mc->item->to_tablespace);
@@ -393,6 +394,7 @@ run_reindex(MoveContext *mc)
 					quote_identifier(tablespace),
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->index_name)));
+	IM_POINT("rebuild-named");
 
 	/* core keeps there what has to survive its transactions */
 	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
