@@ -446,6 +446,13 @@ is_swapped(void)
 		result = (row->indrelid == rebuild.heap_oid && row->indisvalid);
 		ReleaseSysCache(tuple);
 	}
+	if (result)
+	{
+		char	   *name = get_rel_name(rebuild.new_index);
+
+		/* another command can have made it valid, but not have swapped it in */
+		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
+	}
 	CommitTransactionCommand();
 	return result;
 }

@@ -50,6 +50,7 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "core_waits.h"
 #include "history.h"
 #include "move.h"
 #include "submit.h"
@@ -332,6 +333,9 @@ worker_exit(int code, Datum arg)
 	JobShared  *shared = my_shared;
 	bool		leftovers;
 	int			n;
+
+	/* its timer looks at what is unmapped soon */
+	core_waits_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
