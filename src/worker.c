@@ -53,6 +53,7 @@
 #include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "slot_watch.h"
 #include "submit.h"
 #include "test_points.h"
 #include "wait_others.h"
@@ -434,8 +435,9 @@ worker_exit(int code, Datum arg)
 	Oid			busy;
 	int			n;
 
-	/* its timer looks at what is unmapped soon */
+	/* their timers look at what is unmapped soon */
 	core_waits_end();
+	slot_watch_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
