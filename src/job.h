@@ -271,6 +271,9 @@ extern bool runner_detach(void);
  */
 extern bool runner_knows_pid(int pid);
 
+/* Is it a runner of our own job?  Without a lock; late is good enough. */
+extern bool runner_is_fellow(int pid);
+
 /* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);
 

@@ -42,6 +42,7 @@
 #include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "hold_back.h"
 #include "meanwhile.h"
 #include "move.h"
 #include "plan.h"
@@ -57,12 +58,21 @@ static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
+	TimestampTz since = GetCurrentTimestamp();
 	Relation	rel;
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	StartTransactionCommand();
-	lock_relation_without_queueing(item->heap_oid, AccessShareLock, item, mc->settings);
-	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item, mc->settings);
+	for (;;)
+	{
+		since += rest_while_paused();
+		StartTransactionCommand();
+		if (lock_relation_without_queueing(item->heap_oid, AccessShareLock, item,
+										   mc->settings, since) &&
+			lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item,
+										   mc->settings, since))
+			break;
+		CommitTransactionCommand();
+	}
 	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;

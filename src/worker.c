@@ -50,8 +50,10 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "slot_watch.h"
 #include "submit.h"
 #include "test_points.h"
 #include "wait_others.h"
@@ -432,6 +434,10 @@ worker_exit(int code, Datum arg)
 	bool		leftovers;
 	Oid			busy;
 	int			n;
+
+	/* their timers look at what is unmapped soon */
+	core_waits_end();
+	slot_watch_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
