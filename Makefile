@@ -56,6 +56,7 @@ OBJS = \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
+	src/slot_watch.o \
 	src/snapshot_guard.o \
 	src/space.o \
 	src/steer.o \
@@ -119,6 +120,7 @@ OUR_HEADERS = \
 	src/replica_lag.h \
 	src/report_relation.h \
 	src/settings.h \
+	src/slot_watch.h \
 	src/snapshot_guard.h \
 	src/space.h \
 	src/submit.h \

@@ -175,6 +175,13 @@ DO $$ BEGIN PERFORM count(*) FROM t; PERFORM move_schema_indexes('bad_input', 'r
 SELECT * FROM t, move_indexes('t', 'regress_fast', method => 'rebuild');
 \echo :SQLSTATE
 
+-- a table of the extension that somebody has renamed
+BEGIN;
+ALTER TABLE index_mover_ledger RENAME TO index_mover_elsewhere;
+SELECT * FROM index_mover_cleanup(dry_run => true);
+\echo :SQLSTATE
+ROLLBACK;
+
 -- nothing has happened, and the session is well
 SELECT * FROM oracle.metadata_changes('t');
 SELECT DISTINCT reltablespace FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid WHERE indrelid = 't'::regclass;

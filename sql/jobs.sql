@@ -48,6 +48,12 @@ SELECT * FROM move_indexes('t_txt', 'regress_slow', method => 'rebuild', wait =>
 \echo :SQLSTATE
 \set VERBOSITY default
 ROLLBACK;
+-- a prepared transaction has no process that could start the job
+BEGIN;
+SELECT count(*) FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false);
+PREPARE TRANSACTION 'regress_jobs';
+\echo :SQLSTATE
+SELECT * FROM oracle.leftovers();
 BEGIN;
 SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) \gset
 SELECT max(job) AS job2 FROM move_indexes('u', 'regress_fast', method => 'rebuild', wait => false) \gset

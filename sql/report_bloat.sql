@@ -20,7 +20,8 @@ SELECT i, b.pages = pg_relation_size(i) / current_setting('block_size')::int AS 
 	   b.sampled_pages <= 400 AS bounded, b.fillfactor,
 	   b.bloat_ratio < 0.1 AS fresh, b.bloat_ratio_low < 0.1 AS perhaps_fresh,
 	   b.bloat_ratio_low <= b.bloat_ratio AND b.bloat_ratio <= b.bloat_ratio_high AS ordered,
-	   b.bloat_bytes = round(b.bloat_ratio * pg_relation_size(i)) AS bytes
+	   abs(b.bloat_bytes - b.bloat_ratio * pg_relation_size(i)) <= 0.00005 * pg_relation_size(i) + 1 AS bytes,
+	   concat(b.leaf_density, '|', b.bloat_ratio_low, '|', b.bloat_ratio, '|', b.bloat_ratio_high) !~ '\.\d{5}' AS short
   FROM unnest('{rb_btree,rb_dedup,rb_text,rb_hash,rb_gin,rb_gist,rb_spgist,rb_brin}'::regclass[]) i,
 	   LATERAL index_bloat(i) b;
 
@@ -112,6 +113,7 @@ SELECT * FROM index_bloat('rb_invalid');
 SELECT * FROM index_bloat('rb_btree', 0);
 SELECT * FROM index_bloat('rb_btree', NULL);
 SELECT * FROM index_bloat('rb_btree', exact => NULL);
+SELECT * FROM index_mover_measure_bloat('rb_btree', 50, true, false, '{1,2}');
 
 -- privileges
 CREATE ROLE regress_report_nobody;

@@ -123,10 +123,6 @@ typedef struct JobShared
 	int			caller_procno;	/* constant: for its latch */
 
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	char		sqlstate[6];	/* runner, before rows_final: why the job as a
-								 * whole failed, "" = it didn't */
-	char		message[IM_DETAIL_LEN];
-
 	int			max_runners;	/* constant: so many at the same time */
 	Size		mq_offset;		/* a queue for messages per runner, from segment
 								 * start; in use if caller_waits */
@@ -180,7 +176,8 @@ typedef struct JobSlot
 	bool		cancel;
 	bool		pause;
 	bool		swap_now;		/* don't wait for swap_after any more */
-	TimestampTz submitted_at;
+	TimestampTz since;			/* of being submitted, or, once it has
+								 * committed, of being JOB_STARTING */
 } JobSlot;
 
 /*
@@ -234,7 +231,12 @@ extern void job_take_slot(JobShared *shared, dsm_handle segment,
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
-extern bool job_find(int64 job, JobSlot *copy); /* in this database */
+
+/*
+ * Find a job of this database.  Returns false if there is none, or none any
+ * more: one whose worker has not started for minutes is given up here.
+ */
+extern bool job_find(int64 job, JobSlot *copy);
 extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
 extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
 extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
@@ -268,6 +270,9 @@ extern bool runner_detach(void);
  * signal handler; late is good enough.  In a runner.
  */
 extern bool runner_knows_pid(int pid);
+
+/* Is it a runner of our own job?  Without a lock; late is good enough. */
+extern bool runner_is_fellow(int pid);
 
 /* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);

@@ -43,7 +43,6 @@
 #include "commands/progress.h"
 #include "commands/tablespace.h"
 #include "executor/instrument.h"
-#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
@@ -79,6 +78,7 @@
 #include "move_rebuild.h"
 #include "plan.h"
 #include "relation_locks.h"
+#include "slot_watch.h"
 #include "snapshot_guard.h"
 #include "space.h"
 #include "test_points.h"
@@ -335,6 +335,7 @@ end_core_settings(void)
 	set_guc("lock_timeout", 0);
 	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
 	core_waits_end();
+	slot_watch_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -377,6 +378,7 @@ run_reindex(MoveContext *mc)
 												ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(rebuild_context);
 
+	IM_POINT("rebuild-begins");
 	StartTransactionCommand();
 
 	tablespace = get_tablespace_name(mc->item->to_tablespace);
@@ -392,6 +394,7 @@ run_reindex(MoveContext *mc)
 					quote_identifier(tablespace),
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->index_name)));
+	IM_POINT("rebuild-named");
 
 	/* core keeps there what has to survive its transactions */
 	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
@@ -445,6 +448,13 @@ is_swapped(void)
 
 		result = (row->indrelid == rebuild.heap_oid && row->indisvalid);
 		ReleaseSysCache(tuple);
+	}
+	if (result)
+	{
+		char	   *name = get_rel_name(rebuild.new_index);
+
+		/* another command can have made it valid, but not have swapped it in */
+		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
 	}
 	CommitTransactionCommand();
 	return result;
@@ -621,6 +631,7 @@ move_by_rebuild(MoveContext *mc)
 			set_core_lock_timeout(mc->settings);
 			/* of two who wait for each other, we are the one to give up */
 			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
+			slot_watch_begin();
 			run_reindex(mc);
 			end_core_settings();
 		}
@@ -635,6 +646,7 @@ move_by_rebuild(MoveContext *mc)
 		edata = CopyErrorData();
 		FlushErrorState();
 		tell_who_passes(edata);
+		slot_watch_tell(edata, mc->item);
 		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)

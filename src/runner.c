@@ -97,6 +97,19 @@ runner_knows_pid(int pid)
 	return false;
 }
 
+bool
+runner_is_fellow(int pid)
+{
+	int			i;
+
+	for (i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use && area->runners[i].pid == pid &&
+			area->runners[i].slot == my_runner->slot &&
+			area->runners[i].job == my_runner->job)
+			return true;
+	return false;
+}
+
 int
 runner_count(void)
 {

@@ -49,7 +49,8 @@ typedef struct JobWait
 	JobShared  *shared;
 	BackgroundWorkerHandle *worker; /* the first one */
 	shm_mq_handle **messages;	/* of each runner */
-	char	   *worker_error;	/* the last ERROR or FATAL it has sent */
+	ErrorData	worker_error;	/* the last ERROR or FATAL that a worker has
+								 * sent; elevel 0 = none */
 } JobWait;
 
 static uint32 wait_event = 0;
@@ -164,7 +165,7 @@ relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 			if (msgtype == 'N')
 				ThrowErrorData(&edata);
 			else
-				wait->worker_error = edata.message;
+				wait->worker_error = edata;
 		}
 		pfree(msg.data);
 	}
@@ -388,14 +389,19 @@ wait_for_rows(JobWait *wait)
 			 slot.state == JOB_STARTING);
 		relay_messages(wait);
 		if (pg_atomic_read_u32(&shared->rows_final) != 0)
+		{
+			pg_read_barrier();
+			relay_messages(wait);
 			break;
+		}
 		if (stopped)
 		{
 			job_free_slot(shared->slot, shared->job);
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("background worker of index_mover did not start or ended early"),
-					 wait->worker_error ? errdetail_internal("%s", wait->worker_error) : 0,
+					 wait->worker_error.elevel != 0 ?
+					 errdetail_internal("%s", wait->worker_error.message) : 0,
 					 errhint("See the server log for the reason.")));
 		}
 
@@ -427,8 +433,6 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
-	char		sqlstate[6];
-	char		message[IM_DETAIL_LEN];
 
 	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
 									purpose, JOB_STARTING, items, settings,
@@ -464,8 +468,6 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
 
-	strlcpy(sqlstate, wait.shared->sqlstate, sizeof(sqlstate));
-	strlcpy(message, wait.shared->message, sizeof(message));
 	size = sizeof(MoveItem) * wait.shared->nitems;
 	result = palloc(Max(size, 1));
 	memcpy(result, wait.shared->items, size);
@@ -473,11 +475,12 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	/* the worker finds nobody listening from here on, and doesn't mind */
 	dsm_detach(segment);
 
-	if (sqlstate[0] != '\0')
-		ereport(ERROR,
-				(errcode(MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
-									   sqlstate[3], sqlstate[4])),
-				 errmsg("%s", message)));
+	/* the rows say only that a worker has ended; a FATAL is SIGTERM's */
+	if (wait.worker_error.elevel == ERROR)
+		ereport(WARNING,
+				(errcode(wait.worker_error.sqlerrcode),
+				 errmsg("background worker of index_mover ended early: %s",
+						wait.worker_error.message)));
 	return result;
 }
 

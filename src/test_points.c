@@ -21,7 +21,7 @@
  * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
  * second time after a checkpoint.  verify-all compares everything under the lock.
  * log-truncate and log-special have records in the WAL that tell of changes of
- * the file, but not block by block.
+ * the file, but not block by block.  long-ago has a job submitted an hour ago.
  *
  * This file is empty unless compiled with -DINDEX_MOVER_TEST.
  *
@@ -33,6 +33,9 @@
 
 #ifdef INDEX_MOVER_TEST
 
+#ifdef INDEX_MOVER_COVERAGE
+#include <gcov.h>
+#endif
 #include <signal.h>
 #include <unistd.h>
 
@@ -131,6 +134,19 @@ wait_for_writes(void)
 	}
 }
 
+/*
+ * In scripts/coverage, add this process's counts to those of the others: a
+ * process that is killed where it stands can't do that when it ends.
+ */
+static void
+save_coverage(void)
+{
+#ifdef INDEX_MOVER_COVERAGE
+	__gcov_dump();
+	__gcov_reset();
+#endif
+}
+
 /* Do what the setting says for this point. */
 void
 test_point(const char *name)
@@ -139,6 +155,7 @@ test_point(const char *name)
 
 	if (found == NULL)
 		return;
+	save_coverage();
 	if (is_action(found, "wait"))
 		wait_for_test(name, 5959);
 	else if (is_action(found, "wait2"))

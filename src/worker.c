@@ -50,9 +50,12 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "slot_watch.h"
 #include "submit.h"
+#include "test_points.h"
 #include "wait_others.h"
 #include "worker.h"
 
@@ -235,37 +238,133 @@ begin_to_record(JobShared *shared)
 }
 
 /*
- * Bring one item's history row up to date, in a transaction of its own.  An
- * error has let go of the extension's tables, so they may have been dropped
- * since; then the waiting caller is the only one who will hear of it.
+ * Take an error that came while something was put on record, and leave the
+ * session as between two items; the extension's tables are not held any more.
+ */
+static ErrorData *
+take_record_error(MemoryContext context)
+{
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(context);
+	runner_serve_cancel(false);
+	error = CopyErrorData();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	MemoryContextSwitchTo(context);
+	return error;
+}
+
+/*
+ * Try to bring one item's history row up to date, in a transaction of its own.
+ * Returns NULL, or the error that has kept us from it.
+ */
+static ErrorData *
+try_to_record(JobShared *shared, int n)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		if (begin_to_record(shared))
+		{
+			history_update(shared, n);
+			CommitTransactionCommand();
+		}
+	}
+	PG_CATCH();
+	{
+		error = take_record_error(context);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return error;
+}
+
+/*
+ * Bring one item's history row up to date.  An error has let go of the
+ * extension's tables, so they may have been dropped since; then the waiting
+ * caller is the only one who will hear of it.
+ *
+ * What can't be recorded is done nevertheless, and a WARNING.  The second
+ * attempt is for a row that somebody has just deleted, which is no error: for
+ * the first one it was there when it looked.
  */
 static void
 record_item(JobShared *shared, int n)
 {
-	if (!begin_to_record(shared))
+	const MoveItem *item = &shared->items[n];
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *error = try_to_record(shared, n);
+
+	if (error != NULL)
+	{
+		FreeErrorData(error);
+		error = try_to_record(shared, n);
+	}
+	if (error == NULL)
 		return;
-	history_update(shared, n);
-	CommitTransactionCommand();
+
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("could not record the move of index \"%s.%s\": %s",
+					NameStr(item->schema_name), NameStr(item->index_name),
+					error->message)));
+	FreeErrorData(error);
+
+	/* what comes next wants the extension's tables held */
+	if (begin_to_record(shared))
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 }
 
-static void
+/*
+ * Put all items on record.  Returns false if that can't be done: then nothing
+ * is moved, and the rows say why.
+ */
+static bool
 record_all(JobShared *shared)
 {
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
 	int			i;
 
-	if (!begin_to_record(shared))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("extension \"%s\" is not installed in this database",
-						"index_mover")));
-	for (i = 0; i < shared->nitems; i++)
+	PG_TRY();
 	{
-		if (shared->items[i].status == STATUS_SKIPPED)
-			continue;
-		shared->items[i].status = STATUS_QUEUED;
-		history_insert(shared, i);
+		if (!begin_to_record(shared))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("extension \"%s\" is not installed in this database",
+							"index_mover")));
+		for (i = 0; i < shared->nitems; i++)
+		{
+			if (shared->items[i].status == STATUS_SKIPPED)
+				continue;
+			shared->items[i].status = STATUS_QUEUED;
+			history_insert(shared, i);
+		}
+		CommitTransactionCommand();
 	}
-	CommitTransactionCommand();
+	PG_CATCH();
+	{
+		error = take_record_error(context);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	if (error == NULL)
+		return true;
+
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("could not record job " INT64_FORMAT ": %s",
+					shared->job, error->message)));
+	for (i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status != STATUS_SKIPPED)
+			move_take_error(&shared->items[i], error);
+	FreeErrorData(error);
+	return false;
 }
 
 /* Nobody need wait for us any more. */
@@ -315,10 +414,11 @@ say_terminated(MoveItem *item)
 }
 
 static void
-item_terminated(JobShared *shared, int n)
+item_terminated(JobShared *shared, int n, bool recordable)
 {
 	say_terminated(&shared->items[n]);
-	history_update(shared, n);
+	if (recordable)
+		history_update(shared, n);
 }
 
 /*
@@ -330,8 +430,14 @@ static void
 worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
+	bool		recordable;
 	bool		leftovers;
+	Oid			busy;
 	int			n;
+
+	/* their timers look at what is unmapped soon */
+	core_waits_end();
+	slot_watch_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
@@ -353,13 +459,20 @@ worker_exit(int code, Datum arg)
 	if (current_item >= 0)
 		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
+
+	/*
+	 * A DROP EXTENSION that has waited for us has its locks by now, and we can't
+	 * be interrupted: don't wait for its transaction.
+	 */
+	recordable = (extension_hold(&busy) == EXTENSION_HELD);
 	if (current_item >= 0)
-		item_terminated(shared, current_item);
+		item_terminated(shared, current_item, recordable);
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
-		item_terminated(shared, n);
-	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
+		item_terminated(shared, n, recordable);
+	leftovers = recordable && shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
+	extension_release();
 
 	if (runner_detach())
 		publish_rows(shared);
@@ -528,21 +641,24 @@ static void
 run_moves(JobShared *shared, bool first)
 {
 	MemoryContext item_context;
+	bool		recorded = true;
 
 	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
 										 ALLOCSET_DEFAULT_SIZES);
 	if (first)
 	{
 		if (!shared->recorded)
-			record_all(shared);
-		start_other_runners(shared);
+			recorded = record_all(shared);
+		if (recorded)
+			start_other_runners(shared);
 	}
 
-	for (;;)
+	while (recorded)
 	{
 		MemoryContext oldcontext;
 		int			n;
 
+		IM_POINT("next-item");
 		wait_while_paused(shared);
 		if (job_cancel_requested())
 		{

@@ -31,7 +31,7 @@ SET default_tablespace = '';
 CREATE TABLE small (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
 INSERT INTO small SELECT generate_series(1, 100);
 CREATE ROLE regress_steer_other;
-GRANT EXECUTE ON FUNCTION pause_move, alter_move, cancel_move TO regress_steer_other;
+GRANT EXECUTE ON FUNCTION pause_move, alter_move, cancel_move, undo_move TO regress_steer_other;
 VACUUM ANALYZE st;
 SQL
 
@@ -130,6 +130,7 @@ foreach my $case (
 	[ "alter_move($job, 'on_failure', 'error')", '22023' ],
 	[ "alter_move($job, 'max_rate', 'fast')", '22023' ],
 	[ "alter_move($job, NULL, '1')", '22004' ],
+	[ "undo_move($job)", '55006' ],
 	[ 'alter_move(999999, \'max_rate\', \'1\')', '42704' ])
 {
 	my ($call, $state) = @$case;
@@ -152,6 +153,18 @@ is(outcome($job), 'st_s cancelled', 'the history says cancelled');
 is(place('st_s'), 'regress_slow', 'the index is where it was');
 leftovers_ok($node, 'cancelled while paused', within => 2);
 files_ok($node, 'cancelled while paused');
+
+# who waits for long is told before
+my $waiter = start_call($node, 'waiter', <<'SQL');
+SET statement_timeout = '60s';
+SELECT * FROM move_indexes('st_s', 'regress_fast', method => 'copy', settings => '{"max_rate": "16kB"}')
+SQL
+poll_until($node, 'SELECT max(blocks_done) > 0 FROM index_mover_progress', 't', 'the first block');
+is(sql('SELECT bool_and(cancel_move(job)) FROM (SELECT DISTINCT job FROM index_mover_progress) p'), 't', 'cancel_move of a job that somebody waits for');
+($rc, $out, $err) = finish_call($waiter);
+like($err, qr/NOTICE: .*the move takes about \d+ minutes, and this session's snapshot holds back vacuum/, 'a long move: the snapshot');
+like($err, qr/NOTICE: .*the move takes about \d+ seconds, but statement_timeout is 60000 ms/, 'a long move: the timeout');
+wait_for_no_worker($node);
 
 # ---------------------------------------------------------------------------
 # When to swap
@@ -213,6 +226,32 @@ is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'skipped'"), '1', 't
 like($err, qr/NOTICE:  job $job has nothing left to do/, 'resume_move of a job that has ended');
 is($out, 'f', 'returns false');
 
+is(sql("SELECT cancel_move($job)"), 'f', 'cancel_move too');
+foreach my $case (
+	[ 'undo_move(NULL)', qr/22004: job must not be null/ ],
+	[ "undo_move($job, NULL)", qr/22004: wait must not be null/ ],
+	[ 'undo_move(999999)', qr/42704: job 999999 does not exist/ ],
+	[ "undo_move($job)", qr/42501: permission denied to undo job $job/, 'regress_steer_other' ],
+	[ "cancel_move($job)", qr/42501: permission denied to steer job $job/, 'regress_steer_other' ])
+{
+	my ($call, $message, $user) = @$case;
+	($rc, $out, $err) = $node->psql('postgres', ($user ? "SET ROLE $user; " : '') . "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, $message, $call);
+}
+
+# of what is gone
+sql("CREATE TABLESPACE regress_gone LOCATION ''; CREATE TABLE gone (i int PRIMARY KEY USING INDEX TABLESPACE regress_gone, j int UNIQUE USING INDEX TABLESPACE regress_gone)");
+$job = begin_job('gone', 'regress_fast');
+wait_for_end($job);
+is(outcome($job), 'gone_j_key moved, gone_pkey moved', 'moved out of a tablespace');
+sql('DROP TABLESPACE regress_gone; ALTER TABLE gone DROP CONSTRAINT gone_j_key');
+($rc, $out, $err) = $node->psql('postgres', "SELECT undo_move($job)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($err, qr/42704: tablespace with OID \d+ does not exist/, 'undo_move to a tablespace that was dropped');
+sql('ALTER TABLE gone DROP CONSTRAINT gone_pkey');
+($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM undo_move($job)");
+is("$rc $out", '0 0', 'undo_move of dropped indexes has nothing to do');
+like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and says so of gone_$_") foreach 'pkey', 'j_key';
+
 # ---------------------------------------------------------------------------
 # max_duration
 # ---------------------------------------------------------------------------
@@ -268,6 +307,28 @@ is(outcome($job), 'gated_a moved, gated_b paused', 'the rebuild that had begun h
 sql("SELECT resume_move($job)");
 wait_for_end($job);
 is(outcome($job), 'gated_a moved, gated_b moved', 'and is done after resume_move');
+
+# how long a rebuild will take is not known, however far the scan of the table is
+sql(<<'SQL');
+CREATE FUNCTION late_gate(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	IF i = 2900 THEN
+		PERFORM pg_advisory_lock_shared(42);
+		PERFORM pg_advisory_unlock_shared(42);
+	END IF;
+	RETURN i;
+END $$;
+CREATE TABLE late (i int);
+INSERT INTO late SELECT generate_series(1, 3000);
+CREATE INDEX late_i ON late (late_gate(i)) TABLESPACE regress_slow;
+SQL
+$writer->run('SELECT pg_advisory_lock(42)');
+$job = begin_job('late', 'regress_fast', method => 'rebuild');
+poll_until($node, "SELECT phase = 'building index' AND blocks_done > 0 AND blocks_done < blocks_total FROM index_mover_progress WHERE job = $job", 't', 'the build, well on its way');
+is(sql("SELECT eta IS NULL FROM index_mover_progress WHERE job = $job"), 't', 'a rebuild does not say how long it will take');
+$writer->run('SELECT pg_advisory_unlock(42)');
+wait_for_end($job);
+is(outcome($job), 'late_i moved', 'it is moved');
 $writer->end;
 
 # ---------------------------------------------------------------------------

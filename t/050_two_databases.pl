@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -75,4 +76,17 @@ leftovers_ok($node, 'two databases', within => 5);
 
 $first->quit;
 $second->quit;
+
+# what the other database has in a tablespace, unless somebody has locked it away
+sub plan_notice
+{
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT count(*) FROM move_tablespace_indexes('$TARGET', 'regress_slow', dry_run => true)");
+	return $err;
+}
+like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" also holds indexes of other databases: 2$/m, 'indexes of the other database are counted');
+my $locker = IndexMover::Session->new($node);
+$locker->run('BEGIN; ALTER DATABASE other RENAME TO renamed');
+like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" may hold indexes of other databases, which could not be counted$/m, '... or not');
+$locker->run('ROLLBACK');
+$locker->end;
 done_testing();

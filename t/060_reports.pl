@@ -80,6 +80,28 @@ is($node->safe_psql('postgres', $blockers),
 $locker->run('ROLLBACK');
 
 # ---------------------------------------------------------------------------
+# Somebody's temporary tables, and what isn't there any more
+# ---------------------------------------------------------------------------
+
+my ($temp_index, $temp_table, $temp_schema) = split /\|/, $locker->run(<<'SQL');
+CREATE TEMP TABLE temporary (id int PRIMARY KEY);
+SELECT 'temporary_pkey'::regclass::oid, 'temporary'::regclass::oid, pg_my_temp_schema()::oid
+SQL
+foreach my $case (
+	[ "index_bloat($temp_index)", qr/0A000: cannot access temporary indexes of other sessions/ ],
+	[ "move_indexes($temp_index, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
+	[ "move_indexes($temp_table, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
+	[ "move_schema_indexes($temp_schema, 'regress_fast')", qr/0A000: cannot move temporary tables of other sessions/ ],
+	[ 'index_bloat(4294967295)', qr/42704: index with OID 4294967295 does not exist/ ],
+	[ 'gin_pending_list(4294967295)', qr/42704: index with OID 4294967295 does not exist/ ])
+{
+	my ($call, $message) = @$case;
+	($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, $message, $call =~ s/\d+/OID/r);
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_report() WHERE index = $temp_index"), '0', 'no row of a report');
+
+# ---------------------------------------------------------------------------
 # Snapshots, prepared transactions, slots, standbys
 # ---------------------------------------------------------------------------
 
@@ -105,6 +127,31 @@ $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
 ok($node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM move_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
 $reader->run('COMMIT');
+
+# ---------------------------------------------------------------------------
+# A probe of a folder that can't be written, or isn't there
+# ---------------------------------------------------------------------------
+
+my $fast = $node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', q(SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast'));
+my ($version) = glob("$fast/PG_*");
+
+sub probe_fails
+{
+	my ($message, $name) = @_;
+	my (undef, undef, $said) = $node->psql('postgres', q(SELECT * FROM tablespace_probe('regress_fast', '50 ms')),
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return like($said, $message, $name);
+}
+
+chmod 0500, $version or die $!;
+probe_fails(qr/42501: could not create directory "[^"]*pgsql_tmp"/, 'probe: no place for temporary files');
+chmod 0700, $version or die $!;
+mkdir "$version/pgsql_tmp", 0500 or die $!;
+probe_fails(qr/42501: could not create file "[^"]*pgsql_tmp/, 'probe: a folder that is not writable');
+rmdir "$version/pgsql_tmp" or die $!;
+rename $fast, "$fast.away" or die $!;
+probe_fails(qr/58P01: could not look at the file system of tablespace "regress_fast"/, 'probe: a folder that is gone');
+rename "$fast.away", $fast or die $!;
 
 # ---------------------------------------------------------------------------
 # A probe that doesn't come to its end

@@ -134,6 +134,22 @@ foreach my $how ('gone', 'read-only')
 	}
 }
 
+# ---- the target has a file of that number -------------------------------------------
+{
+	my $name = 'a file in the way';
+	my ($from, $to) = (place(), other());
+	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'copy')");
+	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
+	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
+	append_to_file("$dir/$number", 'not ours');
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^failed\|58P02$/m, "$name: the row") or diag $err;
+	is(-s "$dir/$number", 8, "$name: it is not touched");
+	unlink "$dir/$number";
+	survived($name, 'copy');
+}
+
 # ---- damaged blocks of the source --------------------------------------------------
 foreach my $checksums (1, 0)
 {
@@ -160,6 +176,28 @@ foreach my $checksums (1, 0)
 	files_ok($node, $name);
 	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'rebuild')");
 	is($out, 'moved|', "$name: healed by rebuild") or diag $err;
+	survived($name, 'copy');
+}
+
+# ---- damaged WAL, where it tells of the changes meanwhile --------------------------
+{
+	my $name = 'damaged WAL';
+	my ($from, $to) = (place(), other());
+	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate, detail FROM move_indexes('st_s', '$to', method => 'copy')");
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal(); CREATE TABLE behind_the_switch ()');
+	my ($segment, $offset) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())');
+	$node->safe_psql('postgres', "UPDATE st SET s = md5(s) WHERE i % 50 = 3");
+	open(my $fh, '+<:raw', $node->data_dir . "/pg_wal/$segment") or die $!;
+	# whole pages behind the one that the server may write again
+	seek($fh, 8192 * (int($offset / 8192) + 2), 0);
+	print $fh "\xff" x 16384;
+	close $fh;
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^failed\|58030\|could not read WAL at/m, "$name: the row") or diag $err;
+	is(place(), $from, "$name: the index has stayed");
+	# nothing may want to read it any more
+	$node->safe_psql('postgres', 'CHECKPOINT');
 	survived($name, 'copy');
 }
 

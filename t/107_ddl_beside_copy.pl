@@ -1,6 +1,6 @@
 # What others define while a copy is on its way, besides the table itself: the
-# tablespaces, the database, triggers, rules and event triggers, roles; and a
-# copy that can't keep up with those who write.
+# tablespaces, the database, triggers, rules and event triggers, roles; and what a
+# rebuild does that finds something else under the names it gives to core.
 use strict;
 use warnings;
 
@@ -99,6 +99,46 @@ SQL
 beside('the database as a template', 'copy-half', 'CREATE DATABASE copied TEMPLATE postgres', qr/^moved\|$/, errors => qr/55006/);
 beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLESPACE regress_fast', qr/^moved\|$/, errors => qr/55006|0A000/);
 beside('other databases come and go', 'copy-half', 'CREATE DATABASE other; DROP DATABASE other', qr/^moved\|$/);
+
+# ---------------------------------------------------------------------------
+# A rebuild names the index and the tablespace to core, and by then they are others
+# ---------------------------------------------------------------------------
+sub beside_rebuild
+{
+	my ($name, $point, $to, $do, $row, $undo) = @_;
+	my $call = held_at($node, $point, "SELECT status, sqlstate, detail FROM move_indexes('mine.same_name', '$to', method => 'rebuild')");
+	$node->safe_psql('postgres', $do);
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, $row, "$name: the row") or diag $err;
+	$node->safe_psql('postgres', $undo) if $undo;
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	is($node->safe_psql('postgres', q(SELECT string_agg(c.oid::regclass || ' ' || indisvalid, ', ' ORDER BY 1) FROM pg_class c JOIN pg_index ON indexrelid = c.oid WHERE relname ~ '^same_name' AND reltablespace = 0)),
+		'mine.same_name true, theirs.same_name true', "$name: both indexes are where they were");
+	return;
+}
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA mine;
+CREATE SCHEMA theirs;
+CREATE TABLE mine.m (i int CONSTRAINT same_name PRIMARY KEY);
+CREATE TABLE theirs.t (i int CONSTRAINT same_name PRIMARY KEY);
+CREATE TABLESPACE regress_third LOCATION '';
+SQL
+beside_rebuild('the schema is renamed, and another gets its name', 'rebuild-named', 'regress_fast',
+	'ALTER SCHEMA mine RENAME TO mine_no_more; ALTER SCHEMA theirs RENAME TO mine',
+	qr/^failed\|55000\|index "same_name" is not where it was/m,
+	'ALTER SCHEMA mine RENAME TO theirs; ALTER SCHEMA mine_no_more RENAME TO mine');
+beside_rebuild('the target is renamed, and another gets its name', 'rebuild-named', 'regress_fast',
+	'ALTER TABLESPACE regress_fast RENAME TO regress_other; ALTER TABLESPACE regress_third RENAME TO regress_fast',
+	qr/^failed\|55000\|tablespace with OID \d+ is not what it was/m,
+	'ALTER TABLESPACE regress_fast RENAME TO regress_third; ALTER TABLESPACE regress_other RENAME TO regress_fast');
+beside_rebuild('the target of a rebuild is dropped', 'rebuild-begins', 'regress_third',
+	'DROP TABLESPACE regress_third', qr/^failed\|42704\|tablespace with OID \d+ does not exist/m);
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('mine.m', 'regress_fast', method => 'rebuild')"),
+	'moved', 'the next rebuild works');
 
 note "count: DDL beside a copy, survived $survived";
 $node->stop;
