@@ -352,16 +352,19 @@ is_named_by_others(const LedgerEntry *entry)
 
 /*
  * The lock tag of a ledger row: an object of the ledger table.  Outside of a
- * transaction the table's OID is that of the last time inside of one: who
- * releases a lock has taken it before.
+ * transaction, and when the table has been dropped, its OID is that of the last
+ * time it was seen: who releases a lock has taken it before, and who removes a
+ * file after DROP EXTENSION has worked on it before.
  */
 static void
 set_row_tag(LOCKTAG *tag, int64 id)
 {
 	static Oid	ledger = InvalidOid;
+	Oid			found = IsTransactionState() ?
+		extension_find_relation("index_mover_ledger") : InvalidOid;
 
-	if (IsTransactionState())
-		ledger = extension_relation("index_mover_ledger");
+	if (OidIsValid(found))
+		ledger = found;
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
 					   (uint32) id, (uint16) (id >> 32));
 }
