@@ -205,18 +205,17 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 /*
  * Remove the files of all rows of this database's ledger that nobody works on.
  * Rows whose file has an owner, or does not exist, are deleted; that alone is
- * never a reason to touch a file.  Returns how many rows are gone.
+ * never a reason to touch a file.
  *
  * To be called with no transaction open, in a worker.  What can't be removed
  * is a WARNING, and stays in the ledger.
  */
-int
+void
 leftover_files_remove(void (*rest) (int ms))
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	List	   *entries;
 	ListCell   *cell;
-	volatile int count = 0;
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(oldcxt);
@@ -249,7 +248,6 @@ leftover_files_remove(void (*rest) (int ms))
 			{
 				leftover_file_remove(entry, rest);
 				ledger_row_release(entry->id);
-				count++;
 			}
 		}
 		PG_CATCH();
@@ -273,7 +271,6 @@ leftover_files_remove(void (*rest) (int ms))
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcxt);
 	}
-	return count;
 }
 
 /*
