@@ -104,7 +104,7 @@ cleanup_run(JobShared *shared, int max_wait_ms)
 		return true;
 
 	progress_phase(PHASE_CLEANING_UP);
-	leftover_files_remove(rest);
+	(void) leftover_files_remove(rest);
 	if (shared->nitems == 0)
 		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
 	for (i = 0; i < shared->nitems; i++)
@@ -116,7 +116,7 @@ void
 cleanup_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: that takes no lock, and they may be large */
-	leftover_files_remove(rest);
+	(void) leftover_files_remove(rest);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
 }
 
