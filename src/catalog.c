@@ -120,8 +120,8 @@ static LockRelId held[lengthof(held_relations)];
 static bool is_held = false;
 
 /* The OID of a relation of ours as of now, InvalidOid if it has been dropped. */
-static Oid
-find_relation(const char *name)
+Oid
+extension_find_relation(const char *name)
 {
 	Oid			schema = find_schema();
 
@@ -158,7 +158,7 @@ extension_hold(Oid *busy)
 	 */
 	for (i = 0; i < lengthof(held_relations); i++)
 	{
-		Oid			relid = find_relation(held_relations[i]);
+		Oid			relid = extension_find_relation(held_relations[i]);
 		LOCKTAG		tag;
 
 		if (!OidIsValid(relid))
@@ -178,7 +178,7 @@ extension_hold(Oid *busy)
 
 		/* it may have been dropped since we looked */
 		AcceptInvalidationMessages();
-		if (find_relation(held_relations[i]) != relid)
+		if (extension_find_relation(held_relations[i]) != relid)
 		{
 			let_go(i + 1);
 			return EXTENSION_GONE;

@@ -13,6 +13,7 @@
 extern bool extension_installed(void);	/* in this database */
 extern Oid	extension_schema(void); /* ERROR 55000 if it is not installed here */
 extern Oid	extension_relation(const char *name);	/* table, index, sequence */
+extern Oid	extension_find_relation(const char *name);	/* or InvalidOid */
 extern int64 extension_nextval(const char *sequence);
 
 /*

@@ -18,6 +18,7 @@
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
+#include "storage/smgr.h"
 #include "utils/backend_status.h"
 
 /* ---- file numbers ---- */
@@ -203,6 +204,12 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
+#endif
+
+/* since 18 told how long the forks are; before, it looks itself */
+#if PG_VERSION_NUM < 180000
+#define smgrtruncate(smgr, forks, nforks, old_nblocks, nblocks) \
+	((void) (old_nblocks), smgrtruncate(smgr, forks, nforks, nblocks))
 #endif
 
 /* GetRelationPath() returns a struct since 18; palloc'd */

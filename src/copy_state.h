@@ -81,7 +81,6 @@ typedef struct CopyState
 	bool		verifying;		/* keep "unverified" up to date */
 	const char *start_again;	/* why the copy has to be started again */
 	CopyOutcome outcome;		/* of a callback that returns less */
-	bool		swapped;
 } CopyState;
 
 /* copy_locks.c */

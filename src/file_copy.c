@@ -513,8 +513,9 @@ start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last)
 		{
 			BlockNumber in_segment = block % RELSEG_SIZE;
 			BlockNumber nblocks = Min(end - block, RELSEG_SIZE - in_segment);
+			char	   *path;
 			int			fd = open_segment(&copy->to, MAIN_FORKNUM, block,
-										  O_RDWR | PG_BINARY, NULL);
+										  O_RDWR | PG_BINARY, &path);
 
 			if (fd >= 0)
 			{
@@ -531,9 +532,10 @@ start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last)
 				if (rc < 0 && errno != ENOSYS)
 					ereport(ERROR,
 							(errcode_for_file_access(),
-							 errmsg("could not flush dirty data: %m")));
+							 errmsg("could not flush file \"%s\": %m", path)));
 				CloseTransientFile(fd);
 			}
+			pfree(path);
 			block += nblocks;
 		}
 	}

@@ -21,9 +21,20 @@
  *
  * Truncation first, piece by piece, because removing a large file in one call
  * stalls everybody's fsync for as long as the file system needs to discard its
- * blocks.  Each step is core's RelationTruncate(): it drops the buffers, logs,
- * flushes, and only then truncates, so that redo finds no block missing and a
- * standby goes gently too.  A crash between two steps leaves a shorter file.
+ * blocks.  Each step does what core's RelationTruncate() does, in its order: it
+ * logs, flushes, drops the buffers, and only then truncates, so that redo finds
+ * no block missing and a standby goes gently too.  A crash between two steps
+ * leaves a shorter file.
+ *
+ * But not in a critical section: in core a truncation that fails is a PANIC,
+ * because the old contents of the blocks would be seen again.  Nobody will ever
+ * look at these, and the storage one moves away from is the one to fail.  So it
+ * is an ERROR: the rest goes at once, with the commit that removes the file,
+ * which takes no more than a WARNING if the file system still refuses.  That a
+ * standby has truncated more by then does no harm.  Redo knows no such mercy: if
+ * the server crashes before the next checkpoint, and the file system still
+ * refuses, it can't start until that is mended.  (To truncate without a record
+ * would be worse: recovery would miss blocks that older records change.)
  *
  *-------------------------------------------------------------------------
  */
@@ -35,12 +46,14 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xloginsert.h"
 #include "access/xlogutils.h"
 #include "catalog.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace_d.h"
 #include "catalog/storage.h"
+#include "catalog/storage_xlog.h"
 #include "commands/tablespace.h"
 #include "common/relpath.h"
 #include "executor/instrument.h"
@@ -76,6 +89,7 @@ static bool is_removable(const RelFileLocator *locator);
 static int64 file_size(const RelFileLocator *locator);
 static bool folder_is_away(const RelFileLocator *locator);
 static void put_on_drop_list(const RelFileLocator *locator);
+static void shorten_file(const RelFileLocator *locator, BlockNumber nblocks);
 
 /*
  * Lock a ledger row's number for the session.  Its maker does so before the
@@ -167,15 +181,12 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 
 	while (nblocks > step)
 	{
-		Relation	rel;
 		XLogRecPtr	start = GetXLogInsertRecPtr();
 		uint64		own = pgWalUsage.wal_bytes;
 
 		nblocks -= step;
 		StartTransactionCommand();
-		rel = CreateFakeRelcacheEntry(locator);
-		RelationTruncate(rel, nblocks);
-		FreeFakeRelcacheEntry(rel);
+		shorten_file(&locator, nblocks);
 		CommitTransactionCommand();
 		IM_POINT("old-file-step");
 		own = pgWalUsage.wal_bytes - own + OWN_WAL_SLACK;
@@ -194,18 +205,17 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 /*
  * Remove the files of all rows of this database's ledger that nobody works on.
  * Rows whose file has an owner, or does not exist, are deleted; that alone is
- * never a reason to touch a file.  Returns how many rows are gone.
+ * never a reason to touch a file.
  *
  * To be called with no transaction open, in a worker.  What can't be removed
  * is a WARNING, and stays in the ledger.
  */
-int
+void
 leftover_files_remove(void (*rest) (int ms))
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	List	   *entries;
 	ListCell   *cell;
-	volatile int count = 0;
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(oldcxt);
@@ -238,7 +248,6 @@ leftover_files_remove(void (*rest) (int ms))
 			{
 				leftover_file_remove(entry, rest);
 				ledger_row_release(entry->id);
-				count++;
 			}
 		}
 		PG_CATCH();
@@ -262,7 +271,6 @@ leftover_files_remove(void (*rest) (int ms))
 		PG_END_TRY();
 		MemoryContextSwitchTo(oldcxt);
 	}
-	return count;
 }
 
 /*
@@ -341,16 +349,19 @@ is_named_by_others(const LedgerEntry *entry)
 
 /*
  * The lock tag of a ledger row: an object of the ledger table.  Outside of a
- * transaction the table's OID is that of the last time inside of one: who
- * releases a lock has taken it before.
+ * transaction, and when the table has been dropped, its OID is that of the last
+ * time it was seen: who releases a lock has taken it before, and who removes a
+ * file after DROP EXTENSION has worked on it before.
  */
 static void
 set_row_tag(LOCKTAG *tag, int64 id)
 {
 	static Oid	ledger = InvalidOid;
+	Oid			found = IsTransactionState() ?
+		extension_find_relation("index_mover_ledger") : InvalidOid;
 
-	if (IsTransactionState())
-		ledger = extension_relation("index_mover_ledger");
+	if (OidIsValid(found))
+		ledger = found;
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
 					   (uint32) id, (uint16) (id >> 32));
 }
@@ -467,4 +478,37 @@ put_on_drop_list(const RelFileLocator *locator)
 
 	RelationDropStorage(rel);
 	FreeFakeRelcacheEntry(rel);
+}
+
+/*
+ * Cut the main fork of a file that nobody uses any more down to so many blocks,
+ * logged; see the head of this file.  The caller is in a transaction, whose
+ * abort lets checkpoints go on if this fails.
+ */
+static void
+shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+	ForkNumber	fork = MAIN_FORKNUM;
+	BlockNumber old_nblocks;
+	xl_smgr_truncate record;
+
+	/* as far as opening the file can fail, let it do so before it is logged */
+	old_nblocks = smgrnblocks(smgr, fork);
+
+	memset(&record, 0, sizeof(record));
+	record.blkno = nblocks;
+	record.rlocator = *locator;
+	record.flags = SMGR_TRUNCATE_HEAP;
+
+	/* no checkpoint may come between the record and the truncation */
+	Assert((MyProc->delayChkptFlags & (DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE)) == 0);
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE;
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, sizeof(record));
+	XLogFlush(XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE));
+	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+
+	MyProc->delayChkptFlags &= ~(DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE);
 }

@@ -26,7 +26,7 @@ extern void ledger_row_release(int64 id);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry,
 								 void (*rest) (int ms));
-extern int	leftover_files_remove(void (*rest) (int ms));
+extern void leftover_files_remove(void (*rest) (int ms));
 extern List *leftover_files_list(void);
 
 #endif							/* IM_LEFTOVER_FILES_H */

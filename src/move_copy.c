@@ -39,8 +39,6 @@
  */
 #include "postgres.h"
 
-#include "postgres.h"
-
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "cached_blocks.h"
@@ -269,7 +267,6 @@ copy_once(CopyState *cs)
 	}
 
 	/* it is done; whatever goes wrong now, the index has moved */
-	cs->swapped = true;
 	cs->old_file = swap.old_file;
 	item->lock_time = swap.lock_time;
 	item->status = STATUS_MOVED;
@@ -448,8 +445,10 @@ after_swap(CopyState *cs)
 /*
  * Remove the file, new or old, that the ledger says is ours, at once.  Called
  * with no transaction open and no lock held.  Throws nothing: what can't be
- * removed now stays in the ledger.  So does everything if the postmaster is
- * gone: the error may come of the caller's being gone, too.
+ * removed now stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
+ * FATAL, an error ends it, and the exit goes on; the same stays in the ledger.)
+ * So does everything if the postmaster is gone: the error may come of the
+ * caller's being gone, too.
  */
 static void
 remove_what_is_left(CopyState *cs)

@@ -317,6 +317,10 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 
+	/* also one that does not come as far as the lock: the rest depends on it */
+	swap->lock_attempts++;
+	progress_lock_attempt();
+
 	/* what could make us wait under the lock, first, and the caches warm */
 	ledger = extension_relation("index_mover_ledger");
 	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false,
@@ -330,8 +334,6 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	read_pages(swap);
 	InvalidateCatalogSnapshot();
 
-	swap->lock_attempts++;
-	progress_lock_attempt();
 	IM_POINT("swap-asking");
 	if (!lock_relation_within(swap->relid, AccessExclusiveLock, false,
 							  swap->settings->lock_timeout))
@@ -425,7 +427,10 @@ read_pages(const Swap *swap)
 	(void) ledger_exists(swap->ledger_id);
 }
 
-/* lock_wait is over: say who is in the way. */
+/*
+ * lock_wait is over: say who is in the way.  If it is nobody, there was too much
+ * to do under the lock, or pg_class or the ledger could not be locked before it.
+ */
 static void
 give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
 {
@@ -442,6 +447,10 @@ give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
 					name ? name : "?", swap->settings->lock_wait / 1000.0),
-			 npids > 0 ? errdetail("The lock was held by: %s.", list.data) : 0,
-			 errhint("End these transactions, or raise index_mover.lock_wait.")));
+			 npids > 0 ?
+			 errdetail("The lock was held by: %s.", list.data) :
+			 errdetail("Nobody held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 npids > 0 ?
+			 errhint("End these transactions, or raise index_mover.lock_wait.") :
+			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
 }

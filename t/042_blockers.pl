@@ -116,6 +116,19 @@ like($out, qr/^failed\|55P03\|.*The lock was held by: prepared transaction "p" \
 
 sql("ROLLBACK PREPARED 'p'");
 
+# nobody has the index, but what the swap needs besides it can't be locked
+my $catalog = IndexMover::Session->new($node);
+$catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
+($out, $err) = move('"lock_wait": "500ms"');
+like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: Nobody held it: .* or a system catalog is locked\.$/,
+	'a locked catalog: nobody is named');
+my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . other_place() . "', method => 'copy')");
+poll_until($node, 'SELECT lock_attempts > 1 FROM index_mover_progress', 't', 'attempts that are counted');
+$catalog->run('COMMIT');
+$catalog->end;
+($rc, $out, $err) = finish_call($call);
+like($out, qr/^moved$/m, 'a locked catalog: in time, it is moved') or diag $err;
+
 # whom a rebuild waits for
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
