@@ -27,8 +27,10 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 my @tables = qw(lp_idle lp_prepared lp_vacuum lp_alter);
 foreach my $table (@tables, 'control')
 {
+	# so many pages that a vacuum that rests for 100 ms at each takes minutes
+	my $pages = $table eq 'lp_vacuum' ? ', fillfactor = 10' : '';
 	sql(<<SQL);
-CREATE TABLE $table (i int, s text) WITH (autovacuum_enabled = off);
+CREATE TABLE $table (i int, s text) WITH (autovacuum_enabled = off$pages);
 INSERT INTO $table SELECT g, md5(g::text) FROM generate_series(1, 20000) g;
 CREATE INDEX ${table}_s ON $table (s) WITH (fillfactor = 20) TABLESPACE regress_slow;
 VACUUM ANALYZE $table;
