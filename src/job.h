@@ -223,10 +223,10 @@ extern void job_request_shmem(void);	/* when preloaded */
 
 /*
  * Take a free slot for the job that *shared describes, and the segment it
- * lives in; sets shared->slot.  ERROR 55006 if a table of it is being moved
- * already, 53000 if there is no slot.
+ * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
+ * a table of it is being moved already.
  */
-extern void job_take_slot(JobShared *shared, dsm_handle segment,
+extern bool job_take_slot(JobShared *shared, dsm_handle segment,
 						  JobPurpose purpose, JobState state);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
