@@ -52,7 +52,7 @@ SELECT relname, x.relname IS NOT NULL AS same_oid, x.relfilenode <> b.relfilenod
 SELECT * FROM oracle.metadata_changes('c');
 SELECT oracle.verdict('c', 200);
 -- what the history says of it
-SELECT index_name, method, status, size_before = size_after AS same_size, blocks_copied * 8192 <= size_before AS copied,
+SELECT index_name, method, status, size_before = size_after AS same_size, blocks_copied * current_setting('block_size')::int <= size_before AS copied,
        blocks_recopied > 0 AS recopied, lock_time IS NOT NULL AND lock_time < interval '30 s' AS lock_time, lock_attempts > 0 AS attempts,
        wal_bytes > 0 AS wal
   FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history) ORDER BY index_name COLLATE "C";
@@ -137,7 +137,7 @@ INSERT INTO big SELECT generate_series(1, 200000);
 CREATE INDEX big_i ON big (i);
 SELECT status FROM move_indexes('big_i', 'regress_fast', method => 'copy');
 SELECT size_before > 4000000 AS big, wal_bytes >= size_before AS at_least, wal_bytes <= 1.03 * size_before AS at_most,
-       blocks_copied * 8192 = size_before AS each_block_once, blocks_recopied
+       blocks_copied * current_setting('block_size')::int = size_before AS each_block_once, blocks_recopied
   FROM index_mover_history ORDER BY job DESC LIMIT 1;
 SELECT status FROM move_indexes('big_i', 'pg_default', method => 'copy',
 	settings => '{"pacing": false, "prewarm": false, "give_way": false, "max_rate": "200MB"}');

@@ -121,10 +121,11 @@ $node->safe_psql('postgres',
 
 # ---- amcheck --------------------------------------------------------------
 $path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('zoo_txt')");
+my $page_size = block_size($node);
 $node->stop;
 open(my $fh, '+<:raw', "$data/$path") or die $!;
-seek($fh, 8192, 0);
-print $fh "\0" x 8192;
+seek($fh, $page_size, 0);
+print $fh "\0" x $page_size;
 close $fh;
 $node->start;
 ($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('zoo_txt')");

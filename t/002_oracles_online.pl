@@ -102,11 +102,12 @@ sub damage
 	return $failed;
 }
 
+my $page_size = block_size($primary);
 my $zero = sub {
 	my ($path) = @_;
 	open(my $fh, '+<:raw', $path) or die $!;
-	seek($fh, 2 * 8192, 0);
-	print $fh "\0" x 8192;
+	seek($fh, 2 * $page_size, 0);
+	print $fh "\0" x $page_size;
 	close $fh;
 };
 like(damage('one_s', $zero), qr/standby: the indexes of one$/m, 'a damaged index of the standby, the only one of its table, is seen');

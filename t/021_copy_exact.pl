@@ -174,7 +174,7 @@ sub move_and_change
 
 	my $file = $node->safe_psql('postgres',
 		"SELECT (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_slow') || '/' || (SELECT oid FROM pg_database WHERE datname = 'postgres') || '/' || pg_relation_filenode('exact_i')");
-	my $state = "SELECT pg_relation_size('exact_i') / 8192, md5(get_raw_page('exact_i', 0)), pg_current_wal_insert_lsn()";
+	my $state = "SELECT pg_relation_size('exact_i') / current_setting('block_size')::int, md5(get_raw_page('exact_i', 0)), pg_current_wal_insert_lsn()";
 	my @before = split /\|/, $node->safe_psql('postgres', $state);
 	$node->safe_psql('postgres', $cases{$am}{change});
 	$node->safe_psql('postgres', 'CHECKPOINT');
@@ -265,7 +265,7 @@ SQL
 	make_case('spgist');
 	set_test(test_point => 'copy-end:wait', test_mutation => 'verify-all');
 	# many backends, each with pages of its own
-	my $pages = 'SELECT count(*) FROM generate_series(3, pg_relation_size(\'exact_i\') / 8192 - 1) b, page_header(get_raw_page(\'exact_i\', b::int))';
+	my $pages = 'SELECT count(*) FROM generate_series(3, pg_relation_size(\'exact_i\') / current_setting(\'block_size\')::int - 1) b, page_header(get_raw_page(\'exact_i\', b::int))';
 	my $prepared = 0;
 	for (my $n = 0; $n < 40 && !$prepared; $n++)
 	{
@@ -341,7 +341,7 @@ if ($only eq '.' || 'redo' =~ /$only/)
 	set_test();
 	is($out, "moved\n", 'a checkpoint between log and file: moved');
 	my ($copied, $wal) = split /\|/, $node->safe_psql('postgres',
-		'SELECT blocks_copied, wal_bytes / 8192 FROM index_mover_history ORDER BY job DESC LIMIT 1');
+		q{SELECT blocks_copied, wal_bytes / current_setting('block_size')::int FROM index_mover_history ORDER BY job DESC LIMIT 1});
 	cmp_ok($wal - $copied, '>=', 120, "a checkpoint between log and file: 1 MB logged again ($wal blocks of WAL for $copied)");
 }
 

@@ -98,7 +98,7 @@ foreach my $prewarm ('on', 'off')
 	$s->run('TRUNCATE seen_before');
 	$s->run('INSERT INTO seen_before SELECT b.relblocknumber ' . sprintf($in_buffers, $from, $number));
 	my $before = $s->run('SELECT count(*) FROM seen_before');
-	my $total = $s->run("SELECT pg_relation_size('after_swap_s') / 8192");
+	my $total = $s->run("SELECT pg_relation_size('after_swap_s') / current_setting('block_size')::int");
 	cmp_ok($before, '>=', 900, "prewarm $prewarm: $before of $total blocks were cached before the swap");
 	cmp_ok($before, '<', $total / 2, "prewarm $prewarm: not all");
 	$gate->end;

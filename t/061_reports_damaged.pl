@@ -88,6 +88,7 @@ SQL
 my %files = map { split /\|/ } split /\n/, $node->safe_psql('postgres',
 	q(SELECT indexrelid::regclass || '|' || pg_relation_filepath(indexrelid) FROM pg_index WHERE indrelid = 'd'::regclass));
 my $data_dir = $node->data_dir;
+my $page_size = block_size($node);
 $node->stop;
 my %good = map { $_ => slurp_file("$data_dir/$files{$_}") } keys %files;
 
@@ -102,7 +103,7 @@ my %ways = (
 		my ($page) = @_;
 		for (1 .. 1 + int rand 16)
 		{
-			my $at = 24 + int rand(8192 - 24);
+			my $at = 24 + int rand($page_size - 24);
 			put($page, $at, chr(ord(substr($$page, $at, 1)) ^ (1 << int rand 8)));
 		}
 	},
@@ -113,36 +114,36 @@ my %ways = (
 	},
 	'special space' => sub {
 		my ($page) = @_;
-		put($page, 8192 - 16 + int rand 16, random_bytes(1)) for 1 .. 3;
+		put($page, $page_size - 16 + int rand 16, random_bytes(1)) for 1 .. 3;
 	},
 	'offsets of the header' => sub {
 		my ($page) = @_;
-		my ($lower, $upper, $special) = sort { $a <=> $b } map { int rand 8193 } 1 .. 3;
+		my ($lower, $upper, $special) = sort { $a <=> $b } map { int rand($page_size + 1) } 1 .. 3;
 		$special = $special & ~7;
 		$upper = $special if $upper > $special;
 		$lower = $upper if $lower > $upper;
-		put($page, 12, pack('v3', rand() < 0.5 ? $lower : 24 + int rand(40), $upper, rand() < 0.5 ? $special : 8192 - 16));
+		put($page, 12, pack('v3', rand() < 0.5 ? $lower : 24 + int rand(40), $upper, rand() < 0.5 ? $special : $page_size - 16));
 	},
 	'random contents' => sub {
 		my ($page) = @_;
-		put($page, 24, random_bytes(8192 - 24 - 16));
+		put($page, 24, random_bytes($page_size - 24 - 16));
 	},
 	'tuple headers' => sub {
 		my ($page) = @_;
 		my $upper = unpack('v', substr($$page, 14, 2));
-		return if $upper >= 8160 || $upper < 24;
-		put($page, $upper + 8 * int(rand((8192 - 16 - $upper) / 8)), random_bytes(8)) for 1 .. 12;
+		return if $upper >= $page_size - 32 || $upper < 24;
+		put($page, $upper + 8 * int(rand(($page_size - 16 - $upper) / 8)), random_bytes(8)) for 1 .. 12;
 	},
 	'pages of others' => sub {
 		my ($page) = @_;
 		my @names = sort keys %good;
 		my $other = $good{ $names[ rand @names ] };
-		$$page = substr($other, 8192 * int rand(length($other) / 8192), 8192);
+		$$page = substr($other, $page_size * int rand(length($other) / $page_size), $page_size);
 	},
 	'zeros and torn pages' => sub {
 		my ($page) = @_;
-		my $half = 512 * (1 + int rand 15);
-		$$page = rand() < 0.3 ? "\0" x 8192 : substr($$page, 0, $half) . "\0" x (8192 - $half);
+		my $half = 512 * (1 + int rand($page_size / 512 - 1));
+		$$page = rand() < 0.3 ? "\0" x $page_size : substr($$page, 0, $half) . "\0" x ($page_size - $half);
 	});
 
 my $damaged = 0;
@@ -152,13 +153,13 @@ for my $way (sort keys %ways)
 	{
 		my $file = $good{$name};
 		# the metapage is damaged in some indexes only: else nothing else is read
-		for my $block (0 .. length($file) / 8192 - 1)
+		for my $block (0 .. length($file) / $page_size - 1)
 		{
 			next if $block == 0 && $name !~ /^d_(gin|gist|hash)$/;
 			next if $block == 0 && rand() < 0.5;
-			my $page = substr($file, 8192 * $block, 8192);
+			my $page = substr($file, $page_size * $block, $page_size);
 			$ways{$way}->(\$page);
-			substr($file, 8192 * $block, 8192) = $page;
+			substr($file, $page_size * $block, $page_size) = $page;
 			$damaged++;
 		}
 		open(my $fh, '>:raw', "$data_dir/$files{$name}") or die $!;
@@ -176,6 +177,6 @@ for my $way (sort keys %ways)
 	is($rows, 8, "$way: index_report has a row for every index");
 	$node->stop;
 }
-cmp_ok($damaged, '>', 10000, 'ten thousand damaged pages');
+cmp_ok($damaged, '>', $page_size <= 8192 ? 10000 : 10000 * 8192 / $page_size, 'ten thousand damaged pages');
 
 done_testing();

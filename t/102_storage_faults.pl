@@ -156,15 +156,16 @@ foreach my $checksums (1, 0)
 	my $name = 'a damaged block of the source, ' . ($checksums ? 'with' : 'without') . ' checksums';
 	my ($from, $to) = (place(), other());
 	my $path = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('st_s')");
+	my $page_size = block_size($node);
 	$node->stop;
 	system_or_bail('pg_checksums', '--disable', '-D', $node->data_dir) unless $checksums;
 	open(my $fh, '+<:raw', $path) or die $!;
-	seek($fh, 20 * 8192 + 4000, 0);
+	seek($fh, 20 * $page_size + $page_size / 2, 0);
 	print $fh "\xff" x 500;
 	if (!$checksums)
 	{
 		# a header that can't be
-		seek($fh, 30 * 8192, 0);
+		seek($fh, 30 * $page_size, 0);
 		print $fh "\xff" x 24;
 	}
 	close $fh;

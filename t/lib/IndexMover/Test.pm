@@ -28,7 +28,7 @@ our @EXPORT = qw(
   poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
   let_process_sleep soon_ok leave_behind
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right standby_ok
-  tablespace_of
+  tablespace_of block_size
 );
 
 our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
@@ -278,6 +278,13 @@ sub let_go
 	$call->{holder}->end if $call->{holder};
 	$call->{holder} = undef;
 	return;
+}
+
+# The size of a page, 8192 unless PostgreSQL was built otherwise.
+sub block_size
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', 'SHOW block_size');
 }
 
 # ---------------------------------------------------------------------------
