@@ -123,9 +123,6 @@ typedef struct JobShared
 	int			caller_procno;	/* constant: for its latch */
 
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	char		sqlstate[6];	/* runner, before rows_final: why the job as a
-								 * whole failed, "" = it didn't */
-	char		message[IM_DETAIL_LEN];
 
 	int			max_runners;	/* constant: so many at the same time */
 	Size		mq_offset;		/* a queue for messages per runner, from segment

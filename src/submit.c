@@ -427,8 +427,6 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
-	char		sqlstate[6];
-	char		message[IM_DETAIL_LEN];
 
 	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
 									purpose, JOB_STARTING, items, settings,
@@ -464,20 +462,12 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
 
-	strlcpy(sqlstate, wait.shared->sqlstate, sizeof(sqlstate));
-	strlcpy(message, wait.shared->message, sizeof(message));
 	size = sizeof(MoveItem) * wait.shared->nitems;
 	result = palloc(Max(size, 1));
 	memcpy(result, wait.shared->items, size);
 
 	/* the worker finds nobody listening from here on, and doesn't mind */
 	dsm_detach(segment);
-
-	if (sqlstate[0] != '\0')
-		ereport(ERROR,
-				(errcode(MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
-									   sqlstate[3], sqlstate[4])),
-				 errmsg("%s", message)));
 	return result;
 }
 
