@@ -51,11 +51,13 @@ OBJS = \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/rebuilt_size.o \
+	src/record.o \
 	src/relation_locks.o \
 	src/replica_lag.o \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
+	src/slot_watch.o \
 	src/snapshot_guard.o \
 	src/space.o \
 	src/steer.o \
@@ -115,10 +117,12 @@ OUR_HEADERS = \
 	src/plan_checks.h \
 	src/plan_estimate.h \
 	src/rebuilt_size.h \
+	src/record.h \
 	src/relation_locks.h \
 	src/replica_lag.h \
 	src/report_relation.h \
 	src/settings.h \
+	src/slot_watch.h \
 	src/snapshot_guard.h \
 	src/space.h \
 	src/submit.h \

@@ -426,7 +426,7 @@ BEGIN ATOMIC
 		   pg_stat_get_numscans(g.oid),
 		   s.fetched - s.hit,
 		   s.hit,
-		   s.hit / NULLIF(s.fetched, 0::bigint)::float8,
+		   round((s.hit / NULLIF(s.fetched, 0::bigint)::float8)::numeric, 4)::float8,
 		   pg_stat_get_blocks_fetched(g.indrelid) - pg_stat_get_blocks_hit(g.indrelid),
 		   b.bloat_ratio,
 		   b.bloat_bytes,
@@ -793,7 +793,8 @@ BEGIN ATOMIC
 		  JOIN places tp ON tp.place = t.oid
 	)
 	SELECT (row_number() OVER (ORDER BY o.class, o.density DESC, o.index))::int,
-		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after, o.rate, o.gain, o.bloat_ratio, o.pending_pages,
+		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after,
+		   round(o.rate::numeric, 4)::float8, round(o.gain::numeric, 4)::float8, o.bloat_ratio, o.pending_pages,
 		   concat_ws('; ',
 			   o.why,
 			   format('%s block reads per second (%s), %s', round(o.rate::numeric, 3),

@@ -88,6 +88,31 @@ set_float8(Datum *values, bool *nulls, int column, double value)
 	nulls[column] = isnan(value);
 }
 
+/*
+ * Set a ratio to four decimals: what follows is far below any sampling error,
+ * and makes rows too wide to read.
+ */
+static void
+set_ratio(Datum *values, bool *nulls, int column, double ratio)
+{
+	set_float8(values, nulls, column, rint(ratio * 10000) / 10000);
+}
+
+/*
+ * Set a measured value to four digits, wherever its decimal point is.
+ */
+static void
+set_measured(Datum *values, bool *nulls, int column, double value)
+{
+	int			excess = value > 0 ? (int) floor(log10(value)) - 3 : 0;
+	double		power = pow(10, abs(excess));
+
+	/* only whole powers of ten: these are exact, 0.01 is not */
+	if (!isnan(value))
+		value = excess > 0 ? rint(value / power) * power : rint(value * power) / power;
+	set_float8(values, nulls, column, value);
+}
+
 typedef struct BloatArg
 {
 	Oid			index_oid;
@@ -179,11 +204,11 @@ index_mover_measure_bloat(PG_FUNCTION_ARGS)
 	values[0] = Int64GetDatum(be->pages);
 	values[1] = Int64GetDatum(be->sampled_pages);
 	nulls[0] = nulls[1] = false;
-	set_float8(values, nulls, 2, be->leaf_density);
-	set_float8(values, nulls, 3, be->fillfactor);
-	set_float8(values, nulls, 4, be->bloat_ratio);
-	set_float8(values, nulls, 5, be->bloat_ratio_low);
-	set_float8(values, nulls, 6, be->bloat_ratio_high);
+	set_ratio(values, nulls, 2, be->leaf_density);
+	set_ratio(values, nulls, 3, be->fillfactor);
+	set_ratio(values, nulls, 4, be->bloat_ratio);
+	set_ratio(values, nulls, 5, be->bloat_ratio_low);
+	set_ratio(values, nulls, 6, be->bloat_ratio_high);
 	if (!isnan(be->bloat_ratio))
 	{
 		values[7] = Int64GetDatum((int64) rint(be->bloat_ratio * be->pages * BLCKSZ));
@@ -493,11 +518,11 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
 						 remark.len > 0 ? "; " : "");
 
-	set_float8(values, nulls, 0, result.random_read_ms);
-	set_float8(values, nulls, 1, result.random_read_iops);
-	set_float8(values, nulls, 2, result.random_read_iops_deep);
-	set_float8(values, nulls, 3, result.sequential_read_mb_s);
-	set_float8(values, nulls, 4, result.sync_write_ms);
+	set_measured(values, nulls, 0, result.random_read_ms);
+	set_measured(values, nulls, 1, result.random_read_iops);
+	set_measured(values, nulls, 2, result.random_read_iops_deep);
+	set_measured(values, nulls, 3, result.sequential_read_mb_s);
+	set_measured(values, nulls, 4, result.sync_write_ms);
 	values[5] = Int64GetDatum(facts.free_bytes);
 	values[6] = Int64GetDatum(facts.total_bytes);
 	values[7] = name_array(tablespaces_on_device(facts.device, tablespace));

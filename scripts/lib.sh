@@ -7,7 +7,21 @@
 # installed into the system: private_postgres() makes a copy of the installed
 # PostgreSQL, which finds its own files relative to its binaries.
 
-PG_MAJOR=${PG_MAJOR:-15}
+# The version to work with, unless the environment says: the oldest that is here
+# with its headers, else the one that this release of Debian has.
+if [ -z "${PG_MAJOR:-}" ]; then
+  for PG_MAJOR in 15 16 17 18 19 ''; do
+    [ ! -f "/usr/lib/postgresql/$PG_MAJOR/lib/pgxs/src/makefiles/pgxs.mk" ] || break
+  done
+  if [ -z "$PG_MAJOR" ]; then
+    case $(. /etc/os-release 2> /dev/null && echo "${VERSION_CODENAME:-}") in
+      trixie) PG_MAJOR=17 ;;
+      forky|sid) PG_MAJOR=18 ;;
+      noble) PG_MAJOR=16 ;;
+      *) PG_MAJOR=15 ;;
+    esac
+  fi
+fi
 
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2

@@ -63,6 +63,18 @@ SELECT pg_stat_force_next_flush();
 SELECT index, idx_scan, blks_read + blks_hit > 0 AS blocks, hit_ratio BETWEEN 0 AND 1 AS hit_ratio, writes
   FROM index_report('t_b');
 
+-- a pending list that has grown under a higher limit
+ALTER INDEX t_v SET (gin_pending_list_limit = 4096);
+INSERT INTO t SELECT g, g, g, ARRAY[g, -g], int4range(g, g + 1) FROM generate_series(1001, 5000) g;
+ALTER INDEX t_v SET (gin_pending_list_limit = 64);
+SELECT pending_tuples, pending_bytes > 65536 AS over, remark ~ 'pending list is over its limit' AS said FROM index_report('t_v');
+
+-- counters that say nothing yet
+SELECT pg_stat_reset();
+SELECT stats_since > now() - interval '1 hour' AS just_now, remark ~ 'statistics were reset less than a day ago' AS said,
+	   remark ~ 'unused since [-0-9]+' AS unused_since
+  FROM index_report('t_b');
+
 -- for pg_monitor
 CREATE ROLE regress_report_monitor IN ROLE pg_monitor;
 GRANT USAGE ON SCHEMA ri TO regress_report_monitor;

@@ -94,6 +94,11 @@ SELECT index, relation, method, round(reads_per_second) AS reads,
 	   reason ~ 'move the table instead' AS move_the_table, reason ~ 'warning: the table itself is read more' AS warned, command
   FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
 
+-- what was seen for a quarter of an hour only
+UPDATE index_mover_sample SET taken_at = now() - interval '1000 s';
+SELECT count(*) > 0 AS rows, bool_and(reason ~ 'warning: the statistics cover only') AS warned
+  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
+
 -- without samples: the cumulative statistics, and the row says so
 DELETE FROM index_mover_sample;
 SELECT bool_and(reason ~ 'cumulative statistics, no samples|^nothing to move') AS says_so FROM recommend_moves('regress_rec_fast', 1000000000);

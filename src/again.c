@@ -85,6 +85,7 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 	request.to_tablespace = plan_target_tablespace(name);
 	request.settings = *settings;
 	request.waits = waits;
+	request.part = true;
 
 	/* a partitioned index's plan has its leaves too, which speak for themselves */
 	foreach(lc, plan_moves(&request))
@@ -148,6 +149,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 		if (strcmp(entry->status, status_name(STATUS_MOVED)) == 0)
 			plan = plan_entry(plan, entry, entry->from_tablespace, &settings, wait);
 	}
+	plan_complete(plan, &settings);
 	carry_out(fcinfo, plan, &settings, false, wait);
 	return (Datum) 0;
 }
@@ -169,6 +171,7 @@ again_rest(List *entries)
 			strcmp(entry->status, status_name(STATUS_SKIPPED)) != 0)
 			plan = plan_entry(plan, entry, entry->to_tablespace, &settings, false);
 	}
+	plan_complete(plan, &settings);
 	foreach(lc, plan)
 		if (((MoveItem *) lfirst(lc))->status != STATUS_SKIPPED)
 			items = lappend(items, lfirst(lc));

@@ -99,7 +99,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	if (item->fits >= 0)
 		SET(12, BoolGetDatum(item->fits > 0));
 	if (item->estimated >= 0)
-		SET(13, interval_datum((int64) (item->estimated * USECS_PER_SEC)));
+		SET(13, interval_datum((int64) ceil(item->estimated * 10) * (USECS_PER_SEC / 10)));
 	if (item->started_at != 0 && item->finished_at != 0)
 		SET(14, interval_datum(item->finished_at - item->started_at));
 	if (item->lock_time >= 0)

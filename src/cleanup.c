@@ -30,6 +30,7 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "hold_back.h"
 #include "ledger.h"
 #include "leftover_files.h"
 #include "leftover_index.h"
@@ -55,6 +56,14 @@ static void
 rest(int ms)
 {
 	(void) throttle_rest(ms);
+}
+
+/* The same, as part of a move. */
+static void
+rest_as_asked(int ms)
+{
+	(void) throttle_rest(ms);
+	(void) rest_while_paused();
 }
 
 /*
@@ -116,7 +125,7 @@ void
 cleanup_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: that takes no lock, and they may be large */
-	(void) leftover_files_remove(rest);
+	(void) leftover_files_remove(rest_as_asked);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
 }
 

@@ -22,7 +22,8 @@ extern bool cleanup_run(JobShared *shared, int max_wait_ms);
 
 /*
  * The same for what dead jobs have left on one table, before it is worked on
- * again.  Waits at most that long for other transactions.
+ * again.  Waits at most that long for other transactions.  As part of a move: it
+ * obeys pause_move(), and a cancel is an ERROR.
  */
 extern void cleanup_table(Oid heap_oid, int max_wait_ms);
 

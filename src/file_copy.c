@@ -36,9 +36,22 @@
  * megabyte at the price of one block, whatever the kernel's read-ahead.
  *
  * wal_level = minimal: the blocks are not logged, and keep the LSN they have.
- * One with an LSN after the last checkpoint's redo position is logged all the
- * same: its next change would not write a full page image (the LSN says that
+ * One with an LSN after the redo position of the copy's start is logged all the
+ * same: its next change might not write a full page image (the LSN says that
  * there is one already), and a torn page could then not be repaired.
+ *
+ * The bound is that of the start, and never moves.  Redo positions move when a
+ * checkpoint begins, but recovery starts at the last one that came to its end,
+ * and restores a full page image whatever the LSN in the file.  So a block that
+ * was logged once has to be logged each time it is written again, or recovery
+ * would put the older contents over the newer; and that is so, because a page's
+ * LSN only grows, and was above the bound then.  What was never logged by us has
+ * an LSN not above the bound or any later redo position, and so its first
+ * change after the swap writes a full page image: also if a checkpoint was under
+ * way at the copy's start, and recovery begins before its redo position.  That
+ * it finds no record of ours for the block is right: the file was made durable
+ * with these contents.  (With full_page_writes off the same holds but for torn
+ * pages, which is what that setting says.)
  *
  * File descriptors live no longer than a call: the file can be dropped as soon
  * as its owner lets go of his lock.
@@ -83,6 +96,7 @@ struct FileCopy
 	char	   *scratch;		/* the same, for what is thrown away */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* and of the last one but a megabyte */
+	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		synced;
 	/* the range whose write-back was started last */
 	BlockNumber window_first;
@@ -119,6 +133,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->to = *to;
 	copy->on_record = on_record;
 	copy->arg = arg;
+	copy->redo_at_start = GetRedoRecPtr();
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
 	copy->scratch = palloc(size);
@@ -393,14 +408,13 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	char	   *pages[PAGES_PER_RECORD];
 	BlockNumber numbers[PAGES_PER_RECORD];
 	bool		log_all = XLogIsNeeded();
-	XLogRecPtr	redo = log_all ? InvalidXLogRecPtr : GetRedoRecPtr();
 	int			npages = 0;
 
 	for (int i = 0; i < nblocks; i++)
 	{
 		char	   *page = copy->chunk + (Size) i * BLCKSZ;
 
-		if (log_all || PageGetLSN((Page) page) > redo)
+		if (log_all || PageGetLSN((Page) page) > copy->redo_at_start)
 		{
 			pages[npages] = page;
 			numbers[npages] = blocks[i];

@@ -27,6 +27,7 @@
 
 #include "catalog.h"
 #include "history.h"
+#include "test_points.h"
 
 #define HISTORY_TABLE	"index_mover_move_log"
 #define HISTORY_PKEY	"index_mover_move_log_pkey"
@@ -150,6 +151,7 @@ history_insert(const JobShared *job, int n)
 
 	form_values(job, n, values, nulls);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	IM_POINT("history-insert");
 	CatalogTupleInsert(rel, tuple);
 	heap_freetuple(tuple);
 	extension_close(rel);
@@ -157,7 +159,8 @@ history_insert(const JobShared *job, int n)
 
 /*
  * Bring the item's row up to date.  No error if it is gone: whoever may
- * delete from the table may do so at any time.
+ * delete from the table may do so at any time.  But XX000 if he does it now: the
+ * caller tries again.
  */
 void
 history_update(const JobShared *job, int n)
@@ -182,6 +185,7 @@ history_update(const JobShared *job, int n)
 
 		form_values(job, n, values, nulls);
 		newtuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+		IM_POINT("history-update");
 		CatalogTupleUpdate(rel, &tuple->t_self, newtuple);
 		heap_freetuple(newtuple);
 	}

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * hold_back.c
- *	  Keeping a rebuild from beginning: pause, standbys that are behind.
+ *	  Keeping a rebuild from beginning: pause, standbys that are behind.  And the
+ *	  pause of whatever else has nothing in hand while it waits.
  *
  * Once core's REINDEX runs, nothing of ours can slow it down or stop it but a
  * cancel, and that would throw away what it has done.  So what a copy obeys at
@@ -13,6 +14,9 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "hold_back.h"
 #include "job.h"
@@ -66,4 +70,22 @@ hold_back(const MoveSettings *settings, int64 wal_bytes)
 	if (rested)
 		progress_phase(before);
 	return rested;
+}
+
+int64
+rest_while_paused(void)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	MovePhase	before;
+
+	if (!job_pause_requested())
+		return 0;
+	/* what was looked up must not hold back anybody's vacuum */
+	InvalidateCatalogSnapshot();
+	before = progress_phase(PHASE_PAUSED);
+	progress_blockers(NULL, 0);
+	while (job_pause_requested())
+		(void) throttle_rest(LOOK_MS);
+	progress_phase(before);
+	return GetCurrentTimestamp() - start;
 }

@@ -15,8 +15,8 @@
  *
  * Tricky: a slot is freed by its last runner, also when that exits with FATAL.  A
  * worker that the postmaster never managed to start can't, so a slot that has
- * been JOB_STARTING for minutes is given away; the worker, should it come
- * after all, sees another job's number there and exits.
+ * been JOB_STARTING for minutes is freed by whoever looks for a job, or has a
+ * new one; the worker, should it come after all, finds its slot gone and exits.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "job.h"
 #include "job_area.h"
+#include "test_points.h"
 
 #define AREA_NAME			"index_mover"
 #define START_TIMEOUT_MS	(5 * 60 * 1000)
@@ -167,6 +168,35 @@ job_free_slot_locked(JobSlot *slot)
 	memset(slot, 0, sizeof(JobSlot));
 }
 
+/* Since when a slot is in the state that it gets now. */
+static TimestampTz
+slot_time(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return IM_MUTATION("long-ago") ? now - USECS_PER_HOUR : now;
+}
+
+/* Has the postmaster been asked for a worker, and it didn't come? */
+static bool
+is_lost(const JobSlot *slot, TimestampTz now)
+{
+	return slot->state == JOB_STARTING &&
+		TimestampDifferenceExceeds(slot->since, now, START_TIMEOUT_MS);
+}
+
+/* Free the slots of lost jobs.  The caller holds the lock exclusively. */
+static void
+free_lost_locked(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			i;
+
+	for (i = 0; i < IM_MAX_JOBS; i++)
+		if (is_lost(&area->jobs[i], now))
+			job_free_slot_locked(&area->jobs[i]);
+}
+
 static int
 compare_oids(const void *a, const void *b)
 {
@@ -256,16 +286,19 @@ check_tables_are_free(const JobShared *shared)
 	pfree(tables);
 }
 
-void
+bool
 job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			  JobState state)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	JobSlot    *slot = NULL;
 	int			i;
 
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
+	/* first, for a lost job must not keep its tables */
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	free_lost_locked();
+	LWLockRelease(&area->lock);
 	if (purpose == JOB_MOVE)
 		check_tables_are_free(shared);
 
@@ -274,9 +307,6 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	{
 		JobSlot    *candidate = &area->jobs[i];
 
-		if (candidate->state == JOB_STARTING &&
-			TimestampDifferenceExceeds(candidate->submitted_at, now, START_TIMEOUT_MS))
-			job_free_slot_locked(candidate);
 		if (candidate->state == JOB_FREE && slot == NULL)
 		{
 			slot = candidate;
@@ -299,18 +329,12 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		slot->cancel = false;
 		slot->pause = false;
 		slot->swap_now = false;
-		slot->submitted_at = now;
+		slot->since = slot_time();
 	}
 	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);
 
-	if (slot == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many jobs of index_mover"),
-				 errdetail("At most %d jobs can run or wait at the same time.",
-						   IM_MAX_JOBS),
-				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+	return slot != NULL;
 }
 
 /* The slot if it still is this job's, else NULL.  The caller holds the lock. */
@@ -349,7 +373,11 @@ job_set_state(int slot, int64 job, JobState state)
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	mine = job_slot_locked(slot, job);
 	if (mine != NULL)
+	{
 		mine->state = state;
+		/* the transaction that commits now may have been open for hours */
+		mine->since = slot_time();
+	}
 	LWLockRelease(&area->lock);
 	return mine != NULL;
 }
@@ -390,6 +418,14 @@ job_find(int64 job, JobSlot *copy)
 	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
 	slot = find_locked(job);
+	if (slot != NULL && is_lost(slot, GetCurrentTimestamp()))
+	{
+		/* who is told that it is over must not see it begin later */
+		LWLockRelease(&area->lock);
+		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+		free_lost_locked();
+		slot = find_locked(job);
+	}
 	if (slot != NULL)
 		*copy = *slot;
 	LWLockRelease(&area->lock);

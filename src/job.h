@@ -123,7 +123,6 @@ typedef struct JobShared
 	int			caller_procno;	/* constant: for its latch */
 
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-
 	int			max_runners;	/* constant: so many at the same time */
 	Size		mq_offset;		/* a queue for messages per runner, from segment
 								 * start; in use if caller_waits */
@@ -177,7 +176,8 @@ typedef struct JobSlot
 	bool		cancel;
 	bool		pause;
 	bool		swap_now;		/* don't wait for swap_after any more */
-	TimestampTz submitted_at;
+	TimestampTz since;			/* of being submitted, or, once it has
+								 * committed, of being JOB_STARTING */
 } JobSlot;
 
 /*
@@ -223,15 +223,20 @@ extern void job_request_shmem(void);	/* when preloaded */
 
 /*
  * Take a free slot for the job that *shared describes, and the segment it
- * lives in; sets shared->slot.  ERROR 55006 if a table of it is being moved
- * already, 53000 if there is no slot.
+ * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
+ * a table of it is being moved already.
  */
-extern void job_take_slot(JobShared *shared, dsm_handle segment,
+extern bool job_take_slot(JobShared *shared, dsm_handle segment,
 						  JobPurpose purpose, JobState state);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
-extern bool job_find(int64 job, JobSlot *copy); /* in this database */
+
+/*
+ * Find a job of this database.  Returns false if there is none, or none any
+ * more: one whose worker has not started for minutes is given up here.
+ */
+extern bool job_find(int64 job, JobSlot *copy);
 extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
 extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
 extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
@@ -265,6 +270,12 @@ extern bool runner_detach(void);
  * signal handler; late is good enough.  In a runner.
  */
 extern bool runner_knows_pid(int pid);
+
+/* Sleep a little between two items, and hear what is asked of the job. */
+extern void runner_nap(JobShared *shared, int ms);
+
+/* Is it a runner of our own job?  Without a lock; late is good enough. */
+extern bool runner_is_fellow(int pid);
 
 /* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);

@@ -344,10 +344,11 @@ show_leftover(const LedgerEntry *entry)
 
 /*
  * Do all steps for one ledger row.  Returns true if an index was removed.
- * ERROR 55P03 if it takes too long.
+ * begins: obey pause_move() and a cancel meanwhile.  ERROR 55P03 if it takes too
+ * long.
  */
 static bool
-remove_one(LedgerEntry *entry, bool own, int max_wait_ms)
+remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 {
 	WaitLimits	limits;
 	Oid			victim;
@@ -359,8 +360,8 @@ remove_one(LedgerEntry *entry, bool own, int max_wait_ms)
 	limits.item = blockers_item(&limits.settings);
 	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
 	limits.caller_pid = 0;
-	limits.cancellable = false;
-	limits.pausable = false;
+	limits.cancellable = begins;
+	limits.pausable = begins;
 
 	for (;;)
 	{
@@ -460,7 +461,7 @@ leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
 	entry.id = UNLISTED;
 	PG_TRY();
 	{
-		(void) remove_one(&entry, false, max_wait_ms);
+		(void) remove_one(&entry, false, false, max_wait_ms);
 		done = true;
 	}
 	PG_CATCH();
@@ -479,6 +480,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 	MemoryContext context;
 	List	   *entries;
 	ListCell   *lc;
+	bool		begins = (job == 0 && !show);
 	volatile int removed = 0;
 
 	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
@@ -502,11 +504,17 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 			{
 				if (show)
 					show_leftover(entry);
-				if (remove_one(entry, job != 0, max_wait_ms))
+				if (remove_one(entry, job != 0, begins, max_wait_ms))
 					removed++;
 			}
 			PG_CATCH();
 			{
+				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+				{
+					MemoryContextSwitchTo(caller_context);
+					MemoryContextDelete(context);
+					PG_RE_THROW();
+				}
 				/* who has already cancelled the move may do so once more */
 				again = take_error(entry, context);
 			}

@@ -29,8 +29,11 @@ typedef struct LeftoverIndex
  * most max_wait_ms for each (0 = for ever); what can't be removed then stays in
  * the ledger.  Returns how many were removed.
  *
- * To be called with no transaction open and no lock held, in a runner.  ERRORs
- * only when terminated.
+ * Without job and show it is the beginning of a move, which has nothing to lose
+ * yet: then it obeys pause_move(), and a cancel is an ERROR.
+ *
+ * To be called with no transaction open and no lock held, in a runner.  No other
+ * ERRORs but when terminated.
  */
 extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms,
 									bool show);

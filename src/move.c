@@ -42,6 +42,7 @@
 #include "blockers.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "hold_back.h"
 #include "meanwhile.h"
 #include "move.h"
 #include "plan.h"
@@ -57,12 +58,21 @@ static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
+	TimestampTz since = GetCurrentTimestamp();
 	Relation	rel;
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	StartTransactionCommand();
-	lock_relation_without_queueing(item->heap_oid, AccessShareLock, item, mc->settings);
-	lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item, mc->settings);
+	for (;;)
+	{
+		since += rest_while_paused();
+		StartTransactionCommand();
+		if (lock_relation_without_queueing(item->heap_oid, AccessShareLock, item,
+										   mc->settings, since) &&
+			lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item,
+										   mc->settings, since))
+			break;
+		CommitTransactionCommand();
+	}
 	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
@@ -81,11 +91,8 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
-/*
- * Write down an error that a method has thrown.
- */
-static void
-take_error(MoveItem *item, ErrorData *edata)
+void
+move_take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 
@@ -169,7 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 		FlushErrorState();
 		reset_session();
 		MemoryContextSwitchTo(context);
-		take_error(item, edata);
+		move_take_error(item, edata);
 		FreeErrorData(edata);
 		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
@@ -246,12 +253,19 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	}
 	PG_CATCH();
 	{
+		ErrorData  *edata;
+
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
 		runner_serve_cancel(false);
-		EmitErrorReport();
+		edata = CopyErrorData();
 		FlushErrorState();
 		reset_session();
+		MemoryContextSwitchTo(context);
+		/* for the log: to the caller an ERROR would be the end of the worker */
+		edata->elevel = LOG;
+		ThrowErrorData(edata);
+		FreeErrorData(edata);
 		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
 		ereport(LOG,

@@ -54,6 +54,9 @@ extern void rebuild_find_out(MoveItem *item);
  */
 extern void move_item(JobShared *job, MoveItem *item);
 
+/* Write down in an item an error that has kept it from being moved. */
+extern void move_take_error(MoveItem *item, ErrorData *edata);
+
 /*
  * The process ends in the middle of an item: if it is moved, set its status to
  * STATUS_MOVED.  With no transaction open before and after.

@@ -43,15 +43,10 @@
 #include "commands/progress.h"
 #include "commands/tablespace.h"
 #include "executor/instrument.h"
-#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
-#include "storage/bufmgr.h"
 #include "storage/lock.h"
-#include "storage/proc.h"
-#include "storage/smgr.h"
-#include "tcop/cmdtag.h"
 #include "tcop/dest.h"
 #include "tcop/utility.h"
 #include "utils/backend_progress.h"
@@ -79,6 +74,7 @@
 #include "move_rebuild.h"
 #include "plan.h"
 #include "relation_locks.h"
+#include "slot_watch.h"
 #include "snapshot_guard.h"
 #include "space.h"
 #include "test_points.h"
@@ -335,6 +331,7 @@ end_core_settings(void)
 	set_guc("lock_timeout", 0);
 	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
 	core_waits_end();
+	slot_watch_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -447,6 +444,13 @@ is_swapped(void)
 
 		result = (row->indrelid == rebuild.heap_oid && row->indisvalid);
 		ReleaseSysCache(tuple);
+	}
+	if (result)
+	{
+		char	   *name = get_rel_name(rebuild.new_index);
+
+		/* another command can have made it valid, but not have swapped it in */
+		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
 	}
 	CommitTransactionCommand();
 	return result;
@@ -623,6 +627,7 @@ move_by_rebuild(MoveContext *mc)
 			set_core_lock_timeout(mc->settings);
 			/* of two who wait for each other, we are the one to give up */
 			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
+			slot_watch_begin();
 			run_reindex(mc);
 			end_core_settings();
 		}
@@ -637,6 +642,7 @@ move_by_rebuild(MoveContext *mc)
 		edata = CopyErrorData();
 		FlushErrorState();
 		tell_who_passes(edata);
+		slot_watch_tell(edata, mc->item);
 		clean_up_after_error(mc);
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)

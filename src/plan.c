@@ -585,7 +585,15 @@ plan_moves(const PlanRequest *request)
 		check_no_lock_held(entries);
 
 	estimate_entries(entries, request);
-	warn_if_archiver_fails(entries);
+	if (!request->part)
+		plan_complete(entries, &request->settings);
 
 	return entries;
+}
+
+void
+plan_complete(List *items, const MoveSettings *settings)
+{
+	estimate_room(items, settings);
+	warn_if_archiver_fails(items);
 }

@@ -26,6 +26,7 @@ typedef struct PlanRequest
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
+	bool		part;			/* of a plan that plan_complete() completes */
 	/* only these, of a schema or tablespace: LIKE patterns, bytes */
 	text	   *name_like;		/* NULL = any */
 	text	   *name_not_like;	/* NULL = none */
@@ -44,6 +45,13 @@ typedef struct PlanRequest
  * holds a lock on what would be moved.
  */
 extern List *plan_moves(const PlanRequest *request);
+
+/*
+ * Say of each item of a plan, in order of execution, whether there will be room
+ * for it, and warn of an archiver that fails.  plan_moves() does that itself,
+ * but for what is part of a larger plan.  items: of MoveItem.
+ */
+extern void plan_complete(List *items, const MoveSettings *settings);
 
 /* Look up and check the target: 42704, 22023 (pg_global), 42501. */
 extern Oid	plan_target_tablespace(const char *name);

@@ -316,13 +316,9 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
  * files of a rebuild go to temp_tablespaces.
  */
 static int64
-new_file_size(const PlanEntry *entry)
+new_file_size(const MoveItem *item)
 {
-	if (entry->item.size_before < 0)
-		return 0;
-	if (entry->item.method == METHOD_REBUILD && entry->bloat_ratio > 0)
-		return entry->item.size_before * (1.0 - Min(entry->bloat_ratio, 1.0));
-	return entry->item.size_before;
+	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
 }
 
 /* The largest of some numbers, largest first. */
@@ -349,38 +345,64 @@ sum_of(const int64 *numbers, int n)
 	return sum;
 }
 
-/*
- * Say for each planned move whether it will find room, in order of execution:
- * its new file, its WAL and what it sorts in, together with the largest that
- * can run beside it, and what those before it have kept.
- */
-static void
-estimate_room(List *entries, Oid target, const MoveSettings *settings)
+/* What moves have in one file system that is a target of theirs. */
+typedef struct TargetRoom
 {
-	FileSystemFacts facts;
-	int64		kept = 0;		/* by the moves before, for good */
+	int64		device;
+	int64		kept;			/* by the moves before, for good */
+	int64	   *largest;		/* that keep nothing, and can run beside others */
+} TargetRoom;
+
+static TargetRoom *
+find_room(List **rooms, int64 device, int nlargest)
+{
+	TargetRoom *room;
+	ListCell   *lc;
+
+	foreach(lc, *rooms)
+	{
+		room = (TargetRoom *) lfirst(lc);
+		if (room->device == device)
+			return room;
+	}
+	room = palloc0(sizeof(TargetRoom));
+	room->device = device;
+	room->largest = palloc0(sizeof(int64) * (nlargest + 1));
+	*rooms = lappend(*rooms, room);
+	return room;
+}
+
+/*
+ * Say for each planned move whether it will find room: its new file, its WAL and
+ * what it sorts in, together with the largest that can run beside it, and what
+ * those before it have kept.
+ */
+void
+estimate_room(List *items, const MoveSettings *settings)
+{
+	List	   *rooms = NIL;
 	int			nlargest = Max(settings->max_workers - 1, 0);
 
-	/* alive beside it: those that keep nothing; all; what they sort */
-	int64	   *largest = palloc0(sizeof(int64) * (nlargest + 1));
+	/* alive beside it, wherever: what they log; what they sort */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
 
-	if (!file_system_facts(target, &facts))
-		return;
-
-	foreach(lc, entries)
+	foreach(lc, items)
 	{
-		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
-		MoveItem   *item = &entry->item;
-		int64		size = new_file_size(entry);
+		MoveItem   *item = (MoveItem *) lfirst(lc);
+		int64		size = new_file_size(item);
+		FileSystemFacts facts;
+		TargetRoom *room;
 		SpaceNeeds	needs;
 
-		if (item->status != STATUS_PLANNED || item->size_before < 0)
+		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
+			!file_system_facts(item->to_tablespace, &facts))
 			continue;
+		room = find_room(&rooms, facts.device, nlargest);
 
-		space_needs(&needs, target, kept + sum_of(largest, nlargest) + size,
+		space_needs(&needs, item->to_tablespace,
+					room->kept + sum_of(room->largest, nlargest) + size,
 					item->sort_bytes > 0 ?
 					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
 					item->wal_bytes > 0 ?
@@ -390,12 +412,11 @@ estimate_room(List *entries, Oid target, const MoveSettings *settings)
 
 		keep_largest(largest_all, nlargest, size);
 		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
-		if (!same_file_system(entry->facts.tablespace, target))
-			kept += size;
+		if (!same_file_system(item->from_tablespace, item->to_tablespace))
+			room->kept += size;
 		else
-			keep_largest(largest, nlargest, size);
+			keep_largest(room->largest, nlargest, size);
 	}
-	pfree(largest);
 	pfree(largest_all);
 	pfree(largest_sort);
 }
@@ -429,15 +450,13 @@ estimate_entries(List *entries, const PlanRequest *request)
 		if (entry->item.status == STATUS_PLANNED)
 			estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
 	}
-
-	estimate_room(entries, request->to_tablespace, &request->settings);
 }
 
 /*
  * WARNING if WAL is to be written while the archiver fails: pg_wal keeps it.
  */
 void
-warn_if_archiver_fails(const List *entries)
+warn_if_archiver_fails(const List *items)
 {
 	PgStat_ArchiverStats *stats;
 	int64		wal_bytes = 0;
@@ -446,12 +465,12 @@ warn_if_archiver_fails(const List *entries)
 	if (!XLogArchivingActive())
 		return;
 
-	foreach(lc, entries)
+	foreach(lc, items)
 	{
-		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
+		const MoveItem *item = (const MoveItem *) lfirst(lc);
 
-		if (entry->item.status == STATUS_PLANNED && entry->item.wal_bytes > 0)
-			wal_bytes += entry->item.wal_bytes;
+		if (item->status == STATUS_PLANNED && item->wal_bytes > 0)
+			wal_bytes += item->wal_bytes;
 	}
 	if (wal_bytes == 0)
 		return;

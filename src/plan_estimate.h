@@ -22,6 +22,9 @@ typedef struct PlanEntry
 
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 extern void estimate_entries(List *entries, const PlanRequest *request);
-extern void warn_if_archiver_fails(const List *entries);
+
+/* Both are for whole plans: a List of MoveItem *, in order of execution. */
+extern void estimate_room(List *items, const MoveSettings *settings);
+extern void warn_if_archiver_fails(const List *items);
 
 #endif							/* IM_PLAN_ESTIMATE_H */

@@ -43,6 +43,7 @@
 #define GIST_INSERTED		0.61	/* and from .. to .. */
 #define GIST_LEAST			0.38
 #define GIST_MOST			0.95
+#define GIST_MOST_SORTED	1.0		/* a build that sorts ignores fillfactor */
 #define SPGIST_USUAL		0.75	/* live tuples, and from .. to .. */
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
@@ -84,8 +85,25 @@ page_totals_density(const PageTotals *t)
 }
 
 /*
- * Return whether the first column of a GiST index is of points, with core's
- * own operator class.
+ * Return whether a build of this GiST index sorts, as gistbuild() decides.
+ */
+static bool
+gist_build_sorts(Relation index)
+{
+	GiSTOptions *options = (GiSTOptions *) index->rd_options;
+
+	if (options && options->buffering_mode == GIST_OPTION_BUFFERING_ON)
+		return false;
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		if (!OidIsValid(index_getprocid(index, i + 1, GIST_SORTSUPPORT_PROC)))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Return whether the only column is of points, with core's own operator class.
  */
 static bool
 gist_has_points(Relation index)
@@ -114,7 +132,8 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 			rc->fillfactor = (index->rd_options ?
 							  ((GiSTOptions *) index->rd_options)->fillfactor :
 							  GIST_DEFAULT_FILLFACTOR) / 100.0;
-			rc->gist_points = gist_has_points(index);
+			rc->gist_sorted = gist_build_sorts(index);
+			rc->gist_points = rc->gist_sorted && gist_has_points(index);
 			break;
 		case SPGIST_AM_OID:
 			rc->fillfactor = SpGistGetFillFactor(index) / 100.0;
@@ -343,7 +362,7 @@ gist_density(const RebuildContext *rc, const PageTotals *t, double *density)
 {
 	if (rc->gist_points)
 		*density = GIST_POINTS;
-	else if (t->in_order[PAGE_LEAF] > 0.9 * t->count[PAGE_LEAF])
+	else if (!rc->gist_sorted && t->in_order[PAGE_LEAF] > 0.9 * t->count[PAGE_LEAF])
 		*density = GIST_IN_ORDER;
 	else
 	{
@@ -364,7 +383,7 @@ rebuilt_density_unknown(const RebuildContext *rc, const PageTotals *t,
 	if (rc->relam == GIST_AM_OID)
 	{
 		*least = GIST_LEAST;
-		*most = GIST_MOST;
+		*most = rc->gist_sorted ? GIST_MOST_SORTED : GIST_MOST;
 		return t->count[PAGE_LEAF] > 1 && !gist_density(rc, t, &density);
 	}
 	*least = SPGIST_LEAST;

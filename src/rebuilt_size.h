@@ -36,7 +36,8 @@ typedef struct RebuildContext
 	double		fillfactor;		/* 0 to 1; NaN where the method has none */
 	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
 	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
-	bool		gist_points;	/* GiST: points, which are sorted */
+	bool		gist_sorted;	/* GiST: a build sorts, and doesn't insert */
+	bool		gist_points;	/* GiST: it sorts points */
 	double		tried_density;	/* GiST, SP-GiST: 0 = the usual one */
 	double		build_memory;	/* bytes, maintenance_work_mem */
 	double		gin_density;	/* GIN: of the pages of keys; NaN = unknown */

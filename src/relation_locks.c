@@ -228,16 +228,18 @@ prepared_transaction_name(VirtualTransactionId vxid)
 /*
  * Take a lock on a relation to the end of the transaction, by asking again and
  * again rather than by queueing, so that nobody has to wait behind us.  The
- * pids of who holds it are published while we wait.  When index_mover.lock_wait is
- * over, on_blocker says what happens to them.
+ * pids of who holds it are published while we wait.  When index_mover.lock_wait,
+ * counted from since, is over, on_blocker says what happens to them.
  *
- * ERROR 55P03 naming the holders when that was in vain.
+ * Returns false if the job has been paused meanwhile: the caller ends his
+ * transaction, and with it gives back what he has, before he rests.
+ *
+ * ERROR 55P03 naming the holders when it was all in vain.
  */
-void
+bool
 lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
-							   const MoveSettings *settings)
+							   const MoveSettings *settings, TimestampTz since)
 {
-	TimestampTz start = GetCurrentTimestamp();
 	TimestampTz grace_until = 0;
 
 	while (!ConditionalLockRelationOid(relid, mode))
@@ -252,7 +254,7 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
 		progress_blockers(pids, npids);
 		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
-			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), settings->lock_wait);
+			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
 		if (over && blockers_signal(item, settings, pids, npids) > 0)
 			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													  BLOCKER_GRACE_MS);
@@ -275,6 +277,9 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));
 		ResetLatch(MyLatch);
 		job_check_cancel();
+		if (job_pause_requested())
+			return false;
 	}
 	progress_blockers(NULL, 0);
+	return true;
 }

@@ -14,8 +14,9 @@
 
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms);
-extern void lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
-										   const MoveSettings *settings);
+extern bool lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
+										   const MoveSettings *settings,
+										   TimestampTz since);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,

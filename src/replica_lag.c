@@ -12,7 +12,8 @@
  * A slot that max_slot_wal_keep_size is about to invalidate counts whatever the
  * setting says: a standby that has lost its slot has to be built anew.  Who
  * writes much without looking again, as a rebuild does, waits also for a slot
- * that nobody reads and that this would invalidate.
+ * that nobody reads and that this would invalidate; one whose reader falls back
+ * later is what slot_watch.c is for.
  *
  * Assumption: a standby without a slot that is gone is nobody's; only slots
  * remember who is away.
@@ -129,12 +130,12 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 }
 
 /*
- * The lag at which a slot is left alone: max_slot_wal_keep_size without what
- * several moves, and others, may write until the next look, and without the
- * segments that checkpoints round by.  -1 = slots are not invalidated.
+ * max_slot_wal_keep_size without what several moves, and others, may write until
+ * the next look, and without the segments that checkpoints round by.  Mere
+ * arithmetic: a signal handler calls it.
  */
-static int64
-slot_limit(void)
+int64
+replica_lag_slot_limit(void)
 {
 	int64		keep;
 
@@ -171,10 +172,10 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 
 	if (is_too_large(state->waiting, laggard.bytes, limit))
 		reason = &laggard;
-	else if (is_too_large(state->waiting, endangered.bytes, slot_limit()))
+	else if (is_too_large(state->waiting, endangered.bytes, replica_lag_slot_limit()))
 		reason = &endangered;
 	else if (state->at_once > 0 && unread.bytes >= 0 &&
-			 is_too_large(false, unread.bytes + state->at_once, slot_limit()))
+			 is_too_large(false, unread.bytes + state->at_once, replica_lag_slot_limit()))
 		reason = &unread;
 
 	if (reason == &unread && !state->waiting)

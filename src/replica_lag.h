@@ -24,6 +24,12 @@ typedef struct ReplicaLag
  */
 extern char *replica_lag_worst(void);
 
+/*
+ * How far behind, in bytes, a slot may be before it has to be feared for; -1 =
+ * slots are not invalidated.
+ */
+extern int64 replica_lag_slot_limit(void);
+
 extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
 
 #endif							/* IM_REPLICA_LAG_H */

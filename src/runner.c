@@ -16,6 +16,8 @@
 
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
@@ -23,6 +25,7 @@
 #include "job.h"
 #include "job_area.h"
 
+static uint32 wait_event = 0;
 static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
@@ -93,6 +96,19 @@ runner_knows_pid(int pid)
 	for (i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use &&
 			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
+			return true;
+	return false;
+}
+
+bool
+runner_is_fellow(int pid)
+{
+	int			i;
+
+	for (i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
+		if (area->runners[i].in_use && area->runners[i].pid == pid &&
+			area->runners[i].slot == my_runner->slot &&
+			area->runners[i].job == my_runner->job)
 			return true;
 	return false;
 }
@@ -217,6 +233,20 @@ runner_claim(JobShared *shared, bool anything_left)
 	}
 	LWLockRelease(&area->lock);
 	return result;
+}
+
+void
+runner_nap(JobShared *shared, int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+	ResetLatch(MyLatch);
+	if (QueryCancelPending)		/* pg_cancel_backend() */
+	{
+		QueryCancelPending = false;
+		(void) job_request_cancel(shared->job);
+	}
+	CHECK_FOR_INTERRUPTS();
 }
 
 void

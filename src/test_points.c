@@ -21,7 +21,7 @@
  * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
  * second time after a checkpoint.  verify-all compares everything under the lock.
  * log-truncate and log-special have records in the WAL that tell of changes of
- * the file, but not block by block.
+ * the file, but not block by block.  long-ago has a job submitted an hour ago.
  *
  * This file is empty unless compiled with -DINDEX_MOVER_TEST.
  *

@@ -263,15 +263,11 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 
 /* pause_move(): wait for nobody, until it is over. */
 static void
-rest_while_paused(Wait *wait)
+put_off(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
-	TimestampTz start = GetCurrentTimestamp();
-	TimestampTz rested;
+	int64		rested = rest_while_paused();
 
-	InvalidateCatalogSnapshot();
-	hold_back(limits->settings, limits->item->wal_bytes);
-	rested = GetCurrentTimestamp() - start;
 	if (limits->deadline != 0)
 		limits->deadline += rested;
 	if (limits->signal_at != 0)
@@ -297,10 +293,15 @@ nap(Wait *wait, const int *pids, int npids)
 	}
 	if (limits->pausable && job_pause_requested())
 	{
-		rest_while_paused(wait);
+		put_off(wait);
 		return;
 	}
 	progress_blockers(pids, npids);
+
+	/* what the job itself does at the same time must not make it fail */
+	for (int i = 0; i < npids && limits->deadline != 0; i++)
+		if (runner_is_fellow(pids[i]))
+			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
 
 	if (now >= wait->deadlock_check_at)
 	{

@@ -22,8 +22,9 @@ typedef struct WaitLimits
 	int			caller_pid;		/* who waits for us outside the lock manager; 0
 								 * = nobody */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
-	bool		pausable;		/* nothing is held or made: obey pause_move(),
-								 * which puts off the two moments above */
+	bool		pausable;		/* nothing is held: obey pause_move(), which
+								 * puts off the two moments above; with
+								 * cancellable */
 } WaitLimits;
 
 extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */

@@ -17,6 +17,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -102,31 +104,25 @@ look_at(const RunnerSlot *runner, Progress *progress)
 
 /*
  * Seconds left, -1 if unknown.  A copy says so itself, for all that is left to
- * do; of a rebuild, for the present phase, at its rate so far.
+ * do.  Of a rebuild nobody knows: core tells how far it is with a phase, but
+ * nothing of those that have not begun (the sort between the scan and the
+ * writing, which an access method may or may not have, the three scans of the
+ * validation), and a number for one phase would look like one for the rest.
  */
 static double
-seconds_left(const RunnerSlot *runner, const Progress *progress)
+seconds_left(const RunnerSlot *runner)
 {
-	double		elapsed;
+	double		since;
 
+	if (runner->method != METHOD_COPY || runner->eta < 0)
+		return -1;
 	/* as long as it pleases somebody */
 	if (runner->phase == PHASE_PAUSED || runner->phase == PHASE_WAIT_START ||
 		runner->phase == PHASE_WAIT_SWAP_LOCK || runner->phase == PHASE_GIVING_WAY)
 		return -1;
-	if (runner->method == METHOD_COPY)
-	{
-		double		since = TimestampDifferenceMilliseconds(runner->eta_at,
-															GetCurrentTimestamp()) / 1000.0;
-
-		return runner->eta < 0 ? -1 : Max(runner->eta - since, 0);
-	}
-	if (progress->blocks_total <= 0 || progress->blocks_done <= 0 ||
-		progress->blocks_done > progress->blocks_total)
-		return -1;
-	elapsed = TimestampDifferenceMilliseconds(runner->started_at,
-											  GetCurrentTimestamp()) / 1000.0;
-	return elapsed * (progress->blocks_total - progress->blocks_done) /
-		progress->blocks_done;
+	since = TimestampDifferenceMilliseconds(runner->eta_at,
+											GetCurrentTimestamp()) / 1000.0;
+	return Max(runner->eta - since, 0);
 }
 
 void
@@ -139,7 +135,7 @@ watch_notice(const RunnerSlot *runner)
 
 	pgstat_clear_backend_activity_snapshot();
 	look_at(runner, &progress);
-	left = seconds_left(runner, &progress);
+	left = seconds_left(runner);
 
 	initStringInfo(&buf);
 	if (progress.blocks_total > 0)
@@ -266,7 +262,7 @@ index_mover_running(PG_FUNCTION_ARGS)
 		if (may_see(runner))
 		{
 			look_at(runner, &progress);
-			left = seconds_left(runner, &progress);
+			left = seconds_left(runner);
 			if (OidIsValid(runner->heap_oid))
 			{
 				SET(3, ObjectIdGetDatum(runner->heap_oid));
@@ -288,7 +284,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			{
 				Interval   *eta = palloc0(sizeof(Interval));
 
-				eta->time = (TimeOffset) (left * USECS_PER_SEC);
+				/* hundredths of a second: what follows is noise */
+				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
 				SET(14, IntervalPGetDatum(eta));
 			}
 			SET(16, blocked_by(runner, &progress));

@@ -50,15 +50,18 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
+#include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "record.h"
+#include "slot_watch.h"
 #include "submit.h"
+#include "test_points.h"
 #include "wait_others.h"
 #include "worker.h"
 
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
-#define RECORD_POLL_MS	20
 #define EXTENSION_GONE_DETAIL	"the extension was dropped"
 #define QUICK_CLEANUP_MS	1000
 
@@ -75,7 +78,6 @@ static int	current_item = -1;	/* the one that is running */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to say at exit */
-static bool extension_gone = false; /* somebody has dropped the extension */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
@@ -191,83 +193,6 @@ connect_as(Oid database, Oid role)
 	set_guc("role", "none");
 }
 
-/* Sleep a little, and hear what is asked of the job. */
-static void
-nap(JobShared *shared, int ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
-	ResetLatch(MyLatch);
-	if (QueryCancelPending)		/* pg_cancel_backend() */
-	{
-		QueryCancelPending = false;
-		(void) job_request_cancel(shared->job);
-	}
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * Start a transaction with the extension's tables held.  Waits for whoever has
- * them locked.  Returns false, and no transaction is open, if they have been
- * dropped, or if somebody who waits for us is about to.
- */
-static bool
-begin_to_record(JobShared *shared)
-{
-	for (;;)
-	{
-		ExtensionHold hold;
-		Oid			busy;
-
-		StartTransactionCommand();
-		hold = extension_hold(&busy);
-		if (hold == EXTENSION_HELD)
-			return true;
-		CommitTransactionCommand();
-		if (hold == EXTENSION_GONE ||
-			lockers_wait_for_us(busy, AccessShareLock, shared->caller_pid))
-		{
-			extension_gone = true;
-			return false;
-		}
-		nap(shared, RECORD_POLL_MS);
-	}
-}
-
-/*
- * Bring one item's history row up to date, in a transaction of its own.  An
- * error has let go of the extension's tables, so they may have been dropped
- * since; then the waiting caller is the only one who will hear of it.
- */
-static void
-record_item(JobShared *shared, int n)
-{
-	if (!begin_to_record(shared))
-		return;
-	history_update(shared, n);
-	CommitTransactionCommand();
-}
-
-static void
-record_all(JobShared *shared)
-{
-	int			i;
-
-	if (!begin_to_record(shared))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("extension \"%s\" is not installed in this database",
-						"index_mover")));
-	for (i = 0; i < shared->nitems; i++)
-	{
-		if (shared->items[i].status == STATUS_SKIPPED)
-			continue;
-		shared->items[i].status = STATUS_QUEUED;
-		history_insert(shared, i);
-	}
-	CommitTransactionCommand();
-}
-
 /* Nobody need wait for us any more. */
 static void
 publish_rows(JobShared *shared)
@@ -315,10 +240,11 @@ say_terminated(MoveItem *item)
 }
 
 static void
-item_terminated(JobShared *shared, int n)
+item_terminated(JobShared *shared, int n, bool recordable)
 {
 	say_terminated(&shared->items[n]);
-	history_update(shared, n);
+	if (recordable)
+		history_update(shared, n);
 }
 
 /*
@@ -330,8 +256,14 @@ static void
 worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
+	bool		recordable;
 	bool		leftovers;
+	Oid			busy;
 	int			n;
+
+	/* their timers look at what is unmapped soon */
+	core_waits_end();
+	slot_watch_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
@@ -353,13 +285,20 @@ worker_exit(int code, Datum arg)
 	if (current_item >= 0)
 		move_find_out(&shared->items[current_item]);
 	StartTransactionCommand();
+
+	/*
+	 * A DROP EXTENSION that has waited for us has its locks by now, and we can't
+	 * be interrupted: don't wait for its transaction.
+	 */
+	recordable = (extension_hold(&busy) == EXTENSION_HELD);
 	if (current_item >= 0)
-		item_terminated(shared, current_item);
+		item_terminated(shared, current_item, recordable);
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
-		item_terminated(shared, n);
-	leftovers = shared->nitems > 0 && cleanup_is_needed(shared->job);
+		item_terminated(shared, n, recordable);
+	leftovers = recordable && shared->nitems > 0 && cleanup_is_needed(shared->job);
 	CommitTransactionCommand();
+	extension_release();
 
 	if (runner_detach())
 		publish_rows(shared);
@@ -419,7 +358,7 @@ needs_cleanup(const JobShared *shared)
 {
 	bool		result;
 
-	if (extension_gone)
+	if (record_extension_is_gone())
 		return true;
 	StartTransactionCommand();
 	result = cleanup_is_needed(shared->job);
@@ -445,7 +384,7 @@ wait_while_paused(JobShared *shared)
 	progress_begin(&shared->items[i]);
 	progress_phase(PHASE_PAUSED);
 	while (job_pause_requested() && !job_cancel_requested())
-		nap(shared, PAUSE_POLL_MS);
+		runner_nap(shared, PAUSE_POLL_MS);
 	progress_end();
 }
 
@@ -482,7 +421,7 @@ run_item(JobShared *shared, int n)
 	show_activity(item);
 	progress_begin(item);
 
-	if (extension_gone)
+	if (record_extension_is_gone())
 		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
 	else
 		move_item(shared, item);
@@ -490,7 +429,8 @@ run_item(JobShared *shared, int n)
 	record_item(shared, n);
 	current_item = -1;
 	/* a cancel that comes after the swap doesn't undo the move */
-	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() || extension_gone ||
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+				 record_extension_is_gone() ||
 				 strcmp(item->sqlstate, "57014") == 0);
 	/* an index that was dropped meanwhile is "skipped", and may leave something */
 	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
@@ -498,7 +438,7 @@ run_item(JobShared *shared, int n)
 		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
-			if (extension_gone)
+			if (record_extension_is_gone())
 				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
 			else
 				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
@@ -528,21 +468,24 @@ static void
 run_moves(JobShared *shared, bool first)
 {
 	MemoryContext item_context;
+	bool		recorded = true;
 
 	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
 										 ALLOCSET_DEFAULT_SIZES);
 	if (first)
 	{
 		if (!shared->recorded)
-			record_all(shared);
-		start_other_runners(shared);
+			recorded = record_all(shared);
+		if (recorded)
+			start_other_runners(shared);
 	}
 
-	for (;;)
+	while (recorded)
 	{
 		MemoryContext oldcontext;
 		int			n;
 
+		IM_POINT("next-item");
 		wait_while_paused(shared);
 		if (job_cancel_requested())
 		{
@@ -563,7 +506,7 @@ run_moves(JobShared *shared, bool first)
 			break;
 		if (n == CLAIM_LATER)
 		{
-			nap(shared, PAUSE_POLL_MS);
+			runner_nap(shared, PAUSE_POLL_MS);
 			continue;
 		}
 		oldcontext = MemoryContextSwitchTo(item_context);

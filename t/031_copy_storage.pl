@@ -48,13 +48,14 @@ sub set_point
 	return;
 }
 
-# Start a move and let it go to a pause point.
+# Start a move and let it go to a pause point.  What is to happen at a later one
+# is said now: a worker looks at its settings only now and then.
 my $gate;
 
 sub move_to_point
 {
-	my ($point, $index, $to, $settings) = @_;
-	set_point("$point:wait");
+	my ($point, $index, $to, $settings, $later) = @_;
+	set_point("$point:wait" . ($later ? ",$later" : ''));
 	$gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -315,11 +316,11 @@ $node->start;
 check_all('wal_level = minimal, crash after the move', 'store', $to);
 
 $to = elsewhere('store_s');
-$call = move_to_point('copy-end', 'store_s', $to);
+$log = -s $node->logfile;
+$call = move_to_point('copy-end', 'store_s', $to, undef, 'swapped:kill');
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 10");
-set_point('swapped:kill');
-$gate->end;
-finish_call($call);
+forget_move($call);
+$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 poll_until($node, 'SELECT 1', '1', 'the server after a crash');
 set_point('');
 check_all('wal_level = minimal, crash right after the swap', 'store', $to);
@@ -327,6 +328,31 @@ $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 11");
 $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, changed, crash', 'store', $to);
+
+# A checkpoint that has begun, and does not come to its end: recovery starts at
+# the one before.  What was logged since then is restored, whatever the file has.
+$to = elsewhere('store_s');
+$node->safe_psql('postgres', 'CHECKPOINT');
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 12");
+$call = move_to_point('copy-end', 'store_s', $to, undef, 'swapped:kill');
+# more blocks than are left for the shared buffers
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 40 = 13");
+$log = -s $node->logfile;
+# one that has hours of time, of which each dirty buffer gets a tenth of a second
+$node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
+$node->reload;
+poll_until($node, 'SHOW max_wal_size', '8MB', 'max_wal_size');
+$node->safe_psql('postgres', 'INSERT INTO other VALUES (1); SELECT pg_switch_wal()');
+$node->wait_for_log(qr/checkpoint starting: wal/, $log);
+$node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
+$node->reload;
+forget_move($call);
+$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+ok(!$node->log_contains(qr/checkpoint complete: .*all server processes terminated/s, $log),
+	'wal_level = minimal, crash during a checkpoint: it did not come to its end');
+poll_until($node, 'SELECT 1', '1', 'the server after a crash');
+set_point('');
+check_all('wal_level = minimal, crash during a checkpoint', 'store', $to);
 $node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 10");
 $node->restart;
 
@@ -413,6 +439,25 @@ SQL
 			"SELECT status FROM move_indexes('small_s', 'pg_default', method => 'copy')"),
 		'moved', 'and back');
 	files_ok($node, 'small file system');
+
+	# what is moved back counts together, however it was planned
+	my @two = map { "small_s$_" } 1, 2;
+	$node->safe_psql('postgres', "CREATE TABLE $_ AS TABLE small; CREATE INDEX ${_}_i ON $_ (s) TABLESPACE regress_full") foreach @two;
+	my $each = $node->safe_psql('postgres', "SELECT pg_relation_size('small_s1_i')");
+	my $job = $node->safe_psql('postgres',
+		"SELECT max(job) FROM move_tablespace_indexes('regress_full', 'pg_default', 'copy')");
+	my $fits = sub {
+		my ($out) = $node->safe_psql('postgres', "BEGIN; SELECT fits FROM undo_move($job, wait => false); ROLLBACK");
+		return join ' ', split /\n/, $out;
+	};
+	is($fits->(), 't t', 'undo_move: both find room');
+	# all but the reserve and one and a half of them
+	my $reserve = int(0.05 * 24 * 1024);
+	my $fill = 24 * 1024 - $reserve - int(1.5 * $each / 1024);
+	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=1k count=$fill 2>/dev/null'");
+	is($fits->(), 't f', 'undo_move: one after the other does not');
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
+	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
 	ok(1, 'the tablespace can be dropped');
 	$node->stop('fast');

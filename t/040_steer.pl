@@ -307,6 +307,28 @@ is(outcome($job), 'gated_a moved, gated_b paused', 'the rebuild that had begun h
 sql("SELECT resume_move($job)");
 wait_for_end($job);
 is(outcome($job), 'gated_a moved, gated_b moved', 'and is done after resume_move');
+
+# how long a rebuild will take is not known, however far the scan of the table is
+sql(<<'SQL');
+CREATE FUNCTION late_gate(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	IF i = 2900 THEN
+		PERFORM pg_advisory_lock_shared(42);
+		PERFORM pg_advisory_unlock_shared(42);
+	END IF;
+	RETURN i;
+END $$;
+CREATE TABLE late (i int);
+INSERT INTO late SELECT generate_series(1, 3000);
+CREATE INDEX late_i ON late (late_gate(i)) TABLESPACE regress_slow;
+SQL
+$writer->run('SELECT pg_advisory_lock(42)');
+$job = begin_job('late', 'regress_fast', method => 'rebuild');
+poll_until($node, "SELECT phase = 'building index' AND blocks_done > 0 AND blocks_done < blocks_total FROM index_mover_progress WHERE job = $job", 't', 'the build, well on its way');
+is(sql("SELECT eta IS NULL FROM index_mover_progress WHERE job = $job"), 't', 'a rebuild does not say how long it will take');
+$writer->run('SELECT pg_advisory_unlock(42)');
+wait_for_end($job);
+is(outcome($job), 'late_i moved', 'it is moved');
 $writer->end;
 
 # ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
 use IndexMover::Test;
+use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -303,6 +304,39 @@ sql("SELECT pg_drop_replication_slot('unread')");
 wait_for_end($rebuild);
 is(status($rebuild), 'moved', 'it goes on when the slot is gone');
 sql("SELECT count(*) FROM undo_move($rebuild)");
+
+# one whose reader is there when it begins, but doesn't read: a rebuild is given
+# up before it costs the slot.  (A page is logged without what is free in it, so
+# the index must be full to be a danger.)
+{
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my $output = '';
+	sql(<<'SQL');
+CREATE TABLE full_pages (s text);
+ALTER TABLE full_pages ALTER s SET STORAGE EXTERNAL;
+INSERT INTO full_pages SELECT repeat(md5(g::text), 50) FROM generate_series(1, 35000) g;
+CREATE INDEX full_pages_s ON full_pages (s) TABLESPACE regress_slow;
+SQL
+	sql('CHECKPOINT');
+	sql("SELECT pg_create_physical_replication_slot('stuck', true)");
+	my $receiver = IPC::Run::start(
+		[ 'pg_receivewal', '--no-loop', '--slot', 'stuck', '-D', $folder, '-d', $node->connstr('postgres') ],
+		'<', \'', '>&', \$output);
+	poll_until($node, "SELECT active FROM pg_replication_slots WHERE slot_name = 'stuck'", 't', 'a reader of the slot');
+	$receiver->signal('STOP');
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')");
+	like($out, qr/^failed\|53400\|gave up rebuilding index "full_pages_s", which would invalidate replication slot "stuck": The slot was \d+ MB behind, and max_slot_wal_keep_size is 16 MB\.$/,
+		'a rebuild is given up for a slot whose reader does not keep up');
+	is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'full_pages_s'"), 'regress_slow', 'the index is where it was');
+	leftovers_ok($node, 'given up for a slot', within => 5);
+	isnt(sql("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'stuck'"), 'lost', 'the slot is not invalidated');
+	$receiver->signal('KILL');
+	$receiver->finish;
+	poll_until($node, "SELECT active FROM pg_replication_slots WHERE slot_name = 'stuck'", 'f', 'the end of the reader');
+	sql("SELECT pg_drop_replication_slot('stuck')");
+	is(sql("SELECT status FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')"), 'moved', 'without the slot it is rebuilt');
+	sql('DROP TABLE full_pages');
+}
 sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
 sql('SELECT pg_reload_conf()');
 

@@ -216,6 +216,25 @@ $blocker->end;
 leftovers_ok($node, 'after rebuilds that failed', within => 5);
 verdict_ok($node, 'lt', 'after rebuilds that failed');
 
+# who is in the way of removing what a cancelled rebuild has made
+{
+	my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'lt_gate'");
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	my $job = sql("SELECT max(job) FROM move_indexes('lt', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\"}')");
+	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', 'a rebuild to be cancelled');
+	$blocker = IndexMover::Session->new($node);
+	$blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
+	my $log = -s $node->logfile;
+	sql("SELECT alter_move($job, 'lock_wait', '500ms'), cancel_move($job)");
+	$node->wait_for_log(qr/terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, $log);
+	wait_for_no_worker($node);
+	is(is_alive($blocker), '0', 'who is in the way of removing a cancelled rebuild\'s index is terminated');
+	is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'cancelled 57014', 'the rebuild is cancelled all the same');
+	$gate->end;
+	leftovers_ok($node, 'after a cancelled rebuild', within => 5);
+}
+
 # The worker can be signalled by whoever could signal a session of the job's
 # role: the role itself, its members, and pg_signal_backend.
 sql('GRANT EXECUTE ON FUNCTION pause_move TO regress_mover; GRANT pg_signal_backend TO regress_client; CREATE ROLE regress_nobody LOGIN');
@@ -253,5 +272,21 @@ soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
 verdict_ok($node, 'bl', 'at the end', max_keys => 200);
+
+# who is in the way of removing what a move that was killed has left, before the
+# next one of that table
+leave_behind($node, 'postgres');
+my $left = "SELECT count(*) FROM pg_class WHERE relname = 'behind_rebuild_i_ccnew'";
+$blocker = IndexMover::Session->new($node);
+$blocker->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
+is(sql("SELECT status FROM move_indexes('behind_rebuild_i', 'regress_fast', 'copy', settings => '{\"lock_wait\": \"500ms\"}')"), 'moved', 'fail: a leftover that cannot be removed does not stop a copy');
+is(sql($left), '1', 'it stays');
+is(is_alive($blocker), '1', 'and nobody is signalled');
+($rc, $o, $e) = $node->psql('postgres', "SELECT status, detail FROM move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($o, qr/^moved\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the row says who had to go for a leftover');
+like($e, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "behind_rebuild_i"/, 'with a WARNING');
+is(sql($left), '0', 'and the leftover is removed');
+leftovers_ok($node, 'after a leftover was removed', within => 5);
 
 done_testing();

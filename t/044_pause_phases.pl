@@ -63,6 +63,12 @@ sub wait_for_end
 	return;
 }
 
+# Where the table's index (or its default for new partitions) is.
+sub place_of
+{
+	return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = '$_[0]'");
+}
+
 # Expect the job to say "paused", in the end, and to be in nobody's way then.
 sub paused_ok
 {
@@ -209,7 +215,46 @@ cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::ti
 $other->run('COMMIT');
 wait_for_end($job);
 all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within => 5);
-$other->end;
+
+# for the lock on a partitioned index, whose default for new partitions is set
+sql('CREATE TABLE pd (i int) PARTITION BY RANGE (i); CREATE INDEX pd_i ON pd (i) TABLESPACE regress_slow');
+$other->run('BEGIN; LOCK TABLE ONLY pd IN ACCESS EXCLUSIVE MODE');
+$job = sql("SELECT max(job) FROM move_indexes('pd', 'regress_fast', wait => false, settings => '{\"lock_wait\": \"0\"}')");
+poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for a partitioned index');
+sql("SELECT pause_move($job)");
+wait_for_state($job, 'paused');
+$other->run('COMMIT');
+paused_ok($job, 'partitioned index');
+is(place_of('pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
+resume_ok($job, 'partitioned index');
+is(place_of('pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
 $gate->end;
+$other->end;
+
+# for those who use a table on which an earlier move has left something
+leave_behind($node, 'postgres');
+$other = IndexMover::Session->new($node);
+$other->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
+my $left = "SELECT count(*) FROM pg_class WHERE relname = 'behind_rebuild_i_ccnew'";
+foreach my $how ('cancel', 'pause')
+{
+	$job = sql("SELECT max(job) FROM move_indexes('behind_rebuild', 'regress_fast', method => 'copy', wait => false, settings => '{\"lock_wait\": \"0\"}')");
+	poll_until($node, "SELECT phase = 'cleaning up' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', "$how: cleaning up before the move");
+	sql("SELECT ${how}_move($job)");
+	if ($how eq 'cancel')
+	{
+		wait_for_end($job);
+		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'cancelled 57014', 'a cancel while it cleans up ends it');
+		next;
+	}
+	wait_for_state($job, 'paused');
+	$other->run('COMMIT');
+	paused_ok($job, 'cleaning up before the move');
+	is(sql($left), '1', 'cleaning up before the move: and goes no further');
+	resume_ok($job, 'cleaning up before the move');
+	is(sql($left), '0', 'cleaning up before the move: done after it');
+}
+leftovers_ok($node, 'cleaned up before a move', within => 5);
+$other->end;
 
 done_testing();

@@ -1,6 +1,8 @@
 # A cancel that hits the worker when it isn't moving anything, but puts on record
 # what it does, cancels the job and not the worker; and a worker that can't even
-# connect is an error of the call, not rows that say nothing.
+# connect is an error of the call, not rows that say nothing.  A job whose worker
+# never comes at all is given up after minutes, but not because its transaction
+# was open for that long.
 use strict;
 use warnings;
 
@@ -12,6 +14,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
+
+needs_test_points();
 
 my $node = new_node('worker_odd_moments');
 my $TARGET = 'regress_fast';
@@ -25,6 +29,12 @@ SQL
 
 my $locker = IndexMover::Session->new($node);
 my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+
+# A tablespace where the indexes of t are not.
+sub elsewhere
+{
+	return $node->safe_psql('postgres', "SELECT CASE spcname WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 't_1'");
+}
 
 sub cancel_at_record
 {
@@ -98,6 +108,124 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
   or diag $node->safe_psql('postgres', 'SELECT * FROM index_mover_history');
 $node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
 is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0', 'what was rolled back is not on record');
+
+# ---- a worker that never comes ------------------------------------------------
+# Its library can't be loaded, so there is nobody to free the job's slot.
+sub lose_job
+{
+	my $log = -s $node->logfile;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET dynamic_library_path = '/nowhere'");
+	$node->reload;
+	poll_until($node, 'SHOW dynamic_library_path', '/nowhere', 'the new setting');
+	my $job = $node->safe_psql('postgres',
+		"LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$node->wait_for_log(qr/could not access file "index_mover"/, $log);
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET dynamic_library_path');
+	$node->reload;
+	poll_until($node, 'SHOW dynamic_library_path', '$libdir', 'the old setting');
+	return $job;
+}
+
+$TARGET = elsewhere();
+my $never = lose_job();
+($stdout, $stderr) = ('', '');
+$node->psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')", stdout => \$stdout, stderr => \$stderr);
+is($stdout, 'moved,moved', 'a job whose worker never came does not keep its table') or diag $stderr;
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
+	'interrupted,interrupted', '... and the history says so');
+$TARGET = elsewhere();
+$never = lose_job();
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
+	'interrupted,interrupted', 'the history says so, too, before anybody else has a job');
+$never = lose_job();
+$node->psql('postgres', "SELECT cancel_move($never)", stdout => \$stdout, stderr => \$stderr);
+is($stdout, 'f', 'it is not there to be cancelled');
+like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
+$never = lose_job();
+$node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
+like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
+leftovers_ok($node, 'worker that never came', within => 5);
+
+# A transaction that queues a job and is then open for long.  The postmaster is
+# asleep, so that there is time for others to look before the worker comes.
+{
+	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$node->safe_psql('postgres', 'CREATE TABLE u (i int); CREATE INDEX u_i ON u (i)');
+	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$slow->run('RESET index_mover.test_mutation');
+	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!";
+	$slow->send('COMMIT');
+	$slow->answer;
+	$other->send("BEGIN; SELECT count(*) FROM move_indexes('u', 'regress_fast', wait => false); ROLLBACK");
+	$other->answer;
+	kill 'CONT', $node->{_pid};
+	is($other->errors, '', 'another job is queued before the worker of the first has come');
+	$other->run("CALL wait_for_move($queued)");
+	is($other->run("SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $queued"), 'moved,moved',
+		'a job that was queued long before the commit is done');
+	$_->end foreach $slow, $other;
+}
+
+# ---- a history that can't be written --------------------------------------------
+$TARGET = elsewhere();
+sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy') ORDER BY 1" }
+my $call = held_at($node, 'history-update', move());
+$node->safe_psql('postgres', 'DELETE FROM index_mover_move_log');
+let_go($call);
+(undef, $stdout, $stderr) = finish_call($call);
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'the history may be deleted just when it is about to be written');
+is($stderr, '', '... without a word');
+
+$TARGET = elsewhere();
+set_test_point($node, 'history-update:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
+my @warnings = sort $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
+is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
+
+$TARGET = elsewhere();
+set_test_point($node, 'history-insert:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),
+	'a job that cannot be recorded moves nothing, and the rows say why') or diag $stderr;
+
+set_test_point($node, 'next-item:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminated\n" } 1, 2),
+	'an error between two moves ends the job');
+like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: test point "next-item"/, '... and is told');
+set_test_point($node, '');
+wait_for_no_worker($node);
+leftovers_ok($node, 'history', within => 5);
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', 'the next call succeeds');
+
+# ---- no room for the job that removes leftovers ---------------------------------
+# A leftover by hand: an invalid index that the ledger names.  The table's other
+# index is where it shall be, so that there is nothing else to do.
+$node->safe_psql('postgres', <<'SQL');
+CREATE INDEX u_left ON u (i);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'u_left'::regclass;
+INSERT INTO index_mover_ledger
+SELECT nextval('index_mover_ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'u'::regclass, 'u_i'::regclass, 'u_left'::regclass, 999999, 0, now(), 'u_left'
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+DO $$ BEGIN
+	FOR i IN 1..32 LOOP
+		EXECUTE format('CREATE TABLE many_%s (i int); CREATE INDEX many_%s_i ON many_%s (i)', i, i, i);
+	END LOOP;
+END $$;
+SQL
+$locker->run("BEGIN; SELECT count(*) FROM generate_series(1, 32) g, move_indexes(('many_' || g)::regclass, 'regress_fast', wait => false)");
+for my $wait ('true', 'false')
+{
+	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout, stderr => \$stderr);
+	is("$rc $stdout", '0 skipped', "no slot for a clean-up, wait => $wait: the call ends well");
+	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '1', 'what is left stays');
+$locker->run('ROLLBACK');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default')"), 'skipped', 'the next call');
+leftovers_ok($node, 'the next call', within => 5);
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
 $locker->end;
 $caller->quit;

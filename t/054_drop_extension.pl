@@ -2,6 +2,7 @@
 # neither the job nor itself.  A rebuild waits for old snapshots, so also for that
 # of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
 # the ledger is gone; nor is it if a copy is cancelled while DROP EXTENSION waits.
+# A worker that is terminated then ends, though that transaction stays open.
 use strict;
 use warnings;
 
@@ -103,4 +104,28 @@ $node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
 	'cancelled copy: made again, it works');
 leftovers_ok($node, 'cancelled copy, extension dropped', within => 5);
+
+# ---- a worker that is terminated --------------------------------------------
+$call = start_call($node, 'copier',
+	"SELECT status, sqlstate FROM move_indexes('t', 'regress_slow', 'copy', settings => '{\"max_workers\": 1, \"max_rate\": \"1MB\", \"pacing\": false}')");
+poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
+$worker = worker_pid($node);
+$dropper = IndexMover::Session->new($node);
+$dropper->send('BEGIN; DROP EXTENSION index_mover');
+poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $dropper->pid, 't', 'DROP EXTENSION waits');
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
+$dropper->answer;
+is($dropper->errors, '', 'terminated worker: the extension is dropped, but not for good');
+($status, $out, $err) = finish_call($call);
+is($out, "cancelled|57P01\n" x 3, 'terminated worker: the caller has his rows') or diag $err;
+poll_process_is_gone($worker);
+ok(process_is_gone($worker), 'terminated worker: it is gone');
+is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', '... while that transaction is still open');
+$dropper->run('ROLLBACK');
+$dropper->end;
+is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)'),
+	'interrupted', 'terminated worker: the history');
+is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
+	'terminated worker: the next call works');
+leftovers_ok($node, 'terminated worker', within => 5);
 done_testing();

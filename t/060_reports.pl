@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use File::Temp qw(tempdir);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
@@ -189,8 +190,40 @@ for my $way (qw(cancel terminate kill))
 	eval { $prober->end };
 }
 
-# not "fast": the server may still be recovering from the kill, or not even have
-# begun, and a fast shutdown can come too early for that
+# the standby would use the folder of the next tablespace, too
 $standby->stop('immediate');
+
+# ---------------------------------------------------------------------------
+# A file system that does not survive a reboot
+# ---------------------------------------------------------------------------
+
+SKIP:
+{
+	my ($type, $free) = split ' ', `stat -f -c '%T %a' /dev/shm 2>/dev/null` || 'none 0';
+	my $block = `stat -f -c '%S' /dev/shm 2>/dev/null` || 0;
+	skip 'no tmpfs at /dev/shm with 64 MB free', 3
+	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
+	skip 'the server itself is on /dev/shm', 3
+	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
+	my $folder = tempdir('index_mover.XXXXXX', DIR => '/dev/shm', CLEANUP => 1);
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$folder'");
+	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
+		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');
+	is($node->safe_psql('postgres', q(SELECT same_device_as FROM tablespace_probe('regress_shm', '50 ms'))),
+		'{}', 'it shares its device with no other tablespace');
+	# what would have been read in the last 10,000 seconds
+	is($node->safe_psql('postgres', <<'SQL'), 't|f', 'and so does recommend_moves');
+DELETE FROM index_mover_probe;
+DELETE FROM index_mover_sample;
+ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
+ALTER TABLESPACE regress_shm SET (random_page_cost = 1.1);
+INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot', reason ~ 'same device'
+  FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
+SQL
+	$node->safe_psql('postgres', 'DROP TABLESPACE regress_shm');
+}
+
+# not "fast": the server may still be recovering from the kill
 $node->stop('immediate');
 done_testing();
