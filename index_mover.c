@@ -34,7 +34,6 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "carry_out.h"
@@ -261,10 +260,6 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 	check_common_arguments(fcinfo, "schema", "tablespace");
 	request.object = PG_GETARG_OID(ARG_OBJECT);
 	get_picks(fcinfo, &request);
-	if (!SearchSysCacheExists1(NAMESPACEOID, ObjectIdGetDatum(request.object)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_SCHEMA),
-				 errmsg("schema with OID %u does not exist", request.object)));
 	return move(fcinfo, "move_schema_indexes()", &request,
 				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
 }

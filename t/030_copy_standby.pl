@@ -110,7 +110,8 @@ foreach my $to ('regress_fast', 'regress_slow')
 $recopied = $primary->safe_psql('postgres', 'SELECT sum(blocks_recopied) FROM index_mover_history');
 cmp_ok($recopied, '>', 50, "blocks changed after they had been copied: $recopied");
 set_point('');
-$bench->signal('INT');
+# not INT: pgbench ignores that where we were started in the background
+$bench->signal('TERM');
 eval { $bench->finish };
 note $bench_out;
 unlike($bench_out, qr/ERROR|FATAL|aborted/, 'no client had an error') or diag $bench_out;

@@ -1,6 +1,6 @@
 # A table that is dropped while one of its indexes is being rebuilt: the DROP
 # gets through, and the row says what has happened, not what the move has
-# stumbled over.
+# stumbled over.  And a call for a table whose last job is still cleaning up.
 use strict;
 use warnings;
 
@@ -37,4 +37,31 @@ like($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_m
 	qr/^skipped\|42704\|.*dropped/, 'the row says so in plain words');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('other', 'regress_fast', 'rebuild')"), 'moved', 'the next call works');
 leftovers_ok($node, 'dropped meanwhile', within => 5);
+
+# A job that was cancelled while it built, and can't remove yet what it has made,
+# because somebody reads the table: it is not free for another.
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END $$;
+INSERT INTO other VALUES (1);
+CREATE INDEX other_gate ON other (gate(i));
+SQL
+my $gate = IndexMover::Session->new($node);
+$gate->run('SELECT pg_advisory_lock(42)');
+$job = $node->safe_psql('postgres', "SELECT DISTINCT job FROM move_indexes('other_gate', 'regress_fast', 'rebuild', wait => false)");
+poll_until($node, "SELECT count(*) = 1 FROM index_mover_progress WHERE job = $job AND phase = 'building index'", 't', 'the build');
+$writer->run('BEGIN; SELECT count(*) FROM other');
+$node->safe_psql('postgres', "SELECT cancel_move($job); CALL wait_for_move($job)");
+($status, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('other_gate', 'regress_fast', 'rebuild', wait => false)",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($err, qr/55006: relation "other" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./, 'a job that is cleaning up');
+$writer->run('COMMIT');
+$gate->run('SELECT pg_advisory_unlock(42)');
+wait_for_no_worker($node);
+leftovers_ok($node, 'cancelled', within => 5);
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('other_gate', 'regress_fast', 'rebuild')"), 'moved', 'then it is free');
 done_testing();
