@@ -360,7 +360,7 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 /*
  * Where it isn't known how full a rebuild makes the pages, replace the
  * estimate by an interval that holds all that was seen, with the sampling error
- * added to either side.
+ * and a page added to either side: what is computed are parts of pages.
  */
 static void
 set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
@@ -368,15 +368,16 @@ set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
 {
 	Estimates	usual;
 	Estimates	est;
+	double		page = 1.0 / scan->nblocks;
 
 	compute_estimates(scan, totals, NULL, &usual);
 	usual.bloat = Max(usual.bloat, 0);
 	scan->rc.tried_density = least;
 	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_low = Min(Max(est.bloat + Min(be->bloat_ratio_low - usual.bloat, 0), 0), 1);
+	be->bloat_ratio_low = Min(Max(est.bloat - page + Min(be->bloat_ratio_low - usual.bloat, 0), 0), 1);
 	scan->rc.tried_density = most;
 	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_high = Min(Max(est.bloat + Max(be->bloat_ratio_high - usual.bloat, 0), 0), 1);
+	be->bloat_ratio_high = Min(Max(est.bloat + page + Max(be->bloat_ratio_high - usual.bloat, 0), 0), 1);
 	be->bloat_ratio = get_float8_nan();
 }
 

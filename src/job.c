@@ -286,7 +286,7 @@ check_tables_are_free(const JobShared *shared)
 	pfree(tables);
 }
 
-void
+bool
 job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			  JobState state)
 {
@@ -334,13 +334,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);
 
-	if (slot == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many jobs of index_mover"),
-				 errdetail("At most %d jobs can run or wait at the same time.",
-						   IM_MAX_JOBS),
-				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+	return slot != NULL;
 }
 
 /* The slot if it still is this job's, else NULL.  The caller holds the lock. */

@@ -223,10 +223,10 @@ extern void job_request_shmem(void);	/* when preloaded */
 
 /*
  * Take a free slot for the job that *shared describes, and the segment it
- * lives in; sets shared->slot.  ERROR 55006 if a table of it is being moved
- * already, 53000 if there is no slot.
+ * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
+ * a table of it is being moved already.
  */
-extern void job_take_slot(JobShared *shared, dsm_handle segment,
+extern bool job_take_slot(JobShared *shared, dsm_handle segment,
 						  JobPurpose purpose, JobState state);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
@@ -270,6 +270,9 @@ extern bool runner_detach(void);
  * signal handler; late is good enough.  In a runner.
  */
 extern bool runner_knows_pid(int pid);
+
+/* Sleep a little between two items, and hear what is asked of the job. */
+extern void runner_nap(JobShared *shared, int ms);
 
 /* Is it a runner of our own job?  Without a lock; late is good enough. */
 extern bool runner_is_fellow(int pid);

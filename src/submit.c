@@ -55,9 +55,20 @@ typedef struct JobWait
 
 static uint32 wait_event = 0;
 
+/* Say that a job which came with a call for something else is given up. */
+static void
+warn_optional(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("could not start a job to remove what interrupted moves have left"),
+			 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+}
+
 /*
  * Create the job's segment and take a slot.  The segment is pinned, and stays
- * until the slot is freed.
+ * until the slot is freed.  If there is no room for another job, ERROR; but an
+ * optional job is given up, with a WARNING and NULL.
  */
 JobShared *
 submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
@@ -72,6 +83,11 @@ submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (*segment == NULL && submit_is_optional(purpose, items))
+	{
+		warn_optional();
+		return NULL;
+	}
 	if (*segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -96,7 +112,21 @@ submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 	foreach(lc, items)
 		shared->items[n++] = *(MoveItem *) lfirst(lc);
 
-	job_take_slot(shared, dsm_segment_handle(*segment), purpose, state);
+	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
+	{
+		if (submit_is_optional(purpose, items))
+		{
+			dsm_detach(*segment);
+			warn_optional();
+			return NULL;
+		}
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many jobs of index_mover"),
+				 errdetail("At most %d jobs can run or wait at the same time.",
+						   IM_MAX_JOBS),
+				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+	}
 	dsm_pin_segment(*segment);
 	return shared;
 }
@@ -265,20 +295,16 @@ check_deadlock(const JobShared *shared)
 
 		if (runners[i].job != shared->job || runners[i].database != MyDatabaseId)
 			continue;
+		blocker = 0;
 		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
+		found = list_member_int(pids, MyProcPid);
 
 		/* the list grows while we walk along it */
 		for (j = 0; j < list_length(pids) && !found; j++)
 		{
-			int			pid = list_nth_int(pids, j);
-
-			if (pid == MyProcPid)
-				found = true;
-			else
-			{
-				blocker = pid;
-				pids = add_blockers_of(pids, pid, runners, nrunners);
-			}
+			blocker = list_nth_int(pids, j);
+			pids = add_blockers_of(pids, blocker, runners, nrunners);
+			found = list_member_int(pids, MyProcPid);
 		}
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -291,7 +317,7 @@ check_deadlock(const JobShared *shared)
 			 errmsg("deadlock detected"),
 			 blocker == 0 ?
 			 errdetail("The move waits for the session that has called it.") :
-			 errdetail("The move waits for process %d, which waits for the session that has called the move.",
+			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
 					   blocker),
 			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 }
@@ -437,6 +463,8 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
 									purpose, JOB_STARTING, items, settings,
 									true, &segment);
+	if (wait.shared == NULL)
+		return NULL;
 	*job = wait.shared->job;
 
 	attach_queues(&wait, segment);

@@ -16,7 +16,8 @@ extern void submit_init(void);	/* from _PG_init() */
 
 /*
  * Run a job and wait for its rows, which are returned as a palloc'd copy.  A
- * JOB_CLEANUP with items is not done, and NULL returned, if there is no worker.
+ * JOB_CLEANUP with items is not done, and NULL returned, if there is no slot or
+ * no worker.
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
  * the job waits for waits for us; 57014 and the like after cancelling the job.
  */
@@ -33,7 +34,8 @@ extern BackgroundWorkerHandle *submit_cleanup(Oid database, Oid role,
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it doesn't.  Returns the job's number.
+ * it doesn't.  Returns the job's number; 0 for a JOB_CLEANUP with items that is
+ * not done for want of a slot.
  */
 extern int64 submit_at_commit(JobPurpose purpose, List *items,
 							  const MoveSettings *settings);
@@ -46,9 +48,9 @@ extern bool submit_wait_for(int64 job);
 
 /*
  * Between submit.c and submit_queue.c: draw a number; create a job, with a
- * pinned segment and a slot; start its first worker, where NULL is given back
- * for want of one only if the job is optional, a clean-up that comes with a call
- * for something else.
+ * pinned segment and a slot; start its first worker.  For want of one NULL is
+ * given back only if the job is optional, a clean-up that comes with a call for
+ * something else.
  */
 extern int64 submit_next_job(void);
 extern JobShared *submit_create_job(int64 job, Oid database, Oid role,

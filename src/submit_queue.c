@@ -103,6 +103,8 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
 							   purpose, JOB_WAITING_FOR_COMMIT, items, settings,
 							   false, &segment);
+	if (shared == NULL)
+		return 0;				/* nor has the entry a job */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
 	queued->optional = submit_is_optional(purpose, items);

@@ -333,15 +333,27 @@ SQL
 	my $second = IndexMover::Session->new($node);
 	my $to = $node->safe_psql('postgres', "SELECT spcname = 'regress_slow' FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'pair1_i'") eq 't' ? 'regress_fast' : 'regress_slow';
 
-	# second uses pair1 and waits for a lock of the caller's
-	$second->run('BEGIN; LOCK TABLE pair1 IN ROW EXCLUSIVE MODE');
+	# second uses pair1 and waits for a lock of the caller's; so do others, who wait
+	# for nobody.  The caller finds it, for the worker looks much later.
+	my ($first, $third) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET deadlock_timeout = '1h'");
+	$node->reload;
+	poll_until($node, 'SHOW deadlock_timeout', '1h', 'the new setting');
+	$_->run('BEGIN; LOCK TABLE pair1 IN ROW EXCLUSIVE MODE') foreach $first, $second, $third;
 	$caller->send("SELECT status, sqlstate FROM one_row, move_indexes('pair1', '$to', 'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for writers before build'", '1');
 	my $start = time;
 	$second->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
 	my $row = $caller->answer;
-	is($row =~ /40P01/ ? '40P01' : sqlstate_of($caller->errors), '40P01', 'who waits for the caller is waited for: 40P01');
+	my $whom = $second->pid;
+	is(sqlstate_of($caller->errors), '40P01', 'who waits for the caller is waited for: 40P01') or diag $row;
+	like($caller->errors, qr/DETAIL:  The move waits, directly or indirectly, for process $whom, which waits for the session/,
+		'... and named');
 	soon_ok(time - $start, 6, 'within seconds');
+	$_->end foreach $first, $third;
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET deadlock_timeout');
+	$node->reload;
+	poll_until($node, 'SHOW deadlock_timeout', '1s', 'the old setting');
 	$second->answer;
 	unlike($second->errors, qr/ERROR/, 'and the other goes on');
 	$second->run('ROLLBACK');

@@ -403,6 +403,10 @@ SKIP:
 		return $node->safe_psql('postgres', "SELECT pg_tablespace_size('regress_full')");
 	};
 
+	($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM tablespace_probe('regress_full', '50 ms')",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, qr/53100: not enough free space for a probe/, 'no probe of a small file system');
+
 	$node->safe_psql('postgres', <<SQL);
 CREATE TABLE large (i int, s text);
 INSERT INTO large SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 130000) g;

@@ -173,7 +173,7 @@ leftovers_ok($node, 'worker that never came', within => 5);
 
 # ---- a history that can't be written --------------------------------------------
 $TARGET = elsewhere();
-sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy')" }
+sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy') ORDER BY 1" }
 my $call = held_at($node, 'history-update', move());
 $node->safe_psql('postgres', 'DELETE FROM index_mover_move_log');
 let_go($call);
@@ -185,7 +185,7 @@ $TARGET = elsewhere();
 set_test_point($node, 'history-update:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
-my @warnings = $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
+my @warnings = sort $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
 is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
 
 $TARGET = elsewhere();
@@ -203,6 +203,34 @@ set_test_point($node, '');
 wait_for_no_worker($node);
 leftovers_ok($node, 'history', within => 5);
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', 'the next call succeeds');
+
+# ---- no room for the job that removes leftovers ---------------------------------
+# A leftover by hand: an invalid index that the ledger names.  The table's other
+# index is where it shall be, so that there is nothing else to do.
+$node->safe_psql('postgres', <<'SQL');
+CREATE INDEX u_left ON u (i);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'u_left'::regclass;
+INSERT INTO index_mover_ledger
+SELECT nextval('index_mover_ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'u'::regclass, 'u_i'::regclass, 'u_left'::regclass, 999999, 0, now(), 'u_left'
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+DO $$ BEGIN
+	FOR i IN 1..32 LOOP
+		EXECUTE format('CREATE TABLE many_%s (i int); CREATE INDEX many_%s_i ON many_%s (i)', i, i, i);
+	END LOOP;
+END $$;
+SQL
+$locker->run("BEGIN; SELECT count(*) FROM generate_series(1, 32) g, move_indexes(('many_' || g)::regclass, 'regress_fast', wait => false)");
+for my $wait ('true', 'false')
+{
+	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout, stderr => \$stderr);
+	is("$rc $stdout", '0 skipped', "no slot for a clean-up, wait => $wait: the call ends well");
+	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '1', 'what is left stays');
+$locker->run('ROLLBACK');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default')"), 'skipped', 'the next call');
+leftovers_ok($node, 'the next call', within => 5);
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
 $locker->end;
 $caller->quit;

@@ -116,7 +116,7 @@ sub run_mover
 			# the same as above, when it is the caller who finds it first
 			push @odd, "$sqlstate $message: $detail: $sql"
 			  if $sqlstate =~ /^XX|^40P01|^42/
-			  && $detail !~ /^The move waits for process \d+, which waits for the session that has called the move\.$/;
+			  && $detail !~ /^The move waits, directly or indirectly, for process \d+, which waits for the session that has called the move\.$/;
 		}
 		usleep(int(rand(200_000)));
 		usleep(300_000) if $rc;
