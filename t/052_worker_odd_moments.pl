@@ -114,11 +114,16 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE 
 sub lose_job
 {
 	my $log = -s $node->logfile;
+	# from 18 on this path is searched for '$libdir/..', too, so the caller gets
+	# hold of what it calls before
+	my $caller = IndexMover::Session->new($node);
+	$caller->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'");
+	$caller->run("SELECT count(*) FROM move_indexes('t', '$TARGET', dry_run => true)");
 	$node->safe_psql('postgres', "ALTER SYSTEM SET dynamic_library_path = '/nowhere'");
 	$node->reload;
 	poll_until($node, 'SHOW dynamic_library_path', '/nowhere', 'the new setting');
-	my $job = $node->safe_psql('postgres',
-		"LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	my $job = $caller->run("SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$caller->end;
 	$node->wait_for_log(qr/could not access file "index_mover"/, $log);
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET dynamic_library_path');
 	$node->reload;

@@ -11,7 +11,8 @@ notices = []
 
 
 def connect(autocommit):
-    connection = driver.connect(connstr)
+    # where the database is SQL_ASCII, psycopg 3 would return bytes
+    connection = driver.connect(connstr + ' client_encoding=UTF8')
     connection.autocommit = autocommit
     if module == 'psycopg':
         connection.add_notice_handler(lambda d: notices.append(d.message_primary))
