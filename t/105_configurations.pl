@@ -130,8 +130,9 @@ foreach my $feedback ('on', 'off')
 	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo WHERE grp = 5');
 	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast' : 'regress_slow', arguments => ", method => 'copy'");
 	$node->safe_psql('postgres', 'UPDATE zoo SET maybe = 7 WHERE id % 50 = 1');
-	$reader->send('SELECT count(*) FROM zoo WHERE grp = 5');
-	$reader->answer;
+	# replay may have ended the session, if it was idle at the wrong moment
+	eval { $reader->send('SELECT count(*) FROM zoo WHERE grp = 5'); $reader->answer; 1 }
+	  or note "the reader on the standby: $@";
 	$reader->end;
 }
 $standby->append_conf('postgresql.conf', "recovery_min_apply_delay = 0\nmax_standby_streaming_delay = 60s");
@@ -224,7 +225,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename
 files_ok($node, 'odd kinds');
 leftovers_ok($node, 'at the end', within => 5);
 
-note "count: configurations, survived $survived";
+note "count: odd configurations, moves that worked $survived";
 $node->stop;
 command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are valid');
 done_testing();
