@@ -51,6 +51,7 @@ OBJS = \
 	src/plan_checks.o \
 	src/plan_estimate.o \
 	src/rebuilt_size.o \
+	src/record.o \
 	src/relation_locks.o \
 	src/replica_lag.o \
 	src/report_relation.o \
@@ -116,6 +117,7 @@ OUR_HEADERS = \
 	src/plan_checks.h \
 	src/plan_estimate.h \
 	src/rebuilt_size.h \
+	src/record.h \
 	src/relation_locks.h \
 	src/replica_lag.h \
 	src/report_relation.h \

@@ -271,6 +271,9 @@ extern bool runner_detach(void);
  */
 extern bool runner_knows_pid(int pid);
 
+/* Sleep a little between two items, and hear what is asked of the job. */
+extern void runner_nap(JobShared *shared, int ms);
+
 /* Is it a runner of our own job?  Without a lock; late is good enough. */
 extern bool runner_is_fellow(int pid);
 

@@ -16,6 +16,8 @@
 
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
@@ -23,6 +25,7 @@
 #include "job.h"
 #include "job_area.h"
 
+static uint32 wait_event = 0;
 static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
@@ -230,6 +233,20 @@ runner_claim(JobShared *shared, bool anything_left)
 	}
 	LWLockRelease(&area->lock);
 	return result;
+}
+
+void
+runner_nap(JobShared *shared, int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
+	ResetLatch(MyLatch);
+	if (QueryCancelPending)		/* pg_cancel_backend() */
+	{
+		QueryCancelPending = false;
+		(void) job_request_cancel(shared->job);
+	}
+	CHECK_FOR_INTERRUPTS();
 }
 
 void

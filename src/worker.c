@@ -53,6 +53,7 @@
 #include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "record.h"
 #include "slot_watch.h"
 #include "submit.h"
 #include "test_points.h"
@@ -61,7 +62,6 @@
 
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
-#define RECORD_POLL_MS	20
 #define EXTENSION_GONE_DETAIL	"the extension was dropped"
 #define QUICK_CLEANUP_MS	1000
 
@@ -78,7 +78,6 @@ static int	current_item = -1;	/* the one that is running */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to say at exit */
-static bool extension_gone = false; /* somebody has dropped the extension */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
@@ -192,179 +191,6 @@ connect_as(Oid database, Oid role)
 	MyProc->roleId = role;
 #endif
 	set_guc("role", "none");
-}
-
-/* Sleep a little, and hear what is asked of the job. */
-static void
-nap(JobShared *shared, int ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverPause"));
-	ResetLatch(MyLatch);
-	if (QueryCancelPending)		/* pg_cancel_backend() */
-	{
-		QueryCancelPending = false;
-		(void) job_request_cancel(shared->job);
-	}
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * Start a transaction with the extension's tables held.  Waits for whoever has
- * them locked.  Returns false, and no transaction is open, if they have been
- * dropped, or if somebody who waits for us is about to.
- */
-static bool
-begin_to_record(JobShared *shared)
-{
-	for (;;)
-	{
-		ExtensionHold hold;
-		Oid			busy;
-
-		StartTransactionCommand();
-		hold = extension_hold(&busy);
-		if (hold == EXTENSION_HELD)
-			return true;
-		CommitTransactionCommand();
-		if (hold == EXTENSION_GONE ||
-			lockers_wait_for_us(busy, AccessShareLock, shared->caller_pid))
-		{
-			extension_gone = true;
-			return false;
-		}
-		nap(shared, RECORD_POLL_MS);
-	}
-}
-
-/*
- * Take an error that came while something was put on record, and leave the
- * session as between two items; the extension's tables are not held any more.
- */
-static ErrorData *
-take_record_error(MemoryContext context)
-{
-	ErrorData  *error;
-
-	MemoryContextSwitchTo(context);
-	runner_serve_cancel(false);
-	error = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	MemoryContextSwitchTo(context);
-	return error;
-}
-
-/*
- * Try to bring one item's history row up to date, in a transaction of its own.
- * Returns NULL, or the error that has kept us from it.
- */
-static ErrorData *
-try_to_record(JobShared *shared, int n)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ErrorData  *volatile error = NULL;
-
-	PG_TRY();
-	{
-		if (begin_to_record(shared))
-		{
-			history_update(shared, n);
-			CommitTransactionCommand();
-		}
-	}
-	PG_CATCH();
-	{
-		error = take_record_error(context);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	return error;
-}
-
-/*
- * Bring one item's history row up to date.  An error has let go of the
- * extension's tables, so they may have been dropped since; then the waiting
- * caller is the only one who will hear of it.
- *
- * What can't be recorded is done nevertheless, and a WARNING.  The second
- * attempt is for a row that somebody has just deleted, which is no error: for
- * the first one it was there when it looked.
- */
-static void
-record_item(JobShared *shared, int n)
-{
-	const MoveItem *item = &shared->items[n];
-	MemoryContext context = CurrentMemoryContext;
-	ErrorData  *error = try_to_record(shared, n);
-
-	if (error != NULL)
-	{
-		FreeErrorData(error);
-		error = try_to_record(shared, n);
-	}
-	if (error == NULL)
-		return;
-
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not record the move of index \"%s.%s\": %s",
-					NameStr(item->schema_name), NameStr(item->index_name),
-					error->message)));
-	FreeErrorData(error);
-
-	/* what comes next wants the extension's tables held */
-	if (begin_to_record(shared))
-		CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-}
-
-/*
- * Put all items on record.  Returns false if that can't be done: then nothing
- * is moved, and the rows say why.
- */
-static bool
-record_all(JobShared *shared)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ErrorData  *volatile error = NULL;
-	int			i;
-
-	PG_TRY();
-	{
-		if (!begin_to_record(shared))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("extension \"%s\" is not installed in this database",
-							"index_mover")));
-		for (i = 0; i < shared->nitems; i++)
-		{
-			if (shared->items[i].status == STATUS_SKIPPED)
-				continue;
-			shared->items[i].status = STATUS_QUEUED;
-			history_insert(shared, i);
-		}
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		error = take_record_error(context);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	if (error == NULL)
-		return true;
-
-	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not record job " INT64_FORMAT ": %s",
-					shared->job, error->message)));
-	for (i = 0; i < shared->nitems; i++)
-		if (shared->items[i].status != STATUS_SKIPPED)
-			move_take_error(&shared->items[i], error);
-	FreeErrorData(error);
-	return false;
 }
 
 /* Nobody need wait for us any more. */
@@ -532,7 +358,7 @@ needs_cleanup(const JobShared *shared)
 {
 	bool		result;
 
-	if (extension_gone)
+	if (record_extension_is_gone())
 		return true;
 	StartTransactionCommand();
 	result = cleanup_is_needed(shared->job);
@@ -558,7 +384,7 @@ wait_while_paused(JobShared *shared)
 	progress_begin(&shared->items[i]);
 	progress_phase(PHASE_PAUSED);
 	while (job_pause_requested() && !job_cancel_requested())
-		nap(shared, PAUSE_POLL_MS);
+		runner_nap(shared, PAUSE_POLL_MS);
 	progress_end();
 }
 
@@ -595,7 +421,7 @@ run_item(JobShared *shared, int n)
 	show_activity(item);
 	progress_begin(item);
 
-	if (extension_gone)
+	if (record_extension_is_gone())
 		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
 	else
 		move_item(shared, item);
@@ -603,7 +429,8 @@ run_item(JobShared *shared, int n)
 	record_item(shared, n);
 	current_item = -1;
 	/* a cancel that comes after the swap doesn't undo the move */
-	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() || extension_gone ||
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+				 record_extension_is_gone() ||
 				 strcmp(item->sqlstate, "57014") == 0);
 	/* an index that was dropped meanwhile is "skipped", and may leave something */
 	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
@@ -611,7 +438,7 @@ run_item(JobShared *shared, int n)
 		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
-			if (extension_gone)
+			if (record_extension_is_gone())
 				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
 			else
 				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
@@ -679,7 +506,7 @@ run_moves(JobShared *shared, bool first)
 			break;
 		if (n == CLAIM_LATER)
 		{
-			nap(shared, PAUSE_POLL_MS);
+			runner_nap(shared, PAUSE_POLL_MS);
 			continue;
 		}
 		oldcontext = MemoryContextSwitchTo(item_context);
