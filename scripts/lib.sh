@@ -84,10 +84,10 @@ private_postgres() {
     mkdir -p "$dir"
     tar -C "$from" -cf - --exclude=./lib/bitcode . | tar -C "$dir" -xf - --no-same-owner
   done
-  # Headers and libpq are only read: no need to copy them.
-  for from in "$("$PG_CONFIG" --includedir)" "$("$PG_CONFIG" --includedir-server)"; do
+  # Headers, libpq and translations are only read: no need to copy them.
+  for from in "$("$PG_CONFIG" --includedir)" "$("$PG_CONFIG" --includedir-server)" "$("$PG_CONFIG" --localedir)"; do
     dir=$1$from
-    [ -e "$dir" ] && continue
+    [ -e "$dir" ] || [ ! -e "$from" ] && continue
     mkdir -p "$(dirname "$dir")"
     ln -s "$from" "$dir"
   done

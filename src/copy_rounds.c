@@ -273,7 +273,7 @@ copy_rounds(CopyState *cs)
 		}
 		else if (++in_vain >= 3)
 		{
-			if (left > HOPELESS_BLOCKS)
+			if (left > HOPELESS_BLOCKS || IM_MUTATION("hopeless"))
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("copying index \"%s\" cannot keep up with those who write to it",

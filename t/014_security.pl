@@ -114,6 +114,16 @@ my %expected = (
 	'unqualified' => qr/^(42P01|done)/,
 );
 
+# How often the function has tried to get at something that is not the owner's
+# (looking at its own things is not that), and how often it was told that it may not.
+my ($attempts, $attempts_blocked) = (0, 0);
+
+sub attempts
+{
+	return split /\|/, $node->safe_psql('postgres',
+		"SELECT count(*), count(*) FILTER (WHERE who = 'attacker' AND result ~ '^(42501|25001|55006) ') FROM evil.log WHERE step NOT IN ('search_path', 'unqualified', 'deferred trigger')");
+}
+
 # As superuser, as a superuser by SET ROLE, as the attacker; waiting or not.
 my $round = 0;
 for my $caller (
@@ -144,6 +154,9 @@ SQL
 	  or diag explain \@rows;
 	# (later rows show what the function itself has set, until the build ends)
 	is($rows[0][3], 'pg_catalog, pg_temp', "$name: with search_path pg_catalog, pg_temp");
+	my ($tried, $blocked) = attempts();
+	$attempts += $tried;
+	$attempts_blocked += $blocked;
 	for my $step (sort keys %expected)
 	{
 		my @of = grep { $_->[0] eq $step } @rows;
@@ -153,6 +166,31 @@ SQL
 	is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f',
 		"$name: the attacker is no superuser");
 	leftovers_ok($node, $name, within => 2);
+}
+cmp_ok($attempts, '>=', 4 * 14, "attempts to escalate: $attempts");
+is($attempts_blocked, $attempts, 'all of them are blocked');
+note "count: attempts to escalate $attempts";
+note "count: attempts to escalate, blocked $attempts_blocked";
+
+# The same for what PostgreSQL itself has, and for pg_repack where it is.
+{
+	chomp(my $bindir = `pg_config --bindir`);
+	my %others = ('REINDEX CONCURRENTLY' => [ 'psql', '-Xq', '-d', $node->connstr('postgres'), '-c', 'REINDEX (TABLESPACE regress_fast) INDEX CONCURRENTLY evil.t_f' ]);
+	$others{pg_repack} = [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'evil.t_f', '-s', 'regress_slow' ]
+	  if -x "$bindir/pg_repack" && $node->psql('postgres', 'CREATE EXTENSION pg_repack SCHEMA public') == 0;
+	foreach my $other (sort keys %others)
+	{
+		$node->safe_psql('postgres', 'TRUNCATE evil.log');
+		my $output = '';
+		IPC::Run::run($others{$other}, '>&', \$output, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+		my ($tried, $blocked) = attempts();
+		note "$other: $output" if !$tried;
+		note "count: compare, $other, attempts to escalate $tried";
+		note "count: compare, $other, attempts to escalate, blocked $blocked";
+	}
+	note "count: compare, index_mover rebuild, attempts to escalate $attempts";
+	note "count: compare, index_mover rebuild, attempts to escalate, blocked $attempts_blocked";
+	$node->safe_psql('postgres', 'DROP EXTENSION IF EXISTS pg_repack; TRUNCATE evil.log');
 }
 # the trap's trigger ran, if at all, as the attacker
 is($node->safe_psql('postgres', "SELECT count(*) FROM evil.log WHERE step IN ('trap', 'escalate', 'operator', 'shadow') AND who <> 'attacker'"),

@@ -18,16 +18,10 @@ my $here = 'regress_slow';
 my $parallel = $node->safe_psql('postgres', 'SHOW server_version_num') >= 160000
   ? 'debug_parallel_query' : 'force_parallel_mode';
 
-# gate(): a build of an index with it waits while advisory lock 42 is taken.
 # by_index, by_seq: dynamic SQL, planned when it runs, under the snapshot of the
 # statement that calls.  cached(): a cached plan.
+make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<"SQL");
-CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS \$\$
-BEGIN
-	PERFORM pg_advisory_lock_shared(42);
-	PERFORM pg_advisory_unlock_shared(42);
-	RETURN i;
-END \$\$;
 CREATE TABLE gated (i int);
 INSERT INTO gated VALUES (1);
 CREATE INDEX gated_i ON gated (gate(i)) TABLESPACE regress_slow;

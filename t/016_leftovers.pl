@@ -19,13 +19,8 @@ my $HOLD = $ENV{INDEX_MOVER_HOLD} || 10;		# seconds a blocker stays after the ca
 my $node = new_node('leftovers');
 
 # An index whose build waits while somebody holds advisory lock 42.
+make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-	PERFORM pg_advisory_lock_shared(42);
-	PERFORM pg_advisory_unlock_shared(42);
-	RETURN i;
-END $$;
 CREATE TABLE lt (id int, v int);
 INSERT INTO lt SELECT g, g FROM generate_series(1, 50) g;
 SET default_tablespace = regress_slow;

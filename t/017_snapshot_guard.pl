@@ -54,14 +54,6 @@ BEGIN
 END $$;
 SQL
 
-sub set_test_point
-{
-	my ($value) = @_;
-	$node->append_conf('postgresql.conf', "index_mover.test_point = '$value'\n");
-	$node->reload;
-	return;
-}
-
 # Move moved_i, and while the caller hides its snapshot, do $meanwhile; then the
 # caller's statement reads $what.
 sub while_hidden
@@ -71,7 +63,7 @@ sub while_hidden
 	my $caller = IndexMover::Session->new($node);
 	my $offset = -s $node->logfile;
 
-	set_test_point('caller-hidden:wait');
+	set_test_point($node, 'caller-hidden:wait');
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	$caller->run("LOAD 'index_mover'; SET index_mover.test_mutation = 'snapshot-guard'") if $options{without_guard};
 	$caller->send(<<SQL);
@@ -84,7 +76,7 @@ SQL
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 	my $answer = $caller->answer;
 	my $errors = $caller->errors;
-	set_test_point('');
+	set_test_point($node, '');
 	$_->end foreach $gate, $caller;
 	wait_for_no_worker($node);
 	like(tablespace_of($node, 'moved'), qr/: $to$/, 'the index is moved');
@@ -170,11 +162,11 @@ SQL
 for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-committed', 'caller-hidden')
 {
 	my $left = $point eq 'rebuild-entry-made' ? 0 : 1;
-	set_test_point("$point:kill");
+	set_test_point($node, "$point:kill");
 	my ($rc) = $node->psql('postgres', "SELECT * FROM move_indexes('moved', '$to', 'rebuild')");
 	isnt($rc, 0, "killed at $point");
-	set_test_point('');
 	wait_until_up($node);
+	set_test_point($node, '');
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'moved'::regclass"), 1 + $left, "$point: entries left");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), $left, "$point: index_mover_cleanup() knows");

@@ -133,19 +133,6 @@ SQL
 	},
 );
 
-sub set_test
-{
-	my (%settings) = @_;
-	foreach my $name (qw(test_point test_mutation))
-	{
-		$node->safe_psql('postgres', "LOAD 'index_mover'; "
-			  . ($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
-				: "ALTER SYSTEM RESET index_mover.$name"));
-	}
-	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-	return;
-}
-
 sub make_case
 {
 	my ($am) = @_;
@@ -160,7 +147,7 @@ sub make_case
 sub move_and_change
 {
 	my ($am, %options) = @_;
-	set_test(
+	set_tests($node,
 		test_point => 'copy-end:wait',
 		test_mutation => join(',', grep { $_ } $options{mutation}, $options{no_compare} ? () : 'verify-all'));
 	my $blocker = $node->background_psql('postgres');
@@ -188,7 +175,7 @@ SQL
 	$node->psql('postgres', "CALL wait_for_move($job)");
 	my $row = $node->safe_psql('postgres',
 		"SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
-	set_test();
+	set_tests($node);
 	return ($row, $types, $after[0] - $before[0], $before[1] ne $after[1]);
 }
 
@@ -263,7 +250,7 @@ CREATE TABLE large AS SELECT repeat('x', 1000) FROM generate_series(1, 45000);
 CHECKPOINT;
 SQL
 	make_case('spgist');
-	set_test(test_point => 'copy-end:wait', test_mutation => 'verify-all');
+	set_tests($node, test_point => 'copy-end:wait', test_mutation => 'verify-all');
 	# many backends, each with pages of its own
 	my $pages = 'SELECT count(*) FROM generate_series(3, pg_relation_size(\'exact_i\') / current_setting(\'block_size\')::int - 1) b, page_header(get_raw_page(\'exact_i\', b::int))';
 	my $prepared = 0;
@@ -285,7 +272,7 @@ SQL
 	$node->psql('postgres', "CALL wait_for_move($job)");
 	is($node->safe_psql('postgres', "SELECT status, message FROM index_mover_history WHERE job = $job"),
 		'moved|', 'SP-GiST: verify takes no empty page for damage');
-	set_test();
+	set_tests($node);
 	verdict_ok($node, 'exact', 'SP-GiST with empty pages', max_keys => 100);
 	$node->safe_psql('postgres', 'DROP TABLE large');
 }
@@ -309,14 +296,14 @@ if ($only eq '.' || 'wal' =~ /$only/)
 foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } qw(log-truncate log-special))
 {
 	make_case('btree');
-	set_test(test_mutation => $record);
+	set_tests($node, test_mutation => $record);
 	my $log = -s $node->logfile;
 	my $row = $node->safe_psql('postgres',
 		"SELECT status, sqlstate, detail FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
 	like($row, qr/^failed\|55000\|.*gave up copying index "exact_i" after 5 starts/, "$record: never a swap, a clean error");
 	my $starts = () = slurp_file($node->logfile, $log) =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
 	is($starts, 4, "$record: after it was started again");
-	set_test();
+	set_tests($node);
 	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
 	files_ok($node, $record);
 	verdict_ok($node, 'exact', $record, max_keys => 20);
@@ -328,7 +315,7 @@ foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } qw(log-truncat
 if ($only eq '.' || 'redo' =~ /$only/)
 {
 	make_case('btree');
-	set_test(test_point => 'copy-logged:wait', test_mutation => 'verify-all');
+	set_tests($node, test_point => 'copy-logged:wait', test_mutation => 'verify-all');
 	my $blocker = $node->background_psql('postgres');
 	$blocker->query_safe('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -338,7 +325,7 @@ if ($only eq '.' || 'redo' =~ /$only/)
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$blocker->quit;
 	my ($rc, $out) = finish_call($call);
-	set_test();
+	set_tests($node);
 	is($out, "moved\n", 'a checkpoint between log and file: moved');
 	my ($copied, $wal) = split /\|/, $node->safe_psql('postgres',
 		q{SELECT blocks_copied, wal_bytes / current_setting('block_size')::int FROM index_mover_history ORDER BY job DESC LIMIT 1});
@@ -401,7 +388,7 @@ SQL
 	poll_until($node, "SELECT count(*) > 50 FROM zoo WHERE txt LIKE 'two %'", 't', 'load');
 	# each copy waits for 25 transactions of the load between the bulk copy and
 	# the first drain, so that there is something to be copied again
-	set_test(test_point => 'copy-end:writes', test_mutation => 'verify-all');
+	set_tests($node, test_point => 'copy-end:writes', test_mutation => 'verify-all');
 	my ($all, $again) = (0, 0);
 	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
 	{
@@ -416,7 +403,7 @@ SQL
 	}
 	note "blocks copied again in $again of $all moves";
 	cmp_ok($again, '>=', $all / 2, 'under load: blocks copied again in most of the moves');
-	set_test();
+	set_tests($node);
 	foreach my $load (@load)
 	{
 		ok($load->{harness}->pumpable, "under load: $load->{name} went on until the end")

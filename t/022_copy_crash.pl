@@ -29,17 +29,6 @@ my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step 
 # here it is only killed, or fails
 my %inner = map { $_ => 1 } qw(copy-logged copy-verifying swap-block prewarm-step);
 
-sub set_point
-{
-	my ($value) = @_;
-	$node->safe_psql('postgres',
-		$value
-		? "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_point = '$value'"
-		: 'LOAD \'index_mover\'; ALTER SYSTEM RESET index_mover.test_point');
-	$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-	return;
-}
-
 sub place
 {
 	return $node->safe_psql('postgres',
@@ -81,7 +70,7 @@ foreach my $action (qw(kill error terminate cancel))
 		my $paused = $action eq 'terminate' || $action eq 'cancel';
 		next if $paused && $inner{$point};
 
-		set_point("$point:" . ($paused ? 'wait' : $action));
+		set_test_point($node, "$point:" . ($paused ? 'wait' : $action));
 		my $blocker;
 		if ($paused)
 		{
@@ -116,7 +105,7 @@ foreach my $action (qw(kill error terminate cancel))
 			like($out, $expected{$action}, "$name: the row");
 		}
 		$blocker->quit if $blocker;
-		set_point('');
+		set_test_point($node, '');
 		if ($action ne 'kill')
 		{
 			# without being asked

@@ -27,19 +27,6 @@ CONF
 my $s = IndexMover::Session->new($node);
 $s->run('SET client_min_messages = warning; CREATE EXTENSION pg_walinspect');
 
-sub set_test
-{
-	my (%settings) = @_;
-	$s->run("LOAD 'index_mover'");
-	foreach my $name (qw(test_point test_mutation))
-	{
-		$s->run($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
-			: "ALTER SYSTEM RESET index_mover.$name");
-	}
-	$s->run('SELECT pg_reload_conf()');
-	return;
-}
-
 sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / 8192"); }
 
 # Move an index; after the bulk copy, and before what follows it, change it.
@@ -48,7 +35,7 @@ sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / 8192"); }
 sub move_and_change
 {
 	my ($index, $to, $change) = @_;
-	set_test(test_point => 'copy-end:wait', test_mutation => 'verify-all');
+	set_tests($node, test_point => 'copy-end:wait', test_mutation => 'verify-all');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -71,7 +58,7 @@ SQL
 	my $after = blocks($index);
 	$gate->end;
 	$s->run("CALL wait_for_move($job)");
-	set_test();
+	set_tests($node);
 	my $row = $s->run("SELECT status, coalesce(sqlstate, ''), coalesce(message, '') FROM index_mover_history WHERE job = $job");
 	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$index to $to: it was one copy");
 	return ($row, [ split / /, $touched ], $before, $after);

@@ -27,15 +27,6 @@ SQL
 my $s;
 my $gate;
 
-sub set_point
-{
-	my ($value) = @_;
-	$s->run("LOAD 'index_mover'");
-	$s->run($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'" : 'ALTER SYSTEM RESET index_mover.test_point');
-	$s->run('SELECT pg_reload_conf()');
-	return;
-}
-
 sub elsewhere
 {
 	return $s->run("SELECT CASE t.spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'after_swap_s'::regclass");
@@ -45,7 +36,7 @@ sub elsewhere
 sub move_to_point
 {
 	my ($point, %settings) = @_;
-	set_point("$point:wait");
+	set_test_point($node, "$point:wait");
 	$gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -103,7 +94,7 @@ foreach my $prewarm ('on', 'off')
 	cmp_ok($before, '<', $total / 2, "prewarm $prewarm: not all");
 	$gate->end;
 	$s->run("CALL wait_for_move($job)");
-	set_point('');
+	set_test_point($node, '');
 	$number = $s->run("SELECT pg_relation_filenode('after_swap_s')");
 	my $missing = $s->run('SELECT count(*) FROM (SELECT block FROM seen_before EXCEPT SELECT b.relblocknumber '
 		  . sprintf($in_buffers, $to, $number) . ') m');
@@ -128,7 +119,7 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	$s->run("SELECT count(*) FROM pg_prewarm('after_swap_s')");
 	my ($job, $to) = move_to_point($point);
 	$s->run("SELECT pause_move($job)");
-	set_point('');
+	set_test_point($node, '');
 	$gate->end;
 	poll_until($node, "SELECT string_agg(phase, ',') FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 	pass("paused $name");
@@ -163,7 +154,7 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	$s->run("SELECT count(*) FROM pg_prewarm('after_swap_s')");
 	($job, $to) = move_to_point($point);
 	$s->run("SELECT pause_move($job)");
-	set_point('');
+	set_test_point($node, '');
 	$gate->end;
 	poll_until($node, "SELECT string_agg(phase, ',') FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 	$s->run("SELECT cancel_move($job)");
@@ -192,7 +183,7 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	is($ddl->errors, '', 'DDL passes while blocks are loaded');
 	$ddl->end;
 	$s->run("CALL wait_for_move($job)");
-	set_point('');
+	set_test_point($node, '');
 	is(steps($log), 1, 'no more of them were loaded then');
 	all_right_in($to, 'DDL while blocks are loaded');
 }

@@ -34,19 +34,6 @@ cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 $node->backup('before');
 
-sub set_point
-{
-	my ($value, $mutation) = @_;
-	$node->safe_psql('postgres', "LOAD 'index_mover'; "
-		  . ($mutation ? "ALTER SYSTEM SET index_mover.test_mutation = '$mutation'"
-			: 'ALTER SYSTEM RESET index_mover.test_mutation'));
-	$node->safe_psql('postgres', "LOAD 'index_mover'; "
-		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
-			: 'ALTER SYSTEM RESET index_mover.test_point'));
-	$node->reload;
-	return;
-}
-
 sub place
 {
 	my ($where) = @_;
@@ -64,7 +51,7 @@ foreach my $case (@points)
 	my $name = $mutation || $point;
 	my $from = place($node);
 	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-	set_point("$point:wait", $mutation);
+	set_tests($node, test_point => "$point:wait", test_mutation => $mutation);
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -80,7 +67,7 @@ foreach my $case (@points)
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	$gate->end;
 	$node->safe_psql('postgres', "CALL wait_for_move($job)");
-	set_point('');
+	set_tests($node);
 	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
 		'moved', "a backup at $name: the move goes on");
 	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "a backup at $name: it was this copy");

@@ -25,16 +25,6 @@ SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('orphan_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 
-sub set_point
-{
-	my ($value) = @_;
-	$node->safe_psql('postgres', "LOAD 'index_mover'; "
-		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
-			: 'ALTER SYSTEM RESET index_mover.test_point'));
-	$node->reload;
-	return;
-}
-
 sub place
 {
 	return $node->safe_psql('postgres',
@@ -49,7 +39,7 @@ foreach my $case (
 	my $from = place();
 	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 	$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 500 = 7");
-	set_point("$point:doze");
+	set_test_point($node, "$point:doze");
 	my $log = -s $node->logfile;
 	my $call = start_call($node, 'mover',
 		"SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')");
@@ -72,7 +62,7 @@ foreach my $case (
 		usleep(100_000);
 	}
 	ok($started, "$point: the server starts again");
-	set_point('');
+	set_test_point($node, '');
 	is(place(), $swapped ? $to : $from, "$point: where the index is");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1',
 		"$point: and nothing more was done");

@@ -38,16 +38,6 @@ cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one s
 # ---------------------------------------------------------------------------
 # Helpers
 # ---------------------------------------------------------------------------
-sub set_point
-{
-	my ($value) = @_;
-	$node->safe_psql('postgres', "LOAD 'index_mover'; "
-		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
-			: 'ALTER SYSTEM RESET index_mover.test_point'));
-	$node->reload;
-	return;
-}
-
 # Start a move and let it go to a pause point.  What is to happen at a later one
 # is said now: a worker looks at its settings only now and then.
 my $gate;
@@ -55,7 +45,7 @@ my $gate;
 sub move_to_point
 {
 	my ($point, $index, $to, $settings, $later) = @_;
-	set_point("$point:wait" . ($later ? ",$later" : ''));
+	set_test_point($node, "$point:wait" . ($later ? ",$later" : ''));
 	$gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
@@ -72,7 +62,7 @@ sub finish_move
 	my ($call) = @_;
 	$gate->end;
 	my ($rc, $out, $err) = finish_call($call);
-	set_point('');
+	set_test_point($node, '');
 	chomp $out;
 	note $err if $err;
 	return $out;
@@ -290,7 +280,7 @@ foreach my $point ('copy-half', 'old-file-step')
 	$node->stop('immediate');
 	forget_move($call);
 	$node->start;
-	set_point('');
+	set_test_point($node, '');
 	check_all("crash at $point, behind a checkpoint, full_page_writes off", 'store',
 		$point eq 'copy-half' ? $from : $to);
 }
@@ -322,7 +312,7 @@ $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 10");
 forget_move($call);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 poll_until($node, 'SELECT 1', '1', 'the server after a crash');
-set_point('');
+set_test_point($node, '');
 check_all('wal_level = minimal, crash right after the swap', 'store', $to);
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 11");
 $node->stop('immediate');
@@ -351,7 +341,7 @@ $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 ok(!$node->log_contains(qr/checkpoint complete: .*all server processes terminated/s, $log),
 	'wal_level = minimal, crash during a checkpoint: it did not come to its end');
 poll_until($node, 'SELECT 1', '1', 'the server after a crash');
-set_point('');
+set_test_point($node, '');
 check_all('wal_level = minimal, crash during a checkpoint', 'store', $to);
 $node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 10");
 $node->restart;

@@ -5,23 +5,13 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'the library that makes calls fail is for Linux' unless $^O eq 'linux';
-
-my $library = "$PostgreSQL::Test::Utils::tmp_check/io_faults.so";
-my $messages = '';
-my $compiler = $ENV{CC} || 'cc';
-IPC::Run::run(
-	[ $compiler, '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/io_faults.c", '-ldl' ],
-	'>&', \$messages)
-  or plan skip_all => "cannot compile t/io_faults.c: $messages";
-
-# The library reaches only what is started from here on.
-$ENV{IO_FAULTS} = "$PostgreSQL::Test::Utils::tmp_check/io_faults";
+my $library = preload_library('io_faults');
 my $node = do
 {
 	local $ENV{LD_PRELOAD} = $library;
@@ -31,6 +21,7 @@ $node->safe_psql('postgres', <<SQL);
 CREATE TABLE io (i int, s text);
 INSERT INTO io SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
 CREATE INDEX io_s ON io (s) TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('io');
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
@@ -43,11 +34,11 @@ sub place
 		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'io_s'::regclass");
 }
 
-sub size_of { return -s $_[0] || 0; }
+my $survived = 0;
 
 use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 
-# name, operation, errno, first, times, whose file, the row or 'crash', moved,
+# name, operation, errno or bytes, first, times, whose file, the row or 'crash', moved,
 # the WARNING
 foreach my $case (
 	[ 'reading the source fails', 'read', EIO, 5, ALWAYS, 'from', 'failed|58030', 0 ],
@@ -61,6 +52,8 @@ foreach my $case (
 		qr/index "io_s" was moved, but its old file not removed piece by piece: could not truncate file/ ],
 	[ 'truncating the old file fails each time', 'truncate', EIO, 1, ALWAYS, 'from', 'moved', 1,
 		qr/index "io_s" was moved, but its old file not removed piece by piece: could not truncate file/ ],
+	[ 'writes to the target are short', 'short', 5000, 2, 20, 'to', 'moved', 1 ],
+	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down', 0 ],
 	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])
 {
 	my ($name, $operation, $errno, $first, $times, $whose, $expected, $moved, $warning) = @$case;
@@ -73,15 +66,24 @@ foreach my $case (
 		$node->restart;
 	}
 	my $log = -s $node->logfile;
-	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
-	append_to_file($ENV{IO_FAULTS}, join(' ', $operation, $errno, $first, $times, $folder{ $whose eq 'from' ? $from : $to }) . "\n");
+	break_calls($operation, $errno, $first, $times, $whose eq 'wal' ? '/pg_wal/' : $folder{ $whose eq 'from' ? $from : $to });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT status, nullif(sqlstate, '') FROM move_indexes('io_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
-	cmp_ok(size_of("$ENV{IO_FAULTS}.fired"), '>=', 1,
-		"$name: it did " . size_of("$ENV{IO_FAULTS}.fired") . ' times');
-	unlink $ENV{IO_FAULTS};
+	if ($expected eq 'down')
+	{
+		# recovery can't write either: the server stays down until there is room
+		wait_until_down($node);
+	}
+	my $fired = mend_calls();
+	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
 
-	if ($rc != 0)
+	if ($expected eq 'down')
+	{
+		isnt($rc, 0, "$name: the caller loses its connection");
+		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
+		$node->start;
+	}
+	elsif ($rc != 0)
 	{
 		# a failed fsync is a PANIC
 		is($expected, 'crash', "$name: the server restarts") or diag $err;
@@ -99,6 +101,7 @@ foreach my $case (
 	leftovers_ok($node, $name, within => 5);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	files_ok($node, $name);
+	metadata_ok($node, 'io', $name, restarted => 1);
 	$node->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('io_s', true, true)");
 
 	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
@@ -106,7 +109,9 @@ foreach my $case (
 			"SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
 		'moved', "$name: the next move works");
 	files_ok($node, "$name, after the next move");
+	$survived++;
 }
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
+note "count: storage faults of a copy, survived $survived";
 
 done_testing();

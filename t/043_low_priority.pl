@@ -62,17 +62,8 @@ my $gate = IndexMover::Session->new($node);
 my $holder = IndexMover::Session->new($node);
 my $third = IndexMover::Session->new($node);
 
-sub set_test_point
-{
-	my ($value) = @_;
-	sql("LOAD 'index_mover'; "
-		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'" : 'ALTER SYSTEM RESET index_mover.test_point'));
-	sql('SELECT pg_reload_conf()');
-	return;
-}
-
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
-set_test_point('swap-asking:wait');
+set_test_point($node, 'swap-asking:wait');
 my $log = -s $node->logfile;
 my $job = begin_job('control', lock_timeout => '10s', lock_wait => 0);
 $node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
@@ -89,7 +80,7 @@ $third->answer;
 note sprintf('a third session waited for %.2f s behind an attempt of 10 s', time - $start);
 is(sql('SELECT state FROM pg_stat_activity WHERE pid = ' . $holder->pid), 'idle in transaction', 'and goes on before the first one ends');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for lock to swap', 'as does the move, out of the queue');
-set_test_point('');
+set_test_point($node, '');
 $holder->run('COMMIT');
 wait_for_end($job);
 is(status($job), 'moved', 'then it is moved');

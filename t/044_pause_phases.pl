@@ -30,15 +30,6 @@ cmp_ok(sql("SELECT pg_relation_size('pp_s')"), '>', 18 * 1024 * 1024, 'the old f
 
 my $gate = IndexMover::Session->new($node);
 
-sub set_test_point
-{
-	my ($value) = @_;
-	sql("LOAD 'index_mover'; "
-		  . ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'" : 'ALTER SYSTEM RESET index_mover.test_point'));
-	sql('SELECT pg_reload_conf()');
-	return;
-}
-
 sub place { return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'pp_s'"); }
 
 sub begin_job
@@ -122,7 +113,7 @@ foreach my $case (
 	sql("SELECT count(*) FROM (SELECT /* all of it */ s FROM pp ORDER BY s) q") if $case->{swapped};
 
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
-	set_test_point("$point:wait");
+	set_test_point($node, "$point:wait");
 	$log = -s $node->logfile;
 	my $job = begin_job(%settings);
 	if ($case->{changes})
@@ -145,7 +136,7 @@ foreach my $case (
 	{
 		is($after, $before, "$point: the index is where it was");
 	}
-	set_test_point('');
+	set_test_point($node, '');
 	resume_ok($job, $point);
 	isnt(place(), $before, "$point: the index is where it should be");
 }

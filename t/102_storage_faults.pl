@@ -1,12 +1,13 @@
 # Storage that fails under a rebuild, whose blocks go through shared buffers; a
 # target directory that goes away or can't be written; damaged blocks of the
 # source, with checksums and without.  (Storage that fails under a copy: t/031
-# and t/032; a machine that loses what was not synced: t/073.)
+# and t/032; a machine that loses what was not synced: t/103.)
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -14,15 +15,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 needs_test_points();
-plan skip_all => 'the library that makes calls fail is for Linux' unless $^O eq 'linux';
-
-my $library = "$PostgreSQL::Test::Utils::tmp_check/io_faults.so";
-my $messages = '';
-IPC::Run::run(
-	[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/io_faults.c", '-ldl' ],
-	'>&', \$messages)
-  or plan skip_all => "cannot compile t/io_faults.c: $messages";
-$ENV{IO_FAULTS} = "$PostgreSQL::Test::Utils::tmp_check/io_faults";
+my $library = preload_library('io_faults');
 
 my $node = do
 {
@@ -35,7 +28,7 @@ CREATE TABLE st (i int, s text);
 INSERT INTO st SELECT g, repeat(md5(g::text), 3) FROM generate_series(1, 60000) g;
 CREATE INDEX st_s ON st (s) TABLESPACE regress_slow;
 VACUUM ANALYZE st;
-SELECT oracle.remember_keys('st');
+SELECT oracle.remember_keys('st'), oracle.remember_metadata('st');
 SQL
 my %folder = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
@@ -54,11 +47,8 @@ sub survived
 	my ($name, $method) = @_;
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	leftovers_ok($node, $name, within => 5);
-	files_ok($node, $name);
-	my ($rc, $out, $err) = $node->psql('postgres', sprintf "SELECT status FROM move_indexes('st_s', '%s', method => '%s')", other(), $method);
-	is($out, 'moved', "$name: the next call works") or diag $err;
-	verdict_ok($node, 'st', $name, max_keys => 100);
+	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => '%s')", other(), $method),
+		max_keys => 100, restarted => 1);
 	$survived++;
 	return;
 }
@@ -66,11 +56,13 @@ sub survived
 use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 
 # ---- a rebuild ----------------------------------------------------------------
-# name, operation, errno, first, times, whose file, the row
+# name, operation, errno or bytes, first, times, whose file, the row
 foreach my $case (
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
 	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
 	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
+	[ 'a write to the target is short', 'short', 5000, 3, 1, 'to', 'failed|53100' ],
+	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down' ],
 	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash' ])
 {
 	my ($name, $operation, $errno, $first, $times, $whose, $expected) = @$case;
@@ -80,18 +72,24 @@ foreach my $case (
 		$node->restart;
 	}
 	my ($from, $to) = (place(), other());
-	my $path = $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('st')") : $folder{$to};
+	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('st')") : $folder{$to};
 	my $log = -s $node->logfile;
-	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
-	append_to_file($ENV{IO_FAULTS}, join(' ', $operation, $errno, $first, $times, $path) . "\n");
+	break_calls($operation, $errno, $first, $times, $path);
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'rebuild')");
-	my $fired = -s "$ENV{IO_FAULTS}.fired" || 0;
-	if ($expected eq 'crash')
+	if ($expected eq 'down')
+	{
+		# recovery can't write either: the server stays down until there is room
+		wait_until_down($node);
+		mend_calls();
+		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
+		$node->start;
+		is(place(), $from, "$name: the index has stayed");
+	}
+	elsif ($expected eq 'crash')
 	{
 		# a rebuild leaves fsync to the next checkpoint, if it is not logged at once
-		$node->psql('postgres', 'CHECKPOINT') if !$fired;
-		$fired = -s "$ENV{IO_FAULTS}.fired" || 0;
-		unlink $ENV{IO_FAULTS};
+		$node->psql('postgres', 'CHECKPOINT') if !calls_broken();
+		mend_calls();
 		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 		wait_until_up($node);
 	}
@@ -100,7 +98,7 @@ foreach my $case (
 		is($out, $expected, "$name: the row") or diag $err;
 		is(place(), $from, "$name: the index has stayed");
 	}
-	unlink $ENV{IO_FAULTS};
+	my $fired = mend_calls();
 	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
 	survived($name, 'rebuild');
 }

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -13,24 +14,15 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 needs_test_points();
-plan skip_all => 'the library that remembers what is not synced is for Linux' unless $^O eq 'linux';
-
-my $library = "$PostgreSQL::Test::Utils::tmp_check/lost_writes.so";
-my $messages = '';
-IPC::Run::run(
-	[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', '-o', $library, "$FindBin::RealBin/lost_writes.c", '-ldl' ],
-	'>&', \$messages)
-  or plan skip_all => "cannot compile t/lost_writes.c: $messages";
-my $lost = "$PostgreSQL::Test::Utils::tmp_check/lost";
-mkdir $lost;
-$ENV{LOST_WRITES} = $lost;
+my $library = preload_library('lost_writes');
+mkdir $ENV{LOST_WRITES};
 
 my $node = new_node('power', conf => "fsync = on\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB\nshared_buffers = 8MB\nrestart_after_crash = off");
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE st (i int, s text) WITH (fillfactor = 80);
 INSERT INTO st SELECT g, md5(g::text) FROM generate_series(1, 40000) g;
 CREATE INDEX st_s ON st (s) TABLESPACE regress_slow;
-SELECT oracle.remember_keys('st');
+SELECT oracle.remember_keys('st'), oracle.remember_metadata('st');
 SQL
 
 sub place
@@ -43,7 +35,7 @@ sub place
 sub restore_lost
 {
 	my $n = 0;
-	foreach my $list (glob("$lost/*.undo"))
+	foreach my $list (glob("$ENV{LOST_WRITES}/*.undo"))
 	{
 		open(my $fh, '<:raw', $list) or die $!;
 		my $head = <$fh>;
@@ -78,30 +70,25 @@ sub restore_lost
 sub start_with_library
 {
 	local $ENV{LD_PRELOAD} = $library;
-	unlink glob("$lost/*.undo");
+	unlink glob("$ENV{LOST_WRITES}/*.undo");
 	$node->start;
 	return;
 }
 
 my $all_lost = 0;
 
-sub wait_until_down
-{
-	my $start = time;
-	usleep(20_000) until process_is_gone($node->{_pid}) || time - $start > 60;
-	return;
-}
-
 sub power_failure
 {
 	my ($name) = @_;
 	my $postmaster = $node->{_pid};
-	my @all = map { chomp; $_ } `pgrep -P $postmaster`;
-	kill 'KILL', $postmaster, @all;
-	my $start = time;
-	usleep(20_000) while time - $start < 60 && grep { !process_is_gone($_) } $postmaster, @all;
-	usleep(20_000) while kill(0, $postmaster) && time - $start < 60;
-	$node->{_pid} = undef;
+	if ($postmaster)
+	{
+		my @all = map { chomp; $_ } `pgrep -P $postmaster`;
+		kill 'KILL', $postmaster, @all;
+		my $start = time;
+		usleep(20_000) while time - $start < 60 && grep { !process_is_gone($_) } @all;
+		wait_until_down($node);
+	}
 	my $files = restore_lost();
 	note "$name: $files files have lost something";
 	$all_lost += $files;
@@ -151,19 +138,15 @@ foreach my $case (
 	}
 	is((finish_call($call))[1], "moved\n", "$name: moved") unless $point;
 	# without a restart after a crash, a killed worker takes all the others along
-	wait_until_down() if $checkpoint && $point;
+	wait_until_down($node) if $checkpoint && $point;
 	power_failure($name);
 	eval { finish_call($call) } if $point;
 	$node->start;
 	set_test_point($node, '');
 	is(place(), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
-	verdict_ok($node, 'st', $name, max_keys => 2000);
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	wait_for_no_worker($node);
-	leftovers_ok($node, $name, within => 5);
-	files_ok($node, $name);
-	is( $node->safe_psql('postgres', sprintf "SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place() ? $to : $from),
-		'moved', "$name: the next call works");
+	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place() ? $to : $from),
+		max_keys => 2000, restarted => 1);
 	$survived++;
 }
 
@@ -173,8 +156,7 @@ foreach my $case (
 	start_with_library();
 	my $from = place();
 	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-	$node->safe_psql('postgres', "LOAD 'index_mover'; ALTER SYSTEM SET index_mover.test_mutation = 'sync'");
-	$node->reload;
+	set_tests($node, test_mutation => 'sync');
 	my $call = with_checkpoints('copy-synced', "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')");
 	is((finish_call($call))[1], "moved\n", 'without the sync: moved');
 	power_failure('without the sync');

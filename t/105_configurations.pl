@@ -29,6 +29,11 @@ jit_above_cost = 0
 CONF
 my $survived = 0;
 
+# German messages: what the server and the C library need is made here, if it can be.
+my $locales = "$PostgreSQL::Test::Utils::tmp_check/locales";
+mkdir $locales;
+my $german = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>&', \my $messages) };
+
 sub moved_ok
 {
 	my ($what, $name, %options) = @_;
@@ -130,8 +135,9 @@ foreach my $feedback ('on', 'off')
 	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo WHERE grp = 5');
 	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast' : 'regress_slow', arguments => ", method => 'copy'");
 	$node->safe_psql('postgres', 'UPDATE zoo SET maybe = 7 WHERE id % 50 = 1');
-	$reader->send('SELECT count(*) FROM zoo WHERE grp = 5');
-	$reader->answer;
+	# replay may have ended the session, if it was idle at the wrong moment
+	eval { $reader->send('SELECT count(*) FROM zoo WHERE grp = 5'); $reader->answer; 1 }
+	  or note "the reader on the standby: $@";
 	$reader->end;
 }
 $standby->append_conf('postgresql.conf', "recovery_min_apply_delay = 0\nmax_standby_streaming_delay = 60s");
@@ -224,9 +230,41 @@ foreach my $method ('copy', 'rebuild')
 }
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 'hundred' AND tablespace = 'regress_slow'"), '100', 'a hundred indexes of one table');
 files_ok($node, 'odd kinds');
+
+# ---- messages in another language ------------------------------------------------------------------
+SKIP:
+{
+	skip 'cannot make a German locale', 1 unless $german;
+	$node->append_conf('postgresql.conf', "lc_messages = 'de_DE.UTF-8'");
+	{
+		local $ENV{LOCPATH} = $locales;
+		$node->restart;
+	}
+	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT * FROM nosuch');
+	skip 'the server has no German messages', 1 if $err !~ /existiert nicht/;
+	foreach my $method ('copy', 'rebuild')
+	{
+		# one that waits for somebody and gives up, one that is cancelled while it waits
+		my $holder = IndexMover::Session->new($node);
+		$holder->run('BEGIN; UPDATE odd SET big = big WHERE id = 7');
+		($rc, $out, $err) = $node->psql('postgres',
+			"SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method', settings => '{\"lock_wait\": \"500ms\"}') WHERE index_name = 'odd_big'");
+		like($out, qr/^(?:failed|skipped)\|55P03$/, "lc_messages, $method: gives up waiting") or diag $err;
+		my $call = start_call($node, 'german', "SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method')");
+		my $worker = wait_for_phase($node, 'waiting%');
+		$node->safe_psql('postgres', "SELECT pg_cancel_backend($worker)");
+		($rc, $out, $err) = finish_call($call);
+		is($out, "cancelled|57014\n", "lc_messages, $method: cancelled") or diag $err;
+		$holder->run('COMMIT');
+		$holder->end;
+		moved_ok('odd_big', "lc_messages, $method: moved", to => 'regress_fast', arguments => ", method => '$method'");
+		moved_ok('odd_big', "lc_messages, $method: moved back", to => 'regress_slow', arguments => ", method => 'copy'");
+	}
+	leftovers_ok($node, 'lc_messages', within => 5);
+}
 leftovers_ok($node, 'at the end', within => 5);
 
-note "count: configurations, survived $survived";
+note "count: odd configurations, moves that worked $survived";
 $node->stop;
 command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are valid');
 done_testing();

@@ -18,6 +18,9 @@ use Time::HiRes qw(time usleep);
 
 my $CANCELS = $ENV{INDEX_MOVER_CANCELS} || 3;
 my $KILLS = $ENV{INDEX_MOVER_KILLS} || 2;
+# what takes long, or is a lesson about the others only: for scripts/reliability
+my $DEADLOCKS = $ENV{INDEX_MOVER_DEADLOCKS} || 0;
+my $COUNTING = $DEADLOCKS > 0;
 my $ROWS = $ENV{INDEX_MOVER_ROWS} || 150_000;
 my $seed = $ENV{INDEX_MOVER_SEED} || (time ^ $$) % 1_000_000;
 note "seed $seed";
@@ -87,6 +90,9 @@ sub left_over
 my $known_orphans = 0;
 sub clean_by_hand
 {
+	# one of ours that was killed behind its swap is not counted, and has left its old file
+	$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
+	poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0', 'clean-up before a round');
 	my $drop = $node->safe_psql('postgres', "SELECT string_agg(format('DROP INDEX %s', indexrelid::regclass), '; ') FROM pg_index WHERE NOT indisvalid");
 	$node->safe_psql('postgres', $drop) if $drop;
 	($known_orphans) = $node->safe_psql('postgres', "SELECT coalesce(sum(size), 0) FROM oracle.files() WHERE problem = 'orphan'");
@@ -99,6 +105,8 @@ foreach my $tool (@tools)
 	my %n = (cancels => 0, kills => 0, 'invalid indexes after cancels' => 0, 'invalid indexes after kills' => 0,
 		'orphaned bytes after kills' => 0, 'next call works' => 0, 'next call fails' => 0);
 
+	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('c')");
+
 	# once in peace, with a reader and a writer that feel it
 	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')", write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
 	my $from = place();
@@ -109,6 +117,55 @@ foreach my $tool (@tools)
 	is_deeply([ map { $felt->{$_}{errors} } qw(read write) ], [ {}, {} ], "$name: no client had an error") if $tool->{ours};
 	note sprintf 'count: compare, %s, longest block of a %s in ms %d', $name, $_->[1], 1000 * $felt->{ $_->[0] }{longest}
 	  for [ 'write', 'writer' ], [ 'read', 'reader' ];
+
+	# the catalogs and the rows after that
+	if ($tool->{ours} || $COUNTING)
+	{
+		my $compared = $node->safe_psql('postgres', "SELECT count(*) FROM oracle.old_metadata WHERE rel = 'c' AND attribute <> 'scans'");
+		my $lost = $node->safe_psql('postgres', "SELECT count(*) FROM oracle.metadata_changes('c') WHERE attribute <> 'scans'");
+		@n{ 'attributes compared', 'attributes lost' } = ($compared, $lost);
+		is($lost, 0, "$name: no attribute is lost") if $tool->{ours};
+	}
+	if ($COUNTING)
+	{
+		@n{ 'rows compared both ways', 'rows missing, extra, or with another key' } = split /\|/,
+		  $node->safe_psql('postgres', "SELECT compared, wrong FROM oracle.examine('c', 300)");
+	}
+
+	# A transaction that has read from the table, and then wants to alter it,
+	# while the index is on its way: PostgreSQL's own deadlock, unless one of them
+	# gives way.
+	if ($COUNTING)
+	{
+		@n{ 'DDL of one who has read before', 'deadlocks', 'hangs' } = (0, 0, 0);
+		foreach my $round (1 .. $DEADLOCKS)
+		{
+			my $ddl = IndexMover::Session->new($node, name => 'ddl');
+			$ddl->run('BEGIN; SELECT count(*) FROM c WHERE i = 1');
+			$from = place();
+			$start = time;
+			my $call = start_tool($tool);
+			my $waiting = 0;
+			until ($waiting || time - $start > 60 || !call_is_running($call))
+			{
+				$waiting = $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle'");
+			}
+			$ddl->send('ALTER TABLE c ALTER n SET DEFAULT 0; COMMIT');
+			$ddl->answer;
+			my $deadlock = $ddl->errors =~ /40P01/ ? 1 : 0;
+			$ddl->run('ROLLBACK') if $ddl->errors =~ /ERROR/;
+			$ddl->end;
+			my $moved = end_tool($tool, $call, $from);
+			$deadlock = 1 if "$call->{out} $call->{err}" =~ /40P01|deadlock detected/;
+			wait_for_no_worker($node);
+			$n{'DDL of one who has read before'}++;
+			$n{deadlocks} += $deadlock;
+			$n{hangs}++ if time - $start > 60;
+			clean_by_hand();
+		}
+		# (a rebuild is PostgreSQL's own inside: it may be the one who has to go)
+		is($n{deadlocks}, 0, "$name: no deadlock with DDL of one who has read before") if $name eq 'index_mover copy';
+	}
 
 	# one that is over too soon is not counted, and tried again a few times
 	foreach my $how (('cancel') x (3 * $CANCELS), ('kill') x (3 * $KILLS))

@@ -1,16 +1,18 @@
 /*
  * io_faults.c
- *	  LD_PRELOAD library for tests: makes calls on chosen files fail, or wait.
+ *	  LD_PRELOAD library for tests: makes calls on chosen files fail, wait, or write
+ *	  less than they were asked to.
  *
  * The environment variable IO_FAULTS names a control file.  While there is one,
  * its line says what happens:
  *
  *	operation errno first times path
  *
- * operation is read, write, fsync, truncate or writeback (sync_file_range); the
- * calls are counted, over all processes, whose file's name contains path; those
+ * operation is read, write, short, fsync, truncate or writeback (sync_file_range);
+ * the calls are counted, over all processes, whose file's name contains path; those
  * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
- * are done 100 ms later.  IO_FAULTS.count gets a byte for each call that was
+ * are done 100 ms later.  For "short", errno is a number of bytes: a write of more
+ * than that writes no more, and says so.  IO_FAULTS.count gets a byte for each call that was
  * counted, IO_FAULTS.fired one for each that failed.
  *
  * Only for Linux: the name of a file is taken from /proc.
@@ -48,7 +50,7 @@ count_up(const char *control, const char *suffix)
 	return result;
 }
 
-/* What is to happen to this call: 0 or the errno to fail with. */
+/* What is to happen to this call: 0, or the number that the line has. */
 static int
 fault(const char *operation, int fd)
 {
@@ -106,7 +108,33 @@ fault(const char *operation, int fd)
 	return error;
 }
 
-#define CALL(type, name, operation, parameters, arguments) \
+/* Of a write, what is written. */
+static size_t
+as_much_as(int fd, size_t size)
+{
+	int			most = fault("short", fd);
+
+	return most > 0 && (size_t) most < size ? (size_t) most : size;
+}
+
+/* The same for a list of buffers; returns how many, "cut" is room for the last. */
+static int
+as_many_as(int fd, const struct iovec **iov, int n, struct iovec *cut)
+{
+	int			most = fault("short", fd);
+
+	if (most > 0 && n > 0)
+	{
+		*cut = **iov;
+		if ((size_t) most < cut->iov_len)
+			cut->iov_len = most;
+		*iov = cut;
+		n = 1;
+	}
+	return n;
+}
+
+#define CALL(type, name, operation, parameters, before, arguments) \
 type \
 name parameters \
 { \
@@ -120,19 +148,20 @@ name parameters \
 	} \
 	if (real == NULL) \
 		real = (type (*) parameters) dlsym(RTLD_NEXT, #name); \
+	before; \
 	return real arguments; \
 }
 
-CALL(ssize_t, pread, "read", (int fd, void *buf, size_t size, off_t off), (fd, buf, size, off))
-CALL(ssize_t, pread64, "read", (int fd, void *buf, size_t size, off64_t off), (fd, buf, size, off))
-CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off), (fd, iov, n, off))
-CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), (fd, iov, n, off))
-CALL(ssize_t, pwrite, "write", (int fd, const void *buf, size_t size, off_t off), (fd, buf, size, off))
-CALL(ssize_t, pwrite64, "write", (int fd, const void *buf, size_t size, off64_t off), (fd, buf, size, off))
-CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off), (fd, iov, n, off))
-CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off), (fd, iov, n, off))
-CALL(int, fsync, "fsync", (int fd), (fd))
-CALL(int, fdatasync, "fsync", (int fd), (fd))
-CALL(int, ftruncate, "truncate", (int fd, off_t size), (fd, size))
-CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (fd, size))
-CALL(int, sync_file_range, "writeback", (int fd, off64_t off, off64_t size, unsigned int flags), (fd, off, size, flags))
+CALL(ssize_t, pread, "read", (int fd, void *buf, size_t size, off_t off), (void) 0, (fd, buf, size, off))
+CALL(ssize_t, pread64, "read", (int fd, void *buf, size_t size, off64_t off), (void) 0, (fd, buf, size, off))
+CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off), (void) 0, (fd, iov, n, off))
+CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), (void) 0, (fd, iov, n, off))
+CALL(ssize_t, pwrite, "write", (int fd, const void *buf, size_t size, off_t off), size = as_much_as(fd, size), (fd, buf, size, off))
+CALL(ssize_t, pwrite64, "write", (int fd, const void *buf, size_t size, off64_t off), size = as_much_as(fd, size), (fd, buf, size, off))
+CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off), struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
+CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off), struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
+CALL(int, fsync, "fsync", (int fd), (void) 0, (fd))
+CALL(int, fdatasync, "fsync", (int fd), (void) 0, (fd))
+CALL(int, ftruncate, "truncate", (int fd, off_t size), (void) 0, (fd, size))
+CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (void) 0, (fd, size))
+CALL(int, sync_file_range, "writeback", (int fd, off64_t off, off64_t size, unsigned int flags), (void) 0, (fd, off, size, flags))

@@ -7,6 +7,7 @@
 --   oracle.lookup(index)           look every key up, compare both ways
 --   oracle.structure(index)        amcheck
 --   oracle.verdict(table)          both of them, for all indexes of a table
+--   oracle.examine(table)          the same, and how much was compared
 --   oracle.remember_keys(table)    so that lost deletions can be seen
 --   oracle.files()                 orphaned and missing files of this database
 --   oracle.leftovers()             what a move may have left in the catalogs
@@ -121,7 +122,7 @@ END
 $$;
 
 CREATE FUNCTION oracle.lookup(index regclass, max_keys bigint DEFAULT NULL, ranges int DEFAULT NULL)
-RETURNS TABLE (way text, keys bigint, missing bigint, extra bigint, wrong_key bigint)
+RETURNS TABLE (way text, keys bigint, missing bigint, extra bigint, wrong_key bigint, compared bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -142,7 +143,6 @@ DECLARE
 	hashable bool;
 	divides	bool;
 	sums	record;
-	same	bool;
 	k_query	text;
 	asked	text;
 	in_order text;
@@ -192,24 +192,27 @@ BEGIN
 			PERFORM set_config('enable_indexscan', 'on', true), set_config('enable_indexonlyscan', 'off', true),
 					set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true);
 			query := format($q$
-				SELECT (SELECT row(count(*), sum(hashtidextended(tid, 0))) FROM (SELECT ctid AS tid FROM ONLY %1$s WHERE %2$s ORDER BY %3$s OFFSET 0) i)
-					   IS NOT DISTINCT FROM
-					   (SELECT row(count(*), sum(hashtidextended(tid, 0))) FROM (
-							SELECT tid FROM (SELECT ctid AS tid, * FROM ONLY %1$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %2$s) s)
+				SELECT s.n, s.n = i.n AND s.h IS NOT DISTINCT FROM i.h AS same
+				  FROM (SELECT count(*) AS n, sum(hashtidextended(tid, 0)) AS h
+						  FROM (SELECT ctid AS tid FROM ONLY %1$s WHERE %2$s ORDER BY %3$s OFFSET 0) m) i,
+					   (SELECT count(*) AS n, sum(hashtidextended(tid, 0)) AS h FROM (
+							SELECT tid FROM (SELECT ctid AS tid, * FROM ONLY %1$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %2$s) m) s
 				$q$, x.rel, x.pred, in_order);
 			PERFORM oracle.check_plan(query, 'full scan', 'Index Scan', x.name);
-			EXECUTE query INTO same;
-			IF NOT same THEN
+			EXECUTE query INTO sums;
+			compared := sums.n;
+			IF NOT sums.same THEN
 				EXECUTE format($q$
 					WITH i AS MATERIALIZED (SELECT ctid AS tid FROM ONLY %1$s WHERE %2$s ORDER BY %3$s),
 					s AS MATERIALIZED (
 						SELECT tid FROM (SELECT ctid AS tid, * FROM ONLY %1$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %2$s)
 					SELECT (SELECT count(*) FROM (TABLE s EXCEPT ALL TABLE i) e), (SELECT count(*) FROM (TABLE i EXCEPT ALL TABLE s) e)
 					$q$, x.rel, x.pred, in_order) INTO missing, extra;
-				results := results || jsonb_build_object('way', 'full scan', 'keys', 0, 'missing', missing, 'extra', extra, 'wrong_key', 0);
 			ELSE
-				results := results || jsonb_build_object('way', 'full scan', 'keys', 0, 'missing', 0, 'extra', 0, 'wrong_key', 0);
+				missing := 0;
+				extra := 0;
 			END IF;
+			results := results || jsonb_build_object('way', 'full scan', 'keys', 0, 'missing', missing, 'extra', extra, 'wrong_key', 0, 'compared', compared);
 			PERFORM set_config('enable_sort', 'on', true);
 		END IF;
 
@@ -260,7 +263,7 @@ BEGIN
 					END IF;
 					query := format($q$
 						WITH k AS MATERIALIZED (%1$s)
-						SELECT (SELECT count(*) FROM k) AS keys, s.n = i.n AND s.h IS NOT DISTINCT FROM i.h AND i.wrong = 0 AS same
+						SELECT (SELECT count(*) FROM k) AS keys, s.n, s.n = i.n AND s.h IS NOT DISTINCT FROM i.h AND i.wrong = 0 AS same
 						  FROM (SELECT count(*) AS n, sum(%2$s) AS h
 								  FROM (SELECT tid, %3$s FROM (SELECT ctid AS tid, * FROM ONLY %4$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %5$s) m
 								 WHERE %6$s) s,
@@ -277,7 +280,7 @@ BEGIN
 					PERFORM oracle.check_plan(query, way, node, x.name);
 					EXECUTE query INTO sums;
 					IF sums.same THEN
-						results := results || jsonb_build_object('way', way, 'keys', sums.keys, 'missing', 0, 'extra', 0, 'wrong_key', 0);
+						results := results || jsonb_build_object('way', way, 'keys', sums.keys, 'missing', 0, 'extra', 0, 'wrong_key', 0, 'compared', sums.n);
 						CONTINUE;
 					END IF;
 				END IF;
@@ -296,7 +299,8 @@ BEGIN
 					SELECT (SELECT count(*) FROM k),
 						   (SELECT count(*) FROM (TABLE by_scan EXCEPT ALL SELECT %13$s FROM by_index) e),
 						   (SELECT count(*) FROM (SELECT %13$s FROM by_index EXCEPT ALL TABLE by_scan) e),
-						   (SELECT count(*) FROM by_index WHERE asked IS NOT TRUE)
+						   (SELECT count(*) FROM by_index WHERE asked IS NOT TRUE),
+						   (SELECT count(*) FROM by_scan)
 					$q$,
 					pattern.keys, x.rel, x.pred, pattern.texts, pattern.names, old, pattern.chosen,
 					CASE WHEN divides THEN 'ALL' ELSE coalesce(max_keys::text, CASE WHEN hashable THEN 'ALL' ELSE '200' END) END,
@@ -311,8 +315,8 @@ BEGIN
 						 ELSE 'n, tid' END);
 
 				PERFORM oracle.check_plan(query, way, node, x.name);
-				EXECUTE query INTO keys, missing, extra, wrong_key;
-				results := results || jsonb_build_object('way', way, 'keys', keys, 'missing', missing, 'extra', extra, 'wrong_key', wrong_key);
+				EXECUTE query INTO keys, missing, extra, wrong_key, compared;
+				results := results || jsonb_build_object('way', way, 'keys', keys, 'missing', missing, 'extra', extra, 'wrong_key', wrong_key, 'compared', compared);
 			END LOOP;
 		END LOOP;
 		RAISE SQLSTATE 'ORCLE';
@@ -324,8 +328,9 @@ BEGIN
 		RAISE 'oracle.lookup is void: no way to use index %', index;
 	END IF;
 	RETURN QUERY
-		SELECT r.way, sum(r.keys)::bigint, sum(r.missing)::bigint, sum(r.extra)::bigint, sum(r.wrong_key)::bigint
-		  FROM jsonb_to_recordset(results) AS r(way text, keys bigint, missing bigint, extra bigint, wrong_key bigint)
+		SELECT r.way, sum(r.keys)::bigint, sum(r.missing)::bigint, sum(r.extra)::bigint, sum(r.wrong_key)::bigint,
+			   sum(r.compared)::bigint
+		  FROM jsonb_to_recordset(results) AS r(way text, keys bigint, missing bigint, extra bigint, wrong_key bigint, compared bigint)
 		 GROUP BY r.way ORDER BY r.way;
 END
 $$;
@@ -350,17 +355,21 @@ END
 $$;
 
 -- In one line: how many indexes of the table (or all leaves of the partitioned
--- table) are right, and what is wrong with the others.
-CREATE FUNCTION oracle.verdict(rel regclass, max_keys bigint DEFAULT NULL) RETURNS text
+-- table) are right, and what is wrong with the others.  Beside it, how many keys
+-- were looked up, rows compared both ways, and rows wrong.
+CREATE FUNCTION oracle.examine(rel regclass, max_keys bigint DEFAULT NULL,
+							   OUT verdict text, OUT keys bigint, OUT compared bigint, OUT wrong bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	x		regclass;
 	l		record;
 	n_right	int := 0;
-	keys	bigint := 0;
-	wrong	text := '';
+	others	text := '';
 	problem	text;
 BEGIN
+	keys := 0;
+	compared := 0;
+	wrong := 0;
 	FOR x IN SELECT i.indexrelid::regclass
 			   FROM (SELECT rel AS relid
 					 UNION SELECT p.relid FROM pg_partition_tree(rel) p WHERE p.isleaf) t
@@ -374,6 +383,8 @@ BEGIN
 			PERFORM oracle.structure(x);
 			FOR l IN SELECT * FROM oracle.lookup(x, max_keys) LOOP
 				keys := keys + l.keys;
+				compared := compared + l.compared;
+				wrong := wrong + l.missing + l.extra + l.wrong_key;
 				IF l.missing + l.extra + l.wrong_key > 0 THEN
 					problem := coalesce(problem || ', ', '') ||
 						format('%s: missing %s, extra %s, wrong key %s', l.way, l.missing, l.extra, l.wrong_key);
@@ -385,16 +396,18 @@ BEGIN
 		IF problem IS NULL THEN
 			n_right := n_right + 1;
 		ELSE
-			wrong := wrong || format('; %s: %s', x, problem);
+			others := others || format('; %s: %s', x, problem);
 		END IF;
 	END LOOP;
-	IF n_right + length(wrong) = 0 THEN
-		RETURN 'nothing to check';
-	ELSIF keys = 0 AND wrong = '' THEN
-		RETURN format('%s right, no keys', n_right);
-	END IF;
-	RETURN format('%s right%s', n_right, wrong);
+	verdict := CASE WHEN n_right + length(others) = 0 THEN 'nothing to check'
+					WHEN keys = 0 AND others = '' THEN format('%s right, no keys', n_right)
+					ELSE format('%s right%s', n_right, others) END;
 END
+$$;
+
+CREATE FUNCTION oracle.verdict(rel regclass, max_keys bigint DEFAULT NULL) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+	SELECT e.verdict FROM oracle.examine(rel, max_keys) e
 $$;
 
 ---------------------------------------------------------------------------

@@ -22,12 +22,12 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   process_is_gone poll_process_is_gone start_again
-  needs_test_points has_test_points set_test_point held_at let_go
+  needs_test_points has_test_points set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
-  poll_until wait_until_up wait_for_phase wait_for_no_worker worker_pid
-  let_process_sleep soon_ok leave_behind
-  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right standby_ok
+  poll_until wait_until_up wait_until_down wait_for_phase wait_for_no_worker worker_pid
+  let_process_sleep soon_ok leave_behind make_gate
+  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok standby_ok
   tablespace_of block_size
 );
 
@@ -39,6 +39,19 @@ our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 # for ever, or until somebody lets go who doesn't before.  With
 # INDEX_MOVER_SLACK=1 the promise itself is tested.
 our $SLACK = $ENV{INDEX_MOVER_SLACK} || 10;
+
+# What the oracles have compared, and what has become of the calls: each test
+# file says so at its end, and scripts/reliability adds it up.
+our %count;
+my $main = $$;
+
+END
+{
+	if ($$ == $main)
+	{
+		note "count: $_ $count{$_}" for sort keys %count;
+	}
+}
 
 # ---------------------------------------------------------------------------
 # Builds
@@ -212,6 +225,9 @@ sub finish_call
 		die "call $call->{name} did not end within $TIMEOUT s: $problem";
 	};
 	my $status = $call->{harness}->result(0);
+	$count{'calls beside something else'}++;
+	$count{'calls beside something else, more than 60 s without an answer'} += time - $start > 60 ? 1 : 0;
+	$count{'calls beside something else, deadlocks'} += "$call->{out}\n$call->{err}" =~ /\b40P01\b/ ? 1 : 0;
 	return ($status, $call->{out}, $call->{err}, time - $start);
 }
 
@@ -239,16 +255,33 @@ sub sqlstate_of
 	return $errors =~ /^(?:psql:[^\n]*?)?(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/m ? $1 : '';
 }
 
-# What a test build does at which point ("name:action", see src/test_points.c);
-# '' for nothing.
+sub set_tests_to
+{
+	my ($node, %settings) = @_;
+	foreach my $name (sort keys %settings)
+	{
+		$node->safe_psql('postgres', "LOAD 'index_mover'; "
+			. ($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
+				: "ALTER SYSTEM RESET index_mover.$name"));
+	}
+	$node->reload;
+	return;
+}
+
+# What a test build does at which point (test_point => "name:action"), and what
+# it leaves out (test_mutation => name); see src/test_points.c.  What is not
+# named is reset.
+sub set_tests
+{
+	my ($node, %settings) = @_;
+	return set_tests_to($node, test_point => '', test_mutation => '', %settings);
+}
+
+# Only the first of them; '' for nothing.
 sub set_test_point
 {
 	my ($node, $value) = @_;
-	$node->safe_psql('postgres', "LOAD 'index_mover'; "
-		. ($value ? "ALTER SYSTEM SET index_mover.test_point = '$value'"
-			: 'ALTER SYSTEM RESET index_mover.test_point'));
-	$node->reload;
-	return;
+	return set_tests_to($node, test_point => $value);
 }
 
 # Start a call and wait until its move stands still at a point.  Returns the call;
@@ -329,6 +362,23 @@ sub wait_until_up
 		die "server does not come up: $err" if time - $start > $TIMEOUT;
 		usleep(100_000);
 	}
+	return;
+}
+
+# Wait until a server that can't go on has given up.
+sub wait_until_down
+{
+	my ($node) = @_;
+	my $start = time;
+	my $postmaster = $node->{_pid};
+	until (process_is_gone($postmaster))
+	{
+		die "server does not go down" if time - $start > $TIMEOUT;
+		usleep(20_000);
+	}
+	# as long as it is a zombie, a new one believes that it is still there
+	usleep(20_000) while kill(0, $postmaster) && time - $start < $TIMEOUT;
+	$node->{_pid} = undef;
 	return;
 }
 
@@ -413,19 +463,30 @@ sub start_again
 	return $node->start;
 }
 
+# Make the function $name(int): a build of an index with it waits while somebody
+# holds the advisory lock of that number.
+sub make_gate
+{
+	my ($node, $name, $lock, $db) = @_;
+	$node->safe_psql($db || 'postgres', <<SQL);
+CREATE FUNCTION $name(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS \$\$
+BEGIN
+	PERFORM pg_advisory_lock_shared($lock);
+	PERFORM pg_advisory_unlock_shared($lock);
+	RETURN i;
+END \$\$;
+SQL
+	return;
+}
+
 # Kill a rebuild and a copy, so that both leave behind what they can: an invalid
 # index of table behind_rebuild, and a file for behind_copy.  Both tables are
 # made here, with indexes in regress_slow.
 sub leave_behind
 {
 	my ($node, $db) = @_;
+	make_gate($node, 'behind_gate', 43, $db);
 	$node->safe_psql($db, <<'SQL');
-CREATE FUNCTION behind_gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-	PERFORM pg_advisory_lock_shared(43);
-	PERFORM pg_advisory_unlock_shared(43);
-	RETURN i;
-END $$;
 SET default_tablespace = regress_slow;
 CREATE TABLE behind_rebuild (i int);
 INSERT INTO behind_rebuild SELECT generate_series(1, 50);
@@ -461,8 +522,11 @@ sub verdict_ok
 {
 	my ($node, $table, $name, %options) = @_;
 	my $max = $options{max_keys} ? ", $options{max_keys}" : '';
-	my $verdict = $node->safe_psql($options{dbname} || 'postgres',
-		"SELECT oracle.verdict('$table'$max)");
+	my ($verdict, $keys, $compared, $wrong) = split /\|/, $node->safe_psql($options{dbname} || 'postgres',
+		"SELECT verdict, keys, compared, wrong FROM oracle.examine('$table'$max)");
+	$count{'keys looked up'} += $keys;
+	$count{'rows compared both ways'} += $compared;
+	$count{'rows missing, extra, or with another key'} += $wrong;
 	return like($verdict, qr/^[1-9][0-9]* right$/, "$name: look-up both ways, amcheck");
 }
 
@@ -491,12 +555,19 @@ sub leftovers_ok
 }
 
 # The catalogs say of the indexes what they said at oracle.remember_metadata().
+# With restarted => 1 the numbers of scans are not compared: a crash, or an
+# immediate shutdown, loses all statistics.
 sub metadata_ok
 {
 	my ($node, $table, $name, %options) = @_;
-	return is(
-		$node->safe_psql($options{dbname} || 'postgres',
-			"SELECT * FROM oracle.metadata_changes('$table')"),
+	my $but = $options{restarted} ? "attribute <> 'scans'" : 'true';
+	my ($compared, @changes) = split /\n/, $node->safe_psql($options{dbname} || 'postgres', <<SQL);
+SELECT count(*) FROM oracle.old_metadata WHERE rel = '$table'::regclass::text AND $but;
+SELECT * FROM oracle.metadata_changes('$table') WHERE $but;
+SQL
+	$count{'attributes of indexes compared'} += $compared;
+	$count{'attributes of indexes lost or changed'} += @changes;
+	return is($compared ? join("\n", @changes) : 'nothing was remembered',
 		'', "$name: definition, options, statistics, dependencies as before");
 }
 
@@ -554,6 +625,18 @@ sub all_right
 	metadata_ok($node, $table, $name, %options) unless $options{no_metadata};
 	verdict_ok($node, $table, $name, %options);
 	return;
+}
+
+# A fault has been survived: nothing is left over, no file is orphaned or
+# missing, the catalogs say what they said, every index answers rightly; and the
+# next call, $next, moves.
+sub survived_ok
+{
+	my ($node, $table, $name, $next, %options) = @_;
+	wait_for_no_worker($node);
+	all_right($node, $table, $name, within => 5, %options);
+	my ($rc, $out, $err) = $node->psql('postgres', $next);
+	return like($out, qr/^moved\b/, "$name: the next call works") || diag $err;
 }
 
 1;

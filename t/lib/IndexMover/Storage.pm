@@ -1,0 +1,61 @@
+# IndexMover::Storage
+#   Storage that fails: libraries of ours that are loaded before the server's own
+#   calls (LD_PRELOAD), compiled from the .c files beside the tests.
+#
+#   my $library = preload_library('io_faults');    # or the test file is skipped
+#   { local $ENV{LD_PRELOAD} = $library; $node->restart; }
+#   break_calls('write', $errno, $first, $times, $path);
+#   ...
+#   my $fired = mend_calls();
+#
+# What break_calls() takes is what t/io_faults.c explains.  The library reaches
+# only servers that are started after preload_library().
+package IndexMover::Storage;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use File::Basename qw(dirname);
+use IPC::Run ();
+use PostgreSQL::Test::Utils ();
+use Test::More;
+
+our @EXPORT = qw(preload_library break_calls calls_broken mend_calls);
+
+# Compile t/$name.c; returns the library's path.  Skips the test file where that
+# can't be had.
+sub preload_library
+{
+	my ($name) = @_;
+	plan skip_all => "t/$name.c is for Linux" unless $^O eq 'linux';
+	my $library = "$PostgreSQL::Test::Utils::tmp_check/$name.so";
+	my $messages = '';
+	IPC::Run::run(
+		[ $ENV{CC} || 'cc', '-shared', '-fPIC', '-O1', '-o', $library, dirname(__FILE__) . "/../../$name.c", '-ldl' ],
+		'>&', \$messages)
+	  or plan skip_all => "cannot compile t/$name.c: $messages";
+	$ENV{ uc $name } = "$PostgreSQL::Test::Utils::tmp_check/$name";
+	return $library;
+}
+
+# From now on, calls fail.
+sub break_calls
+{
+	my ($operation, $number, $first, $times, $path) = @_;
+	unlink "$ENV{IO_FAULTS}.count", "$ENV{IO_FAULTS}.fired";
+	PostgreSQL::Test::Utils::append_to_file($ENV{IO_FAULTS}, "$operation $number $first $times $path\n");
+	return;
+}
+
+# How many have.
+sub calls_broken { return -s "$ENV{IO_FAULTS}.fired" || 0; }
+
+# No more of it; returns how many have failed.
+sub mend_calls
+{
+	unlink $ENV{IO_FAULTS};
+	return calls_broken();
+}
+
+1;
