@@ -91,7 +91,7 @@ foreach my $wait ('true', 'false')
 {
 	my $name = "cancelled copy, wait => $wait";
 	$call = start_call($node, "copier_$wait",
-		"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', wait => $wait, settings => '{\"max_workers\": 1, \"max_rate\": \"1MB\", \"pacing\": false}')");
+		"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', wait => $wait, settings => '{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
 	my $worker = worker_pid($node);
 	$dropper = IndexMover::Session->new($node);
@@ -116,9 +116,9 @@ leftovers_ok($node, 'cancelled copy, extension dropped', within => 5);
 
 # ---- a worker that is terminated --------------------------------------------
 $call = start_call($node, 'copier',
-	"SELECT status, sqlstate FROM move_indexes('t', 'regress_slow', 'copy', settings => '{\"max_workers\": 1, \"max_rate\": \"1MB\", \"pacing\": false}')");
+	"SELECT status, sqlstate FROM move_indexes('t', 'regress_slow', 'copy', settings => '{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
-$worker = worker_pid($node);
+my $worker = worker_pid($node);
 $dropper = IndexMover::Session->new($node);
 $dropper->send('BEGIN; DROP EXTENSION index_mover');
 poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $dropper->pid, 't', 'DROP EXTENSION waits');
