@@ -11,7 +11,7 @@
 # with its headers, else the one that this release of Debian has.
 if [ -z "${PG_MAJOR:-}" ]; then
   for PG_MAJOR in 15 16 17 18 19 ''; do
-    [ ! -f "/usr/lib/postgresql/$PG_MAJOR/lib/pgxs/src/makefiles/pgxs.mk" ] || break
+    [ ! -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] || break
   done
   if [ -z "$PG_MAJOR" ]; then
     case $(. /etc/os-release 2> /dev/null && echo "${VERSION_CODENAME:-}") in
@@ -33,7 +33,9 @@ find_pg_config() {
   local candidate
   for candidate in "${PG_CONFIG:-}" "/usr/lib/postgresql/$PG_MAJOR/bin/pg_config" \
       "$(command -v pg_config)"; do
-    if [ -n "$candidate" ] && [ -x "$candidate" ] && [ -f "$("$candidate" --pgxs)" ]; then
+    # (Debian has some of PGXS, but no headers, in the server's own package)
+    if [ -n "$candidate" ] && [ -x "$candidate" ] && [ -f "$("$candidate" --pgxs)" ] &&
+        [ -f "$("$candidate" --includedir-server)/postgres.h" ]; then
       PG_CONFIG=$candidate
       return 0
     fi
