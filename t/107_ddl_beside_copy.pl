@@ -115,7 +115,8 @@ SQL
 	my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '900', '-f', $node->basedir . '/busy.sql', $node->connstr('postgres') ],
 		'>&', \$output, IPC::Run::timer($IndexMover::Test::TIMEOUT));
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
-	$load->signal('INT');
+	# not INT: pgbench ignores that where we were started in the background
+	$load->signal('TERM');
 	eval { $load->finish };
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with those who write to it/, 'keeping up: the copy gives up') or diag $err;
