@@ -42,13 +42,8 @@ is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '
 leftovers_ok($node, 'drop extension', within => 5);
 
 # ---- a rebuild ------------------------------------------------------------
+make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-	PERFORM pg_advisory_lock_shared(42);
-	PERFORM pg_advisory_unlock_shared(42);
-	RETURN i;
-END $$;
 CREATE TABLE g (i int);
 INSERT INTO g SELECT generate_series(1, 100);
 CREATE INDEX g_1 ON g (gate(i));

@@ -40,13 +40,8 @@ leftovers_ok($node, 'dropped meanwhile', within => 5);
 
 # A job that was cancelled while it built, and can't remove yet what it has made,
 # because somebody reads the table: it is not free for another.
+make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION gate(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-	PERFORM pg_advisory_lock_shared(42);
-	PERFORM pg_advisory_unlock_shared(42);
-	RETURN i;
-END $$;
 INSERT INTO other VALUES (1);
 CREATE INDEX other_gate ON other (gate(i));
 SQL
