@@ -117,7 +117,9 @@ ledger_insert(LedgerEntry *entry)
 
 /*
  * Delete a row in the current transaction.  That it is gone already is no
- * error: somebody else may have finished the work.
+ * error: somebody else may have finished the work.  That it goes at this very
+ * moment is one (XX000, as with the rows of core's catalogs); whoever tries
+ * again finds it gone.
  */
 void
 ledger_delete(int64 id)

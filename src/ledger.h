@@ -47,7 +47,7 @@ typedef struct LedgerEntry
  */
 extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
-extern void ledger_delete(int64 id);	/* no error if it is gone */
+extern void ledger_delete(int64 id);	/* no error if it was gone */
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void); /* palloc'd LedgerEntry *, only those of this
 								 * database and this cluster */
