@@ -35,6 +35,7 @@ SQL
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 my $size = sql("SELECT pg_relation_size('th_s')");
+my $page_size = block_size($node);
 cmp_ok($size, '>', 45 * 1024 * 1024, "the index is large enough ($size bytes)");
 
 sub begin_job
@@ -73,7 +74,7 @@ sub measure_rate
 {
 	my ($job) = @_;
 	my ($first_done, $first_at, $last_done, $last_at, @etas);
-	my $quarter = $size / 8192 / 4;
+	my $quarter = $size / $page_size / 4;
 	while (1)
 	{
 		my ($done, $eta, $phase, $lag, $at) = look($job);
@@ -90,7 +91,7 @@ sub measure_rate
 		usleep(10_000);
 	}
 	my $seconds = $last_at - $first_at;
-	my $rate = ($last_done - $first_done) * 8192 / $seconds;
+	my $rate = ($last_done - $first_done) * $page_size / $seconds;
 	note sprintf('%.2f MB/s over %.2f s', $rate / 1024 / 1024, $seconds);
 	my $end = sql("SELECT extract(epoch FROM finished_at) FROM index_mover_history WHERE job = $job");
 	my ($worst, @bad) = (0);
@@ -135,7 +136,7 @@ sub measure_all
 		$gone_at = $at;
 		$seen{$phase} = 1;
 		push @etas, [ $at, $eta, $done, $phase ]
-		  if $eta >= 0 && ($done >= $size / 8192 / 4 || $phase eq 'verifying');
+		  if $eta >= 0 && ($done >= $size / $page_size / 4 || $phase eq 'verifying');
 		usleep(20_000);
 	}
 	foreach my $eta (@etas)
@@ -278,7 +279,7 @@ sql('CHECKPOINT');
 $stood = (look($job))[0];
 sleep 1;
 is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
-cmp_ok($stood * 8192, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
+cmp_ok($stood * $page_size, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
 my $rebuild = start_call($node, 'rebuild', "SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
 poll_until($node, "SELECT max(phase) FROM index_mover_progress WHERE index_name = 'w_i'", 'throttled', 'the rebuild to wait');

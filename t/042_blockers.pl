@@ -149,8 +149,25 @@ is(is_alive($blocker), '0', 'is terminated');
 # DDL that holds the table when the copy begins
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
+($out, $err) = move('"lock_wait": "500ms"');
+like($out, qr/^failed\|55P03\|could not lock relation "bl_s" within 0\.5 seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
+	'DDL in an idle transaction, before the copy begins: given up, and the holder is named');
+is(is_alive($blocker), '1', 'and nobody is signalled');
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
 like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role/, 'DDL in an idle transaction, before the copy begins');
+
+# a partitioned index has no file, but a place for the indexes of new partitions
+$node->safe_psql('postgres', 'CREATE TABLE parts (i int) PARTITION BY RANGE (i); CREATE INDEX parts_i ON parts (i)');
+$blocker = IndexMover::Session->new($node);
+$blocker->run('BEGIN; SELECT count(*) FROM parts WHERE i = 1');
+my $move_parts = "SELECT status, sqlstate, detail FROM move_indexes('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')";
+like(sql(sprintf($move_parts, '')),
+	qr/^failed\|55P03\|could not obtain lock on relation "parts_i" within index_mover\.lock_wait: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
+	'a partitioned index in use: given up, and the holder is named');
+is(is_alive($blocker), '1', 'and nobody is signalled');
+like(sql('SET client_min_messages = error; ' . sprintf($move_parts, ', "on_blocker": "terminate"')),
+	qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: it is moved');
+sql('DROP TABLE parts');
 
 # Whom core waits for inside of REINDEX CONCURRENTLY: the build is held by an
 # index expression until they are there.
@@ -278,9 +295,15 @@ sql("DELETE FROM bl WHERE i % 10 = 0");
 sql("ALTER SYSTEM SET autovacuum = on");
 sql("SELECT pg_reload_conf()");
 poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'bl_s'::regclass AND a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
+my $log = -s $node->logfile;
+sql('ALTER SYSTEM SET log_min_messages = debug1');
+sql("SELECT pg_reload_conf()");
+poll_until($node, 'SHOW log_min_messages', 'debug1', 'the new setting');
 $start = time;
 ($out, $err) = move('"lock_wait": "20s"');
 like($out, qr/^moved\|/, 'an autovacuum gives way');
+ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was cancelled');
+sql('ALTER SYSTEM RESET log_min_messages');
 soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");
 sql("SELECT pg_reload_conf()");
