@@ -227,7 +227,7 @@ copy_last_blocks(void *arg, int64 most_us)
 	}
 
 #ifdef INDEX_MOVER_TEST
-	if (IM_MUTATION("tail") && nblocks > 0)
+	if (IM_MUTATION("tail") && !IM_MUTATION("short") && nblocks > 0)
 	{
 		/* right length, wrong contents */
 		SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);

@@ -474,6 +474,7 @@ remove_what_is_left(CopyState *cs)
 			StartTransactionCommand();
 			commit_locally();
 			ledger_row_claim(entries[i]->id);
+			IM_POINT("left-file-drop");
 			leftover_file_drop(entries[i], made[i]);
 			CommitTransactionCommand();
 			ledger_row_release(entries[i]->id);

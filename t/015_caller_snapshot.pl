@@ -400,6 +400,34 @@ SQL
 	$_->end foreach $second, $gate, $caller;
 }
 
+# ---- a caller that doesn't answer ------------------------------------------------
+{
+	my ($caller, $gate, $looker) = map { IndexMover::Session->new($node) } 1 .. 3;
+	my $pid = $caller->pid;
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$caller->send("SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
+	# not while it holds a lock that everybody needs
+	my $start = time;
+	while (1)
+	{
+		kill 'STOP', $pid;
+		last if $looker->run("SELECT wait_event_type FROM pg_stat_get_activity($pid)") eq 'Extension';
+		kill 'CONT', $pid;
+		die 'the caller does not wait' if time - $start > $IndexMover::Test::TIMEOUT;
+		usleep(10_000);
+	}
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	poll_until($node, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1", 'failed', 'the rebuild gives up');
+	kill 'CONT', $pid;
+	like($caller->answer, qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: It doesn't answer, probably because its client doesn't read its messages\.$/,
+		'a caller that stands still: the rebuild gives up') or diag $caller->errors;
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', '$_', 'rebuild')"), 'moved', "... and the next call works, to $_")
+	  foreach 'regress_slow', 'regress_fast';
+	$_->end foreach $caller, $gate, $looker;
+}
+
 # ---- without a snapshot ---------------------------------------------------------
 {
 	my $gate = IndexMover::Session->new($node);

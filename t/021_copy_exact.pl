@@ -230,6 +230,16 @@ foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'cat
 	  or diag $verdict;
 }
 
+# ... and its length is always compared
+if ($only eq '.' || 'mutation' =~ /$only/)
+{
+	make_case('btree');
+	my ($row, $types, $grown) = move_and_change('btree', mutation => 'tail,short', no_compare => 1);
+	cmp_ok($grown, '>', 0, 'btree without its tail: there is one');
+	like($row, qr/^failed\|XX001\|the copy of index "exact_i" has \d+ blocks instead of \d+/, 'btree without its tail: noticed');
+	files_ok($node, 'btree without its tail, after the error');
+}
+
 # ... and so does the user's setting "verify"
 if ($only eq '.' || 'mutation' =~ /$only/)
 {

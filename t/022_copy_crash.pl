@@ -124,8 +124,19 @@ foreach my $action (qw(kill error terminate cancel))
 	}
 }
 
+# a copy that fails, and so does the removal of what it has made
+my $from = place();
+my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+set_test_point($node, 'copy-half:error,left-file-drop:error');
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is($out, 'failed|XX000', 'error in the removal, too: the row');
+like($err, qr/WARNING:  XX000: could not remove a file that a move has left behind: test point "left-file-drop"\nHINT:  Call index_mover_cleanup\(\) later\./,
+	'error in the removal, too: the WARNING');
+set_test_point($node, '');
+check_all('error in the removal, too', $from);
+
 # and it works again
-my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),
 	'moved', 'the move works after all that');
 check_all('at the end', $to);

@@ -111,6 +111,33 @@ foreach my $case (
 	files_ok($node, "$name, after the next move");
 	$survived++;
 }
+
+# What a killed worker has left can't be removed either: that is said, it stays
+# on record, and goes with the next clean-up.
+{
+	my $name = 'truncating what a killed worker has left fails';
+	{
+		local $ENV{LD_PRELOAD} = $library;
+		$node->restart;
+	}
+	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	$node->safe_psql('postgres',
+		"SELECT count(*) FROM move_indexes('io_s', '$to', method => 'copy', wait => false, settings => '{\"swap_after\": \"infinity\", \"pacing\": \"off\"}')");
+	my $worker = wait_for_phase($node, 'waiting for time to swap');
+	my $log = -s $node->logfile;
+	kill 'KILL', $worker;
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+	wait_until_up($node);
+	break_calls('truncate', EIO, 1, ALWAYS, $folder{$to});
+	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()',
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	cmp_ok(mend_calls(), '>=', 1, "$name: it did");
+	is($out, 'unfinished copy|kept: could not be removed, see the server log', "$name: the row") or diag $err;
+	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind: could not truncate file/, $log), "$name: the WARNING");
+	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed', "$name: the next clean-up removes it");
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+}
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
 note "count: storage faults of a copy, survived $survived";
 

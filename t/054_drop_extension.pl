@@ -132,4 +132,13 @@ is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM index_mover_history
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
 	'terminated worker: the next call works');
 leftovers_ok($node, 'terminated worker', within => 5);
+
+# ---- a function that somebody has made without the extension -----------------
+my $type = $node->safe_psql('postgres', "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'index_move'::regclass");
+my $function = $node->safe_psql('postgres', "SELECT pg_get_functiondef('move_indexes'::regproc)");
+$node->safe_psql('postgres', 'CREATE DATABASE without_it TEMPLATE template0');
+$node->safe_psql('without_it', "CREATE TYPE index_move AS ($type); $function; CREATE TABLE t (i int PRIMARY KEY)");
+($status, $out, $err) = $node->psql('without_it', "SELECT status FROM move_indexes('t', 'regress_fast')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is($out, '', 'without the extension: no rows');
+like($err, qr/ERROR:  55000: extension "index_mover" is not installed in this database\n/, 'without the extension: a clean error');
 done_testing();

@@ -267,5 +267,34 @@ for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO am_mine', 'ALTER TABLE am CLUS
 	is($warned, 1, "$sql: a warning says so");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$sql: and it is forgotten");
 }
+
+# ---------------------------------------------------------------------------
+# What can't be dropped is a WARNING, and stays on record
+# ---------------------------------------------------------------------------
+{
+	my $name = 'made part of a partitioned index';
+	new_table();
+	my ($call, $reader) = rebuild_up_to_snapshots();
+	kill 'KILL', worker_pid($node);
+	finish_call($call);
+	$reader->end;
+	wait_until_up($node);
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE am_all (id int NOT NULL, v int, w int) PARTITION BY RANGE (id);
+ALTER TABLE am_all ATTACH PARTITION am DEFAULT;
+CREATE INDEX am_all_gate ON ONLY am_all (gate(v));
+ALTER INDEX am_all_gate ATTACH PARTITION am_gate_ccnew;
+SQL
+	my $from = -s $node->logfile;
+	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT kind, object FROM index_mover_cleanup()');
+	ok($node->log_contains(qr/WARNING:  2BP01: could not remove the leftover of an interrupted move: cannot drop index \S*am_gate_ccnew because /, $from),
+		"$name: a warning says why it is not removed");
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew! am_pkey am_w', "$name: it is still there") or diag $err;
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1', "$name: and on record");
+	$node->safe_psql('postgres', 'ALTER TABLE am_all DETACH PARTITION am; DROP TABLE am_all');
+	$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_pkey am_w', "$name: detached, it is removed");
+	leftovers_ok($node, $name, within => 5);
+}
 $node->stop;
 done_testing();

@@ -179,4 +179,41 @@ for my $way (sort keys %ways)
 }
 cmp_ok($damaged, '>', $page_size <= 8192 ? 10000 : 10000 * 8192 / $page_size, 'ten thousand damaged pages');
 
+# What is said of a metapage that can't be one.
+my %damage = (
+	d_gin => [ sub { put($_[0], 24 + 12, "\xff" x 4) }, 'gin_pending_list', qr/ERROR:  XX002: index "d_gin" contains corrupted page at block 0\n/ ],
+	d_hash => [ sub { put($_[0], 24, "\0" x 16) }, 'index_bloat', qr/ERROR:  XX002: index "d_hash" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/ ],
+	d_btree => [ sub { put($_[0], 24, "\0" x 4) }, 'index_bloat', qr/ERROR:  XX002: index "d_btree" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/ ]);
+
+sub write_file
+{
+	my ($name, $file) = @_;
+	open(my $fh, '>:raw', "$data_dir/$files{$name}") or die $!;
+	print $fh $file;
+	close $fh;
+	return;
+}
+
+sub refused_ok
+{
+	my ($name, $function, $message) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM $function('$name')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return like($err, $message, "$name: $function");
+}
+
+foreach my $name (sort keys %files)
+{
+	my $file = $good{$name};
+	$damage{$name}[0]->(\$file) if $damage{$name};
+	write_file($name, $file);
+}
+$node->start;
+refused_ok($_, @{ $damage{$_} }[ 1, 2 ]) foreach sort keys %damage;
+$node->stop;
+write_file('d_gin', '');
+$node->start;
+refused_ok('d_gin', 'gin_pending_list', qr/ERROR:  XX002: index "d_gin" has no metapage\n/);
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_report(\'d\')'), 8, 'index_report has a row for every index');
+$node->stop;
+
 done_testing();
