@@ -154,6 +154,7 @@ changed_blocks_begin(const RelFileLocator *locator,
 													.segment_open = wal_segment_open,
 													.segment_close = wal_segment_close),
 										 NULL);
+	/* so it tells that there is not enough memory; not seen by any test */
 	if (changes->reader == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),

@@ -232,6 +232,7 @@ indexes_of_tablespace(Oid tablespace)
 	char	   *name = get_tablespace_name(tablespace);
 	List	   *indexes;
 
+	/* dropped since the caller looked its name up: not seen by any test */
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

@@ -13,6 +13,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 my $node = new_node('drop_extension');
 
@@ -132,6 +133,37 @@ is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM index_mover_history
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
 	'terminated worker: the next call works');
 leftovers_ok($node, 'terminated worker', within => 5);
+
+# ---- a worker that begins when caller and extension are gone --------------------
+# It can't connect as long as somebody has pg_database locked, and nobody else
+# can, either.
+{
+	my ($gate, $caller, $looker) = map { IndexMover::Session->new($node) } 1 .. 3;
+	$dropper = IndexMover::Session->new($node);
+	my $wait_for = sub {
+		my ($condition, $what) = @_;
+		my $start = time;
+		until ($looker->run("SELECT count(*) > 0 FROM pg_locks WHERE $condition") eq 't')
+		{
+			die "gave up waiting for $what" if time - $start > $IndexMover::Test::TIMEOUT;
+			usleep(40_000);
+		}
+	};
+	my $log = -s $node->logfile;
+	$gate->run('BEGIN; LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE');
+	$caller->send("SELECT status FROM move_indexes('t', 'regress_fast')");
+	$wait_for->("NOT granted AND relation = 'pg_database'::regclass", 'the worker');
+	$looker->run('SELECT pg_terminate_backend(' . $caller->pid . ')');
+	$dropper->run('DROP EXTENSION index_mover');
+	$gate->run('COMMIT');
+	$node->wait_for_log(qr/LOG:  55000: could not record job \d+: extension "index_mover" is not installed in this database/, $log);
+	pass('caller and extension gone: the worker says why it does nothing');
+	wait_for_no_worker($node);
+	$_->end foreach $gate, $looker, $dropper;
+	$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
+	leftovers_ok($node, 'caller and extension gone', within => 5);
+	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved', 'caller and extension gone: the next call works');
+}
 
 # ---- a function that somebody has made without the extension -----------------
 my $type = $node->safe_psql('postgres', "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'index_move'::regclass");
