@@ -100,6 +100,17 @@ im_register_tranche(int tranche, const char *name)
 #endif
 }
 
+/* ---- rows ---- */
+
+/* heap_delete() of the current command, waiting for others; needs access/heapam.h */
+#if PG_VERSION_NUM >= 190000
+#define IM_HEAP_DELETE(rel, tid, failure) \
+	heap_delete(rel, tid, GetCurrentCommandId(true), 0, InvalidSnapshot, true, failure)
+#else
+#define IM_HEAP_DELETE(rel, tid, failure) \
+	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)
+#endif
+
 /* ---- waiting and locks ---- */
 
 /* custom wait events came with 17 */

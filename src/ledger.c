@@ -20,8 +20,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "miscadmin.h"
@@ -30,6 +32,7 @@
 #include "utils/rel.h"
 
 #include "catalog.h"
+#include "compat.h"
 #include "ledger.h"
 
 #define LEDGER_TABLE	"index_mover_ledger"
@@ -116,10 +119,9 @@ ledger_insert(LedgerEntry *entry)
 }
 
 /*
- * Delete a row in the current transaction.  That it is gone already is no
- * error: somebody else may have finished the work.  That it goes at this very
- * moment is one (XX000, as with the rows of core's catalogs); whoever tries
- * again finds it gone.
+ * Delete a row in the current transaction.  That it is gone already, or goes at
+ * this very moment, is no error: somebody else may have finished the work.
+ * simple_heap_delete(), and so CatalogTupleDelete(), would make one of the latter.
  */
 void
 ledger_delete(int64 id)
@@ -130,7 +132,14 @@ ledger_delete(int64 id)
 	HeapTuple	tuple = systable_getnext(scan);
 
 	if (HeapTupleIsValid(tuple))
-		CatalogTupleDelete(rel, &tuple->t_self);
+	{
+		TM_FailureData failure;
+		TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
+
+		/* no row is ever updated */
+		if (result != TM_Ok && result != TM_Deleted)
+			elog(ERROR, "unexpected result %d of deleting a row of the ledger", (int) result);
+	}
 
 	systable_endscan(scan);
 	extension_close(rel);

@@ -151,6 +151,25 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 }
 
 /*
+ * Drop the buffers of an old file.  Nobody will read them, and nobody need write
+ * them: what a crash makes recovery redo in that file begins with an image of the
+ * page.  Without full_page_writes it doesn't, and then a checkpoint that began
+ * before the swap, and ends now, counts on what is in the buffers: redo would
+ * stumble over what the file has instead.
+ *
+ * The caller is in a transaction.
+ */
+void
+leftover_file_drop_buffers(const RelFileLocator *locator)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+
+	if (!fullPageWrites)
+		FlushRelationsAllBuffers(&smgr, 1);
+	DropRelationsAllBuffers(&smgr, 1);
+}
+
+/*
  * Remove an old file and its ledger row piece by piece, in transactions of its
  * own, calling rest() between them, outside of any transaction; with 0 if nobody
  * else has written WAL meanwhile, because then nobody waits for a flush.
@@ -170,10 +189,7 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 		file_size(&locator) >= 0;
 	if (removable)
 	{
-		SMgrRelation smgr = smgropen(locator, INVALID_PROC_NUMBER);
-
-		/* nobody will read them, and nobody need write them */
-		DropRelationsAllBuffers(&smgr, 1);
+		leftover_file_drop_buffers(&locator);
 		nblocks = file_blocks(&locator, MAIN_FORKNUM);
 	}
 	CommitTransactionCommand();

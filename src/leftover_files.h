@@ -23,6 +23,7 @@ typedef struct LeftoverFile
 
 extern void ledger_row_claim(int64 id);
 extern void ledger_row_release(int64 id);
+extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry,
 								 void (*rest) (int ms));

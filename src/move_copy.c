@@ -358,7 +358,6 @@ prewarm(CopyState *cs)
 	MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
 	BlockSet   *cached;
 	BlockNumber block = 0;
-	SMgrRelation smgr;
 
 	progress_phase(PHASE_PREWARMING);
 	cached = cached_blocks(&cs->from);
@@ -367,8 +366,7 @@ prewarm(CopyState *cs)
 
 	StartTransactionCommand();
 	/* the old buffers are free for the new blocks */
-	smgr = smgropen(cs->from, INVALID_PROC_NUMBER);
-	DropRelationsAllBuffers(&smgr, 1);
+	leftover_file_drop_buffers(&cs->from);
 	CommitTransactionCommand();
 
 	while (block != InvalidBlockNumber)

@@ -394,5 +394,21 @@ $reader->end;
 poll_until($node, $indexes, 'lt_gate', 'removal when nobody uses the table any more');
 wait_for_no_worker($node);
 leftovers_ok($node, 'after all kills');
+
+# Two finish the same work: the row of the ledger goes while the clean-up is
+# about to delete it, which core calls "tuple concurrently deleted" (XX000).
+kill_worker('waiting for readers before marking dead');
+my $rival = IndexMover::Session->new($node);
+$rival->run('BEGIN; DELETE FROM index_mover_ledger');
+my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT l.granted AND a.backend_type = 'index_mover'",
+	'1', 'a clean-up waits for who deletes its row');
+$rival->run('COMMIT');
+$rival->end;
+my ($status, $out, $err) = finish_call($cleanup);
+is("$status $out$err", "0 removed\n", 'a row that goes meanwhile is no error');
+wait_for_no_worker($node);
+is($node->safe_psql('postgres', $indexes), 'lt_gate', 'and the leftover goes all the same');
+leftovers_ok($node, 'after the rival');
 verdict_ok($node, 'lt', 'after all kills');
 done_testing();

@@ -77,6 +77,21 @@ sub forget_move
 	return;
 }
 
+# Begin a checkpoint that has hours of time, of which each dirty buffer gets a tenth
+# of a second.  Returns how long the log was before.
+sub begin_slow_checkpoint
+{
+	my $log = -s $node->logfile;
+	$node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
+	$node->reload;
+	poll_until($node, 'SHOW max_wal_size', '8MB', 'max_wal_size');
+	$node->safe_psql('postgres', 'INSERT INTO other VALUES (1); SELECT pg_switch_wal()');
+	$node->wait_for_log(qr/checkpoint starting: wal/, $log);
+	$node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
+	$node->reload;
+	return $log;
+}
+
 sub place
 {
 	my ($index) = @_;
@@ -286,6 +301,35 @@ foreach my $point ('copy-half', 'old-file-step')
 }
 next_move_ok('full_page_writes off', 'store');
 
+# A checkpoint that has begun before the swap and ends behind the removal of the
+# old file's buffers, then a crash: recovery starts where it has begun, and redoes
+# what was done to the old file since then, on what that file then had.
+{
+	my $second = IndexMover::Session->new($node);
+	$second->run('SELECT pg_advisory_lock(0, 5960)');
+	$to = elsewhere('store_s');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$call = move_to_point('copy-end', 'store_s', $to, undef, 'old-file-start:wait2');
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 14");
+	begin_slow_checkpoint();
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 15");
+	my $log = -s $node->logfile;
+	$gate->end;
+	$node->wait_for_log(qr/test point "old-file-start": waiting/, $log);
+	ok(!$node->log_contains(qr/checkpoint complete/, $log), 'full_page_writes off: the checkpoint is still under way');
+	# quickly now
+	$node->append_conf('postgresql.conf', "max_wal_size = 8MB\ncheckpoint_timeout = 30s");
+	$node->reload;
+	$node->wait_for_log(qr/checkpoint complete/, $log);
+	$node->stop('immediate');
+	$second->end;
+	finish_call($call);
+	$node->append_conf('postgresql.conf', "max_wal_size = 1GB\ncheckpoint_timeout = 1h");
+	$node->start;
+	set_test_point($node, '');
+	check_all('full_page_writes off, crash behind a checkpoint that had begun before the swap', 'store', $to);
+}
+
 # ---------------------------------------------------------------------------
 # wal_level = minimal
 # ---------------------------------------------------------------------------
@@ -327,15 +371,7 @@ $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 12");
 $call = move_to_point('copy-end', 'store_s', $to, undef, 'swapped:kill');
 # more blocks than are left for the shared buffers
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 40 = 13");
-$log = -s $node->logfile;
-# one that has hours of time, of which each dirty buffer gets a tenth of a second
-$node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
-$node->reload;
-poll_until($node, 'SHOW max_wal_size', '8MB', 'max_wal_size');
-$node->safe_psql('postgres', 'INSERT INTO other VALUES (1); SELECT pg_switch_wal()');
-$node->wait_for_log(qr/checkpoint starting: wal/, $log);
-$node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
-$node->reload;
+$log = begin_slow_checkpoint();
 forget_move($call);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 ok(!$node->log_contains(qr/checkpoint complete: .*all server processes terminated/s, $log),

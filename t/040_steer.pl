@@ -58,7 +58,7 @@ sub wait_for_end
 {
 	my ($job) = @_;
 	my $start = time;
-	poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job", 't', "the end of job $job");
+	wait_for_job_end($node, $job);
 	return time - $start;
 }
 

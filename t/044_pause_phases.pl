@@ -50,7 +50,7 @@ sub wait_for_state
 sub wait_for_end
 {
 	my ($job) = @_;
-	poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job", 't', "the end of job $job");
+	wait_for_job_end($node, $job);
 	return;
 }
 

@@ -25,7 +25,7 @@ our @EXPORT = qw(
   needs_test_points has_test_points set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of
-  poll_until wait_until_up wait_until_down wait_for_phase wait_for_no_worker worker_pid
+  poll_until wait_until_up wait_until_down wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
   let_process_sleep soon_ok leave_behind make_gate
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok standby_ok
   tablespace_of block_size
@@ -407,6 +407,14 @@ sub wait_for_no_worker
 	return poll_until($node,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database()",
 		't', 'end of all workers', %options);
+}
+
+# Wait until a job has ended and its last worker has said so.  Not by the view of
+# the running moves: there, a job whose worker is still starting is not yet seen.
+sub wait_for_job_end
+{
+	my ($node, $job, %options) = @_;
+	return poll_until($node, "SELECT NOT index_mover_job_is_alive($job)", 't', "the end of job $job", %options);
 }
 
 # Something has taken so many seconds, and had to be done within these.
