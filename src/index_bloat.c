@@ -483,9 +483,12 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
-	/* what was smooth for the interval's sake is whole pages after all */
+	/*
+	 * What was smooth for the interval's sake is whole pages after all.  What
+	 * a build was tried for was whole pages before.
+	 */
 	rebuilt = (1.0 - est.bloat) * scan->nblocks;
-	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	rebuilt = scan->mc.relam == HASH_AM_OID || tried ? rint(rebuilt) : ceil(rebuilt - 1e-4);
 	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
