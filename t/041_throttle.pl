@@ -173,7 +173,7 @@ is($bad_etas, '', 'with all that follows eta is within 20 %');
 # what a waiting client hears
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
 is($out, 'moved', 'moved back');
-like($err, qr/NOTICE:  index "th_s": (copying blocks|throttled), \d+ %, \d+\.\d MB\/s, about \d+ s left\n/, 'NOTICEs tell a waiting client');
+like($err, qr/NOTICE:  index "th_s": (copying blocks|throttled), \d+ %, \d+\.\d MB\/s, about \d+ s left$/m, 'NOTICEs tell a waiting client');
 
 # ---------------------------------------------------------------------------
 # A standby that applies late
