@@ -30,6 +30,7 @@ OBJS = \
 	src/file_system.o \
 	src/gin_build.o \
 	src/gin_pending.o \
+	src/gist_build.o \
 	src/history.o \
 	src/hold_back.o \
 	src/holders.o \
@@ -95,6 +96,7 @@ OUR_HEADERS = \
 	src/file_system.h \
 	src/gin_build.h \
 	src/gin_pending.h \
+	src/gist_build.h \
 	src/history.h \
 	src/hold_back.h \
 	src/holders.h \

@@ -10,7 +10,8 @@
  *
  * Everything here only reads the database (tablespace_probe() also writes a
  * temporary file), runs on a hot standby, and takes no lock but
- * AccessShareLock on the index it looks at, until the end of the call.
+ * AccessShareLock on the index it looks at, until the end of the call (and on
+ * the table of a GiST index whose build is tried).
  * EXECUTE is revoked from PUBLIC in the script; that is the access check,
  * as for pgstattuple.
  *
@@ -128,15 +129,22 @@ static void
 bloat_callback(void *argptr)
 {
 	BloatArg   *arg = argptr;
+	Relation	heap = arg->exact && !arg->quiet ? report_open_table(arg->index_oid, GIST_AM_OID) : NULL;
 	Relation	index = arg->quiet ? report_try_open(arg->index_oid, InvalidOid) :
 		report_open(arg->index_oid, InvalidOid);
 
-	if (index == NULL)
-		return;
-	index_bloat_measure(index, arg->sample_pages, arg->exact && arg->pages == NULL,
-						arg->pages, &arg->be);
-	arg->found = true;
-	report_close(index);
+	if (index)
+	{
+		/* between the two locks the OID may have come to mean another index */
+		bool		matches = heap && index->rd_index->indrelid == RelationGetRelid(heap);
+
+		index_bloat_measure(index, matches ? heap : NULL, arg->sample_pages,
+							arg->exact && arg->pages == NULL, arg->pages, &arg->be);
+		arg->found = true;
+		report_close(index);
+	}
+	if (heap)
+		report_close(heap);
 }
 
 /*
@@ -146,13 +154,22 @@ bloat_callback(void *argptr)
  *
  * exact_pages is NULL or what pgstatindex says: leaf pages, internal pages,
  * average leaf density in percent.  Reads at most sample_pages blocks, or,
- * with exact and without exact_pages, all of them.
+ * with exact and without exact_pages, all of them.  With exact (and not
+ * quiet), a GiST index is also built on trial from the rows of its table.
  *
- * Locks: AccessShareLock on the index until the end.  Quiet doesn't wait for
+ * For that, the functions of the index (expressions, predicate, operator
+ * classes) run as the table's owner in a security-restricted operation, as in
+ * bt_index_parent_check().  That is no more than the owner's own insertions
+ * and autovacuum's ANALYZE have run with the same rows, and the caller, who may
+ * not read the table, learns sizes only; so pg_stat_scan_tables is enough.
+ *
+ * Locks: AccessShareLock on the index, and before that on the table of a GiST
+ * index to be built on trial, until the end.  Quiet doesn't wait for
  * it and returns NULLs instead of errors.  EXECUTE: pg_stat_scan_tables.
  * Errors: 22004 and 22023 arguments, 42704 no such index, 42809 not an index,
  * 0A000 other sessions' temporary indexes, unlogged ones on a standby, 55000
- * invalid index, XX001 and XX002 damaged pages.
+ * invalid index, XX001 and XX002 damaged pages; of a build on trial, whatever
+ * the index's functions raise.
  */
 Datum
 index_mover_measure_bloat(PG_FUNCTION_ARGS)

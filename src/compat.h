@@ -325,6 +325,12 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 
 /* ---- builds ---- */
 
+#if PG_VERSION_NUM < 170000
+#define SplitPageLayout SplitedPageLayout
+/* before, functions of an index run with the caller's search_path */
+#define RestrictSearchPath() ((void) 0)
+#endif
+
 /* what a chunk of memory takes besides what was asked for */
 #if PG_VERSION_NUM >= 160000
 #define MEMORY_CHUNK_HEADER 8

@@ -15,8 +15,8 @@
  *
  * Blocks are read in the order of the file, with prefetch, through a small
  * ring of buffers, so that neither the cache nor the disk arm suffers.  Locks:
- * the caller's AccessShareLock on the index, and a share lock on one buffer
- * for as long as it takes to copy it.
+ * the caller's AccessShareLock on the index (and the table, if it hands it
+ * over), and a share lock on one buffer for as long as it takes to copy it.
  *
  * The tricky point is the row count of pg_class: it makes the estimate of
  * uneven bloat much better, and can be wrong (refine_estimates()).
@@ -37,6 +37,7 @@
 
 #include "bloat_sample.h"
 #include "gin_build.h"
+#include "gist_build.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
@@ -381,8 +382,28 @@ set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
 	be->bloat_ratio = get_float8_nan();
 }
 
+/*
+ * Build a GiST index on trial where that can be done in the memory that its
+ * build may use.  Returns whether it says how full a rebuild makes the pages.
+ */
+static bool
+try_gist_build(BloatScan *scan, Relation heap, const PageTotals *totals)
+{
+	double		density;
+
+	/* what is too large for sure needn't be begun */
+	if (scan->mc.relam != GIST_AM_OID || totals->count[PAGE_LEAF] <= 1 ||
+		totals->packed[PAGE_LEAF] > scan->rc.build_memory)
+		return false;
+	density = gist_build_density(heap, scan->index, scan->rc.gist_sorted, scan->rc.build_memory);
+	if (isnan(density))
+		return false;
+	scan->rc.tried_density = density;
+	return true;
+}
+
 void
-index_bloat_measure(Relation index, int sample_pages, bool full,
+index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 					const ExactPages *pages, BloatEstimate *be)
 {
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
@@ -392,6 +413,7 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	double		least;
 	double		most;
 	double		rebuilt;
+	bool		tried = false;
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -426,6 +448,8 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 		pages = NULL;
 		be->exact = true;
 		try_build(scan, &totals);
+		if (full && heap)
+			tried = try_gist_build(scan, heap, &totals);
 	}
 	else
 	{
@@ -459,16 +483,19 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
-	/* what was smooth for the interval's sake is whole pages after all */
+	/*
+	 * What was smooth for the interval's sake is whole pages after all.  What
+	 * a build was tried for was whole pages before.
+	 */
 	rebuilt = (1.0 - est.bloat) * scan->nblocks;
-	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	rebuilt = scan->mc.relam == HASH_AM_OID || tried ? rint(rebuilt) : ceil(rebuilt - 1e-4);
 	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
 	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
 	if (be->exact)
 		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
-	if (rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
+	if (!tried && rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
 		set_wide_interval(scan, be, &totals, least, most);
 	else
 	{
@@ -501,7 +528,7 @@ estimate_callback(void *argptr)
 
 	if (index == NULL)
 		return;
-	index_bloat_measure(index, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
+	index_bloat_measure(index, NULL, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
 }

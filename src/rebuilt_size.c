@@ -8,7 +8,8 @@
  * build follows fillfactor (btree) or the number of rows (hash) that is
  * arithmetic; for GIN the build is tried (gin_build.c).  GiST and SP-GiST pages
  * end up as full as the operator class splits them: where that is known from
- * fresh builds it is used, and elsewhere only its bounds are.
+ * fresh builds it is used, and elsewhere only its bounds are, unless a build was
+ * tried with the rows of the table (gist_build.c).
  *
  * Everything here is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (index_bloat.c).
@@ -354,8 +355,9 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
  * GiST builds of points sort, and pages come out equally full whatever the
  * points.  Rows that come in the order of the index leave pages as they were
  * split.  Else it is the operator class that says where to split, looking at
- * the values, and which can't be asked: what it is given is taken on trust by
- * most operator classes, and pages that may be damaged can't be trusted.
+ * the values, and which can't be asked about what is on the pages: what it is
+ * given is taken on trust by most operator classes, and pages that may be
+ * damaged can't be trusted.
  */
 static bool
 gist_density(const RebuildContext *rc, const PageTotals *t, double *density)
