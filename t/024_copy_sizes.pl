@@ -13,10 +13,6 @@ use Test::More;
 
 needs_test_points();
 
-# An index with two or three entries of 2,600 bytes in a page becomes large
-# quickly: 65,000 rows make 1 GB.
-use constant SEGMENT => 131072;
-
 my $node = new_node('copy_sizes', conf => <<CONF);
 checkpoint_timeout = 1h
 max_wal_size = 1GB
@@ -27,7 +23,14 @@ CONF
 my $s = IndexMover::Session->new($node);
 $s->run('SET client_min_messages = warning; CREATE EXTENSION pg_walinspect');
 
-sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / 8192"); }
+# An index with two or three entries in a page becomes large quickly.  No entry
+# may be longer than a third of a page, or than 8 kB.
+my $page_size = block_size($node);
+my $segment = 1024 * 1024 * 1024 / $page_size;
+my $key_size = $page_size > 16384 ? 8000 : 2600 * $page_size / 8192;
+my $rows = 60000 * 8192 / $page_size;
+
+sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / $page_size"); }
 
 # Move an index; after the bulk copy, and before what follows it, change it.
 # Returns the row, the numbers of the blocks that the change has touched in the
@@ -66,10 +69,10 @@ SQL
 
 # ---- several segments -------------------------------------------------------------
 $s->run(<<SQL);
-CREATE FUNCTION large_key(int) RETURNS text IMMUTABLE LANGUAGE sql RETURN rpad(to_char(\$1, 'FM0000000'), 2600, 'x');
+CREATE FUNCTION large_key(int) RETURNS text IMMUTABLE LANGUAGE sql RETURN rpad(to_char(\$1, 'FM0000000'), $key_size, 'x');
 CREATE TABLE large (id int, k text COLLATE "C");
 ALTER TABLE large ALTER k SET STORAGE plain;
-INSERT INTO large SELECT 2 * g, large_key(2 * g) FROM generate_series(1, 60000) g;
+INSERT INTO large SELECT 2 * g, large_key(2 * g) FROM generate_series(1, $rows) g;
 SET maintenance_work_mem = '256MB';
 CREATE INDEX large_k ON large (k) WITH (fillfactor = 10) TABLESPACE regress_slow;
 SQL
@@ -77,9 +80,9 @@ SQL
 $s->run(<<SQL);
 DO \$\$
 DECLARE
-	last	int := 120000;
+	last	int := @{[ 2 * $rows ]};
 BEGIN
-	WHILE pg_relation_size('large_k') / 8192 < @{[ SEGMENT - 300 ]} LOOP
+	WHILE pg_relation_size('large_k') / $page_size < @{[ $segment - 300 ]} LOOP
 		INSERT INTO large SELECT g, large_key(g) FROM generate_series(last + 2, last + 100, 2) g;
 		last := last + 100;
 	END LOOP;
@@ -125,8 +128,8 @@ VACUUM (INDEX_CLEANUP on) large;
 INSERT INTO large SELECT g, large_key(g) FROM generate_series($last + 2, $last + 2000, 2) g;
 SQL
 is($row, 'moved||', 'grown into the second segment: moved, block by block equal under the lock');
-cmp_ok($before, '<=', SEGMENT, "before it was one segment ($before blocks)");
-cmp_ok($after, '>', SEGMENT, "and then two ($after blocks)");
+cmp_ok($before, '<=', $segment, "before it was one segment ($before blocks)");
+cmp_ok($after, '>', $segment, "and then two ($after blocks)");
 is(blocks('large_k'), $after, 'the new file is as long');
 files_ok($node, 'grown into the second segment');
 lookup_ok('grown into the second segment');
@@ -138,10 +141,10 @@ VACUUM (INDEX_CLEANUP on) large;
 INSERT INTO large SELECT g, large_key(g) FROM generate_series($last + 2002, $last + 4000, 2) g;
 SQL
 is($row, 'moved||', 'two segments: moved, block by block equal under the lock');
-cmp_ok($before, '>', SEGMENT, "it had two segments ($before blocks)");
+cmp_ok($before, '>', $segment, "it had two segments ($before blocks)");
 cmp_ok($after, '>', $before, "and has grown ($after blocks)");
-cmp_ok(scalar(grep { $_ < SEGMENT } @$touched), '>', 100, 'blocks of the first segment have changed after they were copied');
-cmp_ok(scalar(grep { $_ >= SEGMENT && $_ < $before } @$touched), '>', 10, 'and of the second');
+cmp_ok(scalar(grep { $_ < $segment } @$touched), '>', 100, 'blocks of the first segment have changed after they were copied');
+cmp_ok(scalar(grep { $_ >= $segment && $_ < $before } @$touched), '>', 10, 'and of the second');
 my $recopied = $s->run('SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
 # a long tail is copied like the rest
 cmp_ok($recopied, '>=', scalar(grep { $_ < $before } @$touched), "all of these were copied again ($recopied)");

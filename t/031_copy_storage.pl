@@ -33,6 +33,7 @@ CREATE TABLE other (s text);
 LOAD 'index_mover';
 SQL
 my $size = $node->safe_psql('postgres', "SELECT pg_relation_size('store_s')");
+my $page_size = block_size($node);
 cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 
 # ---------------------------------------------------------------------------
@@ -203,7 +204,7 @@ $call = move_to_point('copy-half', 'store_s', $to);
 # a file that no relation owns: only an honest row may name it
 my $stray = $node->safe_psql('postgres',
 	"SELECT regexp_replace(pg_relation_filepath('small_s'), '[0-9]+\$', '$number')");
-append_to_file($node->data_dir . "/$stray", 'x' x 8192);
+append_to_file($node->data_dir . "/$stray", 'x' x $page_size);
 $node->safe_psql('postgres', <<SQL);
 CREATE TEMP TABLE forged AS
 SELECT pg_control_system.system_identifier::text AS sysid, ${database}::oid AS db, 'o'::"char" AS kind,
@@ -451,7 +452,7 @@ SQL
 	is($row, 'failed|53100', 'a full file system in the middle of a copy');
 	wait_for_no_worker($node);
 	# the directory itself counts for some bytes
-	cmp_ok($used->(), '<', 8192, 'and all that it had copied is gone');
+	cmp_ok($used->(), '<', $page_size, 'and all that it had copied is gone');
 	leftovers_ok($node, 'full', within => 5);
 	verdict_ok($node, 'small', 'full', max_keys => 300);
 	is($node->safe_psql('postgres', "SELECT reltablespace FROM pg_class WHERE relname = 'small_s'"),

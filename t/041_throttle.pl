@@ -294,7 +294,9 @@ sql("SELECT pg_drop_replication_slot('unread')");
 is($out, "moved\n", 'a rebuild waits before it begins');
 wait_for_end($job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
-# a rebuild can't be held back any more once it runs: it looks ahead
+# a rebuild can't be held back any more once it runs: it looks ahead.  (A slot
+# begins at the last checkpoint, and shall not be far behind by itself.)
+sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
 $rebuild = sql("SELECT max(job) FROM move_indexes('th_s', '" . sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'") . "', method => 'rebuild', wait => false)");
@@ -312,10 +314,11 @@ sql("SELECT count(*) FROM undo_move($rebuild)");
 {
 	my $folder = PostgreSQL::Test::Utils::tempdir();
 	my $output = '';
-	sql(<<'SQL');
+	my $repeat = $page_size < 8192 ? 25 : 50;	# several entries to a page
+	sql(<<"SQL");
 CREATE TABLE full_pages (s text);
 ALTER TABLE full_pages ALTER s SET STORAGE EXTERNAL;
-INSERT INTO full_pages SELECT repeat(md5(g::text), 50) FROM generate_series(1, 35000) g;
+INSERT INTO full_pages SELECT repeat(md5(g::text), $repeat) FROM generate_series(1, 1750000 / $repeat) g;
 CREATE INDEX full_pages_s ON full_pages (s) TABLESPACE regress_slow;
 SQL
 	sql('CHECKPOINT');
