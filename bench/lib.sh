@@ -40,6 +40,9 @@ note() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
 # To be extended by a benchmark that has more to undo.
 clean_up_more() { :; }
 
+# To be extended by one that measures a changed source; $1: the copy of it.
+change_source() { :; }
+
 finish() {
   local status=$?
   trap - EXIT INT TERM
@@ -77,6 +80,7 @@ install_index_mover() {
   fi
   note "building for $("$PG_CONFIG" --version)"
   copy_source "$WORK/src"
+  change_source "$WORK/src"
   config=$(private_postgres "$WORK/pg")
   BIN=$(dirname "$config")
   as_server mkdir "$WORK/build"
