@@ -17,6 +17,10 @@
  * that was lost in waiting for a flush or for a processor: the next attempt
  * would not fare better, and cost the others a second wait.
  *
+ * Should it become many again what the first has to copy, it goes back to writing
+ * directly, which is faster; where the writers are faster than shared buffers
+ * are, the swap would never come.
+ *
  * Assumption: file_copy_sync() has been called.
  *
  * Locks: those of copy_locks.c; copy_last_blocks() runs under the
@@ -37,6 +41,8 @@
 
 /* So few changed blocks end the rounds before an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
+/* More than that are not left to shared buffers */
+#define FAR_TOO_MANY_BLOCKS	2048
 /* What a block in shared buffers takes, as a first guess */
 #define BLOCK_US			10
 
@@ -152,6 +158,16 @@ copy_catch_up(void *arg)
 		}
 
 		left = block_set_count(cs->todo);
+
+		/* with wal_level = minimal, a block once logged would have to be each time */
+		if ((left > FAR_TOO_MANY_BLOCKS && round < 10 && XLogIsNeeded()) ||
+			(IM_MUTATION("again") && round == 0))
+		{
+			if ((cs->outcome = copy_rounds_again(cs)) != GO_ON)
+				return false;
+			least = PG_INT64_MAX;
+			continue;
+		}
 		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
 			break;
 		least = left;

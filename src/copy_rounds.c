@@ -5,7 +5,7 @@
  *
  * All is written directly, past the shared buffers (see file_copy.c), and the
  * WAL is drained often enough that it is read before it is recycled.  The rounds
- * end when few blocks are left, or when they do not get fewer.
+ * end when few blocks are left, or when they do not get fewer, and are not many.
  *
  * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is left
  * to copy_last.c.
@@ -29,8 +29,13 @@
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
-/* If the rounds stop shrinking above this, the writers are too fast for us */
+/*
+ * If the rounds stop shrinking above this, for so long, the writers are too fast
+ * for us.  Not at once: writes come in bursts, as when a GIN index's pending list
+ * is flushed, which changes a good part of a small index in a second.
+ */
 #define HOPELESS_BLOCKS		8192
+#define HOPELESS_MS			(60 * 1000)
 
 static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
 static CopyOutcome copy_changed_directly(CopyState *cs);
@@ -196,6 +201,9 @@ copy_changed_directly(CopyState *cs)
 	int64		total = block_set_count(cs->todo);
 	int64		done = 0;
 
+	if (cs->verifying)
+		block_set_add_all(cs->unverified, cs->todo);
+
 	while (from != InvalidBlockNumber)
 	{
 		CopyOutcome outcome;
@@ -227,13 +235,16 @@ copy_changed_directly(CopyState *cs)
 }
 
 /*
- * Copy everything once, then what has changed since, in rounds, until little
- * is left on the list, or it does not get less any more.
+ * Copy what is on the list, and what has changed since, in rounds, until little
+ * is left, or it does not get less any more.  The first time, what is on the list
+ * is everything.
  */
-CopyOutcome
-copy_rounds(CopyState *cs)
+static CopyOutcome
+do_rounds(CopyState *cs, bool first_time)
 {
 	int64		least = PG_INT64_MAX;
+	TimestampTz least_at = 0;
+	int64		rested_by_then = 0;
 	int			in_vain = 0;
 
 	for (int round = 0;; round++)
@@ -246,13 +257,19 @@ copy_rounds(CopyState *cs)
 		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 		CommitTransactionCommand();
 
+		if (!first_time)
+		{
+			/* there may be some on the list that the new file doesn't have yet */
+			for (; cs->copied < nblocks; cs->copied++)
+				block_set_add(cs->todo, cs->copied);
+		}
 		/* also a tail, if it is long; the rest is left for the lock */
-		if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
+		else if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
 		{
 			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
 				return outcome;
 		}
-		if (round == 0)
+		if (round == 0 && first_time)
 		{
 			IM_POINT("copy-end");
 			IM_LOG_SPECIAL(&cs->from);
@@ -269,11 +286,17 @@ copy_rounds(CopyState *cs)
 		if (left < least)
 		{
 			least = left;
+			least_at = GetCurrentTimestamp();
+			rested_by_then = cs->rested_ms;
 			in_vain = 0;
 		}
 		else if (++in_vain >= 3)
 		{
-			if (left > HOPELESS_BLOCKS || IM_MUTATION("hopeless"))
+			bool		too_many = left > HOPELESS_BLOCKS || IM_MUTATION("busy");
+			int64		worked_ms = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp()) -
+				(cs->rested_ms - rested_by_then);
+
+			if ((too_many && worked_ms > HOPELESS_MS) || IM_MUTATION("hopeless"))
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("copying index \"%s\" cannot keep up with those who write to it",
@@ -281,12 +304,45 @@ copy_rounds(CopyState *cs)
 						 errdetail("After %d rounds, %lld blocks have changed since they were copied.",
 								   round + 1, (long long) left),
 						 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.")));
-			break;
+			if (!too_many)
+				break;
 		}
 		IM_POINT("copy-round");
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 	}
+	return GO_ON;
+}
+
+CopyOutcome
+copy_rounds(CopyState *cs)
+{
+	return do_rounds(cs, true);
+}
+
+/*
+ * Behind file_copy_sync(), when what is left has become much again: directly it
+ * is copied several times as fast as through shared buffers, which may be slower
+ * than the writers are.
+ */
+CopyOutcome
+copy_rounds_again(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_CATCHING_UP);
+	CopyOutcome outcome;
+
+	StartTransactionCommand();
+	file_copy_unsync(cs->copy);
+	CommitTransactionCommand();
+
+	if ((outcome = do_rounds(cs, false)) != GO_ON)
+		return outcome;
+	IM_POINT("copy-again");
+
+	StartTransactionCommand();
+	file_copy_sync(cs->copy);
+	CommitTransactionCommand();
+	progress_phase(phase);
 	return GO_ON;
 }
 

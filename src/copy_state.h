@@ -93,6 +93,7 @@ extern CopyOutcome copy_give_way(CopyState *cs);
 
 /* copy_rounds.c */
 extern CopyOutcome copy_rounds(CopyState *cs);
+extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_breathe(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);

@@ -16,9 +16,9 @@
  *
  * Through shared buffers (file_copy_through_buffer()), for the last blocks:
  * needs no fsync by us, because the checkpointer knows of it.  A block that
- * was once in shared buffers must never be written directly again: the buffer
- * would be stale.  file_copy_sync() is the border: no direct write after it,
- * which is checked.
+ * is in shared buffers must not be written directly: the buffer would be stale.
+ * file_copy_sync() is the border: no direct write after it, which is checked,
+ * unless file_copy_unsync() has emptied the buffers.
  *
  * Log, then write: if a checkpoint starts between the two, a base backup can
  * begin behind the record and have read the file before the write; so the same
@@ -245,6 +245,21 @@ file_copy_sync(FileCopy *copy)
 	pfree(directory);
 
 	copy->synced = true;
+}
+
+/*
+ * Go back to writing directly: what shared buffers have of the new file is written
+ * and forgotten.  Nobody else can bring it back, for nobody else knows the file; a
+ * write of the checkpointer that is under way is waited for.
+ */
+void
+file_copy_unsync(FileCopy *copy)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+
+	FlushRelationsAllBuffers(&smgr, 1);
+	DropRelationsAllBuffers(&smgr, 1);
+	copy->synced = false;
 }
 
 /*

@@ -31,6 +31,7 @@ extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
 extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
 								 BlockNumber from, int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
+extern void file_copy_unsync(FileCopy *copy);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);

@@ -21,7 +21,9 @@
  * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
  * second time after a checkpoint.  tail makes up blocks in its place; with short,
  * none.  verify-all compares everything under the lock;
- * hopeless gives up where a few changed blocks are left that don't get fewer.
+ * again has the last blocks copied directly once more before each attempt.
+ * busy takes a few changed blocks that don't get fewer for many, hopeless gives up
+ * at once then.
  * log-truncate and log-special have records in the WAL that tell of changes of
  * the file, but not block by block.  long-ago has a job submitted an hour ago.
  *

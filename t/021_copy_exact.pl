@@ -207,6 +207,20 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 	verdict_ok($node, 'exact', "$am, changed after the move", max_keys => 20);
 }
 
+# ---- the last blocks are many, and copied directly once more ---------------------
+foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gist spgist brin bloom))
+{
+	make_case($am);
+	my ($row) = move_and_change($am, mutation => 'again', settings => '{"verify": true}');
+	like($row, qr/^moved\|/, "$am, copied directly again: moved, block by block equal under the lock");
+	verdict_ok($node, 'exact', "$am, copied directly again", max_keys => 20);
+	files_ok($node, "$am, copied directly again");
+	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
+	$node->stop('immediate');
+	$node->start;
+	verdict_ok($node, 'exact', "$am, copied directly again, changed after the move, after a crash", max_keys => 20);
+}
+
 # ---- the checks notice what is left out ----------------------------------------
 foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'one-block' ], [ 'btree', 'tail' ],
 	[ 'spgist', 'block-0' ], [ 'hash', 'one-block' ])

@@ -109,19 +109,40 @@ CREATE INDEX busy_v ON busy (v);
 SELECT oracle.remember_keys('busy'), oracle.remember_metadata('busy');
 SQL
 	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('busy_k') / current_setting('block_size')::int"), '>', 300, 'keeping up: enough blocks');
-	set_tests($node, test_point => 'copy-end:writes,copy-round:writes', test_mutation => 'hopeless');
+	$node->safe_psql('postgres', 'CREATE TABLE calm (v int); INSERT INTO calm VALUES (0)');
 	append_to_file($node->basedir . '/busy.sql', "\\set r random(0, 19)\nUPDATE busy SET v = v + 1 WHERE k % 20 = :r;\n");
+	append_to_file($node->basedir . '/calm.sql', "UPDATE calm SET v = v + 1;\n");
 	my $output = '';
-	my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '900', '-f', $node->basedir . '/busy.sql', $node->connstr('postgres') ],
-		'>&', \$output, IPC::Run::timer($IndexMover::Test::TIMEOUT));
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
+	my $start_load = sub {
+		return IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '900', '-f', $node->basedir . "/$_[0].sql", $node->connstr('postgres') ],
+			'>&', \$output, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+	};
 	# not INT: pgbench ignores that where we were started in the background
-	$load->signal('TERM');
-	eval { $load->finish };
+	my $end_load = sub { $_[0]->signal('TERM'); eval { $_[0]->finish } };
+	my $load = $start_load->('busy');
+
+	# a burst of writes is waited out: many rounds in vain, then others write
+	set_tests($node, test_point => 'copy-end:writes,copy-round:writes', test_mutation => 'busy');
+	my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
+	wait_for_phase($node, 'copying changed blocks');
+	my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
+	# each transaction changes 1,000 rows, each round waits for 25 transactions
+	poll_until($node, "SELECT sum(v) > $written + 300 * 1000 FROM busy", 't', 'many rounds');
+	my $calm = $start_load->('calm');
+	$end_load->($load);
+	my ($rc, $out, $err) = finish_call($call);
+	$end_load->($calm);
+	is($out, "moved|\n", 'keeping up: a burst of writes is waited out') or diag $err;
+	cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300, 'keeping up: after many rounds');
+
+	$load = $start_load->('busy');
+	set_tests($node, test_point => 'copy-end:writes,copy-round:writes', test_mutation => 'hopeless');
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_slow', method => 'copy')");
+	$end_load->($load);
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with those who write to it/, 'keeping up: the copy gives up') or diag $err;
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
-	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_fast', method => 'copy')", max_keys => 100);
+	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_slow', method => 'copy')", max_keys => 100);
 	$survived++;
 }
 

@@ -36,6 +36,8 @@ sub set_up
 {
 	my ($t) = @_;
 	my $preload = $t->{seed} % 2 ? "shared_preload_libraries = 'index_mover'" : '';
+	# half of the time, where that can be said: the last blocks directly once more
+	my $again = has_test_points() && $t->{seed} % 4 < 2 ? "index_mover.test_mutation = 'again'" : '';
 	my $node = new_node('torture', streaming => 1, conf => <<CONF);
 max_worker_processes = 24
 max_prepared_transactions = 50
@@ -47,6 +49,7 @@ full_page_writes = @{[ $t->{seed} % 3 ? 'on' : 'off' ]}
 wal_level = @{[ $t->{seed} % 5 ? 'replica' : 'logical' ]}
 hot_standby_feedback = on
 $preload
+$again
 CONF
 	$t->{node} = $node;
 	$t->{connstr} = $node->connstr('postgres');
