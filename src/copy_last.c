@@ -137,6 +137,7 @@ copy_catch_up(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 	int64		least = PG_INT64_MAX;
+	bool		again = false;
 
 	for (int round = 0;; round++)
 	{
@@ -159,13 +160,16 @@ copy_catch_up(void *arg)
 
 		left = block_set_count(cs->todo);
 
-		/* with wal_level = minimal, a block once logged would have to be each time */
-		if ((left > FAR_TOO_MANY_BLOCKS && round < 10 && XLogIsNeeded()) ||
-			(IM_MUTATION("again") && round == 0))
+		/*
+		 * Once, for what changes during its fsync can be as many.  With
+		 * wal_level = minimal a block once logged would have to be each time.
+		 */
+		if (!again && XLogIsNeeded() &&
+			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))
 		{
+			again = true;
 			if ((cs->outcome = copy_rounds_again(cs)) != GO_ON)
 				return false;
-			least = PG_INT64_MAX;
 			continue;
 		}
 		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
@@ -176,12 +180,8 @@ copy_catch_up(void *arg)
 			return false;
 	}
 
-	if (cs->verifying)
-	{
-		StartTransactionCommand();
-		copy_verify_again(cs, false);
-		CommitTransactionCommand();
-	}
+	if (cs->verifying && (cs->outcome = copy_verify_rest(cs)) != GO_ON)
+		return false;
 	StartTransactionCommand();
 	file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
@@ -257,7 +257,7 @@ copy_last_blocks(void *arg, int64 most_us)
 	{
 		for (block = 0; block < nblocks; block++)
 			block_set_add(cs->unverified, block);
-		copy_verify_again(cs, true);
+		copy_verify_locked(cs);
 	}
 #endif
 
@@ -269,6 +269,6 @@ copy_last_blocks(void *arg, int64 most_us)
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("The index was not moved.")));
 	if (cs->verifying)
-		copy_verify_again(cs, true);
+		copy_verify_locked(cs);
 	return LAST_BLOCKS_COPIED;
 }

@@ -36,6 +36,9 @@
  */
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
+/* the same with the rests, which max_rate may make most of it, and so many rounds */
+#define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
+#define HOPELESS_ROUNDS		10
 
 static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
 static CopyOutcome copy_changed_directly(CopyState *cs);
@@ -290,13 +293,17 @@ do_rounds(CopyState *cs, bool first_time)
 			rested_by_then = cs->rested_ms;
 			in_vain = 0;
 		}
+		else if (!first_time)
+			break;				/* see copy_rounds_again() */
 		else if (++in_vain >= 3)
 		{
 			bool		too_many = left > HOPELESS_BLOCKS || IM_MUTATION("busy");
-			int64		worked_ms = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp()) -
-				(cs->rested_ms - rested_by_then);
+			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
+			int64		worked = elapsed - (cs->rested_ms - rested_by_then);
 
-			if ((too_many && worked_ms > HOPELESS_MS) || IM_MUTATION("hopeless"))
+			if ((too_many && (worked > HOPELESS_MS ||
+							  (elapsed > HOPELESS_MS_IN_ALL && in_vain >= HOPELESS_ROUNDS))) ||
+				IM_MUTATION("hopeless"))
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("copying index \"%s\" cannot keep up with those who write to it",
@@ -323,7 +330,8 @@ copy_rounds(CopyState *cs)
 /*
  * Behind file_copy_sync(), when what is left has become much again: directly it
  * is copied several times as fast as through shared buffers, which may be slower
- * than the writers are.
+ * than the writers are.  It is the caller who comes again, and who knows when to
+ * give up.
  */
 CopyOutcome
 copy_rounds_again(CopyState *cs)

@@ -106,7 +106,8 @@ extern void copy_change_rate(CopyState *cs);
 
 /* copy_verify.c */
 extern CopyOutcome copy_verify_all(CopyState *cs);
-extern void copy_verify_again(CopyState *cs, bool locked);
+extern CopyOutcome copy_verify_rest(CopyState *cs);
+extern void copy_verify_locked(CopyState *cs);
 
 /* copy_last.c */
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);

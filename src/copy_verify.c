@@ -98,21 +98,56 @@ copy_verify_all(CopyState *cs)
 }
 
 /*
- * Compare the blocks that were copied since they were compared last.  While
- * others write, what differs stays on the list; under the lock it is an error.
+ * Compare the blocks that were copied since they were compared last, while others
+ * write: what differs stays on the list.
+ */
+CopyOutcome
+copy_verify_rest(CopyState *cs)
+{
+	BufferAccessStrategy ring = NULL;
+	BlockNumber block = block_set_next(cs->unverified, 0);
+	CopyOutcome outcome = GO_ON;
+
+	/* many are not in shared buffers, and need not stay there */
+	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+
+		ring = GetAccessStrategy(BAS_BULKREAD);
+		MemoryContextSwitchTo(oldcxt);
+	}
+	while (block != InvalidBlockNumber)
+	{
+		StartTransactionCommand();
+		for (BlockNumber n = 0; n < FILE_COPY_CHUNK && block != InvalidBlockNumber; n++)
+		{
+			if (same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+				block_set_remove(cs->unverified, block);
+			block = block_set_next(cs->unverified, block + 1);
+		}
+		CommitTransactionCommand();
+		if (block != InvalidBlockNumber &&
+			((outcome = copy_breathe(cs)) != GO_ON ||
+			 (outcome = copy_keep_up(cs)) != GO_ON))
+			break;
+	}
+	if (ring)
+		FreeAccessStrategy(ring);
+	return outcome;
+}
+
+/*
+ * The same under the lock, where a difference is an error.
  */
 void
-copy_verify_again(CopyState *cs, bool locked)
+copy_verify_locked(CopyState *cs)
 {
-	BlockNumber block = 0;
-
-	for (block = block_set_next(cs->unverified, 0);
+	for (BlockNumber block = block_set_next(cs->unverified, 0);
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->unverified, block + 1))
 	{
-		if (same_block(&cs->from, &cs->to, block, cs->rmid, NULL))
-			block_set_remove(cs->unverified, block);
-		else if (locked)
+		if (!same_block(&cs->from, &cs->to, block, cs->rmid, NULL))
 			report_difference(cs, block);
+		block_set_remove(cs->unverified, block);
 	}
 }

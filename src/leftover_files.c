@@ -155,7 +155,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
  * them: what a crash makes recovery redo in that file begins with an image of the
  * page.  Without full_page_writes it doesn't, and then a checkpoint that began
  * before the swap, and ends now, counts on what is in the buffers: redo would
- * stumble over what the file has instead.
+ * stumble over what the file has instead.  (It goes by the setting of this moment:
+ * who switches it on just then is not covered.)
  *
  * The caller is in a transaction.
  */
