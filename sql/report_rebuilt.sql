@@ -74,7 +74,7 @@ RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT method, count(*), count(*) FILTER (WHERE ok),
 		   CASE method WHEN 'gist' THEN count(ratio) >= CASE WHEN $1 ~ 'on trial' THEN count(*) ELSE 2 END WHEN 'spgist' THEN count(ratio) = 0 ELSE count(ratio) = count(*) END,
 		   string_agg(format('%s: %s [%s, %s] %s', index, ratio, low, high, truth), ', ') FILTER (WHERE ok IS NOT TRUE)
-	  FROM (SELECT *, CASE WHEN ratio IS NULL THEN truth BETWEEN low AND high
+	  FROM (SELECT *, CASE WHEN ratio IS NULL THEN truth BETWEEN low - page / size AND high + page / size
 						   ELSE abs((1 - ratio) * size - now) <=
 								greatest(CASE WHEN $1 ~ 'on trial' AND index::text ~ 'range_long|box_large|trgm' THEN 0.3 ELSE 0.1 END * now, page) + 1
 						   END AS ok
