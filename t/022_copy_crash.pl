@@ -24,7 +24,7 @@ cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 
 my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-half copy-end
-  copy-before-sync copy-synced copy-verifying swap-asking swap-locked swap-block swap-copied swap-before-commit);
+  copy-before-sync copy-synced copy-again copy-verifying swap-asking swap-locked swap-block swap-copied swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
 # here it is only killed, or fails
 my %inner = map { $_ => 1 } qw(copy-logged copy-verifying swap-block prewarm-step);
@@ -70,7 +70,8 @@ foreach my $action (qw(kill error terminate cancel))
 		my $paused = $action eq 'terminate' || $action eq 'cancel';
 		next if $paused && $inner{$point};
 
-		set_test_point($node, "$point:" . ($paused ? 'wait' : $action));
+		set_tests($node, test_point => "$point:" . ($paused ? 'wait' : $action),
+			test_mutation => $point eq 'copy-again' ? 'again' : '');
 		my $blocker;
 		if ($paused)
 		{
@@ -105,7 +106,7 @@ foreach my $action (qw(kill error terminate cancel))
 			like($out, $expected{$action}, "$name: the row");
 		}
 		$blocker->quit if $blocker;
-		set_test_point($node, '');
+		set_tests($node);
 		if ($action ne 'kill')
 		{
 			# without being asked
