@@ -230,6 +230,32 @@ foreach my $file (@files)
 	wait_for_no_worker($node, dbname => $db);
 }
 
+# ---- columns -----------------------------------------------------------------
+# Everything that a user gets has its columns in a table of its page.
+my $db = make_database(1);
+my %page = map { $_ => slurp_file("$top/docs/$_.md") } 'reference', 'reports';
+foreach my $line (split /\n/, $node->safe_psql($db, <<'SQL'))
+SELECT p.proname, string_agg(a.name, ' ' ORDER BY a.n)
+  FROM pg_depend d
+  JOIN pg_proc p ON p.oid = d.objid
+ CROSS JOIN LATERAL unnest(p.proargnames, p.proargmodes) WITH ORDINALITY a(name, mode, n)
+ WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+   AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
+   AND a.mode IN ('o', 'b', 't') AND p.proname NOT LIKE 'index\_mover\_%'
+ GROUP BY p.oid, p.proname
+UNION ALL
+SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum)
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relname IN ('index_move', 'index_mover_progress', 'index_mover_history')
+ GROUP BY c.oid, c.relname
+SQL
+{
+	my ($name, $columns) = split /\|/, $line;
+	my ($section) = map { /^##+ [^\n]*\b$name\n(.*?)(?=^##+ |\z)/ms ? $1 : () } values %page;
+	my $described = join ' ', map { /^\| ([^|]*) \|/ ? $1 : () } split /\n/, $section // '';
+	is(join(' ', grep { $described !~ /`$_`/ } split / /, $columns), '', "the columns of $name are described");
+}
+
 $node->stop;
 
 # ---- commands ----------------------------------------------------------------
@@ -275,6 +301,12 @@ foreach my $file (grep { -f $_ } "$top/docs/reference.md", "$top/docs/reports.md
 	}
 }
 cmp_ok(scalar(@known), '>', 80, 'messages are described');
+foreach my $file ("$top/README.md", "$top/docs/reference.md", "$top/docs/reports.md")
+{
+	my ($name) = $file =~ m{([^/]+)$};
+	my @helpless = map { grep { /\|\s*\|\s*$/ } split /\n/ } slurp_file($file) =~ /^\|[^\n]*\| what to do \|\n((?:\|[^\n]*\n)+)/gm;
+	is(join("\n", @helpless), '', "$name says what to do about each message");
+}
 foreach my $file (glob("$top/*.c $top/src/*.c"))
 {
 	my ($name) = $file =~ m{([^/]+)$};
