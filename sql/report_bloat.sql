@@ -87,20 +87,27 @@ SELECT n, sampled_pages <= n AS bounded, bloat_ratio IS NULL AS unknown,
 
 -- many samples, fresh to 90 % empty, against pgstatindex and every page.  What comes in stretches of id is even in the
 -- random order of rb_big_h, and as uneven as can be in the others: stretches of pages, a page or two, parts of a
--- page, lists of duplicates.
+-- page, lists of duplicates.  Where the number of rows is known, the figure is so good that its interval is not put
+-- to the test; so most samples have to do without.
 CREATE INDEX rb_big_h ON rb_big (h);
 CREATE UNIQUE INDEX rb_big_in_5 ON rb_big (in_5);
 CREATE UNIQUE INDEX rb_big_in_50 ON rb_big (in_50);
 CREATE INDEX rb_big_dup ON rb_big (dup);
-CREATE TABLE rb_runs (bloat text, i regclass, sampled bigint, ratio float8, low float8, high float8, density float8);
+CREATE TABLE rb_runs (bloat text, i regclass, rows_known boolean, sampled bigint, ratio float8, low float8, high float8, density float8);
 CREATE TABLE rb_truth (bloat text, i regclass, pages bigint, ratio float8, density float8, counted bigint);
 CREATE PROCEDURE rb_sample(bloat text, runs int) LANGUAGE sql AS $$
 	INSERT INTO rb_runs
 	-- n is an argument, so that each run is one
-	SELECT $1, indexrelid, b.sampled_pages, b.bloat_ratio, b.bloat_ratio_low, b.bloat_ratio_high, b.leaf_density
-	  FROM pg_index, generate_series(1, $2) n, LATERAL index_bloat(indexrelid, 400 + 0 * n) b
+	SELECT $1, indexrelid, reltuples > 0, b.sampled_pages, b.bloat_ratio, b.bloat_ratio_low, b.bloat_ratio_high, b.leaf_density
+	  FROM pg_index JOIN pg_class c ON c.oid = indexrelid, generate_series(1, $2) n, LATERAL index_bloat(indexrelid, 400 + 0 * n) b
 	 WHERE indrelid = 'rb_big'::regclass;
 	SELECT pg_stat_force_next_flush();
+$$;
+CREATE PROCEDURE rb_forget() LANGUAGE sql AS $$
+	SELECT count(pg_stat_reset_single_table_counters(indexrelid)) FROM pg_index WHERE indrelid = 'rb_big'::regclass;
+$$;
+CREATE PROCEDURE rb_forget_rows() LANGUAGE sql AS $$
+	UPDATE pg_class SET reltuples = -1 FROM pg_index WHERE pg_class.oid = indexrelid AND indrelid = 'rb_big'::regclass;
 $$;
 CREATE PROCEDURE rb_compare(bloat text) LANGUAGE sql AS $$
 	INSERT INTO rb_truth
@@ -109,18 +116,20 @@ CREATE PROCEDURE rb_compare(bloat text) LANGUAGE sql AS $$
 	 WHERE relname = 'rb_big';
 	SELECT pg_stat_force_next_flush();
 $$;
-CREATE PROCEDURE rb_forget() LANGUAGE sql AS $$
-	SELECT count(pg_stat_reset_single_table_counters(indexrelid)) FROM pg_index WHERE indrelid = 'rb_big'::regclass;
-$$;
+VACUUM rb_big;
 SELECT pg_stat_force_next_flush();
 CALL rb_forget();
-CALL rb_sample('fresh', 20);
+CALL rb_sample('fresh', 10);
+CALL rb_forget_rows();
+CALL rb_sample('fresh', 10);
 CALL rb_compare('fresh');
 DELETE FROM rb_big WHERE hashint4(id / 2000) % 2 = 0 AND h % 10 <> 0;
 SELECT rb_wait_for_others();
 VACUUM rb_big;
 SELECT pg_stat_force_next_flush();
 CALL rb_forget();
+CALL rb_sample('stretches nearly empty', 40);
+CALL rb_forget_rows();
 CALL rb_sample('stretches nearly empty', 100);
 CALL rb_compare('stretches nearly empty');
 DELETE FROM rb_big WHERE h % 6 <> 0;
@@ -128,6 +137,8 @@ SELECT rb_wait_for_others();
 VACUUM rb_big;
 SELECT pg_stat_force_next_flush();
 CALL rb_forget();
+CALL rb_sample('and 90 % in all', 40);
+CALL rb_forget_rows();
 CALL rb_sample('and 90 % in all', 100);
 CALL rb_compare('and 90 % in all');
 DELETE FROM rb_big WHERE hashint4(id / 2000) % 2 = 0;
@@ -135,6 +146,8 @@ SELECT rb_wait_for_others();
 VACUUM rb_big;
 SELECT pg_stat_force_next_flush();
 CALL rb_forget();
+CALL rb_sample('stretches gone', 40);
+CALL rb_forget_rows();
 CALL rb_sample('stretches gone', 100);
 CALL rb_compare('stretches gone');
 
@@ -142,12 +155,17 @@ SELECT bloat, CASE bloat WHEN 'fresh' THEN ratio < 0.01 WHEN 'stretches nearly e
 						 ELSE ratio BETWEEN CASE i WHEN 'rb_big_dup'::regclass THEN 0.75 ELSE 0.88 END AND 0.94 END AS as_empty,
 	   pages > 400 AS big, count(*) AS indexes
   FROM rb_truth GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
--- in uneven ones 99.7 of 100 are expected to be within 0.03 and 98 to hold the truth, in even ones all
-SELECT bloat, bloat = 'fresh' OR i = 'rb_big_h'::regclass AS evenly, count(*) AS samples,
-	   bool_and(sampled BETWEEN 100 AND 400) AS bounded, avg((abs(r.ratio - t.ratio) <= 0.03)::int) >= 0.98 AS within,
+-- not covered are 5 of 100 where stretches are nearly empty and rows unknown, 2 where they are known, 0.4 in the other
+-- uneven ones; not within 0.03 are 1.7, 0.3, and none
+SELECT bloat, bloat = 'fresh' OR i = 'rb_big_h'::regclass AS evenly, rows_known, count(*) AS samples,
+	   bool_and(sampled BETWEEN 100 AND 400) AS bounded, avg((abs(r.ratio - t.ratio) <= 0.03)::int) >= 0.93 AS within,
+	   avg((abs(r.density - t.density) <= 0.03)::int) >= 0.93 AS density_within, avg(r.high - r.low) < 0.08 AS narrow
+  FROM rb_runs r JOIN rb_truth t USING (bloat, i) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
+SELECT i = 'rb_big_h'::regclass AS evenly, rows_known, count(*) AS samples,
+	   avg((abs(r.ratio - t.ratio) <= 0.03)::int) >= 0.98 AS within,
 	   avg((abs(r.density - t.density) <= 0.03)::int) >= 0.98 AS density_within,
-	   avg((t.ratio BETWEEN r.low AND r.high)::int) >= 0.93 AS covered, avg(r.high - r.low) < 0.08 AS narrow
-  FROM rb_runs r JOIN rb_truth t USING (bloat, i) GROUP BY 1, 2 ORDER BY 1, 2;
+	   avg((t.ratio BETWEEN r.low AND r.high)::int) >= 0.93 AS covered
+  FROM rb_runs r JOIN rb_truth t USING (bloat, i) WHERE bloat <> 'fresh' GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT bloat, bool_and(t.counted BETWEEN r.sampled AND 400 * r.runs) AS counted
   FROM rb_truth t JOIN (SELECT bloat, i, count(*) AS runs, sum(sampled) AS sampled FROM rb_runs GROUP BY 1, 2) r USING (bloat, i)
  GROUP BY 1 ORDER BY 1;
@@ -207,5 +225,5 @@ RESET search_path;
 DROP SCHEMA rb_evil CASCADE;
 DROP VIEW rb_view;
 DROP TABLE rb, rb_before, rb_big, rb_runs, rb_truth, rb_empty, rb_part;
-DROP ROUTINE rb_sample, rb_compare, rb_forget, rb_wait_for_others;
+DROP ROUTINE rb_sample, rb_compare, rb_forget, rb_forget_rows, rb_wait_for_others;
 DROP ROLE regress_report_nobody, regress_report_scan;
