@@ -11,7 +11,7 @@
  * Everything here only reads the database (tablespace_probe() also writes a
  * temporary file), runs on a hot standby, and takes no lock but
  * AccessShareLock on the index it looks at, until the end of the call (and on
- * the table of a GiST index whose build is tried).
+ * the table of an index that is built on trial).
  * EXECUTE is revoked from PUBLIC in the script; that is the access check,
  * as for pgstattuple.
  *
@@ -162,9 +162,7 @@ bloat_callback(void *argptr)
  *
  * For that, the functions of the index (expressions, predicate, operator
  * classes) run as the table's owner in a security-restricted operation, as in
- * bt_index_parent_check().  That is no more than the owner's own insertions
- * and autovacuum's ANALYZE have run with the same rows, and the caller, who may
- * not read the table, learns sizes only; so pg_stat_scan_tables is enough.
+ * REINDEX, and only for those who may do that; others get what the pages say.
  *
  * Locks: AccessShareLock on the index, and before that on the table of an
  * index to be built on trial, until the end.  Quiet doesn't wait for

@@ -225,7 +225,7 @@ source_version() {
   if [ -n "$INSTALLED" ]; then
     echo "as installed $(date -u -r "$("$BIN/pg_config" --pkglibdir)/index_mover.so" '+%Y-%m-%d %H:%M')"
   else
-    git -C "$HERE" rev-parse --short HEAD 2> /dev/null || echo 1.0
+    git -C "$HERE" describe --always --exclude='*' --dirty=' with changes' 2> /dev/null || echo 1.0
   fi
 }
 

@@ -91,10 +91,28 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
+/*
+ * What a row says besides an error's message, or NULL.  A function of the index
+ * that finds a table or function of its own in psql, and not here, is a riddle to
+ * its owner, so tell the difference.  (Keys are not for everybody to see.)
+ */
+static const char *
+what_else_to_tell(const MoveItem *item, const ErrorData *edata)
+{
+	if (item->method == METHOD_REBUILD && edata->detail == NULL &&
+		(edata->sqlerrcode == ERRCODE_UNDEFINED_FUNCTION ||
+		 edata->sqlerrcode == ERRCODE_UNDEFINED_TABLE))
+		return "Functions of an index run with the search_path \"pg_catalog, pg_temp\" here; set search_path on the function.";
+	if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
+		return NULL;
+	return edata->detail;
+}
+
 void
 move_take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
+	const char *more = what_else_to_tell(item, edata);
 
 	/* an error that came when only the old index was still to be removed */
 	if (item->status != STATUS_MOVED)
@@ -102,10 +120,9 @@ move_take_error(MoveItem *item, ErrorData *edata)
 						job_cancel_requested()) ? STATUS_CANCELLED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
-	if (edata->detail != NULL &&
-		ERRCODE_TO_CATEGORY(edata->sqlerrcode) != ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
+	if (more != NULL)
 		snprintf(item->detail, sizeof(item->detail), "%s: %s",
-				 edata->message, edata->detail);
+				 edata->message, more);
 	else
 		strlcpy(item->detail, edata->message, sizeof(item->detail));
 	/* the fixed length may have cut a multibyte character in two */

@@ -15,6 +15,10 @@
  * The file is removed at the end, by the transaction's abort where there is an
  * error, and by the server's next start where it crashes (RemovePgTempFiles()).
  *
+ * The functions of the index run as the table's owner, with settings of the
+ * caller's, and their errors may quote rows.  So the caller has to be somebody
+ * who may REINDEX, which is the same in both respects.
+ *
  * Locks: none but the caller's AccessShareLock on the table and the index.
  * Nobody else knows of the file.
  *
@@ -27,23 +31,27 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/brin.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_tablespace_d.h"
 #include "catalog/storage.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/smgr.h"
+#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
 #include "file_system.h"
+#include "rebuilt_size.h"
 #include "settings.h"
 #include "trial_build.h"
 
@@ -54,17 +62,33 @@ trial_build_wanted(Oid relam)
 }
 
 /*
- * Return whether a file of that many bytes leaves what a move would leave.
+ * Return how many bytes the build may take, with what it sorts or buffers in
+ * files: more than the index has now if its options have changed since.
+ */
+static double
+needed_bytes(Relation heap, Relation index)
+{
+	RebuildContext rc;
+
+	/* a range has one summary, which fits on a page */
+	if (index->rd_rel->relam == BRIN_AM_OID)
+		return (RelationGetNumberOfBlocks(heap) / (double) BrinGetPagesPerRange(index) + 3) * BLCKSZ;
+	rebuild_context_init(index, &rc);
+	return 2.0 * RelationGetNumberOfBlocks(index) * BLCKSZ * Max(0.9 / rc.fillfactor, 1);
+}
+
+/*
+ * Return whether so many bytes leave what a move would leave.
  */
 static bool
-is_room(Oid tablespace, int64 bytes)
+is_room(Oid tablespace, double bytes)
 {
 	FileSystemFacts facts;
 	MoveSettings settings;
 
 	settings_capture(&settings);
 	return !file_system_facts(tablespace, &facts) ||
-		bytes <= facts.free_bytes - (int64) (facts.total_bytes * settings.min_free_space);
+		bytes <= facts.free_bytes - facts.total_bytes * settings.min_free_space;
 }
 
 /*
@@ -73,30 +97,47 @@ is_room(Oid tablespace, int64 bytes)
 static RelFileLocator
 create_file(Relation index, Oid tablespace)
 {
-	RelFileNumber number;
-	RelFileLocator locator;
+	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, index->rd_locator.relNumber);
 
 	/*
 	 * A standby hands out no numbers, but has no temporary relations either:
-	 * any number is free among the files that begin with this session's.
+	 * any number is free among the files that begin with this session's, but
+	 * for that of a build that has called us, or one that a crash has left.
 	 */
-	if (RecoveryInProgress())
-		number = index->rd_locator.relNumber;
+	if (!RecoveryInProgress())
+		locator.relNumber = GetNewRelFileNumber(tablespace, NULL, RELPERSISTENCE_TEMP);
 	else
-		number = GetNewRelFileNumber(tablespace, NULL, RELPERSISTENCE_TEMP);
-	locator = make_locator(tablespace, MyDatabaseId, number);
+		while (smgrexists(smgropen(locator, ProcNumberForTempRelations()), MAIN_FORKNUM))
+			locator.relNumber++;
 	RelationCreateStorage(locator, RELPERSISTENCE_TEMP, true);
 	return locator;
 }
 
 /*
- * Return a copy of the index's relcache entry, in the current memory context,
- * whose blocks are in that file.
+ * Remove that file, now and not with the transaction, which may do this for
+ * many indexes.
+ */
+static void
+remove_file(RelFileLocator locator)
+{
+	SMgrRelation file = smgropen(locator, ProcNumberForTempRelations());
+
+	smgrdounlinkall(&file, 1, false);
+	smgrclose(file);
+
+	/* what is to be done by a rollback is done */
+	RelationPreserveStorage(locator, false);
+}
+
+/*
+ * Return a copy of the index's relcache entry whose blocks are in that file.
+ * All but the entry itself is in the current memory context.
  */
 static Relation
 copy_entry(Relation index, RelFileLocator locator)
 {
-	Relation	copy = palloc(sizeof(RelationData));
+	/* before 17 the storage manager writes to it when an abort closes the file */
+	Relation	copy = MemoryContextAlloc(TopMemoryContext, sizeof(RelationData));
 	int			nsupport = IndexRelationGetNumberOfAttributes(index) * index->rd_indam->amsupport;
 
 	*copy = *index;
@@ -106,6 +147,9 @@ copy_entry(Relation index, RelFileLocator locator)
 	copy->rd_islocaltemp = true;
 	copy->pgstat_enabled = false;
 	copy->pgstat_info = NULL;
+
+	/* the free space map is extended under that lock, which writers want, too */
+	copy->rd_lockInfo.lockRelId.relId = locator.relNumber;
 
 	/* an invalidation replaces these */
 	copy->rd_rel = palloc(CLASS_TUPLE_SIZE);
@@ -126,7 +170,7 @@ copy_entry(Relation index, RelFileLocator locator)
 }
 
 /*
- * Have the access method build the copy.
+ * Have the access method build the copy, and free that.
  */
 static void
 build(Relation heap, Relation index, Relation copy)
@@ -145,8 +189,8 @@ build(Relation heap, Relation index, Relation copy)
 	}
 	PG_FINALLY();
 	{
-		/* before 17 the storage manager knows where the copy is */
 		RelationCloseSmgr(copy);
+		pfree(copy);
 	}
 	PG_END_TRY();
 }
@@ -158,15 +202,23 @@ trial_build_pages(Relation heap, Relation index)
 	MemoryContext context;
 	MemoryContext oldcontext;
 	RelFileLocator locator;
-	SMgrRelation file;
 	BlockNumber pages;
 	Oid			save_userid;
 	int			save_sec_context;
 	int			save_nestlevel;
 
-	if (!OidIsValid(tablespace))
+	if (table_maintain_aclcheck(RelationGetRelid(heap), GetUserId()) != ACLCHECK_OK)
+	{
+		ereport(NOTICE,
+				(errmsg("index \"%s\" is not built on trial", RelationGetRelationName(index)),
+				 errdetail("Only those who may REINDEX it can have its functions called.")));
+		return InvalidBlockNumber;
+	}
+
+	/* as fd.c has it for temporary files */
+	if (!OidIsValid(tablespace) || tablespace == GLOBALTABLESPACE_OID)
 		tablespace = MyDatabaseTableSpace;
-	if (!is_room(tablespace, RelationGetNumberOfBlocks(index) * (int64) BLCKSZ))
+	if (!is_room(tablespace, needed_bytes(heap, index)))
 	{
 		ereport(NOTICE,
 				(errmsg("index \"%s\" is not built on trial", RelationGetRelationName(index)),
@@ -188,12 +240,8 @@ trial_build_pages(Relation heap, Relation index)
 
 	locator = create_file(index, tablespace);
 	build(heap, index, copy_entry(index, locator));
-
-	/* now, and not with the transaction, which may do this for many indexes */
-	file = smgropen(locator, ProcNumberForTempRelations());
-	pages = smgrnblocks(file, MAIN_FORKNUM);
-	smgrdounlinkall(&file, 1, false);
-	smgrclose(file);
+	pages = smgrnblocks(smgropen(locator, ProcNumberForTempRelations()), MAIN_FORKNUM);
+	remove_file(locator);
 
 	AtEOXact_GUC(false, save_nestlevel);
 	SetUserIdAndSecContext(save_userid, save_sec_context);

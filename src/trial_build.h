@@ -16,7 +16,8 @@ extern bool trial_build_wanted(Oid relam);
 /*
  * Build the index anew, in temporary storage, from the rows of its table that a
  * new snapshot sees, and return how many pages it has then.  Returns
- * InvalidBlockNumber, with a NOTICE, where there is no room for it.
+ * InvalidBlockNumber, with a NOTICE, where there is no room for it, and for
+ * those who may not REINDEX it.
  *
  * The caller has AccessShareLock on both.  Index expressions, the predicate
  * and the operator classes run as the table's owner, in a security-restricted

@@ -1,14 +1,16 @@
 # Whatever the cluster, the database, the role and other sessions bring along:
-# few workers, hostile settings, dropped and changed roles, event triggers,
-# DROP EXTENSION and DROP DATABASE in the middle, many jobs and many callers.
+# few workers, hostile settings, changed roles, event triggers, DROP EXTENSION and
+# DROP DATABASE in the middle, many jobs, and calls of every kind.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IO::Handle;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Socket;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
@@ -80,19 +82,61 @@ $node->safe_psql('postgres', 'ALTER DATABASE postgres CONNECTION LIMIT 0');
 move_ok('a database that takes no more connections', before => '');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET ALL; ALTER DATABASE postgres CONNECTION LIMIT -1; ALTER ROLE mover RESET ALL');
 
-# ---- event triggers fire as they do for REINDEX ------------------------------------
+# ---- event triggers fire as they do for REINDEX: none before 17 ---------------------
+my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 $node->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE 'no % today', tg_tag; END $$;
 CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
 SQL
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate FROM move_indexes('t', '$to', method => 'rebuild')");
-like($out, qr/^(moved\||failed\|P0001)$/, 'an event trigger that refuses: a clean outcome');
-note "with a refusing event trigger: $out";
-$node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse');
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate, detail FROM move_indexes('t', '$to', method => 'rebuild')");
+is($out, $version < 170000 ? 'moved||' : 'failed|P0001|no REINDEX today', 'an event trigger that refuses all DDL: a rebuild') or diag $err;
+$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast' if $version < 170000;
 leftovers_ok($node, 'after the event trigger', within => 5);
-$node->safe_psql('postgres', "SELECT * FROM move_indexes('t', '$to', method => 'rebuild')");
+($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate FROM move_indexes('t', '$to', method => 'copy')");
+is($out, 'moved|', 'an event trigger that refuses all DDL: a copy') or diag $err;
 $to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+# what a move drops, its old index and its rows of the ledger, is not dropped by a command
+$node->safe_psql('postgres', <<'SQL');
+DROP EVENT TRIGGER refuse;
+CREATE EVENT TRIGGER refuse ON sql_drop EXECUTE FUNCTION refuse();
+CREATE TABLE dropped ();
+SQL
+like(error_of('DROP TABLE dropped'), qr/P0001: no DROP TABLE today/, 'a sql_drop trigger that refuses: DROP TABLE');
+move_ok('a sql_drop trigger that refuses: a rebuild');
+is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '$to', method => 'copy')"), 'moved', 'a sql_drop trigger that refuses: a copy');
+$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+{
+	# a rebuild that is cancelled, and removes what it has made
+	my $reader = $node->background_psql('postgres', on_error_die => 1);
+	$reader->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t');
+	my $refused = $node->safe_psql('postgres', "SELECT max(job) FROM move_indexes('t_v', '$to', method => 'rebuild', wait => false)");
+	wait_for_phase($node, 'waiting%');
+	$node->safe_psql('postgres', "SELECT cancel_move($refused)");
+	$reader->query_safe('COMMIT');
+	$reader->quit;
+	wait_for_job_end($node, $refused);
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $refused"), 'cancelled', 'a sql_drop trigger that refuses: a cancel');
+	leftovers_ok($node, 'a sql_drop trigger that refuses', within => 5);
+}
+$node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse; DROP TABLE dropped');
+SKIP:
+{
+	skip 'login triggers came with PostgreSQL 17', 1 if $version < 170000;
+	$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION only_clients() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF (SELECT backend_type FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()) <> 'client backend' THEN
+		RAISE 'no workers today';
+	END IF;
+END $$;
+CREATE EVENT TRIGGER only_clients ON login EXECUTE FUNCTION only_clients();
+ALTER EVENT TRIGGER only_clients ENABLE ALWAYS;
+SQL
+	move_ok('a login trigger that refuses workers');
+	$node->safe_psql('postgres', 'DROP EVENT TRIGGER only_clients');
+}
 
 # ---- the role changes meanwhile: privileges are checked again -----------------------
 for my $change (
@@ -125,7 +169,7 @@ for my $change (
 }
 $node->safe_psql('postgres', 'GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover; ALTER TABLE t OWNER TO mover');
 
-# ---- DROP EXTENSION, DROP DATABASE, DROP TABLESPACE, DROP ROLE meanwhile ------------
+# ---- DROP EXTENSION, DROP DATABASE, DROP TABLESPACE meanwhile ----------------------
 my $session = hold_t();
 my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('t_v', '$to', method => 'rebuild', wait => false)");
 wait_for_phase($node, 'waiting%');
@@ -213,6 +257,78 @@ append_to_file("$dir/extended.sql", "SELECT index_name, status FROM move_indexes
 	like($e, qr/move_indexes\(\).*cannot run inside a transaction block|cannot be executed within a pipeline/, 'refused in a pipeline');
 }
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'moved by the extended protocol');
+
+# Parameters and results in binary, and a portal from which one of two rows is read
+# before it is closed: what no client program here does is said to the server by hand.
+{
+	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	my $server;
+	socket($server, PF_UNIX, SOCK_STREAM, 0) && connect($server, pack_sockaddr_un($node->host . '/.s.PGSQL.' . $node->port))
+	  or die "no connection: $!";
+	$server->autoflush(1);
+	my $say = sub {
+		my ($type, $body) = @_;
+		print $server $type, pack('N', 4 + length $body), $body;
+	};
+	# up to ReadyForQuery
+	my $hear = sub {
+		my @messages;
+		do
+		{
+			my ($head, $body) = ('', '');
+			read($server, $head, 5) == 5 or die 'the server has gone';
+			my ($type, $length) = unpack 'aN', $head;
+			read($server, $body, $length - 4) == $length - 4 or die 'the server has gone' if $length > 4;
+			push @messages, [ $type, $body ];
+		} until $messages[-1][0] eq 'Z';
+		return @messages;
+	};
+	my $user = $node->safe_psql('postgres', 'SELECT current_user');
+	my $t = $node->safe_psql('postgres', "SELECT 't'::regclass::oid");
+	$say->('', pack('N', 196608) . "user\0$user\0database\0postgres\0\0");
+	$hear->();
+	my @values = (pack('N', $t), $to, 'rebuild', pack('C', 1));
+	# regclass, name, text, bool
+	$say->('P', "\0SELECT index_name, status FROM move_indexes(\$1, \$2, method => \$3, wait => \$4) ORDER BY 1 DESC\0" . pack('nN4', 4, 2205, 19, 25, 16));
+	$say->('B', "some\0\0" . pack('nn4', 4, (1) x 4) . pack('n', 4) . join('', map { pack('N', length $_) . $_ } @values) . pack('nn', 1, 1));
+	$say->('E', "some\0" . pack('N', 1));
+	$say->('C', "Psome\0");
+	$say->('S', '');
+	my @messages = grep { $_->[0] ne 'N' } $hear->();
+	is(join('', map { $_->[0] } @messages), '12Ds3Z', 'binary parameters, a portal that is not read to the end: one row, suspended, closed');
+	is(join(' ', unpack 'x2 N/a N/a', $messages[2][1]), 't_v moved', 'its row');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'and both indexes have moved');
+	$say->('X', '');
+	close $server;
+}
+# a cursor of SQL, from which one row is read
+$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+is($node->safe_psql('postgres', "BEGIN; DECLARE c CURSOR FOR SELECT index_name, status FROM move_indexes('t', '$to', method => 'rebuild', wait => false) ORDER BY 1; FETCH 1 FROM c; CLOSE c; COMMIT"),
+	't_pkey|queued', 'a cursor that is not read to the end');
+wait_for_job_end($node, $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'));
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'and both indexes have moved');
+
+# ---- where a call can come from ------------------------------------------------------
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION calls(target name) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN RETURN (SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', target, method => 'rebuild')); END $$;
+CREATE FUNCTION calls_and_catches(target name) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN RETURN (SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', target, method => 'rebuild'));
+EXCEPTION WHEN division_by_zero THEN RETURN 'divided'; END $$;
+CREATE FUNCTION calls_as_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN NEW.said := calls(NEW.target); RETURN NEW; END $$;
+CREATE TABLE wishes (target name, said text);
+CREATE TRIGGER wish BEFORE INSERT ON wishes FOR EACH ROW EXECUTE FUNCTION calls_as_trigger();
+SQL
+sub other { $to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast'; return $to; }
+is($node->safe_psql('postgres', "SELECT calls('@{[ other() ]}')"), 'moved', 'from a function');
+is(error_of("DO \$\$ BEGIN IF calls('@{[ other() ]}') <> 'moved' THEN RAISE 'not moved'; END IF; END \$\$"), '', 'from a DO block');
+like(error_of("SELECT calls_and_catches('@{[ other() ]}')"), qr/25001: /, 'from a function that catches errors: refused, since that is a subtransaction');
+is($node->safe_psql('postgres', "INSERT INTO wishes VALUES ('$to') RETURNING said"), 'moved', 'from a trigger on another table');
+$node->safe_psql('postgres', 'CREATE FUNCTION calls_itself() RETURNS trigger LANGUAGE plpgsql AS \'BEGIN PERFORM calls(TG_ARGV[0]); RETURN NULL; END\';'
+	  . "CREATE TRIGGER wish BEFORE UPDATE ON t FOR EACH STATEMENT EXECUTE FUNCTION calls_itself('@{[ other() ]}')");
+like(error_of("UPDATE t SET v = v WHERE i = 1"), qr/55006: /, 'from a trigger on the table itself: refused');
+$node->safe_psql('postgres', 'DROP TRIGGER wish ON t');
 leftovers_ok($node, 'at the end');
 verdict_ok($node, 't', 'at the end');
 
