@@ -1,0 +1,96 @@
+# A rebuild that is killed, terminated, cancelled or fails at each of its pause
+# points: all of them are before the swap, so the index is where it was, whole, and
+# nothing is left behind; what the unfinished one has left goes without anybody's
+# help, or after a kill with the next clean-up.  (In its phases, by every way to
+# cancel, and with others in the way: t/010_cancel.pl, t/016_leftovers.pl.)
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $node = new_node('rebuild_crash');
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE rc (i int PRIMARY KEY, s text) WITH (fillfactor = 80);
+INSERT INTO rc SELECT g, md5(g::text) FROM generate_series(1, 3000) g;
+CREATE INDEX rc_s ON rc (s) TABLESPACE regress_slow;
+COMMENT ON INDEX rc_s IS 'stays';
+SELECT oracle.remember_keys('rc'), oracle.remember_metadata('rc');
+SQL
+
+# Behind a commit nothing may fail any more: there, an error would be PostgreSQL's
+# PANIC, and a cancel waits for the next moment at which it can be obeyed.
+my %committing = map { $_ => 1 } qw(rebuild-entry-committed rebuild-step-committed);
+my @points = (qw(rebuild-begins rebuild-named rebuild-entry-made caller-hidden), sort keys %committing);
+my $survived = 0;
+
+sub place
+{
+	return $node->safe_psql('postgres', "SELECT tablespace FROM pg_indexes WHERE indexname = 'rc_s'");
+}
+
+foreach my $action (qw(kill error terminate cancel))
+{
+	foreach my $point (@points)
+	{
+		next if $action eq 'error' && $committing{$point};
+		my $name = "$action at $point";
+		my $from = place();
+		my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $move = "FROM move_indexes('rc_s', '$to', method => 'rebuild')";
+		$node->safe_psql('postgres', 'UPDATE rc SET s = md5(s) WHERE i % 50 = 7');
+		my ($rc, $out, $err);
+		if ($action eq 'kill' || $action eq 'error')
+		{
+			set_test_point($node, "$point:$action");
+			my $log = -s $node->logfile;
+			my $call = start_call($node, 'mover', "SELECT status, sqlstate $move");
+			(undef, $out, $err) = finish_call($call);
+			wait_until_up($node) if $action eq 'kill';
+			ok($node->log_contains($action eq 'kill' ? qr/was terminated by signal 9/ : qr/test point "$point"/, $log), "$name: it was so");
+			set_test_point($node, '');
+		}
+		else
+		{
+			my $call = held_at($node, $point, "SELECT status, sqlstate $move");
+			is($node->safe_psql('postgres', "SELECT pg_${action}_backend($call->{worker})"), 't', "$name: it was so");
+			let_go($call);
+			(undef, $out, $err) = finish_call($call);
+		}
+		chomp $out;
+		my %row = (error => 'failed|XX000', terminate => 'cancelled|57P01', cancel => 'cancelled|57014');
+		is($out, $row{$action}, "$name: the row") or diag $err if $row{$action};
+		is(place(), $from, "$name: the index is where it was");
+		if ($action eq 'kill')
+		{
+			wait_for_no_worker($node);
+			# before the commit of its entry there is nothing to remove
+			my $left = $committing{$point} || $point eq 'caller-hidden' ? 1 : 0;
+			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), $left, "$name: what index_mover_cleanup() removes");
+			# core's own empty file, see "Figures" in docs/reliability.md
+			my ($problem, $path, $size) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM oracle.files()');
+			unlink $node->data_dir . "/$path" if $point eq 'rebuild-entry-made' && defined $size && "$problem $size" eq 'orphan 0';
+			files_ok($node, $name);
+			leftovers_ok($node, $name, within => 5);
+			metadata_ok($node, 'rc', $name, restarted => 1);
+			verdict_ok($node, 'rc', $name, max_keys => 200);
+			is($node->safe_psql('postgres', "SELECT status $move"), 'moved', "$name: the next call works");
+		}
+		else
+		{
+			survived_ok($node, 'rc', $name, "SELECT status $move", max_keys => 200, restarted => 1);
+		}
+		$survived++;
+	}
+}
+
+note "count: process faults of a rebuild, survived $survived";
+$node->stop;
+done_testing();
