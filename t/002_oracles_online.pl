@@ -35,9 +35,12 @@ my %statements = (
 my $probe = IndexMover::Probe->new($primary, %statements);
 my $s = IndexMover::Session->new($primary);
 $s->run('BEGIN; LOCK TABLE felt IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(0.5); COMMIT');
+poll_until($primary, 'SELECT n > 10 FROM felt WHERE i = 7', 't', 'writes of the probe');
+my $written = $primary->safe_psql('postgres', 'SELECT n FROM felt WHERE i = 7');
 my $felt = $probe->end;
 cmp_ok($felt->{$_}{longest}, '>=', 0.45, "the $_ probe feels a lock of half a second: $felt->{$_}{longest} s") for qw(read write);
-cmp_ok($felt->{$_}{transactions}, '>', 10, "the $_ probe: $felt->{$_}{transactions} transactions") for qw(read write);
+cmp_ok($felt->{read}{transactions}, '>', 0, 'the transactions of the read probe are counted');
+cmp_ok($felt->{write}{transactions}, '>=', $written, 'the transactions of the write probe are counted');
 is_deeply([ map { $felt->{$_}{errors} } qw(read write) ], [ {}, {} ], 'no errors when there are none');
 
 # Only writers: a reader must not feel it.  What is compared is the same moment
