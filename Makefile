@@ -30,7 +30,6 @@ OBJS = \
 	src/file_system.o \
 	src/gin_build.o \
 	src/gin_pending.o \
-	src/gist_build.o \
 	src/history.o \
 	src/hold_back.o \
 	src/holders.o \
@@ -65,8 +64,9 @@ OBJS = \
 	src/submit.o \
 	src/submit_queue.o \
 	src/swap.o \
-	src/throttle.o \
 	src/tablespace_probe.o \
+	src/throttle.o \
+	src/trial_build.o \
 	src/wait_others.o \
 	src/wal_ahead.o \
 	src/watch.o \
@@ -96,7 +96,6 @@ OUR_HEADERS = \
 	src/file_system.h \
 	src/gin_build.h \
 	src/gin_pending.h \
-	src/gist_build.h \
 	src/history.h \
 	src/hold_back.h \
 	src/holders.h \
@@ -130,8 +129,9 @@ OUR_HEADERS = \
 	src/submit.h \
 	src/swap.h \
 	src/test_points.h \
-	src/throttle.h \
 	src/tablespace_probe.h \
+	src/throttle.h \
+	src/trial_build.h \
 	src/wait_others.h \
 	src/wal_ahead.h \
 	src/watch.h \

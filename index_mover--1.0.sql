@@ -31,6 +31,21 @@ CREATE TABLE index_mover_ledger (
 	new_name name NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE index_mover_ledger IS 'files and index entries that a move has made and not yet handed over or removed';
+COMMENT ON COLUMN index_mover_ledger.id IS 'number of the row';
+COMMENT ON COLUMN index_mover_ledger.system_identifier IS 'of the cluster the row was written in; elsewhere it is not believed';
+COMMENT ON COLUMN index_mover_ledger.database IS 'OID of the database the row was written in';
+COMMENT ON COLUMN index_mover_ledger.kind IS 'n: new file of a copy, o: old file, i: index entry of a rebuild, d: such an entry, made valid by others';
+COMMENT ON COLUMN index_mover_ledger.tablespace IS 'OID of the tablespace that the file is in';
+COMMENT ON COLUMN index_mover_ledger.relfilenumber IS 'number of the file; 0 where there is none';
+COMMENT ON COLUMN index_mover_ledger.relation IS 'OID of the table';
+COMMENT ON COLUMN index_mover_ledger.index IS 'OID of the index that is moved';
+COMMENT ON COLUMN index_mover_ledger.new_index IS 'OID of the index entry that a rebuild has made; 0 where there is none';
+COMMENT ON COLUMN index_mover_ledger.job IS 'number of the job';
+COMMENT ON COLUMN index_mover_ledger.pid IS 'process ID of the worker';
+COMMENT ON COLUMN index_mover_ledger.made_at IS 'when the row was written';
+COMMENT ON COLUMN index_mover_ledger.new_name IS 'name that the rebuild gave its index entry';
+COMMENT ON TYPE index_mover_ledger IS 'row of index_mover_ledger';
+COMMENT ON TYPE index_mover_ledger[] IS 'array of index_mover_ledger';
 
 CREATE TABLE index_mover_move_log (
 	job bigint NOT NULL,
@@ -61,6 +76,33 @@ CREATE TABLE index_mover_move_log (
 	PRIMARY KEY (job, item)
 );
 COMMENT ON TABLE index_mover_move_log IS 'every move of every job; read it through the view index_mover_history';
+COMMENT ON COLUMN index_mover_move_log.job IS 'number of the job';
+COMMENT ON COLUMN index_mover_move_log.item IS 'number of the index within the job';
+COMMENT ON COLUMN index_mover_move_log.index IS 'OID of the index; after a rebuild the new one';
+COMMENT ON COLUMN index_mover_move_log.index_name IS 'name of the index, without schema';
+COMMENT ON COLUMN index_mover_move_log.relation IS 'OID of the table';
+COMMENT ON COLUMN index_mover_move_log.relation_name IS 'name of the table at the time, with schema';
+COMMENT ON COLUMN index_mover_move_log.from_tablespace IS 'tablespace it was in';
+COMMENT ON COLUMN index_mover_move_log.to_tablespace IS 'tablespace it was to go to';
+COMMENT ON COLUMN index_mover_move_log.from_tablespace_oid IS 'OID of the tablespace it was in';
+COMMENT ON COLUMN index_mover_move_log.to_tablespace_oid IS 'OID of the tablespace it was to go to';
+COMMENT ON COLUMN index_mover_move_log.method IS 'copy, rebuild, or default for a partitioned index';
+COMMENT ON COLUMN index_mover_move_log.status IS 'queued, running, paused, moved, skipped, failed or cancelled';
+COMMENT ON COLUMN index_mover_move_log.size_before IS 'bytes, of all its files';
+COMMENT ON COLUMN index_mover_move_log.size_after IS 'bytes, of all its files';
+COMMENT ON COLUMN index_mover_move_log.submitted_at IS 'when the job was submitted';
+COMMENT ON COLUMN index_mover_move_log.started_at IS 'start of this index';
+COMMENT ON COLUMN index_mover_move_log.finished_at IS 'end of this index';
+COMMENT ON COLUMN index_mover_move_log.lock_time IS 'how long a copy had the exclusive lock';
+COMMENT ON COLUMN index_mover_move_log.lock_attempts IS 'attempts of a copy at the exclusive lock';
+COMMENT ON COLUMN index_mover_move_log.blocks_copied IS 'blocks that a copy has copied in its first pass';
+COMMENT ON COLUMN index_mover_move_log.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
+COMMENT ON COLUMN index_mover_move_log.wal_bytes IS 'bytes of WAL that the worker has written for it';
+COMMENT ON COLUMN index_mover_move_log.sqlstate IS 'why it was not moved, or what went wrong';
+COMMENT ON COLUMN index_mover_move_log.message IS 'why it was not moved; else why this method';
+COMMENT ON COLUMN index_mover_move_log.role IS 'OID of the role that submitted the job';
+COMMENT ON TYPE index_mover_move_log IS 'row of index_mover_move_log';
+COMMENT ON TYPE index_mover_move_log[] IS 'array of index_mover_move_log';
 
 REVOKE ALL ON SEQUENCE index_mover_job_seq, index_mover_ledger_seq FROM PUBLIC;
 REVOKE ALL ON TABLE index_mover_ledger, index_mover_move_log FROM PUBLIC;
@@ -91,6 +133,26 @@ CREATE TYPE index_move AS (
 	detail text
 );
 COMMENT ON TYPE index_move IS 'one index of a move: the plan, or what became of it';
+COMMENT ON COLUMN index_move.index IS 'the index; after a rebuild the new OID';
+COMMENT ON COLUMN index_move.index_name IS 'name of the index, without schema';
+COMMENT ON COLUMN index_move.relation IS 'its table';
+COMMENT ON COLUMN index_move.from_tablespace IS 'tablespace it is in, or was in';
+COMMENT ON COLUMN index_move.to_tablespace IS 'tablespace it is to go to';
+COMMENT ON COLUMN index_move.method IS 'copy or rebuild; NULL where there is no file';
+COMMENT ON COLUMN index_move.status IS 'planned, queued, moved, skipped, failed or cancelled';
+COMMENT ON COLUMN index_move.size_before IS 'bytes, of all its files';
+COMMENT ON COLUMN index_move.size_after IS 'bytes, of all its files';
+COMMENT ON COLUMN index_move.bytes_to_read IS 'estimate: bytes that are read';
+COMMENT ON COLUMN index_move.bytes_to_write IS 'estimate: bytes that are written, without WAL';
+COMMENT ON COLUMN index_move.wal_bytes IS 'estimate: bytes of WAL';
+COMMENT ON COLUMN index_move.fits IS 'whether there is room in the target, for WAL and for sorting';
+COMMENT ON COLUMN index_move.estimated IS 'estimate of the time it takes';
+COMMENT ON COLUMN index_move.elapsed IS 'time it took, waits included';
+COMMENT ON COLUMN index_move.lock_time IS 'how long a copy had the exclusive lock; 0 for a rebuild';
+COMMENT ON COLUMN index_move.job IS 'number of the job; NULL in a dry run';
+COMMENT ON COLUMN index_move.sqlstate IS 'why it was skipped or has failed';
+COMMENT ON COLUMN index_move.detail IS 'why it was skipped or has failed; else why this method';
+COMMENT ON TYPE index_move[] IS 'array of index_move';
 
 CREATE FUNCTION move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto',
@@ -175,6 +237,28 @@ COMMENT ON FUNCTION index_mover_running()
 CREATE VIEW index_mover_progress AS
 	SELECT * FROM index_mover_running();
 COMMENT ON VIEW index_mover_progress IS 'the running moves of this database';
+COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
+COMMENT ON COLUMN index_mover_progress.datid IS 'OID of the database';
+COMMENT ON COLUMN index_mover_progress.datname IS 'name of the database';
+COMMENT ON COLUMN index_mover_progress.relid IS 'OID of the table';
+COMMENT ON COLUMN index_mover_progress.index_relid IS 'OID of the index';
+COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a clean-up that nobody asked for';
+COMMENT ON COLUMN index_mover_progress.index_name IS 'name of the index, without schema';
+COMMENT ON COLUMN index_mover_progress.relation IS 'name of the table';
+COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
+COMMENT ON COLUMN index_mover_progress.phase IS 'what the worker does or waits for';
+COMMENT ON COLUMN index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
+COMMENT ON COLUMN index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
+COMMENT ON COLUMN index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
+COMMENT ON COLUMN index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
+COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL where nobody knows';
+COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
+COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
+COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
+COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this index';
+COMMENT ON COLUMN index_mover_progress.blocks_changed_per_second IS 'blocks already copied that change in a second';
+COMMENT ON TYPE index_mover_progress IS 'row of index_mover_progress';
+COMMENT ON TYPE index_mover_progress[] IS 'array of index_mover_progress';
 GRANT SELECT ON index_mover_progress TO PUBLIC;
 
 CREATE VIEW index_mover_history WITH (security_barrier) AS
@@ -212,6 +296,30 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 					WHERE c.oid = l.relation
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
 COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, cancelled and interrupted ones';
+COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
+COMMENT ON COLUMN index_mover_history.index_name IS 'name of the index, without schema';
+COMMENT ON COLUMN index_mover_history.relation IS 'the table; a number if it is gone';
+COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
+COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
+COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
+COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, skipped, failed, cancelled or interrupted';
+COMMENT ON COLUMN index_mover_history.size_before IS 'bytes, of all its files';
+COMMENT ON COLUMN index_mover_history.size_after IS 'bytes, of all its files';
+COMMENT ON COLUMN index_mover_history.started_at IS 'start of this index';
+COMMENT ON COLUMN index_mover_history.finished_at IS 'end of this index';
+COMMENT ON COLUMN index_mover_history.elapsed IS 'time it took, waits included';
+COMMENT ON COLUMN index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
+COMMENT ON COLUMN index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
+COMMENT ON COLUMN index_mover_history.blocks_copied IS 'blocks that a copy has copied in its first pass';
+COMMENT ON COLUMN index_mover_history.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
+COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for it';
+COMMENT ON COLUMN index_mover_history.sqlstate IS 'why it was not moved, or what went wrong';
+COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why this method';
+COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
+COMMENT ON COLUMN index_mover_history.relation_name IS 'name of the table at the time, with schema';
+COMMENT ON COLUMN index_mover_history.submitted_at IS 'when the job was submitted';
+COMMENT ON TYPE index_mover_history IS 'row of index_mover_history';
+COMMENT ON TYPE index_mover_history[] IS 'array of index_mover_history';
 GRANT SELECT ON index_mover_history TO PUBLIC;
 
 CREATE FUNCTION cancel_move(job bigint)
@@ -490,6 +598,15 @@ CREATE TABLE @extschema@.index_mover_probe (
 	sync_write_ms float8 NOT NULL
 );
 COMMENT ON TABLE @extschema@.index_mover_probe IS 'results of tablespace_probe, for recommend_moves';
+COMMENT ON COLUMN @extschema@.index_mover_probe.probed_at IS 'when';
+COMMENT ON COLUMN @extschema@.index_mover_probe.tablespace IS 'OID of the tablespace';
+COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_ms IS 'milliseconds that one random read of a block takes';
+COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_iops IS 'random reads per second, one after the other';
+COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_iops_deep IS 'random reads per second, several at a time';
+COMMENT ON COLUMN @extschema@.index_mover_probe.sequential_read_mb_s IS 'MB per second of a sequential read';
+COMMENT ON COLUMN @extschema@.index_mover_probe.sync_write_ms IS 'milliseconds that writing a block and flushing it takes';
+COMMENT ON TYPE @extschema@.index_mover_probe IS 'row of index_mover_probe';
+COMMENT ON TYPE @extschema@.index_mover_probe[] IS 'array of index_mover_probe';
 REVOKE ALL ON TABLE @extschema@.index_mover_probe FROM PUBLIC;
 GRANT SELECT ON TABLE @extschema@.index_mover_probe TO pg_monitor;
 
@@ -534,6 +651,12 @@ CREATE TABLE @extschema@.index_mover_sample (
 	blks_read bigint NOT NULL
 );
 COMMENT ON TABLE @extschema@.index_mover_sample IS 'blocks read of every index and table at times, taken by take_index_sample';
+COMMENT ON COLUMN @extschema@.index_mover_sample.taken_at IS 'when';
+COMMENT ON COLUMN @extschema@.index_mover_sample.relation IS 'OID of the table';
+COMMENT ON COLUMN @extschema@.index_mover_sample.index_name IS 'name of the index; NULL: the tables own blocks';
+COMMENT ON COLUMN @extschema@.index_mover_sample.blks_read IS 'blocks read until then, from outside of shared buffers';
+COMMENT ON TYPE @extschema@.index_mover_sample IS 'row of index_mover_sample';
+COMMENT ON TYPE @extschema@.index_mover_sample[] IS 'array of index_mover_sample';
 REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
 

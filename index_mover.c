@@ -311,7 +311,8 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", "wait_for_move()")));
+				 errmsg("%s cannot run inside a transaction block", "wait_for_move()"),
+				 errhint("Call it on its own, with autocommit on.")));
 
 	/* a job queued in this very session has been committed by now */
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)

@@ -11,7 +11,7 @@
  * Everything here only reads the database (tablespace_probe() also writes a
  * temporary file), runs on a hot standby, and takes no lock but
  * AccessShareLock on the index it looks at, until the end of the call (and on
- * the table of a GiST index whose build is tried).
+ * the table of an index that is built on trial).
  * EXECUTE is revoked from PUBLIC in the script; that is the access check,
  * as for pgstattuple.
  *
@@ -44,6 +44,7 @@
 #include "report_relation.h"
 #include "settings.h"
 #include "tablespace_probe.h"
+#include "trial_build.h"
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
@@ -129,7 +130,7 @@ static void
 bloat_callback(void *argptr)
 {
 	BloatArg   *arg = argptr;
-	Relation	heap = arg->exact && !arg->quiet ? report_open_table(arg->index_oid, GIST_AM_OID) : NULL;
+	Relation	heap = arg->exact && !arg->quiet ? report_open_table(arg->index_oid, trial_build_wanted) : NULL;
 	Relation	index = arg->quiet ? report_try_open(arg->index_oid, InvalidOid) :
 		report_open(arg->index_oid, InvalidOid);
 
@@ -155,15 +156,15 @@ bloat_callback(void *argptr)
  * exact_pages is NULL or what pgstatindex says: leaf pages, internal pages,
  * average leaf density in percent.  Reads at most sample_pages blocks, or,
  * with exact and without exact_pages, all of them.  With exact (and not
- * quiet), a GiST index is also built on trial from the rows of its table.
+ * quiet), a GiST, SP-GiST or BRIN index is also built on trial from the rows of
+ * its table, in temporary storage, which takes as long as a rebuild, and the
+ * room.
  *
  * For that, the functions of the index (expressions, predicate, operator
  * classes) run as the table's owner in a security-restricted operation, as in
- * bt_index_parent_check().  That is no more than the owner's own insertions
- * and autovacuum's ANALYZE have run with the same rows, and the caller, who may
- * not read the table, learns sizes only; so pg_stat_scan_tables is enough.
+ * REINDEX, and only for those who may do that; others get what the pages say.
  *
- * Locks: AccessShareLock on the index, and before that on the table of a GiST
+ * Locks: AccessShareLock on the index, and before that on the table of an
  * index to be built on trial, until the end.  Quiet doesn't wait for
  * it and returns NULLs instead of errors.  EXECUTE: pg_stat_scan_tables.
  * Errors: 22004 and 22023 arguments, 42704 no such index, 42809 not an index,

@@ -209,14 +209,14 @@ end_quiet() {
   QUIET=$(cut -d ' ' -f 2- <<< "$QUIET" | tr ' ' ,)
 }
 
-# Wait until the machine has nothing else to do, at most $1 seconds, and say so
-# in the results if it never had.
+# What others were doing when the benchmark began; later on it is its own load.
+LOAD_AT_START=$(cut -d ' ' -f 1 /proc/loadavg)
+
+# Say in the results if the machine had something else to do.
 remember_machine() {
-  local load
-  load=$(cut -d ' ' -f 1 /proc/loadavg)
-  if awk -v l="$load" 'BEGIN { exit !(l > 1) }'; then
-    BUSY="**The machine was not quiet**: load average $load before the first measurement."
-    note "the machine is not quiet (load average $load): take the times as rough"
+  if awk -v l="$LOAD_AT_START" 'BEGIN { exit !(l > 1) }'; then
+    BUSY="**The machine was not quiet**: load average $LOAD_AT_START at the start."
+    note "the machine was not quiet (load average $LOAD_AT_START): take the times as rough"
   fi
 }
 
@@ -225,7 +225,7 @@ source_version() {
   if [ -n "$INSTALLED" ]; then
     echo "as installed $(date -u -r "$("$BIN/pg_config" --pkglibdir)/index_mover.so" '+%Y-%m-%d %H:%M')"
   else
-    git -C "$HERE" rev-parse --short HEAD 2> /dev/null || echo 1.0
+    git -C "$HERE" describe --always --exclude='*' --dirty=' with changes' 2> /dev/null || echo 1.0
   fi
 }
 

@@ -150,6 +150,14 @@ SELECT * FROM move_indexes('t', 'regress_fast');
 \echo :SQLSTATE
 ROLLBACK;
 BEGIN;
+SELECT * FROM undo_move(1);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SELECT * FROM index_mover_cleanup();
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
 CALL wait_for_move(1);
 \echo :SQLSTATE
 ROLLBACK;

@@ -38,6 +38,30 @@
 
 #define LONG_WAIT_S		60.0	/* tell a waiting caller from here on */
 
+/* Give core's error a hint; it passes through here on its way to the client. */
+static void
+add_hint(void *hint)
+{
+	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION)
+		errhint("%s", (char *) hint);
+}
+
+/*
+ * Refuse to be in a transaction block: see carry_out.h.
+ */
+void
+prevent_in_transaction_block(const char *function, const char *hint)
+{
+	ErrorContextCallback callback;
+
+	callback.callback = add_hint;
+	callback.arg = unconstify(char *, hint);
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+	PreventInTransactionBlock(true, function);
+	error_context_stack = callback.previous;
+}
+
 /*
  * Refuse what can't work at this moment: see carry_out.h.
  */
@@ -55,7 +79,8 @@ check_moment(const char *function, bool dry_run, bool wait)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	if (wait)
-		PreventInTransactionBlock(true, psprintf("%s with wait => true", function));
+		prevent_in_transaction_block(psprintf("%s with wait => true", function),
+									 "Call it on its own, with autocommit on, or with wait => false.");
 }
 
 static Datum

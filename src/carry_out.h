@@ -20,6 +20,13 @@
 extern void check_moment(const char *function, bool dry_run, bool wait);
 
 /*
+ * ERROR 25001 with this hint, if the named function is called in a transaction
+ * block, a subtransaction or a pipeline (core's checks and core's messages,
+ * which have none).
+ */
+extern void prevent_in_transaction_block(const char *function, const char *hint);
+
+/*
  * Carry out a plan (a List of MoveItem *) and materialize one row of type
  * index_move for each item: first what is not moved, then the rest in the
  * order of the plan.  ERRORs: those of submit.h; 55000 with on_failure = error.

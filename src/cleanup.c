@@ -246,7 +246,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	{
 		PreventCommandDuringRecovery("index_mover_cleanup()");
 		PreventCommandIfReadOnly("index_mover_cleanup()");
-		PreventInTransactionBlock(true, "index_mover_cleanup()");
+		prevent_in_transaction_block("index_mover_cleanup()",
+									 "Call it on its own, with autocommit on.");
 	}
 
 	InitMaterializedSRF(fcinfo, 0);

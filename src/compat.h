@@ -215,6 +215,7 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
+#define ProcNumberForTempRelations() BackendIdForTempRelations()
 #endif
 
 /* since 18 told how long the forks are; before, it looks itself */

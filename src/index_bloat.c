@@ -37,10 +37,10 @@
 
 #include "bloat_sample.h"
 #include "gin_build.h"
-#include "gist_build.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
+#include "trial_build.h"
 
 /* the second pass is read if the interval is wider than that to either side */
 #define GOOD_ENOUGH		0.02
@@ -382,26 +382,6 @@ set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
 	be->bloat_ratio = get_float8_nan();
 }
 
-/*
- * Build a GiST index on trial where that can be done in the memory that its
- * build may use.  Returns whether it says how full a rebuild makes the pages.
- */
-static bool
-try_gist_build(BloatScan *scan, Relation heap, const PageTotals *totals)
-{
-	double		density;
-
-	/* what is too large for sure needn't be begun */
-	if (scan->mc.relam != GIST_AM_OID || totals->count[PAGE_LEAF] <= 1 ||
-		totals->packed[PAGE_LEAF] > scan->rc.build_memory)
-		return false;
-	density = gist_build_density(heap, scan->index, scan->rc.gist_sorted, scan->rc.build_memory);
-	if (isnan(density))
-		return false;
-	scan->rc.tried_density = density;
-	return true;
-}
-
 void
 index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 					const ExactPages *pages, BloatEstimate *be)
@@ -413,7 +393,7 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 	double		least;
 	double		most;
 	double		rebuilt;
-	bool		tried = false;
+	BlockNumber tried = InvalidBlockNumber; /* pages of a build on trial */
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -449,7 +429,7 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 		be->exact = true;
 		try_build(scan, &totals);
 		if (full && heap)
-			tried = try_gist_build(scan, heap, &totals);
+			tried = trial_build_pages(heap, index);
 	}
 	else
 	{
@@ -483,19 +463,18 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
-	/*
-	 * What was smooth for the interval's sake is whole pages after all.  What
-	 * a build was tried for was whole pages before.
-	 */
+	/* what was smooth for the interval's sake is whole pages after all */
 	rebuilt = (1.0 - est.bloat) * scan->nblocks;
-	rebuilt = scan->mc.relam == HASH_AM_OID || tried ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	if (BlockNumberIsValid(tried))
+		rebuilt = tried;
 	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
 	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
 	if (be->exact)
 		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
-	if (!tried && rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
+	if (!BlockNumberIsValid(tried) && rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
 		set_wide_interval(scan, be, &totals, least, most);
 	else
 	{

@@ -8,8 +8,8 @@
  * build follows fillfactor (btree) or the number of rows (hash) that is
  * arithmetic; for GIN the build is tried (gin_build.c).  GiST and SP-GiST pages
  * end up as full as the operator class splits them: where that is known from
- * fresh builds it is used, and elsewhere only its bounds are, unless a build was
- * tried with the rows of the table (gist_build.c).
+ * fresh builds it is used, and elsewhere only its bounds are.  (A build with
+ * the rows of the table says more: trial_build.c.)
  *
  * Everything here is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (index_bloat.c).

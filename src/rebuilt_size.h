@@ -38,7 +38,7 @@ typedef struct RebuildContext
 	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
 	bool		gist_sorted;	/* GiST: a build sorts, and doesn't insert */
 	bool		gist_points;	/* GiST: it sorts points */
-	double		tried_density;	/* GiST, SP-GiST: as tried; 0 = the usual one */
+	double		tried_density;	/* GiST, SP-GiST: to try with; 0 = the usual one */
 	double		build_memory;	/* bytes, maintenance_work_mem */
 	double		gin_density;	/* GIN: of the pages of keys; NaN = unknown */
 	double		gin_spread;		/* GIN: how uncertain that is */

@@ -6,7 +6,7 @@
  * The reports read pages of one index, so AccessShareLock on the index is
  * enough, as for pgstattuple's functions; it is held to the end of the call.
  * The table isn't locked, because no function of the index is called and no
- * row is fetched.  The exception is a build on trial (gist_build.c): for that
+ * row is fetched.  The exception is a build on trial (trial_build.c): for that
  * the table is locked, too, and as everywhere before the index.
  *
  * The errors are those of contrib/pgstattuple/pgstatindex.c, word for word,
@@ -171,7 +171,7 @@ report_try_size(Oid relid, int64 *size)
 }
 
 Relation
-report_open_table(Oid index_oid, Oid am)
+report_open_table(Oid index_oid, bool (*wanted) (Oid am))
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
 	Form_pg_class form;
@@ -181,7 +181,7 @@ report_open_table(Oid index_oid, Oid am)
 	if (!HeapTupleIsValid(tuple))
 		return NULL;
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	matches = form->relkind == RELKIND_INDEX && form->relam == am;
+	matches = form->relkind == RELKIND_INDEX && wanted(form->relam);
 	ReleaseSysCache(tuple);
 	if (!matches)
 		return NULL;

@@ -189,7 +189,7 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 	for (Size i = 0; i < PROBE_CHUNK; i += sizeof(uint64))
 		*(uint64 *) (probe->chunk + i) = pg_prng_uint64(&pg_global_prng_state);
 
-	while (probe->size < max_bytes &&
+	while (probe->size + PROBE_CHUNK <= max_bytes &&
 		   (probe->size < PROBE_MIN_BYTES || now_seconds() < end))
 	{
 		*(uint64 *) probe->chunk = pg_prng_uint64(&pg_global_prng_state);

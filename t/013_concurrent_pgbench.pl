@@ -91,10 +91,10 @@ SQL
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'), '0', "$method: no prepared transaction is left");
 	if ($method eq 'copy')
 	{
-		# the hard things did happen
-		cmp_ok($node->safe_psql('postgres',
-				"SELECT coalesce(sum(blocks_recopied), 0) FROM index_mover_history WHERE relation = '$table'::regclass AND method = 'copy'"),
-			'>', 0, 'copy: blocks were changed while they were copied');
+		# the hard things did happen (block 0 is always copied again)
+		my $changed = $node->safe_psql('postgres',
+			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE relation = '$table'::regclass AND method = 'copy'");
+		cmp_ok($changed, '>', 0, "copy: blocks were changed while they were copied, in $changed moves of an index");
 	}
 	all_right($node, $table, "$method, at rest", max_keys => 500);
 	$node->stop('immediate');

@@ -1,6 +1,7 @@
 # The copy is exact, for each access method, although the hard things happen
-# after the bulk copy has passed the blocks; and the checks that say so would
-# notice if a part of the catch-up were left out.
+# after the bulk copy has passed the blocks, here and on a standby that compares
+# each page it replays with the primary's; and the checks that say so would notice
+# if a part of the catch-up were left out.
 use strict;
 use warnings;
 
@@ -14,7 +15,8 @@ use Test::More;
 
 needs_test_points();
 
-my $node = new_node('copy_exact', extra => ['--data-checksums'], conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB\nwal_keep_size = 2GB");
+my $node = new_node('copy_exact', streaming => 1, extra => ['--data-checksums'],
+	conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB\nwal_keep_size = 2GB");
 $node->safe_psql('postgres', <<SQL);
 SET client_min_messages = warning;
 CREATE EXTENSION pg_walinspect;
@@ -120,24 +122,25 @@ SQL
 	bloom => {
 		make => <<SQL,
 CREATE TABLE exact (k int, v int);
-INSERT INTO exact SELECT g, g FROM generate_series(1, 30000) g;
+INSERT INTO exact SELECT g, g FROM generate_series(1, 12000) g;
 CREATE INDEX exact_i ON exact USING bloom (k, v) TABLESPACE regress_slow;
 SQL
 		change => <<SQL,
-DELETE FROM exact WHERE k BETWEEN 5000 AND 20000;
+DELETE FROM exact WHERE k BETWEEN 2000 AND 9000;
 VACUUM exact;
-INSERT INTO exact SELECT g, g FROM generate_series(30001, 55000) g;
+INSERT INTO exact SELECT g, g FROM generate_series(12001, 24000) g;
 VACUUM exact;
 SQL
 		records => [qw(Generic:)],
 	},
 );
 
+# (What is made before a move need not be compared.)
 sub make_case
 {
 	my ($am) = @_;
 	$node->safe_psql('postgres',
-		"SET client_min_messages = warning; DROP TABLE IF EXISTS exact, oracle.\"old exact_i\"; $cases{$am}{make} SELECT oracle.remember_keys('exact')");
+		"SET client_min_messages = warning; SET wal_consistency_checking = ''; DROP TABLE IF EXISTS exact, oracle.\"old exact_i\"; $cases{$am}{make} SELECT oracle.remember_keys('exact')");
 	return;
 }
 
@@ -161,12 +164,13 @@ sub move_and_change
 
 	my $file = $node->safe_psql('postgres',
 		"SELECT (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_slow') || '/' || (SELECT oid FROM pg_database WHERE datname = 'postgres') || '/' || pg_relation_filenode('exact_i')");
-	my $state = "SELECT pg_relation_size('exact_i') / current_setting('block_size')::int, md5(get_raw_page('exact_i', 0)), pg_current_wal_insert_lsn()";
-	my @before = split /\|/, $node->safe_psql('postgres', $state);
+	my $state = "SELECT pg_relation_size('exact_i') / current_setting('block_size')::int, md5(get_raw_page('exact_i', 0)), %s";
+	my @before = split /\|/, $node->safe_psql('postgres', sprintf($state, 'pg_current_wal_insert_lsn()'));
 	$node->safe_psql('postgres', $cases{$am}{change});
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current(); CHECKPOINT') for 1 .. ($options{switch_wal} ? 2 : 0);
-	my @after = split /\|/, $node->safe_psql('postgres', $state);
+	# (what the server itself has logged since the checkpoint can't be read yet)
+	my @after = split /\|/, $node->safe_psql('postgres', sprintf($state, 'pg_current_wal_flush_lsn()'));
 	my $types = $options{switch_wal} ? '' : $node->safe_psql('postgres', <<SQL);
 SELECT string_agg(DISTINCT resource_manager || ':' || split_part(record_type, '+', 1), ' ')
   FROM pg_get_wal_records_info('$before[2]', '$after[2]') WHERE block_ref LIKE '%rel $file %'
@@ -180,6 +184,42 @@ SQL
 }
 
 my $only = $ENV{ONLY} || '.';
+my $page_size = block_size($node);
+
+# A standby, which stops if a page is not as it was on the primary after the same record.
+$node->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 512MB");
+$standby->start;
+
+sub let_standby_replay
+{
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->wait_for_catchup($standby);
+	return;
+}
+
+# Are the pages of the index, byte by byte, the same on both servers?  All but
+# the checksum, which a page has only on disk.  Only of an index that nobody has
+# read since it was copied: a scan sets hint bits, and no standby hears of them.
+sub same_pages_ok
+{
+	my ($name) = @_;
+	my $pages = <<'SQL';
+SELECT b || ' ' || md5(substr(p, 1, 8) || substr(p, 11))
+  FROM generate_series(0, pg_relation_size('exact_i') / current_setting('block_size')::int - 1) b,
+       get_raw_page('exact_i', b::int) p ORDER BY b
+SQL
+	my ($mine, $others) = map { $_->safe_psql('postgres', $pages) } $node, $standby;
+	my %mine = map { $_ => 1 } split /\n/, $mine;
+	my @differ = grep { !delete $mine{$_} } split /\n/, $others;
+	return is(join(', ', @differ, sort keys %mine), '', "$name: the same pages");
+}
+
+$node->safe_psql('postgres', q{ALTER SYSTEM SET wal_consistency_checking = 'all'});
+$node->reload;
+poll_until($node, 'SHOW wal_consistency_checking', 'all', 'wal_consistency_checking');
 
 foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 {
@@ -199,13 +239,21 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 		'SELECT blocks_copied, blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
 	# one is block 0, which is always copied again
 	cmp_ok($recopied, '>', $am eq 'brin' ? 3 : 10, "$am: $recopied of $copied blocks copied again");
-	verdict_ok($node, 'exact', $am, max_keys => 100);
-	files_ok($node, $am);
+	let_standby_replay();
+	same_pages_ok("$am, standby");
+	verdict_ok($_->[0], 'exact', "$am$_->[1]", max_keys => 100) foreach [ $node, '' ], [ $standby, ', standby' ];
+	files_ok($_->[0], "$am$_->[1]") foreach [ $node, '' ], [ $standby, ', standby' ];
 	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$am: it was this copy");
 	# and it can be written to
 	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
-	verdict_ok($node, 'exact', "$am, changed after the move", max_keys => 20);
+	let_standby_replay();
+	verdict_ok($_->[0], 'exact', "$am, changed after the move$_->[1]", max_keys => 20)
+	  foreach [ $node, '' ], [ $standby, ', standby' ];
 }
+unlike(slurp_file($standby->logfile), qr/inconsistent page found/, 'no page differs on the standby');
+$node->safe_psql('postgres', 'ALTER SYSTEM RESET wal_consistency_checking');
+$node->reload;
+poll_until($node, 'SHOW wal_consistency_checking', '', 'wal_consistency_checking');
 
 # ---- the last blocks are many, and copied directly once more ---------------------
 foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gist spgist brin bloom))
@@ -213,6 +261,8 @@ foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gi
 	make_case($am);
 	my ($row) = move_and_change($am, mutation => 'again', settings => '{"verify": true}');
 	like($row, qr/^moved\|/, "$am, copied directly again: moved, block by block equal under the lock");
+	let_standby_replay();
+	same_pages_ok("$am, copied directly again, standby");
 	verdict_ok($node, 'exact', "$am, copied directly again", max_keys => 20);
 	files_ok($node, "$am, copied directly again");
 	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
@@ -220,6 +270,9 @@ foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gi
 	$node->start;
 	verdict_ok($node, 'exact', "$am, copied directly again, changed after the move, after a crash", max_keys => 20);
 }
+
+# what follows makes copies that are wrong
+$standby->stop;
 
 # ---- the checks notice what is left out ----------------------------------------
 foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'one-block' ], [ 'btree', 'tail' ],
@@ -414,6 +467,7 @@ SQL
 	# the first drain, so that there is something to be copied again
 	set_tests($node, test_point => 'copy-end:writes', test_mutation => 'verify-all');
 	my ($all, $again) = (0, 0);
+	my $log = -s $node->logfile;
 	foreach my $to ((qw(regress_fast regress_slow)) x ($ENV{LOAD_ROUNDS} || 3))
 	{
 		my $rows = $node->safe_psql('postgres',
@@ -424,6 +478,19 @@ SQL
 			"SELECT count(*), count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)");
 		$few =~ /^(\d+)\|(\d+)$/ or die $few;
 		($all, $again) = ($all + $1, $again + $2);
+		# beside the blocks a move logs catalogs, which may be whole pages if they
+		# weren't changed since the last checkpoint; and a megabyte twice if one began
+		# just then
+		my $checkpoints = () = slurp_file($node->logfile, $log) =~ /checkpoint starting/g;
+		my $beside = (24 + $checkpoints * (24 + 128)) * $page_size;
+		my ($most, $too_much) = split /\|/, $node->safe_psql('postgres', <<SQL);
+SELECT max(wal_bytes - 1.03 * (blocks_copied + blocks_recopied) * $page_size),
+       string_agg(index_name || ': ' || wal_bytes || ' bytes for ' || blocks_copied + blocks_recopied || ' blocks', ', ')
+         FILTER (WHERE wal_bytes > 1.03 * (blocks_copied + blocks_recopied) * $page_size + $beside)
+  FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)
+SQL
+		note "WAL beside 1.03 times the blocks, at most: $most bytes";
+		is($too_much || '', '', "under load: the WAL is that of the blocks copied, to $to");
 	}
 	note "blocks copied again in $again of $all moves";
 	cmp_ok($again, '>=', $all / 2, 'under load: blocks copied again in most of the moves');

@@ -1,5 +1,6 @@
 # A copy that is killed, terminated, cancelled or fails at every step: the index
-# is where it was or where it was to be, whole, and nothing is left behind.
+# is where it was or where it was to be, whole, and nothing is left behind, here
+# and on a standby.
 use strict;
 use warnings;
 
@@ -13,7 +14,12 @@ use Time::HiRes qw(usleep);
 
 needs_test_points();
 
-my $node = new_node('copy_crash', conf => "checkpoint_timeout = 1h\nmax_wal_size = 4GB");
+my $node = new_node('copy_crash', streaming => 1, conf => <<CONF);
+checkpoint_timeout = 1h
+max_wal_size = 4GB
+wal_keep_size = 1GB
+wal_retrieve_retry_interval = 100ms
+CONF
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE crash (i int, s text) WITH (fillfactor = 80);
 ALTER TABLE crash ALTER s SET STORAGE external;
@@ -24,6 +30,12 @@ LOAD 'index_mover';
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+
+$node->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
+$standby->start;
 
 my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-half copy-end copy-round
   copy-before-sync copy-synced copy-again copy-verifying swap-asking swap-locked swap-block swap-copied swap-before-commit);
@@ -82,6 +94,8 @@ sub check_all
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	files_ok($node, $name);
 	leftovers_ok($node, $name, within => 5);
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$name, standby");
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT oracle.bt_index_parent_check('crash_s', true, true)");
 	is($rc, 0, "$name: amcheck") or diag $err;
@@ -184,5 +198,6 @@ check_all('error in the removal, too', $from);
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),
 	'moved', 'the move works after all that');
 check_all('at the end', $to);
+standby_ok($node, $standby, ['crash'], 'at the end', max_keys => 200);
 
 done_testing();

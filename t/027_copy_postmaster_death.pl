@@ -1,7 +1,7 @@
 # The postmaster is killed while a worker copies: at every step the worker is
 # gone within a second after it was in no system call, and has done nothing more;
 # above all it has not swapped.  The server can be started again, and the next
-# clean-up finds what is left.
+# clean-up finds what is left, for a standby, too.
 use strict;
 use warnings;
 
@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
-my $node = new_node('postmaster', conf => "checkpoint_timeout = 1h\nmax_wal_size = 2GB");
+my $node = new_node('postmaster', streaming => 1, conf => "checkpoint_timeout = 1h\nmax_wal_size = 2GB\nwal_keep_size = 1GB");
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE orphan (i int, s text) WITH (fillfactor = 80);
 INSERT INTO orphan SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 90000) g;
@@ -24,6 +24,12 @@ LOAD 'index_mover';
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('orphan_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+
+$node->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
+$standby->start;
 
 sub place
 {
@@ -70,6 +76,8 @@ foreach my $case (
 	wait_for_no_worker($node);
 	files_ok($node, $point);
 	leftovers_ok($node, $point, within => 5);
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$point, standby");
 	$node->safe_psql('postgres', "SELECT oracle.structure('orphan_s')");
 }
 verdict_ok($node, 'orphan', 'at the end', max_keys => 200);
@@ -77,6 +85,7 @@ my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy')"),
 	'moved', 'the move works after all that');
 files_ok($node, 'at the end');
+standby_ok($node, $standby, ['orphan'], 'at the end', max_keys => 200);
 
-$node->stop;
+$_->stop foreach $standby, $node;
 done_testing();

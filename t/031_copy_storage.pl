@@ -345,7 +345,8 @@ is( $node->safe_psql('postgres',
 	'moved', 'wal_level = minimal: moved');
 my $wal = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$before'");
 note "WAL of the move: $wal bytes, index: $size bytes";
-cmp_ok($wal, '<', $size / 10, 'wal_level = minimal: the blocks are not logged');
+# what there is comes from pages of the catalogs and of the ledger, and block 0
+cmp_ok($wal, '<', 32 * $page_size, 'wal_level = minimal: the blocks are not logged');
 $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, crash after the move', 'store', $to);

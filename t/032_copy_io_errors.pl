@@ -1,5 +1,5 @@
 # Moves by copying when reads, writes and fsyncs fail: the index stays right,
-# nothing is left behind, and the next move works.
+# nothing is left behind, here and on a standby, and the next move works.
 use strict;
 use warnings;
 
@@ -15,7 +15,7 @@ my $library = preload_library('io_faults');
 my $node = do
 {
 	local $ENV{LD_PRELOAD} = $library;
-	new_node('io', conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nfsync = on");
+	new_node('io', streaming => 1, conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nwal_keep_size = 1GB\nfsync = on");
 };
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE io (i int, s text);
@@ -25,6 +25,12 @@ SELECT oracle.remember_metadata('io');
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
+# a standby whose own calls are left alone
+$node->backup('start');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'start', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB\nfsync = off");
+$standby->start;
 my %folder = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
 
@@ -101,6 +107,8 @@ foreach my $case (
 	leftovers_ok($node, $name, within => 5);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	files_ok($node, $name);
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$name, standby");
 	metadata_ok($node, 'io', $name, restarted => 1);
 	$node->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('io_s', true, true)");
 
@@ -139,6 +147,7 @@ foreach my $case (
 	files_ok($node, $name);
 }
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
+standby_ok($node, $standby, ['io'], 'at the end', max_keys => 300);
 note "count: storage faults of a copy, survived $survived";
 
 done_testing();

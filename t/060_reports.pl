@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
 use IndexMover::Test;
+use POSIX qw(ceil);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -38,14 +39,17 @@ $standby->start;
 $node->wait_for_catchup($standby);
 
 my $bloat = <<'SQL';
--- two builds of a GiST index on trial needn't come out alike
+-- two builds on trial needn't come out alike
 SELECT string_agg(format('%s %s %s', i.indexrelid::regclass, b.pages,
-			CASE amname WHEN 'gist' THEN (b.bloat_ratio IS NOT NULL)::text ELSE round(b.bloat_ratio::numeric, 6)::text END), E'\n' ORDER BY 1)
+			CASE WHEN amname IN ('gist', 'spgist') THEN (b.bloat_ratio IS NOT NULL)::text ELSE round(b.bloat_ratio::numeric, 6)::text END), E'\n' ORDER BY 1)
   FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam,
 	   LATERAL index_bloat(i.indexrelid, exact => true) b WHERE indrelid = 'zoo'::regclass
 SQL
 my $on_primary = $node->safe_psql('postgres', $bloat);
 is($standby->safe_psql('postgres', $bloat), $on_primary, 'index_bloat on a standby says what the primary says');
+is($standby->safe_psql('postgres', q(
+SELECT count(*) FROM pg_database, LATERAL pg_ls_dir('base/' || oid) file WHERE file ~ '^t[0-9]+_')),
+	'0', 'builds on trial left no file on a standby');
 my $pending = q(SELECT * FROM gin_pending_list('zoo_arr'));
 is($standby->safe_psql('postgres', $pending), $node->safe_psql('postgres', $pending), 'gin_pending_list on a standby');
 is($standby->safe_psql('postgres', q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method = 'bloom') FROM index_report('zoo'))),
@@ -57,8 +61,18 @@ my ($rc, $out, $err) = $standby->psql('postgres', q(SELECT * FROM index_bloat('u
 like($err, qr/0A000: cannot access temporary or unlogged relations during recovery/, 'asked for by name it is one');
 is($standby->safe_psql('postgres', q(SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms'))),
 	't', 'tablespace_probe on a standby');
-is($standby->safe_psql('postgres', q(SELECT count(*) > 0 FROM recommend_moves('regress_fast'))),
-	't', 'recommend_moves on a standby');
+# what would have been read in the last 10,000 seconds
+$node->safe_psql('postgres', <<'SQL');
+ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
+ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
+INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+SQL
+$node->wait_for_catchup($standby);
+my $advice = q(SELECT index, method, from_tablespace, to_tablespace, reads_per_second BETWEEN 90 AND 110
+	FROM recommend_moves('regress_fast') WHERE index = 'zoo_num_key'::regclass);
+is($standby->safe_psql('postgres', $advice), 'zoo_num_key|copy|regress_slow|regress_fast|t', 'recommend_moves on a standby');
+is($standby->safe_psql('postgres', q(SET index_mover.min_free_space = 1; SELECT index, reason FROM recommend_moves('regress_fast'))),
+	'|nothing to move: no index that would gain fits into 0 bytes, or those in regress_fast gain more', 'and nothing where all must stay free');
 is($standby->safe_psql('postgres', q(SELECT count(*) FROM move_blockers('zoo'))), '0', 'move_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
 like($err, qr/25006/, 'samples are taken on the primary');
@@ -74,8 +88,8 @@ is($node->safe_psql('postgres', q(SET lock_timeout = 100;
 	't|t|not measured', 'a locked index is a row with NULLs');
 is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 15 FROM index_report())),
 	't', 'and no reason to wait');
-is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 0 FROM recommend_moves('regress_fast'))),
-	't', 'nor for recommend_moves');
+is($node->safe_psql('postgres', "SET lock_timeout = 100; $advice"),
+	'zoo_num_key|copy|regress_slow|regress_fast|t', 'nor for recommend_moves');
 my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM move_blockers('zoo') WHERE kind = 'session');
 is($node->safe_psql('postgres', $blockers),
 	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_terminate_backend(' . $locker->pid . ');',
@@ -157,6 +171,60 @@ probe_fails(qr/58P01: could not look at the file system of tablespace "regress_f
 rename "$fast.away", $fast or die $!;
 
 # ---------------------------------------------------------------------------
+# A probe takes no more room than it may
+# ---------------------------------------------------------------------------
+
+# The size of the file that a probe has open, without a name; undef if there is none.
+sub probe_size
+{
+	my ($pid) = @_;
+	my %size;
+	foreach my $fd (glob("/proc/$pid/fd/*"))
+	{
+		next unless (readlink($fd) // '') =~ m{/pgsql_tmp\.index_mover\.\d+ \(deleted\)$};
+		my ($device, $inode, $size) = (stat $fd)[ 0, 1, 7 ];
+		$size{"$device $inode"} = $size if defined $size;
+	}
+	die 'a probe with more than one file' if keys %size > 1;
+	return (values %size)[0];
+}
+
+# Begin a long probe, wait until its file grows no more, and cancel it; returns the
+# file's size.
+sub size_of_probe
+{
+	my ($tablespace) = @_;
+	my $prober = IndexMover::Session->new($node);
+	my $pid = $prober->pid;
+	my ($size, $same) = (0, 0);
+	$prober->send("SELECT * FROM tablespace_probe('$tablespace', '60 s')");
+	foreach my $try (1 .. 400)
+	{
+		my $now = probe_size($pid) // 0;
+		$same = $now >= 4 * 1024 * 1024 && $now == $size ? $same + 1 : 0;
+		$size = $now;
+		last if $same == 10;
+		usleep(100_000);
+	}
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	$prober->answer;
+	$prober->end;
+	return $size;
+}
+
+SKIP:
+{
+	skip 'no /proc', 3 unless -d "/proc/$$/fd";
+	my $free = q(SELECT free_bytes FROM index_mover_tablespace_facts('regress_fast'));
+	my $before = $node->safe_psql('postgres', $free);
+	my $size = size_of_probe('regress_fast');
+	my $after = $node->safe_psql('postgres', $free);
+	cmp_ok($size, '>=', 4 * 1024 * 1024, 'the file of a probe is big enough');
+	cmp_ok($size, '<=', 256 * 1024 * 1024, 'and not too big');
+	cmp_ok($size, '<=', ($before > $after ? $before : $after) / 10, 'nor more than a tenth of what is free');
+}
+
+# ---------------------------------------------------------------------------
 # A probe that doesn't come to its end
 # ---------------------------------------------------------------------------
 
@@ -225,6 +293,56 @@ SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot'
   FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
 SQL
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_shm');
+}
+
+# ---------------------------------------------------------------------------
+# A small file system, in a mount namespace of the server's own, so that this needs
+# no privileges
+# ---------------------------------------------------------------------------
+
+SKIP:
+{
+	skip 'no /proc', 6 unless -d "/proc/$$/fd";
+	my $small = $node->basedir . '/small';
+	mkdir $small;
+	my @private = ('unshare', '--user', '--map-user=' . $>, '--map-group=' . (split / /, $))[0], '--keep-caps', '--mount');
+	my ($mounted, $why);
+	eval { $mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', 'size=95m', 'small', $small ], '>&', \$why); };
+	skip 'cannot mount a small file system in a namespace of its own: ' . ($why || $@), 6 unless $mounted;
+
+	$node->stop('immediate');
+	# pg_ctl's children stay in the namespace
+	local $ENV{PGDATA} = $node->data_dir;
+	IPC::Run::run(
+		[
+			@private, 'sh', '-c',
+			'mount -t tmpfs -o size=95m small "$1" && chmod 700 "$1" && exec pg_ctl -w -s -l "$2" start',
+			'sh', $small, $node->logfile
+		]) or die 'server does not start in a namespace';
+	$node->_update_pid(1);
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLESPACE regress_small LOCATION '$small';
+ALTER TABLESPACE regress_small SET (random_page_cost = 1);
+ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
+DELETE FROM index_mover_probe;
+DELETE FROM index_mover_sample;
+INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+SQL
+	# nobody else writes there
+	my ($free, $total) = split /\|/,
+	  $node->safe_psql('postgres', q(SELECT free_bytes, total_bytes FROM index_mover_tablespace_facts('regress_small')));
+	my $size = size_of_probe('regress_small');
+	cmp_ok($size, '>=', 4 * 1024 * 1024, 'small file system: the file of a probe is big enough');
+	cmp_ok($size, '<=', $free / 10, 'and not more than a tenth of it');
+	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover_tablespace_facts('regress_small'))), $free, 'all of it is free again');
+	my $room = $free - ceil($total * 0.999);
+	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
+	is($node->safe_psql('postgres', q(SET index_mover.min_free_space = 0.999; SELECT index, reason FROM recommend_moves('regress_small'))),
+		"|nothing to move: no index that would gain fits into $room bytes, or those in regress_small gain more",
+		'recommend_moves: the budget is what is free, less the reserve');
+	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
+		'zoo_num_key|copy', 'with a smaller reserve there is room');
+	$node->safe_psql('postgres', 'DROP TABLESPACE regress_small');
 }
 
 # not "fast": the server may still be recovering from the kill

@@ -42,6 +42,11 @@ SELECT pg_describe_object(d.classid, d.objid, 0)
 		        (SELECT string_agg(pg_get_constraintdef(x.oid), ', ' ORDER BY x.conname)
 		           FROM pg_constraint x WHERE x.conrelid = c.oid))
 		   FROM pg_class c WHERE c.oid = d.objid)
+	WHEN 'pg_type'::regclass THEN
+		(SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid::regtype, col_description(a.attrelid, a.attnum)),
+		                   ', ' ORDER BY a.attnum)
+		   FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+		  WHERE t.oid = d.objid)
 	END, '')
   FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
  WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'index_mover'
@@ -96,7 +101,22 @@ $node->safe_psql('postgres', 'CREATE DATABASE fresh');
 $node->safe_psql('fresh', 'CREATE EXTENSION index_mover CASCADE');
 my $fresh = objects('fresh');
 cmp_ok(scalar(() = $fresh =~ /^function /mg), '>', 10, 'the comparison sees the functions');
-unlike($fresh, qr/^(?!type .*\[\]|type index_mover_\w+ ).* \| no comment \|/m, 'every object has a comment');
+unlike($fresh, qr/^.* \| no comment \|/m, 'every object has a comment');
+my $columns = <<'SQL';
+SELECT c.oid::regclass || '.' || a.attname
+  FROM pg_depend d
+  JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover'
+  LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
+  JOIN pg_class c ON c.oid = coalesce(t.typrelid, d.objid) AND c.relkind IN ('r', 'v', 'c')
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+   AND d.classid IN ('pg_class'::regclass, 'pg_type'::regclass)
+   AND (col_description(c.oid, a.attnum) IS NULL) = %s
+ GROUP BY c.oid, a.attnum, a.attname ORDER BY c.oid, a.attnum
+SQL
+cmp_ok(scalar(split /\n/, $node->safe_psql('fresh', sprintf $columns, 'false')), '>', 100,
+	'the comparison sees the columns of tables, views and the composite type');
+is($node->safe_psql('fresh', sprintf $columns, 'true'), '', 'every column has a comment');
 foreach my $old (split /\n/, $node->safe_psql('postgres',
 		"SELECT source FROM pg_extension_update_paths('index_mover') WHERE target = '$current' AND path IS NOT NULL ORDER BY 1"))
 {

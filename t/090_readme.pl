@@ -4,9 +4,16 @@
 #
 # A block that can't be run here is written as ```text or ```console instead.
 # After <!-- error 12345 --> in the line before, the block must end in an error
-# with this SQLSTATE.  Directories (LOCATION '/..') are replaced by ones that
-# exist.  What is scheduled with pg_cron goes to a table in its place, and is
-# run at the end.
+# with this SQLSTATE; after <!-- no rows --> it must return nothing.  Directories
+# (LOCATION '/..') are replaced by ones that exist.  What is scheduled with
+# pg_cron goes to a table in its place, and is run at the end.
+#
+# The statements of transcripts, which are blocks of ```text with the prompt =>,
+# are run, too, and must return the columns that the transcript shows; so are
+# statements in the text that begin with SELECT and have nothing left out (..).
+# With the settings of psql that README.md recommends, and itself makes, all
+# results fit into 120 columns.  Of commands (```console) that are ours it is looked whether they and
+# their options and arguments exist.
 #
 # And every message in the source is in docs/reference.md or docs/reports.md, as
 # `code`, with .. for what is filled in.
@@ -25,12 +32,12 @@ my @files = ("$top/README.md", sort glob("$top/docs/*.md"));
 my $node = new_node('readme', extension => 0);
 my $database = 0;
 
-# The ```sql blocks of a text: [line number, SQLSTATE or '', statements]
+# The ```sql blocks of a text: [line number, mark or '', statements]
 sub blocks_of
 {
 	my ($text) = @_;
 	my (@blocks, $current);
-	my ($error, $number) = ('', 0);
+	my ($mark, $number) = ('', 0);
 	foreach my $line (split /\n/, $text)
 	{
 		$number++;
@@ -41,14 +48,73 @@ sub blocks_of
 		}
 		elsif ($line =~ /^\s*```sql\s*$/)
 		{
-			$current = [ $number, $error, '' ];
-			$error = '';
+			$current = [ $number, $mark, '' ];
+			$mark = '';
 		}
-		elsif ($line =~ /^<!-- error (\w{5}) -->$/) { $error = $1; }
-		elsif ($line =~ /\S/) { $error = ''; }
+		elsif ($line =~ /^<!-- (error \w{5}|no rows) -->$/) { $mark = $1; }
+		elsif ($line =~ /\S/) { $mark = ''; }
 	}
 	die "block without end at line $current->[0]" if $current;
 	return @blocks;
+}
+
+# The columns of a result as psql has printed it, aligned or expanded.
+sub columns_of
+{
+	my (@lines) = @_;
+	return '' if !@lines;
+	return join '|', map { s/^ +| +$//gr } split /\|/, $lines[0] if @lines > 1 && $lines[1] =~ /^-+(\+-+)*$/;
+	return join '|', map { /^(\w+) +\|/ ? $1 : () } @lines;
+}
+
+# The statements of the transcripts in a text: [line number, statement, columns]
+sub transcripts_of
+{
+	my ($text) = @_;
+	my (@statements, @shown);
+	my ($in, $number, $begun, $prompts) = ('', 0, 0, 0);
+	my $end = sub {
+		$statements[-1][2] = columns_of(@shown) if @shown;
+		@shown = ();
+	};
+	foreach my $line (split /\n/, $text)
+	{
+		$number++;
+		if ($line =~ /^\s*```(\w*)\s*$/)
+		{
+			$end->();
+			$in = $in ? '' : ($1 || 'none');
+			$begun = $prompts = 0;
+		}
+		elsif ($in eq 'text' && $line =~ /^=> (.*)/)
+		{
+			$end->();
+			$prompts = 1;
+			push @statements, [ $number, "$1\n", '' ];
+			$begun = $1 !~ /;\s*$/;
+		}
+		elsif ($begun)
+		{
+			$statements[-1][1] .= "$line\n";
+			$begun = $line !~ /;\s*$/;
+		}
+		elsif ($prompts) { push @shown, $line; }
+	}
+	return @statements;
+}
+
+# Statements within the text: [line number, statement]
+sub inline_of
+{
+	my ($text) = @_;
+	my @statements;
+	$text =~ s{^```.*?^```$}{"\n" x ($& =~ tr/\n//)}gems;
+	while ($text =~ /`(SELECT [^`]+)`/g)
+	{
+		my $statement = $1;
+		push @statements, [ 1 + (substr($text, 0, $-[0]) =~ tr/\n//), $statement ] if $statement !~ /\.\./;
+	}
+	return @statements;
 }
 
 # What the examples take for granted.
@@ -75,6 +141,13 @@ CREATE INDEX accounts_bid ON pgbench_accounts (bid) TABLESPACE slow_storage;
 CREATE TABLE documents (id int PRIMARY KEY, words tsvector);
 CREATE INDEX documents_words ON documents USING gin (words);
 INSERT INTO documents SELECT g, to_tsvector('simple', 'a' || g) FROM generate_series(1, 1000) g;
+CREATE TABLE orders (id int PRIMARY KEY, customer int, placed timestamptz, note text, tags int[]);
+CREATE INDEX orders_customer ON orders (customer);
+CREATE INDEX orders_note ON orders (note);
+CREATE INDEX orders_placed ON orders (placed);
+CREATE INDEX orders_placed_2 ON orders (placed);
+CREATE INDEX orders_tags ON orders USING gin (tags);
+INSERT INTO orders SELECT g, g % 100, now(), 'note ' || g, ARRAY[g, g % 10] FROM generate_series(1, 1000) g;
 VACUUM ANALYZE;
 CREATE SCHEMA cron;
 CREATE TABLE cron.stand_in (command text);
@@ -89,7 +162,7 @@ foreach my $file (@files)
 	my ($name) = $file =~ m{([^/]+)$};
 	my $text = slurp_file($file);
 	my @blocks = blocks_of($text);
-	next if !@blocks;
+	next if !@blocks && !transcripts_of($text) && !inline_of($text);
 	# the reader prepares these, wherever they stand in the text
 	@blocks = ((grep { $_->[2] =~ /^CREATE (EXTENSION|TABLESPACE)/ } @blocks),
 		(grep { $_->[2] !~ /^CREATE (EXTENSION|TABLESPACE)/ } @blocks));
@@ -97,17 +170,23 @@ foreach my $file (@files)
 	# The pages other than the README begin where the README ends.
 	my $db = make_database($name ne 'README.md');
 
+	my @transcripts = transcripts_of($text);
+	my @inline = inline_of($text);
+
 	# One session, so that psql's variables live on from block to block.
-	my $script = "\\set VERBOSITY verbose\n\\pset pager off\n";
-	foreach my $block (@blocks)
+	my $script = "\\set VERBOSITY verbose\n\\pset pager off\n\\pset tuples_only off\n\\pset columns 120\n\\pset format aligned\n";
+	$script .= "\\x auto\n\\pset format wrapped\n" if $name ne 'README.md';
+	foreach my $block (@blocks, @inline)
 	{
-		my $sql = $block->[2];
+		my $sql = $block->[-1];
 		$sql =~ s{LOCATION '/[^']*'}{"LOCATION '" . PostgreSQL::Test::Utils::tempdir() . "'"}ge;
-		$script .= "\\warn == $block->[0]\n$sql\n;\n";
+		$script .= "\\warn == $block->[0]\n\\echo == $block->[0]\n$sql\n;\n";
 	}
+	$script .= "\\pset format unaligned\n\\pset expanded off\n";
+	$script .= "\\warn == $_->[0]\n\\echo == $_->[0]\n$_->[1]" foreach @transcripts;
 	my ($out, $err);
 	$node->psql($db, $script, stdout => \$out, stderr => \$err, on_error_stop => 0);
-	my %errors;
+	my (%errors, %printed);
 	my $line = 0;
 	foreach (split /\n/, $err)
 	{
@@ -115,12 +194,28 @@ foreach my $file (@files)
 		elsif (/(?:ERROR|FATAL):\s+([0-9A-Z]{5}):/) { push @{ $errors{$line} }, $_; }
 		elsif (/invalid command|unrecognized|syntax error/) { push @{ $errors{$line} }, $_; }
 	}
-	foreach my $block (@blocks)
+	foreach (split /\n/, $out)
 	{
-		my ($number, $expected) = @$block;
+		if (/^== (\d+)/) { $line = $1; }
+		else { push @{ $printed{$line} }, $_; }
+	}
+	foreach my $block (@blocks, (map { [ $_->[0], '' ] } @inline, @transcripts))
+	{
+		my ($number, $mark) = @$block;
 		my $found = join "\n", @{ $errors{$number} || [] };
-		if ($expected) { like($found, qr/$expected/, "$name, line $number: error $expected"); }
+		if ($mark =~ /^error (\w+)/) { like($found, qr/$1/, "$name, line $number: $mark"); }
 		else { is($found, '', "$name, line $number: no error"); }
+		if ($mark eq 'no rows')
+		{
+			is(join("\n", grep { /^\(\d+ rows?\)$/ } @{ $printed{$number} || [] }), '(0 rows)', "$name, line $number: no rows");
+		}
+	}
+	is(join("\n", grep { length($_) > 120 } map { @{ $printed{ $_->[0] } || [] } } @blocks, @inline), '',
+		"$name: the results are at most 120 columns wide");
+	foreach my $transcript (@transcripts)
+	{
+		my ($number, undef, $columns) = @$transcript;
+		is(($printed{$number} || [''])->[0], $columns, "$name, line $number: the columns are those shown");
 	}
 
 	# what was scheduled, as pg_cron runs it: one statement a transaction
@@ -135,7 +230,64 @@ foreach my $file (@files)
 	wait_for_no_worker($node, dbname => $db);
 }
 
+# ---- columns -----------------------------------------------------------------
+# Everything that a user gets has its columns in a table of its page.
+my $db = make_database(1);
+my %page = map { $_ => slurp_file("$top/docs/$_.md") } 'reference', 'reports';
+foreach my $line (split /\n/, $node->safe_psql($db, <<'SQL'))
+SELECT p.proname, string_agg(a.name, ' ' ORDER BY a.n)
+  FROM pg_depend d
+  JOIN pg_proc p ON p.oid = d.objid
+ CROSS JOIN LATERAL unnest(p.proargnames, p.proargmodes) WITH ORDINALITY a(name, mode, n)
+ WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+   AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
+   AND a.mode IN ('o', 'b', 't') AND p.proname NOT LIKE 'index\_mover\_%'
+ GROUP BY p.oid, p.proname
+UNION ALL
+SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum)
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relname IN ('index_move', 'index_mover_progress', 'index_mover_history')
+ GROUP BY c.oid, c.relname
+SQL
+{
+	my ($name, $columns) = split /\|/, $line;
+	my ($section) = map { /^##+ [^\n]*\b$name\n(.*?)(?=^##+ |\z)/ms ? $1 : () } values %page;
+	my $described = join ' ', map { /^\| ([^|]*) \|/ ? $1 : () } split /\n/, $section // '';
+	is(join(' ', grep { $described !~ /`$_`/ } split / /, $columns), '', "the columns of $name are described");
+}
+
 $node->stop;
+
+# ---- commands ----------------------------------------------------------------
+my $commands = 0;
+foreach my $file (@files, "$top/CONTRIBUTING.md")
+{
+	my ($name) = $file =~ m{([^/]+)$};
+	foreach my $line (map { split /\n/ } slurp_file($file) =~ /^```console\n(.*?)^```$/gms)
+	{
+		my ($command, @words) = split ' ', $line =~ s/^\$ +//r =~ s/\s+# .*//r;
+		if ($command eq 'make' && grep { $_ eq 'dist' } @words)
+		{
+			like(slurp_file("$top/Makefile"), qr/^dist:/m, "$name: $line");
+		}
+		next if $command !~ m{^(?:scripts|bench)/};
+		$commands++;
+		ok(-x "$top/$command", "$name: there is $command") || next;
+		# what it reads and what it hands its arguments on to
+		my $help = join "\n", map { slurp_file("$top/$_") } $command, 'bench/lib.sh',
+			$command eq 'scripts/test-builds' ? 'scripts/test' : (),
+			(grep { $_ eq '--all-versions' } @words) ? 'scripts/test-versions' : ();
+		my @unknown;
+		foreach my $word (map { split /,/ } @words)
+		{
+			next if $help =~ /(?<![\w-])\Q$word\E(?![\w-])/;
+			my @tests = glob("$top/sql/$word.sql $top/t/$word*.pl");
+			push @unknown, $word unless $word =~ /^(?:--|[1-9]\d*)$/ || grep { -f } @tests;
+		}
+		is("@unknown", '', "$name: what is said to $command in \"$line\"");
+	}
+}
+cmp_ok($commands, '>', 20, 'commands are looked at');
 
 # ---- messages ---------------------------------------------------------------
 my @known;
@@ -149,6 +301,12 @@ foreach my $file (grep { -f $_ } "$top/docs/reference.md", "$top/docs/reports.md
 	}
 }
 cmp_ok(scalar(@known), '>', 80, 'messages are described');
+foreach my $file ("$top/README.md", "$top/docs/reference.md", "$top/docs/reports.md")
+{
+	my ($name) = $file =~ m{([^/]+)$};
+	my @helpless = map { grep { /\|\s*\|\s*$/ } split /\n/ } slurp_file($file) =~ /^\|[^\n]*\| what to do \|\n((?:\|[^\n]*\n)+)/gm;
+	is(join("\n", @helpless), '', "$name says what to do about each message");
+}
 foreach my $file (glob("$top/*.c $top/src/*.c"))
 {
 	my ($name) = $file =~ m{([^/]+)$};

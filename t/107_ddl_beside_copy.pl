@@ -161,7 +161,7 @@ sub beside_rebuild
 	wait_for_no_worker($node);
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
-	is($node->safe_psql('postgres', q(SELECT string_agg(c.oid::regclass || ' ' || indisvalid, ', ' ORDER BY 1) FROM pg_class c JOIN pg_index ON indexrelid = c.oid WHERE relname ~ '^same_name' AND reltablespace = 0)),
+	is($node->safe_psql('postgres', q(SELECT string_agg(c.oid::regclass || ' ' || indisvalid, ', ' ORDER BY c.oid::regclass::text) FROM pg_class c JOIN pg_index ON indexrelid = c.oid WHERE relname ~ '^same_name' AND reltablespace = 0)),
 		'mine.same_name true, theirs.same_name true', "$name: both indexes are where they were");
 	return;
 }
