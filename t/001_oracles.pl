@@ -147,6 +147,8 @@ is($node->safe_psql('postgres', 'SELECT problem, path FROM oracle.files()'),
 	"missing|$path", 'a missing file is seen');
 append_to_file("$data/$path", '');
 $node->safe_psql('postgres', 'DROP TABLE gone');
+like($node->safe_psql('postgres', "BEGIN; UPDATE pg_class SET reltablespace = 4000000002 WHERE oid = 'zoo_txt'::regclass; SELECT problem FROM oracle.files(); ROLLBACK"),
+	qr/^no such tablespace$/m, 'a tablespace that does not exist is seen');
 files_ok($node, 'after');
 
 # ---- leftovers ------------------------------------------------------------
@@ -168,6 +170,24 @@ $node->safe_psql('postgres', "SELECT pg_create_physical_replication_slot('index_
 is($node->safe_psql('postgres', 'SELECT * FROM oracle.leftovers()'),
 	'replication slot|index_mover_1', 'a replication slot is seen');
 $node->safe_psql('postgres', "SELECT pg_drop_replication_slot('index_mover_1')");
+
+# What a move has while it is on its way, which it must not have afterwards.
+$node->safe_psql('postgres', 'SET client_min_messages = warning; CREATE EXTENSION index_mover CASCADE');
+make_gate($node, 'gate', 42);
+$node->safe_psql('postgres', 'CREATE TABLE gated (i int); INSERT INTO gated VALUES (1); CREATE INDEX gated_i ON gated (gate(i))');
+leftovers_ok($node, 'before a move');
+my $gate = $node->background_psql('postgres', on_error_die => 1);
+$gate->query_safe('SELECT pg_advisory_lock(42)');
+my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('gated_i', 'regress_fast', 'rebuild', wait => false)");
+wait_for_phase($node, 'building index');
+is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT kind, ', ' ORDER BY kind) FROM oracle.leftovers('0 s')"),
+	'build, history, index not valid, ledger row, lock, name, process, progress', 'a move on its way is seen in each place');
+$gate->query_safe('SELECT pg_advisory_unlock(42)');
+$gate->quit;
+wait_for_job_end($node, $job);
+wait_for_no_worker($node);
+leftovers_ok($node, 'after the move', within => 5);
+$node->safe_psql('postgres', 'DROP TABLE gated; DROP FUNCTION gate; DROP EXTENSION index_mover');
 
 # ---- metadata and dump ----------------------------------------------------
 # Each change is made to one table, seen by the oracle, and rolled back.

@@ -40,6 +40,8 @@ CREATE TABLE t (i int, filler text);
 INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(3, 1000) g UNION ALL SELECT 1, 'one';
 CREATE INDEX t_wait ON t (wait_at(i)) TABLESPACE regress_slow;
 ANALYZE t;
+COMMENT ON INDEX t_wait IS 'stays';
+SELECT oracle.remember_metadata('t');
 SQL
 
 # How to bring a rebuild into its phase: a list of steps, which are SQL for the
@@ -258,6 +260,7 @@ for my $way (sort keys %ways)
 		like($out, qr/^(moved|skipped)$/, "$way, $phase: the next call succeeds") or diag $err;
 		is(tablespace_of($node, 't', $p->{db}), "t_wait: $p->{target}", "$way, $phase: and the index is where it belongs");
 		verdict_ok($node, 't', "$way, $phase", dbname => $p->{db});
+		metadata_ok($node, 't', "$way, $phase", dbname => $p->{db}, restarted => 1);
 		files_ok($node, "$way, $phase", dbname => $p->{db});
 	}
 }

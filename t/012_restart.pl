@@ -27,8 +27,10 @@ CREATE TABLE t (i int, filler text);
 INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g;
 CREATE INDEX t_wait ON t (wait_at(i)) TABLESPACE regress_slow;
 CREATE INDEX t_later ON t (i, filler) TABLESPACE regress_slow;
+COMMENT ON INDEX t_wait IS 'stays';
 CREATE TABLE held (i int);
 CREATE INDEX held_i ON held (i) TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('t');
 SQL
 
 # Phases that outlast their client: each is SQL for a session that goes away or
@@ -45,6 +47,7 @@ sub files_and_all
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	verdict_ok($node, 't', $name, max_keys => 100);
+	metadata_ok($node, 't', $name, restarted => 1);
 	return;
 }
 

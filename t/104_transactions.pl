@@ -63,8 +63,8 @@ sub beside_copy
 }
 
 # ---- write skew: one of two serializable transactions has to fail ------------------
-# Who is on call: both see two and go; with a move between their reads and writes
-# the predicate locks of the index must still be there.
+# Who is on call: both see two and go, while a move wants to swap the index that they
+# have read by; it has to wait for both.
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE skew (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, room int, on_call bool);
 INSERT INTO skew SELECT g, g % 500, true FROM generate_series(1, 4000) g;
@@ -108,6 +108,35 @@ foreach my $what ('no move', 'copy', 'rebuild')
 	}
 	$node->safe_psql('postgres', 'UPDATE skew SET on_call = true WHERE NOT on_call');
 	verdict_ok($node, 'skew', "write skew, $what", max_keys => 100);
+}
+
+# Between the reads of one and the writes of the other a swap can come only if the
+# one has committed: his predicate locks of the index are still needed then, since the
+# other puts a row where he has found none.  (A rebuild waits for the other's snapshot.)
+foreach my $what ('no move', 'copy')
+{
+	my ($first, $second) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$_->run('SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE') for $first, $second;
+	my $before = $node->safe_psql('postgres', 'SELECT count(*) FROM skew WHERE room = 407');
+	$first->run('SELECT count(*) FROM skew WHERE room = 7');
+	$second->run('SELECT count(*) FROM tx WHERE id = 1');
+	$first->run("INSERT INTO skew SELECT max(id) + 1, 407, true FROM skew; COMMIT");
+	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"), 't', "a row where none was, $what: the predicate lock is there");
+	if ($what eq 'copy')
+	{
+		is($node->safe_psql('postgres', move('skew_room', 'copy')), 'moved|', 'a row where none was, copy: moved in between');
+		is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"), 't', 'a row where none was, copy: it is still there');
+	}
+	is($second->run('SELECT count(*) FROM skew WHERE room = 407'), $before, "a row where none was, $what: the other does not see it");
+	$second->send('INSERT INTO skew SELECT max(id) + 2, 7, true FROM skew');
+	$second->answer;
+	my $failed = $second->errors =~ /40001/ ? 1 : 0;
+	$second->send('COMMIT');
+	$second->answer;
+	$failed = 1 if $second->errors =~ /40001/;
+	is($failed, 1, "a row where none was, $what: the other fails with 40001");
+	$_->end for $first, $second;
+	verdict_ok($node, 'skew', "a row where none was, $what", max_keys => 100);
 }
 
 # ---- cursors, prepared and parallel plans over a swap --------------------------------

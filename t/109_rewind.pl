@@ -19,7 +19,7 @@ foreach my $table ('half', 'locked')
 CREATE TABLE $table (i int, s text) WITH (fillfactor = 80);
 INSERT INTO $table SELECT g, md5(g::text) FROM generate_series(1, 20000) g;
 CREATE INDEX ${table}_s ON $table (s) TABLESPACE regress_slow;
-SELECT oracle.remember_keys('$table');
+SELECT oracle.remember_keys('$table'), oracle.remember_metadata('$table');
 SQL
 }
 $old->backup('start');
@@ -63,6 +63,7 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ])
 	leftovers_ok($new, $name, within => 5);
 	files_ok($new, $name);
 	verdict_ok($new, $table, $name, max_keys => 200);
+	metadata_ok($new, $table, $name, restarted => 1);
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound", max_keys => 200);
 	is($new->safe_psql('postgres', "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')"), 'moved', "$name: the next call works");
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound, after the next move", max_keys => 200);
