@@ -653,7 +653,7 @@ CREATE TABLE @extschema@.index_mover_sample (
 COMMENT ON TABLE @extschema@.index_mover_sample IS 'blocks read of every index and table at times, taken by take_index_sample';
 COMMENT ON COLUMN @extschema@.index_mover_sample.taken_at IS 'when';
 COMMENT ON COLUMN @extschema@.index_mover_sample.relation IS 'OID of the table';
-COMMENT ON COLUMN @extschema@.index_mover_sample.index_name IS 'name of the index; NULL: the tables own blocks';
+COMMENT ON COLUMN @extschema@.index_mover_sample.index_name IS 'name of the index; NULL: the table''s own blocks';
 COMMENT ON COLUMN @extschema@.index_mover_sample.blks_read IS 'blocks read until then, from outside of shared buffers';
 COMMENT ON TYPE @extschema@.index_mover_sample IS 'row of index_mover_sample';
 COMMENT ON TYPE @extschema@.index_mover_sample[] IS 'array of index_mover_sample';

@@ -99,7 +99,7 @@ move_default(MoveContext *mc)
 static const char *
 what_else_to_tell(const MoveItem *item, const ErrorData *edata)
 {
-	if (item->method == METHOD_REBUILD && edata->detail == NULL &&
+	if (item->method == METHOD_REBUILD &&
 		(edata->sqlerrcode == ERRCODE_UNDEFINED_FUNCTION ||
 		 edata->sqlerrcode == ERRCODE_UNDEFINED_TABLE))
 		return "Functions of an index run with the search_path \"pg_catalog, pg_temp\" here; set search_path on the function.";

@@ -14,8 +14,8 @@
 extern bool trial_build_wanted(Oid relam);
 
 /*
- * Build the index anew, in temporary storage, from the rows of its table that a
- * new snapshot sees, and return how many pages it has then.  Returns
+ * Build the index anew, in temporary storage, from the rows of its table that
+ * the transaction sees now, and return how many pages it has then.  Returns
  * InvalidBlockNumber, with a NOTICE, where there is no room for it, and for
  * those who may not REINDEX it.
  *
