@@ -145,7 +145,8 @@ meanwhile_tell(MoveItem *item, const IndexBefore *before)
 			say_dropped(item, &before->facts);
 			found = true;
 		}
-		else
+		/* what CONCURRENTLY drops is invalid, and renamed, shortly before */
+		else if (now.facts.valid || looks == 0)
 			found = say_changes(item, before, &now);
 		CommitTransactionCommand();
 		if (!found && looks > 0)

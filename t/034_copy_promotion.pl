@@ -145,6 +145,8 @@ foreach my $case (@cases)
 	if ($who eq 'janitor')
 	{
 		poll_until($other, 'SELECT count(*) FROM index_mover_ledger', '0', 'the janitor after a promotion');
+		# its commit shows before the files go with it
+		poll_until($other, 'SELECT count(*) FROM oracle.files()', '0', 'the files that its commit removes');
 	}
 	elsif ($who eq 'call')
 	{

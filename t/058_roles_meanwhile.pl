@@ -98,8 +98,10 @@ sub one_case
 	{
 		$session->send($command);
 		my $look = 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $session->pid;
+		my $start = time;
 		until ($waits || $session->has_answered)
 		{
+			die "$name: $command neither waits nor ends" if time - $start > $IndexMover::Test::TIMEOUT;
 			# what wants the table for itself has to wait for the move to go on
 			next if $holder->run($look) ne 't';
 			$waits = 1;

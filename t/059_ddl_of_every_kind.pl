@@ -52,7 +52,7 @@ my $attach = "ALTER TABLE dd.p ATTACH PARTITION dd.t FOR VALUES FROM (1) TO (100
 my $moved = qr/^moved\|$/;
 my $gone = qr/^skipped\|42704$/;
 my $gave_way = qr/^failed\|55006$/;
-# which of the two depends on how far its end has come when the move looks for the index
+# which of the two depends on whether it ends within the second for which the move looks
 my $gone_or_gave_way = qr/^(?:skipped\|42704|failed\|55006)$/;
 
 # The command; whether it has to wait until a copy goes on, and what becomes of

@@ -75,7 +75,9 @@ foreach my $way (qw(cancel terminate kill))
 	}
 	else
 	{
+		my $log = -s $node->logfile;
 		kill 'KILL', $pid;
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 		wait_until_up($node);
 	}
 	is(join(' ', temporary_files($node)), '', "$way: nothing is left");

@@ -230,7 +230,7 @@ my @odd = qw(odd self bound hundred);
 $node->safe_psql('postgres', "SELECT oracle.remember_keys('$_'), oracle.remember_metadata('$_')") for @odd;
 append_to_file($node->basedir . '/odd.sql', <<'SQL');
 \set i random(1, 300)
-\set j random(1, 1000000)
+\set j random(1, 2000000000)
 UPDATE odd SET s = CASE :j % 4 WHEN 0 THEN 'Abc' WHEN 1 THEN 'ABC' ELSE 'other ' || :j END, big = repeat(md5(:j::text), 300) WHERE id = :i;
 UPDATE self SET i = i + 1 WHERE i = :i;
 BEGIN;

@@ -101,7 +101,12 @@ foreach my $round (1 .. $ROUNDS)
 	$s[$_]->send("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ', ') FROM move_indexes('$what[$_]', '$to[$_]', method => '$method[$_]')") for 0, 1;
 	if ($held)
 	{
-		usleep(5_000) until $s[0]->has_answered || $s[1]->has_answered;
+		my $start = time;
+		until ($s[0]->has_answered || $s[1]->has_answered)
+		{
+			die "$name, round $round: neither has answered" if time - $start > $IndexMover::Test::TIMEOUT;
+			usleep(5_000);
+		}
 		$writer->run('ROLLBACK');
 	}
 	my @said = map { $_->answer . ($_->errors =~ /ERROR:\s+(\w+)/ ? $1 : '') } @s;
