@@ -94,10 +94,12 @@ foreach my $round (1 .. $ROUNDS)
 	push @to, $name =~ /opposite/ ? ($to[0] eq 'regress_fast' ? 'regress_slow' : 'regress_fast')
 	  : $what[1] eq 'a_pkey' ? target('a_pkey') : $to[0];
 	my @method = (int($round / 8) % 2 ? 'rebuild' : 'copy', int($round / 16) % 2 ? 'rebuild' : 'copy');
-	# in every other round of a kind a writer keeps the first of them from ending, so
-	# that they are sure to meet
+	# in every other round of a kind somebody keeps the first of them from ending, so
+	# that they are sure to meet: a rebuild waits for who has written, the swap of a
+	# copy for who has read (an INSERT gives its locks on indexes back at once)
 	my $held = $name !~ /opposite/ && int($round / 4) % 2 == 0;
-	$writer->run('BEGIN; INSERT INTO ' . ($what[1] eq 'p1' ? 'p1' : 'a') . ' VALUES (-1, 0)') if $held;
+	my $table = $what[1] eq 'p1' ? 'p1' : 'a';
+	$writer->run("BEGIN; INSERT INTO $table VALUES (-1, 0); SELECT count(*) FROM $table") if $held;
 	$s[$_]->send("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ', ') FROM move_indexes('$what[$_]', '$to[$_]', method => '$method[$_]')") for 0, 1;
 	if ($held)
 	{
