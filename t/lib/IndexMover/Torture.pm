@@ -54,6 +54,11 @@ CONF
 	$t->{node} = $node;
 	$t->{connstr} = $node->connstr('postgres');
 	make_zoo($node, 'zoo', 300);
+	# core's replay of an insertion into BRIN crashes where the file was dropped later on
+	# (brin_xlog_insert_update() asks for the number of no buffer), which only full
+	# pages hide: any DROP INDEX, REINDEX or move of such an index does it
+	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow; DROP INDEX zoo_brin; CREATE INDEX zoo_brin ON zoo (id)')
+	  unless $t->{seed} % 3;
 	$node->safe_psql('postgres', make_tables());
 
 	# The twin: the same tables, in a database where nothing happens to them.
