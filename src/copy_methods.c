@@ -8,6 +8,8 @@
  * that names the block, which is a property of the access method: so there is
  * a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's limits.
  *
+ * What neither may touch now, for a fault of core's: recovery_needs_full_pages().
+ *
  * No locks: the answers come from the system caches and may be outdated when
  * the caller holds no lock on the index.  What can change in an index's life
  * (logged or unlogged) is looked at again by plan_recheck().
@@ -20,6 +22,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
@@ -92,11 +95,10 @@ name_is_listed(const char *name, const char *list)
 }
 
 /*
- * Does every change of an index of this access method reach the WAL with the
- * number of the block?
+ * The handler of an access method, and its name.
  */
-static bool
-access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
+static Oid
+handler_of(Oid am, char **am_name)
 {
 	HeapTuple	tuple;
 	Form_pg_am	form;
@@ -106,15 +108,29 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 	if (!HeapTupleIsValid(tuple))
 	{
 		*am_name = pstrdup("?");
-		return false;
+		return InvalidOid;
 	}
 	form = (Form_pg_am) GETSTRUCT(tuple);
 	handler = form->amhandler;
 	*am_name = pstrdup(NameStr(form->amname));
 	ReleaseSysCache(tuple);
 
+	return handler;
+}
+
+/*
+ * Does every change of an index of this access method reach the WAL with the
+ * number of the block?
+ */
+static bool
+access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
+{
+	Oid			handler = handler_of(am, am_name);
+
 	switch (handler)
 	{
+		case InvalidOid:
+			return false;
 		case F_BTHANDLER:
 		case F_HASHHANDLER:
 		case F_GISTHANDLER:
@@ -199,4 +215,42 @@ rebuild_can_move(Oid index_oid, char **reason)
 	if (reason)
 		*reason = why;
 	return why == NULL;
+}
+
+/*
+ * Would a crash after the move of this index be fatal?
+ *
+ * A move removes a file that WAL since the last checkpoint has changed, as do
+ * DROP INDEX and REINDEX.  Recovery then meets changes of blocks that are not
+ * there, unless these are full images, and passes them over; but
+ * brin_xlog_insert_update() (brin_xlog.c) asks for the number of the buffer it
+ * has not got.  Since version 16, where GetBufferDescriptor() takes an unsigned
+ * number, that is a segmentation fault, again at each start.  Only what the
+ * setting is now can be seen here, not what it was since the checkpoint.
+ */
+bool
+recovery_needs_full_pages(Oid index_oid)
+{
+#if PG_VERSION_NUM >= 160000
+	HeapTuple	tuple;
+	Form_pg_class form;
+	Oid			am = InvalidOid;
+	char	   *am_name;
+
+	if (fullPageWrites)
+		return false;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	if (form->relkind == RELKIND_INDEX &&
+		form->relpersistence == RELPERSISTENCE_PERMANENT)
+		am = form->relam;
+	ReleaseSysCache(tuple);
+
+	return OidIsValid(am) && handler_of(am, &am_name) == F_BRINHANDLER;
+#else
+	return false;
+#endif
 }

@@ -19,4 +19,10 @@ extern bool copy_can_move(Oid index_oid, const char *access_methods,
 						  char **reason);
 extern bool rebuild_can_move(Oid index_oid, char **reason);
 
+/*
+ * Must the index stay where it is for as long as full_page_writes is off, which
+ * it is now?  Looks at catalogs only, without locks or privileges.
+ */
+extern bool recovery_needs_full_pages(Oid index_oid);
+
 #endif							/* IM_COPY_METHODS_H */

@@ -290,6 +290,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 		return false;
 	}
 
+	if (recovery_needs_full_pages(item->index_oid))
+	{
+		item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				  "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
+		return false;
+	}
+
 	return true;
 }
 
@@ -305,6 +312,8 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 		return;
 	/* what a move has left behind is removed by the next one */
 	if (!facts.valid && leftover_index_is_ours(index_oid))
+		return;
+	if (recovery_needs_full_pages(index_oid))
 		return;
 	*copy = facts.valid && copy_can_move(index_oid, access_methods, NULL);
 	*rebuild = rebuild_can_move(index_oid, NULL);

@@ -38,17 +38,15 @@ $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256M
 $standby->start;
 
 my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-half copy-end copy-round
-  copy-before-sync copy-synced copy-again copy-verifying swap-asking swap-locked swap-block swap-copied swap-before-commit);
+  copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round swap-asking swap-locked swap-block swap-copied swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
-# where it comes only if others have written meanwhile: every so many rows change
-my %written = ('copy-round' => 10);
-# those of the whole job, of a rebuild, and of what is done when a copy has failed; one
-# comes too rarely to be stopped at, only if others write just then
+# what comes only if others have written since an earlier point
+my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced');
+# those of the whole job, of a rebuild, and of what is done when a copy has failed
 my %elsewhere = (
 	(map { $_ => 't/052_worker_odd_moments.pl' } qw(history-insert history-update next-item)),
 	(map { $_ => 't/020_rebuild_crash.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
-	'left-file-drop' => 'the end of this file',
-	'copy-buffered-round' => 'no test');
+	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;
 	foreach my $file (glob "$FindBin::RealBin/../src/*.c")
@@ -133,8 +131,8 @@ foreach my $action (qw(kill error terminate cancel))
 		my $call;
 		if ($written{$point})
 		{
-			$call = held_at($node, 'copy-end', $sql, then => "$point:" . ($paused ? 'wait2' : $action));
-			$node->safe_psql('postgres', "UPDATE crash SET s = md5(s) WHERE i % $written{$point} = 3");
+			$call = held_at($node, $written{$point}, $sql, then => "$point:" . ($paused ? 'wait2' : $action));
+			$node->safe_psql('postgres', "UPDATE crash SET s = md5(s) WHERE i % 10 = 3");
 			let_go($call);
 		}
 		else

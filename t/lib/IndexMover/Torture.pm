@@ -54,11 +54,10 @@ CONF
 	$t->{node} = $node;
 	$t->{connstr} = $node->connstr('postgres');
 	make_zoo($node, 'zoo', 300);
-	# core's replay of an insertion into BRIN crashes where the file was dropped later on
-	# (brin_xlog_insert_update() asks for the number of no buffer), which only full
-	# pages hide: any DROP INDEX, REINDEX or move of such an index does it
+	# without full pages recovery crashes on an insertion into BRIN whose file is gone, after
+	# the rounds' own DROP and REINDEX, too: see recovery_needs_full_pages()
 	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow; DROP INDEX zoo_brin; CREATE INDEX zoo_brin ON zoo (id)')
-	  unless $t->{seed} % 3;
+	  unless $t->{seed} % 3 || $node->pg_version < 16;
 	$node->safe_psql('postgres', make_tables());
 
 	# The twin: the same tables, in a database where nothing happens to them.
