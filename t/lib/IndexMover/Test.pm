@@ -241,8 +241,9 @@ sub count_call
 	my $from = List::Util::max($call->{log} || 0, $log_seen{ $node->name } // 0);
 	my $log = -f $node->logfile ? PostgreSQL::Test::Utils::slurp_file($node->logfile, $from) // '' : '';
 	$log_seen{ $node->name } = $from + length $log;
-	my $deadlocks = () = $log =~ /:  40P01: /g;
-	$deadlocks ||= "$call->{out}\n$call->{err}" =~ /\b40P01\b/ ? 1 : 0;
+	# (a rebuild that was chosen says that it gave way, 55006, and why)
+	my $deadlocks = () = $log =~ /:  40P01: |did not move .*deadlock detected/g;
+	$deadlocks ||= "$call->{out}\n$call->{err}" =~ /\b40P01\b|deadlock detected/ ? 1 : 0;
 	my $how = $sql =~ /'copy'/ ? 'by copy' : $sql =~ /'rebuild'/ ? 'by rebuild' : 'by the default method';
 	$count{"calls that move $how, beside something else"}++;
 	$count{"calls that move $how, beside something else, more than 60 s without an answer"} += $seconds > 60 ? 1 : 0;
