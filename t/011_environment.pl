@@ -20,6 +20,7 @@ CREATE TABLE t (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, v text);
 INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g;
 CREATE INDEX t_v ON t (v) TABLESPACE regress_slow;
 SQL
+my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 my $to = 'regress_fast';
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
@@ -82,8 +83,38 @@ $node->safe_psql('postgres', 'ALTER DATABASE postgres CONNECTION LIMIT 0');
 move_ok('a database that takes no more connections', before => '');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET ALL; ALTER DATABASE postgres CONNECTION LIMIT -1; ALTER ROLE mover RESET ALL');
 
+# ---- timeouts of the whole cluster: they are for sessions, not for workers --------------
+{
+	my %timeouts = (lock_timeout => '1ms', statement_timeout => '1s', idle_in_transaction_session_timeout => '1ms',
+		$version >= 170000 ? (transaction_timeout => '2s') : ());
+	my $longest = $version >= 170000 ? 3 : 1.5;
+	# the sessions of this test have none
+	local $ENV{PGOPTIONS} = join ' ', map { "-c $_=0" } keys %timeouts;
+	$node->append_conf('postgresql.conf', join '', map { "$_ = '$timeouts{$_}'\n" } sort keys %timeouts);
+	$node->reload;
+	foreach my $method ('copy', 'rebuild')
+	{
+		my $session = hold_t();
+		my $call = start_call($node, 'patient', "SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', '$to', method => '$method')");
+		my $worker = wait_for_phase($node, 'waiting%');
+		# longer than any of them, in the worker's own time
+		poll_until($node, "SELECT clock_timestamp() - backend_start > '$longest s' FROM pg_stat_activity WHERE pid = $worker", 't', 'the worker has waited');
+		$session->query_safe('COMMIT');
+		$session->quit;
+		my ($status, $row, $errors) = finish_call($call);
+		is($row, "moved\n", "timeouts in postgresql.conf, $method: the worker has none") or diag $errors;
+		leftovers_ok($node, "timeouts in postgresql.conf, $method", within => 5);
+		$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	}
+	# and they are there
+	delete $ENV{PGOPTIONS};
+	poll_until($node, 'SHOW lock_timeout', '1ms', 'the timeouts of a session');
+	$node->adjust_conf('postgresql.conf', $_, undef) foreach keys %timeouts;
+	$node->reload;
+	poll_until($node, 'SHOW lock_timeout', '0', 'no timeout any more');
+}
+
 # ---- event triggers fire as they do for REINDEX: none before 17 ---------------------
-my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 $node->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE 'no % today', tg_tag; END $$;

@@ -18,6 +18,7 @@ needs_test_points();
 my $node = new_node('transactions', conf => <<CONF);
 max_parallel_workers = 4
 shared_buffers = 64MB
+jit = off
 CONF
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE tx (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, k int, s text) WITH (fillfactor = 70);
@@ -45,13 +46,13 @@ sub move
 	return "SELECT status, sqlstate FROM move_indexes('$index', '$to', method => '$method')";
 }
 
-# Run $during while a copy of the index stands still before its swap; it ends, and
-# all is well.
+# Run $during while a copy of the index stands still before its swap, or at another
+# point; it ends, and all is well.
 sub beside_copy
 {
-	my ($name, $table, $index, $during, $after) = @_;
+	my ($name, $table, $index, $during, $after, $point) = @_;
 	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('$table')");
-	my $call = held_at($node, 'copy-synced', move($index, 'copy'));
+	my $call = held_at($node, $point || 'copy-synced', move($index, 'copy'));
 	$during->();
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
@@ -150,38 +151,84 @@ SQL
 	my @before = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
 	my $holdable = IndexMover::Session->new($node);
 	$holdable->run('SET enable_seqscan = off; BEGIN; DECLARE kept CURSOR WITH HOLD FOR SELECT id FROM tx WHERE k = 5 ORDER BY id; FETCH 3 FROM kept; COMMIT');
+	my $parallel_settings = 'SET enable_seqscan = off; SET enable_bitmapscan = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2';
 	my $parallel = IndexMover::Session->new($node);
-	$parallel->run('SET enable_seqscan = off; SET enable_bitmapscan = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2; PREPARE p AS SELECT count(*), sum(length(s)) FROM tx WHERE k BETWEEN 10 AND 60');
+	$parallel->run("$parallel_settings; PREPARE p AS SELECT count(*), sum(length(s)) FROM tx WHERE k BETWEEN 10 AND 60");
 	like($parallel->run('EXPLAIN EXECUTE p'), qr/Parallel Index/, 'a parallel index scan');
 	my $sum = $parallel->run('EXECUTE p');
+	# who is in the middle of the index keeps the swap waiting: a cursor by each kind of
+	# scan, and, since no cursor is parallel, a query that waits to be told
+	my $nodes = { map { $_ => "SET enable_seqscan = off; SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SET enable_${_}scan = on; SET max_parallel_workers_per_gather = 0;" } qw(index indexonly bitmap) };
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE told ();
+CREATE FUNCTION until_told(int) RETURNS bool LANGUAGE plpgsql PARALLEL SAFE AS $$
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM told) LOOP PERFORM pg_sleep(0.02); END LOOP;
+	RETURN true;
+END $$;
+SQL
+	my @scans = (
+		[ 'an index scan', $nodes->{index}, 'id', qr/^ *-> +Index Scan using tx_k|^Index Scan using tx_k/m ],
+		[ 'an index-only scan', "$nodes->{indexonly} SET enable_indexscan = on", 'k', qr/Index Only Scan using tx_k/ ],
+		[ 'a bitmap scan', $nodes->{bitmap}, 'id', qr/Bitmap Index Scan on tx_k/ ],
+		[ 'a parallel scan', $parallel_settings, undef, qr/Parallel Index Scan using tx_k/ ]);
 	foreach my $method ('copy', 'rebuild')
 	{
-		# a cursor that stands in the middle of the index keeps the swap waiting
-		my $open = IndexMover::Session->new($node);
-		$open->run("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN; DECLARE here CURSOR FOR SELECT id FROM tx WHERE k = 9; FETCH 2 FROM here");
-		my $call = start_call($node, 'mover', move('tx_k', $method));
-		wait_for_phase($node, 'waiting%');
-		is(scalar(split /\n/, $open->run('FETCH ALL FROM here')), 198, "$method: a cursor open at the swap reads to its end");
-		$open->run('COMMIT');
-		$open->end;
-		my ($rc, $out, $err) = finish_call($call);
-		is($out, "moved|\n", "$method: moved after that") or diag $err;
-		my @after = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
-		is_deeply(\@after, \@before, "$method: prepared statements give what they gave");
-		is($parallel->run('EXECUTE p'), $sum, "$method: so does a parallel one");
+		$node->safe_psql('postgres', "SELECT oracle.remember_metadata('tx')");
+		foreach my $scan (@scans)
+		{
+			my ($name, $settings, $column, $plan) = @$scan;
+			my $open = IndexMover::Session->new($node);
+			my $query = $column ? "SELECT $column FROM tx WHERE k = 9" : 'SELECT count(*) FROM tx WHERE k BETWEEN 10 AND 60 AND until_told(id)';
+			$node->safe_psql('postgres', 'TRUNCATE told');
+			$open->run($settings);
+			like($open->run("EXPLAIN $query"), $plan, "$method: $name of tx_k");
+			$column ? $open->run("BEGIN; DECLARE here CURSOR FOR $query; FETCH 2 FROM here") : $open->send($query);
+			poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'tx_k'::regclass", 't', "$method: $name has begun");
+			my $call = start_call($node, 'mover', move('tx_k', $method));
+			wait_for_phase($node, 'waiting%');
+			if ($column)
+			{
+				is(scalar(split /\n/, $open->run('FETCH ALL FROM here')), 198, "$method: $name, open at the swap, reads to its end");
+				$open->run('COMMIT');
+			}
+			else
+			{
+				$node->safe_psql('postgres', 'INSERT INTO told DEFAULT VALUES');
+				is($open->answer, 51 * 200, "$method: $name, open at the swap, reads to its end") or diag $open->errors;
+			}
+			$open->end;
+			my ($rc, $out, $err) = finish_call($call);
+			is($out, "moved|\n", "$method: $name: moved after that") or diag $err;
+			my @after = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
+			is_deeply(\@after, \@before, "$method: $name: prepared statements give what they gave");
+			is($parallel->run('EXECUTE p'), $sum, "$method: $name: so does a parallel one");
+			$survived++;
+		}
+		all_right($node, 'tx', "$method beside scans of each kind", within => 5, max_keys => 100);
 	}
 	is(scalar(split /\n/, $holdable->run('FETCH ALL FROM kept')), 197, 'a cursor WITH HOLD reads to its end');
 	$_->end for $plans, $holdable, $parallel;
-	$survived += 2;
 }
 
 # ---- commits that are not waited for, up to the moment before the lock -----------------
+# What they have written is not on disk when the lock is asked for; few rows, so that
+# the first attempt copies what they have changed, and not one after the WAL writer's turn.
+$node->safe_psql('postgres', "ALTER SYSTEM SET wal_writer_delay = '10s'; ALTER SYSTEM SET bgwriter_lru_maxpages = 0; SELECT pg_reload_conf()");
 beside_copy('synchronous_commit = off', 'tx', 'tx_s', sub {
 		my $async = IndexMover::Session->new($node);
 		$async->run('SET synchronous_commit = off');
-		$async->run("UPDATE tx SET s = md5(s) WHERE id % 200 = $_") for 1 .. 20;
+		$async->run("UPDATE tx SET s = md5(s) WHERE id = 1000 * $_") for 1 .. 9;
+		# should somebody else have just flushed it, once more
+		my $tries = 0;
+		until ($async->run('UPDATE tx SET s = md5(s) WHERE id = 10000; SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()') eq 't')
+		{
+			die 'all WAL is flushed at once' if ++$tries > 1000;
+		}
+		pass("what was committed is not flushed (tries: $tries)");
 		$async->end;
-	});
+	}, undef, 'swap-asking');
+$node->safe_psql('postgres', 'ALTER SYSTEM RESET wal_writer_delay; ALTER SYSTEM RESET bgwriter_lru_maxpages; SELECT pg_reload_conf()');
 
 # ---- many subtransactions, rolled back inserts, multixacts -----------------------------
 beside_copy('subtransactions and multixacts', 'tx', 'tx_k', sub {

@@ -4,6 +4,10 @@
 #
 #   torture(seconds => 60, seed => 1, round => 30);
 #
+# The seconds are those in which there is load; the checks come on top.  In each
+# fourth round nothing crashes: what cancels and terminated moves leave behind
+# then, they have removed themselves by its end.
+#
 # Repeatable: the seed decides what each client, each mover and the faults do, and
 # in which order; not when.  See Torture/Load.pm for how the rows are checked.
 package IndexMover::Torture;
@@ -25,7 +29,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(torture);
 
-use constant { CLIENTS => 4, MOVERS => 3 };
+use constant { CLIENTS => 4, MOVERS => 3, CALM_ROUND => 4 };
 
 # What the load may meet when it is disturbed: connections lost, statements
 # cancelled.  Anything else is an error of ours.  (23505 from INSERT .. ON
@@ -36,8 +40,6 @@ sub set_up
 {
 	my ($t) = @_;
 	my $preload = $t->{seed} % 2 ? "shared_preload_libraries = 'index_mover'" : '';
-	# half of the time, where that can be said: the last blocks directly once more
-	my $again = has_test_points() && $t->{seed} % 4 < 2 ? "index_mover.test_mutation = 'again'" : '';
 	my $node = new_node('torture', streaming => 1, conf => <<CONF);
 max_worker_processes = 24
 max_prepared_transactions = 50
@@ -49,7 +51,6 @@ full_page_writes = @{[ $t->{seed} % 3 ? 'on' : 'off' ]}
 wal_level = @{[ $t->{seed} % 5 ? 'replica' : 'logical' ]}
 hot_standby_feedback = on
 $preload
-$again
 CONF
 	$t->{node} = $node;
 	$t->{connstr} = $node->connstr('postgres');
@@ -142,10 +143,11 @@ sub disturb
 	$t->{movers} = \@movers;
 	srand($t->{seed} + 7919 * $t->{round});
 	my @done;
+	$t->{tried} = {};
 	while (time < $until)
 	{
 		usleep(100_000 + int(rand(900_000)));
-		my $name = random_fault($t);
+		my $name = random_fault($t, is_calm($t));
 		push @done, $name if $name;
 	}
 	note "round $t->{round}: ", join(', ', @done);
@@ -198,20 +200,44 @@ sub come_to_rest
 	note "jobs have ended after $seconds s";
 	$node->safe_psql('postgres', $_) for reverse @{ $t->{undo} };
 	$t->{undo} = [];
-	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	my $left = 'SELECT kind, object, action FROM index_mover_cleanup(dry_run => true)';
+	if (is_calm($t))
+	{
+		# the successor of a worker that was terminated may only just be starting
+		my $deadline = time + IndexMover::Torture::Movers::LONGEST;
+		usleep(200_000) while $node->safe_psql('postgres', $left) ne '' && time < $deadline;
+		is($node->safe_psql('postgres', $left), '', "round $t->{round}: where nothing crashes, nothing is left for index_mover_cleanup()");
+		$t->{counts}{'rounds without crashes'}++;
+	}
+	my @left = split /\n/, $node->safe_psql('postgres', 'SELECT kind, object, action FROM index_mover_cleanup()');
+	$t->{counts}{'left to index_mover_cleanup()'} += @left;
 	wait_for_no_worker($node);
 	# A REINDEX CONCURRENTLY that was not ours, and did not end, leaves its own; so
-	# does TRUNCATE or CLUSTER of a table whose index is being rebuilt.
-	my $cores = $node->safe_psql('postgres', <<SQL);
-SELECT string_agg(format('DROP INDEX %s;', i.indexrelid::regclass), ' ')
-  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
- WHERE (c.relname LIKE 'zoo\\_other\\_cc%' AND NOT i.indisvalid) OR (i.indrelid = 'side'::regclass AND c.relname ~ '_cc(new|old)' AND i.indisvalid)
-SQL
-	if ($cores)
-	{
-		note "not ours: $cores";
-		$node->safe_psql('postgres', $cores);
-	}
+	# does a command that rewrites a table one of whose indexes is being rebuilt.
+	drop_cores($t, 'REINDEX CONCURRENTLY', "c.relname LIKE 'zoo\\_other\\_cc%' AND NOT i.indisvalid")
+	  if $t->{tried}{'reindex concurrently'};
+	drop_cores($t, 'a rewritten table', "i.indrelid = 'side'::regclass AND c.relname ~ '_cc(new|old)' AND i.indisvalid")
+	  if grep { $t->{tried}{$_} } 'truncate', 'cluster', 'vacuum full';
+	return;
+}
+
+# Whether this is a round without crashes.
+sub is_calm
+{
+	my ($t) = @_;
+	return $t->{round} % CALM_ROUND == 0;
+}
+
+# Drop and count the indexes that core has left where it was disturbed.
+sub drop_cores
+{
+	my ($t, $by, $condition) = @_;
+	my $drop = $t->{node}->safe_psql('postgres',
+		"SELECT format('DROP INDEX %s;', i.indexrelid::regclass) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE $condition");
+	return if $drop eq '';
+	note "not ours, but left by $by: $drop";
+	$t->{counts}{"indexes left by core, $by"} += () = $drop =~ /^/mg;
+	$t->{node}->safe_psql('postgres', $drop);
 	return;
 }
 
@@ -332,18 +358,15 @@ sub torture
 	my $t = { seed => $options{seed}, next => {}, counts => {}, odd => [], undo => [], round => 0 };
 	note "seed $t->{seed}";
 	set_up($t);
-	my $end = time + $options{seconds};
-	do
+	for (my $left = $options{seconds}; $left > 0; $left -= $options{round})
 	{
 		$t->{round}++;
 		my $start = time;
-		my $until = $start + $options{round};
-		$until = $end if $end < $until;
-		disturb($t, $until);
+		disturb($t, $start + ($left < $options{round} ? $left : $options{round}));
 		come_to_rest($t);
 		check_all($t, "round $t->{round}");
 		note sprintf('round %d: %.0f s', $t->{round}, time - $start);
-	} while (time < $end);
+	}
 
 	is(join("\n", @{ $t->{odd} }), '', 'no error that nobody should ever see');
 

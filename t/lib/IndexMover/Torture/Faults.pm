@@ -3,6 +3,9 @@
 #   while they run.  Each fault says whether it was done; it is counted under its
 #   name, and again under "... in a move" when a move was on its way.
 #
+# In a round without crashes nothing is done after which nobody could clean up:
+# nothing is killed, the server goes on, and no worker is stopped while it cleans up.
+#
 # A fault that changes a table has its way back in {undo}, which the check at the
 # end of a round runs, so that the catalogs can be compared.
 package IndexMover::Torture::Faults;
@@ -47,6 +50,10 @@ sub some_job
 }
 
 my $worker = "backend_type = 'index_mover'";
+my $mover = "pid IN (SELECT pid FROM index_mover_progress WHERE job > 0 AND phase <> 'cleaning up')";
+my %is_crash = map { $_ => 1 } (
+	'kill -9 worker', 'kill -9 backend of a client', 'kill -9 postmaster', 'immediate restart',
+	'fast restart', 'kill -9 walwriter', 'kill -9 checkpointer');
 
 # A signal to the process that the condition finds.
 sub signal_some
@@ -104,8 +111,8 @@ my $serial = 0;
 
 # name => [ weight, what to do ]
 my %faults = (
-	'cancel worker' => [ 8, sub { signal_some($_[0], 'INT', $worker) } ],
-	'terminate worker' => [ 6, sub { signal_some($_[0], 'TERM', $worker) } ],
+	'cancel worker' => [ 8, sub { signal_some($_[0], 'INT', $_[1] ? $mover : $worker) } ],
+	'terminate worker' => [ 6, sub { signal_some($_[0], 'TERM', $_[1] ? $mover : $worker) } ],
 	'kill -9 worker' => [ 6, sub { signal_some($_[0], 'KILL', $worker) } ],
 	'kill -9 backend of a client' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
 	'kill -9 postmaster' => [ 3, sub { restart_primary($_[0], 'kill9') } ],
@@ -179,13 +186,16 @@ my %faults = (
 
 my @wheel = map { ($_) x $faults{$_}[0] } sort keys %faults;
 
-# Do one of them; returns its name, undef if there was nothing to do it to.
+# Do one of them, or, if nothing may crash, one of the others; returns its name,
+# undef if there was nothing to do it to.  What was tried may have been done in part.
 sub random_fault
 {
-	my ($t) = @_;
+	my ($t, $no_crash) = @_;
 	my $name = $wheel[ int(rand(@wheel)) ];
+	return undef if $no_crash && $is_crash{$name};
 	my $moves = one($t, 'SELECT count(*) FROM index_mover_progress WHERE pid IS NOT NULL');
-	my $done = $faults{$name}[1]->($t);
+	$t->{tried}{$name} = 1;
+	my $done = $faults{$name}[1]->($t, $no_crash);
 	wait_until_up($t->{node});
 	return undef unless $done;
 	$t->{counts}{"fault: $name"}++;
