@@ -1008,8 +1008,9 @@ BEGIN ATOMIC
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
 		 WHERE a.pid <> pg_backend_pid()
+		   -- a walsender, too, if it works in this database: the first copy of a
+		   -- logical subscription has a snapshot; one for a standby is in none
 		   AND a.datname = current_database()
-		   AND a.backend_type <> 'walsender'
 		   -- the snapshot of a vacuum holds back nothing
 		   AND (l.pid IS NOT NULL
 				OR (a.backend_type <> 'autovacuum worker' AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)))
@@ -1044,6 +1045,8 @@ BEGIN ATOMIC
 			   'vacuum, by hot_standby_feedback',
 			   'end the long query on that standby, or set hot_standby_feedback = off there'
 		  FROM pg_stat_replication r
+		  -- what is in a database has a snapshot of its own
+		  JOIN pg_stat_activity a ON a.pid = r.pid AND a.datid IS NULL
 		 WHERE r.backend_xmin IS NOT NULL
 	)
 	SELECT f.kind, f.pid, f.name, f.since, f.xid_age, f.holds_back, f.action

@@ -209,6 +209,20 @@ end_quiet() {
   QUIET=$(cut -d ' ' -f 2- <<< "$QUIET" | tr ' ' ,)
 }
 
+# The order of $1 ways in round $2, as numbers from 0: a row of a Williams
+# square, so that over the rounds each way comes equally often after each other
+# one, and in each place (an even number of ways needs as many rounds for that,
+# an odd one twice as many, every other row backwards).
+order_of() {
+  local i number row=
+  for ((i = 0; i < $1; i++)); do
+    # 0, 1, n - 1, 2, n - 2 .., and each round one more
+    number=$((((i % 2 ? (i + 1) / 2 : $1 - i / 2) + $2 - 1) % $1))
+    if (($1 % 2 && $2 % 2 == 0)); then row="$number $row"; else row+="$number "; fi
+  done
+  echo "$row"
+}
+
 # What others were doing when the benchmark began; later on it is its own load.
 LOAD_AT_START=$(cut -d ' ' -f 1 /proc/loadavg)
 

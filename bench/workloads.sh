@@ -100,6 +100,14 @@ SQL
   esac
 }
 
+# Put an end to what a load has left: the dead rows go, and the index is as it was
+# when it was loaded, so that each way moves the same one.  (The table keeps the
+# size that the first load has given it.)
+fresh_again() {
+  sql -c "VACUUM $TABLE"
+  if [ "$INDEX" = events_at ]; then bloat_again; else sql -c "REINDEX INDEX $INDEX"; fi
+}
+
 # Give an index that was built anew its empty space back.  The setting goes
 # again, so that whoever rebuilds it gets rid of the space.
 bloat_again() {

@@ -141,6 +141,17 @@ SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"lock_timeout"
 SELECT * FROM move_indexes('owned', 'regress_fast', settings => '{"on_blocker": "cancel"}');
 \echo :SQLSTATE
 RESET ROLE;
+-- but for who was granted one
+GRANT SET ON PARAMETER index_mover.max_replica_lag TO regress_owner;
+SET ROLE regress_owner;
+SET index_mover.max_replica_lag = '1GB';
+SHOW index_mover.max_replica_lag;
+RESET index_mover.max_replica_lag;
+SELECT status FROM move_indexes('owned', 'regress_slow', settings => '{"max_replica_lag": "1GB"}');
+SELECT status FROM move_indexes('owned', 'regress_fast', settings => '{"max_replica_lag": "1GB", "lock_timeout": "1h"}');
+\echo :SQLSTATE
+RESET ROLE;
+REVOKE SET ON PARAMETER index_mover.max_replica_lag FROM regress_owner;
 
 SELECT * FROM oracle.leftovers();
 SET client_min_messages = warning;

@@ -23,6 +23,11 @@
  *
  * Assumption: file_copy_sync() has been called.
  *
+ * Tricky point: under the lock the WAL is drained first and the file's length
+ * taken then, and block 0 copied in any case; only then is everything that the
+ * WAL does not tell in the new file, too.  What an attempt that gives up leaves
+ * undone stays on the list.
+ *
  * Locks: those of copy_locks.c; copy_last_blocks() runs under the
  * AccessExclusiveLock, and is what makes it long or short.
  *

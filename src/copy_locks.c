@@ -8,6 +8,9 @@
  * lets VACUUM pass.  If DDL waits behind us we let go of both, queue behind it,
  * and look whether the file is still the same.
  *
+ * Assumption: whatever gives the index another file, or drops it, conflicts with
+ * one of these two locks.
+ *
  * Tricky point: an abort of any transaction takes session locks with it; so who
  * waits in vain must not throw (see relation_locks.c).
  *
@@ -104,9 +107,11 @@ copy_wait_for_locks(CopyState *cs)
 
 		/* short waits, so that a cancelled job notices */
 		StartTransactionCommand();
-		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS))
+		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS,
+								 NULL))
 		{
-			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true, LOCK_ATTEMPT_MS))
+			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true,
+									 LOCK_ATTEMPT_MS, NULL))
 			{
 				CommitTransactionCommand();
 				break;
@@ -203,6 +208,7 @@ copy_check_relation(CopyState *cs, bool first)
 	file.relNumber = form->relfilenode;
 	cs->rmid = page_resource_manager(form->relam);
 	ReleaseSysCache(tuple);
+	cs->opted_in = !copy_can_move(cs->index, "", NULL);
 	CommitTransactionCommand();
 	cs->began = true;
 

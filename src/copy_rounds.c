@@ -10,6 +10,10 @@
  * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is left
  * to copy_last.c.
  *
+ * Tricky point: what draining finds is put onto the list only between two rounds,
+ * and the list is emptied only when all on it is copied.  So a block that changes
+ * after it was copied again is in the next round, never lost between the two.
+ *
  * Locks: those of copy_locks.c.  No transaction lasts longer than the copying of
  * 1 MB; none has an xid or a snapshot.
  *

@@ -63,6 +63,8 @@ typedef struct CopyState
 	RelFileLocator from;
 	RelFileLocator to;
 	RmgrId		rmid;
+	bool		opted_in;		/* its access method is one of
+								 * index_mover.copy_access_methods */
 
 	LedgerEntry new_file;		/* id 0 = no row */
 	bool		new_file_made;	/* or tried to */

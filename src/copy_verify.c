@@ -8,9 +8,16 @@
  *
  * Assumption: a block that differs, and that no record of the WAL has changed
  * since it was copied, is damage.  Block 0 is the exception, see move_copy.c.
+ * Of access methods that we do not know we have no mask for hint bits (see
+ * compare_blocks.c), and a difference may be one of these.  It is reported all the
+ * same: that their changes are in the WAL is only what a user has said, and to
+ * copy such a block again would hide that it is not so.
  *
  * Tricky point: the changes that come while we compare are collected, and not
  * taken from the set of changes before we have looked at them here.
+ *
+ * Locks: those of copy_locks.c; copy_verify_locked() runs under the
+ * AccessExclusiveLock.  Each page is read under a share lock on its buffer.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +38,8 @@ report_difference(CopyState *cs, BlockNumber block)
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("the copy of index \"%s\" differs from the original in block %u",
 					NameStr(cs->mc->item->index_name), block),
+			 cs->opted_in ?
+			 errdetail("The index was not moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
 			 errdetail("The index was not moved.")));
 }
 

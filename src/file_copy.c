@@ -5,10 +5,13 @@
  *
  * What is copied is what the buffer manager gives under share lock, through a
  * small ring of buffers, so every block is one that was valid at some moment
- * between the call and the return.  Which blocks change afterwards, and have
- * to be copied again, is not known here (see changed_blocks.c).
+ * between the call and the return.
  *
- * Two ways to write the new file, which nobody else knows yet:
+ * Assumption: nobody but us knows the new file, and the caller knows which blocks
+ * of the old one change after they were copied (see changed_blocks.c), and has
+ * them copied again.
+ *
+ * Two ways to write the new file:
  *
  * Directly (file_copy_range(), file_copy_set()): past the shared buffers, 1 MB
  * a write, logged as full pages in records of our own, with checksums set on
@@ -19,6 +22,8 @@
  * is in shared buffers must not be written directly: the buffer would be stale.
  * file_copy_sync() is the border: no direct write after it, which is checked,
  * unless file_copy_unsync() has emptied the buffers.
+ *
+ * Tricky points, beside that border:
  *
  * Log, then write: if a checkpoint starts between the two, a base backup can
  * begin behind the record and have read the file before the write; so the same

@@ -26,6 +26,7 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "relation_locks.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -50,10 +51,12 @@ static uint32 wait_event = 0;
  *
  * The caller is in a transaction, and must end it soon: asking for an
  * AccessExclusiveLock gives it an xid even if it fails.  The lock goes at the
- * end of the transaction or, with for_session, with the session.
+ * end of the transaction or, with for_session, with the session.  *granted_at,
+ * unless NULL, is when we had it: what is done here afterwards, others wait for.
  */
 bool
-lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms)
+lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
+					 instr_time *granted_at)
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	ResourceOwner oldowner = CurrentResourceOwner;
@@ -74,6 +77,8 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms)
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 		(void) LockAcquire(&tag, mode, for_session, false);
+		if (granted_at != NULL)
+			INSTR_TIME_SET_CURRENT(*granted_at);
 		/* as LockRelationOid() does: now we want to know what has changed */
 		AcceptInvalidationMessages();
 

@@ -10,10 +10,11 @@
 #define IM_RELATION_LOCKS_H
 
 #include "job.h"
+#include "portability/instr_time.h"
 #include "storage/lock.h"
 
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
-								 int timeout_ms);
+								 int timeout_ms, instr_time *granted_at);
 extern bool lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 										   const MoveSettings *settings,
 										   TimestampTz since);

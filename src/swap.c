@@ -31,11 +31,24 @@
  * timeout, which is what others may have to wait for us anyway.  So a swap comes
  * to pass however many are writing.
  *
- * Asking for the lock assigns an xid, also in vain: each attempt is a
- * transaction of its own.
+ * Nothing here knows what kind of relation it is, but for the word "index" in
+ * the messages: no other kind is moved yet.
+ *
+ * Assumption: nobody changes a block of the relation's file without a lock that
+ * conflicts with AccessExclusiveLock, and the caller's two callbacks know which
+ * blocks were changed before.  The new file is durable but for what its last
+ * blocks' WAL restores.
  *
  * Locks: the caller holds ShareUpdateExclusiveLock on the relation and
- * AccessShareLock on its table, for the session, and keeps them.
+ * AccessShareLock on its table, for the session, and keeps them.  Ours go with
+ * the transaction: RowExclusiveLock on pg_class and the ledger first, then
+ * AccessExclusiveLock on the relation.
+ *
+ * Tricky points: asking for the lock assigns an xid, also in vain, so each
+ * attempt is a transaction of its own; and an attempt in vain must not end in an
+ * abort, which would take the caller's session locks.  lock_time runs from the
+ * grant, before anything else is done (see lock_relation_within()), to the commit
+ * callback, which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -324,9 +337,9 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	/* what could make us wait under the lock, first, and the caches warm */
 	ledger = extension_relation("index_mover_ledger");
 	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false,
-							  swap->settings->lock_timeout) ||
+							  swap->settings->lock_timeout, NULL) ||
 		!lock_relation_within(ledger, RowExclusiveLock, false,
-							  swap->settings->lock_timeout))
+							  swap->settings->lock_timeout, NULL))
 	{
 		CommitTransactionCommand();
 		return ATTEMPT_NOT_GRANTED;
@@ -336,12 +349,11 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 
 	IM_POINT("swap-asking");
 	if (!lock_relation_within(swap->relid, AccessExclusiveLock, false,
-							  swap->settings->lock_timeout))
+							  swap->settings->lock_timeout, &granted_at))
 	{
 		CommitTransactionCommand();
 		return ATTEMPT_NOT_GRANTED;
 	}
-	INSTR_TIME_SET_CURRENT(granted_at);
 	measuring = true;
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");

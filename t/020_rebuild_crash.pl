@@ -29,7 +29,6 @@ SQL
 # PANIC, and a cancel waits for the next moment at which it can be obeyed.
 my %committing = map { $_ => 1 } qw(rebuild-entry-committed rebuild-step-committed);
 my @points = (qw(rebuild-begins rebuild-named rebuild-entry-made caller-hidden), sort keys %committing);
-my $survived = 0;
 
 sub place
 {
@@ -87,10 +86,9 @@ foreach my $action (qw(kill error terminate cancel))
 		{
 			survived_ok($node, 'rc', $name, "SELECT status $move", max_keys => 200, restarted => 1);
 		}
-		$survived++;
+		count_fault("rebuild, worker: $action");
 	}
 }
 
-note "count: process faults of a rebuild, survived $survived";
 $node->stop;
 done_testing();

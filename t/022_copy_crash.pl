@@ -40,6 +40,8 @@ $standby->start;
 my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-half copy-end copy-round
   copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round swap-asking swap-locked swap-block swap-copied swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
+# those under the exclusive lock
+my %exclusive = map { $_ => 1 } qw(swap-locked swap-block swap-copied swap-before-commit);
 # what comes only if others have written since an earlier point
 my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced');
 # those of the whole job, of a rebuild, and of what is done when a copy has failed
@@ -127,6 +129,12 @@ foreach my $action (qw(kill error terminate cancel))
 		# rows change meanwhile
 		$node->safe_psql('postgres', "UPDATE crash SET s = md5(s) WHERE i % 100 = 7");
 		my $log = -s $node->logfile;
+		my ($file, $size);
+		if ($point eq 'old-file-step')
+		{
+			$file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('crash_s')");
+			$size = -s $file;
+		}
 		my $sql = "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')";
 		my $call;
 		if ($written{$point})
@@ -144,6 +152,11 @@ foreach my $action (qw(kill error terminate cancel))
 			$node->wait_for_log(qr/test point "$point": waiting/, $log);
 			my $pid = $node->safe_psql('postgres',
 				"SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+			my $locks = "SELECT count(*) FROM pg_locks WHERE pid = $pid AND relation IN ('crash_s'::regclass, 'crash'::regclass)"
+			  . " AND mode = 'AccessExclusiveLock'";
+			is($node->safe_psql('postgres', $locks), $exclusive{$point} ? 1 : 0,
+				"$name: " . ($exclusive{$point} ? 'with' : 'without') . ' the exclusive lock, on the index only');
+			is($size - (-s $file), 16 * 1024 * 1024, "$name: the old file is shorter by 16 MB") if $file;
 			$node->safe_psql('postgres',
 				$action eq 'cancel' ? "SELECT pg_cancel_backend($pid)" : "SELECT pg_terminate_backend($pid)");
 		}
@@ -161,6 +174,8 @@ foreach my $action (qw(kill error terminate cancel))
 			  : (error => qr/^failed\|XX000/, cancel => qr/^cancelled\|57014/, terminate => qr/^cancelled\|57P01/);
 			like($out, $expected{$action}, "$name: the row");
 		}
+		ok($node->log_contains(qr/test point "$point"/, $log), "$name: it came there")
+		  if $swapped || $paused || $action eq 'kill';
 		$blocker->quit if $blocker;
 		set_tests($node);
 		if ($action ne 'kill')
@@ -192,6 +207,62 @@ like($err, qr/WARNING:  XX000: could not remove a file that a move has left behi
 	'error in the removal, too: the WARNING');
 set_test_point($node, '');
 check_all('error in the removal, too', $from);
+
+# Killed behind a checkpoint: no WAL that recovery reads tells that there is a file.
+foreach my $point ('copy-half', 'old-file-step')
+{
+	my $name = "kill at $point, behind a checkpoint";
+	my $call = held_at($node, $point, "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')");
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$node->wait_for_catchup($standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	kill('KILL', $call->{worker}) or die "cannot kill $call->{worker}: $!";
+	let_go($call);
+	finish_call($call);
+	server_is_up();
+	check_all($name, $point eq 'copy-half' ? $from : $to);
+}
+($from, $to) = ($to, $from);
+
+# ---- a copy never is far ahead of the flush of its WAL ----------------------------
+# The WAL writer is asleep, or it would flush meanwhile; and who begins a new segment,
+# or reads eight megabytes of WAL, flushes what is before.
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE paced (s text);
+ALTER TABLE paced ALTER s SET STORAGE external;
+INSERT INTO paced SELECT repeat(md5(g::text), 50) FROM generate_series(1, 4500) g;
+CREATE INDEX paced_s ON paced (s) TABLESPACE regress_slow;
+SQL
+$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+{
+	# not where it holds a lock that others need
+	my $writer = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	my $asleep = '';
+	foreach my $try (1 .. 100)
+	{
+		poll_until($node, "SELECT wait_event FROM pg_stat_activity WHERE pid = $writer", 'WalWriterMain', 'a WAL writer with nothing to do');
+		kill('STOP', $writer) or die "cannot stop $writer: $!";
+		usleep(1000) until slurp_file("/proc/$writer/stat") =~ /\) T /;
+		$asleep = $node->safe_psql('postgres', "SELECT wait_event FROM pg_stat_activity WHERE pid = $writer");
+		last if $asleep eq 'WalWriterMain';
+		kill('CONT', $writer);
+		usleep(20_000);
+	}
+	is($asleep, 'WalWriterMain', 'the WAL writer is asleep');
+	my $call = held_at($node, 'copy-half',
+		"SELECT status FROM move_indexes('paced', 'regress_fast', method => 'copy', settings => '{\"pacing\": true}')");
+	my ($ahead, $copied) = split /\|/, $node->safe_psql('postgres', <<SQL);
+SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn(), blocks_done * current_setting('block_size')::int
+  FROM index_mover_progress
+SQL
+	kill('CONT', $writer);
+	cmp_ok($copied, '>', 4 * 1024 * 1024, "$copied bytes are copied and logged");
+	cmp_ok($ahead, '<', 3 * 1024 * 1024, "$ahead bytes of WAL are not flushed");
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved\n", 'a copy beside a WAL writer that sleeps: moved') or diag $err;
+}
+$node->safe_psql('postgres', 'DROP TABLE paced');
 
 # and it works again
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),

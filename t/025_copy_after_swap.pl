@@ -1,5 +1,6 @@
 # The method copy after the swap: what was cached is cached again, and pause,
-# DDL and cancel are obeyed while blocks are loaded and the old file is removed.
+# DDL and cancel are obeyed while blocks are loaded and the old file is removed.  And
+# what it says of itself and its limits: lock_time, memory, verify.
 use strict;
 use warnings;
 
@@ -10,6 +11,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
@@ -186,6 +188,133 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	set_test_point($node, '');
 	is(steps($log), 1, 'no more of them were loaded then');
 	all_right_in($to, 'DDL while blocks are loaded');
+}
+
+# ---- lock_time is all of the time from the grant to the commit, and no more ---------------
+sub move_small
+{
+	my (%settings) = @_;
+	my $to = $s->run("SELECT CASE t.spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'small_i'::regclass");
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return $s->run("SELECT job FROM move_indexes('small_i', '$to', method => 'copy', wait => false, settings => '{$json}')");
+}
+
+# Wait for its end; returns its lock_time in seconds.
+sub lock_time
+{
+	my ($job) = @_;
+	$s->run("CALL wait_for_move($job)");
+	my ($status, $seconds) = split /\|/, $s->run("SELECT status, extract(epoch FROM lock_time) FROM index_mover_history WHERE job = $job");
+	is($status, 'moved', 'a move for its lock_time');
+	return $seconds;
+}
+
+$s->run(<<SQL);
+CREATE TABLE small (i int);
+INSERT INTO small SELECT generate_series(1, 30000);
+CREATE INDEX small_i ON small (i) TABLESPACE regress_slow;
+SQL
+set_test_point($node, 'swap-locked:sleep');
+cmp_ok(lock_time(move_small()), '>=', 0.09, 'lock_time has the tenth of a second after the grant');
+set_test_point($node, 'swap-locked:sleep,swap-before-commit:sleep');
+cmp_ok(lock_time(move_small()), '>=', 0.18, 'and the one before the commit');
+
+# A second in the queue is none of it.  (A busy machine may lose one under the lock.)
+my ($queued, $locked);
+foreach my $try (1 .. 3)
+{
+	set_test_point($node, 'swap-asking:wait');
+	$gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = move_small(lock_timeout => '2min', lock_wait => '0');
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	set_test_point($node, '');
+	# comes between the look and the attempt
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; SELECT count(*) FROM small WHERE i = 1');
+	$gate->end;
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'small_i'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted", '1', 'the attempt');
+	my $start = time;
+	usleep(1_000_000);
+	$queued = time - $start;
+	$holder->run('COMMIT');
+	$locked = lock_time($job);
+	$holder->end;
+	last if $locked < $queued;
+}
+cmp_ok($locked, '<', $queued, sprintf('lock_time, %.4f s, has nothing of the %.2f s in the queue', $locked, $queued));
+
+# ---- memory does not grow with the number of changes ---------------------------------------
+sub memory_of
+{
+	my ($pid) = @_;
+	my $log = -s $node->logfile;
+	$s->run("SELECT pg_log_backend_memory_contexts($pid)");
+	$node->wait_for_log(qr/Grand total: \d+ bytes/, $log);
+	my $total = 0;
+	my $text = slurp_file($node->logfile, $log);
+	$total += $1 while $text =~ /level: \d+; index_mover [^:\n]*: (\d+) total in/g;
+	return $total;
+}
+{
+	set_test_point($node, 'copy-end:wait,copy-synced:wait2');
+	$gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $second = IndexMover::Session->new($node);
+	$second->run('SELECT pg_advisory_lock(0, 5960)');
+	my $log = -s $node->logfile;
+	my $job = move_small(verify => 'on');
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+	my $pid = worker_pid($node);
+	my $before = memory_of($pid);
+	my $lsn = $s->run('SELECT pg_current_wal_lsn()');
+	$s->run('UPDATE small SET i = i + 1') foreach 1 .. 3;
+	my $changes = $s->run("SELECT pg_current_wal_lsn() - '$lsn'");
+	$gate->end;
+	$node->wait_for_log(qr/test point "copy-synced": waiting/, $log);
+	my $after = memory_of($pid);
+	cmp_ok($before, '>', 2_000_000, "memory of a copy: $before bytes, most of it its two buffers of a megabyte");
+	# beside these, WAL is read into buffers that are as large as the largest record
+	my $most = 2_400_000 + 4 * 32 * block_size($node);
+	cmp_ok($before, '<', $most, 'and no more than is documented');
+	cmp_ok($after, '<', $most, "memory behind 180,000 changes ($changes bytes of WAL): $after bytes");
+	$second->end;
+	$s->run("CALL wait_for_move($job)");
+	set_test_point($node, '');
+	is($s->run("SELECT status, blocks_recopied > 10 FROM index_mover_history WHERE job = $job"), 'moved|t', 'they were all copied');
+}
+
+# ---- verify and hint bits of an access method that we don't know ---------------------------
+{
+	$s->run(<<SQL);
+CREATE FUNCTION other_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
+CREATE ACCESS METHOD other TYPE INDEX HANDLER other_handler;
+CREATE OPERATOR CLASS other_ops DEFAULT FOR TYPE int USING other AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
+CREATE TABLE other_table (i int);
+INSERT INTO other_table SELECT generate_series(1, 1000);
+CREATE INDEX other_i ON other_table USING other (i) TABLESPACE regress_slow;
+SQL
+	foreach my $am ('other', 'hash')
+	{
+		my $name = "${am}_i";
+		$s->run("CREATE INDEX hash_i ON other_table USING hash (i) TABLESPACE regress_slow; DROP INDEX other_i; INSERT INTO other_table VALUES (500)") if $am eq 'hash';
+		set_test_point($node, 'copy-end:wait');
+		$gate = IndexMover::Session->new($node);
+		$gate->run('SELECT pg_advisory_lock(0, 5959)');
+		my $log = -s $node->logfile;
+		my $job = $s->run("SELECT job FROM move_indexes('$name', 'regress_fast', method => 'copy', wait => false, settings => '{\"verify\": true, \"copy_access_methods\": \"other\"}')");
+		$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+		$s->run('DELETE FROM other_table WHERE i = 500');
+		# the row is dead for everybody: the scan marks its index entry so
+		$s->run('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM other_table WHERE i = 500');
+		set_test_point($node, '');
+		$gate->end;
+		$s->run("CALL wait_for_move($job)");
+		my $became = $s->run("SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
+		like($became, $am eq 'other' ? qr/^failed\|XX001\|the copy of index "other_i" differs .* The index was not moved\. An access method of index_mover\.copy_access_methods / : qr/^moved\|/,
+			"an entry marked dead while it is copied, verify, access method $am");
+	}
 }
 
 verdict_ok($node, 'after_swap', 'at the end', max_keys => 200);

@@ -1,6 +1,6 @@
-# Base backups and point-in-time recovery in the middle of a copy: what is
-# restored has the index where it was at that moment, right, and after a clean-up
-# no file too many.
+# Base backups and point-in-time recovery in the middle of a copy, and a backup in
+# the middle of a rebuild: what is restored has the index where it was at that
+# moment, right, and after a clean-up no file and no index too many.
 use strict;
 use warnings;
 
@@ -27,7 +27,7 @@ $node->safe_psql('postgres', <<SQL);
 CREATE TABLE kept (i int, s text) WITH (fillfactor = 80);
 INSERT INTO kept SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
 CREATE INDEX kept_s ON kept (s) TABLESPACE regress_slow;
-SELECT oracle.remember_keys('kept');
+SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');
 LOAD 'index_mover';
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
@@ -129,6 +129,37 @@ foreach my $case (
 		'moved', "$name: a move works");
 	leftovers_ok($other, $name, within => 5);
 	files_ok($other, "$name, after a move");
+	metadata_ok($other, 'kept', $name, restarted => 1);
+	count_fault($target ? 'point-in-time recovery, copies' : 'base backup in mid-copy');
+	$other->teardown_node;
+	$other->clean_node;
+}
+
+# ---- a backup in the middle of a rebuild ---------------------------------------------
+{
+	my $name = 'backup in mid-rebuild';
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE built (i int PRIMARY KEY, s text);
+INSERT INTO built SELECT g, md5(g::text) FROM generate_series(1, 3000) g;
+CREATE INDEX built_s ON built (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('built'), oracle.remember_metadata('built');
+SQL
+	my $rebuild = "SELECT status FROM move_indexes('built_s', 'regress_fast', method => 'rebuild')";
+	my $call = held_at($node, 'rebuild-entry-committed', $rebuild);
+	$node->backup('rebuild');
+	let_go($call);
+	is((finish_call($call))[1], "moved\n", "$name: the move goes on");
+
+	my $other = PostgreSQL::Test::Cluster->new('rebuild_restored');
+	$other->init_from_backup($node, 'rebuild', standby => 0);
+	$other->append_conf('postgresql.conf', 'archive_mode = off');
+	$other->start;
+	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: it has an index that is not valid");
+	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'i', "$name: it is on record");
+	is($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'invalid index|removed', "$name: index_mover_cleanup() removes it");
+	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'base backup in mid-rebuild');
+	verdict_ok($other, 'built', "$name, after a move", max_keys => 200);
 	$other->teardown_node;
 	$other->clean_node;
 }

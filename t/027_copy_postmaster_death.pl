@@ -15,11 +15,19 @@ use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
-my $node = new_node('postmaster', streaming => 1, conf => "checkpoint_timeout = 1h\nmax_wal_size = 2GB\nwal_keep_size = 1GB");
+my $node = new_node('postmaster', streaming => 1, conf => <<CONF);
+checkpoint_timeout = 1h
+max_wal_size = 2GB
+wal_keep_size = 1GB
+wal_retrieve_retry_interval = 100ms
+CONF
 $node->safe_psql('postgres', <<SQL);
-CREATE TABLE orphan (i int, s text) WITH (fillfactor = 80);
-INSERT INTO orphan SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 90000) g;
+CREATE TABLE orphan (i int, s text);
+-- long keys: the index is to be large, and to be looked up quickly
+ALTER TABLE orphan ALTER s SET STORAGE plain;
+INSERT INTO orphan SELECT g, repeat(md5(g::text), 60) FROM generate_series(1, 8000) g;
 CREATE INDEX orphan_s ON orphan (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('orphan'), oracle.remember_metadata('orphan');
 LOAD 'index_mover';
 SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('orphan_s')"),
@@ -37,26 +45,25 @@ sub place
 		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'orphan_s'::regclass");
 }
 
-foreach my $case (
-	(map { [ $_, 0 ] } qw(copy-created copy-first copy-half copy-before-sync copy-verifying swap-asking swap-locked swap-copied swap-before-commit)),
-	(map { [ $_, 1 ] } qw(swapped prewarm-step old-file-step old-file-drop)))
+sub move
 {
-	my ($point, $swapped) = @$case;
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-	$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 500 = 7");
-	set_test_point($node, "$point:doze");
-	my $log = -s $node->logfile;
-	my $call = start_call($node, 'mover',
-		"SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')");
-	my $worker = wait_for_phase($node, '%');
+	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')";
+}
+
+# Wait until the worker dozes at the point, and kill the postmaster; then the server
+# is started again.
+sub kill_postmaster
+{
+	my ($name, $point, $call, $log) = @_;
 	$node->wait_for_log(qr/test point "$point": dozing/, $log);
+	my $worker = $node->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
 	my $start = time;
-	my $postmaster = $node->{_pid};
 	$node->kill9;
 	usleep(5_000) while !process_is_gone($worker) && time - $start < $IndexMover::Test::TIMEOUT;
 	my $seconds = time - $start;
-	soon_ok($seconds, 1, "$point: the worker is gone");
+	soon_ok($seconds, 1, "$name: the worker is gone");
 	finish_call($call);
 
 	# the other processes end likewise
@@ -67,24 +74,65 @@ foreach my $case (
 		$node->{_pid} = undef;
 		usleep(100_000);
 	}
-	ok($started, "$point: the server starts again");
-	set_test_point($node, '');
-	is(place(), $swapped ? $to : $from, "$point: where the index is");
+	ok($started, "$name: the server starts again");
+	set_tests($node);
+	return;
+}
+
+# Point; whether the swap is before it; further: what the test build is told besides,
+# and at which point others write before, for what comes only then.
+foreach my $case (
+	(map { [ $_, 0 ] } qw(copy-registered copy-created copy-logged copy-first copy-half)),
+	[ 'copy-round', 0, written => 'copy-end' ],
+	[ 'copy-before-sync', 0 ],
+	[ 'copy-again', 0, mutation => 'again' ],
+	[ 'copy-verifying', 0 ],
+	[ 'copy-buffered-round', 0, written => 'copy-synced' ],
+	(map { [ $_, 0 ] } qw(swap-asking swap-locked swap-block swap-copied swap-before-commit)),
+	[ 'left-file-drop', 0, before => 'copy-half:error' ],
+	(map { [ $_, 1 ] } qw(swapped prewarm-step old-file-step old-file-drop)),
+	# and once more, in the clean-up after that
+	[ 'copy-end', 0, cleanup => 'old-file-step' ])
+{
+	my ($point, $swapped, %options) = @$case;
+	my $name = $options{cleanup} ? "$point, then $options{cleanup} of index_mover_cleanup()" : $point;
+	my $from = place();
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 500 = 7");
+	my $log = -s $node->logfile;
+	my $call;
+	if ($options{written})
+	{
+		$call = held_at($node, $options{written}, move(), then => "$point:doze");
+		$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 10 = 3");
+		let_go($call);
+	}
+	else
+	{
+		set_tests($node, test_point => join(',', $options{before} || (), "$point:doze"), test_mutation => $options{mutation} || '');
+		$call = start_call($node, 'mover', move());
+	}
+	kill_postmaster($name, $point, $call, $log);
+	if ($options{cleanup})
+	{
+		set_test_point($node, "$options{cleanup}:doze");
+		$log = -s $node->logfile;
+		kill_postmaster("$name, again", $options{cleanup},
+			start_call($node, 'cleaner', 'SELECT * FROM index_mover_cleanup()'), $log);
+	}
+	is(place(), $swapped ? $to : $from, "$name: where the index is");
+	# (between this point and its commit, the removal does not ask for the postmaster)
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1',
-		"$point: and nothing more was done");
+		"$name: and nothing more was done") unless $point eq 'left-file-drop';
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
-	files_ok($node, $point);
-	leftovers_ok($node, $point, within => 5);
+	files_ok($node, $name);
 	$node->wait_for_catchup($standby);
-	files_ok($standby, "$point, standby");
-	$node->safe_psql('postgres', "SELECT oracle.structure('orphan_s')");
+	files_ok($standby, "$name, standby");
+	survived_ok($node, 'orphan', $name, move(), max_keys => 50, restarted => 1, count => 'postmaster killed in mid-copy');
+	# it answers before the old file is removed
+	wait_for_no_worker($node);
 }
-verdict_ok($node, 'orphan', 'at the end', max_keys => 200);
-my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy')"),
-	'moved', 'the move works after all that');
-files_ok($node, 'at the end');
 standby_ok($node, $standby, ['orphan'], 'at the end', max_keys => 200);
 
 $_->stop foreach $standby, $node;

@@ -16,6 +16,7 @@ use Time::HiRes qw(time usleep);
 needs_test_points();
 
 my $node = new_node('storage',
+	streaming => 1,
 	extra => [ '--data-checksums', '--wal-segsize=4' ],
 	conf => <<CONF);
 checkpoint_timeout = 1h
@@ -243,6 +244,81 @@ $node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
 check_all('forged rows, running job', 'store', $to);
 check_all('forged rows, live index', 'small', 'regress_slow');
 
+# a file whose relation a transaction that is still open creates, or drops
+{
+	my $open = IndexMover::Session->new($node);
+	my $there = "SELECT count(*) FROM pg_class WHERE relname = 'small_more'";
+	my $path;
+	foreach my $case ([ 'created', 'ROLLBACK', 0 ], [ 'created', 'COMMIT', 1 ], [ 'dropped', 'ROLLBACK', 1 ], [ 'dropped', 'COMMIT', 0 ])
+	{
+		my ($what, $end, $exists) = @$case;
+		my $name = "forged rows, index $what in a transaction still open";
+		$open->run('BEGIN');
+		$open->run('CREATE INDEX small_more ON small (s, i) TABLESPACE regress_slow') if $what eq 'created';
+		my $number = $open->run("SELECT pg_relation_filenode('small_more')");
+		$path = $node->data_dir . '/' . $open->run("SELECT pg_relation_filepath('small_more')");
+		$open->run('DROP INDEX small_more') if $what eq 'dropped';
+		my $size = -s $path;
+		cmp_ok($size, '>', 0, "$name: its file");
+		$node->safe_psql('postgres', <<SQL);
+INSERT INTO index_mover_ledger
+SELECT 1000000 + row_number() OVER (), system_identifier, $database, kind, $slow, $number, 0, 0, 0, 1000000, 0, now()
+  FROM pg_control_system(), unnest('{n,o}'::"char"[]) AS kind
+SQL
+		is($node->safe_psql('postgres', 'SELECT DISTINCT action FROM index_mover_cleanup()'),
+			'forgotten: there is no such file of ours', "$name: not removed");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$name: the rows are gone");
+		is(-s $path, $size, "$name: the file is as long as it was");
+		$open->run($end);
+		is($node->safe_psql('postgres', $there), $exists, "$name, $end: the index");
+		files_ok($node, "$name, $end");
+		verdict_ok($node, 'small', "$name, $end", max_keys => 100) if $exists;
+	}
+	$open->end;
+}
+
+# rows of another place that name an invalid index of this one
+$node->safe_psql('postgres', <<SQL);
+CREATE INDEX small_ccnew ON small (s) TABLESPACE regress_slow;
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'small_ccnew'::regclass;
+INSERT INTO index_mover_ledger
+SELECT 1000000 + row_number() OVER (), sysid, db, kind, 0, 0, 'small'::regclass, 'small_s'::regclass, 'small_ccnew'::regclass,
+       1000000, 0, now(), 'small_ccnew'
+  FROM pg_control_system(), unnest('{i,d}'::"char"[]) AS kind,
+       LATERAL (VALUES ('1', ${database}::oid), (system_identifier::text, (SELECT oid FROM pg_database WHERE datname = 'template1'))) AS v(sysid, db)
+SQL
+foreach my $dry_run ('true', 'false')
+{
+	is($node->safe_psql('postgres', "SELECT object, action FROM index_mover_cleanup($dry_run)"),
+		'', "forged rows of other places, invalid index: nothing to remove, dry run $dry_run");
+}
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_slow')"),
+	'skipped', 'forged rows of other places, invalid index: a call that has nothing to move');
+wait_for_no_worker($node);
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indexrelid = 'small_ccnew'::regclass AND NOT indisvalid"),
+	'1', 'forged rows of other places, invalid index: it is there');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '4', 'forged rows of other places, invalid index: so are the rows');
+$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger; DROP INDEX small_ccnew');
+
+# ---------------------------------------------------------------------------
+# How much WAL a move writes, on a server that does nothing else
+# ---------------------------------------------------------------------------
+$to = elsewhere('store_s');
+$node->safe_psql('postgres', 'CHECKPOINT');
+my $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('store_s', '$to', method => 'copy')"),
+	'moved', 'WAL of a move: moved');
+my ($wal, $blocks) = split /\|/, $node->safe_psql('postgres', <<SQL);
+SELECT pg_current_wal_insert_lsn() - '$before', blocks_copied + blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1
+SQL
+note "WAL of the move: $wal bytes, blocks copied: ", $blocks * $page_size, ' bytes';
+# beside the blocks, whole pages of the catalogs and of the ledger, as below
+cmp_ok($wal, '>=', $blocks * $page_size, 'WAL of a move: the blocks');
+cmp_ok($wal, '<', 1.03 * $blocks * $page_size + 32 * $page_size, 'WAL of a move: and little beside them');
+cmp_ok($blocks * $page_size, '<', 1.01 * $node->safe_psql('postgres', "SELECT pg_relation_size('store_s')"),
+	'WAL of a move: hardly a block was copied twice');
+check_all('WAL of a move', 'store', $to);
+
 # ---------------------------------------------------------------------------
 # The postmaster is killed
 # ---------------------------------------------------------------------------
@@ -383,17 +459,42 @@ $node->append_conf('postgresql.conf',
 $node->restart;
 $to = elsewhere('store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
-my $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+$before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 is( $node->safe_psql('postgres',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy')"),
 	'moved', 'wal_level = minimal: moved');
-my $wal = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$before'");
+$wal = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$before'");
 note "WAL of the move: $wal bytes, index: $size bytes";
 # what there is comes from pages of the catalogs and of the ledger, and block 0
 cmp_ok($wal, '<', 32 * $page_size, 'wal_level = minimal: the blocks are not logged');
 $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, crash after the move', 'store', $to);
+
+# Blocks that have changed since the last checkpoint are logged: the next change
+# would bring no image of the page.
+$to = elsewhere('store_s');
+$node->safe_psql('postgres', 'CHECKPOINT');
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 16");
+my $changed = $node->safe_psql('postgres', <<SQL);
+CREATE EXTENSION pageinspect;
+SELECT count(*)
+  FROM pg_control_checkpoint(), generate_series(0, pg_relation_size('store_s') / $page_size - 1) b, page_header(get_raw_page('store_s', b::int))
+ WHERE lsn > redo_lsn
+SQL
+$before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+is( $node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy')"),
+	'moved', 'wal_level = minimal, changed blocks: moved');
+$wal = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$before'");
+note "WAL of the move: $wal bytes, $changed blocks have changed";
+cmp_ok($changed, '>', 50, 'wal_level = minimal: there are changed blocks');
+cmp_ok($wal, '>=', $changed * $page_size, 'wal_level = minimal: these are logged');
+cmp_ok($wal, '<', ($changed + 32) * 1.03 * $page_size, 'wal_level = minimal: and no others');
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 17");
+$node->stop('immediate');
+$node->start;
+check_all('wal_level = minimal, changed blocks, crash after the move', 'store', $to);
 
 $to = elsewhere('store_s');
 $log = -s $node->logfile;
@@ -461,6 +562,9 @@ SKIP:
 	skip 'cannot mount a small file system in a namespace of its own: ' . ($why || $@), 1
 	  unless $mounted;
 
+	# for the standby
+	$node->append_conf('postgresql.conf', 'wal_keep_size = 1GB');
+
 	# pg_ctl's children stay in the namespace
 	local $ENV{PGDATA} = $node->data_dir;
 	IPC::Run::run(
@@ -470,6 +574,18 @@ SKIP:
 			'sh', $full, $node->logfile
 		]) or die 'server does not start in a namespace';
 	$node->_update_pid(1);
+	# outside of the namespace the same folder is another one, and a standby has it
+	$node->backup('full');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'full', has_streaming => 1);
+	$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
+	$standby->start;
+	my $both_files_ok = sub {
+		my ($name) = @_;
+		files_ok($node, $name);
+		$node->wait_for_catchup($standby);
+		files_ok($standby, "$name, standby");
+	};
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_full LOCATION '$full'");
 	my $used = sub {
 		return $node->safe_psql('postgres', "SELECT pg_tablespace_size('regress_full')");
@@ -498,6 +614,7 @@ SQL
 	wait_for_no_worker($node);
 	# the directory itself counts for some bytes
 	cmp_ok($used->(), '<', $page_size, 'and all that it had copied is gone');
+	$both_files_ok->('full');
 	leftovers_ok($node, 'full', within => 5);
 	verdict_ok($node, 'small', 'full', max_keys => 300);
 	is($node->safe_psql('postgres', "SELECT reltablespace FROM pg_class WHERE relname = 'small_s'"),
@@ -510,7 +627,7 @@ SQL
 	is( $node->safe_psql('postgres',
 			"SELECT status FROM move_indexes('small_s', 'pg_default', method => 'copy')"),
 		'moved', 'and back');
-	files_ok($node, 'small file system');
+	$both_files_ok->('small file system');
 
 	# what is moved back counts together, however it was planned
 	my @two = map { "small_s$_" } 1, 2;
@@ -532,6 +649,8 @@ SQL
 	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
 	ok(1, 'the tablespace can be dropped');
+	$both_files_ok->('the tablespace is gone');
+	$standby->stop;
 	$node->stop('fast');
 }
 

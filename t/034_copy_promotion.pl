@@ -1,5 +1,6 @@
 # A streaming standby that is promoted in the middle of a copy, or after one has
-# failed: at each step that leaves something else behind there.  The index is where
+# failed: at each step that leaves something else behind there; and in the middle of
+# a rebuild, after an index was dropped under its copy.  The index is where
 # it was or where it was to be, whole; what is left is on record, and is removed by
 # who comes first: the janitor, a call of index_mover_cleanup(), or the next move.
 use strict;
@@ -19,14 +20,15 @@ my $primary = new_node('primary', streaming => 1, conf => <<CONF);
 wal_keep_size = 2GB
 max_wal_size = 4GB
 checkpoint_timeout = 1h
+wal_retrieve_retry_interval = 100ms
 CONF
 $primary->safe_psql('postgres', <<SQL);
 CREATE TABLE crash (i int, s text);
 -- long keys: the index is to be large, and to be looked up quickly
 ALTER TABLE crash ALTER s SET STORAGE plain;
-INSERT INTO crash SELECT g, repeat(md5(g::text), 37) FROM generate_series(1, 15000) g;
+INSERT INTO crash SELECT g, repeat(md5(g::text), 60) FROM generate_series(1, 8000) g;
 CREATE INDEX crash_s ON crash (s) TABLESPACE regress_slow;
-SELECT oracle.remember_keys('crash');
+SELECT oracle.remember_keys('crash'), oracle.remember_metadata('crash');
 LOAD 'index_mover';
 SQL
 cmp_ok($primary->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
@@ -47,8 +49,9 @@ sub elsewhere
 
 sub move_to
 {
-	my ($to) = @_;
-	return "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')";
+	my ($to, $arguments) = @_;
+	$arguments //= '';
+	return "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy', ${arguments}settings => '{\"pacing\": \"off\"}')";
 }
 
 # Point; what is done to the move there; whether the swap is before it; what the
@@ -65,12 +68,18 @@ my @cases = (
 	[ 'swapped', 'wait', 1, 1, 1, 'call' ],
 	[ 'old-file-start', 'wait', 1, 1, 1, 'janitor' ],
 	[ 'old-file-step', 'wait', 1, 1, 1, 'janitor' ],
+	[ 'old-file-step', 'checkpoint', 1, 1, 1, 'call' ],
 	[ 'old-file-drop', 'wait', 1, 1, 1, 'move' ],
 	[ 'old-file-dropped', 'wait', 1, 0, 0, 'nobody' ],
 	[ 'copy-half', 'error', 0, 0, 0, 'nobody' ],
 	[ 'copy-half', 'error, and one in its clean-up', 0, 1, 1, 'call' ],
 	[ 'copy-half', 'cancel', 0, 0, 0, 'nobody' ],
-	[ 'copy-half', 'kill', 0, 1, 1, 'janitor' ]);
+	[ 'copy-half', 'terminate', 0, 0, 0, 'nobody' ],
+	[ 'copy-half', 'immediate shutdown', 0, 1, 1, 'call' ],
+	[ 'copy-half', 'kill', 0, 1, 1, 'janitor' ],
+	[ 'swap-before-commit', 'kill', 0, 1, 1, 'move' ],
+	[ 'swapped', 'kill', 1, 1, 1, 'janitor' ],
+	[ 'old-file-step', 'kill', 1, 1, 1, 'call' ]);
 
 my $n = 0;
 foreach my $case (@cases)
@@ -107,14 +116,23 @@ foreach my $case (@cases)
 		}
 		set_test_point($primary, '');
 	}
+	elsif ($what eq 'immediate shutdown')
+	{
+		finish_call(held_at($primary, $point, move_to($to, 'wait => false, '), prepared => 1));
+		$primary->stop('immediate');
+		$primary->start;
+		$primary->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
+	}
 	else
 	{
 		$call = held_at($primary, $point, move_to($to));
-		if ($what eq 'cancel')
+		if ($what eq 'cancel' || $what eq 'terminate')
 		{
-			$primary->safe_psql('postgres', "SELECT pg_cancel_backend($call->{worker})");
+			$primary->safe_psql('postgres', "SELECT pg_${what}_backend($call->{worker})");
 			(undef, $row) = finish_call($call);
 			is($row, "cancelled\n", "$name: the move was cancelled");
+			# a successor of the one that was terminated, too
+			poll_until($primary, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up");
 		}
 	}
 	# what the move has logged last need not be flushed yet
@@ -138,7 +156,7 @@ foreach my $case (@cases)
 	if ($call)
 	{
 		let_go($call);
-		finish_call($call) if $what ne 'cancel';
+		finish_call($call) unless defined $row;
 	}
 	$primary->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()') if !$call;
 
@@ -159,9 +177,56 @@ foreach my $case (@cases)
 	$other->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('crash_s', true, true)");
 	is($other->safe_psql('postgres', move_to(elsewhere($other))), 'moved', "$name: the next move works");
 	wait_for_no_worker($other);
-	leftovers_ok($other, $name, within => 5);
-	files_ok($other, "$name, after the next move");
-	verdict_ok($other, 'crash', "$name, after the next move", max_keys => 500);
+	all_right($other, 'crash', "$name, after the next move", within => 5, max_keys => 300, restarted => 1);
+	count_fault('promotion in mid-copy');
+	$other->teardown_node;
+	$other->clean_node;
+}
+
+# ---- an index dropped under its copy, and then a rebuild ------------------------------
+{
+	my $name = 'promoted in mid-rebuild';
+	$primary->safe_psql('postgres', <<SQL);
+CREATE TABLE gone (i int, s text);
+INSERT INTO gone SELECT g, md5(g::text) FROM generate_series(1, 3000) g;
+CREATE INDEX gone_s ON gone (s) TABLESPACE regress_slow;
+CREATE TABLE built (i int PRIMARY KEY, s text);
+INSERT INTO built SELECT g, md5(g::text) FROM generate_series(1, 3000) g;
+CREATE INDEX built_s ON built (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('built'), oracle.remember_metadata('built');
+SQL
+	$primary->backup('built');
+	my $other = PostgreSQL::Test::Cluster->new('standby_built');
+	$other->init_from_backup($primary, 'built', has_streaming => 1);
+	$other->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
+	$other->start;
+
+	my $call = held_at($primary, 'copy-half', "SELECT status, sqlstate FROM move_indexes('gone_s', 'regress_fast', method => 'copy')");
+	my $session = IndexMover::Session->new($primary);
+	$session->send('DROP INDEX gone_s');
+	poll_until($primary, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $session->pid, 't', "$name: DROP INDEX waits");
+	let_go($call);
+	$session->answer;
+	unlike($session->errors, qr/ERROR/, "$name: the index is dropped");
+	$session->end;
+	is((finish_call($call))[1], "skipped|42704\n", "$name: the copy of the dropped index");
+
+	my $rebuild = "SELECT status FROM move_indexes('built_s', 'regress_fast', method => 'rebuild')";
+	$call = held_at($primary, 'rebuild-entry-committed', $rebuild);
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$primary->wait_for_catchup($other);
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: the standby has an index that is not valid");
+	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'i', "$name: it is on record");
+	$other->promote;
+	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	let_go($call);
+	is((finish_call($call))[1], "moved\n", "$name: the primary moves");
+
+	like($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), qr/^invalid index\|removed$/,
+		"$name: index_mover_cleanup() removes it");
+	is($other->safe_psql('postgres', "SELECT to_regclass('gone_s') IS NULL"), 't', "$name: the dropped index is dropped");
+	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'promotion in mid-rebuild');
+	verdict_ok($other, 'built', "$name, after the next move", max_keys => 200);
 	$other->teardown_node;
 	$other->clean_node;
 }

@@ -20,12 +20,14 @@ needs_test_points();
 my $node = new_node('low_priority', conf => <<CONF);
 autovacuum_naptime = 1
 autovacuum_max_workers = 1
+log_lock_waits = on
+deadlock_timeout = 300ms
 CONF
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 my @tables = qw(lp_idle lp_prepared lp_vacuum lp_alter);
-foreach my $table (@tables, 'control')
+foreach my $table (@tables, 'control', 'short')
 {
 	# so many pages that a vacuum that rests for 100 ms at each takes minutes
 	my $pages = $table eq 'lp_vacuum' ? ', fillfactor = 10' : '';
@@ -53,6 +55,19 @@ sub wait_for_end
 	return;
 }
 
+sub oid_of { return sql("SELECT '$_[0]'::regclass::oid"); }
+
+# How often the server has said of an attempt at one of these relations that it
+# stands in the queue for longer than deadlock_timeout, three times lock_timeout.
+# It does not say so of a process that is merely late: if both times are over when
+# that gets a processor, it leaves the queue first.
+sub queued_too_long
+{
+	my ($from, @relations) = @_;
+	my $oids = join '|', map { oid_of($_) } @relations;
+	return scalar(() = slurp_file($node->logfile, $from) =~ /still waiting for AccessExclusiveLock on relation (?:$oids) /g);
+}
+
 sub worker_of { return sql("SELECT pid FROM index_mover_progress WHERE job = $_[0]"); }
 
 # ---------------------------------------------------------------------------
@@ -72,18 +87,37 @@ my $worker = worker_of($job);
 $holder->run("BEGIN; SELECT count(*) FROM control WHERE s = 'x'");
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $worker AND mode = 'AccessExclusiveLock' AND NOT granted", '1', 'the attempt');
+# see queued_too_long()
+$node->wait_for_log(qr/process $worker still waiting for AccessExclusiveLock on relation @{[ oid_of('control_s') ]} /, $log);
 my $start = time;
 $third->send("SELECT count(*) FROM control WHERE s = 'y'");
 poll_until($node, 'SELECT ' . $worker . ' = ANY(pg_blocking_pids(' . $third->pid . '))', 't', 'the third session behind the attempt');
 pass('a third session waits behind the attempt');
 $third->answer;
-note sprintf('a third session waited for %.2f s behind an attempt of 10 s', time - $start);
+soon_ok(time - $start, 10.5, 'it waits no longer than that attempt of 10 s may stand in the queue');
 is(sql('SELECT state FROM pg_stat_activity WHERE pid = ' . $holder->pid), 'idle in transaction', 'and goes on before the first one ends');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for lock to swap', 'as does the move, out of the queue');
+cmp_ok(queued_too_long($log, 'control_s'), '>', 0, 'the server says of such an attempt that it stands in the queue for long');
 set_test_point($node, '');
 $holder->run('COMMIT');
 wait_for_end($job);
 is(status($job), 'moved', 'then it is moved');
+
+# The same with the default, and nobody who looks: out of the queue in time
+$gate->run('SELECT pg_advisory_lock(0, 5959)');
+set_test_point($node, 'swap-asking:wait');
+$log = -s $node->logfile;
+$job = begin_job('short', lock_wait => 0);
+$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+$holder->run("BEGIN; SELECT count(*) FROM short WHERE s = 'x'");
+$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+# one look is not enough to see that somebody stays, so there is another attempt
+poll_until($node, "SELECT lock_attempts > 1 FROM index_mover_progress WHERE job = $job", 't', 'the end of the first attempt');
+set_test_point($node, '');
+is(queued_too_long($log, 'short_s'), 0, 'an attempt of 100 ms does not stand there for long');
+$holder->run('COMMIT');
+wait_for_end($job);
+is(status($job), 'moved', 'it is moved, too');
 
 # ---------------------------------------------------------------------------
 # Four kinds of holders for half a minute
@@ -112,6 +146,7 @@ my $reader = IndexMover::Session->new($node);
 my $alter = IndexMover::Session->new($node);
 
 my %job;
+my $jobs_log = -s $node->logfile;
 $job{lp_idle} = begin_job('lp_idle', lock_wait => 0);
 $job{lp_prepared} = begin_job('lp_prepared', lock_wait => '20s', on_blocker => 'terminate');
 $job{lp_vacuum} = begin_job('lp_vacuum', lock_wait => '20s', on_blocker => 'terminate');
@@ -161,6 +196,7 @@ cmp_ok($samples, '>', 30, 'sampled all the time');
 my $limit = 0.1 + 10 + $longest{control};
 cmp_ok($longest{$_}, '<', $limit, "$_: a reader never waited for long") foreach qw(lp_idle lp_prepared lp_vacuum);
 cmp_ok($longest_behind, '<', $limit, 'nobody was seen to wait for a move for longer');
+is(queued_too_long($jobs_log, map { "${_}_s" } @tables), 0, 'and no attempt has stood in the queue for long');
 
 poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job{$_}", 'failed 55P03', "the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1', 'an autovacuum against wraparound is never signalled');

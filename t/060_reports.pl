@@ -132,6 +132,23 @@ is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid . q(, sinc
 	'session|t|t|t|t', 'an old snapshot');
 $locker->run('COMMIT');
 
+# The first copy of a logical subscription is a walsender with a snapshot of this
+# database: a rebuild waits for it, and it is no standby.
+my $copier = IndexMover::Session->new($node, walsender => 1);
+my $copier_pid = $copier->pid;
+my $end_it = "end its transaction in the client, or SELECT pg_terminate_backend($copier_pid);";
+$copier->run('BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ');
+$copier->run('SELECT count(*) FROM pg_class');
+is($node->safe_psql('postgres', "SELECT backend_type FROM pg_stat_activity WHERE pid = $copier_pid"), 'walsender', 'a walsender in the database');
+is($node->safe_psql('postgres', "SELECT kind, xid_age >= 0, holds_back ~ 'every rebuild', action FROM move_blockers() WHERE pid = $copier_pid"),
+	"session|t|t|$end_it", 'is a session that holds back rebuilds');
+like($node->safe_psql('postgres', q(SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'rebuild',
+	settings => '{"lock_wait": "500ms"}'))),
+	qr/^failed\|55P03\|gave up waiting for transactions with an old snapshot: Waited \d+ ms for process $copier_pid \(\Q$end_it\E\)/,
+	'and the rebuild that gives up says so');
+$copier->run('COMMIT');
+$copier->end;
+
 $node->safe_psql('postgres', q(BEGIN; DELETE FROM zoo WHERE id = 1; PREPARE TRANSACTION 'it''s mine'));
 is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM move_blockers('zoo') WHERE kind = 'prepared transaction')),
 	q(prepared transaction|it's mine|t|COMMIT PREPARED 'it''s mine'; or ROLLBACK PREPARED 'it''s mine';), 'a prepared transaction');

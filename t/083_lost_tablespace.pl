@@ -31,12 +31,14 @@ CREATE TABLE part (i int) PARTITION BY RANGE (i);
 CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100);
 CREATE INDEX part_i ON part (i);
 INSERT INTO part SELECT generate_series(0, 99);
+CREATE UNLOGGED TABLE unlogged (i int PRIMARY KEY);
 SELECT oracle.remember_keys('t');
 SQL
 
 foreach my $end ('clean shutdown', 'crash')
 {
-	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'fast_storage')") foreach 't', 'part';
+	$node->safe_psql('postgres', 'INSERT INTO unlogged SELECT generate_series(1, 1000)');
+	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'fast_storage')") foreach 't', 'part', 'unlogged';
 	$node->safe_psql('postgres', 'CHECKPOINT; UPDATE t SET v = v + 1 WHERE id % 10 = 0');
 	$node->stop($end eq 'crash' ? 'immediate' : 'fast');
 
@@ -54,11 +56,18 @@ foreach my $end ('clean shutdown', 'crash')
 	is($status, 0, "$end: the statements of the documentation run") or diag($err);
 	verdict_ok($node, 't', $end);
 	verdict_ok($node, 'part_1', $end);
+	# its index has lost the file that a crash would begin with, too
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM unlogged'), $end eq 'crash' ? '0' : '1000', "$end: an unlogged table");
+	$node->safe_psql('postgres', 'INSERT INTO unlogged SELECT generate_series(5001, 6000)');
+	verdict_ok($node, 'unlogged', $end);
+	$node->safe_psql('postgres', 'TRUNCATE unlogged');
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM t'), '5000', "$end: every row is there");
 	is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_indexes('t', 'fast_storage')"), 'moved',
 		"$end: and the indexes can move to the new device");
-	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_slow')") foreach 't', 'part';
+	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_slow')") foreach 't', 'part', 'unlogged';
 }
+files_ok($node, 'at the end');
+leftovers_ok($node, 'at the end');
 
 $node->stop;
 done_testing();

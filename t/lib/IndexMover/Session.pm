@@ -25,6 +25,8 @@ sub new
 	my $connstr = $node->connstr($options{dbname} || 'postgres');
 	$connstr .= " application_name=$options{name}" if $options{name};
 	$connstr .= " user=$options{user}" if $options{user};
+	# a walsender, which takes SQL, too, and what subscriptions send
+	$connstr .= ' replication=database' if $options{walsender};
 	$self->{timer} = IPC::Run::timer($TIMEOUT);
 	$self->{harness} = IPC::Run::start(
 		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $connstr ],

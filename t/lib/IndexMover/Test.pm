@@ -27,7 +27,7 @@ our @EXPORT = qw(
   start_call finish_call call_is_running caller_pid sqlstate_of
   poll_until wait_until_up wait_until_down wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
   let_process_sleep soon_ok leave_behind make_gate
-  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok standby_ok
+  verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok count_fault standby_ok
   tablespace_of block_size
 );
 
@@ -43,6 +43,7 @@ our $SLACK = $ENV{INDEX_MOVER_SLACK} || 10;
 # What the oracles have compared, and what has become of the calls: each test
 # file says so at its end, and scripts/reliability adds it up.
 our %count;
+my %log_seen;
 my $main = $$;
 
 END
@@ -198,7 +199,7 @@ sub start_call
 	$connstr .= " user=$options{user}" if $options{user};
 	$connstr .= " application_name=$name";
 	$connstr .= " $options{connstr}" if $options{connstr};
-	my $call = { name => $name, node => $node, out => '', err => '' };
+	my $call = { name => $name, node => $node, sql => $sql, log => -s $node->logfile, out => '', err => '' };
 	# A file, because IPC::Run writes to a process only when it is pumped.
 	$call->{file} = PostgreSQL::Test::Utils::tempdir() . "/$name.sql";
 	open(my $fh, '>', $call->{file}) or die "$call->{file}: $!";
@@ -225,10 +226,28 @@ sub finish_call
 		die "call $call->{name} did not end within $TIMEOUT s: $problem";
 	};
 	my $status = $call->{harness}->result(0);
-	$count{'calls beside something else'}++;
-	$count{'calls beside something else, more than 60 s without an answer'} += time - $start > 60 ? 1 : 0;
-	$count{'calls beside something else, deadlocks'} += "$call->{out}\n$call->{err}" =~ /\b40P01\b/ ? 1 : 0;
+	count_call($call, time - $start);
 	return ($status, $call->{out}, $call->{err}, time - $start);
+}
+
+# Count a call that moves.  A deadlock is one whoever had to give way: what the
+# call was told, or an error of anybody's in the server's log meanwhile.
+sub count_call
+{
+	my ($call, $seconds) = @_;
+	my ($node, $sql) = ($call->{node}, $call->{sql} // '');
+	return unless $sql =~ /\b(?:move_\w*indexes|undo_move)\b/;
+	# no line twice, if there are several calls at a time
+	my $from = List::Util::max($call->{log} || 0, $log_seen{ $node->name } // 0);
+	my $log = -f $node->logfile ? PostgreSQL::Test::Utils::slurp_file($node->logfile, $from) // '' : '';
+	$log_seen{ $node->name } = $from + length $log;
+	my $deadlocks = () = $log =~ /:  40P01: /g;
+	$deadlocks ||= "$call->{out}\n$call->{err}" =~ /\b40P01\b/ ? 1 : 0;
+	my $how = $sql =~ /'copy'/ ? 'by copy' : $sql =~ /'rebuild'/ ? 'by rebuild' : 'by the default method';
+	$count{"calls that move $how, beside something else"}++;
+	$count{"calls that move $how, beside something else, more than 60 s without an answer"} += $seconds > 60 ? 1 : 0;
+	$count{"calls that move $how, beside something else, deadlocks"} += $deadlocks;
+	return;
 }
 
 sub call_is_running
@@ -542,8 +561,11 @@ sub verdict_ok
 sub files_ok
 {
 	my ($node, $name, %options) = @_;
-	return is($node->safe_psql($options{dbname} || 'postgres', 'SELECT * FROM oracle.files()'),
-		'', "$name: no orphaned and no missing file");
+	my $files = $node->safe_psql($options{dbname} || 'postgres', 'SELECT * FROM oracle.files()');
+	$count{'looks for orphaned and missing files'}++;
+	$count{'orphaned bytes found'} += List::Util::sum0($files =~ /^orphan\|.*\|(\d+)$/mg);
+	$count{'files missing'} += () = $files =~ /^(?!orphan)./mg;
+	return is($files, '', "$name: no orphaned and no missing file");
 }
 
 # Nothing of ours is left in catalogs, locks, slots, processes: at the latest
@@ -559,6 +581,8 @@ sub leftovers_ok
 		last if $left eq '' || time > $deadline;
 		usleep(50_000);
 	}
+	$count{'looks for leftovers'}++;
+	$count{'leftovers found'} += () = $left =~ /^./mg;
 	return is($left, '', "$name: nothing left over");
 }
 
@@ -624,27 +648,48 @@ sub standby_ok
 	return;
 }
 
-# All of them, for use after each move.
+# All of them, for use after each move; true if all is right.
 sub all_right
 {
 	my ($node, $table, $name, %options) = @_;
-	leftovers_ok($node, $name, %options);
-	files_ok($node, $name, %options);
-	metadata_ok($node, $table, $name, %options) unless $options{no_metadata};
-	verdict_ok($node, $table, $name, %options);
-	return;
+	my $right = leftovers_ok($node, $name, %options);
+	$right = files_ok($node, $name, %options) && $right;
+	$right = metadata_ok($node, $table, $name, %options) && $right unless $options{no_metadata};
+	$right = verdict_ok($node, $table, $name, %options) && $right;
+	return $right;
 }
 
 # A fault has been survived: nothing is left over, no file is orphaned or
 # missing, the catalogs say what they said, every index answers rightly; and the
-# next call, $next, moves.
+# next call, $next, moves.  With count => the fault's kind it is counted.
 sub survived_ok
 {
 	my ($node, $table, $name, $next, %options) = @_;
 	wait_for_no_worker($node);
-	all_right($node, $table, $name, within => 5, %options);
+	my $right = all_right($node, $table, $name, within => 5, %options);
 	my ($rc, $out, $err) = $node->psql('postgres', $next);
-	return like($out, qr/^moved\b/, "$name: the next call works") || diag $err;
+	$right = (like($out, qr/^moved\b/, "$name: the next call works") || (diag($err), 0)) && $right;
+	count_fault($options{count}) if $options{count};
+	return $right;
+}
+
+# Count a fault of this kind as injected, and as survived if no assertion has
+# failed since the fault before (or since this file began): to be called behind
+# the last of those that ask whether it was there, and what it has left.
+my %before_fault;
+
+sub count_fault
+{
+	my ($kind) = @_;
+	my %now = (failed => scalar(grep { !$_ } Test::More->builder->summary),
+		map { $_ => $count{$_} // 0 } 'leftovers found', 'orphaned bytes found');
+	my %new = map { $_ => $now{$_} - ($before_fault{$_} // 0) } keys %now;
+	$count{"fault, $kind, injected"}++;
+	$count{"fault, $kind, survived"} += $new{failed} ? 0 : 1;
+	$count{"fault, $kind, leftovers"} += $new{'leftovers found'};
+	$count{"fault, $kind, orphaned bytes"} += $new{'orphaned bytes found'};
+	%before_fault = %now;
+	return $new{failed} ? 0 : 1;
 }
 
 1;
