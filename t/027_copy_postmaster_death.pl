@@ -130,7 +130,7 @@ foreach my $case (
 	$node->wait_for_catchup($standby);
 	files_ok($standby, "$name, standby");
 	survived_ok($node, 'orphan', $name, move(), max_keys => 50, restarted => 1, count => 'postmaster killed in mid-copy');
-	# it answers before the old file is removed
+	# the next case asks for the one worker there is
 	wait_for_no_worker($node);
 }
 standby_ok($node, $standby, ['orphan'], 'at the end', max_keys => 200);

@@ -66,6 +66,7 @@ foreach my $end ('clean shutdown', 'crash')
 		"$end: and the indexes can move to the new device");
 	$node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_slow')") foreach 't', 'part', 'unlogged';
 }
+wait_for_no_worker($node);
 files_ok($node, 'at the end');
 leftovers_ok($node, 'at the end');
 

@@ -5,8 +5,8 @@
 #   torture(seconds => 60, seed => 1, round => 30);
 #
 # The seconds are those in which there is load; the checks come on top.  In each
-# fourth round nothing crashes: what cancels and terminated moves leave behind
-# then, they have removed themselves by its end.
+# fourth round (of which scripts/test has none) nothing crashes: what cancels and
+# terminated moves leave behind then, they have removed themselves by its end.
 #
 # Repeatable: the seed decides what each client, each mover and the faults do, and
 # in which order; not when.  See Torture/Load.pm for how the rows are checked.
