@@ -135,6 +135,8 @@ is($node->safe_psql('postgres', $ends{$_}), '6', $_) foreach sort keys %ends;
 is($node->safe_psql('postgres', "BEGIN; $twice; PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'"), '6', 'PREPARE TRANSACTION');
 is($node->safe_psql('postgres', "CREATE TEMP TABLE mine AS SELECT * FROM t; CREATE INDEX mine_s ON mine USING spgist (s); BEGIN; $twice; ROLLBACK; SELECT count(*) FROM mine"),
 	"6\n20000", 'beside temporary tables');
+# that session drops its table when it ends, which psql doesn't wait for
+poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()", '0', 'the end of that session');
 is(join(' ', temporary_files($node)), '', 'nothing is left');
 
 # where a sort or a table of its own would be put, but for what is all clusters'
