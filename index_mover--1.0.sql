@@ -4,9 +4,10 @@
 \echo Use "CREATE EXTENSION index_mover" to load this file. \quit
 
 ---------------------------------------------------------------------------
--- Tables of the extension.  Nobody has privileges on them: they are written
--- in C only, so that no row can be forged.  They are not dumped: a ledger row
--- names files of one cluster, and a restored job must not start anything.
+-- Tables of the extension.  No privileges on them are granted: they are written
+-- in C only, so that only superusers and members of pg_write_all_data could
+-- forge a row.  They are not dumped: a ledger row names files of one cluster,
+-- and a restored job must not start anything.
 ---------------------------------------------------------------------------
 
 CREATE SEQUENCE index_mover_job_seq;
