@@ -18,6 +18,7 @@ SMOKE=
 LOAD_PID=
 BUSY=
 SETTLE=3                # seconds of load before anything is measured
+LOAD_OPTIONS=           # further options of pgbench
 
 # The options that all have.  Returns how many words it has used, 0 for none.
 common_option() {
@@ -180,7 +181,7 @@ felt() { "$HERE/bench/figures" window "$@" "$WORK"/log/pgbench_log.*; }
 #
 # Start the load and watch it for $1 seconds.
 begin_quiet() {
-  start_load "$WORK/update.sql"
+  start_load "$WORK/update.sql" "$LOAD_OPTIONS"
   sleep "$SETTLE"
   QUIET_FROM=$(now)
   sleep "$1"
