@@ -3,7 +3,7 @@ EXTENSION = index_mover
 MODULE_big = index_mover
 PGFILEDESC = "index_mover - moves indexes to another tablespace while they are in use"
 
-# Rows as in the picture in CONTRIBUTING.md ("The house plan"): a file
+# Rows as in the picture in CONTRIBUTING.md ("Source layout"): a file
 # includes headers of its own row or of lower rows only.
 OBJS = \
 	$(WIN32RES) \

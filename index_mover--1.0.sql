@@ -139,7 +139,7 @@ COMMENT ON COLUMN index_move.index_name IS 'name of the index, without schema';
 COMMENT ON COLUMN index_move.relation IS 'its table';
 COMMENT ON COLUMN index_move.from_tablespace IS 'tablespace it is in, or was in';
 COMMENT ON COLUMN index_move.to_tablespace IS 'tablespace it is to go to';
-COMMENT ON COLUMN index_move.method IS 'copy or rebuild; NULL where there is no file';
+COMMENT ON COLUMN index_move.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
 COMMENT ON COLUMN index_move.status IS 'planned, queued, moved, skipped, failed or cancelled';
 COMMENT ON COLUMN index_move.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_move.size_after IS 'bytes, of all its files';
@@ -150,8 +150,8 @@ COMMENT ON COLUMN index_move.fits IS 'whether there is room in the target, for W
 COMMENT ON COLUMN index_move.estimated IS 'estimate of the time it takes';
 COMMENT ON COLUMN index_move.elapsed IS 'time it took, waits included';
 COMMENT ON COLUMN index_move.lock_time IS 'how long a copy had the exclusive lock; 0 for a rebuild';
-COMMENT ON COLUMN index_move.job IS 'number of the job; NULL in a dry run';
-COMMENT ON COLUMN index_move.sqlstate IS 'why it was skipped or has failed';
+COMMENT ON COLUMN index_move.job IS 'number of the job; NULL in a dry run, and where the plan skipped the index';
+COMMENT ON COLUMN index_move.sqlstate IS 'why it was skipped or has failed; with status moved: what went wrong afterwards';
 COMMENT ON COLUMN index_move.detail IS 'why it was skipped or has failed; else why this method';
 COMMENT ON TYPE index_move[] IS 'array of index_move';
 
@@ -334,14 +334,14 @@ CREATE FUNCTION pause_move(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_pause_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job: a copy at once, a rebuild before its next index';
+COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job: a copy at once, a rebuild before it builds its next index';
 REVOKE ALL ON FUNCTION pause_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION resume_move(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_resume_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION resume_move(bigint) IS 'let a paused job go on, or do what an interrupted one has left';
+COMMENT ON FUNCTION resume_move(bigint) IS 'let a paused job go on, end its wait for swap_after, or queue what an ended job has not moved';
 REVOKE ALL ON FUNCTION resume_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION alter_move(job bigint, setting text, value text)
@@ -1055,7 +1055,7 @@ BEGIN ATOMIC
 	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
 END;
 COMMENT ON FUNCTION @extschema@.move_blockers(regclass)
-	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum and concurrent builds, and what to do';
+	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
 REVOKE ALL ON FUNCTION @extschema@.move_blockers(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.move_blockers(regclass) TO pg_monitor;
 

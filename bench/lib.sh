@@ -250,7 +250,7 @@ describe() {
   model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
   echo
   echo "$(date -u '+%Y-%m-%d %H:%M') UTC, index_mover $(source_version)," \
-    "$("$BIN/postgres" --version), Linux $(uname -r), $(nproc) x ${model:-$(uname -m)}," \
+    "$("$BIN/postgres" --version), Linux $(uname -r | cut -d - -f 1), $(nproc) x ${model:-$(uname -m)}," \
     "$(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1048576 }' /proc/meminfo) of memory," \
     "$(df --output=fstype "$WORK" | tail -n 1) on $(df --output=source "$WORK" | tail -n 1)." \
     "Settings: $(value "SELECT string_agg(name || ' = ' || current_setting(name), ', ' ORDER BY name) FROM pg_settings

@@ -278,7 +278,9 @@ check_tables_are_free(const JobShared *shared)
 					 errmsg("relation \"%s\" is already being moved",
 							NameStr(item->heap_name)),
 					 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
-							   others[i].job, pid)));
+							   others[i].job, pid),
+					 errhint("Wait for it with CALL wait_for_move(" INT64_FORMAT "), or stop it with cancel_move().",
+							 others[i].job)));
 		}
 		if (!mapped)
 			dsm_detach(segment);

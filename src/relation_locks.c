@@ -272,10 +272,11 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 			holders_describe(&list, relid, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not obtain lock on relation \"%s\" within index_mover.lock_wait",
-							name ? name : "?"),
+					 errmsg("could not lock relation \"%s\" within %g seconds",
+							name ? name : "?", settings->lock_wait / 1000.0),
 					 npids > 0 ?
-					 errdetail("The lock was held by: %s.", list.data) : 0));
+					 errdetail("The lock was held by: %s.", list.data) : 0,
+					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
 		}
 		pfree(holders);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -196,7 +196,7 @@ settings_define(void)
 							&lock_wait, 10 * 60 * 1000, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable("index_mover.on_blocker",
-							 "What to do about sessions that still hold a conflicting lock after index_mover.lock_wait.",
+							 "What to do about sessions that are still in the way after index_mover.lock_wait.",
 							 "\"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself.",
 							 &on_blocker, ON_BLOCKER_FAIL, on_blocker_options,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
@@ -214,7 +214,7 @@ settings_define(void)
 							 "Off is as fast as the machine allows.",
 							 &pacing, true, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("index_mover.max_rate",
-							"Rate at which a copy may write, per second.",
+							"Rate at which the copies of one job together may write, per second.",
 							"0 is no limit.",
 							&max_rate, 0, 0, INT_MAX,
 							PGC_USERSET, GUC_UNIT_KB, NULL, NULL, NULL);
@@ -225,7 +225,7 @@ settings_define(void)
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomRealVariable("index_mover.min_free_space",
 							 "Share of a file system that must stay free.",
-							 "Holds for the target tablespace, pg_wal, the sort files of a rebuild, and builds on trial.",
+							 "Holds for the target tablespace, pg_wal, the sort files of a rebuild, and trial builds.",
 							 &min_free_space, 0.05, 0.0, 1.0,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomRealVariable("index_mover.rebuild_threshold",

@@ -69,7 +69,7 @@ find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to steer job " INT64_FORMAT, job),
-				 errdetail("Only the role that has submitted a job, and superusers, may steer it.")));
+				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
 	return running;
 }
 

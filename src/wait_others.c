@@ -257,7 +257,7 @@ give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("gave up waiting for %s", wait->what),
-			 errdetail("Waited %ld ms for %s.", waited, who.data),
+			 errdetail("Waited %g seconds for %s.", waited / 1000.0, who.data),
 			 errhint("End that transaction, or raise index_mover.lock_wait.")));
 }
 

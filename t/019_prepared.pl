@@ -41,7 +41,7 @@ for my $end ('COMMIT', 'ROLLBACK')
 $node->safe_psql('postgres', "BEGIN; INSERT INTO prep_test VALUES (60); PREPARE TRANSACTION 'it''s \"mine\"'");
 my ($rc, $out, $err) = $node->psql('postgres',
 	"SELECT status, sqlstate, detail FROM move_indexes('prep_test', 'regress_fast', method => 'rebuild', settings => '{\"lock_wait\": \"1s\", \"progress_interval\": \"200ms\"}')");
-like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited \d+ ms for prepared transaction "it's "mine"" \(COMMIT PREPARED 'it''s "mine"'; or ROLLBACK PREPARED 'it''s "mine"';\)\.$/,
+like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for prepared transaction "it's "mine"" \(COMMIT PREPARED 'it''s "mine"'; or ROLLBACK PREPARED 'it''s "mine"';\)\.$/,
 	'the row names it');
 like($err, qr/NOTICE:  index "prep_test_pkey": waiting for writers before build.*, waits for prepared transaction "it's "mine""$/m,
 	'so do the notices');

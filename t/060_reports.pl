@@ -144,7 +144,7 @@ is($node->safe_psql('postgres', "SELECT kind, xid_age >= 0, holds_back ~ 'every 
 	"session|t|t|$end_it", 'is a session that holds back rebuilds');
 like($node->safe_psql('postgres', q(SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'rebuild',
 	settings => '{"lock_wait": "500ms"}'))),
-	qr/^failed\|55P03\|gave up waiting for transactions with an old snapshot: Waited \d+ ms for process $copier_pid \(\Q$end_it\E\)/,
+	qr/^failed\|55P03\|gave up waiting for transactions with an old snapshot: Waited [\d.]+ seconds for process $copier_pid \(\Q$end_it\E\)/,
 	'and the rebuild that gives up says so');
 $copier->run('COMMIT');
 $copier->end;
