@@ -36,7 +36,7 @@ COMMENT ON COLUMN index_mover_ledger.id IS 'number of the row';
 COMMENT ON COLUMN index_mover_ledger.system_identifier IS 'of the cluster the row was written in; elsewhere it is not believed';
 COMMENT ON COLUMN index_mover_ledger.database IS 'OID of the database the row was written in';
 COMMENT ON COLUMN index_mover_ledger.kind IS 'n: new file of a copy, o: old file, i: index entry of a rebuild, d: such an entry, made valid by others';
-COMMENT ON COLUMN index_mover_ledger.tablespace IS 'OID of the tablespace that the file is in';
+COMMENT ON COLUMN index_mover_ledger.tablespace IS 'OID of the tablespace that the file is in; 0: the default one of the database';
 COMMENT ON COLUMN index_mover_ledger.relfilenumber IS 'number of the file; 0 where there is none';
 COMMENT ON COLUMN index_mover_ledger.relation IS 'OID of the table';
 COMMENT ON COLUMN index_mover_ledger.index IS 'OID of the index that is moved';

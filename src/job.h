@@ -319,7 +319,9 @@ extern bool job_cancel_requested(void);
 
 /*
  * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
- * the waiting caller asks for it.  Every loop of a runner calls this.
+ * the waiting caller asks for it.  Every loop of a runner calls this; so this is
+ * also where it reads the configuration again, where that has changed and no
+ * transaction is open.
  */
 extern void job_check_cancel(void);
 

@@ -101,7 +101,9 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_system_identifier - 1] = CStringGetTextDatum(this_system());
 	values[Anum_database - 1] = ObjectIdGetDatum(MyDatabaseId);
 	values[Anum_kind - 1] = CharGetDatum((char) entry->kind);
-	values[Anum_tablespace - 1] = ObjectIdGetDatum(entry->tablespace);
+	/* as in pg_class: the file goes along when the database's default changes */
+	values[Anum_tablespace - 1] =
+		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
 	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);
 	values[Anum_relation - 1] = ObjectIdGetDatum(entry->heap_oid);
 	values[Anum_index - 1] = ObjectIdGetDatum(entry->index_oid);
@@ -192,6 +194,8 @@ ledger_read(void)
 		entry->id = DatumGetInt64(values[Anum_id - 1]);
 		entry->kind = (LedgerKind) DatumGetChar(values[Anum_kind - 1]);
 		entry->tablespace = DatumGetObjectId(values[Anum_tablespace - 1]);
+		if (!OidIsValid(entry->tablespace))
+			entry->tablespace = MyDatabaseTableSpace;
 		entry->relfilenumber = DatumGetObjectId(values[Anum_relfilenumber - 1]);
 		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
 		entry->index_oid = DatumGetObjectId(values[Anum_index - 1]);

@@ -78,6 +78,9 @@
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
 #define STEP_REST_MS		10
+/* How often to ask again for a row that others may only be looking at */
+#define CLAIM_TRIES			50
+#define CLAIM_REST_MS		10
 /* Page header and alignment, which pgWalUsage does not count */
 #define OWN_WAL_SLACK		128
 
@@ -102,6 +105,29 @@ ledger_row_claim(int64 id)
 
 	set_row_tag(&tag, id);
 	(void) LockAcquire(&tag, ExclusiveLock, true, false);
+}
+
+/*
+ * The same for one who had that lock, and has lost it with all others by an
+ * error.  Does not queue: a process that exits can't be interrupted, and keeps
+ * everybody waiting who wants all processes to answer (DROP DATABASE).  Who only
+ * looks at the row has it for moments; who has it for longer is removing the file
+ * in our place, and then false is returned.
+ */
+bool
+ledger_row_claim_again(int64 id)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	for (int i = 0; i < CLAIM_TRIES; i++)
+	{
+		if (i > 0)
+			pg_usleep(CLAIM_REST_MS * 1000L);
+		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
+			return true;
+	}
+	return false;
 }
 
 /* Give the lock on a ledger row's number back. */
@@ -155,8 +181,10 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
  * them: what a crash makes recovery redo in that file begins with an image of the
  * page.  Without full_page_writes it doesn't, and then a checkpoint that began
  * before the swap, and ends now, counts on what is in the buffers: redo would
- * stumble over what the file has instead.  (It goes by the setting of this moment:
- * who switches it on just then is not covered.)
+ * stumble over what the file has instead.  What counts is whether images were
+ * written up to the swap, which our last WAL record has seen; a process that has
+ * written none sees that none were.  (Who switches the setting on between a
+ * change and the swap is not covered.)
  *
  * The caller is in a transaction.
  */
@@ -164,8 +192,11 @@ void
 leftover_file_drop_buffers(const RelFileLocator *locator)
 {
 	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+	XLogRecPtr	redo;
+	bool		images;
 
-	if (!fullPageWrites)
+	GetFullPageWriteInfo(&redo, &images);
+	if (!images || !fullPageWrites)
 		FlushRelationsAllBuffers(&smgr, 1);
 	DropRelationsAllBuffers(&smgr, 1);
 }
@@ -404,9 +435,8 @@ is_removable(const RelFileLocator *locator)
 {
 	SnapshotData dirty;
 	Relation	pg_class;
-	SysScanDesc scan;
 	ScanKeyData key[2];
-	bool		found;
+	bool		found = false;
 
 	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
 		!RelFileNumberIsValid(locator->relNumber))
@@ -418,17 +448,23 @@ is_removable(const RelFileLocator *locator)
 
 	InitDirtySnapshot(dirty);
 	pg_class = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
-				BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
-								 InvalidOid : locator->spcOid));
-	ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
-				BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(locator->relNumber));
-	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-							  &dirty, 2, key);
-	found = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
+	/* twice: a row that is updated in mid-scan may be missed in both versions */
+	for (int look = 0; look < 2 && !found; look++)
+	{
+		SysScanDesc scan;
+
+		ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
+					BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
+									 InvalidOid : locator->spcOid));
+		ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
+					BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(locator->relNumber));
+		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+								  &dirty, 2, key);
+		found = HeapTupleIsValid(systable_getnext(scan));
+		systable_endscan(scan);
+	}
 	table_close(pg_class, AccessShareLock);
 	return !found;
 }

@@ -22,6 +22,7 @@ typedef struct LeftoverFile
 } LeftoverFile;
 
 extern void ledger_row_claim(int64 id);
+extern bool ledger_row_claim_again(int64 id);
 extern void ledger_row_release(int64 id);
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);

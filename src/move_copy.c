@@ -10,8 +10,9 @@
  *	3. copy every block once (file_copy.c), draining the WAL as we go;
  *	4. copy again what has changed meanwhile, in rounds, until it is little;
  *	5. copy the free space map, make the new file durable;
- *	6. from here on through shared buffers: what still changes, again and again
- *	   until the lock can be had; then the last blocks and the swap (swap.c);
+ *	6. from here on through shared buffers, unless too much is left: what still
+ *	   changes, again and again until the lock can be had; then the last blocks
+ *	   and the swap (swap.c);
  *	7. load what was cached, remove the old file (leftover_files.c).
  *
  * Assumption: the WAL tells every change of a block but hint bits (copy_methods.c
@@ -471,11 +472,15 @@ remove_what_is_left(CopyState *cs)
 		{
 			StartTransactionCommand();
 			commit_locally();
-			ledger_row_claim(entries[i]->id);
-			IM_POINT("left-file-drop");
-			leftover_file_drop(entries[i], made[i]);
-			CommitTransactionCommand();
-			ledger_row_release(entries[i]->id);
+			if (ledger_row_claim_again(entries[i]->id))
+			{
+				IM_POINT("left-file-drop");
+				leftover_file_drop(entries[i], made[i]);
+				CommitTransactionCommand();
+				ledger_row_release(entries[i]->id);
+			}
+			else
+				CommitTransactionCommand();
 			entries[i]->id = 0;
 		}
 		PG_CATCH();

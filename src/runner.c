@@ -14,11 +14,14 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "postmaster/interrupt.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -411,6 +414,12 @@ void
 job_check_cancel(void)
 {
 	CHECK_FOR_INTERRUPTS();
+	/* not in a transaction: it goes by the settings that it began with */
+	if (my_job != NULL && ConfigReloadPending && !IsTransactionState())
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
 	if (job_cancel_requested())
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),

@@ -189,6 +189,8 @@ snapshot_guard_begin(void)
 	attach_area();
 	pg_atomic_fetch_or_u32(word_of(MyProc), WORD_WAITS);
 	waiting = true;
+	/* a runner may have asked us before we waited, and not look again */
+	snapshot_guard_answer();
 }
 
 void
@@ -390,18 +392,20 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 	if (hidden_procs == NULL)
 		hidden_procs = MemoryContextAlloc(TopMemoryContext, sizeof(int) * area->nwords);
 
-	/* ask all of them first, then wait for all */
+	/*
+	 * Ask all of them first, then wait for all.  Those who don't wait for a job
+	 * are asked, too: they may begin to before core makes its list.
+	 */
 	for (i = 0; i < area->nwords; i++)
 	{
-		pg_atomic_uint32 *word = &area->words[i];
 		PGPROC	   *proc = GetPGProcByNumber(i);
 
-		if (!(pg_atomic_read_u32(word) & WORD_WAITS) || proc->databaseId != MyDatabaseId)
+		if (proc->pid != 0 && OidIsValid(proc->databaseId) && proc->databaseId != MyDatabaseId)
 			continue;
 
-		pg_atomic_fetch_add_u32(word, 1);
 		hidden_procs[nhidden++] = i;
-		SetLatch(&proc->procLatch);
+		if (pg_atomic_fetch_add_u32(&area->words[i], 1) & WORD_WAITS)
+			SetLatch(&proc->procLatch);
 	}
 
 	for (i = 0; i < nhidden; i++)
@@ -437,7 +441,7 @@ snapshot_guard_show_callers(void)
 	{
 		int			n = hidden_procs[--nhidden];
 
-		pg_atomic_fetch_sub_u32(&area->words[n], 1);
-		SetLatch(&GetPGProcByNumber(n)->procLatch);
+		if (pg_atomic_fetch_sub_u32(&area->words[n], 1) & WORD_WAITS)
+			SetLatch(&GetPGProcByNumber(n)->procLatch);
 	}
 }

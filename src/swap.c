@@ -63,6 +63,7 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
+#include "copy_methods.h"
 #include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
@@ -325,6 +326,13 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 
 	wal_ahead();
 	StartTransactionCommand();
+	if (recovery_needs_full_pages(swap->relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
+						NameStr(swap->item->index_name)),
+				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
+				 errhint("Switch it on, and CHECKPOINT, before the move.")));
 	commit_locally();
 	snprintf(timeout, sizeof(timeout), "%dms", swap->settings->lock_timeout);
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,

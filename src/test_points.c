@@ -75,6 +75,17 @@ test_points_define(void)
 							   PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
+/*
+ * In a worker: keep the settings as they are now, also if the configuration is
+ * read again, so that a test can set them for the next one.
+ */
+void
+test_points_keep(void)
+{
+	SetConfigOption("index_mover.test_point", pstrdup(test_points), PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("index_mover.test_mutation", pstrdup(test_mutations), PGC_SUSET, PGC_S_OVERRIDE);
+}
+
 /* Find "name:" in the list, or "name" as a whole; returns what follows. */
 static const char *
 find_in_list(const char *list, const char *name)

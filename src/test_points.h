@@ -14,16 +14,19 @@
 #ifdef INDEX_MOVER_TEST
 
 extern void test_points_define(void);
+extern void test_points_keep(void);
 extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
 extern void test_log_special(const RelFileLocator *locator);
 
+#define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LOG_SPECIAL(locator)	test_log_special(locator)
 
 #else
 
+#define IM_KEEP_POINTS()	((void) 0)
 #define IM_POINT(name)		((void) 0)
 #define IM_MUTATION(name)	false
 #define IM_LOG_SPECIAL(locator)	((void) 0)

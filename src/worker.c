@@ -589,6 +589,7 @@ index_mover_worker_main(Datum arg)
 	runner_serve_cancel(false);
 	connect_as(job.database, job.role);
 	apply_settings(&shared->settings);
+	IM_KEEP_POINTS();
 	pgstat_report_appname("index_mover");
 
 	is_attached = runner_attach(shared);

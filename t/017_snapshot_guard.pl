@@ -93,6 +93,35 @@ sub build_concurrently
 	return;
 }
 
+# ---- a caller that begins to wait when the others are hidden already ---------
+{
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE second (i int);
+INSERT INTO second SELECT generate_series(1, 100);
+CREATE INDEX second_i ON second (i) TABLESPACE regress_slow;
+SQL
+	my ($old, $gate, $first, $second) = map { IndexMover::Session->new($node) } 1 .. 4;
+	# new snapshots are as old as this, also those taken after the build
+	$old->run('BEGIN; SELECT pg_current_xact_id()');
+	$gate->run('SELECT pg_advisory_lock(0, 5959), pg_advisory_lock(0, 5960)');
+	my $offset = -s $node->logfile;
+	set_test_point($node, 'caller-hidden:wait');
+	$first->send(qq(SELECT status FROM move_indexes('moved', '$to', 'rebuild', settings => '{"lock_wait": "1min"}')));
+	$node->wait_for_log(qr/test point "caller-hidden": waiting/, $offset);
+	set_test_point($node, 'copy-end:wait2');
+	$second->send("SELECT status FROM move_indexes('second', 'regress_fast', 'copy')");
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $offset);
+	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+	is($first->answer, 'moved', 'a rebuild does not wait for a caller that has begun to wait in its last moments');
+	ok(!$second->has_answered, 'who waits for another job still');
+	$gate->run('SELECT pg_advisory_unlock(0, 5960)');
+	is($second->answer, 'moved', 'and whose index is moved, too');
+	set_test_point($node, '');
+	$_->end foreach $old, $gate, $first, $second;
+	wait_for_no_worker($node);
+	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+}
+
 # ---- CREATE INDEX CONCURRENTLY ----------------------------------------------
 for my $without (1, 0)
 {

@@ -41,7 +41,7 @@ cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one s
 # Helpers
 # ---------------------------------------------------------------------------
 # Start a move and let it go to a pause point.  What is to happen at a later one
-# is said now: a worker looks at its settings only now and then.
+# is said now: a worker keeps its points.
 my $gate;
 
 sub move_to_point
@@ -56,6 +56,17 @@ sub move_to_point
 		. ($settings || '{"pacing": "off"}') . "')");
 	$node->wait_for_log(qr/test point "$point": waiting/, $log);
 	return $call;
+}
+
+# Switch full_page_writes, and see it in force: a checkpoint records it.
+sub full_page_writes
+{
+	my ($value) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET full_page_writes = $value");
+	$node->reload;
+	poll_until($node, 'CHECKPOINT; SELECT full_page_writes FROM pg_control_checkpoint()',
+		$value eq 'on' ? 't' : 'f', "full_page_writes $value");
+	return;
 }
 
 # Let it go on, and return its row.
@@ -277,6 +288,37 @@ SQL
 	$open->end;
 }
 
+# the default tablespace of a database changes, and takes what was left along
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+	$node->safe_psql('elsewhere', <<SQL);
+CREATE EXTENSION index_mover CASCADE;
+CREATE TABLE e (i int);
+INSERT INTO e SELECT generate_series(1, 20000);
+CREATE INDEX e_i ON e (i) TABLESPACE regress_fast;
+SQL
+	set_tests($node, test_point => 'copy-end:wait');
+	my $gate = IndexMover::Session->new($node, dbname => 'elsewhere');
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $move = start_call($node, 'mover', "SELECT status FROM move_indexes('e_i', 'pg_default', method => 'copy')",
+		dbname => 'elsewhere');
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+	set_tests($node, test_point => '');
+	$node->stop('immediate');
+	finish_call($move);
+	$gate->end;
+	$node->start;
+	my $left = 'SELECT kind, tablespace, action FROM index_mover_cleanup';
+	is($node->safe_psql('elsewhere', "$left(true)"), 'unfinished copy|pg_default|remove', 'default tablespace: a file is left');
+	$node->safe_psql('postgres', 'ALTER DATABASE elsewhere SET TABLESPACE regress_slow');
+	my $file = $node->data_dir . '/' . $node->safe_psql('elsewhere', 'SELECT object FROM index_mover_cleanup(true)');
+	cmp_ok(-s $file, '>', 0, 'default tablespace: it has gone along');
+	is($node->safe_psql('elsewhere', "$left()"), 'unfinished copy|regress_slow|removed', 'default tablespace: and is removed');
+	ok(!-s $file, 'default tablespace: there is no such file any more');
+	$node->safe_psql('postgres', 'DROP DATABASE elsewhere');
+}
+
 # rows of another place that name an invalid index of this one
 $node->safe_psql('postgres', <<SQL);
 CREATE INDEX small_ccnew ON small (s) TABLESPACE regress_slow;
@@ -397,10 +439,13 @@ if ($node->pg_version >= 16)
 	}
 	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges'))), '{}', 'and is reported as not movable');
 	is(place('ranges_s'), 'regress_slow', 'it is where it was');
-	$node->safe_psql('postgres', 'ALTER SYSTEM SET full_page_writes = on');
-	$node->reload;
-	poll_until($node, 'SHOW full_page_writes', 'on', 'full_page_writes');
-	$node->safe_psql('postgres', 'CHECKPOINT');
+
+	full_page_writes('on');
+	$call = move_to_point('copy-end', 'ranges_s', 'regress_fast');
+	full_page_writes('off');
+	is(finish_move($call), 'failed|55000', 'nor is it swapped if that is switched off in mid-copy');
+	is(place('ranges_s'), 'regress_slow', 'it is where it was, again');
+	full_page_writes('on');
 }
 foreach my $method ('copy', 'rebuild')
 {
@@ -418,19 +463,19 @@ SQL
 	check_all("BRIN, crash after its $method", 'ranges', $to);
 }
 $node->safe_psql('postgres', 'DROP TABLE ranges');
-$node->safe_psql('postgres', 'ALTER SYSTEM RESET full_page_writes');
-$node->reload;
-poll_until($node, 'SHOW full_page_writes', 'off', 'full_page_writes');
 
 # A checkpoint that has begun before the swap and ends behind the removal of the
 # old file's buffers, then a crash: recovery starts where it has begun, and redoes
-# what was done to the old file since then, on what that file then had.
+# what was done to the old file since then, on what that file then had.  (The
+# setting is switched off when the copy is under way already.)
 {
+	full_page_writes('on');
 	my $second = IndexMover::Session->new($node);
 	$second->run('SELECT pg_advisory_lock(0, 5960)');
 	$to = elsewhere('store_s');
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$call = move_to_point('copy-end', 'store_s', $to, undef, 'old-file-start:wait2');
+	full_page_writes('off');
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 14");
 	begin_slow_checkpoint();
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 15");
@@ -448,6 +493,7 @@ poll_until($node, 'SHOW full_page_writes', 'off', 'full_page_writes');
 	$node->append_conf('postgresql.conf', "max_wal_size = 1GB\ncheckpoint_timeout = 1h");
 	$node->start;
 	set_test_point($node, '');
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET full_page_writes');
 	check_all('full_page_writes off, crash behind a checkpoint that had begun before the swap', 'store', $to);
 }
 

@@ -267,12 +267,14 @@ sql("SELECT count(*) FROM undo_move($job)");
 # ---------------------------------------------------------------------------
 # A slot that nobody reads, and that would be invalidated
 # ---------------------------------------------------------------------------
-sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
-sql('SELECT pg_reload_conf()');
+# the limit is set when the copy is under way: it goes by what is in force
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 my $log = -s $node->logfile;
-$job = begin_job('regress_fast');
+$job = begin_job('regress_fast', max_rate => '4MB');
+poll_until($node, "SELECT max(blocks_done) > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy to begin');
+sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
+sql('SELECT pg_reload_conf()');
 $node->wait_for_log(qr/index_mover waits, because replication slot unread is \d+ bytes behind/, $log);
 sql('SELECT pg_switch_wal()');
 sql('CHECKPOINT');
@@ -292,6 +294,7 @@ like($rebuild->{err}, qr/NOTICE: .*index "w_i": throttled, replication slot unre
 sql("SELECT pg_drop_replication_slot('unread')");
 ($rc, $out, $err) = finish_call($rebuild);
 is($out, "moved\n", 'a rebuild waits before it begins');
+sql("SELECT alter_move($job, 'max_rate', '0')");
 wait_for_end($job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
 # a rebuild can't be held back any more once it runs: it looks ahead.  (A slot
