@@ -208,6 +208,8 @@ copy_last_blocks(void *arg, int64 most_us)
 	int64		ncopied = 0;
 	instr_time	start;
 
+	if (IM_MUTATION("under-lock"))
+		IM_LOG_SPECIAL(&cs->from);
 	if (changed_blocks_unread_us(cs->changes) > most_us)
 		return LAST_BLOCKS_TOO_MANY;
 	if ((cs->outcome = copy_drain(cs)) != GO_ON)

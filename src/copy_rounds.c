@@ -279,7 +279,8 @@ do_rounds(CopyState *cs, bool first_time)
 		if (round == 0 && first_time)
 		{
 			IM_POINT("copy-end");
-			IM_LOG_SPECIAL(&cs->from);
+			if (!IM_MUTATION("under-lock"))
+				IM_LOG_SPECIAL(&cs->from);
 			progress_phase(PHASE_CATCHING_UP);
 		}
 

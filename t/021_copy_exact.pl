@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
 use IndexMover::Test;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
@@ -389,7 +390,8 @@ if ($only eq '.' || 'wal' =~ /$only/)
 }
 
 # ---- WAL that tells of changes, but not of which blocks ----------------------------
-foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } qw(log-truncate log-special))
+# Also if it is noticed under the exclusive lock only.
+foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } 'log-truncate', 'log-special', 'log-special,under-lock')
 {
 	make_case('btree');
 	set_tests($node, test_mutation => $record);
@@ -403,6 +405,41 @@ foreach my $record (grep { $only eq '.' || 'special' =~ /$only/ } qw(log-truncat
 	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
 	files_ok($node, $record);
 	verdict_ok($node, 'exact', $record, max_keys => 20);
+}
+
+# Once under the lock: it is given back, those who wait for it go on, and the copy is
+# made again, with what they have written.
+if ($only eq '.' || 'special' =~ /$only/)
+{
+	my $name = 'started again under the lock';
+	make_case('btree');
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET log_min_messages = 'debug1'});
+	set_tests($node, test_mutation => 'log-truncate,under-lock,once,verify-all');
+	poll_until($node, 'SHOW log_min_messages', 'debug1', 'the new setting');
+	my $log = -s $node->logfile;
+	my $call = held_at($node, 'swap-locked', "SELECT status FROM move_indexes('exact_i', 'regress_fast', method => 'copy', settings => '{\"verify\": true}')");
+	my $writer = IndexMover::Session->new($node);
+	$writer->send('INSERT INTO exact SELECT 20000 + g % 500, 3 FROM generate_series(1, 3000) g');
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $writer->pid, 't', "$name: somebody waits for the lock");
+	let_go($call);
+	$writer->answer;
+	is($writer->errors, '', "$name: who waits for the lock gets it");
+	$writer->end;
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved\n", "$name: moved, block by block equal under the lock") or diag $err;
+	my $text = slurp_file($node->logfile, $log);
+	my $index = $node->safe_psql('postgres', "SELECT 'exact_i'::regclass::oid");
+	my $given_back = () = $text =~ /given the exclusive lock on index $index back after \d+ us: the copy is of no use any more/g;
+	is($given_back, 1, "$name: the lock was given back once");
+	my $starts = () = $text =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
+	is($starts, 1, "$name: and the copy made again");
+	cmp_ok($node->safe_psql('postgres', 'SELECT lock_attempts FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 1, "$name: with another attempt");
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET log_min_messages');
+	set_tests($node);
+	is(tablespace_of($node, 'exact'), 'exact_i: regress_fast', "$name: where it was to be");
+	verdict_ok($node, 'exact', $name, max_keys => 100);
+	files_ok($node, $name);
+	leftovers_ok($node, $name, within => 5);
 }
 
 # ---- a checkpoint between the log and the file -----------------------------------
