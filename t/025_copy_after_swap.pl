@@ -15,7 +15,8 @@ use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
-my $node = new_node('after_swap', conf => "checkpoint_timeout = 1h\nmax_wal_size = 2GB\nshared_buffers = 128MB");
+# what is cached, the memory and lock_time are those of a move as it is by default
+my $node = new_node('after_swap', verify => 0, conf => "checkpoint_timeout = 1h\nmax_wal_size = 2GB\nshared_buffers = 128MB");
 $node->safe_psql('postgres', <<SQL);
 SET client_min_messages = warning;
 CREATE EXTENSION pg_buffercache;

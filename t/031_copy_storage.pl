@@ -1,6 +1,11 @@
 # Moves by copying when storage, WAL or the server let them down: a full target,
 # recycled WAL, little WAL, crashes with and without a checkpoint, a dead
-# postmaster, and ledger rows that do not tell the truth.
+# postmaster, a source whose directory goes away, and ledger rows that do not tell
+# the truth.
+#
+# A standby is looked at, too, but not where WAL has to be recycled as soon as the
+# copy's own checkpoints allow it (a standby might want it still, and who keeps WAL
+# for that keeps it for the copy), nor with wal_level = minimal, which none can follow.
 use strict;
 use warnings;
 
@@ -43,6 +48,8 @@ cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one s
 # Start a move and let it go to a pause point.  What is to happen at a later one
 # is said now: a worker keeps its points.
 my $gate;
+# as long as there is one
+my $standby;
 
 sub move_to_point
 {
@@ -126,16 +133,21 @@ sub elsewhere
 	return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
 }
 
-# The index is right, and nothing is left.
+# The index is right, and nothing is left.  With look_up => 1 the standby, if there is
+# one, is asked for every key, too, and not only for its files.
 sub check_all
 {
-	my ($name, $table, $expected) = @_;
+	my ($name, $table, $expected, %options) = @_;
 	is(place("${table}_s"), $expected, "$name: the index is in $expected");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	verdict_ok($node, $table, $name, max_keys => 300);
+	return unless $standby;
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$name, standby");
+	verdict_ok($standby, $table, "$name, standby", max_keys => 300) if $options{look_up};
 	return;
 }
 
@@ -203,6 +215,15 @@ ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
 check_all('small max_wal_size', 'store', $to);
 $node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
 $node->reload;
+
+# From here on WAL is kept, and a standby has it all.
+$node->append_conf('postgresql.conf', 'wal_keep_size = 1GB');
+$node->reload;
+$node->backup('early');
+$standby = PostgreSQL::Test::Cluster->new('early_standby');
+$standby->init_from_backup($node, 'early', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB\nwal_retrieve_retry_interval = 100ms");
+$standby->start;
 
 # ---------------------------------------------------------------------------
 # Ledger rows that somebody has made up
@@ -359,7 +380,46 @@ cmp_ok($wal, '>=', $blocks * $page_size, 'WAL of a move: the blocks');
 cmp_ok($wal, '<', 1.03 * $blocks * $page_size + 32 * $page_size, 'WAL of a move: and little beside them');
 cmp_ok($blocks * $page_size, '<', 1.01 * $node->safe_psql('postgres', "SELECT pg_relation_size('store_s')"),
 	'WAL of a move: hardly a block was copied twice');
-check_all('WAL of a move', 'store', $to);
+check_all('WAL of a move', 'store', $to, look_up => 1);
+
+# ---------------------------------------------------------------------------
+# The source behind the swap: it can't be dropped while the old file is in it, and
+# if its directory goes away, as with a file system that is no longer mounted, the
+# file stays on record until both are there again
+# ---------------------------------------------------------------------------
+$node->safe_psql('postgres', "CREATE TABLESPACE regress_away LOCATION ''");
+my ($directory) = glob($node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = 'regress_away'") . '/PG_*');
+my $away = $node->basedir . '/away';
+foreach my $point ('swapped', 'old-file-step')
+{
+	my $name = "source away at $point";
+	is( $node->safe_psql('postgres',
+			"SELECT status FROM move_indexes('store_s', 'regress_away', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
+		'moved', "$name: the index is in it");
+	wait_for_no_worker($node);
+	# or who needs a buffer would have to write one of the file that is away
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$call = move_to_point($point, 'store_s', 'regress_fast');
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nDROP TABLESPACE regress_away");
+	like($err, qr/ERROR:  55000: tablespace "regress_away" is not empty/, "$name: it can't be dropped");
+	rename $directory, $away or die "$directory: $!";
+	$gate->end;
+	($rc, $out, $err) = finish_call($call);
+	set_test_point($node, '');
+	is($out, "moved|\n", "$name: moved") or diag $err;
+	like($err, qr/WARNING:  58P01: could not remove a file that a move has left behind: directory ".*" does not exist\nHINT:  When it is there again, the next move or index_mover_cleanup\(\) removes the file\./,
+		"$name: the WARNING");
+	unlike($err, qr/ERROR|PANIC|XX000/, "$name: and no worse");
+	wait_for_no_worker($node);
+	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'),
+		'old file|kept: could not be removed, see the server log', "$name: a clean-up does not forget it");
+	wait_for_no_worker($node);
+	rename $away, $directory or die "$away: $!";
+	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0, "$name: the old file is there again");
+	check_all("$name, and there again", 'store', 'regress_fast');
+}
+$node->safe_psql('postgres', 'DROP TABLESPACE regress_away');
+pass('the source can be dropped when the old file is removed');
 
 # ---------------------------------------------------------------------------
 # The postmaster is killed
@@ -416,7 +476,7 @@ foreach my $point ('copy-half', 'old-file-step')
 	$node->start;
 	set_test_point($node, '');
 	check_all("crash at $point, behind a checkpoint, full_page_writes off", 'store',
-		$point eq 'copy-half' ? $from : $to);
+		$point eq 'copy-half' ? $from : $to, look_up => $point eq 'old-file-step');
 }
 next_move_ok('full_page_writes off', 'store');
 
@@ -494,12 +554,14 @@ $node->safe_psql('postgres', 'DROP TABLE ranges');
 	$node->start;
 	set_test_point($node, '');
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET full_page_writes');
-	check_all('full_page_writes off, crash behind a checkpoint that had begun before the swap', 'store', $to);
+	check_all('full_page_writes off, crash behind a checkpoint that had begun before the swap', 'store', $to, look_up => 1);
 }
 
 # ---------------------------------------------------------------------------
 # wal_level = minimal
 # ---------------------------------------------------------------------------
+$standby->stop;
+undef $standby;
 $node->append_conf('postgresql.conf',
 	"wal_level = minimal\nmax_wal_senders = 0\nfull_page_writes = on");
 $node->restart;

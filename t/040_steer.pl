@@ -12,7 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $node = new_node('steer', conf => <<CONF);
+# the phases are those of a move as it is by default; with "verify" where it is said
+my $node = new_node('steer', verify => 0, conf => <<CONF);
 max_wal_size = 64MB
 min_wal_size = 32MB
 checkpoint_timeout = 1h

@@ -13,7 +13,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+# phases, times left and rates are those of a move as it is by default; with "verify"
+# where it is said
 my $node = new_node('throttle',
+	verify => 0,
 	streaming => 1,
 	extra => ['--wal-segsize=1'],
 	conf => <<CONF);

@@ -15,7 +15,8 @@ use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
-my $node = new_node('pause_phases', conf => "max_wal_size = 128MB\n");
+# the phases are those of a move as it is by default; with "verify" where it is said
+my $node = new_node('pause_phases', verify => 0, conf => "max_wal_size = 128MB\n");
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE pp (i int, s text) WITH (autovacuum_enabled = off);
 INSERT INTO pp SELECT g, md5(g::text) FROM generate_series(1, 40000) g;

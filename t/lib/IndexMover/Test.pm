@@ -81,7 +81,8 @@ sub needs_test_points
 
 # A started server whose database "postgres" is ready (see setup_database).
 # Options: streaming => 1; conf => text for postgresql.conf; extra => [initdb's
-# options]; extension => 0 to leave the extension out; start => 0.
+# options]; extension => 0 to leave the extension out; start => 0; verify => 0, see
+# below.
 sub new_node
 {
 	my ($name, %options) = @_;
@@ -105,6 +106,10 @@ allow_in_place_tablespaces = on
 log_error_verbosity = verbose
 log_statement = none
 CONF
+	# And each copy is compared with the original, whatever else a test looks at,
+	# but where that would be in the way: these say so, and why.
+	$node->append_conf('postgresql.conf', 'index_mover.verify = on')
+	  unless exists $options{verify} && !$options{verify};
 	$node->append_conf('postgresql.conf', $options{conf}) if $options{conf};
 	return $node if exists $options{start} && !$options{start};
 	$node->start;

@@ -51,7 +51,7 @@ sub settings
 {
 	my %s = (progress_interval => '0');
 	$s{max_rate} = ('1MB', '4MB', '20MB', '0')[ int(rand(4)) ];
-	$s{verify} = 'on' if rand() < 0.4;
+	$s{verify} = 'off' if rand() < 0.4;
 	$s{pacing} = 'off' if rand() < 0.5;
 	$s{give_way} = 'off' if rand() < 0.2;
 	$s{prewarm} = 'off' if rand() < 0.3;
