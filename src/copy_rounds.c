@@ -120,7 +120,7 @@ copy_drain(CopyState *cs)
 
 	if (own_transaction)
 		StartTransactionCommand();
-	upto = changed_blocks_mark();
+	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : changed_blocks_mark();
 	result = changed_blocks_read(cs->changes, upto, cs->copied);
 	if (own_transaction)
 		CommitTransactionCommand();

@@ -19,9 +19,10 @@
  *
  * index_mover.test_mutation names what a copy leaves out, so that the checks
  * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
- * second time after a checkpoint.  tail makes up blocks in its place; with short,
- * none.  verify-all compares everything under the lock;
- * again has the last blocks copied directly once more before each attempt.
+ * second time after a checkpoint; flushed-only: what is in the WAL, but not on
+ * disk yet.  tail makes up blocks in its place; with short, none.
+ * verify-all compares everything under the lock; again has the last blocks
+ * copied directly once more before each attempt.
  * busy takes a few changed blocks that don't get fewer for many, hopeless gives up
  * at once then.
  * log-truncate and log-special have records in the WAL that tell of changes of

@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Copy qw(copy);
+use IndexMover::Pages;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -120,17 +121,45 @@ $node->safe_psql('postgres',
 	"UPDATE pg_index SET indisvalid = true WHERE indexrelid = 'zoo_txt'::regclass");
 
 # ---- amcheck --------------------------------------------------------------
-$path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('zoo_txt')");
 my $page_size = block_size($node);
-$node->stop;
-open(my $fh, '+<:raw', "$data/$path") or die $!;
-seek($fh, $page_size, 0);
-print $fh "\0" x $page_size;
-close $fh;
-$node->start;
-($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('zoo_txt')");
-isnt($rc, 0, "amcheck sees a zeroed page: $err");
-$node->safe_psql('postgres', 'REINDEX INDEX zoo_txt');
+
+# Overwrite so many bytes of a file; its server has to be stopped.
+sub overwrite
+{
+	my ($path, $offset, $bytes) = @_;
+	open(my $fh, '+<:raw', $path) or die "$path: $!";
+	seek($fh, $offset, 0);
+	print $fh $bytes;
+	close $fh;
+	return;
+}
+
+my ($amcheck) = $node->safe_psql('postgres', "SELECT extversion FROM pg_extension WHERE extname = 'amcheck'") =~ /^1\.(\d+)$/;
+foreach my $index ('zoo_txt', $amcheck >= 5 ? 'zoo_arr' : ())
+{
+	$path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('$index')");
+	$node->stop;
+	overwrite("$data/$path", $page_size, "\0" x $page_size);
+	$node->start;
+	($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('$index')");
+	isnt($rc, 0, "amcheck sees a zeroed page of $index: $err");
+	$node->safe_psql('postgres', "REINDEX INDEX $index");
+	($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('$index')");
+	is($rc, 0, "and is content with $index built anew: $err");
+}
+SKIP:
+{
+	skip 'amcheck looks for keys that are there twice from PostgreSQL 17 on', 1 if $amcheck < 4;
+	$node->safe_psql('postgres', <<SQL);
+CREATE TABLE twice (i int);
+INSERT INTO twice SELECT g % 300 FROM generate_series(1, 301) g;
+CREATE INDEX twice_i ON twice (i);
+UPDATE pg_index SET indisunique = true WHERE indexrelid = 'twice_i'::regclass;
+SQL
+	($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('twice_i')");
+	like($err, qr/uniqueness is violated/, 'amcheck sees a key that is twice in a unique index');
+	$node->safe_psql('postgres', 'DROP TABLE twice');
+}
 
 # ---- files ----------------------------------------------------------------
 files_ok($node, 'before');
@@ -231,5 +260,74 @@ dump_ok($node, $dump, 'another tablespace');
 $node->safe_psql('postgres', "COMMENT ON INDEX zoo_txt IS 'changed'");
 isnt(dump_schema($node), $dump, 'a change of a comment is seen in the dump');
 
+# ---- block compare -----------------------------------------------------------
+# Files at rest, and copies of them that are not quite the same.
+$node->safe_psql('postgres', 'REINDEX TABLE zoo');
+@files = map { [ split /\|/ ] } split /\n/, $node->safe_psql('postgres', <<SQL);
+SELECT c.relname, pg_relation_filepath(c.oid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = 'zoo'::regclass ORDER BY 1
+SQL
 $node->stop;
+
+# What the compare says of a file of which some bytes were changed.
+sub changed
+{
+	my ($file, $options, @changes) = @_;
+	my @pages = pages_in_file($file, $page_size);
+	foreach my $change (@changes)
+	{
+		my ($block, $offset, $bits) = @$change;
+		substr($pages[$block], $offset, length $bits) ^= $bits;
+	}
+	return join ', ', different_pages([ pages_in_file($file, $page_size) ], \@pages, %$options);
+}
+
+my %file = map { $_->[0] => "$data/$_->[1]" } @files;
+foreach my $index (sort keys %file)
+{
+	my $copy = "$file{$index}.copy";
+	copy($file{$index}, $copy) or die $!;
+	same_files_ok($file{$index}, $copy, $page_size, "$index and its copy");
+	my $last = (-s $copy) / $page_size - 1;
+	is(changed($file{$index}, { copy => 1 }, [ $last, $page_size - 40, "\1" ]), $last, "one bit of the last page of $index is seen");
+	# each has its own, and each sees them where they count
+	is(changed($file{$index}, { copy => 1 }, map { [ $_, 0, "\1" x 10 ] } 0 .. $last), '', "$index: LSN and checksum of a copy don't count");
+	is(changed($file{$index}, {}, [ $last, 0, "\1" ]), $last, "$index: the LSN of a standby's page does");
+	is(changed($file{$index}, {}, [ $last, 8, "\1\1" ]), '', "$index: its checksum does not");
+	truncate($copy, $last * $page_size) or die $!;
+	is(join(', ', different_files($file{$index}, $copy, $page_size)), $last, "a missing tail of $index is seen");
+	unlink $copy;
+}
+my @swapped = pages_in_file($file{zoo_txt}, $page_size);
+@swapped[ 1, 2 ] = @swapped[ 2, 1 ];
+is(join(', ', different_pages([ pages_in_file($file{zoo_txt}, $page_size) ], \@swapped, copy => 1)), '1, 2', 'two blocks that have changed places are seen');
+
+# Hint bits: a line pointer is marked as dead, and the page as one that has such;
+# where they are no hints, the same bits count.
+my $dead = pack 'L', 2 << 15;
+foreach my $case ([ 'zoo_txt', 0x40 ], [ 'zoo_hash', 0x80 ], [ 'zoo_rng', 0x10 ], [ 'zoo_arr', 0x40, 1 ], [ 'zoo_sp', 0x40, 1 ])
+{
+	my ($index, $flag, $counts) = @$case;
+	# the last line pointer (a btree page's first is another thing) of the first page behind the metapage that has any
+	my @ends = map { unpack 'S', substr $_, 12, 2 } pages_in_file($file{$index}, $page_size);
+	my ($block) = grep { $ends[$_] > 24 } 1 .. $#ends;
+	my $pointer = $ends[$block] - 4;
+	my @hints = ([ $block, $pointer, $dead ], [ $block, $page_size - 4, pack 'S', $flag ]);
+	is(changed($file{$index}, { copy => 1 }, @hints), $counts ? $block : '', $counts ? "$index has no hint bits" : "$index: hint bits of a copy don't count");
+	is(changed($file{$index}, {}, @hints), $block, "$index: those of a standby's page do");
+	is(changed($file{$index}, { copy => 1 }, @hints, [ $block, $pointer, "\1" ]), $block, "$index: where a line pointer points counts");
+}
+
+# SP-GiST's empty pages, but not an empty page of anybody else
+foreach my $case ([ 0xFF82, '', 'SP-GiST' ], [ 0xFF81, '3', 'GiST' ])
+{
+	my ($whose, $verdict, $name) = @$case;
+	my @zeros = ("\0" x $page_size) x 4;
+	my @empty = @zeros;
+	substr($empty[3], 12, 6) = pack 'SSS', 24, $page_size - 8, $page_size - 8;
+	substr($empty[3], -2) = pack 'S', $whose;
+	is(join(', ', different_pages(\@zeros, \@empty, copy => 1)), $verdict, "an empty page of $name in place of zeros");
+	is(join(', ', different_pages(\@zeros, \@empty)), '3', "an empty page of $name on a standby alone");
+}
+
 done_testing();

@@ -6,7 +6,10 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Copy qw(copy);
+use IO::Handle;
+use IndexMover::Pages;
 use IndexMover::Probe;
+use IndexMover::Programs;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -17,6 +20,7 @@ use Time::HiRes qw(usleep);
 
 my $primary = new_node('primary', extension => 0, streaming => 1);
 $primary->safe_psql('postgres', <<SQL);
+CREATE EXTENSION pageinspect;
 CREATE TABLE felt (i int PRIMARY KEY, n int);
 INSERT INTO felt SELECT g, 0 FROM generate_series(1, 100) g;
 CREATE TABLE one (s text);
@@ -65,11 +69,17 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'start', has_streaming => 1);
 $standby->start;
 standby_ok($primary, $standby, [ 'one', 'two' ], 'all well');
+same_pages_ok($primary, $standby, 'one_s', 'all well');
+amcheck_ok($_, 'all well, ' . $_->name) foreach $primary, $standby;
+backup_ok($primary, 'start', 'all well');
 
-# Which assertions of standby_ok fail when they are shown this server; they are
-# run in a Test::Builder of their own, so that this is no failure of the test.
+# Which assertions of standby_ok, or of another oracle, fail when they are shown
+# what is wrong; they are run in a Test::Builder of their own, so that this is no
+# failure of the test.
 sub what_it_sees
 {
+	my ($look) = @_;
+	$look ||= sub { standby_ok($primary, $standby, [ 'one', 'two' ], 'damaged') };
 	my $outer = Test::More->builder;
 	my $output = '';
 	my $failed = '';
@@ -81,7 +91,7 @@ sub what_it_sees
 			return $right;
 		};
 		local *Test::Builder::diag = sub { $output .= join '', @_[ 1 .. $#_ ]; return 0 };
-		standby_ok($primary, $standby, [ 'one', 'two' ], 'damaged');
+		$look->();
 	}
 	note $output;
 	return $failed;
@@ -90,14 +100,14 @@ sub what_it_sees
 # Put an older file of an index in its place on the standby.
 sub damage
 {
-	my ($relation, $change) = @_;
+	my ($relation, $change, $look) = @_;
 	my $path = $standby->data_dir . '/' . $primary->safe_psql('postgres', "SELECT pg_relation_filepath('$relation')");
 	$standby->safe_psql('postgres', 'CHECKPOINT');
 	$standby->stop;
 	copy($path, "$path.kept") or die $!;
 	$change->($path);
 	$standby->start;
-	my $failed = what_it_sees();
+	my $failed = what_it_sees($look);
 	$standby->stop;
 	copy("$path.kept", $path) or die $!;
 	unlink "$path.kept";
@@ -115,6 +125,40 @@ my $zero = sub {
 };
 like(damage('one_s', $zero), qr/standby: the indexes of one$/m, 'a damaged index of the standby, the only one of its table, is seen');
 like(damage('two_s', $zero), qr/standby: the indexes of two$/m, 'so is one of several');
+
+# the same index, block by block, and its server, by PostgreSQL's own program
+like(damage('one_s', $zero, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, "a page that differs from the primary's is seen");
+my $half = sub { truncate($_[0], $page_size * 2) or die $! };
+like(damage('one_s', $half, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, 'so is a part that is missing');
+SKIP:
+{
+	skip 'pg_amcheck is not installed', 1 unless has_program('pg_amcheck');
+	like(damage('one_s', $zero, sub { amcheck_ok($standby, 'damaged') }), qr/damaged: pg_amcheck$/m, 'pg_amcheck sees a damaged index');
+}
+
+# a backup of which a file has another byte, is shorter, or is missing
+SKIP:
+{
+	skip 'pg_verifybackup is not installed', 4 unless has_program('pg_verifybackup');
+	my $look = sub { backup_ok($primary, 'start', 'damaged') };
+	my $file = $primary->backup_dir . '/start/' . $primary->safe_psql('postgres', "SELECT pg_relation_filepath('two_s')");
+	my $size = -s $file;
+	open(my $fh, '+<:raw', $file) or die "$file: $!";
+	seek($fh, $size - 100, 0);
+	read($fh, my $byte, 1);
+	foreach my $change (chr(ord($byte) ^ 1), $byte)
+	{
+		seek($fh, $size - 100, 0);
+		print $fh $change;
+		$fh->flush;
+		is(what_it_sees($look), $change eq $byte ? '' : "damaged: pg_verifybackup\n", $change eq $byte ? 'the backup is as before' : 'another byte in a backup is seen');
+	}
+	close $fh;
+	truncate($file, $size - 1) or die $!;
+	is(what_it_sees($look), "damaged: pg_verifybackup\n", 'a file that is too short is seen');
+	unlink $file;
+	is(what_it_sees($look), "damaged: pg_verifybackup\n", 'a file that is missing is seen');
+}
 
 # an index without the last changes: every page is well formed
 $standby->safe_psql('postgres', 'CHECKPOINT');

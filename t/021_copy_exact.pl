@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Pages;
 use IndexMover::Session;
 use IndexMover::Test;
 use IPC::Run ();
@@ -153,7 +154,9 @@ sub make_case
 	return;
 }
 
-# Move with a pause after the bulk copy.  Returns the row, the types of the WAL
+# Move with a pause after the bulk copy, and, with at_swap => a function of the old
+# file's path and the new one's, another under the exclusive lock, when all is copied
+# and both are on disk as they are.  Returns the row, the types of the WAL
 # records that meanwhile changed blocks of the index that had been copied, the
 # blocks it grew by, whether block 0 has changed, the numbers of the changed blocks
 # that had been copied, and what the change has said.
@@ -161,10 +164,12 @@ sub move_and_change
 {
 	my ($am, %options) = @_;
 	set_tests($node,
-		test_point => 'copy-end:wait',
+		test_point => 'copy-end:wait' . ($options{at_swap} ? ',swap-copied:wait2' : ''),
 		test_mutation => join(',', grep { $_ } $options{mutation}, $options{no_compare} ? () : 'verify-all'));
 	my $blocker = $node->background_psql('postgres');
 	$blocker->query_safe('SELECT pg_advisory_lock(0, 5959)');
+	my $gate = $options{at_swap} ? IndexMover::Session->new($node) : undef;
+	$gate->run('SELECT pg_advisory_lock(0, 5960)') if $gate;
 	my $log = -s $node->logfile;
 	# not waiting: a caller's snapshot would keep vacuum from deleting pages
 	my $settings = $options{settings} ? ", settings => '$options{settings}'" : '';
@@ -193,12 +198,29 @@ SQL
 		next if $block >= $before[0] || $type eq 'XLOG:FPI_FOR_HINT';
 		$types{$type} = $changed{$block} = 1;
 	}
+	my @files = $gate ? files_of_move() : ();
 	$blocker->quit;
+	if ($gate)
+	{
+		$node->wait_for_log(qr/test point "swap-copied": waiting/, $log);
+		$node->safe_psql('postgres', 'CHECKPOINT');
+		$options{at_swap}->(@files);
+		$gate->end;
+	}
 	$node->psql('postgres', "CALL wait_for_move($job)");
 	my $row = $node->safe_psql('postgres',
 		"SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
 	set_tests($node);
 	return ($row, join(' ', sort keys %types), $after[0] - $before[0], $before[1] ne $after[1], [ keys %changed ], $said);
+}
+
+# The paths of the index's file and of the one that is being made.
+sub files_of_move
+{
+	my ($old, $tablespace, $number) = split /\|/, $node->safe_psql('postgres',
+		"SELECT pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
+	(my $new = $old) =~ s{^pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
+	return map { $node->data_dir . "/$_" } $old, $new;
 }
 
 my $only = $ENV{ONLY} || '.';
@@ -218,23 +240,6 @@ sub let_standby_replay
 	return;
 }
 
-# Are the pages of the index, byte by byte, the same on both servers?  All but
-# the checksum, which a page has only on disk.  Only of an index that nobody has
-# read since it was copied: a scan sets hint bits, and no standby hears of them.
-sub same_pages_ok
-{
-	my ($name) = @_;
-	my $pages = <<'SQL';
-SELECT b || ' ' || md5(substr(p, 1, 8) || substr(p, 11))
-  FROM generate_series(0, pg_relation_size('exact_i') / current_setting('block_size')::int - 1) b,
-       get_raw_page('exact_i', b::int) p ORDER BY b
-SQL
-	my ($mine, $others) = map { $_->safe_psql('postgres', $pages) } $node, $standby;
-	my %mine = map { $_ => 1 } split /\n/, $mine;
-	my @differ = grep { !delete $mine{$_} } split /\n/, $others;
-	return is(join(', ', @differ, sort keys %mine), '', "$name: the same pages");
-}
-
 $node->safe_psql('postgres', q{ALTER SYSTEM SET wal_consistency_checking = 'all'});
 $node->reload;
 poll_until($node, 'SHOW wal_consistency_checking', 'all', 'wal_consistency_checking');
@@ -243,9 +248,10 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 {
 	make_case($am);
 	my $log = -s $node->logfile;
-	# "verify" compares before the lock, "verify-all" all of it under the lock
+	# "verify" compares before the lock, "verify-all" all of it under the lock, and then we
 	my ($row, $types, $grown, $metapage, $changed, $said) =
-	  move_and_change($am, settings => '{"verify": true}');
+	  move_and_change($am, settings => '{"verify": true}',
+		at_swap => sub { same_files_ok(@_, $page_size, "$am, under the lock") });
 	like($row, qr/^moved\|/, "$am: moved, block by block equal under the lock");
 	foreach my $record (@{ $cases{$am}{records} })
 	{
@@ -262,7 +268,7 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 	cmp_ok($recopied, '>=', $least + 1, "$am: as many of $copied blocks copied again, or more");
 	cmp_ok($recopied, '<=', @$changed + $grown + $attempts, "$am: but none that was neither changed nor new ($recopied)");
 	let_standby_replay();
-	same_pages_ok("$am, standby");
+	same_pages_ok($node, $standby, 'exact_i', "$am, standby");
 	verdict_ok($_->[0], 'exact', "$am$_->[1]", max_keys => 100) foreach [ $node, '' ], [ $standby, ', standby' ];
 	files_ok($_->[0], "$am$_->[1]") foreach [ $node, '' ], [ $standby, ', standby' ];
 	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$am: it was this copy");
@@ -284,7 +290,7 @@ foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gi
 	my ($row) = move_and_change($am, mutation => 'again', settings => '{"verify": true}');
 	like($row, qr/^moved\|/, "$am, copied directly again: moved, block by block equal under the lock");
 	let_standby_replay();
-	same_pages_ok("$am, copied directly again, standby");
+	same_pages_ok($node, $standby, 'exact_i', "$am, copied directly again, standby");
 	verdict_ok($node, 'exact', "$am, copied directly again", max_keys => 20);
 	files_ok($node, "$am, copied directly again");
 	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
@@ -312,7 +318,10 @@ foreach my $case (grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'cat
 
 	# without the compare the look-ups must notice
 	make_case($am);
-	($row) = move_and_change($am, mutation => $mutation, no_compare => 1);
+	my @different;
+	($row) = move_and_change($am, mutation => $mutation, no_compare => 1,
+		at_swap => sub { @different = different_files(@_, $page_size) });
+	cmp_ok(scalar @different, '>', 0, "$am without $mutation: blocks differ from the original's: @different");
 	like($row, qr/^moved\|/, "$am without $mutation and without compare: moved");
 	my $verdict = $node->safe_psql('postgres', "SELECT oracle.verdict('exact')");
 	like($verdict, qr/^0 right;/, "$am without $mutation: look-ups or amcheck notice")

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Programs;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -33,6 +34,7 @@ SQL
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 $node->backup('before');
+backup_ok($node, 'before', 'a backup before all');
 
 sub place
 {
@@ -63,6 +65,7 @@ foreach my $case (@points)
 
 	# pg_basebackup waits for a checkpoint, copies the half-made file, and ends
 	$node->backup($name);
+	backup_ok($node, $name, "a backup at $name");
 	$node->safe_psql('postgres', "SELECT pg_create_restore_point('at $name')");
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	$gate->end;
@@ -130,6 +133,7 @@ foreach my $case (
 	leftovers_ok($other, $name, within => 5);
 	files_ok($other, "$name, after a move");
 	metadata_ok($other, 'kept', $name, restarted => 1);
+	amcheck_ok($other, $name);
 	count_fault($target ? 'point-in-time recovery, copies' : 'base backup in mid-copy');
 	$other->teardown_node;
 	$other->clean_node;
@@ -147,6 +151,7 @@ SQL
 	my $rebuild = "SELECT status FROM move_indexes('built_s', 'regress_fast', method => 'rebuild')";
 	my $call = held_at($node, 'rebuild-entry-committed', $rebuild);
 	$node->backup('rebuild');
+	backup_ok($node, 'rebuild', $name);
 	let_go($call);
 	is((finish_call($call))[1], "moved\n", "$name: the move goes on");
 
@@ -160,6 +165,7 @@ SQL
 	is($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'invalid index|removed', "$name: index_mover_cleanup() removes it");
 	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'base backup in mid-rebuild');
 	verdict_ok($other, 'built', "$name, after a move", max_keys => 200);
+	amcheck_ok($other, $name);
 	$other->teardown_node;
 	$other->clean_node;
 }

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Programs;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -41,6 +42,7 @@ sub next_backup
 	my ($name) = @_;
 	my @since = map { ('--incremental', $node->backup_dir . "/$_/backup_manifest") } @chain ? $chain[-1] : ();
 	$node->backup($name, backup_options => \@since);
+	backup_ok($node, $name, "the backup \"$name\"");
 	push @chain, $name;
 	return;
 }
@@ -130,6 +132,7 @@ foreach my $case (
 	(my $node_name = $name) =~ s/\W+/_/g;
 	my $other = PostgreSQL::Test::Cluster->new($node_name);
 	$other->init_from_backup($node, $name, combine_with_prior => \@prior, standby => 0);
+	backup_ok($other, $other->data_dir, "$name, put together");
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
@@ -154,6 +157,7 @@ foreach my $case (
 		'moved', "$name: a move works");
 	leftovers_ok($other, $name, within => 5);
 	files_ok($other, "$name, after a move");
+	amcheck_ok($other, $name);
 	$other->teardown_node;
 	$other->clean_node;
 }

@@ -21,16 +21,17 @@ $node->restart;
 my $TARGET = 'regress_fast';
 
 $node->safe_psql('postgres', 'CREATE DATABASE other');
-$node->safe_psql('other', 'CREATE EXTENSION index_mover CASCADE');
+setup_database($node, 'other');
 for my $database ('postgres', 'other')
 {
 	$node->safe_psql($database, <<'SQL');
-CREATE TABLE t1 (i int);
+CREATE TABLE t1 AS SELECT generate_series(1, 10) AS i;
 CREATE INDEX ON t1 (i);
-CREATE TABLE t2 (i int);
+CREATE TABLE t2 AS SELECT generate_series(1, 10) AS i;
 CREATE INDEX ON t2 (i);
-CREATE TABLE t3 (i int);
+CREATE TABLE t3 AS SELECT generate_series(1, 10) AS i;
 CREATE INDEX ON t3 (i);
+SELECT oracle.remember_keys(t), oracle.remember_metadata(t) FROM unnest('{t1, t2, t3}'::regclass[]) t;
 SQL
 }
 
@@ -72,7 +73,11 @@ is($second->query('SELECT string_agg(DISTINCT status, \',\') || count(*) FROM in
 	'moved2', '... and its jobs do what they are for');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), '0', 'nothing of the first');
 is($second->{stderr}, '', 'no warnings');
-leftovers_ok($node, 'two databases', within => 5);
+for my $database ('postgres', 'other')
+{
+	wait_for_no_worker($node, dbname => $database);
+	all_right($node, $_, "database $database, $_", dbname => $database, within => 5) for 't1', 't2', 't3';
+}
 
 $first->quit;
 $second->quit;
@@ -89,4 +94,5 @@ $locker->run('BEGIN; ALTER DATABASE other RENAME TO renamed');
 like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" may hold indexes of other databases, which could not be counted$/m, '... or not');
 $locker->run('ROLLBACK');
 $locker->end;
+survived_ok($node, $_, "at the end, $_", "SELECT status FROM move_indexes('$_', '$TARGET')") for 't1', 't3';
 done_testing();

@@ -26,6 +26,7 @@ CREATE TABLE t (i int);
 INSERT INTO t SELECT generate_series(1, 100);
 CREATE INDEX t_i ON t (i);
 ALTER TABLE t OWNER TO regress_owner;
+SELECT oracle.remember_keys('t'), oracle.remember_metadata('t');
 SQL
 
 # a role with fewer rights than the job's
@@ -96,6 +97,7 @@ utf8::decode($_) for ($stdout, $stderr);
 is($status, 0, 'a move in a database with hostile settings');
 is($stdout, 'moved|', '... moves');
 like($stderr, qr/NOTICE:  \x{e9} \x{20ac}/, '... and its messages arrive');
+$node->safe_psql('postgres', "$setup SELECT oracle.remember_keys('uu'), oracle.remember_metadata('uu')");
 
 $sql = $setup . <<SQL;
 INSERT INTO uu VALUES (2);
@@ -108,5 +110,9 @@ is($stdout, "failed|P0001|\x{20ac} \x{e9}", '... tells so');
 like($stderr, qr/WARNING:  index "$name" was not moved: \x{20ac} \x{e9}/, '... and in a message');
 delete $ENV{PGOPTIONS};
 $node->safe_psql('template1', 'ALTER DATABASE postgres RESET ALL');
-leftovers_ok($node, 'database settings', within => 5);
+survived_ok($node, 't', 'database settings', "SELECT status FROM move_indexes('t', '$TARGET', 'rebuild')");
+# (its function refuses 2 to who is no replica, as the sessions of the database were)
+$node->safe_psql('postgres', 'DELETE FROM uu WHERE i = 2');
+$node->safe_psql('postgres', 'VACUUM uu');
+survived_ok($node, 'uu', 'messages', "SELECT status FROM move_indexes('uu', 'regress_slow', 'rebuild')");
 done_testing();

@@ -25,6 +25,7 @@ CREATE TABLE t (i int);
 INSERT INTO t SELECT generate_series(1, 1000);
 CREATE INDEX t_1 ON t (i);
 CREATE INDEX t_2 ON t (i);
+SELECT oracle.remember_keys('t'), oracle.remember_metadata('t');
 SQL
 
 my $locker = IndexMover::Session->new($node);
@@ -57,7 +58,7 @@ sub cancel_at_record
 	is($node->safe_psql('postgres', "SELECT index_name, status, sqlstate FROM index_mover_history WHERE job = $job ORDER BY 1"),
 		"t_1|cancelled|57014\nt_2|cancelled|57014", "$name: the history tells the truth");
 	wait_for_no_worker($node);
-	leftovers_ok($node, $name, within => 5);
+	all_right($node, 't', $name, within => 5);
 	return;
 }
 
@@ -81,7 +82,7 @@ unlike($stderr, qr/WARNING/, '... and nothing else');
 $node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"),
 	'moved,moved', 'the next call succeeds, too');
-leftovers_ok($node, 'at the end', within => 5);
+all_right($node, 't', 'a worker that cannot connect', within => 5);
 
 # The same for a job that nobody waits for: it is on record since it was queued.
 $node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr);
@@ -108,6 +109,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
   or diag $node->safe_psql('postgres', 'SELECT * FROM index_mover_history');
 $node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
 is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0', 'what was rolled back is not on record');
+all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------
 # Its library can't be loaded, so there is nobody to free the job's slot.
@@ -149,7 +151,8 @@ like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
 like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
-leftovers_ok($node, 'worker that never came', within => 5);
+survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere() . "')");
+$TARGET = elsewhere();
 
 # A transaction that queues a job and is then open for long.  The postmaster is
 # asleep, so that there is time for others to look before the worker comes.
@@ -200,9 +203,7 @@ is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminate
 	'an error between two moves ends the job');
 like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: test point "next-item"/, '... and is told');
 set_test_point($node, '');
-wait_for_no_worker($node);
-leftovers_ok($node, 'history', within => 5);
-is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', 'the next call succeeds');
+survived_ok($node, 't', 'history', "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET') WHERE status = 'moved'");
 
 # ---- no room for the job that removes leftovers ---------------------------------
 # A leftover by hand: an invalid index that the ledger names.  The table's other
@@ -230,6 +231,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = '
 $locker->run('ROLLBACK');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default')"), 'skipped', 'the next call');
 leftovers_ok($node, 'the next call', within => 5);
+files_ok($node, 'the next call');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
 $locker->end;

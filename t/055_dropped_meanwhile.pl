@@ -19,7 +19,9 @@ CREATE TABLE d (i int);
 INSERT INTO d SELECT generate_series(1, 1000);
 CREATE INDEX d_1 ON d (i);
 CREATE TABLE other (i int);
+INSERT INTO other SELECT generate_series(1, 100);
 CREATE INDEX other_1 ON other (i);
+SELECT oracle.remember_keys('other'), oracle.remember_metadata('other');
 SQL
 
 # hold the rebuild up until the DROP stands behind it
@@ -35,15 +37,14 @@ is($err, '', 'the table is dropped');
 wait_for_no_worker($node);
 like($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"),
 	qr/^skipped\|42704\|.*dropped/, 'the row says so in plain words');
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('other', 'regress_fast', 'rebuild')"), 'moved', 'the next call works');
-leftovers_ok($node, 'dropped meanwhile', within => 5);
+survived_ok($node, 'other', 'dropped meanwhile', "SELECT status FROM move_indexes('other', 'regress_fast', 'rebuild')");
 
 # A job that was cancelled while it built, and can't remove yet what it has made,
 # because somebody reads the table: it is not free for another.
 make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
-INSERT INTO other VALUES (1);
 CREATE INDEX other_gate ON other (gate(i));
+SELECT oracle.remember_keys('other'), oracle.remember_metadata('other');
 SQL
 my $gate = IndexMover::Session->new($node);
 $gate->run('SELECT pg_advisory_lock(42)');
@@ -56,7 +57,5 @@ $node->safe_psql('postgres', "SELECT cancel_move($job); CALL wait_for_move($job)
 like($err, qr/55006: relation "other" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./, 'a job that is cleaning up');
 $writer->run('COMMIT');
 $gate->run('SELECT pg_advisory_unlock(42)');
-wait_for_no_worker($node);
-leftovers_ok($node, 'cancelled', within => 5);
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('other_gate', 'regress_fast', 'rebuild')"), 'moved', 'then it is free');
+survived_ok($node, 'other', 'cancelled, then it is free', "SELECT status FROM move_indexes('other_gate', 'regress_fast', 'rebuild')");
 done_testing();

@@ -27,7 +27,7 @@ lc_messages = 'C'
 jit = on
 jit_above_cost = 0
 CONF
-my $survived = 0;
+my $moves = 0;
 
 # German messages: what the server and the C library need is made here, if it can be.
 my $locales = "$PostgreSQL::Test::Utils::tmp_check/locales";
@@ -41,7 +41,15 @@ sub moved_ok
 	my ($rc, $out, $err) = $node->psql($options{dbname} || 'postgres',
 		"SELECT DISTINCT status, sqlstate FROM move_indexes('$what', '$options{to}'$arguments)");
 	is($out, 'moved|', $name) or diag $err;
-	$survived++;
+	$moves++;
+	return;
+}
+
+# Count the moves up to here: to be called behind the checks of what they have done.
+sub count_moves
+{
+	count_fault('moves in odd configurations', $moves);
+	$moves = 0;
 	return;
 }
 
@@ -57,6 +65,7 @@ foreach my $method ('copy', 'rebuild')
 	}
 }
 all_right($node, 'zoo', 'odd settings', max_keys => 60);
+count_moves();
 
 # ---- logical replication by the index that moves -------------------------------------
 # Its own cluster as the subscriber: another database, with the changes of two
@@ -69,6 +78,7 @@ ALTER TABLE ident REPLICA IDENTITY USING INDEX ident_ab;
 CREATE TABLE keyed (id int PRIMARY KEY USING INDEX TABLESPACE regress_slow, n int);
 INSERT INTO ident SELECT g, 'b' || g, 0 FROM generate_series(1, 3000) g;
 INSERT INTO keyed SELECT g, 0 FROM generate_series(1, 3000) g;
+SELECT oracle.remember_keys(t), oracle.remember_metadata(t) FROM unnest('{ident, keyed}'::regclass[]) t;
 CREATE PUBLICATION moved FOR TABLE ident, keyed;
 CREATE DATABASE subscriber;
 SELECT pg_create_logical_replication_slot('moved', 'pgoutput');
@@ -124,9 +134,9 @@ SQL
 	is($node->safe_psql('postgres', "SELECT relreplident, indisreplident FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid WHERE c.relname = 'ident'"),
 		'i|t', 'the index is still the replica identity');
 	unlike(slurp_file($node->logfile), qr/unexpected duplicate for tablespace|could not find|logical replication target relation/, 'nothing that decoding did not understand');
-	verdict_ok($node, 'ident', 'replica identity', max_keys => 200);
+	all_right($node, $_, "logical replication, $_", max_keys => 200, within => 5) for 'ident', 'keyed';
+	count_moves();
 	$node->safe_psql('subscriber', 'DROP SUBSCRIPTION moved');
-	$survived++;
 }
 
 # ---- a standby that lags, with and without feedback, and one without a slot's room ------
@@ -163,6 +173,8 @@ SELECT pg_reload_conf();
 SQL
 moved_ok('zoo', 'no replication slot is free, and none may keep WAL', to => 'regress_fast', arguments => ", method => 'copy'");
 $node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()");
+all_right($node, 'zoo', 'standbys and slots', max_keys => 20, within => 5);
+count_moves();
 
 # ---- few locks, many partitions -----------------------------------------------------------
 {
@@ -217,6 +229,7 @@ $node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg
 		cmp_ok($refused, '>', 0, "$method, no room for locks: refused $refused times");
 		is($moved, 1, "$method, room for some locks: moved");
 		files_ok($node, "$method, room for few locks");
+		count_fault("no room for a lock of a $method", $refused);
 	}
 	$node->append_conf('postgresql.conf', 'max_locks_per_transaction = 128');
 	$node->restart;
@@ -224,7 +237,8 @@ $node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg
 	is($rc, 0, '500 partitions with more locks') or diag $err;
 	unlike($out, qr/failed|cancelled/, "500 partitions with more locks: $out");
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename LIKE 'many\\_%' AND tablespace = 'regress_fast'"), '500', 'all 500 are where they belong');
-	$survived++;
+	leftovers_ok($node, '500 partitions', within => 5);
+	files_ok($node, '500 partitions');
 }
 
 # ---- a database whose default is another tablespace --------------------------------------------
@@ -241,7 +255,9 @@ $node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg
 		verdict_ok($node, 'e', "database default regress_slow: to $to", dbname => 'elsewhere', max_keys => 200);
 	}
 	dump_ok($node, $dump, 'database default regress_slow', dbname => 'elsewhere');
+	leftovers_ok($node, 'database default regress_slow', dbname => 'elsewhere', within => 5);
 	files_ok($node, 'database default regress_slow', dbname => 'elsewhere');
+	count_moves();
 	is($node->safe_psql('elsewhere', "SELECT status FROM move_indexes('e', 'regress_slow')"), 'skipped', 'already there, by the name of the default');
 }
 
@@ -314,6 +330,7 @@ foreach my $method ('copy', 'rebuild')
 		# a hundred are looked up once
 		verdict_ok($node, $table, "$table by $method", max_keys => 20) unless $table eq 'hundred' && $method eq 'copy';
 	}
+	count_moves();
 }
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 'hundred' AND tablespace = 'regress_slow'"), '100', 'a hundred indexes of one table');
 
@@ -346,11 +363,11 @@ SKIP:
 		moved_ok('odd_big', "lc_messages, $method: moved", to => 'regress_fast', arguments => ", method => '$method'");
 		moved_ok('odd_big', "lc_messages, $method: moved back", to => 'regress_slow', arguments => ", method => 'copy'");
 	}
-	leftovers_ok($node, 'lc_messages', within => 5);
+	all_right($node, 'odd', 'lc_messages', max_keys => 20, within => 5, restarted => 1);
+	count_moves();
 }
 leftovers_ok($node, 'at the end', within => 5);
 
-note "count: odd configurations, moves that worked $survived";
 $node->stop;
 command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are valid');
 done_testing();

@@ -28,7 +28,7 @@ CREATE INDEX d_s ON d (s) TABLESPACE regress_slow;
 RESET ROLE;
 SELECT oracle.remember_keys('d'), oracle.remember_metadata('d');
 SQL
-my $survived = 0;
+my $KIND = 'DDL beside a copy';
 
 sub target
 {
@@ -70,8 +70,7 @@ sub beside
 	($rc, $out, $err) = finish_call($call);
 	like($out, $row, "$name: the row") or diag $err;
 	$node->safe_psql('postgres', verbose_with($options{undo}, $to)) if $options{undo};
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100);
-	$survived++;
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100, count => $KIND);
 	return;
 }
 
@@ -108,8 +107,7 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 	$node->safe_psql('postgres', "SELECT alter_move(job, 'max_rate', '0') FROM index_mover_progress");
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: the row") or diag $err;
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100);
-	$survived++;
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---- a copy that can't keep up -------------------------------------------------------
@@ -158,8 +156,7 @@ SQL
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with those who write to it/, 'keeping up: the copy gives up') or diag $err;
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
-	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_slow', method => 'copy')", max_keys => 100);
-	$survived++;
+	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_slow', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---------------------------------------------------------------------------
@@ -202,6 +199,5 @@ beside_rebuild('the target of a rebuild is dropped', 'rebuild-begins', 'regress_
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('mine.m', 'regress_fast', method => 'rebuild')"),
 	'moved', 'the next rebuild works');
 
-note "count: DDL beside a copy, survived $survived";
 $node->stop;
 done_testing();

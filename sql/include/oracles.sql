@@ -336,18 +336,29 @@ END
 $$;
 
 ---------------------------------------------------------------------------
--- amcheck, for btrees: nothing missing, structure right.  "parent" locks
+-- amcheck, for btrees: nothing missing, structure right, and from 17 on no key
+-- twice in a unique index; from 18 on, the structure of GIN.  "parent" locks
 -- writers out and looks closer.
 ---------------------------------------------------------------------------
 CREATE FUNCTION oracle.structure(index regclass, parent bool DEFAULT true) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	am		name := (SELECT a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam WHERE c.oid = index);
+	version	int[] := (SELECT string_to_array(e.extversion, '.')::int[] FROM pg_extension e WHERE e.extname = 'amcheck');
 BEGIN
-	IF NOT EXISTS (SELECT FROM pg_class c JOIN pg_am a ON a.oid = c.relam
-					WHERE c.oid = index AND a.amname = 'btree') THEN
+	IF am = 'gin' AND version >= '{1,5}' THEN
+		PERFORM oracle.gin_index_check(index);
+	END IF;
+	IF am <> 'btree' THEN
 		RETURN;
 	END IF;
-	IF parent AND NOT pg_is_in_recovery() THEN
+	parent := parent AND NOT pg_is_in_recovery();
+	IF parent AND version >= '{1,4}' THEN
+		PERFORM oracle.bt_index_parent_check(index, true, true, true);
+	ELSIF parent THEN
 		PERFORM oracle.bt_index_parent_check(index, true, true);
+	ELSIF version >= '{1,4}' THEN
+		PERFORM oracle.bt_index_check(index, true, true);
 	ELSE
 		PERFORM oracle.bt_index_check(index, true);
 	END IF;

@@ -679,19 +679,21 @@ sub survived_ok
 	return $right;
 }
 
-# Count a fault of this kind as injected, and as survived if no assertion has
-# failed since the fault before (or since this file began): to be called behind
-# the last of those that ask whether it was there, and what it has left.
+# Count a fault of this kind as injected (or so many, that are looked after
+# together), and as survived if no assertion has failed since the fault before (or
+# since this file began): to be called behind the last of those that ask whether it
+# was there, and what it has left.
 my %before_fault;
 
 sub count_fault
 {
-	my ($kind) = @_;
+	my ($kind, $times) = @_;
+	$times //= 1;
 	my %now = (failed => scalar(grep { !$_ } Test::More->builder->summary),
 		map { $_ => $count{$_} // 0 } 'leftovers found', 'orphaned bytes found');
 	my %new = map { $_ => $now{$_} - ($before_fault{$_} // 0) } keys %now;
-	$count{"fault, $kind, injected"}++;
-	$count{"fault, $kind, survived"} += $new{failed} ? 0 : 1;
+	$count{"fault, $kind, injected"} += $times;
+	$count{"fault, $kind, survived"} += $new{failed} ? 0 : $times;
 	$count{"fault, $kind, leftovers"} += $new{'leftovers found'};
 	$count{"fault, $kind, orphaned bytes"} += $new{'orphaned bytes found'};
 	%before_fault = %now;

@@ -1,0 +1,141 @@
+# IndexMover::Pages
+#   Block compare: have two files, or two servers, the same pages of an index?
+#
+#   same_pages_ok($primary, $standby, 'i', 'name');    # through shared buffers
+#   same_files_ok($old, $new, $page_size, 'name');     # an index's file and its copy
+#
+# The pages of a standby are those of its primary byte by byte, but for the
+# checksum, which a page has only on disk.  Ask only for an index that nobody has
+# read since it was copied: a scan sets hint bits, and no standby hears of them.
+#
+# The pages of a copy in another file have LSNs of their own, and the hint bits of
+# the moment in which they were read: these count in the first case, and not in
+# the second (copy => 1).  Files are looked at as they are on disk: let nobody write
+# to the index, and do a CHECKPOINT before.
+#
+# This has nothing of the library's own compare, src/compare_blocks.c, which it is
+# there to check.  t/001_oracles.pl and t/002_oracles_online.pl show what it sees.
+package IndexMover::Pages;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use IndexMover::Test ();
+use List::Util qw(max);
+use Test::More;
+
+our @EXPORT = qw(pages_in_file pages_of different_pages different_files same_pages_ok same_files_ok);
+
+# A page's header: LSN, checksum, flags, lower, upper, special (where what the
+# access method keeps at the page's end begins), and more; then the line pointers.
+my $HEADER = 24;
+my ($PD_LSN, $PD_CHECKSUM, $PD_LOWER, $PD_SPECIAL) = (0, 8, 12, 16);
+
+# The access methods that mark line pointers dead as a hint keep 16 bytes at the
+# page's end, of which the last four are the page's flags and a number that says
+# whose page it is: in btree, any smaller one.  The flags of pages with such line
+# pointers, and the one that says that there are some:
+my %HINTS = (
+	btree  => [ 0x01, 0x40 ],    # BTP_LEAF; BTP_HAS_GARBAGE
+	0xFF80 => [ 0x03, 0x80 ],    # LH_BUCKET_PAGE, LH_OVERFLOW_PAGE; LH_PAGE_HAS_DEAD_TUPLES
+	0xFF81 => [ 0x01, 0x10 ]);   # F_LEAF; F_HAS_GARBAGE (GiST)
+my $SPGIST = 0xFF82;
+my $SPGIST_FIXED_BLOCKS = 3;
+
+# The pages of a file (which is one segment, no more).
+sub pages_in_file
+{
+	my ($path, $page_size) = @_;
+	open(my $fh, '<:raw', $path) or die "$path: $!";
+	local $/;
+	return unpack "(a$page_size)*", <$fh> // '';
+}
+
+# The pages that a server has of an index.  Its database needs pageinspect.
+sub pages_of
+{
+	my ($node, $relation, %options) = @_;
+	return map { pack 'H*', $_ } split /\n/, $node->safe_psql($options{dbname} || 'postgres', <<SQL);
+SELECT encode(get_raw_page('$relation', b::int), 'hex')
+  FROM generate_series(0, pg_relation_size('$relation') / current_setting('block_size')::int - 1) b ORDER BY b
+SQL
+}
+
+# A page without what doesn't count.
+sub masked
+{
+	my ($page, %options) = @_;
+	substr($page, $PD_CHECKSUM, 2) = "\0" x 2;
+	return $page unless $options{copy};
+	substr($page, $PD_LSN, 8) = "\0" x 8;
+
+	my ($lower, $special) = map { unpack 'S', substr $page, $_, 2 } $PD_LOWER, $PD_SPECIAL;
+	return $page unless $special == length($page) - 16;
+	my ($flags, $whose) = unpack 'SS', substr $page, -4;
+	my ($has_hints, $garbage) = @{ $HINTS{$whose} || $HINTS{btree} };
+	return $page unless $flags & $has_hints;
+	substr($page, -4, 2) = pack 'S', $flags & ~$garbage;
+	# of 32 bits, the two in the middle: 1 is in use, 3 is dead
+	my @pointers = unpack 'L*', substr $page, $HEADER, $lower - $HEADER;
+	substr($page, $HEADER, $lower - $HEADER) =
+	  pack 'L*', map { ($_ >> 15 & 3) == 3 ? $_ & ~(2 << 15) : $_ } @pointers;
+	return $page;
+}
+
+# SP-GiST prepares an empty page in a buffer and leaves it there, neither logged nor
+# written: a copy may have one where the file has zeros, or an empty page of before.
+sub is_unused
+{
+	my ($page) = @_;
+	return 1 unless $page =~ /[^\0]/;
+	return unpack('S', substr $page, $PD_LOWER, 2) == $HEADER && unpack('S', substr $page, -2) == $SPGIST;
+}
+
+# The numbers of the blocks that differ, or that only one of the two has.
+sub different_pages
+{
+	my ($mine, $others, %options) = @_;
+	my @different;
+	foreach my $block (0 .. max($#$mine, $#$others))
+	{
+		my @pair = grep { defined } $mine->[$block], $others->[$block];
+		next if @pair == 2 && masked($pair[0], %options) eq masked($pair[1], %options);
+		next if @pair == 2 && $options{copy} && $block >= $SPGIST_FIXED_BLOCKS && 2 == grep { is_unused($_) } @pair;
+		push @different, $block;
+	}
+	return @different;
+}
+
+# The same of an index's file and its copy.
+sub different_files
+{
+	my ($old, $new, $page_size) = @_;
+	return different_pages([ pages_in_file($old, $page_size) ], [ pages_in_file($new, $page_size) ], copy => 1);
+}
+
+# What is said of the blocks that differ: '' if none does, and there are some.
+sub verdict
+{
+	my ($number, @different) = @_;
+	$IndexMover::Test::count{'blocks compared with those of a copy or a standby'} += $number;
+	return $number ? join(', ', @different) : 'nothing to compare';
+}
+
+# Do both servers have the same pages of the index?
+sub same_pages_ok
+{
+	my ($node, $other, $relation, $name, %options) = @_;
+	my @mine = pages_of($node, $relation, %options);
+	my @others = pages_of($other, $relation, %options);
+	return is(verdict(scalar @mine, different_pages(\@mine, \@others)), '', "$name: the same pages");
+}
+
+# Is the second file a copy of the first?
+sub same_files_ok
+{
+	my ($old, $new, $page_size, $name) = @_;
+	return is(verdict((-s $old) / $page_size, different_files($old, $new, $page_size)), '', "$name: the same pages in both files");
+}
+
+1;
