@@ -309,6 +309,16 @@ nap(Wait *wait, const int *pids, int npids)
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
+	/*
+	 * As core does for who waits for a lock, or for the end of a transaction; the
+	 * next one may be there already.
+	 */
+	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
+	{
+		blockers_cancel_autovacuum(pids, npids);
+		wait->autovacuum_told_at = now;
+	}
+
 	if (limits->signal_at != 0 && now >= limits->signal_at &&
 		now >= wait->grace_until && limits->item != NULL &&
 		blockers_signal(limits->item, limits->settings, pids, npids) > 0)
@@ -528,13 +538,6 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 		npids = pids_of(&others, &pids);
 		name_prepared(&wait, &others);
 		nap(&wait, pids, npids);
-		if (TimestampDifferenceExceeds(wait.autovacuum_told_at, GetCurrentTimestamp(),
-									   DeadlockTimeout))
-		{
-			/* as core does for who queues; the next one may be there already */
-			blockers_cancel_autovacuum(pids, npids);
-			wait.autovacuum_told_at = GetCurrentTimestamp();
-		}
 		MemoryContextReset(wait_context);
 	}
 

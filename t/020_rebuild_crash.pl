@@ -2,13 +2,15 @@
 # points: all of them are before the swap, so the index is where it was, whole, and
 # nothing is left behind; what the unfinished one has left goes without anybody's
 # help, or after a kill with the next clean-up.  (In its phases, by every way to
-# cancel, and with others in the way: t/010_cancel.pl, t/016_leftovers.pl.)
+# cancel, and with others in the way: t/010_cancel.pl, t/016_leftovers.pl.)  Then
+# the server is shut down there, and the postmaster killed.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
+use IndexMover::Shutdown;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -88,6 +90,56 @@ foreach my $action (qw(kill error terminate cancel))
 		}
 		count_fault("rebuild, worker: $action");
 	}
+}
+
+# ---- the postmaster is killed ------------------------------------------------------
+# Its worker may come to the end of the command, or to a wait, where it ends: the
+# index is in one place or the other.
+foreach my $point (@points)
+{
+	my $name = "postmaster killed at $point";
+	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	$node->safe_psql('postgres', 'UPDATE rc SET s = md5(s) WHERE i % 50 = 7');
+	set_test_point($node, "$point:doze");
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('rc_s', '$to', method => 'rebuild')");
+	$node->wait_for_log(qr/test point "$point": dozing/, $log);
+	$call->{worker} = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+	kill_postmaster($node, $call, $name);
+	set_test_point($node, '');
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	survived_ok($node, 'rc', $name, "SELECT status FROM move_indexes('rc_s', '$next', method => 'rebuild')",
+		max_keys => 50, restarted => 1, count => 'postmaster killed in mid-rebuild');
+	wait_for_no_worker($node);
+}
+
+# ---- the server is shut down ---------------------------------------------------------
+foreach my $case (
+	[ 'fast', 'rebuild-begins' ],
+	[ 'smart', 'rebuild-named' ],
+	[ 'fast', 'rebuild-entry-made' ],
+	[ 'immediate', 'rebuild-entry-committed' ],
+	[ 'immediate', 'rebuild-step-committed' ],
+	[ 'smart', 'caller-hidden' ])
+{
+	my ($mode, $point) = @$case;
+	my $name = "$mode shutdown at $point";
+	my $from = place();
+	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('rc_s', '$to', method => 'rebuild', wait => false)", prepared => 1);
+	finish_call($call);
+	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
+	ok(process_is_gone($call->{worker}), "$name: no worker is left");
+	$node->start;
+	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
+	is(place(), $from, "$name: the index is where it was");
+	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		$mode eq 'immediate' ? 'interrupted' : 'cancelled', "$name: the history");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	survived_ok($node, 'rc', $name, "SELECT status FROM move_indexes('rc_s', '$to', method => 'rebuild')",
+		max_keys => 50, restarted => 1, count => 'server shut down in mid-rebuild');
+	wait_for_no_worker($node);
 }
 
 $node->stop;

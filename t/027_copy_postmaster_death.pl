@@ -7,11 +7,11 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Shutdown;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
@@ -53,28 +53,13 @@ sub move
 
 # Wait until the worker dozes at the point, and kill the postmaster; then the server
 # is started again.
-sub kill_postmaster
+sub kill_at
 {
 	my ($name, $point, $call, $log) = @_;
 	$node->wait_for_log(qr/test point "$point": dozing/, $log);
-	my $worker = $node->safe_psql('postgres',
+	$call->{worker} = $node->safe_psql('postgres',
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
-	my $start = time;
-	$node->kill9;
-	usleep(5_000) while !process_is_gone($worker) && time - $start < $IndexMover::Test::TIMEOUT;
-	my $seconds = time - $start;
-	soon_ok($seconds, 1, "$name: the worker is gone");
-	finish_call($call);
-
-	# the other processes end likewise
-	my $started = 0;
-	foreach my $try (1 .. 200)
-	{
-		last if $started = $node->start(fail_ok => 1);
-		$node->{_pid} = undef;
-		usleep(100_000);
-	}
-	ok($started, "$name: the server starts again");
+	kill_postmaster($node, $call, $name);
 	set_tests($node);
 	return;
 }
@@ -112,12 +97,12 @@ foreach my $case (
 		set_tests($node, test_point => join(',', $options{before} || (), "$point:doze"), test_mutation => $options{mutation} || '');
 		$call = start_call($node, 'mover', move());
 	}
-	kill_postmaster($name, $point, $call, $log);
+	kill_at($name, $point, $call, $log);
 	if ($options{cleanup})
 	{
 		set_test_point($node, "$options{cleanup}:doze");
 		$log = -s $node->logfile;
-		kill_postmaster("$name, again", $options{cleanup},
+		kill_at("$name, again", $options{cleanup},
 			start_call($node, 'cleaner', 'SELECT * FROM index_mover_cleanup()'), $log);
 	}
 	is(place(), $swapped ? $to : $from, "$name: where the index is");

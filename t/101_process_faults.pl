@@ -6,12 +6,13 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Shutdown;
 use IndexMover::Test;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(time);
 
 needs_test_points();
 
@@ -23,15 +24,21 @@ CREATE INDEX p_s ON p (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('p'), oracle.remember_metadata('p');
 SQL
 
+# Where an index is, the other place, and the call that takes it there.
 sub place
 {
+	my ($index) = @_;
 	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'p_s'::regclass");
+		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
 }
 
-sub target { return place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
+sub target { return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
 
-sub move { return sprintf "SELECT status, sqlstate FROM move_indexes('p_s', '%s', method => 'copy')", target() }
+sub move
+{
+	my $index = $_[0] || 'p_s';
+	return sprintf "SELECT status, sqlstate FROM move_indexes('%s', '%s', method => 'copy')", $index, target($index);
+}
 
 # Nothing left, everything right, and the next call works.
 sub survived
@@ -57,7 +64,7 @@ foreach my $way (sort keys %ways)
 		my ($do, $sqlstate) = @{ $ways{$way} };
 		my $before = $way eq 'statement_timeout' ? sprintf("SET statement_timeout = '%ds';", 10 + 3 * $longest_setup) : '';
 		my $name = "$way at $point";
-		my $from = place();
+		my $from = place('p_s');
 		my $setup = time;
 		my $call = held_at($node, $point, $before . move());
 		$setup = time - $setup;
@@ -70,7 +77,7 @@ foreach my $way (sort keys %ways)
 		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session");
 		let_go($call);
 		wait_for_no_worker($node);
-		is(place(), $from, "$name: the index has stayed");
+		is(place('p_s'), $from, "$name: the index has stayed");
 		is($node->safe_psql('postgres', 'SELECT status, sqlstate FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 			'cancelled|57014', "$name: the history");
 		survived($name);
@@ -78,30 +85,40 @@ foreach my $way (sort keys %ways)
 }
 
 # ---- the server is shut down in mid-copy -------------------------------------
-foreach my $mode ('immediate', 'fast', 'smart')
+# Mode, point, and what has become of the move.  After a crash there may be nobody
+# left to say so.
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE d (i int, s text);
+INSERT INTO d SELECT g, md5(g::text) FROM generate_series(1, 2000) g;
+CREATE INDEX d_s ON d (s) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('d'), oracle.remember_metadata('d');
+SQL
+foreach my $case (
+	[ 'immediate', 'copy-half', qr/^interrupted$/ ],
+	[ 'fast', 'copy-half', qr/^cancelled$/ ],
+	[ 'smart', 'copy-half', qr/^cancelled$/ ],
+	[ 'smart', 'copy-created', qr/^cancelled$/ ],
+	[ 'fast', 'swap-locked', qr/^cancelled$/ ],
+	[ 'immediate', 'swap-before-commit', qr/^interrupted$/ ],
+	[ 'fast', 'swapped', qr/^moved$/ ],
+	[ 'smart', 'old-file-drop', qr/^moved$/ ],
+	[ 'immediate', 'old-file-drop', qr/^(?:interrupted|moved)$/ ])
 {
-	my $call = held_at($node, 'copy-half', "SELECT count(*) FROM move_indexes('p_s', '@{[ target() ]}', method => 'copy', wait => false)", prepared => 1);
+	my ($mode, $point, $status) = @$case;
+	my $name = "$mode shutdown at $point";
+	my $swapped = $point =~ /^(?:swapped|old-file)/;
+	my ($from, $to) = (place('d_s'), target('d_s'));
+	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('d_s', '$to', method => 'copy', wait => false)", prepared => 1);
 	finish_call($call);
-	my $start = time;
-	if ($mode eq 'smart')
-	{
-		# it waits for clients, but not for us
-		system_log('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '-W', 'stop');
-		usleep(20_000) while -f $node->data_dir . '/postmaster.pid' && time - $start < $IndexMover::Test::TIMEOUT;
-		$node->_update_pid(0);
-	}
-	else
-	{
-		$node->stop($mode);
-	}
-	ok(process_is_gone($call->{worker}), "$mode shutdown: no worker is left");
-	soon_ok(time - $start, 10, "$mode shutdown: it ends");
+	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
+	ok(process_is_gone($call->{worker}), "$name: no worker is left");
 	$node->start;
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
-	like($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
-		$mode eq 'immediate' ? qr/^interrupted$/ : qr/^cancelled$/, "$mode shutdown: the history");
+	is(place('d_s'), $swapped ? $to : $from, "$name: where the index is");
+	like($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'), $status, "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	survived("$mode shutdown");
+	survived_ok($node, 'd', $name, move('d_s'), max_keys => 50, restarted => 1, count => 'server shut down in mid-copy');
+	wait_for_no_worker($node);
 }
 
 # ---- a worker that is stopped, and goes on -----------------------------------
