@@ -363,7 +363,8 @@ SKIP:
 		moved_ok('odd_big', "lc_messages, $method: moved", to => 'regress_fast', arguments => ", method => '$method'");
 		moved_ok('odd_big', "lc_messages, $method: moved back", to => 'regress_slow', arguments => ", method => 'copy'");
 	}
-	all_right($node, 'odd', 'lc_messages', max_keys => 20, within => 5, restarted => 1);
+	# what an index depends on is said in German here
+	all_right($node, 'odd', 'lc_messages', max_keys => 20, within => 5, restarted => 1, no_metadata => 1);
 	count_moves();
 }
 leftovers_ok($node, 'at the end', within => 5);
