@@ -9,6 +9,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Processes;
 use IndexMover::Session;
 use IndexMover::Shutdown;
 use IndexMover::Test;

@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Processes;
 use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;

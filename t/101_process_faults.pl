@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Processes;
 use IndexMover::Shutdown;
 use IndexMover::Test;
 use POSIX ();
