@@ -7,7 +7,6 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IndexMover::Processes;
 use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -78,10 +77,8 @@ foreach my $case (
 	if ($expected eq 'down')
 	{
 		# recovery can't write either: the server stays down until there is room
-		wait_until_down($node);
-		mend_calls();
+		mend_full_wal($node, $log);
 		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
-		$node->start;
 		is(place(), $from, "$name: the index has stayed");
 	}
 	elsif ($expected eq 'crash')
