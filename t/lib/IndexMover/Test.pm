@@ -315,7 +315,7 @@ sub held_at
 {
 	my ($node, $point, $sql, %options) = @_;
 	set_test_point($node, join ',', "$point:wait", $options{then} || ());
-	my $holder = IndexMover::Session->new($node);
+	my $holder = IndexMover::Session->new($node, dbname => $options{dbname});
 	$holder->run($options{prepared}
 		? "BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'"
 		: 'SELECT pg_advisory_lock(0, 5959)');
