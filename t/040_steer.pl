@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Processes;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -72,8 +73,6 @@ sub wait_for_blocks
 	return;
 }
 
-sub place { return sql("SELECT coalesce((SELECT spcname FROM pg_tablespace WHERE oid = reltablespace), 'default') FROM pg_class WHERE oid = '$_[0]'::regclass"); }
-
 # ---------------------------------------------------------------------------
 # Pause and resume in mid-copy
 # ---------------------------------------------------------------------------
@@ -118,7 +117,7 @@ is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_end($job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
-is(place('st_s'), 'regress_fast', 'the index is where it should be');
+is(place($node, 'st_s'), 'regress_fast', 'the index is where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
 all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
 
@@ -152,7 +151,7 @@ poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'pa
 is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
 soon_ok(wait_for_end($job), 2, 'it ends soon');
 is(outcome($job), 'st_s cancelled', 'the history says cancelled');
-is(place('st_s'), 'regress_slow', 'the index is where it was');
+is(place($node, 'st_s'), 'regress_slow', 'the index is where it was');
 leftovers_ok($node, 'cancelled while paused', within => 2);
 files_ok($node, 'cancelled while paused');
 
@@ -177,7 +176,7 @@ foreach my $seconds (3, 10, 30, 100)
 	$when = sql("SELECT now() + interval '$seconds s'");
 	$job = begin_job('small_pkey', 'regress_fast', swap_after => $when);
 	poll_until($node, "SELECT coalesce(max(phase), 'ended') IN ('waiting for time to swap', 'ended') FROM index_mover_progress WHERE job = $job", 't', 'swap_after');
-	$place = place('small_pkey');
+	$place = place($node, 'small_pkey');
 	last if sql("SELECT now() < '$when'") eq 't';
 	# not looked in time: once more, with more of it
 	wait_for_end($job);
@@ -196,7 +195,7 @@ $when = sql("SELECT to_char(now() - interval '1 min', 'HH24:MI')");
 $job = begin_job('small_pkey', 'regress_slow', swap_after => $when);
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'time of day');
 usleep(300_000);
-is(place('small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
+is(place($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
@@ -209,7 +208,7 @@ is(outcome($job), 'small_pkey moved', 'alter_move ends the wait');
 $job = begin_job('st_s', 'regress_fast', swap_after => 'infinity', verify => 'on');
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
-is(place('st_s'), 'regress_slow', 'infinity waits');
+is(place($node, 'st_s'), 'regress_slow', 'infinity waits');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_end($job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');

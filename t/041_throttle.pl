@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use IPC::Run ();
@@ -248,7 +249,7 @@ sub read_slot
 }
 
 sql("SELECT pg_create_physical_replication_slot('lazy', true)");
-my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'");
+my $to = elsewhere($node, 'th_s');
 $job = begin_job($to, max_replica_lag => '8MB');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
 my $stands = (look($job))[0];
@@ -305,7 +306,7 @@ is(status($job), 'moved', 'it goes on when the slot is gone');
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
-$rebuild = sql("SELECT max(job) FROM move_indexes('th_s', '" . sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'") . "', method => 'rebuild', wait => false)");
+$rebuild = sql("SELECT max(job) FROM move_indexes('th_s', '" . elsewhere($node, 'th_s') . "', method => 'rebuild', wait => false)");
 $node->wait_for_log(qr/index_mover waits, because nobody reads replication slot unread, which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $rebuild"), 'throttled', 'a rebuild does not begin that would invalidate a slot');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -31,12 +32,10 @@ cmp_ok(sql("SELECT pg_relation_size('pp_s')"), '>', 18 * 1024 * 1024, 'the old f
 
 my $gate = IndexMover::Session->new($node);
 
-sub place { return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'pp_s'"); }
-
 sub begin_job
 {
 	my (%settings) = @_;
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'pp_s');
 	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
 	return sql("SELECT max(job) FROM move_indexes('pp_s', '$to', method => 'copy', wait => false, settings => '{$json}')");
 }
@@ -53,12 +52,6 @@ sub wait_for_end
 	my ($job) = @_;
 	wait_for_job_end($node, $job);
 	return;
-}
-
-# Where the table's index (or its default for new partitions) is.
-sub place_of
-{
-	return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = '$_[0]'");
 }
 
 # Expect the job to say "paused", in the end, and to be in nobody's way then.
@@ -106,7 +99,7 @@ foreach my $case (
 	[ 'old-file-step', { swapped => 1 } ])
 {
 	my ($point, $case) = @$case;
-	my $before = place();
+	my $before = place($node, 'pp_s');
 	my %settings;
 	$settings{verify} = 'on' if $case->{verify};
 	$settings{max_rate} = '4MB' if $case->{changes};
@@ -127,7 +120,7 @@ foreach my $case (
 	sql("SELECT pause_move($job)");
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 	paused_ok($job, $point);
-	my $after = place();
+	my $after = place($node, 'pp_s');
 	if ($case->{swapped})
 	{
 		isnt($after, $before, "$point: the index is moved already");
@@ -139,7 +132,7 @@ foreach my $case (
 	}
 	set_test_point($node, '');
 	resume_ok($job, $point);
-	isnt(place(), $before, "$point: the index is where it should be");
+	isnt(place($node, 'pp_s'), $before, "$point: the index is where it should be");
 }
 all_right($node, 'pp', 'paused at places', no_metadata => 1, max_keys => 200, within => 5);
 
@@ -217,9 +210,9 @@ sql("SELECT pause_move($job)");
 wait_for_state($job, 'paused');
 $other->run('COMMIT');
 paused_ok($job, 'partitioned index');
-is(place_of('pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
+is(place($node, 'pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
 resume_ok($job, 'partitioned index');
-is(place_of('pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
+is(place($node, 'pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
 $gate->end;
 $other->end;
 
