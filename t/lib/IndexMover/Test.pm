@@ -23,7 +23,7 @@ use Time::HiRes qw(time usleep);
 our @EXPORT = qw(
   needs_test_points has_test_points set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
-  start_call finish_call call_is_running caller_pid sqlstate_of
+  start_call finish_call call_is_running caller_pid sqlstate_of begin_job
   poll_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
   soon_ok leave_behind make_gate
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok count_fault standby_ok
@@ -253,6 +253,17 @@ sub count_call
 	$count{"calls that move $how, beside something else, more than 60 s without an answer"} += $seconds > 60 ? 1 : 0;
 	$count{"calls that move $how, beside something else, deadlocks"} += $deadlocks;
 	return;
+}
+
+# Begin a job that nobody waits for, with these settings; returns its number.  The
+# method is copy unless method => says another.
+sub begin_job
+{
+	my ($node, $relation, $tablespace, %settings) = @_;
+	my $method = delete $settings{method} || 'copy';
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return $node->safe_psql('postgres',
+		"SELECT max(job) FROM move_indexes('$relation', '$tablespace', method => '$method', wait => false, settings => '{$json}')");
 }
 
 sub call_is_running
