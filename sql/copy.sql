@@ -113,7 +113,7 @@ SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', me
 SELECT method, status FROM move_indexes('unlogged', 'regress_fast');
 
 -- other access methods: only if they are listed
-CREATE FUNCTION other_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
+CREATE FUNCTION other_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
 CREATE ACCESS METHOD regress_other TYPE INDEX HANDLER other_handler;
 CREATE OPERATOR CLASS other_int_ops DEFAULT FOR TYPE int USING regress_other AS
 	OPERATOR 1 =, FUNCTION 1 hashint4(int);

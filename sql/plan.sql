@@ -69,11 +69,11 @@ SELECT index, from_tablespace, to_tablespace, status FROM move_indexes('t_there'
 SELECT index, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', true);
 
 -- access methods that copy doesn't know, unlogged tables, TOAST
-CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
-CREATE ACCESS METHOD regress_plan_hash TYPE INDEX HANDLER regress_plan_handler;
-CREATE OPERATOR CLASS regress_plan_ops DEFAULT FOR TYPE int USING regress_plan_hash AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
+CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
+CREATE ACCESS METHOD regress_plan_mine TYPE INDEX HANDLER regress_plan_handler;
+CREATE OPERATOR CLASS regress_plan_ops DEFAULT FOR TYPE int USING regress_plan_mine AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
 CREATE TABLE am (a int);
-CREATE INDEX am_a ON am USING regress_plan_hash (a);
+CREATE INDEX am_a ON am USING regress_plan_mine (a);
 CREATE UNLOGGED TABLE u (a int PRIMARY KEY);
 SELECT m.index, m.method, m.status, m.sqlstate
   FROM (VALUES ('am'::regclass), ('u')) v(rel), (VALUES ('auto'), ('copy'), ('rebuild')) w(method),

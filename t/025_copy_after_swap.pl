@@ -288,18 +288,22 @@ sub memory_of
 
 # ---- verify and hint bits of an access method that we don't know ---------------------------
 {
-	$s->run(<<SQL);
+	# core's code for hash asserts that the index is one of "hash"
+	my $asserts = $s->run('SHOW debug_assertions') eq 'on';
+	$s->run(<<SQL) unless $asserts;
 CREATE FUNCTION other_handler(internal) RETURNS index_am_handler LANGUAGE internal AS 'hashhandler';
 CREATE ACCESS METHOD other TYPE INDEX HANDLER other_handler;
 CREATE OPERATOR CLASS other_ops DEFAULT FOR TYPE int USING other AS OPERATOR 1 =, FUNCTION 1 hashint4(int);
-CREATE TABLE other_table (i int);
-INSERT INTO other_table SELECT generate_series(1, 1000);
-CREATE INDEX other_i ON other_table USING other (i) TABLESPACE regress_slow;
 SQL
-	foreach my $am ('other', 'hash')
+	foreach my $am ($asserts ? () : 'other', 'hash')
 	{
 		my $name = "${am}_i";
-		$s->run("CREATE INDEX hash_i ON other_table USING hash (i) TABLESPACE regress_slow; DROP INDEX other_i; INSERT INTO other_table VALUES (500)") if $am eq 'hash';
+		$s->run(<<SQL);
+DROP TABLE IF EXISTS other_table;
+CREATE TABLE other_table (i int);
+INSERT INTO other_table SELECT generate_series(1, 1000);
+CREATE INDEX $name ON other_table USING $am (i) TABLESPACE regress_slow;
+SQL
 		set_test_point($node, 'copy-end:wait');
 		$gate = IndexMover::Session->new($node);
 		$gate->run('SELECT pg_advisory_lock(0, 5959)');
