@@ -32,7 +32,8 @@
  * to pass however many are writing.
  *
  * Nothing here knows what kind of relation it is, but for the word "index" in
- * the messages: no other kind is moved yet.
+ * the messages, and for what the recovery of a BRIN index needs: no other kind
+ * is moved yet.
  *
  * Assumption: nobody changes a block of the relation's file without a lock that
  * conflicts with AccessExclusiveLock, and the caller's two callbacks know which
