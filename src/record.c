@@ -154,6 +154,11 @@ record_all(JobShared *shared)
 	ErrorData  *volatile error = NULL;
 	int			i;
 
+	/* all of them first: if we are terminated meanwhile, each row shall say so */
+	for (i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status != STATUS_SKIPPED)
+			shared->items[i].status = STATUS_QUEUED;
+
 	PG_TRY();
 	{
 		if (!begin_to_record(shared))
@@ -163,10 +168,8 @@ record_all(JobShared *shared)
 							"index_mover")));
 		for (i = 0; i < shared->nitems; i++)
 		{
-			if (shared->items[i].status == STATUS_SKIPPED)
-				continue;
-			shared->items[i].status = STATUS_QUEUED;
-			history_insert(shared, i);
+			if (shared->items[i].status != STATUS_SKIPPED)
+				history_insert(shared, i);
 		}
 		CommitTransactionCommand();
 	}

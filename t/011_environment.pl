@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IO::Handle;
 use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -202,6 +203,7 @@ for my $change (
 $node->safe_psql('postgres', 'GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover; ALTER TABLE t OWNER TO mover');
 
 # ---- DROP EXTENSION, DROP DATABASE, DROP TABLESPACE meanwhile ----------------------
+$node->safe_psql('postgres', "SELECT oracle.remember_metadata('t')");
 my $session = hold_t();
 my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('t_v', '$to', method => 'rebuild', wait => false)");
 wait_for_phase($node, 'waiting%');
@@ -238,6 +240,38 @@ soon_ok(time - $start, 5, 'soon');
 eval { $doomed->quit };
 $node->safe_psql('postgres', 'CREATE DATABASE doomed');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'"), '0', 'and no worker is left');
+
+# The same in mid-copy, when there is nobody else in the database: what is in the way
+# is the worker, and what it has made goes with it.
+setup_database($node, 'doomed');
+$node->safe_psql('doomed', <<'SQL');
+CREATE TABLE d (i int);
+INSERT INTO d SELECT generate_series(1, 100000);
+CREATE INDEX d_i ON d (i) TABLESPACE regress_slow;
+SQL
+{
+	my $oid = $node->safe_psql('postgres', "SELECT oid FROM pg_database WHERE datname = 'doomed'");
+	my $folders = sub { return scalar(() = glob($node->data_dir . "/pg_tblspc/*/PG_*/$oid")); };
+	$node->safe_psql('doomed', "SELECT FROM move_indexes('d_i', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"8kB\"}')");
+	my $worker = wait_for_phase($node, 'throttled', dbname => 'doomed');
+	is($folders->(), 2, 'in mid-copy: files of the database in both tablespaces');
+	like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'in mid-copy: DROP DATABASE is refused');
+	ok(!process_is_gone($worker), 'in mid-copy: and the copy goes on');
+	my $error;
+	foreach (1 .. 10)
+	{
+		# it gives the others five seconds; on a busy machine one may need more
+		$error = error_of('DROP DATABASE doomed WITH (FORCE)');
+		last unless $error =~ /55006: /;
+	}
+	is($error, '', 'in mid-copy: DROP DATABASE WITH (FORCE) works');
+	poll_process_is_gone($worker);
+	ok(process_is_gone($worker), 'in mid-copy: the worker has gone');
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'the end of all workers');
+	is($folders->(), 0, 'in mid-copy: nothing is left of the database in any tablespace');
+	leftovers_ok($node, 'in mid-copy, DROP DATABASE', within => 5);
+	move_ok('in mid-copy, DROP DATABASE: the next call works');
+}
 
 # ---- as many jobs as there is room for -----------------------------------------------
 $node->safe_psql('postgres', <<'SQL');
@@ -362,6 +396,8 @@ $node->safe_psql('postgres', 'CREATE FUNCTION calls_itself() RETURNS trigger LAN
 like(error_of("UPDATE t SET v = v WHERE i = 1"), qr/55006: /, 'from a trigger on the table itself: refused');
 $node->safe_psql('postgres', 'DROP TRIGGER wish ON t');
 leftovers_ok($node, 'at the end');
+files_ok($node, 'at the end');
+metadata_ok($node, 't', 'at the end', restarted => 1);
 verdict_ok($node, 't', 'at the end');
 
 $node->stop;

@@ -26,6 +26,8 @@ CREATE TABLE crash (i int, s text) WITH (fillfactor = 80);
 ALTER TABLE crash ALTER s SET STORAGE external;
 INSERT INTO crash SELECT g, repeat(md5(g::text), 50) FROM generate_series(1, 10500) g;
 CREATE INDEX crash_s ON crash (s) TABLESPACE regress_slow;
+-- what a call moves that comes after a fault
+CREATE INDEX crash_next ON crash (i) TABLESPACE regress_slow WHERE i <= 500;
 SELECT oracle.remember_keys('crash'), oracle.remember_metadata('crash');
 LOAD 'index_mover';
 SQL
@@ -100,6 +102,21 @@ sub check_all
 	if ($name =~ /^kill|^at the end/) { verdict_ok($node, 'crash', $name, max_keys => 500) }
 	else { is(all_rows('seqscan = off; SET enable_bitmapscan'), all_rows('indexscan'), "$name: the rows by the index, and by a scan") }
 	metadata_ok($node, 'crash', $name, restarted => 1);
+	return;
+}
+
+# The next call, to which nothing happens; and the fault is counted.
+my $next = 'regress_fast';
+
+sub next_call_ok
+{
+	my ($name, $kind) = @_;
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_next', '$next', method => 'copy')"),
+		'moved', "$name: the next call works");
+	$next = other_place($next);
+	count_fault($kind);
+	# who asks for a worker means the one of the next fault
+	wait_for_no_worker($node);
 	return;
 }
 
@@ -195,6 +212,7 @@ foreach my $action (qw(kill error terminate cancel))
 				'0', "$name: and removes what is left");
 		}
 		check_all($name, $swapped ? $to : $from);
+		next_call_ok($name, "copy, worker: $action");
 	}
 }
 
@@ -209,6 +227,40 @@ like($err, qr/WARNING:  XX000: could not remove a file that a move has left behi
 	'error in the removal, too: the WARNING');
 set_test_point($node, '');
 check_all('error in the removal, too', $from);
+next_call_ok('error in the removal, too', 'copy, worker: error');
+
+# the same, but there the worker is killed, terminated or cancelled
+foreach my $action (qw(kill terminate cancel))
+{
+	my $name = "$action in the removal, after an error";
+	my $call = held_at($node, 'left-file-drop', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
+		then => 'copy-half:error');
+	is($node->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'n', "$name: the file is on record");
+	my $log = -s $node->logfile;
+	if ($action eq 'kill')
+	{
+		kill('KILL', $call->{worker}) or die "cannot kill $call->{worker}: $!";
+	}
+	else
+	{
+		$node->safe_psql('postgres',
+			$action eq 'cancel' ? "SELECT pg_cancel_backend($call->{worker})" : "SELECT pg_terminate_backend($call->{worker})");
+		# it tries once more: behind the failed move, or at its exit
+		$node->wait_for_log(qr/test point "left-file-drop": waiting/, $log);
+	}
+	let_go($call);
+	($rc, $out, $err) = finish_call($call);
+	if ($action eq 'kill') { server_is_up() }
+	else { is($out, "failed|XX000\n", "$name: the row") or diag $err }
+	set_test_point($node, '');
+	if ($action ne 'kill')
+	{
+		# without being asked
+		poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up", timeout => 10);
+	}
+	check_all($name, $from);
+	next_call_ok($name, "copy, worker: $action");
+}
 
 # Killed behind a checkpoint: no WAL that recovery reads tells that there is a file.
 foreach my $point ('copy-half', 'old-file-step')
@@ -223,6 +275,7 @@ foreach my $point ('copy-half', 'old-file-step')
 	finish_call($call);
 	server_is_up();
 	check_all($name, $point eq 'copy-half' ? $from : $to);
+	next_call_ok($name, 'copy, worker: kill');
 }
 ($from, $to) = ($to, $from);
 
@@ -270,6 +323,8 @@ $node->safe_psql('postgres', 'DROP TABLE paced');
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to', method => 'copy')"),
 	'moved', 'the move works after all that');
 check_all('at the end', $to);
+# for a standby, which can't hide an index to ask the other
+$node->safe_psql('postgres', 'DROP INDEX crash_next');
 standby_ok($node, $standby, ['crash'], 'at the end', max_keys => 200);
 
 done_testing();

@@ -67,10 +67,11 @@ foreach my $case (
 	[ 'copy-before-sync', 0 ],
 	[ 'copy-again', 0, mutation => 'again' ],
 	[ 'copy-verifying', 0 ],
+	[ 'copy-synced', 0 ],
 	[ 'copy-buffered-round', 0, written => 'copy-synced' ],
 	(map { [ $_, 0 ] } qw(swap-asking swap-locked swap-block swap-copied swap-before-commit)),
 	[ 'left-file-drop', 0, before => 'copy-half:error' ],
-	(map { [ $_, 1 ] } qw(swapped prewarm-step old-file-step old-file-drop)),
+	(map { [ $_, 1 ] } qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped)),
 	# and once more, in the clean-up after that
 	[ 'copy-end', 0, cleanup => 'old-file-step' ])
 {
@@ -101,8 +102,8 @@ foreach my $case (
 			start_call($node, 'cleaner', 'SELECT * FROM index_mover_cleanup()'), $log);
 	}
 	is(place($node, 'orphan_s'), $swapped ? $to : $from, "$name: where the index is");
-	# (between this point and its commit, the removal does not ask for the postmaster)
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1',
+	# (between left-file-drop and its commit, the removal does not ask for the postmaster)
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $point eq 'old-file-dropped' ? '0' : '1',
 		"$name: and nothing more was done") unless $point eq 'left-file-drop';
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);

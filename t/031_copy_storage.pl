@@ -36,6 +36,7 @@ CREATE INDEX store_s ON store (s) TABLESPACE regress_slow;
 CREATE TABLE small (i int, s text) WITH (fillfactor = 80);
 INSERT INTO small SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 20000) g;
 CREATE INDEX small_s ON small (s) TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('store'), oracle.remember_metadata('small');
 CREATE TABLE other (s text);
 LOAD 'index_mover';
 SQL
@@ -108,7 +109,8 @@ sub begin_slow_checkpoint
 sub check_all
 {
 	my ($name, $table, $expected, %options) = @_;
-	arrived_ok($node, $table, "${table}_s", $expected, $name, standby => $standby, %options);
+	arrived_ok($node, $table, "${table}_s", $expected, $name, standby => $standby,
+		metadata => $table ne 'ranges', %options);
 	return;
 }
 
@@ -402,6 +404,15 @@ ok(!$node->log_contains(qr/checkpoint complete: .*all server processes terminate
 poll_until($node, 'SELECT 1', '1', 'the server after a crash');
 set_test_point($node, '');
 check_all('wal_level = minimal, crash during a checkpoint', 'store', $to);
+
+# And by a rebuild, whose file core has to keep.
+$to = elsewhere($node, 'small_s');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', '$to', method => 'rebuild')"),
+	'moved', 'wal_level = minimal, rebuild: moved');
+wait_for_no_worker($node);
+$node->stop('immediate');
+$node->start;
+check_all('wal_level = minimal, crash after a rebuild', 'small', $to);
 $node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 10");
 $node->restart;
 

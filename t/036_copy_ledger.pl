@@ -31,6 +31,7 @@ foreach my $table (sort keys %rows)
 CREATE TABLE $table (i int, s text) WITH (fillfactor = 80);
 INSERT INTO $table SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, $rows{$table}) g;
 CREATE INDEX ${table}_s ON $table (s) TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('$table');
 SQL
 }
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('store_s')"), '>', 17 * 1024 * 1024,
@@ -99,8 +100,8 @@ is( $node->safe_psql('postgres',
 	'0', 'rows of this database that name nothing of ours are forgotten');
 unlink $node->data_dir . "/$stray";
 $node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
-arrived_ok($node, 'store', 'store_s', $to, 'forged rows, running job', standby => $standby);
-arrived_ok($node, 'small', 'small_s', 'regress_slow', 'forged rows, live index', standby => $standby);
+arrived_ok($node, 'store', 'store_s', $to, 'forged rows, running job', standby => $standby, metadata => 1);
+arrived_ok($node, 'small', 'small_s', 'regress_slow', 'forged rows, live index', standby => $standby, metadata => 1);
 
 # ---------------------------------------------------------------------------
 # A file whose relation a transaction that is still open creates, or drops
@@ -222,7 +223,7 @@ foreach my $point ('swapped', 'old-file-step')
 	wait_for_no_worker($node);
 	rename $away, $directory or die "$away: $!";
 	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0, "$name: the old file is there again");
-	arrived_ok($node, 'store', 'store_s', 'regress_fast', "$name, and there again", standby => $standby);
+	arrived_ok($node, 'store', 'store_s', 'regress_fast', "$name, and there again", standby => $standby, metadata => 1);
 }
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_away');
 pass('the source can be dropped when the old file is removed');

@@ -1,6 +1,7 @@
 # A cancel that hits the worker when it isn't moving anything, but puts on record
-# what it does, cancels the job and not the worker; and a worker that can't even
-# connect is an error of the call, not rows that say nothing.  A job whose worker
+# what it does, cancels the job and not the worker; killed or terminated there, it
+# leaves nothing.  A worker that can't even connect, or be loaded, is an error of the
+# call, not rows that say nothing.  A job whose worker
 # never comes at all is given up after minutes, but not because its transaction
 # was open for that long.
 use strict;
@@ -9,6 +10,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -107,24 +109,35 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE 
 all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------
-# Its library can't be loaded, so there is nobody to free the job's slot.
-sub lose_job
+# Its library can't be loaded, so there is nobody to free the job's slot.  Returns
+# what the session answers then.
+sub without_library
 {
+	my ($session, $sql) = @_;
 	my $log = -s $node->logfile;
 	# from 18 on this path is searched for '$libdir/..', too, so the caller gets
 	# hold of what it calls before
-	my $caller = IndexMover::Session->new($node);
-	$caller->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'");
-	$caller->run("SELECT count(*) FROM move_indexes('t', '$TARGET', dry_run => true)");
+	$session->run("LOAD '\$libdir/index_mover'");
+	$session->run("SELECT count(*) FROM move_indexes('t', '$TARGET', dry_run => true)");
 	$node->safe_psql('postgres', "ALTER SYSTEM SET dynamic_library_path = '/nowhere'");
 	$node->reload;
 	poll_until($node, 'SHOW dynamic_library_path', '/nowhere', 'the new setting');
-	my $job = $caller->run("SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
-	$caller->end;
+	$session->send($sql);
+	my $answer = $session->answer;
 	$node->wait_for_log(qr/could not access file "index_mover"/, $log);
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET dynamic_library_path');
 	$node->reload;
 	poll_until($node, 'SHOW dynamic_library_path', '$libdir', 'the old setting');
+	return $answer;
+}
+
+sub lose_job
+{
+	my $session = IndexMover::Session->new($node);
+	$session->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'");
+	my $job = without_library($session, "SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	die 'job was not queued: ' . $session->errors unless $job;
+	$session->end;
 	return $job;
 }
 
@@ -146,6 +159,16 @@ like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
 like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
+# who asks for a move and waits is told by the end of its worker, however it came about
+{
+	my $session = IndexMover::Session->new($node);
+	my $rows = without_library($session, "SELECT status FROM move_indexes('t', '$TARGET')");
+	is($rows, '', 'a waiting call whose worker never came: no rows');
+	like($session->errors, qr/^ERROR:  55000: background worker of index_mover did not start or ended early$/m, '... an error');
+	like($session->errors, qr/^HINT:  See the server log for the reason\.$/m, '... that says where to look');
+	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', '... and is over then');
+	$session->end;
+}
 survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere($node, 't_1') . "')");
 $TARGET = elsewhere($node, 't_1');
 
@@ -200,6 +223,52 @@ like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: 
 set_test_point($node, '');
 survived_ok($node, 't', 'history', "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET') WHERE status = 'moved'");
 
+# A worker that is killed or terminated there has moved nothing yet, and left nothing.
+$locker->end;
+$caller->quit;
+foreach my $point (qw(history-insert history-update next-item))
+{
+	foreach my $action (qw(kill terminate))
+	{
+		my $name = "$action at $point";
+		# there shall be one worker, that of this move
+		wait_for_no_worker($node);
+		my $from = tablespace_of($node, 't');
+		my $last = $node->safe_psql('postgres', 'SELECT coalesce(max(job), 0) FROM index_mover_history');
+		$TARGET = elsewhere($node, 't_1');
+		my $call = held_at($node, $point,
+			"SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => '{\"max_workers\": 1}') ORDER BY 1");
+		my $log = -s $node->logfile;
+		if ($action eq 'kill')
+		{
+			kill('KILL', $call->{worker}) or die "cannot kill $call->{worker}: $!";
+		}
+		else
+		{
+			$node->safe_psql('postgres', "SELECT pg_terminate_backend($call->{worker})");
+			# what it has to say at its end is said there, too
+			if ($point eq 'history-update') { $node->wait_for_log(qr/test point "$point": waiting/, $log) }
+			else { poll_process_is_gone($call->{worker}) }
+		}
+		let_go($call);
+		(undef, $stdout, $stderr) = finish_call($call);
+		if ($action eq 'kill')
+		{
+			wait_until_up($node);
+			is($node->safe_psql('postgres', "SELECT index_name, status FROM index_mover_history WHERE job > $last ORDER BY 1"),
+				$point eq 'history-insert' ? '' : "t_1|interrupted\nt_2|interrupted", "$name: the history has what was committed");
+		}
+		else
+		{
+			is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
+		}
+		is(tablespace_of($node, 't'), $from, "$name: where the indexes are");
+		survived_ok($node, 't', $name, "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",
+			max_keys => 100, restarted => 1, count => 'processes of a copy');
+	}
+}
+$locker = IndexMover::Session->new($node);
+
 # ---- no room for the job that removes leftovers ---------------------------------
 # A leftover by hand: an invalid index that the ledger names.  The table's other
 # index is where it shall be, so that there is nothing else to do.
@@ -230,5 +299,4 @@ files_ok($node, 'the next call');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
 $locker->end;
-$caller->quit;
 done_testing();

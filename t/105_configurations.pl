@@ -1,6 +1,7 @@
-# Servers set up otherwise: tiny buffers and logged hint bits, few locks, another
-# default tablespace, languages and just-in-time compilation; logical replication
-# whose identity is the index that moves; a standby that lags; slots without room.
+# Servers set up otherwise: tiny buffers and logged hint bits, sessions that preload
+# the library, few locks, another default tablespace, languages and just-in-time
+# compilation; logical replication whose identity is the index that moves; a standby
+# that lags; slots without room.
 use strict;
 use warnings;
 
@@ -26,6 +27,7 @@ max_connections = 20
 lc_messages = 'C'
 jit = on
 jit_above_cost = 0
+session_preload_libraries = 'index_mover'
 CONF
 my $moves = 0;
 
@@ -53,7 +55,9 @@ sub count_moves
 	return;
 }
 
-# ---- tiny buffers, checksums, logged hints, compressed WAL, JIT ---------------------
+# ---- tiny buffers, checksums, logged hints, compressed WAL, JIT, preloaded by sessions ----
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name = 'index_mover.max_workers'"),
+	'1', 'session_preload_libraries: each session has the library, whatever it does');
 make_zoo($node, 'zoo', 2000);
 $node->safe_psql('postgres', "SELECT oracle.remember_keys('zoo'), oracle.remember_metadata('zoo')");
 foreach my $method ('copy', 'rebuild')

@@ -47,7 +47,9 @@ sub elsewhere
 # The index of this table is where it should be, and right; a clean-up leaves
 # nothing over, and no file that nobody knows.  With standby => the standby of this
 # server, not there either; with look_up => 1 the standby, too, is asked for every
-# key (which it can only for a table's single index).
+# key (which it can only for a table's single index).  With metadata => 1 the catalogs
+# say of it what they said at oracle.remember_metadata(), but for the scans, which a
+# crash forgets.
 sub arrived_ok
 {
 	my ($node, $table, $index, $place, $name, %options) = @_;
@@ -56,6 +58,7 @@ sub arrived_ok
 	wait_for_no_worker($node);
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
+	metadata_ok($node, $table, $name, restarted => 1) if $options{metadata};
 	verdict_ok($node, $table, $name, max_keys => 300);
 	my $standby = $options{standby} or return;
 	$node->wait_for_catchup($standby);
