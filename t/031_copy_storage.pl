@@ -504,6 +504,8 @@ if ($node->pg_version >= 16)
 	$call = move_to_point('copy-end', 'ranges_s', 'regress_fast');
 	full_page_writes('off');
 	is(finish_move($call), 'failed|55000', 'nor is it swapped if that is switched off in mid-copy');
+	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		qr/^full_page_writes was switched off while BRIN index "ranges_s" was being moved/, 'which is why');
 	is(place('ranges_s'), 'regress_slow', 'it is where it was, again');
 	full_page_writes('on');
 }
