@@ -128,8 +128,14 @@ like(damage('two_s', $zero), qr/standby: the indexes of two$/m, 'so is one of se
 
 # the same index, block by block, and its server, by PostgreSQL's own program
 like(damage('one_s', $zero, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, "a page that differs from the primary's is seen");
-my $half = sub { truncate($_[0], $page_size * 2) or die $! };
-like(damage('one_s', $half, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, 'so is a part that is missing');
+SKIP:
+{
+	# in front of another segment PostgreSQL doesn't read a part of one
+	skip 'the index has several segments in this build', 1
+	  if -e $standby->data_dir . '/' . $primary->safe_psql('postgres', "SELECT pg_relation_filepath('one_s')") . '.1';
+	my $half = sub { truncate($_[0], $page_size * 2) or die $! };
+	like(damage('one_s', $half, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, 'so is a part that is missing');
+}
 SKIP:
 {
 	skip 'pg_amcheck is not installed', 1 unless has_program('pg_amcheck');

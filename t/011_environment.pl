@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IO::Handle;
+use IndexMover::Places;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -32,7 +33,7 @@ sub move_ok
 		extra_params => [ '-U', $options{user} || $node->safe_psql('postgres', 'SELECT current_user') ],
 		timeout => 60);
 	like("$rc $out", qr/^0 moved( skipped)?$/, $name) or diag $err;
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 	return;
 }
 
@@ -104,7 +105,7 @@ $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET ALL; ALTER DATABASE 
 		my ($status, $row, $errors) = finish_call($call);
 		is($row, "moved\n", "timeouts in postgresql.conf, $method: the worker has none") or diag $errors;
 		leftovers_ok($node, "timeouts in postgresql.conf, $method", within => 5);
-		$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+		$to = other_place($to);
 	}
 	# and they are there
 	delete $ENV{PGOPTIONS};
@@ -122,11 +123,11 @@ CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
 SQL
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate, detail FROM move_indexes('t', '$to', method => 'rebuild')");
 is($out, $version < 170000 ? 'moved||' : 'failed|P0001|no REINDEX today', 'an event trigger that refuses all DDL: a rebuild') or diag $err;
-$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast' if $version < 170000;
+$to = other_place($to) if $version < 170000;
 leftovers_ok($node, 'after the event trigger', within => 5);
 ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate FROM move_indexes('t', '$to', method => 'copy')");
 is($out, 'moved|', 'an event trigger that refuses all DDL: a copy') or diag $err;
-$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+$to = other_place($to);
 # what a move drops, its old index and its rows of the ledger, is not dropped by a command
 $node->safe_psql('postgres', <<'SQL');
 DROP EVENT TRIGGER refuse;
@@ -136,7 +137,7 @@ SQL
 like(error_of('DROP TABLE dropped'), qr/P0001: no DROP TABLE today/, 'a sql_drop trigger that refuses: DROP TABLE');
 move_ok('a sql_drop trigger that refuses: a rebuild');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '$to', method => 'copy')"), 'moved', 'a sql_drop trigger that refuses: a copy');
-$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+$to = other_place($to);
 {
 	# a rebuild that is cancelled, and removes what it has made
 	my $reader = $node->background_psql('postgres', on_error_die => 1);
@@ -292,7 +293,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename
 # Parameters and results in binary, and a portal from which one of two rows is read
 # before it is closed: what no client program here does is said to the server by hand.
 {
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 	my $server;
 	socket($server, PF_UNIX, SOCK_STREAM, 0) && connect($server, pack_sockaddr_un($node->host . '/.s.PGSQL.' . $node->port))
 	  or die "no connection: $!";
@@ -333,7 +334,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename
 	close $server;
 }
 # a cursor of SQL, from which one row is read
-$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+$to = other_place($to);
 is($node->safe_psql('postgres', "BEGIN; DECLARE c CURSOR FOR SELECT index_name, status FROM move_indexes('t', '$to', method => 'rebuild', wait => false) ORDER BY 1; FETCH 1 FROM c; CLOSE c; COMMIT"),
 	't_pkey|queued', 'a cursor that is not read to the end');
 wait_for_job_end($node, $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'));
@@ -351,7 +352,7 @@ BEGIN NEW.said := calls(NEW.target); RETURN NEW; END $$;
 CREATE TABLE wishes (target name, said text);
 CREATE TRIGGER wish BEFORE INSERT ON wishes FOR EACH ROW EXECUTE FUNCTION calls_as_trigger();
 SQL
-sub other { $to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast'; return $to; }
+sub other { $to = other_place($to); return $to; }
 is($node->safe_psql('postgres', "SELECT calls('@{[ other() ]}')"), 'moved', 'from a function');
 is(error_of("DO \$\$ BEGIN IF calls('@{[ other() ]}') <> 'moved' THEN RAISE 'not moved'; END IF; END \$\$"), '', 'from a DO block');
 like(error_of("SELECT calls_and_catches('@{[ other() ]}')"), qr/25001: /, 'from a function that catches errors: refused, since that is a subtransaction');

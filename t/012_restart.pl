@@ -8,6 +8,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -125,7 +127,7 @@ sub one_case
 	files_and_all("$name, after the next call");
 	is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE job > $job AND status <> 'moved'"), '0',
 		"$name: and nothing else is on record");
-	$TARGET = $TARGET eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$TARGET = other_place($TARGET);
 	return;
 }
 

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -89,8 +90,6 @@ CREATE FUNCTION plan_of_parallel() RETURNS text LANGUAGE sql SET $parallel = on 
 	\$\$ SELECT plan_of('SELECT by_index() FROM one_row') \$\$;
 SQL
 
-sub other_tablespace { return $here eq 'regress_slow' ? 'regress_fast' : 'regress_slow'; }
-
 # Run a statement that takes its snapshot, waits for advisory lock 41, moves
 # h_k, and then reads h with that same snapshot; meanwhile the 1000 rows that
 # it must see are deleted.
@@ -99,7 +98,7 @@ my $n = 0;
 sub move_and_read
 {
 	my ($name, $what, %options) = @_;
-	my $to = other_tablespace();
+	my $to = other_place($here);
 	$node->safe_psql('postgres', 'SELECT make_h(); VACUUM h');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(41)');
@@ -184,7 +183,7 @@ like($answer, qr/^moved\|1000 1000 true\|.*Gather/, 'in a parallel worker: by in
 	my $gate = IndexMover::Session->new($node);
 	my $caller = IndexMover::Session->new($node);
 	my $builder = IndexMover::Session->new($node);
-	my $to = other_tablespace();
+	my $to = other_place($here);
 	$node->safe_psql('postgres', 'SELECT make_h(); DROP INDEX h_k');
 
 	$gate->run('SELECT pg_advisory_lock(42)');
@@ -325,7 +324,7 @@ SQL
 {
 	my $caller = IndexMover::Session->new($node);
 	my $second = IndexMover::Session->new($node);
-	my $to = $node->safe_psql('postgres', "SELECT spcname = 'regress_slow' FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'pair1_i'") eq 't' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'pair1_i');
 
 	# second uses pair1 and waits for a lock of the caller's; so do others, who wait
 	# for nobody.  The caller finds it, for the worker looks much later.

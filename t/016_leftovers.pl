@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -32,8 +33,6 @@ SQL
 my $indexes = "SELECT string_agg(c.relname || CASE WHEN i.indisvalid THEN '' ELSE '!' END, ' ' ORDER BY c.relname)"
   . " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'lt'::regclass";
 my $here = 'regress_slow';
-
-sub other_tablespace { return $here eq 'regress_slow' ? 'regress_fast' : 'regress_slow'; }
 
 sub wait_blocked_in
 {
@@ -133,7 +132,7 @@ sub try_cancel
 	my $way = $way{$where};
 	my $cancel = $cancel{$how};
 	my $name = "$where, $how";
-	my $to = other_tablespace();
+	my $to = other_place($here);
 
 	my $session = IndexMover::Session->new($node);
 	my $helper = IndexMover::Session->new($node);
@@ -220,7 +219,7 @@ sub try_cancel
 
 	$here = $to if $way->{moved};
 	is(tablespace_of($node, 'lt'), "lt_gate: $here", "$name: the index is where it should be");
-	$to = other_tablespace();
+	$to = other_place($here);
 	survived_ok($node, 'lt', $name, "SELECT status FROM move_indexes('lt', '$to', 'rebuild')");
 	$here = $to;
 	return;
@@ -289,7 +288,7 @@ sub kill_worker
 {
 	my ($where) = @_;
 	my $way = $way{$where};
-	my $to = other_tablespace();
+	my $to = other_place($here);
 	my $session = IndexMover::Session->new($node);
 	my $helper = IndexMover::Session->new($node);
 	my $builder = IndexMover::Session->new($node);
@@ -352,7 +351,7 @@ for my $where (sort(keys %left_by), 'initializing')
 		is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: and only it");
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: once");
 	}
-	my $to = other_tablespace();
+	my $to = other_place($here);
 	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('lt', '$to', 'rebuild') WHERE status <> 'skipped'"),
 		'lt_gate|moved', "$name: the next call moves");
 	$here = $to;
@@ -410,5 +409,5 @@ wait_for_no_worker($node);
 is($node->safe_psql('postgres', $indexes), 'lt_gate', 'and the leftover goes all the same');
 leftovers_ok($node, 'after the rival');
 verdict_ok($node, 'lt', 'after the rival');
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_tablespace() . "', 'rebuild')"), 'moved', 'the next call moves');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved', 'the next call moves');
 done_testing();

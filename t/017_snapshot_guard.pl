@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -80,7 +81,7 @@ SQL
 	$_->end foreach $gate, $caller;
 	wait_for_no_worker($node);
 	like(tablespace_of($node, 'moved'), qr/: $to$/, 'the index is moved');
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 	return ($answer, $errors);
 }
 
@@ -119,7 +120,7 @@ SQL
 	set_test_point($node, '');
 	$_->end foreach $old, $gate, $first, $second;
 	wait_for_no_worker($node);
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 }
 
 # ---- CREATE INDEX CONCURRENTLY ----------------------------------------------
@@ -201,7 +202,7 @@ for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-co
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), $left, "$point: index_mover_cleanup() knows");
 	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE index_name = 'moved_i'"), 'moved', "$point: the next call moves");
 	leftovers_ok($node, $point, within => 5);
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 }
 
 done_testing();

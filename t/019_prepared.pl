@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -20,7 +21,7 @@ SQL
 my $target = 'regress_slow';
 for my $end ('COMMIT', 'ROLLBACK')
 {
-	$target = $target eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$target = other_place($target);
 	$node->safe_psql('postgres', "DELETE FROM prep_test WHERE a = 1; SELECT oracle.remember_keys('prep_test'), oracle.remember_metadata('prep_test')");
 	$node->safe_psql('postgres', "BEGIN; INSERT INTO prep_test VALUES (1); PREPARE TRANSACTION 's1'");
 	my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('prep_test', '$target', method => 'rebuild', wait => false)");

@@ -9,6 +9,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Session;
 use IndexMover::Shutdown;
 use IndexMover::Test;
@@ -32,19 +34,14 @@ SQL
 my %committing = map { $_ => 1 } qw(rebuild-entry-committed rebuild-step-committed);
 my @points = (qw(rebuild-begins rebuild-named rebuild-entry-made caller-hidden), sort keys %committing);
 
-sub place
-{
-	return $node->safe_psql('postgres', "SELECT tablespace FROM pg_indexes WHERE indexname = 'rc_s'");
-}
-
 foreach my $action (qw(kill error terminate cancel))
 {
 	foreach my $point (@points)
 	{
 		next if $action eq 'error' && $committing{$point};
 		my $name = "$action at $point";
-		my $from = place();
-		my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $from = place($node, 'rc_s');
+		my $to = other_place($from);
 		my $move = "FROM move_indexes('rc_s', '$to', method => 'rebuild')";
 		$node->safe_psql('postgres', 'UPDATE rc SET s = md5(s) WHERE i % 50 = 7');
 		my ($rc, $out, $err);
@@ -68,7 +65,7 @@ foreach my $action (qw(kill error terminate cancel))
 		chomp $out;
 		my %row = (error => 'failed|XX000', terminate => 'cancelled|57P01', cancel => 'cancelled|57014');
 		is($out, $row{$action}, "$name: the row") or diag $err if $row{$action};
-		is(place(), $from, "$name: the index is where it was");
+		is(place($node, 'rc_s'), $from, "$name: the index is where it was");
 		if ($action eq 'kill')
 		{
 			wait_for_no_worker($node);
@@ -98,7 +95,7 @@ foreach my $action (qw(kill error terminate cancel))
 foreach my $point (@points)
 {
 	my $name = "postmaster killed at $point";
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'rc_s');
 	$node->safe_psql('postgres', 'UPDATE rc SET s = md5(s) WHERE i % 50 = 7');
 	set_test_point($node, "$point:doze");
 	my $log = -s $node->logfile;
@@ -108,7 +105,7 @@ foreach my $point (@points)
 	kill_postmaster($node, $call, $name);
 	set_test_point($node, '');
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $next = elsewhere($node, 'rc_s');
 	survived_ok($node, 'rc', $name, "SELECT status FROM move_indexes('rc_s', '$next', method => 'rebuild')",
 		max_keys => 50, restarted => 1, count => 'postmaster killed in mid-rebuild');
 	wait_for_no_worker($node);
@@ -125,15 +122,15 @@ foreach my $case (
 {
 	my ($mode, $point) = @$case;
 	my $name = "$mode shutdown at $point";
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'rc_s');
+	my $to = other_place($from);
 	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('rc_s', '$to', method => 'rebuild', wait => false)", prepared => 1);
 	finish_call($call);
 	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
 	ok(process_is_gone($call->{worker}), "$name: no worker is left");
 	$node->start;
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
-	is(place(), $from, "$name: the index is where it was");
+	is(place($node, 'rc_s'), $from, "$name: the index is where it was");
 	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 		$mode eq 'immediate' ? 'interrupted' : 'cancelled', "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');

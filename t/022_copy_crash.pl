@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -63,12 +64,6 @@ my %elsewhere = (
 	is_deeply([ sort keys %in_source ], [ sort @before_swap, @after_swap, keys %elsewhere ], 'every pause point has its tests');
 }
 
-sub place
-{
-	return $node->safe_psql('postgres',
-		"SELECT coalesce(t.spcname, 'default') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'crash_s'::regclass");
-}
-
 sub server_is_up
 {
 	wait_until_up($node);
@@ -87,7 +82,7 @@ sub all_rows
 sub check_all
 {
 	my ($name, $expected) = @_;
-	is(place(), $expected, "$name: the index is in $expected");
+	is(place($node, 'crash_s'), $expected, "$name: the index is in $expected");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
@@ -113,8 +108,8 @@ foreach my $action (qw(kill error terminate cancel))
 	foreach my $point (@before_swap, @after_swap)
 	{
 		my $name = "$action at $point";
-		my $from = place();
-		my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $from = place($node, 'crash_s');
+		my $to = other_place($from);
 		my $swapped = grep { $_ eq $point } @after_swap;
 		my $paused = $action eq 'terminate' || $action eq 'cancel';
 
@@ -197,8 +192,8 @@ foreach my $action (qw(kill error terminate cancel))
 }
 
 # a copy that fails, and so does the removal of what it has made
-my $from = place();
-my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+my $from = place($node, 'crash_s');
+my $to = other_place($from);
 set_test_point($node, 'copy-half:error,left-file-drop:error');
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Programs;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -36,13 +37,6 @@ cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
 $node->backup('before');
 backup_ok($node, 'before', 'a backup before all');
 
-sub place
-{
-	my ($where) = @_;
-	return $where->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'kept_s'::regclass");
-}
-
 # ---- moves, each with a backup and a restore point in the middle -------------------
 # point, is the swap done by then, what is left out
 my @points = ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
@@ -51,8 +45,8 @@ foreach my $case (@points)
 {
 	my ($point, $swapped, $mutation) = @$case;
 	my $name = $mutation || $point;
-	my $from = place($node);
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'kept_s');
+	my $to = other_place($from);
 	set_tests($node, test_point => "$point:wait", test_mutation => $mutation);
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
@@ -109,7 +103,7 @@ foreach my $case (
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
-	is(place($other), $place, "$name: where the index is");
+	is(place($other, 'kept_s'), $place, "$name: where the index is");
 	if ($name eq 'log-once')
 	{
 		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
@@ -126,7 +120,7 @@ foreach my $case (
 	$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	files_ok($other, "$name, after a clean-up");
 	verdict_ok($other, 'kept', $name, max_keys => 100);
-	my $to = $place eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = other_place($place);
 	is( $other->safe_psql('postgres',
 			"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
 		'moved', "$name: a move works");

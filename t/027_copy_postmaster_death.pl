@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Shutdown;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -39,15 +40,9 @@ $standby->init_from_backup($node, 'start', has_streaming => 1);
 $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
 $standby->start;
 
-sub place
-{
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'orphan_s'::regclass");
-}
-
 sub move
 {
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'orphan_s');
 	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')";
 }
 
@@ -81,8 +76,8 @@ foreach my $case (
 {
 	my ($point, $swapped, %options) = @$case;
 	my $name = $options{cleanup} ? "$point, then $options{cleanup} of index_mover_cleanup()" : $point;
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'orphan_s');
+	my $to = other_place($from);
 	$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 500 = 7");
 	my $log = -s $node->logfile;
 	my $call;
@@ -105,7 +100,7 @@ foreach my $case (
 		kill_at("$name, again", $options{cleanup},
 			start_call($node, 'cleaner', 'SELECT * FROM index_mover_cleanup()'), $log);
 	}
-	is(place(), $swapped ? $to : $from, "$name: where the index is");
+	is(place($node, 'orphan_s'), $swapped ? $to : $from, "$name: where the index is");
 	# (between this point and its commit, the removal does not ask for the postmaster)
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1',
 		"$name: and nothing more was done") unless $point eq 'left-file-drop';

@@ -1,7 +1,6 @@
 # Moves by copying when storage, WAL or the server let them down: a full target,
 # recycled WAL, little WAL, crashes with and without a checkpoint, a dead
-# postmaster, a source whose directory goes away, and ledger rows that do not tell
-# the truth.
+# postmaster.  (A source that goes away, and the ledger: t/036_copy_ledger.pl.)
 #
 # A standby is looked at, too, but not where WAL has to be recycled as soon as the
 # copy's own checkpoints allow it (a standby might want it still, and who keeps WAL
@@ -11,12 +10,14 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Session;
+use IndexMover::Shutdown;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
@@ -45,24 +46,17 @@ cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one s
 # ---------------------------------------------------------------------------
 # Helpers
 # ---------------------------------------------------------------------------
-# Start a move and let it go to a pause point.  What is to happen at a later one
-# is said now: a worker keeps its points.
-my $gate;
 # as long as there is one
 my $standby;
 
+# Start a move and let it go to a pause point.  What is to happen at a later one
+# is said now: a worker keeps its points.
 sub move_to_point
 {
-	my ($point, $index, $to, $settings, $later) = @_;
-	set_test_point($node, "$point:wait" . ($later ? ",$later" : ''));
-	$gate = IndexMover::Session->new($node);
-	$gate->run('SELECT pg_advisory_lock(0, 5959)');
-	my $log = -s $node->logfile;
-	my $call = start_call($node, 'mover',
-		"SELECT status, sqlstate FROM move_indexes('$index', '$to', method => 'copy', settings => '"
-		. ($settings || '{"pacing": "off"}') . "')");
-	$node->wait_for_log(qr/test point "$point": waiting/, $log);
-	return $call;
+	my ($point, $index, $to, $later) = @_;
+	return held_at($node, $point,
+		"SELECT status, sqlstate FROM move_indexes('$index', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')",
+		$later ? (then => $later) : ());
 }
 
 # Switch full_page_writes, and see it in force: a checkpoint records it.
@@ -80,9 +74,8 @@ sub full_page_writes
 sub finish_move
 {
 	my ($call) = @_;
-	$gate->end;
+	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
-	set_test_point($node, '');
 	chomp $out;
 	note $err if $err;
 	return $out;
@@ -92,7 +85,7 @@ sub finish_move
 sub forget_move
 {
 	my ($call) = @_;
-	$gate->end;
+	let_go($call);
 	finish_call($call);
 	return;
 }
@@ -112,49 +105,17 @@ sub begin_slow_checkpoint
 	return $log;
 }
 
-sub place
-{
-	my ($index) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
-}
-
-# Does a process run?  One that nobody has waited for yet does not.
-sub is_alive
-{
-	my ($pid) = @_;
-	return 0 unless kill(0, $pid);
-	return 1 unless open(my $fh, '<', "/proc/$pid/stat");
-	return <$fh> =~ /\) Z / ? 0 : 1;
-}
-
-sub elsewhere
-{
-	return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-}
-
-# The index is right, and nothing is left.  With look_up => 1 the standby, if there is
-# one, is asked for every key, too, and not only for its files.
 sub check_all
 {
 	my ($name, $table, $expected, %options) = @_;
-	is(place("${table}_s"), $expected, "$name: the index is in $expected");
-	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	wait_for_no_worker($node);
-	leftovers_ok($node, $name, within => 5);
-	files_ok($node, $name);
-	verdict_ok($node, $table, $name, max_keys => 300);
-	return unless $standby;
-	$node->wait_for_catchup($standby);
-	files_ok($standby, "$name, standby");
-	verdict_ok($standby, $table, "$name, standby", max_keys => 300) if $options{look_up};
+	arrived_ok($node, $table, "${table}_s", $expected, $name, standby => $standby, %options);
 	return;
 }
 
 sub next_move_ok
 {
 	my ($name, $table) = @_;
-	my $to = elsewhere("${table}_s");
+	my $to = elsewhere($node, "${table}_s");
 	is( $node->safe_psql('postgres',
 			"SELECT status FROM move_indexes('${table}_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
 		'moved', "$name: the next move works");
@@ -166,7 +127,7 @@ sub next_move_ok
 # WAL is recycled under a copy that stands still
 # ---------------------------------------------------------------------------
 my $log = -s $node->logfile;
-my $to = elsewhere('store_s');
+my $to = elsewhere($node, 'store_s');
 my $call = move_to_point('copy-half', 'store_s', $to);
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 7");
 for (1 .. 8)
@@ -185,7 +146,7 @@ my $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; LOCK TABLE store IN ACCESS SHARE MODE; SET enable_seqscan = off');
 $blocker->run("SELECT count(*) FROM store WHERE s = 'x'");
 $log = -s $node->logfile;
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $call = start_call($node, 'mover', "SELECT status FROM move_indexes('store_s', '$to', method => 'copy')");
 my $waiter = wait_for_phase($node, 'waiting for lock to swap');
 for (1 .. 8)
@@ -206,7 +167,7 @@ check_all('waited long', 'store', $to);
 $node->append_conf('postgresql.conf', 'max_wal_size = 8MB');
 $node->reload;
 $log = -s $node->logfile;
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 is( $node->safe_psql('postgres',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '{\"max_rate\": \"20MB\"}')"),
 	'moved', 'a small max_wal_size');
@@ -226,147 +187,9 @@ $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256M
 $standby->start;
 
 # ---------------------------------------------------------------------------
-# Ledger rows that somebody has made up
-# ---------------------------------------------------------------------------
-my ($number, $database, $slow) = split /\|/, $node->safe_psql('postgres', <<SQL);
-SELECT 4000000, d.oid, t.oid FROM pg_database d, pg_tablespace t
- WHERE d.datname = current_database() AND t.spcname = 'regress_slow'
-SQL
-$to = elsewhere('store_s');
-$call = move_to_point('copy-half', 'store_s', $to);
-# a file that no relation owns: only an honest row may name it
-my $stray = $node->safe_psql('postgres',
-	"SELECT regexp_replace(pg_relation_filepath('small_s'), '[0-9]+\$', '$number')");
-append_to_file($node->data_dir . "/$stray", 'x' x $page_size);
-$node->safe_psql('postgres', <<SQL);
-CREATE TEMP TABLE forged AS
-SELECT pg_control_system.system_identifier::text AS sysid, ${database}::oid AS db, 'o'::"char" AS kind,
-	   ${slow}::oid AS spc, ${number}::oid AS num
-  FROM pg_control_system();
-CREATE TEMP TABLE made_up AS
-SELECT 'other system' AS what, '1' AS sysid, db, kind, spc, num FROM forged
-UNION ALL SELECT 'other database', sysid, (SELECT oid FROM pg_database WHERE datname = 'template1'), kind, spc, num FROM forged
-UNION ALL SELECT 'other kind', sysid, db, 'x', spc, num FROM forged
-UNION ALL SELECT 'live index', sysid, db, kind, spc, pg_relation_filenode('small_s') FROM forged
-UNION ALL SELECT 'live index as a new file', sysid, db, 'n', spc, pg_relation_filenode('small_s') FROM forged
-UNION ALL SELECT 'live table', sysid, db, kind, 1663, pg_relation_filenode('small') FROM forged
-UNION ALL SELECT 'mapped catalog', sysid, db, kind, 1663, pg_relation_filenode('pg_class') FROM forged
-UNION ALL SELECT 'shared catalog', sysid, db, kind, 1664, pg_relation_filenode('pg_authid') FROM forged
-UNION ALL SELECT 'no tablespace', sysid, db, kind, 0, num FROM forged
-UNION ALL SELECT 'tablespace that is not there', sysid, db, kind, 99999, num FROM forged
-UNION ALL SELECT 'running job', system_identifier, database, kind, tablespace, relfilenumber FROM index_mover_ledger;
-INSERT INTO index_mover_ledger
-SELECT 1000000 + row_number() OVER (), sysid, db, kind, spc, num, 0, 0, 0, 1000000, 0, now() FROM made_up;
-SQL
-my $listed = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup(true) ORDER BY 1');
-unlike($listed, qr/\|remove$/m, 'a dry run would remove nothing') or diag $listed;
-my $done = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup()');
-unlike($done, qr/\|removed$/m, 'nothing is removed') or diag $done;
-is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_ledger WHERE id <= 1000000"),
-	'1', 'the running job has its row');
-ok(-s $node->data_dir . "/$stray", 'a file that rows of other places name is there');
-is(finish_move($call), 'moved|', 'the running job ends well');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM small'), '20000', 'the table is there');
-$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-is( $node->safe_psql('postgres',
-		"SELECT count(*) FROM index_mover_ledger WHERE database = $database AND system_identifier <> '1' AND kind <> 'x'"),
-	'0', 'rows of this database that name nothing of ours are forgotten');
-unlink $node->data_dir . "/$stray";
-$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
-check_all('forged rows, running job', 'store', $to);
-check_all('forged rows, live index', 'small', 'regress_slow');
-
-# a file whose relation a transaction that is still open creates, or drops
-{
-	my $open = IndexMover::Session->new($node);
-	my $there = "SELECT count(*) FROM pg_class WHERE relname = 'small_more'";
-	my $path;
-	foreach my $case ([ 'created', 'ROLLBACK', 0 ], [ 'created', 'COMMIT', 1 ], [ 'dropped', 'ROLLBACK', 1 ], [ 'dropped', 'COMMIT', 0 ])
-	{
-		my ($what, $end, $exists) = @$case;
-		my $name = "forged rows, index $what in a transaction still open";
-		$open->run('BEGIN');
-		$open->run('CREATE INDEX small_more ON small (s, i) TABLESPACE regress_slow') if $what eq 'created';
-		my $number = $open->run("SELECT pg_relation_filenode('small_more')");
-		$path = $node->data_dir . '/' . $open->run("SELECT pg_relation_filepath('small_more')");
-		$open->run('DROP INDEX small_more') if $what eq 'dropped';
-		my $size = -s $path;
-		cmp_ok($size, '>', 0, "$name: its file");
-		$node->safe_psql('postgres', <<SQL);
-INSERT INTO index_mover_ledger
-SELECT 1000000 + row_number() OVER (), system_identifier, $database, kind, $slow, $number, 0, 0, 0, 1000000, 0, now()
-  FROM pg_control_system(), unnest('{n,o}'::"char"[]) AS kind
-SQL
-		is($node->safe_psql('postgres', 'SELECT DISTINCT action FROM index_mover_cleanup()'),
-			'forgotten: there is no such file of ours', "$name: not removed");
-		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$name: the rows are gone");
-		is(-s $path, $size, "$name: the file is as long as it was");
-		$open->run($end);
-		is($node->safe_psql('postgres', $there), $exists, "$name, $end: the index");
-		files_ok($node, "$name, $end");
-		verdict_ok($node, 'small', "$name, $end", max_keys => 100) if $exists;
-	}
-	$open->end;
-}
-
-# the default tablespace of a database changes, and takes what was left along
-{
-	$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
-	$node->safe_psql('elsewhere', <<SQL);
-CREATE EXTENSION index_mover CASCADE;
-CREATE TABLE e (i int);
-INSERT INTO e SELECT generate_series(1, 20000);
-CREATE INDEX e_i ON e (i) TABLESPACE regress_fast;
-SQL
-	set_tests($node, test_point => 'copy-end:wait');
-	my $gate = IndexMover::Session->new($node, dbname => 'elsewhere');
-	$gate->run('SELECT pg_advisory_lock(0, 5959)');
-	my $log = -s $node->logfile;
-	my $move = start_call($node, 'mover', "SELECT status FROM move_indexes('e_i', 'pg_default', method => 'copy')",
-		dbname => 'elsewhere');
-	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
-	set_tests($node, test_point => '');
-	$node->stop('immediate');
-	finish_call($move);
-	$gate->end;
-	$node->start;
-	my $left = 'SELECT kind, tablespace, action FROM index_mover_cleanup';
-	is($node->safe_psql('elsewhere', "$left(true)"), 'unfinished copy|pg_default|remove', 'default tablespace: a file is left');
-	$node->safe_psql('postgres', 'ALTER DATABASE elsewhere SET TABLESPACE regress_slow');
-	my $file = $node->data_dir . '/' . $node->safe_psql('elsewhere', 'SELECT object FROM index_mover_cleanup(true)');
-	cmp_ok(-s $file, '>', 0, 'default tablespace: it has gone along');
-	is($node->safe_psql('elsewhere', "$left()"), 'unfinished copy|regress_slow|removed', 'default tablespace: and is removed');
-	ok(!-s $file, 'default tablespace: there is no such file any more');
-	$node->safe_psql('postgres', 'DROP DATABASE elsewhere');
-}
-
-# rows of another place that name an invalid index of this one
-$node->safe_psql('postgres', <<SQL);
-CREATE INDEX small_ccnew ON small (s) TABLESPACE regress_slow;
-UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'small_ccnew'::regclass;
-INSERT INTO index_mover_ledger
-SELECT 1000000 + row_number() OVER (), sysid, db, kind, 0, 0, 'small'::regclass, 'small_s'::regclass, 'small_ccnew'::regclass,
-       1000000, 0, now(), 'small_ccnew'
-  FROM pg_control_system(), unnest('{i,d}'::"char"[]) AS kind,
-       LATERAL (VALUES ('1', ${database}::oid), (system_identifier::text, (SELECT oid FROM pg_database WHERE datname = 'template1'))) AS v(sysid, db)
-SQL
-foreach my $dry_run ('true', 'false')
-{
-	is($node->safe_psql('postgres', "SELECT object, action FROM index_mover_cleanup($dry_run)"),
-		'', "forged rows of other places, invalid index: nothing to remove, dry run $dry_run");
-}
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_slow')"),
-	'skipped', 'forged rows of other places, invalid index: a call that has nothing to move');
-wait_for_no_worker($node);
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indexrelid = 'small_ccnew'::regclass AND NOT indisvalid"),
-	'1', 'forged rows of other places, invalid index: it is there');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '4', 'forged rows of other places, invalid index: so are the rows');
-$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger; DROP INDEX small_ccnew');
-
-# ---------------------------------------------------------------------------
 # How much WAL a move writes, on a server that does nothing else
 # ---------------------------------------------------------------------------
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
 my $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 is( $node->safe_psql('postgres', "SELECT status FROM move_indexes('store_s', '$to', method => 'copy')"),
@@ -383,51 +206,12 @@ cmp_ok($blocks * $page_size, '<', 1.01 * $node->safe_psql('postgres', "SELECT pg
 check_all('WAL of a move', 'store', $to, look_up => 1);
 
 # ---------------------------------------------------------------------------
-# The source behind the swap: it can't be dropped while the old file is in it, and
-# if its directory goes away, as with a file system that is no longer mounted, the
-# file stays on record until both are there again
-# ---------------------------------------------------------------------------
-$node->safe_psql('postgres', "CREATE TABLESPACE regress_away LOCATION ''");
-my ($directory) = glob($node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = 'regress_away'") . '/PG_*');
-my $away = $node->basedir . '/away';
-foreach my $point ('swapped', 'old-file-step')
-{
-	my $name = "source away at $point";
-	is( $node->safe_psql('postgres',
-			"SELECT status FROM move_indexes('store_s', 'regress_away', method => 'copy', settings => '{\"pacing\": \"off\"}')"),
-		'moved', "$name: the index is in it");
-	wait_for_no_worker($node);
-	# or who needs a buffer would have to write one of the file that is away
-	$node->safe_psql('postgres', 'CHECKPOINT');
-	$call = move_to_point($point, 'store_s', 'regress_fast');
-	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nDROP TABLESPACE regress_away");
-	like($err, qr/ERROR:  55000: tablespace "regress_away" is not empty/, "$name: it can't be dropped");
-	rename $directory, $away or die "$directory: $!";
-	$gate->end;
-	($rc, $out, $err) = finish_call($call);
-	set_test_point($node, '');
-	is($out, "moved|\n", "$name: moved") or diag $err;
-	like($err, qr/WARNING:  58P01: could not remove a file that a move has left behind: directory ".*" does not exist\nHINT:  When it is there again, the next move or index_mover_cleanup\(\) removes the file\./,
-		"$name: the WARNING");
-	unlike($err, qr/ERROR|PANIC|XX000/, "$name: and no worse");
-	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'),
-		'old file|kept: could not be removed, see the server log', "$name: a clean-up does not forget it");
-	wait_for_no_worker($node);
-	rename $away, $directory or die "$away: $!";
-	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0, "$name: the old file is there again");
-	check_all("$name, and there again", 'store', 'regress_fast');
-}
-$node->safe_psql('postgres', 'DROP TABLESPACE regress_away');
-pass('the source can be dropped when the old file is removed');
-
-# ---------------------------------------------------------------------------
 # The postmaster is killed
 # ---------------------------------------------------------------------------
 foreach my $what ('copying', 'waiting')
 {
-	my $from = place('store_s');
-	$to = elsewhere('store_s');
+	my $from = place($node, 'store_s');
+	$to = elsewhere($node, 'store_s');
 	my $blocker;
 	if ($what eq 'waiting')
 	{
@@ -437,24 +221,9 @@ foreach my $what ('copying', 'waiting')
 	my $settings = $what eq 'copying' ? '{"max_rate": "1MB"}' : '{}';
 	$call = start_call($node, 'mover',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '$settings')");
-	my $worker = wait_for_phase($node, $what eq 'copying' ? 'throttled' : 'waiting for lock to swap');
-	my $start = time;
-	$node->kill9;
-	usleep(5_000) while is_alive($worker) && time - $start < $IndexMover::Test::TIMEOUT;
-	my $seconds = time - $start;
-	note sprintf('the worker was gone after %.3f s', $seconds);
-	soon_ok($seconds, 1, "postmaster killed while $what: the worker ends");
-	finish_call($call);
+	$call->{worker} = wait_for_phase($node, $what eq 'copying' ? 'throttled' : 'waiting for lock to swap');
+	kill_postmaster($node, $call, "postmaster killed while $what");
 	$blocker->end if $blocker;
-	# the other processes end likewise
-	my $started = 0;
-	foreach my $try (1 .. 200)
-	{
-		last if $started = $node->start(fail_ok => 1);
-		$node->{_pid} = undef;	# it has read the old file
-		usleep(100_000);
-	}
-	ok($started, "postmaster killed while $what: the server starts again");
 	check_all("postmaster killed while $what", 'store', $from);
 }
 
@@ -465,8 +234,8 @@ $node->append_conf('postgresql.conf', 'full_page_writes = off');
 $node->restart;
 foreach my $point ('copy-half', 'old-file-step')
 {
-	my $from = place('store_s');
-	$to = elsewhere('store_s');
+	my $from = place($node, 'store_s');
+	$to = elsewhere($node, 'store_s');
 	$call = move_to_point($point, 'store_s', $to);
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 8");
 	$node->safe_psql('postgres', 'CHECKPOINT');
@@ -474,7 +243,6 @@ foreach my $point ('copy-half', 'old-file-step')
 	$node->stop('immediate');
 	forget_move($call);
 	$node->start;
-	set_test_point($node, '');
 	check_all("crash at $point, behind a checkpoint, full_page_writes off", 'store',
 		$point eq 'copy-half' ? $from : $to, look_up => $point eq 'old-file-step');
 }
@@ -498,7 +266,7 @@ if ($node->pg_version >= 16)
 			"BRIN stays where it is while full_page_writes is off: $method");
 	}
 	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges'))), '{}', 'and is reported as not movable');
-	is(place('ranges_s'), 'regress_slow', 'it is where it was');
+	is(place($node, 'ranges_s'), 'regress_slow', 'it is where it was');
 
 	full_page_writes('on');
 	$call = move_to_point('copy-end', 'ranges_s', 'regress_fast');
@@ -506,12 +274,12 @@ if ($node->pg_version >= 16)
 	is(finish_move($call), 'failed|55000', 'nor is it swapped if that is switched off in mid-copy');
 	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 		qr/^full_page_writes was switched off while BRIN index "ranges_s" was being moved/, 'which is why');
-	is(place('ranges_s'), 'regress_slow', 'it is where it was, again');
+	is(place($node, 'ranges_s'), 'regress_slow', 'it is where it was, again');
 	full_page_writes('on');
 }
 foreach my $method ('copy', 'rebuild')
 {
-	$to = elsewhere('ranges_s');
+	$to = elsewhere($node, 'ranges_s');
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$node->safe_psql('postgres', <<SQL);
 INSERT INTO ranges SELECT g, repeat('x', 100) FROM generate_series(1, 200) g;
@@ -534,15 +302,15 @@ $node->safe_psql('postgres', 'DROP TABLE ranges');
 	full_page_writes('on');
 	my $second = IndexMover::Session->new($node);
 	$second->run('SELECT pg_advisory_lock(0, 5960)');
-	$to = elsewhere('store_s');
+	$to = elsewhere($node, 'store_s');
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	$call = move_to_point('copy-end', 'store_s', $to, undef, 'old-file-start:wait2');
+	$call = move_to_point('copy-end', 'store_s', $to, 'old-file-start:wait2');
 	full_page_writes('off');
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 14");
 	begin_slow_checkpoint();
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 15");
 	my $log = -s $node->logfile;
-	$gate->end;
+	let_go($call);
 	$node->wait_for_log(qr/test point "old-file-start": waiting/, $log);
 	ok(!$node->log_contains(qr/checkpoint complete/, $log), 'full_page_writes off: the checkpoint is still under way');
 	# quickly now
@@ -567,7 +335,7 @@ undef $standby;
 $node->append_conf('postgresql.conf',
 	"wal_level = minimal\nmax_wal_senders = 0\nfull_page_writes = on");
 $node->restart;
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
 $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 is( $node->safe_psql('postgres',
@@ -583,7 +351,7 @@ check_all('wal_level = minimal, crash after the move', 'store', $to);
 
 # Blocks that have changed since the last checkpoint are logged: the next change
 # would bring no image of the page.
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 16");
 my $changed = $node->safe_psql('postgres', <<SQL);
@@ -606,9 +374,9 @@ $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, changed blocks, crash after the move', 'store', $to);
 
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $log = -s $node->logfile;
-$call = move_to_point('copy-end', 'store_s', $to, undef, 'swapped:kill');
+$call = move_to_point('copy-end', 'store_s', $to, 'swapped:kill');
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 10");
 forget_move($call);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
@@ -622,10 +390,10 @@ check_all('wal_level = minimal, changed, crash', 'store', $to);
 
 # A checkpoint that has begun, and does not come to its end: recovery starts at
 # the one before.  What was logged since then is restored, whatever the file has.
-$to = elsewhere('store_s');
+$to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 12");
-$call = move_to_point('copy-end', 'store_s', $to, undef, 'swapped:kill');
+$call = move_to_point('copy-end', 'store_s', $to, 'swapped:kill');
 # more blocks than are left for the shared buffers
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 40 = 13");
 $log = begin_slow_checkpoint();

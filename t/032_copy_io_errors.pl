@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -36,12 +37,6 @@ $standby->start;
 my %folder = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
 
-sub place
-{
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'io_s'::regclass");
-}
-
 use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 
 # name, operation, errno or bytes, first, times, whose file, the row or 'crash', moved,
@@ -63,8 +58,8 @@ foreach my $case (
 	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])
 {
 	my ($name, $operation, $errno, $first, $times, $whose, $expected, $moved, $warning) = @$case;
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'io_s');
+	my $to = other_place($from);
 
 	# nothing in shared buffers, so that reading reads
 	{
@@ -77,19 +72,14 @@ foreach my $case (
 	break_calls($operation, $errno, $first, $times, $whose eq 'wal' ? '/pg_wal/' : $folder{ $whose eq 'from' ? $from : $to });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT status, nullif(sqlstate, '') FROM move_indexes('io_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
-	if ($expected eq 'down')
-	{
-		# recovery can't write either: the server stays down until there is room
-		wait_until_down($node);
-	}
-	my $fired = mend_calls();
+	# recovery can't write either: the server stays down until there is room
+	my $fired = $expected eq 'down' ? mend_full_wal($node, $log) : mend_calls();
 	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
 
 	if ($expected eq 'down')
 	{
 		isnt($rc, 0, "$name: the caller loses its connection");
 		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
-		$node->start;
 	}
 	elsif ($rc != 0)
 	{
@@ -103,13 +93,13 @@ foreach my $case (
 		like($out, qr/^\Q$expected\E/, "$name: the row") or diag $err;
 		like($err, $warning, "$name: the WARNING") if $warning;
 	}
-	is(place(), $moved ? $to : $from, "$name: where the index is");
+	is(place($node, 'io_s'), $moved ? $to : $from, "$name: where the index is");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$node->wait_for_catchup($standby);
 	files_ok($standby, "$name, standby");
-	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
 		max_keys => 100, restarted => 1);
 	wait_for_no_worker($node);
@@ -147,7 +137,7 @@ foreach my $case (
 		local $ENV{LD_PRELOAD} = $library;
 		$node->restart;
 	}
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'io_s');
 	$node->safe_psql('postgres',
 		"SELECT count(*) FROM move_indexes('io_s', '$to', method => 'copy', wait => false, settings => '{\"swap_after\": \"infinity\", \"pacing\": \"off\"}')");
 	my $worker = wait_for_phase($node, 'waiting for time to swap');
@@ -164,7 +154,7 @@ foreach my $case (
 	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed', "$name: the next clean-up removes it");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
-	my $next = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
 		max_keys => 100, restarted => 1, count => 'storage of a copy');
 }

@@ -9,6 +9,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -34,19 +35,6 @@ LOAD 'index_mover';
 SQL
 cmp_ok($primary->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
-
-sub place
-{
-	my ($node) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'crash_s'::regclass");
-}
-
-sub elsewhere
-{
-	my ($node) = @_;
-	return place($node) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-}
 
 sub move_to
 {
@@ -97,8 +85,8 @@ foreach my $case (@cases)
 	$other->start;
 	$n++;
 
-	my $from = place($primary);
-	my $to = elsewhere($primary);
+	my $from = place($primary, 'crash_s');
+	my $to = elsewhere($primary, 'crash_s');
 	my ($call, $row);
 	if ($what =~ /^error|^kill/)
 	{
@@ -173,10 +161,10 @@ foreach my $case (@cases)
 			$swapped ? 'old file|removed' : 'unfinished copy|removed',
 			"$name: index_mover_cleanup() removes it");
 	}
-	is(place($other), $swapped ? $to : $from, "$name: where the index is");
+	is(place($other, 'crash_s'), $swapped ? $to : $from, "$name: where the index is");
 	files_ok($other, $name) unless $who eq 'move';
 	$other->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('crash_s', true, true)");
-	is($other->safe_psql('postgres', move_to(elsewhere($other))), 'moved', "$name: the next move works");
+	is($other->safe_psql('postgres', move_to(elsewhere($other, 'crash_s'))), 'moved', "$name: the next move works");
 	wait_for_no_worker($other);
 	all_right($other, 'crash', "$name, after the next move", within => 5, max_keys => 300, restarted => 1);
 	count_fault('promotion in mid-copy');

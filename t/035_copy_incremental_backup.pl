@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Programs;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -47,13 +48,6 @@ sub next_backup
 	return;
 }
 
-sub place
-{
-	my ($where) = @_;
-	return $where->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'kept_s'::regclass");
-}
-
 # Names of files of a backup that hold only changes, in the folders of tablespaces.
 sub incremental_files
 {
@@ -87,8 +81,8 @@ foreach my $case ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'cop
 {
 	my ($point, $swapped, $mutation) = @$case;
 	my $name = $mutation || $point;
-	my $from = place($node);
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'kept_s');
+	my $to = other_place($from);
 	my $first = $point eq 'copy-logged' ? 'copy-half' : $point;
 	set_tests($node, test_point => "$first:wait" . ($first ne $point ? ",$point:wait2" : ''), test_mutation => $mutation);
 	my $gate = IndexMover::Session->new($node);
@@ -136,7 +130,7 @@ foreach my $case (
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
-	is(place($other), $at{$name}, "$name: where the index is");
+	is(place($other, 'kept_s'), $at{$name}, "$name: where the index is");
 	if ($name eq 'behind log-once')
 	{
 		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
@@ -151,7 +145,7 @@ foreach my $case (
 	$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	files_ok($other, "$name, after a clean-up");
 	verdict_ok($other, 'kept', $name, max_keys => 100);
-	my $to = $at{$name} eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = other_place($at{$name});
 	is( $other->safe_psql('postgres',
 			"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
 		'moved', "$name: a move works");

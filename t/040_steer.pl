@@ -5,6 +5,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -36,16 +38,6 @@ GRANT EXECUTE ON FUNCTION pause_move, alter_move, cancel_move, undo_move TO regr
 VACUUM ANALYZE st;
 SQL
 
-# Start a job that nobody waits for; returns its number.
-sub begin_job
-{
-	my ($relation, $tablespace, %settings) = @_;
-	my $method = delete $settings{method} || 'copy';
-	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
-	return $node->safe_psql('postgres',
-		"SELECT max(job) FROM move_indexes('$relation', '$tablespace', method => '$method', wait => false, settings => '{$json}')");
-}
-
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 # What became of a job: "name status" in the order of the names.
@@ -53,14 +45,6 @@ sub outcome
 {
 	my ($job) = @_;
 	return sql("SELECT string_agg(index_name || ' ' || status, ', ' ORDER BY index_name) FROM index_mover_history WHERE job = $job");
-}
-
-sub wait_for_end
-{
-	my ($job) = @_;
-	my $start = time;
-	wait_for_job_end($node, $job);
-	return time - $start;
 }
 
 sub wait_for_blocks
@@ -71,12 +55,10 @@ sub wait_for_blocks
 	return;
 }
 
-sub place { return sql("SELECT coalesce((SELECT spcname FROM pg_tablespace WHERE oid = reltablespace), 'default') FROM pg_class WHERE oid = '$_[0]'::regclass"); }
-
 # ---------------------------------------------------------------------------
 # Pause and resume in mid-copy
 # ---------------------------------------------------------------------------
-my $job = begin_job('st_s', 'regress_fast', max_rate => '512kB', verify => 'on');
+my $job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB', verify => 'on');
 wait_for_blocks($job, 100);
 my $pid = worker_pid($node);
 
@@ -115,16 +97,16 @@ is(sql("SELECT count(*) FROM pg_ls_waldir() WHERE name = pg_walfile_name('$wal_s
 
 is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused job');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
-is(place('st_s'), 'regress_fast', 'the index is where it should be');
+is(place($node, 'st_s'), 'regress_fast', 'the index is where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
 all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
 
 # ---------------------------------------------------------------------------
 # alter_move of a running job; cancel of a paused one
 # ---------------------------------------------------------------------------
-$job = begin_job('st_s', 'regress_slow', max_rate => '16kB');
+$job = begin_job($node, 'st_s', 'regress_slow', max_rate => '16kB');
 wait_for_blocks($job, 1);
 foreach my $case (
 	[ "alter_move($job, 'no_such', '1')", '22023' ],
@@ -140,18 +122,18 @@ foreach my $case (
 }
 $start = time;
 is(sql("SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 soon_ok(time - $start, 8, 'the new rate holds at once');
 is(outcome($job), 'st_s moved', 'moved');
 
-$job = begin_job('st_s', 'regress_fast', max_rate => '512kB');
+$job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB');
 wait_for_blocks($job, 1);
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
-soon_ok(wait_for_end($job), 2, 'it ends soon');
+soon_ok(wait_for_job_end($node, $job), 2, 'it ends soon');
 is(outcome($job), 'st_s cancelled', 'the history says cancelled');
-is(place('st_s'), 'regress_slow', 'the index is where it was');
+is(place($node, 'st_s'), 'regress_slow', 'the index is where it was');
 leftovers_ok($node, 'cancelled while paused', within => 2);
 files_ok($node, 'cancelled while paused');
 
@@ -174,17 +156,17 @@ my ($when, $place);
 foreach my $seconds (3, 10, 30, 100)
 {
 	$when = sql("SELECT now() + interval '$seconds s'");
-	$job = begin_job('small_pkey', 'regress_fast', swap_after => $when);
+	$job = begin_job($node, 'small_pkey', 'regress_fast', swap_after => $when);
 	poll_until($node, "SELECT coalesce(max(phase), 'ended') IN ('waiting for time to swap', 'ended') FROM index_mover_progress WHERE job = $job", 't', 'swap_after');
-	$place = place('small_pkey');
+	$place = place($node, 'small_pkey');
 	last if sql("SELECT now() < '$when'") eq 't';
 	# not looked in time: once more, with more of it
-	wait_for_end($job);
+	wait_for_job_end($node, $job);
 	sql("SELECT undo_move($job)");
 }
 is($place, 'regress_slow', 'before its time the copy is not swapped in');
 sql('INSERT INTO small SELECT generate_series(101, 5000)');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'small_pkey moved', 'it is at its time');
 is(sql("SELECT finished_at >= '$when' AND finished_at < '$when'::timestamptz + interval '2 s' * $IndexMover::Test::SLACK FROM index_mover_history WHERE job = $job"),
 	't', 'neither sooner nor much later');
@@ -192,25 +174,25 @@ verdict_ok($node, 'small', 'swapped at its time');
 
 # a time of day is the next one
 $when = sql("SELECT to_char(now() - interval '1 min', 'HH24:MI')");
-$job = begin_job('small_pkey', 'regress_slow', swap_after => $when);
+$job = begin_job($node, 'small_pkey', 'regress_slow', swap_after => $when);
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'time of day');
 usleep(300_000);
-is(place('small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
+is(place($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 sql("SELECT resume_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'after the pause');
 sql("SELECT alter_move($job, 'swap_after', '')");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'small_pkey moved', 'alter_move ends the wait');
 
-$job = begin_job('st_s', 'regress_fast', swap_after => 'infinity', verify => 'on');
+$job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify => 'on');
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
-is(place('st_s'), 'regress_slow', 'infinity waits');
+is(place($node, 'st_s'), 'regress_slow', 'infinity waits');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
 verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200);
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('st_s', 'regress_slow', settings => '{\"swap_after\": \"sometime\"}')",
@@ -242,8 +224,8 @@ foreach my $case (
 
 # of what is gone
 sql("CREATE TABLESPACE regress_gone LOCATION ''; CREATE TABLE gone (i int PRIMARY KEY USING INDEX TABLESPACE regress_gone, j int UNIQUE USING INDEX TABLESPACE regress_gone)");
-$job = begin_job('gone', 'regress_fast');
-wait_for_end($job);
+$job = begin_job($node, 'gone', 'regress_fast');
+wait_for_job_end($node, $job);
 is(outcome($job), 'gone_j_key moved, gone_pkey moved', 'moved out of a tablespace');
 sql('DROP TABLESPACE regress_gone; ALTER TABLE gone DROP CONSTRAINT gone_j_key');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT undo_move($job)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
@@ -256,8 +238,8 @@ like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and 
 # ---------------------------------------------------------------------------
 # max_duration
 # ---------------------------------------------------------------------------
-$job = begin_job('st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');
-wait_for_end($job);
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');
+wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey skipped, st_s skipped', 'max_duration: no further index is started');
 like(sql("SELECT message FROM index_mover_history WHERE job = $job AND index_name = 'st_s'"), qr/max_duration was over/, 'and the history says why');
 sql("SELECT count(*) FROM undo_move($job)");
@@ -267,7 +249,7 @@ sql("SELECT count(*) FROM undo_move($job)");
 # ---------------------------------------------------------------------------
 my $writer = IndexMover::Session->new($node);
 $writer->run('BEGIN; LOCK TABLE st IN ROW EXCLUSIVE MODE');
-$job = begin_job('st', 'regress_fast', method => 'rebuild', order => 'name');
+$job = begin_job($node, 'st', 'regress_fast', method => 'rebuild', order => 'name');
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND index_name = 'st_n'", 'waiting for writers before build', 'the writer');
 is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_name IS NOT NULL"), '1', 'one rebuild of a table at a time');
 sql("SELECT pause_move($job)");
@@ -299,14 +281,14 @@ CREATE INDEX gated_a ON gated (gate(i)) TABLESPACE regress_slow;
 CREATE INDEX gated_b ON gated (i) TABLESPACE regress_slow;
 SQL
 $writer->run('SELECT pg_advisory_lock(42)');
-$job = begin_job('gated', 'regress_fast', method => 'rebuild', order => 'name');
+$job = begin_job($node, 'gated', 'regress_fast', method => 'rebuild', order => 'name');
 poll_until($node, "SELECT bool_or(phase = 'building index' AND index_name = 'gated_a') FROM index_mover_progress WHERE job = $job", 't', 'the build');
 sql("SELECT pause_move($job)");
 $writer->run('SELECT pg_advisory_unlock(42)');
 poll_until($node, "SELECT bool_or(phase = 'paused' AND index_name = 'gated_b') FROM index_mover_progress WHERE job = $job", 't', 'the pause between two rebuilds');
 is(outcome($job), 'gated_a moved, gated_b paused', 'the rebuild that had begun has ended, the next has not begun');
 sql("SELECT resume_move($job)");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'gated_a moved, gated_b moved', 'and is done after resume_move');
 
 # how long a rebuild will take is not known, however far the scan of the table is
@@ -324,33 +306,33 @@ INSERT INTO late SELECT generate_series(1, 3000);
 CREATE INDEX late_i ON late (late_gate(i)) TABLESPACE regress_slow;
 SQL
 $writer->run('SELECT pg_advisory_lock(42)');
-$job = begin_job('late', 'regress_fast', method => 'rebuild');
+$job = begin_job($node, 'late', 'regress_fast', method => 'rebuild');
 poll_until($node, "SELECT phase = 'building index' AND blocks_done > 0 AND blocks_done < blocks_total FROM index_mover_progress WHERE job = $job", 't', 'the build, well on its way');
 is(sql("SELECT eta IS NULL FROM index_mover_progress WHERE job = $job"), 't', 'a rebuild does not say how long it will take');
 $writer->run('SELECT pg_advisory_unlock(42)');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'late_i moved', 'it is moved');
 $writer->end;
 
 # ---------------------------------------------------------------------------
 # Several runners
 # ---------------------------------------------------------------------------
-$job = begin_job('st', 'regress_fast', max_rate => '512kB', max_workers => 2, verify => 'on');
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '512kB', max_workers => 2, verify => 'on');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase IN ('copying blocks', 'throttled') AND relid = 'st'::regclass", '2', 'two copies of one table');
 pass('two indexes of one table are copied at the same time');
 sql("UPDATE st SET s = md5(s), n = n - 1 WHERE i % 10 = 7");
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'paused'", '2', 'the pause of both');
 sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'all are moved');
 all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 200);
 
 # one of two is terminated: the job ends
-$job = begin_job('st', 'regress_slow', max_rate => '128kB', max_workers => 2);
+$job = begin_job($node, 'st', 'regress_slow', max_rate => '128kB', max_workers => 2);
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocks_done > 0", '2', 'two runners');
 sql("SELECT pg_terminate_backend(max(pid)) FROM index_mover_progress WHERE job = $job");
-soon_ok(wait_for_end($job), 5, 'a terminated runner ends its job');
+soon_ok(wait_for_job_end($node, $job), 5, 'a terminated runner ends its job');
 is(outcome($job), 'st_n cancelled, st_pkey cancelled, st_s cancelled', 'the history says so of all indexes');
 leftovers_ok($node, 'terminated runner', within => 5);
 files_ok($node, 'terminated runner');
@@ -370,7 +352,7 @@ for (my $quiet = 0; $quiet < 10; $quiet++)
 ($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM move_indexes('st', 'regress_slow', method => 'copy') WHERE status = 'moved'");
 is($out, '3', 'with one worker process for two everything is moved');
 like($err, qr/NOTICE:  moving 1 instead of 2 indexes at the same time/, 'and a NOTICE says what is missing');
-$job = begin_job('st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name');
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('small', 'regress_fast')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '53000', 'no worker process at all');
 like($err, qr/HINT:  You may need to increase "max_worker_processes"/, 'and the setting to raise');

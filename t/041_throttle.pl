@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use IPC::Run ();
@@ -41,13 +42,6 @@ my $size = sql("SELECT pg_relation_size('th_s')");
 my $page_size = block_size($node);
 cmp_ok($size, '>', 45 * 1024 * 1024, "the index is large enough ($size bytes)");
 
-sub begin_job
-{
-	my ($tablespace, %settings) = @_;
-	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
-	return sql("SELECT max(job) FROM move_indexes('th_s', '$tablespace', method => 'copy', wait => false, settings => '{$json}')");
-}
-
 sub status { return sql("SELECT status || coalesce(' ' || sqlstate, '') FROM index_mover_history WHERE job = $_[0]"); }
 
 # A look at a job's progress, in a session that stays: blocks done, seconds
@@ -59,13 +53,6 @@ sub look
 	my ($job) = @_;
 	return split /\|/,
 	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM clock_timestamp()) FROM index_mover_progress WHERE job = $job");
-}
-
-sub wait_for_end
-{
-	my ($job) = @_;
-	wait_for_job_end($node, $job);
-	return;
 }
 
 # ---------------------------------------------------------------------------
@@ -114,7 +101,7 @@ my ($job, $seconds, $rate_error, $etas, $bad_etas);
 foreach my $try (1 .. 5)
 {
 	sql("SELECT undo_move($job)") if $job;
-	$job = begin_job('regress_fast', max_rate => '4MB');
+	$job = begin_job($node, 'th_s', 'regress_fast', max_rate => '4MB');
 	($seconds, $rate_error, $etas, $bad_etas) = measure_rate($job);
 	last if $seconds > 9.5 && $rate_error < 0.05 && $etas > 10 && $bad_etas eq '';
 }
@@ -160,7 +147,7 @@ foreach my $try (1 .. 5)
 	sql("SELECT count(*) FROM undo_move($job)");
 	# something to load again
 	sql("SELECT count(*) FROM (SELECT s FROM th ORDER BY s LIMIT 20000) q");
-	$job = begin_job('regress_fast', max_rate => '6MB', verify => 'on');
+	$job = begin_job($node, 'th_s', 'regress_fast', max_rate => '6MB', verify => 'on');
 	($verifying, $etas, $bad_etas) = measure_all($job);
 	$log_jobs += 2;
 	last if $verifying && $etas > 10 && $bad_etas eq '';
@@ -194,7 +181,7 @@ CONF
 $standby->start;
 $node->wait_for_catchup($standby, 'replay');
 
-$job = begin_job('regress_fast', max_replica_lag => '4MB');
+$job = begin_job($node, 'th_s', 'regress_fast', max_replica_lag => '4MB');
 my ($most, $waited, $shown, $n) = (0, 0, 0, 0);
 while (1)
 {
@@ -217,7 +204,7 @@ cmp_ok($shown, '>', $limit / 2, 'and the lag was shown');
 # ---------------------------------------------------------------------------
 # One that disappears in mid-copy, and comes back
 # ---------------------------------------------------------------------------
-$job = begin_job('regress_slow', max_rate => '8MB', max_replica_lag => '4MB');
+$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '8MB', max_replica_lag => '4MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 $standby->stop('immediate');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > $limit", '1', 'the wait for the lost standby');
@@ -227,7 +214,7 @@ sleep 1;
 is((look($job))[0], $stood, 'a standby that disappears with its slot stops the copy');
 $standby->append_conf('postgresql.conf', 'recovery_min_apply_delay = 0');
 $standby->start;
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it goes on when the standby is back');
 $node->wait_for_catchup($standby, 'replay');
 is($standby->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT s FROM th ORDER BY s) q"), '90000', 'the standby has the moved index');
@@ -248,8 +235,8 @@ sub read_slot
 }
 
 sql("SELECT pg_create_physical_replication_slot('lazy', true)");
-my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'");
-$job = begin_job($to, max_replica_lag => '8MB');
+my $to = elsewhere($node, 'th_s');
+$job = begin_job($node, 'th_s', $to, max_replica_lag => '8MB');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
 my $stands = (look($job))[0];
 read_slot(6 * 1024 * 1024);
@@ -262,7 +249,7 @@ poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM ind
 pass('below half of it, it goes on');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');
 is(sql("SELECT alter_move($job, 'max_replica_lag', '0')"), 't', 'alter_move of max_replica_lag');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'moved', 'and it goes on to its end, whatever the slot');
 sql("SELECT pg_drop_replication_slot('lazy')");
 sql("SELECT count(*) FROM undo_move($job)");
@@ -274,7 +261,7 @@ sql("SELECT count(*) FROM undo_move($job)");
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 my $log = -s $node->logfile;
-$job = begin_job('regress_fast', max_rate => '4MB');
+$job = begin_job($node, 'th_s', 'regress_fast', max_rate => '4MB');
 poll_until($node, "SELECT max(blocks_done) > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy to begin');
 sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
 sql('SELECT pg_reload_conf()');
@@ -298,19 +285,19 @@ sql("SELECT pg_drop_replication_slot('unread')");
 ($rc, $out, $err) = finish_call($rebuild);
 is($out, "moved\n", 'a rebuild waits before it begins');
 sql("SELECT alter_move($job, 'max_rate', '0')");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it goes on when the slot is gone');
 # a rebuild can't be held back any more once it runs: it looks ahead.  (A slot
 # begins at the last checkpoint, and shall not be far behind by itself.)
 sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
-$rebuild = sql("SELECT max(job) FROM move_indexes('th_s', '" . sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'") . "', method => 'rebuild', wait => false)");
+$rebuild = begin_job($node, 'th_s', elsewhere($node, 'th_s'), method => 'rebuild');
 $node->wait_for_log(qr/index_mover waits, because nobody reads replication slot unread, which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $rebuild"), 'throttled', 'a rebuild does not begin that would invalidate a slot');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
 sql("SELECT pg_drop_replication_slot('unread')");
-wait_for_end($rebuild);
+wait_for_job_end($node, $rebuild);
 is(status($rebuild), 'moved', 'it goes on when the slot is gone');
 sql("SELECT count(*) FROM undo_move($rebuild)");
 
@@ -364,10 +351,10 @@ cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts 
 like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', 'rebuild', dry_run => true, settings => '{\"max_rate\": \"1MB\", \"max_replica_lag\": \"1MB\", \"swap_after\": \"infinity\"}')"),
 	qr/A rebuild does not obey: max_rate, swap_after\. A rebuild waits for standbys before it builds, and not from then on\./, 'a rebuild says what it does not obey');
 is(sql("SELECT fits FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": 1}')"), 'f', 'fits says so beforehand');
-$job = begin_job('regress_slow', max_rate => '2MB');
+$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '1')");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
 is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast', 'the index is where it was');
 leftovers_ok($node, 'no room', within => 2);

@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -29,16 +30,11 @@ SQL
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-sub other_place
-{
-	return sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'bl_s'");
-}
-
 # Move the index; returns what psql printed, and its messages.
 sub move
 {
 	my ($settings, %options) = @_;
-	my $to = other_place();
+	my $to = elsewhere($node, 'bl_s');
 	my $call = start_call($node, 'mover',
 		"SELECT status, sqlstate, detail FROM move_indexes('bl_s', '$to', method => '" . ($options{method} || 'copy') . "', settings => '{$settings}')",
 		user => $options{user});
@@ -122,7 +118,7 @@ $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
 ($out, $err) = move('"lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: Nobody held it: .* or a system catalog is locked\.$/,
 	'a locked catalog: nobody is named');
-my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . other_place() . "', method => 'copy')");
+my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy')");
 poll_until($node, 'SELECT lock_attempts > 1 FROM index_mover_progress', 't', 'attempts that are counted');
 $catalog->run('COMMIT');
 $catalog->end;
@@ -188,7 +184,7 @@ SQL
 sub rebuild_with
 {
 	my ($name, $settings, $hold, %options) = @_;
-	my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'lt_gate'");
+	my $to = elsewhere($node, 'lt_gate');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
 	my $call = start_call($node, 'rebuilder',
@@ -248,7 +244,7 @@ verdict_ok($node, 'lt', 'after rebuilds that failed');
 
 # who is in the way of removing what a cancelled rebuild has made
 {
-	my $to = sql("SELECT CASE spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'lt_gate'");
+	my $to = elsewhere($node, 'lt_gate');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
 	my $job = sql("SELECT max(job) FROM move_indexes('lt', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\"}')");
@@ -275,7 +271,7 @@ foreach my $case (
 	[ 'regress_mover', 'pg_terminate_backend', 'cancelled 57P01' ])
 {
 	my ($role, $function, $end) = @$case;
-	my $to = other_place();
+	my $to = elsewhere($node, 'bl_s');
 	my $job = $node->safe_psql('postgres',
 		"SELECT max(job) FROM move_indexes('bl_s', '$to', method => 'copy', wait => false, settings => '{\"swap_after\": \"infinity\"}')",
 		extra_params => [ '-U', 'regress_mover' ]);

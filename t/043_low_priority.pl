@@ -39,21 +39,7 @@ VACUUM ANALYZE $table;
 SQL
 }
 
-sub begin_job
-{
-	my ($table, %settings) = @_;
-	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
-	return sql("SELECT max(job) FROM move_indexes('${table}_s', 'regress_fast', method => 'copy', wait => false, settings => '{$json}')");
-}
-
 sub status { return sql("SELECT status || coalesce(' ' || sqlstate, '') FROM index_mover_history WHERE job = $_[0]"); }
-
-sub wait_for_end
-{
-	my ($job) = @_;
-	poll_until($node, "SELECT count(*) = 0 FROM index_mover_progress WHERE job = $job", 't', "the end of job $job");
-	return;
-}
 
 sub oid_of { return sql("SELECT '$_[0]'::regclass::oid"); }
 
@@ -80,7 +66,7 @@ my $third = IndexMover::Session->new($node);
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
 set_test_point($node, 'swap-asking:wait');
 my $log = -s $node->logfile;
-my $job = begin_job('control', lock_timeout => '10s', lock_wait => 0);
+my $job = begin_job($node, 'control_s', 'regress_fast', lock_timeout => '10s', lock_wait => 0);
 $node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
 my $worker = worker_of($job);
 # comes between the look and the attempt, and stays
@@ -100,14 +86,14 @@ is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for 
 cmp_ok(queued_too_long($log, 'control_s'), '>', 0, 'the server says of such an attempt that it stands in the queue for long');
 set_test_point($node, '');
 $holder->run('COMMIT');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'moved', 'then it is moved');
 
 # The same with the default, and nobody who looks: out of the queue in time
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
 set_test_point($node, 'swap-asking:wait');
 $log = -s $node->logfile;
-$job = begin_job('short', lock_wait => 0);
+$job = begin_job($node, 'short_s', 'regress_fast', lock_wait => 0);
 $node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
 $holder->run("BEGIN; SELECT count(*) FROM short WHERE s = 'x'");
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
@@ -116,7 +102,7 @@ poll_until($node, "SELECT lock_attempts > 1 FROM index_mover_progress WHERE job 
 set_test_point($node, '');
 is(queued_too_long($log, 'short_s'), 0, 'an attempt of 100 ms does not stand there for long');
 $holder->run('COMMIT');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it is moved, too');
 
 # ---------------------------------------------------------------------------
@@ -147,10 +133,10 @@ my $alter = IndexMover::Session->new($node);
 
 my %job;
 my $jobs_log = -s $node->logfile;
-$job{lp_idle} = begin_job('lp_idle', lock_wait => 0);
-$job{lp_prepared} = begin_job('lp_prepared', lock_wait => '20s', on_blocker => 'terminate');
-$job{lp_vacuum} = begin_job('lp_vacuum', lock_wait => '20s', on_blocker => 'terminate');
-$job{lp_alter} = begin_job('lp_alter', lock_wait => 0, max_rate => '64kB');
+$job{lp_idle} = begin_job($node, 'lp_idle_s', 'regress_fast', lock_wait => 0);
+$job{lp_prepared} = begin_job($node, 'lp_prepared_s', 'regress_fast', lock_wait => '20s', on_blocker => 'terminate');
+$job{lp_vacuum} = begin_job($node, 'lp_vacuum_s', 'regress_fast', lock_wait => '20s', on_blocker => 'terminate');
+$job{lp_alter} = begin_job($node, 'lp_alter_s', 'regress_fast', lock_wait => 0, max_rate => '64kB');
 poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job{lp_alter}", 't', 'a copy on its way');
 my $copier = worker_of($job{lp_alter});
 $log = -s $node->logfile;
@@ -203,13 +189,13 @@ is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE
 is(sql('SELECT count(*) FROM pg_prepared_xacts'), '1', 'nor a prepared transaction');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'waiting for lock to swap', 'the third one goes on waiting');
 $idle->run('COMMIT');
-wait_for_end($job{lp_idle});
+wait_for_job_end($node, $job{lp_idle});
 is(status($job{lp_idle}), 'moved', 'and moves its index when the transaction has ended');
 cmp_ok(sql("SELECT lock_attempts FROM index_mover_history WHERE job = $job{lp_idle}"), '<=', 10, 'it has not stood in the queue in vain all the time');
 
 sql("ROLLBACK PREPARED 'lp'");
 sql("SELECT alter_move($job{lp_alter}, 'max_rate', '0')");
-wait_for_end($job{lp_alter});
+wait_for_job_end($node, $job{lp_alter});
 is(status($job{lp_alter}), 'moved', 'the copy that has given way has gone on');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'and kept what it had');
 sql('ALTER SYSTEM SET autovacuum = off');

@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -31,14 +32,10 @@ cmp_ok(sql("SELECT pg_relation_size('pp_s')"), '>', 18 * 1024 * 1024, 'the old f
 
 my $gate = IndexMover::Session->new($node);
 
-sub place { return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'pp_s'"); }
-
-sub begin_job
+sub begin_move
 {
 	my (%settings) = @_;
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
-	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
-	return sql("SELECT max(job) FROM move_indexes('pp_s', '$to', method => 'copy', wait => false, settings => '{$json}')");
+	return begin_job($node, 'pp_s', elsewhere($node, 'pp_s'), %settings);
 }
 
 sub wait_for_state
@@ -46,19 +43,6 @@ sub wait_for_state
 	my ($job, $phase) = @_;
 	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", $phase, "phase \"$phase\"");
 	return;
-}
-
-sub wait_for_end
-{
-	my ($job) = @_;
-	wait_for_job_end($node, $job);
-	return;
-}
-
-# Where the table's index (or its default for new partitions) is.
-sub place_of
-{
-	return sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = '$_[0]'");
 }
 
 # Expect the job to say "paused", in the end, and to be in nobody's way then.
@@ -82,7 +66,7 @@ sub resume_ok
 {
 	my ($job, $name) = @_;
 	is(sql("SELECT alter_move($job, 'max_rate', '0') AND resume_move($job)"), 't', "$name: resume_move");
-	wait_for_end($job);
+	wait_for_job_end($node, $job);
 	is(sql("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "$name: moved");
 	return;
 }
@@ -106,7 +90,7 @@ foreach my $case (
 	[ 'old-file-step', { swapped => 1 } ])
 {
 	my ($point, $case) = @$case;
-	my $before = place();
+	my $before = place($node, 'pp_s');
 	my %settings;
 	$settings{verify} = 'on' if $case->{verify};
 	$settings{max_rate} = '4MB' if $case->{changes};
@@ -116,7 +100,7 @@ foreach my $case (
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	set_test_point($node, "$point:wait");
 	$log = -s $node->logfile;
-	my $job = begin_job(%settings);
+	my $job = begin_move(%settings);
 	if ($case->{changes})
 	{
 		poll_until($node, "SELECT blocks_done > 256 FROM index_mover_progress WHERE job = $job", 't', 'some blocks');
@@ -127,7 +111,7 @@ foreach my $case (
 	sql("SELECT pause_move($job)");
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 	paused_ok($job, $point);
-	my $after = place();
+	my $after = place($node, 'pp_s');
 	if ($case->{swapped})
 	{
 		isnt($after, $before, "$point: the index is moved already");
@@ -139,7 +123,7 @@ foreach my $case (
 	}
 	set_test_point($node, '');
 	resume_ok($job, $point);
-	isnt(place(), $before, "$point: the index is where it should be");
+	isnt(place($node, 'pp_s'), $before, "$point: the index is where it should be");
 }
 all_right($node, 'pp', 'paused at places', no_metadata => 1, max_keys => 200, within => 5);
 
@@ -151,7 +135,7 @@ my $job;
 
 # for its locks, at the start
 $other->run('BEGIN; LOCK TABLE pp IN ACCESS EXCLUSIVE MODE');
-$job = begin_job();
+$job = begin_move();
 wait_for_state($job, 'waiting for lock to start');
 sql("SELECT pause_move($job)");
 wait_for_state($job, 'paused');
@@ -161,7 +145,7 @@ is(sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job"), '0', 'a
 resume_ok($job, 'waiting for lock to start');
 
 # for DDL that it has let pass
-$job = begin_job(max_rate => '1MB');
+$job = begin_move(max_rate => '1MB');
 poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy');
 $log = -s $node->logfile;
 $other->run('BEGIN; ALTER TABLE pp ADD COLUMN x int');
@@ -175,25 +159,25 @@ resume_ok($job, 'giving way');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
 
 # because of a rate
-$job = begin_job(max_rate => '64kB');
+$job = begin_move(max_rate => '64kB');
 wait_for_state($job, 'throttled');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'throttled');
 resume_ok($job, 'throttled');
 
 # for its time
-$job = begin_job(swap_after => 'infinity');
+$job = begin_move(swap_after => 'infinity');
 wait_for_state($job, 'waiting for time to swap');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'waiting for time to swap');
 sql("SELECT resume_move($job)");
 wait_for_state($job, 'waiting for time to swap');
 sql("SELECT alter_move($job, 'swap_after', '')");
-wait_for_end($job);
+wait_for_job_end($node, $job);
 
 # for the exclusive lock; the time of the pause is no part of lock_wait
 $other->run("BEGIN; SELECT count(*) FROM pp WHERE s = 'x'");
-$job = begin_job(lock_wait => 0);
+$job = begin_move(lock_wait => 0);
 poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for the lock');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'waiting for lock to swap');
@@ -205,7 +189,7 @@ sql("SELECT resume_move($job)");
 poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", 'failed 55P03', 'the end of lock_wait');
 cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::timestamptz - '$paused')) FROM index_mover_history WHERE job = $job"), '>', 4, 'the time of the pause is no part of lock_wait');
 $other->run('COMMIT');
-wait_for_end($job);
+wait_for_job_end($node, $job);
 all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within => 5);
 
 # for the lock on a partitioned index, whose default for new partitions is set
@@ -217,9 +201,9 @@ sql("SELECT pause_move($job)");
 wait_for_state($job, 'paused');
 $other->run('COMMIT');
 paused_ok($job, 'partitioned index');
-is(place_of('pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
+is(place($node, 'pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
 resume_ok($job, 'partitioned index');
-is(place_of('pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
+is(place($node, 'pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
 $gate->end;
 $other->end;
 
@@ -235,7 +219,7 @@ foreach my $how ('cancel', 'pause')
 	sql("SELECT ${how}_move($job)");
 	if ($how eq 'cancel')
 	{
-		wait_for_end($job);
+		wait_for_job_end($node, $job);
 		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'cancelled 57014', 'a cancel while it cleans up ends it');
 		next;
 	}

@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -47,7 +48,7 @@ sub next_call_ok
 {
 	my ($name, %options) = @_;
 	survived_ok($node, 'one', $name, move(), %options);
-	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	$to = other_place($to);
 	return;
 }
 

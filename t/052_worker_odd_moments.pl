@@ -8,6 +8,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -30,12 +31,6 @@ SQL
 
 my $locker = IndexMover::Session->new($node);
 my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
-
-# A tablespace where the indexes of t are not.
-sub elsewhere
-{
-	return $node->safe_psql('postgres', "SELECT CASE spcname WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 't_1'");
-}
 
 sub cancel_at_record
 {
@@ -133,14 +128,14 @@ sub lose_job
 	return $job;
 }
 
-$TARGET = elsewhere();
+$TARGET = elsewhere($node, 't_1');
 my $never = lose_job();
 ($stdout, $stderr) = ('', '');
 $node->psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')", stdout => \$stdout, stderr => \$stderr);
 is($stdout, 'moved,moved', 'a job whose worker never came does not keep its table') or diag $stderr;
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
 	'interrupted,interrupted', '... and the history says so');
-$TARGET = elsewhere();
+$TARGET = elsewhere($node, 't_1');
 $never = lose_job();
 is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
 	'interrupted,interrupted', 'the history says so, too, before anybody else has a job');
@@ -151,8 +146,8 @@ like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
 like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
-survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere() . "')");
-$TARGET = elsewhere();
+survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere($node, 't_1') . "')");
+$TARGET = elsewhere($node, 't_1');
 
 # A transaction that queues a job and is then open for long.  The postmaster is
 # asleep, so that there is time for others to look before the worker comes.
@@ -175,7 +170,7 @@ $TARGET = elsewhere();
 }
 
 # ---- a history that can't be written --------------------------------------------
-$TARGET = elsewhere();
+$TARGET = elsewhere($node, 't_1');
 sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy') ORDER BY 1" }
 my $call = held_at($node, 'history-update', move());
 $node->safe_psql('postgres', 'DELETE FROM index_mover_move_log');
@@ -184,14 +179,14 @@ let_go($call);
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'the history may be deleted just when it is about to be written');
 is($stderr, '', '... without a word');
 
-$TARGET = elsewhere();
+$TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-update:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
 my @warnings = sort $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
 is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
 
-$TARGET = elsewhere();
+$TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-insert:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),

@@ -6,6 +6,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Shutdown;
 use IndexMover::Test;
 use POSIX ();
@@ -24,20 +26,10 @@ CREATE INDEX p_s ON p (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('p'), oracle.remember_metadata('p');
 SQL
 
-# Where an index is, the other place, and the call that takes it there.
-sub place
-{
-	my ($index) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
-}
-
-sub target { return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
-
 sub move
 {
 	my $index = $_[0] || 'p_s';
-	return sprintf "SELECT status, sqlstate FROM move_indexes('%s', '%s', method => 'copy')", $index, target($index);
+	return sprintf "SELECT status, sqlstate FROM move_indexes('%s', '%s', method => 'copy')", $index, elsewhere($node, $index);
 }
 
 # Nothing left, everything right, and the next call works.
@@ -64,7 +56,7 @@ foreach my $way (sort keys %ways)
 		my ($do, $sqlstate) = @{ $ways{$way} };
 		my $before = $way eq 'statement_timeout' ? sprintf("SET statement_timeout = '%ds';", 10 + 3 * $longest_setup) : '';
 		my $name = "$way at $point";
-		my $from = place('p_s');
+		my $from = place($node, 'p_s');
 		my $setup = time;
 		my $call = held_at($node, $point, $before . move());
 		$setup = time - $setup;
@@ -77,7 +69,7 @@ foreach my $way (sort keys %ways)
 		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session");
 		let_go($call);
 		wait_for_no_worker($node);
-		is(place('p_s'), $from, "$name: the index has stayed");
+		is(place($node, 'p_s'), $from, "$name: the index has stayed");
 		is($node->safe_psql('postgres', 'SELECT status, sqlstate FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 			'cancelled|57014', "$name: the history");
 		survived($name);
@@ -107,14 +99,14 @@ foreach my $case (
 	my ($mode, $point, $status) = @$case;
 	my $name = "$mode shutdown at $point";
 	my $swapped = $point =~ /^(?:swapped|old-file)/;
-	my ($from, $to) = (place('d_s'), target('d_s'));
+	my ($from, $to) = (place($node, 'd_s'), elsewhere($node, 'd_s'));
 	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('d_s', '$to', method => 'copy', wait => false)", prepared => 1);
 	finish_call($call);
 	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
 	ok(process_is_gone($call->{worker}), "$name: no worker is left");
 	$node->start;
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
-	is(place('d_s'), $swapped ? $to : $from, "$name: where the index is");
+	is(place($node, 'd_s'), $swapped ? $to : $from, "$name: where the index is");
 	like($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'), $status, "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	survived_ok($node, 'd', $name, move('d_s'), max_keys => 50, restarted => 1, count => 'server shut down in mid-copy');

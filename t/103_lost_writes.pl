@@ -6,6 +6,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
 use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -32,12 +34,6 @@ sub write_much
 {
 	$node->safe_psql('postgres', "INSERT INTO filler SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g");
 	return;
-}
-
-sub place
-{
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'st_s'::regclass");
 }
 
 # Put back what was not synced; returns the number of files that lost something.
@@ -129,8 +125,8 @@ foreach my $case (
 	my $name = ($point ? "at $point" : 'after the end') . ($checkpoint ? ", checkpoint at $checkpoint" : '');
 	$node->stop if $node->{_pid};
 	start_with_library();
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'st_s');
+	my $to = other_place($from);
 	$node->safe_psql('postgres', 'TRUNCATE filler; UPDATE st SET s = md5(s) WHERE i % 500 = 1; CHECKPOINT; UPDATE st SET s = md5(s) WHERE i % 500 = 2');
 	my $call;
 	my $move = "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')";
@@ -154,9 +150,9 @@ foreach my $case (
 	eval { finish_call($call) } if $point;
 	$node->start;
 	set_test_point($node, '');
-	is(place(), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
+	is(place($node, 'st_s'), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place() ? $to : $from),
+	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place($node, 'st_s') ? $to : $from),
 		max_keys => 2000, restarted => 1, count => 'power failures beside a copy');
 }
 
@@ -164,8 +160,8 @@ foreach my $case (
 {
 	$node->stop;
 	start_with_library();
-	my $from = place();
-	my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $from = place($node, 'st_s');
+	my $to = other_place($from);
 	set_tests($node, test_mutation => 'sync');
 	my $call = with_checkpoints('copy-synced', "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')");
 	is((finish_call($call))[1], "moved\n", 'without the sync: moved');

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -31,17 +32,10 @@ SQL
 
 my $KIND = 'kinds of transactions beside a move';
 
-sub place
-{
-	my ($index) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT coalesce(t.spcname, '') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
-}
-
 sub move
 {
 	my ($index, $method) = @_;
-	my $to = place($index) eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, $index);
 	return "SELECT status, sqlstate FROM move_indexes('$index', '$to', method => '$method')";
 }
 

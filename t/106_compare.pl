@@ -9,6 +9,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Probe;
 use IndexMover::Session;
 use IndexMover::Test;
@@ -37,11 +38,6 @@ VACUUM ANALYZE c;
 SELECT oracle.remember_keys('c');
 SQL
 
-sub place
-{
-	return $node->safe_psql('postgres', "SELECT coalesce(t.spcname, '') FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'c_s'");
-}
-
 my $have_repack = 0;
 {
 	chomp(my $bindir = `pg_config --bindir`);
@@ -62,7 +58,7 @@ push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host,
 sub start_tool
 {
 	my ($tool) = @_;
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'c_s');
 	return start_call($node, 'tool', sprintf($tool->{sql}, $to)) if $tool->{sql};
 	my $call = { name => 'tool', node => $node, out => '', err => '' };
 	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err}, IPC::Run::timer(180));
@@ -74,7 +70,7 @@ sub end_tool
 {
 	my ($tool, $call, $from) = @_;
 	my ($status) = finish_call($call);
-	my $moved = place() ne $from;
+	my $moved = place($node, 'c_s') ne $from;
 	note "$tool->{name}: $call->{out} $call->{err}" unless $moved;
 	return $moved;
 }
@@ -114,7 +110,7 @@ foreach my $tool (@tools)
 
 	# once in peace, with a reader and a writer that feel it
 	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')", write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
-	my $from = place();
+	my $from = place($node, 'c_s');
 	my $start = time;
 	ok(end_tool($tool, start_tool($tool), $from), "$name: moves the index");
 	my $duration = time - $start;
@@ -147,7 +143,7 @@ foreach my $tool (@tools)
 		{
 			my $ddl = IndexMover::Session->new($node, name => 'ddl');
 			$ddl->run('BEGIN; SELECT count(*) FROM c WHERE i = 1');
-			$from = place();
+			$from = place($node, 'c_s');
 			$start = time;
 			my $call = start_tool($tool);
 			my $waiting = 0;
@@ -178,7 +174,7 @@ foreach my $tool (@tools)
 		next if $n{"${how}s"} >= ($how eq 'cancel' ? $CANCELS : $KILLS);
 		clean_by_hand();
 		my $before = $known_orphans;
-		$from = place();
+		$from = place($node, 'c_s');
 		$start = time;
 		my $look = IndexMover::Session->new($node);
 		my $call = start_tool($tool);
@@ -194,7 +190,7 @@ foreach my $tool (@tools)
 		$look->end;
 		wait_until_up($node);
 		usleep(100_000), wait_until_up($node) if $how eq 'kill';
-		next unless $hit && place() eq $from;
+		next unless $hit && place($node, 'c_s') eq $from;
 		$n{"${how}s"}++;
 		wait_for_no_worker($node);
 		my $look_for_rest = sub {

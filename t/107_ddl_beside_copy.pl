@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -30,12 +31,6 @@ SELECT oracle.remember_keys('d'), oracle.remember_metadata('d');
 SQL
 my $KIND = 'DDL beside a copy';
 
-sub target
-{
-	return $node->safe_psql('postgres',
-		"SELECT CASE t.spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'd_s'");
-}
-
 sub verbose_with
 {
 	my ($sql, $to) = @_;
@@ -47,7 +42,7 @@ sub verbose_with
 sub beside
 {
 	my ($name, $point, $do, $row, %options) = @_;
-	my $to = target();
+	my $to = elsewhere($node, 'd_s');
 	my $call = held_at($node, $point, "SELECT status, sqlstate FROM move_indexes('d_s', '$to', method => 'copy')", user => $options{user});
 	my ($rc, $out, $err);
 	if ($options{waits})
@@ -70,7 +65,7 @@ sub beside
 	($rc, $out, $err) = finish_call($call);
 	like($out, $row, "$name: the row") or diag $err;
 	$node->safe_psql('postgres', verbose_with($options{undo}, $to)) if $options{undo};
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')", max_keys => 100, count => $KIND);
 	return;
 }
 
@@ -99,7 +94,7 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 {
 	my $name = 'other databases come and go';
 	my $copying = "SELECT count(*) FROM index_mover_progress WHERE method = 'copy' AND phase IN ('copying blocks', 'throttled')";
-	my $call = start_call($node, 'slow', "SELECT status, sqlstate FROM move_indexes('d_s', '" . target() . "', method => 'copy', settings => '{\"max_rate\": \"8kB\"}')");
+	my $call = start_call($node, 'slow', "SELECT status, sqlstate FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy', settings => '{\"max_rate\": \"8kB\"}')");
 	wait_for_phase($node, 'throttled');
 	my ($rc, $out, $err) = $node->psql('postgres', 'CREATE DATABASE other; DROP DATABASE other');
 	is($rc, 0, "$name: is done") or diag $err;
@@ -107,7 +102,7 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 	$node->safe_psql('postgres', "SELECT alter_move(job, 'max_rate', '0') FROM index_mover_progress");
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: the row") or diag $err;
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . target() . "', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---- a copy that can't keep up -------------------------------------------------------

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -26,12 +27,6 @@ INSERT INTO r SELECT g, md5(g::text) FROM generate_series(1, 30000) g;
 CREATE INDEX r_s ON r (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('r');
 SQL
-
-sub place
-{
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'r_s'::regclass");
-}
 
 # Start pg_repack; returns its handle and where its messages go.  After five seconds
 # it cancels who is in its way: as a rebuild and it wait for each other.
@@ -53,8 +48,8 @@ foreach my $case (
 	foreach my $what ('table', 'index')
 	{
 		my $name = "$method, $phase, pg_repack of the $what";
-		my $from = place();
-		my $to = $from eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+		my $from = place($node, 'r_s');
+		my $to = other_place($from);
 		my $old;
 		if ($method eq 'rebuild')
 		{
@@ -82,7 +77,7 @@ foreach my $case (
 		note "$name: $row";
 		like($row, qr/^(moved\||failed\|(55006|55P03|42704)|cancelled\|57014)/, "$name: a row that says what has come of it");
 		$node->safe_psql('postgres', "SELECT oracle.remember_keys('r'), oracle.remember_metadata('r')");
-		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . (place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow') . "', method => 'copy')", max_keys => 200);
+		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
 	}
 }
 done_testing();

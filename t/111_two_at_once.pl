@@ -10,6 +10,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -91,7 +92,7 @@ foreach my $round (1 .. $ROUNDS)
 	my $name = (sort keys %pairs)[ $round % 4 ];
 	my @what = @{ $pairs{$name} };
 	my @to = (target($what[0] eq 'p' ? 'p1_k_idx' : 'a_k'));
-	push @to, $name =~ /opposite/ ? ($to[0] eq 'regress_fast' ? 'regress_slow' : 'regress_fast')
+	push @to, $name =~ /opposite/ ? other_place($to[0])
 	  : $what[1] eq 'a_pkey' ? target('a_pkey') : $to[0];
 	my @method = (int($round / 8) % 2 ? 'rebuild' : 'copy', int($round / 16) % 2 ? 'rebuild' : 'copy');
 	# in every other round of a kind somebody keeps the first of them from ending, so

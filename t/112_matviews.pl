@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -27,8 +28,7 @@ SQL
 sub move
 {
 	my ($index) = @_;
-	my $to = $node->safe_psql('postgres',
-		"SELECT CASE t.spcname WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
+	my $to = elsewhere($node, $index);
 	return "SELECT status, sqlstate FROM move_indexes('$index', '$to', method => 'copy')";
 }
 

@@ -8,6 +8,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Probe;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -49,8 +50,7 @@ my $survived = 0;
 sub move
 {
 	my ($index, $method) = @_;
-	my $to = $node->safe_psql('postgres',
-		"SELECT CASE tablespace WHEN 'regress_slow' THEN 'regress_fast' ELSE 'regress_slow' END FROM pg_indexes WHERE indexname = '$index'");
+	my $to = elsewhere($node, $index);
 	return "SELECT max(job) FROM move_indexes('$index', '$to', method => '$method', wait => false, settings => '{\"verify\": true}')";
 }
 

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Test;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
@@ -40,19 +41,10 @@ RESET ROLE;
 SELECT oracle.remember_keys('oa'), oracle.remember_metadata('oa');
 SQL
 
-sub place
-{
-	my ($index) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
-}
-
-sub other { return place($_[0]) eq 'regress_slow' ? 'regress_fast' : 'regress_slow' }
-
 sub move
 {
 	my ($index, $method) = @_;
-	return sprintf "SELECT status, sqlstate, detail FROM move_indexes('%s', '%s'%s)", $index, other($index),
+	return sprintf "SELECT status, sqlstate, detail FROM move_indexes('%s', '%s'%s)", $index, elsewhere($node, $index),
 	  $method ? ", method => '$method'" : '';
 }
 
@@ -87,7 +79,7 @@ foreach my $case (
 {
 	my ($name, $index, $core, $method, $expected) = @$case;
 	my $log = -s $node->logfile;
-	as_mover(sprintf $core, other($index));
+	as_mover(sprintf $core, elsewhere($node, $index));
 	my $by_core = told($log);
 	like($by_core, $expected, "$name: what core's own command tells the hook");
 	$log = -s $node->logfile;
@@ -101,12 +93,12 @@ foreach my $case (
 sub refused
 {
 	my ($name, $index, $method, $what, $status) = @_;
-	my ($from, $to) = (place($index), other($index));
+	my ($from, $to) = (place($node, $index), elsewhere($node, $index));
 	set_hook('refuse', $what);
 	my $log = -s $node->logfile;
 	my $sql = move($index, $method);
 	is(as_mover($sql), "$status|42501|nobody may $what relations today", "$name: the row");
-	is(place($index), $status eq 'moved' ? $to : $from, "$name: where the index is");
+	is(place($node, $index), $status eq 'moved' ? $to : $from, "$name: where the index is");
 	wait_for_no_worker($node);
 	my $left = $what eq 'drop' ? 1 : 0;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $left, "$name: what is left");

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -55,13 +56,11 @@ SQL
 	return pending();
 }
 
-sub place { return sql("SELECT tablespace FROM pg_indexes WHERE indexname = 'words_w'"); }
-
 # Fill the list, hold the move at the point, have the list flushed.
 sub beside
 {
 	my ($name, $method, $point, $flush) = @_;
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'words_w');
 	my $before = fill();
 	cmp_ok($before, '>=', 7700, "$name: the list has $before pages");
 	my $call = held_at($node, $point,
@@ -76,7 +75,7 @@ sub beside
 		is($others->errors, '', "$name: nor has the flush failed");
 		$others->end;
 	}
-	is(place(), $to, "$name: where it should be");
+	is(place($node, 'words_w'), $to, "$name: where it should be");
 	my $after = pending();
 	cmp_ok($after, '<', $before / 2, "$name: the list was flushed, and has $after pages");
 	all_right($node, 'words', $name, within => 5, max_keys => 100);

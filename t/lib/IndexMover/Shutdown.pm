@@ -10,6 +10,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use IndexMover::Processes;
 use IndexMover::Test;
 use PostgreSQL::Test::Utils ();
 use Test::More;

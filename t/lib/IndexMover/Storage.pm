@@ -7,6 +7,7 @@
 #   break_calls('write', $errno, $first, $times, $path);
 #   ...
 #   my $fired = mend_calls();
+#   my $fired = mend_full_wal($node, $log);    # where the writes to pg_wal have failed
 #
 # What break_calls() takes is what t/io_faults.c explains.  The library reaches
 # only servers that are started after preload_library().
@@ -17,11 +18,14 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename qw(dirname);
+use IndexMover::Processes;
+use IndexMover::Test;
 use IPC::Run ();
 use PostgreSQL::Test::Utils ();
 use Test::More;
+use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(preload_library break_calls calls_broken mend_calls);
+our @EXPORT = qw(preload_library break_calls calls_broken mend_calls mend_full_wal);
 
 # Compile t/$name.c; returns the library's path.  Skips the test file where that
 # can't be had.
@@ -56,6 +60,35 @@ sub mend_calls
 {
 	unlink $ENV{IO_FAULTS};
 	return calls_broken();
+}
+
+# The same where pg_wal was full: the server panics, and again when it recovers, as
+# long as there is no room.  If it is the startup process that can't write, because
+# the WAL ends in the middle of a record, the postmaster gives up; if it is the
+# checkpointer, it tries again and again.  $log is how long the server's log was.
+# The server is up then.
+sub mend_full_wal
+{
+	my ($node, $log) = @_;
+	my $start = time;
+	my $twice = qr/(?:all server processes terminated; reinitializing.*){2}/s;
+	my $gone;
+	until (($gone = process_is_gone($node->{_pid})) || PostgreSQL::Test::Utils::slurp_file($node->logfile, $log) =~ $twice)
+	{
+		die 'recovery does not fail' if time - $start > $IndexMover::Test::TIMEOUT;
+		usleep(20_000);
+	}
+	my $fired = mend_calls();
+	if ($gone)
+	{
+		wait_until_down($node);
+		$node->start;
+	}
+	else
+	{
+		wait_until_up($node);
+	}
+	return $fired;
 }
 
 1;

@@ -21,12 +21,11 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
-  process_is_gone poll_process_is_gone start_again
   needs_test_points has_test_points set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
-  start_call finish_call call_is_running caller_pid sqlstate_of
-  poll_until wait_until_up wait_until_down wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
-  let_process_sleep soon_ok leave_behind make_gate
+  start_call finish_call call_is_running caller_pid sqlstate_of begin_job
+  poll_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
+  soon_ok leave_behind make_gate
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok count_fault standby_ok
   tablespace_of block_size
 );
@@ -256,6 +255,17 @@ sub count_call
 	return;
 }
 
+# Begin a job that nobody waits for, with these settings; returns its number.  The
+# method is copy unless method => says another.
+sub begin_job
+{
+	my ($node, $relation, $tablespace, %settings) = @_;
+	my $method = delete $settings{method} || 'copy';
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return $node->safe_psql('postgres',
+		"SELECT max(job) FROM move_indexes('$relation', '$tablespace', method => '$method', wait => false, settings => '{$json}')");
+}
+
 sub call_is_running
 {
 	my ($call) = @_;
@@ -316,7 +326,7 @@ sub held_at
 {
 	my ($node, $point, $sql, %options) = @_;
 	set_test_point($node, join ',', "$point:wait", $options{then} || ());
-	my $holder = IndexMover::Session->new($node);
+	my $holder = IndexMover::Session->new($node, dbname => $options{dbname});
 	$holder->run($options{prepared}
 		? "BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'"
 		: 'SELECT pg_advisory_lock(0, 5959)');
@@ -390,23 +400,6 @@ sub wait_until_up
 	return;
 }
 
-# Wait until a server that can't go on has given up.
-sub wait_until_down
-{
-	my ($node) = @_;
-	my $start = time;
-	my $postmaster = $node->{_pid};
-	until (process_is_gone($postmaster))
-	{
-		die "server does not go down" if time - $start > $TIMEOUT;
-		usleep(20_000);
-	}
-	# as long as it is a zombie, a new one believes that it is still there
-	usleep(20_000) while kill(0, $postmaster) && time - $start < $TIMEOUT;
-	$node->{_pid} = undef;
-	return;
-}
-
 # Wait until a move is in a phase (pattern of LIKE); returns the worker's pid.
 sub wait_for_phase
 {
@@ -448,52 +441,6 @@ sub soon_ok
 	my ($seconds, $limit, $name) = @_;
 	note sprintf('%s: %.2f s, on an idle machine less than %s s', $name, $seconds, $limit);
 	return cmp_ok($seconds, '<', $limit * $SLACK, $name);
-}
-
-# Wait until a process has gone to sleep so many times more: a loop that naps
-# between two looks has looked as often by then, however busy the machine is.
-sub let_process_sleep
-{
-	my ($pid, $times) = @_;
-	my $naps = sub {
-		my $status = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status");
-		return $status =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : die "no count for process $pid";
-	};
-	my $start = time;
-	my $end = $naps->() + $times;
-	while ($naps->() < $end)
-	{
-		die "process $pid does not go on" if time - $start > $TIMEOUT;
-		usleep(20_000);
-	}
-	return;
-}
-
-# Whether a process has ended.  A zombie has; its parent may take its time.
-sub process_is_gone
-{
-	my ($pid) = @_;
-	return 1 unless kill(0, $pid);
-	open(my $fh, '<', "/proc/$pid/stat") or return !kill(0, $pid);
-	return (<$fh> || '') =~ /\) [ZX] / ? 1 : 0;
-}
-
-sub poll_process_is_gone
-{
-	my ($pid) = @_;
-	my $start = time;
-	usleep(10_000) until process_is_gone($pid) || time - $start > $TIMEOUT;
-	return;
-}
-
-# Start a server whose postmaster was killed.  As long as that one is a zombie,
-# the server believes that it is still there.
-sub start_again
-{
-	my ($node, $old_pid) = @_;
-	my $start = time;
-	usleep(20_000) while kill(0, $old_pid) && time - $start < $TIMEOUT;
-	return $node->start;
 }
 
 # Make the function $name(int): a build of an index with it waits while somebody

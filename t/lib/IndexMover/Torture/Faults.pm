@@ -14,6 +14,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use IndexMover::Processes;
 use IndexMover::Test;
 use IndexMover::Torture::Movers qw(quick_sql);
 use PostgreSQL::Test::Utils qw(system_log);

@@ -1,0 +1,67 @@
+# IndexMover::Places
+#   In which tablespace an index lies, and which is the other one.  new_node() makes
+#   two, regress_slow and regress_fast, and the tests move to and fro between them.
+#
+#   my $from = place($node, 'i');         # 'regress_slow', say
+#   my $to = other_place($from);          # 'regress_fast'
+#   my $to = elsewhere($node, 'i');       # the same in one
+#   arrived_ok($node, 't', 'i', $to, 'name');
+#
+# What is said is what the catalog says at that moment, without a lock: while a
+# rebuild swaps names, it may be that of the one or the other index.
+package IndexMover::Places;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use IndexMover::Test;
+use Test::More;
+
+our @EXPORT = qw(place other_place elsewhere arrived_ok);
+
+# The tablespace of an index, 'default' if it is its database's.
+sub place
+{
+	my ($node, $index, %options) = @_;
+	return $node->safe_psql($options{dbname} || 'postgres', <<SQL);
+SELECT coalesce(t.spcname, 'default')
+  FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+ WHERE c.oid = '$index'::regclass
+SQL
+}
+
+sub other_place
+{
+	my ($place) = @_;
+	return $place eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+}
+
+# Where an index is not.
+sub elsewhere
+{
+	my ($node, $index, %options) = @_;
+	return other_place(place($node, $index, %options));
+}
+
+# The index of this table is where it should be, and right; a clean-up leaves
+# nothing over, and no file that nobody knows.  With standby => the standby of this
+# server, not there either; with look_up => 1 the standby, too, is asked for every
+# key (which it can only for a table's single index).
+sub arrived_ok
+{
+	my ($node, $table, $index, $place, $name, %options) = @_;
+	is(place($node, $index), $place, "$name: the index is in $place");
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	wait_for_no_worker($node);
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	verdict_ok($node, $table, $name, max_keys => 300);
+	my $standby = $options{standby} or return;
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$name, standby");
+	verdict_ok($standby, $table, "$name, standby", max_keys => 300) if $options{look_up};
+	return;
+}
+
+1;
