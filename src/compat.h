@@ -271,6 +271,16 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
 #endif
 
+/*
+ * Does recovery crash where it meets the change of a BRIN index whose file is
+ * gone?  See recovery_needs_full_pages().
+ */
+#if PG_VERSION_NUM >= 160000
+#define BRIN_REDO_NEEDS_BUFFER	true
+#else
+#define BRIN_REDO_NEEDS_BUFFER	false
+#endif
+
 /* ---- planner ---- */
 
 /*

@@ -231,13 +231,12 @@ rebuild_can_move(Oid index_oid, char **reason)
 bool
 recovery_needs_full_pages(Oid index_oid)
 {
-#if PG_VERSION_NUM >= 160000
 	HeapTuple	tuple;
 	Form_pg_class form;
 	Oid			am = InvalidOid;
 	char	   *am_name;
 
-	if (fullPageWrites)
+	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
 		return false;
 
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
@@ -250,7 +249,4 @@ recovery_needs_full_pages(Oid index_oid)
 	ReleaseSysCache(tuple);
 
 	return OidIsValid(am) && handler_of(am, &am_name) == F_BRINHANDLER;
-#else
-	return false;
-#endif
 }

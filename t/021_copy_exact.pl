@@ -287,8 +287,12 @@ poll_until($node, 'SHOW wal_consistency_checking', '', 'wal_consistency_checking
 foreach my $am (grep { $only eq '.' || 'again' =~ /$only/ } qw(btree hash gin gist spgist brin bloom))
 {
 	make_case($am);
-	my ($row) = move_and_change($am, mutation => 'again', settings => '{"verify": true}');
+	my ($row, undef, undef, undef, $changed) = move_and_change($am, mutation => 'again', settings => '{"verify": true}');
 	like($row, qr/^moved\|/, "$am, copied directly again: moved, block by block equal under the lock");
+	my $least = () = grep { $_ != 0 } @$changed;
+	cmp_ok($least, '>', $am eq 'brin' ? 2 : 10, "$am, copied directly again: $least blocks were changed that had been copied");
+	cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		'>=', $least + 1, "$am, copied directly again: as many blocks copied again, or more");
 	let_standby_replay();
 	same_pages_ok($node, $standby, 'exact_i', "$am, copied directly again, standby");
 	verdict_ok($node, 'exact', "$am, copied directly again", max_keys => 20);

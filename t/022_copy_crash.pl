@@ -151,7 +151,14 @@ foreach my $action (qw(kill error terminate cancel))
 			  . " AND mode = 'AccessExclusiveLock'";
 			is($node->safe_psql('postgres', $locks), $exclusive{$point} ? 1 : 0,
 				"$name: " . ($exclusive{$point} ? 'with' : 'without') . ' the exclusive lock, on the index only');
-			is($size - (-s $file), 16 * 1024 * 1024, "$name: the old file is shorter by 16 MB") if $file;
+			if ($file)
+			{
+				is($size - (-s $file), 16 * 1024 * 1024, "$name: the old file is shorter by 16 MB");
+				# its record was flushed before that
+				$node->wait_for_catchup($standby);
+				my $there = $standby->data_dir . substr($file, length $node->data_dir);
+				is(-s $there, -s $file, "$name: so it is on the standby");
+			}
 			$node->safe_psql('postgres',
 				$action eq 'cancel' ? "SELECT pg_cancel_backend($pid)" : "SELECT pg_terminate_backend($pid)");
 		}

@@ -158,6 +158,20 @@ foreach my $case (
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
 		max_keys => 100, restarted => 1, count => 'storage of a copy');
 }
+# Each megabyte is told to be written back, and, but for the first, waits for the one
+# before: more calls than that, none of which fails here.
+{
+	{
+		local $ENV{LD_PRELOAD} = $library;
+		$node->restart;
+	}
+	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $megabytes = int($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')") / (1024 * 1024));
+	break_calls('writeback', EIO, 1_000_000, 1, $folder{$to});
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'writing back: moved');
+	is(mend_calls(), 0, 'writing back: no call fails');
+	cmp_ok(-s "$ENV{IO_FAULTS}.count" || 0, '>=', 2 * $megabytes - 1, "writing back: at each of $megabytes MB");
+}
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
 standby_ok($node, $standby, ['io'], 'at the end', max_keys => 300);
 

@@ -1,7 +1,7 @@
 # Transactions of every kind beside a move: serializable ones with the table in
 # their predicates, open cursors, prepared and parallel plans, commits that are
 # not waited for, conflicts, deferred and foreign keys, many subtransactions and
-# multixacts, a long pending list, and BRIN ranges that come and go.
+# multixacts, a long pending list, BRIN ranges that come and go, and TOAST.
 use strict;
 use warnings;
 
@@ -40,17 +40,22 @@ sub move
 }
 
 # Run $during while a copy of the index stands still before its swap, or at another
-# point; it ends, and all is well.
+# point; it ends, and all is well.  Options: after => what to look at then; point;
+# least => so many blocks have changed since they were copied, and were copied again
+# (2: block 0, which always is, and one more).
 sub beside_copy
 {
-	my ($name, $table, $index, $during, $after, $point) = @_;
+	my ($name, $table, $index, $during, %options) = @_;
+	my $least = $options{least} // 2;
 	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('$table')");
-	my $call = held_at($node, $point || 'copy-synced', move($index, 'copy'));
+	my $call = held_at($node, $options{point} || 'copy-synced', move($index, 'copy'));
 	$during->();
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
-	$after->() if $after;
+	my $recopied = $node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
+	cmp_ok($recopied, '>=', $least, "$name: at least $least blocks copied again") if $least;
+	$options{after}->() if $options{after};
 	survived_ok($node, $table, $name, move($index, 'copy'), max_keys => 200, count => $KIND);
 	return;
 }
@@ -212,6 +217,25 @@ SQL
 	$_->end for $plans, $holdable, $parallel;
 }
 
+# ---- plans made before a swap know what the new tablespace costs ----------------------
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE costs (k int);
+INSERT INTO costs SELECT generate_series(1, 20000);
+CREATE INDEX costs_k ON costs (k) TABLESPACE regress_slow;
+VACUUM ANALYZE costs;
+ALTER TABLESPACE regress_slow SET (random_page_cost = 1000000);
+ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
+SQL
+{
+	my $plan = IndexMover::Session->new($node);
+	$plan->run('SET plan_cache_mode = force_generic_plan; PREPARE q(int) AS SELECT * FROM costs WHERE k = $1');
+	like($plan->run('EXPLAIN (COSTS OFF) EXECUTE q(1)'), qr/Seq Scan/, 'a prepared plan leaves an index on slow storage alone');
+	is($node->safe_psql('postgres', move('costs_k', 'copy')), 'moved|', 'that index is copied to fast storage');
+	like($plan->run('EXPLAIN (COSTS OFF) EXECUTE q(1)'), qr/Index.* costs_k/, 'the same statement is planned anew, and uses it');
+	$plan->end;
+}
+$node->safe_psql('postgres', "ALTER TABLESPACE $_ RESET (random_page_cost)") for 'regress_slow', 'regress_fast';
+
 # ---- commits that are not waited for, up to the moment before the lock -----------------
 # What they have written is not on disk when the lock is asked for; few rows, so that
 # the first attempt copies what they have changed, and not one after the WAL writer's turn.
@@ -232,7 +256,7 @@ my $not_flushed = sub {
 beside_copy('synchronous_commit = off', 'tx', 'tx_s', sub {
 		my $tries = $not_flushed->();
 		pass("what was committed is not flushed (tries: $tries)");
-	}, undef, 'swap-asking');
+	}, point => 'swap-asking');
 
 # A copy that reads only what is flushed by then is wrong, and that would be seen.
 # (Unless the WAL writer has had its turn in between: then once more.)
@@ -296,12 +320,18 @@ MERGE INTO parent p USING (VALUES (7, 70000), (3000, 3000)) v (id, u) ON p.id = 
   WHEN MATCHED THEN UPDATE SET u = v.u WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.u);
 BEGIN; UPDATE parent SET u = u + 1 WHERE id BETWEEN 100 AND 200; UPDATE parent SET u = u - 1 WHERE id BETWEEN 100 AND 200; COMMIT;
 DELETE FROM parent WHERE id = 3000;
+UPDATE child SET parent = parent % 999 + 1 WHERE id % 3 = 0;
+-- of those that are there, the index says so; a seventh, and those above 5000, are new
+DELETE FROM booked WHERE lower(r) % 7 = 0 OR lower(r) > 5000;
+INSERT INTO booked SELECT int4range(g * 10, g * 10 + 9) FROM generate_series(1, 800) g ON CONFLICT DO NOTHING;
 SQL
-		}, sub {
+		}, after => sub {
+			is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT r) FROM booked'), '800|800', "$index moved: all are booked, each once");
 			foreach my $bad ([ 'INSERT INTO parent VALUES (9, 99999)', '23505' ],
 				[ 'INSERT INTO parent VALUES (99999, 300)', '23505' ],
 				[ 'INSERT INTO child VALUES (1, 424242)', '23503' ],
-				[ 'INSERT INTO booked VALUES (int4range(5, 55))', '23P01' ])
+				[ 'INSERT INTO booked VALUES (int4range(5, 55))', '23P01' ],
+				[ 'INSERT INTO booked VALUES (int4range(7005, 7006))', '23P01' ])
 			{
 				my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$bad->[0]");
 				like($err, qr/$bad->[1]/, "$index moved: $bad->[0]");
@@ -325,7 +355,8 @@ beside_copy('GIN pending list that grows', 'words', 'words_w', sub {
 beside_copy('GIN pending list that is flushed', 'words', 'words_w', sub {
 		$node->safe_psql('postgres', "SELECT gin_clean_pending_list('words_w'); VACUUM words");
 	});
-# this takes a lock on the index that the copy has to give way to
+# this takes a lock on the index that the copy has to give way to, and so may begin
+# before the copy goes on, or end after it
 my $brin = IndexMover::Session->new($node);
 beside_copy('BRIN ranges', 'ranges', 'ranges_i', sub {
 		$brin->send(<<SQL);
@@ -334,7 +365,7 @@ INSERT INTO ranges SELECT g, repeat('y', 100) FROM generate_series(8001, 16000) 
 UPDATE ranges SET id = -id WHERE id % 100 = 0;
 SELECT brin_summarize_new_values('ranges_i');
 SQL
-	}, sub {
+	}, least => 0, after => sub {
 		$brin->answer;
 		is($brin->errors, '', 'BRIN ranges are summarized and desummarized');
 	});
@@ -345,6 +376,39 @@ beside_copy('COPY of many rows', 'tx', 'tx_s', sub {
 		$copy->run('COPY tx FROM \'' . $node->basedir . "/rows'");
 	});
 $copy->end;
+
+# ---- the index of a TOAST table, vacuumed --------------------------------------------------
+# (The values are long enough for any size of a page.)
+sub long_value
+{
+	my ($number) = @_;
+	return "repeat(md5(($number)::text), current_setting('block_size')::int * 3 / 320)";
+}
+my ($of_g, $of_minus_id) = map { long_value($_) } 'g', '-id';
+my ($toast, $toast_index) = split /\|/, $node->safe_psql('postgres', <<SQL);
+CREATE TABLE wide (id int, big text) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+ALTER TABLE wide ALTER big SET STORAGE EXTERNAL;
+INSERT INTO wide SELECT g, $of_g FROM generate_series(1, 5000) g;
+SELECT t.reltoastrelid::regclass, x.indexrelid::regclass
+  FROM pg_class t JOIN pg_index x ON x.indrelid = t.reltoastrelid WHERE t.oid = 'wide'::regclass;
+SQL
+$node->safe_psql('postgres', "SELECT oracle.remember_keys('$toast'); DELETE FROM wide WHERE id % 3 = 0");
+my $toast_blocks = $node->safe_psql('postgres', "SELECT pg_relation_size('$toast_index') / current_setting('block_size')::int");
+cmp_ok($toast_blocks, '>', 5, "the index of the TOAST table has $toast_blocks blocks");
+# vacuum takes something out of each leaf page, that is of nearly all
+beside_copy('TOAST, vacuumed', $toast, $toast_index, sub {
+		$node->safe_psql('postgres', $_) foreach
+		  "INSERT INTO wide SELECT g, $of_g FROM generate_series(5001, 6000) g",
+		  "UPDATE wide SET big = $of_minus_id WHERE id % 10 = 0",
+		  'DELETE FROM wide WHERE id % 7 = 0', 'VACUUM (INDEX_CLEANUP on) wide', 'CHECKPOINT';
+	},
+	least => int($toast_blocks * 3 / 4),
+	after => sub {
+		my $right = long_value('CASE WHEN id % 10 = 0 THEN -id ELSE id END');
+		is($node->safe_psql('postgres', "SELECT count(*), bool_and(big = $right) FROM wide"),
+			$node->safe_psql('postgres', 'SELECT count(*) FROM generate_series(1, 6000) g WHERE (g % 3 <> 0 OR g > 5000) AND g % 7 <> 0') . '|t',
+			'TOAST, vacuumed: the long values as they were written');
+	});
 
 $node->stop;
 done_testing();
