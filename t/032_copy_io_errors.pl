@@ -165,7 +165,7 @@ foreach my $case (
 		local $ENV{LD_PRELOAD} = $library;
 		$node->restart;
 	}
-	my $to = place() eq 'regress_slow' ? 'regress_fast' : 'regress_slow';
+	my $to = elsewhere($node, 'io_s');
 	my $megabytes = int($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')") / (1024 * 1024));
 	break_calls('writeback', EIO, 1_000_000, 1, $folder{$to});
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'writing back: moved');
