@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Pages;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -128,7 +129,7 @@ foreach my $kind (sort keys %kinds)
 }
 files_ok($primary, 'primary');
 files_ok($standby, 'standby');
-unlike(slurp_file($standby->logfile), qr/inconsistent page found/, 'no page differs on the standby');
+replayed_pages_ok($primary, $standby, 'standby');
 
 my ($rc, $out, $err) = $standby->psql('postgres',
 	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");

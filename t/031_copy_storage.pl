@@ -103,6 +103,14 @@ sub begin_slow_checkpoint
 	$node->wait_for_log(qr/checkpoint starting: wal/, $log);
 	$node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
 	$node->reload;
+	poll_until($node, 'SHOW max_wal_size', '1GB', 'max_wal_size, again');
+	# It reads that only when it takes a nap, and takes none while it lags behind what
+	# was logged: so before any more is, one that has begun since is to be seen.
+	my $checkpointer = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
+	my $naps = "SELECT wait_event FROM pg_stat_activity WHERE pid = $checkpointer";
+	poll_until($node, $naps, 'CheckpointWriteDelay', 'the checkpoint to be slow');
+	let_process_sleep($checkpointer, 2);
+	poll_until($node, $naps, 'CheckpointWriteDelay', 'the checkpoint to be slow from now on');
 	return $log;
 }
 
@@ -274,6 +282,8 @@ if ($node->pg_version >= 16)
 	$call = move_to_point('copy-end', 'ranges_s', 'regress_fast');
 	full_page_writes('off');
 	is(finish_move($call), 'failed|55000', 'nor is it swapped if that is switched off in mid-copy');
+	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		qr/^full_page_writes was switched off while BRIN index "ranges_s" was being moved/, 'which is why');
 	is(place($node, 'ranges_s'), 'regress_slow', 'it is where it was, again');
 	full_page_writes('on');
 }

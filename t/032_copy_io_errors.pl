@@ -107,6 +107,28 @@ foreach my $case (
 	count_fault('storage of a copy');
 }
 
+# A probe of a tablespace whose storage fails says what could not be done, keeps
+# no result, and leaves no file.
+{
+	local $ENV{LD_PRELOAD} = $library;
+	$node->restart;
+	my $folder = $node->data_dir . "/$folder{regress_fast}";
+	foreach my $case ([ 'write', EIO, '58030', 'write' ], [ 'write', ENOSPC, '53100', 'write' ], [ 'short', 4096, '53100', 'write' ],
+		[ 'fsync', EIO, '58030', 'sync' ], [ 'read', EIO, '58030', 'read' ])
+	{
+		my ($operation, $errno, $sqlstate, $verb) = @$case;
+		my $name = "probe, $operation, $errno";
+		break_calls($operation, $errno, 2, ALWAYS, '.index_mover.');
+		my ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM tablespace_probe('regress_fast', '50 ms')",
+			extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+		cmp_ok(mend_calls(), '>=', 1, "$name: it did");
+		like($err, qr/ERROR:  $sqlstate: could not $verb file "\S*\.index_mover\.\d+": /, "$name: the error");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_probe'), '0', "$name: no result is kept");
+		is(join(' ', grep { -f } glob("$folder*/pgsql_tmp/*")), '', "$name: no file is left");
+	}
+	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't', 'the next probe works');
+}
+
 # What a killed worker has left can't be removed either: that is said, it stays
 # on record, and goes with the next clean-up.
 {

@@ -1,8 +1,9 @@
 # A streaming standby that is promoted in the middle of a copy, or after one has
-# failed: at each step that leaves something else behind there; and in the middle of
-# a rebuild, after an index was dropped under its copy.  The index is where
-# it was or where it was to be, whole; what is left is on record, and is removed by
-# who comes first: the janitor, a call of index_mover_cleanup(), or the next move.
+# failed: at each step that leaves something else behind there; in the middle of a
+# rebuild, after an index was dropped under its copy; and behind a rebuild's swap.
+# The index is where it was or where it was to be, whole; what is left is on record,
+# and is removed by who comes first: the janitor, a call of index_mover_cleanup(), or
+# the next move.
 use strict;
 use warnings;
 
@@ -215,6 +216,42 @@ SQL
 	is($other->safe_psql('postgres', "SELECT to_regclass('gone_s') IS NULL"), 't', "$name: the dropped index is dropped");
 	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'promotion in mid-rebuild');
 	verdict_ok($other, 'built', "$name, after the next move", max_keys => 200);
+	$other->teardown_node;
+	$other->clean_node;
+}
+
+# ---- a rebuild whose swap is done, while a reader has its old index still ---------------
+{
+	my $name = 'promoted behind the swap of a rebuild';
+	my $other = PostgreSQL::Test::Cluster->new('standby_swapped');
+	$other->init_from_backup($primary, 'built', has_streaming => 1);
+	$other->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
+	$other->start;
+
+	my $reader = IndexMover::Session->new($primary);
+	$reader->run('BEGIN; SELECT count(*) FROM built');
+	my $call = start_call($primary, 'mover', "SELECT status FROM move_indexes('built_s', 'regress_slow', method => 'rebuild')");
+	wait_for_phase($primary, 'waiting for readers before marking dead');
+	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$primary->wait_for_catchup($other);
+	my $place = "SELECT c.relname, i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+	  . " JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE i.indrelid = 'built'::regclass ORDER BY 1";
+	is($other->safe_psql('postgres', $place), "built_s|t|regress_slow\nbuilt_s_ccold|f|regress_fast",
+		"$name: the standby has the new index, and the old one that is not valid");
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1', "$name: that is on record");
+	$other->promote;
+	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	$reader->run('COMMIT');
+	$reader->end;
+	is((finish_call($call))[1], "moved\n", "$name: the primary moves");
+
+	is($other->safe_psql('postgres', 'SELECT kind, action, object FROM index_mover_cleanup()'),
+		'invalid index|removed|public.built_s_ccold', "$name: index_mover_cleanup() removes the old one");
+	is($other->safe_psql('postgres', $place), 'built_s|t|regress_slow', "$name: the new one is there");
+	survived_ok($other, 'built', $name, "SELECT status FROM move_indexes('built_s', 'regress_fast', method => 'rebuild')",
+		max_keys => 200, restarted => 1, count => 'promotion in mid-rebuild');
+	wait_for_no_worker($other);
+	all_right($other, 'built', "$name, after the next move", within => 5, max_keys => 200, restarted => 1);
 	$other->teardown_node;
 	$other->clean_node;
 }

@@ -202,6 +202,10 @@ sql('ALTER SYSTEM SET autovacuum = off');
 sql('SELECT pg_reload_conf()');
 sql("SELECT pg_terminate_backend($vacuum)");
 all_right($node, $_, $_, no_metadata => 1, max_keys => 100, within => 5) foreach qw(lp_idle lp_alter);
+# (lp_vacuum is left out: an autovacuum may come back to it)
+survived_ok($node, 'lp_prepared', 'lp_prepared', "SELECT status FROM move_indexes('lp_prepared_s', 'regress_fast', method => 'copy')",
+	no_metadata => 1, max_keys => 100);
+verdict_ok($node, 'lp_prepared', 'lp_prepared, moved', max_keys => 100);
 $_->end foreach $gate, $holder, $third, $idle, $reader, $alter, $sampler;
 
 done_testing();

@@ -24,6 +24,7 @@ INSERT INTO t SELECT generate_series(1, 150000);
 CREATE INDEX t_1 ON t (i);
 CREATE INDEX t_2 ON t (i);
 CREATE INDEX t_3 ON t (i);
+SELECT oracle.remember_metadata('t');
 SQL
 
 my $call = start_call($node, 'mover',
@@ -42,6 +43,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
 	'made again, it works');
 leftovers_ok($node, 'drop extension', within => 5);
+files_ok($node, 'drop extension');
 
 # ---- a rebuild ------------------------------------------------------------
 make_gate($node, 'gate', 42);
@@ -51,6 +53,7 @@ INSERT INTO g SELECT generate_series(1, 100);
 CREATE INDEX g_1 ON g (gate(i));
 CREATE INDEX g_2 ON g (i) WHERE i > 0;
 CREATE TABLE other (i int);
+SELECT oracle.remember_metadata('g');
 SQL
 my ($builder, $reader, $holder, $dropper) = map { IndexMover::Session->new($node) } 1 .. 4;
 $builder->run('SELECT pg_advisory_lock(42)');
@@ -78,8 +81,10 @@ wait_for_no_worker($node);
 $_->end foreach $builder, $reader, $holder, $dropper;
 $node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 leftovers_ok($node, 'rebuild, extension dropped', within => 5);
+files_ok($node, 'rebuild, extension dropped');
 is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('g', 'regress_fast', 'rebuild') WHERE status = 'moved'"), '2',
 	'rebuild: made again, it works');
+metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
 
 # ---- a copy that is cancelled ---------------------------------------------
@@ -111,6 +116,7 @@ foreach my $wait ('true', 'false')
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
 	'cancelled copy: made again, it works');
 leftovers_ok($node, 'cancelled copy, extension dropped', within => 5);
+files_ok($node, 'cancelled copy, extension dropped');
 
 # ---- a worker that is terminated --------------------------------------------
 $call = start_call($node, 'copier',
@@ -135,6 +141,7 @@ is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM index_mover_history
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_slow')"), 'moved',
 	'terminated worker: the next call works');
 leftovers_ok($node, 'terminated worker', within => 5);
+files_ok($node, 'terminated worker');
 
 # ---- a worker that begins when caller and extension are gone --------------------
 # It can't connect as long as somebody has pg_database locked, and nobody else
@@ -164,8 +171,10 @@ leftovers_ok($node, 'terminated worker', within => 5);
 	$_->end foreach $gate, $looker, $dropper;
 	$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 	leftovers_ok($node, 'caller and extension gone', within => 5);
+	files_ok($node, 'caller and extension gone');
 	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved', 'caller and extension gone: the next call works');
 }
+all_right($node, 't', 'all of them', within => 5);
 
 # ---- a function that somebody has made without the extension -----------------
 my $type = $node->safe_psql('postgres', "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'index_move'::regclass");

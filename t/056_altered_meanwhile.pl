@@ -115,6 +115,7 @@ for my $kind (@ddl)
 	poll_until($node, $indexes, $names, "$sql: leftovers", timeout => 10) if defined $names;
 	wait_for_no_worker($node);
 	leftovers_ok($node, $sql, within => 5);
+	files_ok($node, $sql);
 	my $index = exists $expect{index} ? $expect{index} : 'am_gate';
 	if ($index)
 	{
@@ -184,6 +185,7 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 		is($node->safe_psql('postgres', $indexes), 'am_gate am_pkey am_w', "$name: nothing is left");
 		wait_for_no_worker($node);
 		leftovers_ok($node, $name, within => 5);
+		files_ok($node, $name);
 		verdict_ok($node, 'am', $name);
 	}
 }
@@ -221,6 +223,7 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_pkey am_w', "killed, then $sql: and removes ours, not the stranger's");
 	$node->safe_psql('postgres', 'DROP INDEX am_gate_ccnew');
 	leftovers_ok($node, "killed, then $sql", within => 5);
+	files_ok($node, "killed, then $sql");
 	verdict_ok($node, 'am', "killed, then $sql");
 }
 
@@ -242,6 +245,7 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $before, 'all in place: no move on record');
 	leftovers_ok($node, 'all in place', within => 5);
+	files_ok($node, 'all in place');
 }
 
 # ---------------------------------------------------------------------------
@@ -295,6 +299,7 @@ SQL
 	$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_pkey am_w', "$name: detached, it is removed");
 	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
 }
 $node->stop;
 done_testing();

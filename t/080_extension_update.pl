@@ -5,6 +5,7 @@
 # So that this is tested before there is a second version, and the comparison
 # with it, one is made up here, with two update scripts: one that is right and
 # one that forgets a comment.  It needs an installation that we may write to.
+# Before that, what the script of the present one must not do.
 use strict;
 use warnings;
 
@@ -53,6 +54,21 @@ SELECT pg_describe_object(d.classid, d.objid, 0)
  ORDER BY 1
 SQL
 }
+
+# ---- the script, and what the control file says of it ---------------------------
+# Only a superuser may run it; no object that was there before becomes the
+# extension's; in psql it makes nothing, and says what to do.
+chomp(my $dir = `pg_config --sharedir`);
+$dir .= '/extension';
+my $script = "$dir/index_mover--$current.sql";
+is($node->safe_psql('postgres', "SELECT superuser, trusted, relocatable FROM pg_available_extension_versions WHERE name = 'index_mover' AND version = '$current'"),
+	't|f|f', 'for superusers, not trusted, not relocatable');
+unlike(slurp_file($script), qr/\bOR\s+REPLACE\b|\bIF\s+NOT\s+EXISTS\b/i, 'the script takes over no object of others');
+my $all = 'SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_type)';
+my $before = $node->safe_psql('postgres', $all);
+my ($said) = run_command([ 'psql', '-X', '-d', $node->connstr('postgres'), '-f', $script ]);
+like($said, qr/^Use "CREATE EXTENSION index_mover" to load this file\.\s*$/, 'run by psql, it says what to do');
+is($node->safe_psql('postgres', $all), $before, 'and makes nothing');
 
 my $n = 0;
 
@@ -126,8 +142,6 @@ foreach my $old (split /\n/, $node->safe_psql('postgres',
 }
 
 # ---- a version made up -----------------------------------------------------------
-chomp(my $dir = `pg_config --sharedir`);
-$dir .= '/extension';
 SKIP:
 {
 	skip "$dir can't be written to", 1 unless -w $dir;

@@ -410,5 +410,22 @@ beside_copy('TOAST, vacuumed', $toast, $toast_index, sub {
 			'TOAST, vacuumed: the long values as they were written');
 	});
 
+# ---- a VACUUM that leaves the indexes alone, then one that cleans them up ---------------
+# (From what is deleted while the call waits its snapshot would keep them.)  The slots of
+# the rows are used again at last.
+$node->safe_psql('postgres', 'DELETE FROM tx WHERE id % 3 = 1');
+my $entries = "SELECT tuple_count + dead_tuple_count FROM pgstattuple('tx_s')";
+my $with_dead = $node->safe_psql('postgres', $entries);
+my $tx_blocks = $node->safe_psql('postgres', "SELECT pg_relation_size('tx_s') / current_setting('block_size')::int");
+beside_copy('VACUUM without index clean-up, and with it', 'tx', 'tx_s', sub {
+		my $more = 'INSERT INTO tx SELECT g, g % 100, md5(g::text) FROM generate_series(%d, %d) g';
+		$node->safe_psql('postgres', 'VACUUM (INDEX_CLEANUP off) tx');
+		is($node->safe_psql('postgres', $entries), $with_dead, 'VACUUM without index clean-up: the index has what it had');
+		$node->safe_psql('postgres', $_) foreach sprintf($more, 400001, 401000), 'VACUUM (INDEX_CLEANUP on, FREEZE) tx';
+		is($node->safe_psql('postgres', $entries), $node->safe_psql('postgres', 'SELECT count(*) FROM tx'),
+			'VACUUM with index clean-up: the index has an entry for each row');
+		$node->safe_psql('postgres', sprintf($more, 401001, 402000));
+	}, least => int($tx_blocks / 4));
+
 $node->stop;
 done_testing();

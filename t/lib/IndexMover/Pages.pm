@@ -3,6 +3,7 @@
 #
 #   same_pages_ok($primary, $standby, 'i', 'name');    # through shared buffers
 #   same_files_ok($old, $new, $page_size, 'name');     # an index's file and its copy
+#   replayed_pages_ok($primary, $standby, 'name');     # each page, as it was replayed
 #
 # The pages of a standby are those of its primary byte by byte, but for the
 # checksum, which a page has only on disk.  Ask only for an index that nobody has
@@ -23,9 +24,10 @@ use warnings;
 use Exporter 'import';
 use IndexMover::Test ();
 use List::Util qw(max);
+use PostgreSQL::Test::Utils ();
 use Test::More;
 
-our @EXPORT = qw(pages_in_file pages_of different_pages different_files same_pages_ok same_files_ok);
+our @EXPORT = qw(pages_in_file pages_of different_pages different_files same_pages_ok same_files_ok replayed_pages_ok);
 
 # A page's header: LSN, checksum, flags, lower, upper, special (where what the
 # access method keeps at the page's end begins), and more; then the line pointers.
@@ -136,6 +138,27 @@ sub same_files_ok
 {
 	my ($old, $new, $page_size, $name) = @_;
 	return is(verdict((-s $old) / $page_size, different_files($old, $new, $page_size)), '', "$name: the same pages in both files");
+}
+
+# Has the standby found no page that, replayed, differs from the primary's?  It
+# compares them while the primary has wal_consistency_checking = all; one that
+# differs ends it.  With from => offset its log is looked at from there.
+sub replayed_pages_ok
+{
+	my ($primary, $standby, $name, %options) = @_;
+	my $different = sub {
+		my $log = PostgreSQL::Test::Utils::slurp_file($standby->logfile, $options{from} || 0);
+		return $log =~ /(inconsistent page found.*)/g;
+	};
+	my @different = $different->();
+	if (!@different)
+	{
+		$primary->wait_for_catchup($standby);
+		@different = $different->();
+	}
+	push @different, 'nothing was compared'
+	  if $primary->safe_psql('postgres', 'SHOW wal_consistency_checking') ne 'all';
+	return is(join("\n", @different), '', "$name: each page the same when it was replayed");
 }
 
 1;

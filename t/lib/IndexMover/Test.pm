@@ -371,7 +371,12 @@ sub poll_until
 	my ($out, $err);
 	while (1)
 	{
-		$node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err);
+		# where the connection is refused, psql may end before it is told the query
+		eval { $node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err); 1 } or do
+		{
+			die $@ unless $@ =~ /Broken pipe/;
+			($out, $err) = (undef, $@);
+		};
 		return time - $start if defined $out && $out eq $expected;
 		last if time - $start > $limit;
 		usleep(40_000);
