@@ -270,6 +270,8 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		   l.to_tablespace,
 		   l.method,
 		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
+				-- a standby can't know who is alive on the primary
+				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'interrupted'
 				WHEN l.status IN ('queued', 'running') AND index_mover_job_is_paused(l.job)
 				THEN 'paused'

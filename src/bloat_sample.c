@@ -202,14 +202,18 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 
 	Assert(n >= 0 && n < population);
 	memset(sample, 0, sizeof(*sample));
-	sample->blocks = palloc0(sizeof(SampledBlock) * (Size) Max(n, 1));
+	/* of an index of terabytes these are more than palloc() gives */
+	sample->blocks = palloc_extended(sizeof(SampledBlock) * (Size) Max(n, 1),
+									 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	/* a tiny sample can't have strata of four */
 	sample->draws = n >= 2 * BLOAT_SAMPLE_DRAWS ? BLOAT_SAMPLE_DRAWS : Max(Min(n, BLOAT_SAMPLE_FIRST), 1);
 
 	if ((population + 1) / SlotsPerFSMPage < max_fsm)
 	{
-		free_blocks = palloc(sizeof(BlockNumber) * (Size) population);
-		other_blocks = palloc(sizeof(BlockNumber) * (Size) population);
+		free_blocks = palloc_extended(sizeof(BlockNumber) * (Size) population,
+										MCXT_ALLOC_HUGE);
+		other_blocks = palloc_extended(sizeof(BlockNumber) * (Size) population,
+										MCXT_ALLOC_HUGE);
 		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
 						 free_blocks, &nfree, other_blocks, &nother))
 			n -= sample->fsm_blocks_read;

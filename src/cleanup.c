@@ -242,9 +242,10 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call us, in a worker that removes leftovers */
 	check_moment("index_mover_cleanup()", true, false);
+	/* a standby can't know whose mover is still at work on the primary */
+	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
 	{
-		PreventCommandDuringRecovery("index_mover_cleanup()");
 		PreventCommandIfReadOnly("index_mover_cleanup()");
 		prevent_in_transaction_block("index_mover_cleanup()",
 									 "Call it on its own, with autocommit on.");

@@ -273,9 +273,9 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 
 /*
  * Does recovery crash where it meets the change of a BRIN index whose file is
- * gone?  See recovery_needs_full_pages().
+ * gone?  See recovery_needs_full_pages().  With assertions it always did.
  */
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 160000 || defined(USE_ASSERT_CHECKING)
 #define BRIN_REDO_NEEDS_BUFFER	true
 #else
 #define BRIN_REDO_NEEDS_BUFFER	false

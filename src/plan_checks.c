@@ -249,7 +249,7 @@ item_check(MoveItem *item, const IndexFacts *facts)
 			leftover_index_is_ours(item->index_oid))
 		{
 			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "The index was left behind by an interrupted move; the next call for the table removes it, or index_mover_cleanup().");
+					  "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
 			return false;
 		}
 		if (!facts->live)

@@ -39,6 +39,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
+#include "wait_others.h"
 
 #define ASK_AGAIN_MS	50
 
@@ -236,8 +237,10 @@ prepared_transaction_name(VirtualTransactionId vxid)
  * pids of who holds it are published while we wait.  When index_mover.lock_wait,
  * counted from since, is over, on_blocker says what happens to them.
  *
- * Returns false if the job has been paused meanwhile: the caller ends his
- * transaction, and with it gives back what he has, before he rests.
+ * Returns false if the job has been paused meanwhile, or if one of the holders
+ * waits for a lock of ours, which the deadlock detector can't see, for we are in
+ * no queue: the caller ends his transaction, and with it gives back what he has,
+ * before he rests or comes again.
  *
  * ERROR 55P03 naming the holders when it was all in vain.
  */
@@ -246,6 +249,7 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 							   const MoveSettings *settings, TimestampTz since)
 {
 	TimestampTz grace_until = 0;
+	TimestampTz looked_at = GetCurrentTimestamp();
 
 	while (!ConditionalLockRelationOid(relid, mode))
 	{
@@ -285,6 +289,12 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 		job_check_cancel();
 		if (job_pause_requested())
 			return false;
+		if (TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), DeadlockTimeout))
+		{
+			if (lockers_wait_for_us(relid, mode, 0))
+				return false;
+			looked_at = GetCurrentTimestamp();
+		}
 	}
 	progress_blockers(NULL, 0);
 	return true;

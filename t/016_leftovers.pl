@@ -342,7 +342,7 @@ for my $where (sort(keys %left_by), 'initializing')
 	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
 		2 + $left_by{$where}, "$name: dry_run removes nothing");
 
-	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%left behind by an interrupted move%'"),
+	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or was interrupted%'"),
 		$left_by{$where}, "$name: the plan tells ours from the stranger's");
 
 	if ($where =~ /building|dead/)

@@ -108,6 +108,15 @@ sub check_all
 # The next call, to which nothing happens; and the fault is counted.
 my $next = 'regress_fast';
 
+# The bytes of a file, all its segments.
+sub size_of_file
+{
+	my ($path) = @_;
+	my $size = 0;
+	$size += -s $_ foreach grep { -e } $path, glob("$path.*");
+	return $size;
+}
+
 sub next_call_ok
 {
 	my ($name, $kind) = @_;
@@ -145,7 +154,7 @@ foreach my $action (qw(kill error terminate cancel))
 		if ($point eq 'old-file-step')
 		{
 			$file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('crash_s')");
-			$size = -s $file;
+			$size = size_of_file($file);
 		}
 		my $sql = "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')";
 		my $call;
@@ -170,11 +179,11 @@ foreach my $action (qw(kill error terminate cancel))
 				"$name: " . ($exclusive{$point} ? 'with' : 'without') . ' the exclusive lock, on the index only');
 			if ($file)
 			{
-				is($size - (-s $file), 16 * 1024 * 1024, "$name: the old file is shorter by 16 MB");
+				is($size - size_of_file($file), 16 * 1024 * 1024, "$name: the old file is shorter by 16 MB");
 				# its record was flushed before that
 				$node->wait_for_catchup($standby);
 				my $there = $standby->data_dir . substr($file, length $node->data_dir);
-				is(-s $there, -s $file, "$name: so it is on the standby");
+				is(size_of_file($there), size_of_file($file), "$name: so it is on the standby");
 			}
 			$node->safe_psql('postgres',
 				$action eq 'cancel' ? "SELECT pg_cancel_backend($pid)" : "SELECT pg_terminate_backend($pid)");

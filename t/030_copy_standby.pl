@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Pages;
+use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -134,9 +135,19 @@ replayed_pages_ok($primary, $standby, 'standby');
 my ($rc, $out, $err) = $standby->psql('postgres',
 	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");
 like($err, qr/ERROR:  25006:/, 'no move on a standby');
-($rc, $out, $err) = $standby->psql('postgres',
-	"\\set VERBOSITY verbose\nSELECT index_mover_cleanup()");
-like($err, qr/ERROR:  25006:/, 'no clean-up on a standby');
+# it can't know whose worker lives on the primary
+my $job = begin_job($primary, 'k_btree_i', elsewhere($primary, 'k_btree_i'), swap_after => 'infinity');
+poll_until($primary, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'a copy that waits');
+$primary->wait_for_catchup($standby);
+foreach my $dry_run ('false', 'true')
+{
+	($rc, $out, $err) = $standby->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT index_mover_cleanup($dry_run)");
+	like($err, qr/ERROR:  25006: cannot execute index_mover_cleanup\(\) during recovery/, "no clean-up on a standby, dry_run $dry_run");
+}
+like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/, 'a job that runs on the primary is not said to be interrupted');
+$primary->safe_psql('postgres', "SELECT cancel_move($job)");
+wait_for_job_end($primary, $job);
 
 # ---------------------------------------------------------------------------
 # A query on the standby when the swap is replayed

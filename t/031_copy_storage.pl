@@ -266,7 +266,7 @@ CREATE INDEX ranges_s ON ranges USING brin (i) WITH (pages_per_range = 1) TABLES
 INSERT INTO ranges SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g;
 SELECT brin_summarize_new_values('ranges_s');
 SQL
-if ($node->pg_version >= 16)
+if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertions') eq 'on')
 {
 	foreach my $method ('auto', 'copy', 'rebuild')
 	{

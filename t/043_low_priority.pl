@@ -105,6 +105,25 @@ $holder->run('COMMIT');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it is moved, too');
 
+# A partitioned index has no file: its lock is asked for again and again, while the
+# table's is held.  So who has the index, and then wants the table, would wait for
+# us, and we for him, and nobody in the server sees that.
+sql(<<SQL);
+CREATE TABLE parted (i int) PARTITION BY RANGE (i);
+CREATE INDEX parted_i ON parted (i) TABLESPACE regress_slow;
+SQL
+$holder->run("BEGIN; COMMENT ON INDEX parted_i IS 'held'");
+$job = begin_job($node, 'parted', 'regress_fast', lock_wait => 0);
+poll_until($node, "SELECT count(*) FROM pg_locks l, index_mover_progress p WHERE p.job = $job AND l.pid = p.pid AND l.relation = 'parted'::regclass"
+	. " AND p.phase = 'waiting for lock to swap' AND p.blocked_by = ARRAY[" . $holder->pid . ']', '1', 'a partitioned index in use');
+# a lock_timeout that is far away: without a way out this would stand for ever
+$holder->run("SET LOCAL lock_timeout = '90s'; ALTER TABLE parted ADD COLUMN n int");
+pass('who has the index gets the table, too');
+is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"), '1', 'and the job goes on');
+$holder->run('COMMIT');
+wait_for_job_end($node, $job);
+is(status($job), 'moved', 'the default tablespace of the partitioned index is set');
+
 # ---------------------------------------------------------------------------
 # Four kinds of holders for half a minute
 # ---------------------------------------------------------------------------

@@ -216,7 +216,7 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_gate_ccnew1 am_pkey am_w', "killed, then $sql: both valid");
 	is($node->safe_psql('postgres', 'SELECT kind, action, object FROM index_mover_cleanup(true)'),
 		'duplicate index|remove|public.am_gate_ccnew1', "killed, then $sql: only ours would be removed");
-	is($node->safe_psql('postgres', "SELECT string_agg(index_name, ' ') FROM move_indexes('am', 'regress_fast', 'rebuild', dry_run => true) WHERE detail LIKE '%left behind by an interrupted move%'"),
+	is($node->safe_psql('postgres', "SELECT string_agg(index_name, ' ') FROM move_indexes('am', 'regress_fast', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or was interrupted%'"),
 		'am_gate_ccnew1', "killed, then $sql: the plan knows it");
 	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('am_gate', 'regress_fast', 'rebuild')"),
 		'am_gate|moved', "killed, then $sql: the next call moves");
