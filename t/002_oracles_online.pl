@@ -8,6 +8,7 @@ use lib "$FindBin::RealBin/lib";
 use File::Copy qw(copy);
 use IO::Handle;
 use IndexMover::Pages;
+use IndexMover::Processes;
 use IndexMover::Probe;
 use IndexMover::Programs;
 use IndexMover::Session;

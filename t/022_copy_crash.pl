@@ -105,9 +105,6 @@ sub check_all
 	return;
 }
 
-# The next call, to which nothing happens; and the fault is counted.
-my $next = 'regress_fast';
-
 # The bytes of a file, all its segments.
 sub size_of_file
 {
@@ -116,6 +113,9 @@ sub size_of_file
 	$size += -s $_ foreach grep { -e } $path, glob("$path.*");
 	return $size;
 }
+
+# The next call, to which nothing happens; and the fault is counted.
+my $next = 'regress_fast';
 
 sub next_call_ok
 {

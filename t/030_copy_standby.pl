@@ -148,6 +148,7 @@ foreach my $dry_run ('false', 'true')
 like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/, 'a job that runs on the primary is not said to be interrupted');
 $primary->safe_psql('postgres', "SELECT cancel_move($job)");
 wait_for_job_end($primary, $job);
+$primary->wait_for_catchup($standby);
 
 # ---------------------------------------------------------------------------
 # A query on the standby when the swap is replayed
