@@ -36,7 +36,8 @@
 /*
  * If the rounds stop shrinking above this, for so long, the writers are too fast
  * for us.  Not at once: writes come in bursts, as when a GIN index's pending list
- * is flushed, which changes a good part of a small index in a second.
+ * is flushed, which changes a good part of a small index in a second.  Shrinking
+ * is by a tenth at least: each round in vain costs the whole WAL of a copy.
  */
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
@@ -291,7 +292,8 @@ do_rounds(CopyState *cs, bool first_time)
 		left = block_set_count(cs->todo);
 		if (left <= FEW_BLOCKS)
 			break;
-		if (left < least)
+		/* a hair less each time is no progress; but it adds up, least stays */
+		if (left < least - least / 10)
 		{
 			least = left;
 			least_at = GetCurrentTimestamp();
