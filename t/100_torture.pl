@@ -13,7 +13,7 @@ use IndexMover::Torture;
 use Test::More;
 
 torture(
-	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 90,
-	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 30,
+	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 120,
+	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 40,
 	seed => $ENV{INDEX_MOVER_TORTURE_SEED} || 15);
 done_testing();
