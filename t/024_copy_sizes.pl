@@ -1,5 +1,6 @@
 # The method copy and the sizes of files: several segments of 1 GB, growing into
-# the second one and in it; one block; no block at all.
+# the second one and in it, with page checksums, which know a block's number in the
+# whole of the file; one block; no block at all.
 use strict;
 use warnings;
 
@@ -14,7 +15,7 @@ use Test::More;
 needs_test_points();
 
 # verify-all compares everything under the lock; two gigabytes are not read once more
-my $node = new_node('copy_sizes', verify => 0, conf => <<CONF);
+my $node = new_node('copy_sizes', verify => 0, extra => ['--data-checksums'], conf => <<CONF);
 checkpoint_timeout = 1h
 max_wal_size = 1GB
 wal_keep_size = 0
@@ -151,6 +152,14 @@ my $recopied = $s->run('SELECT blocks_recopied FROM index_mover_history ORDER BY
 cmp_ok($recopied, '>=', scalar(grep { $_ < $before } @$touched), "all of these were copied again ($recopied)");
 files_ok($node, 'two segments');
 lookup_ok('two segments');
+# what a look-up has found in shared buffers, it has not read from the file
+my $number = $s->run("CHECKPOINT; SELECT pg_relation_filenode('large_k')");
+$s->end;
+$node->stop;
+command_ok([ 'pg_checksums', '--check', '--filenode', $number, '-D', $node->data_dir ], 'two segments: the checksums in both');
+$node->start;
+$s = IndexMover::Session->new($node);
+$s->run('SET client_min_messages = warning');
 $s->run('DROP TABLE large; CHECKPOINT');
 
 # ---- one block, that becomes many --------------------------------------------------
