@@ -160,6 +160,28 @@ ok($verifying, 'it was seen verifying');
 cmp_ok($etas, '>', 10, 'eta was shown');
 is($bad_etas, '', 'with all that follows eta is within 20 %');
 
+# The rate is the job's, however many of its workers are at it.
+{
+	my $rate = 4 * 1024 * 1024;
+	sql(<<SQL);
+CREATE SCHEMA two;
+CREATE TABLE two.a AS SELECT * FROM th LIMIT 25000;
+CREATE TABLE two.b AS TABLE two.a;
+CREATE INDEX a_s ON two.a (s) WITH (fillfactor = 10) TABLESPACE regress_slow;
+CREATE INDEX b_s ON two.b (s) WITH (fillfactor = 10) TABLESPACE regress_slow;
+SQL
+	my $both = sql("SELECT pg_relation_size('two.a_s') + pg_relation_size('two.b_s')");
+	my $two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
+	wait_for_job_end($node, $two);
+	is(sql("SELECT string_agg(status, ' ') FROM index_mover_history WHERE job = $two"), 'moved moved', 'two workers: moved');
+	my ($took, $together) = split /\|/,
+	  sql("SELECT extract(epoch FROM max(finished_at) - min(started_at)), extract(epoch FROM min(finished_at) - max(started_at)) FROM index_mover_history WHERE job = $two");
+	note sprintf('%.1f MB in %.2f s, of which %.2f s two at once', $both / 1024 / 1024, $took, $together);
+	cmp_ok($together, '>', 0.5 * $took, 'two workers: both at once');
+	cmp_ok($took, '>', 0.9 * $both / $rate, 'two workers: max_rate holds for both together');
+	sql('DROP SCHEMA two CASCADE');
+}
+
 # what a waiting client hears
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
 is($out, 'moved', 'moved back');
