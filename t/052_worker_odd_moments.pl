@@ -110,10 +110,11 @@ all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------
 # Its library can't be loaded, so there is nobody to free the job's slot.  Returns
-# what the session answers then.
+# what the session answers then.  meanwhile => a function that is called when the
+# session has sent the command.
 sub without_library
 {
-	my ($session, $sql) = @_;
+	my ($session, $sql, %options) = @_;
 	my $log = -s $node->logfile;
 	# from 18 on this path is searched for '$libdir/..', too, so the caller gets
 	# hold of what it calls before
@@ -122,7 +123,9 @@ sub without_library
 	$node->safe_psql('postgres', "ALTER SYSTEM SET dynamic_library_path = '/nowhere'");
 	$node->reload;
 	poll_until($node, 'SHOW dynamic_library_path', '/nowhere', 'the new setting');
+	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!" if $options{meanwhile};
 	$session->send($sql);
+	$options{meanwhile}->($log) if $options{meanwhile};
 	my $answer = $session->answer;
 	$node->wait_for_log(qr/could not access file "index_mover"/, $log);
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET dynamic_library_path');
@@ -168,6 +171,28 @@ like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wai
 	like($session->errors, qr/^HINT:  See the server log for the reason\.$/m, '... that says where to look');
 	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', '... and is over then');
 	$session->end;
+}
+# and so is who is cancelled before he has noticed it: both are asleep, the postmaster
+# until he waits, and he until the postmaster knows that the worker has ended
+{
+	my ($session, $observer) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $session->pid;
+	my $rows = without_library($session, "SELECT status FROM move_indexes('t', '$TARGET')", meanwhile => sub {
+		my ($log) = @_;
+		sleep(0.02) until $observer->run($waits) eq 'Extension';
+		kill 'STOP', $session->pid or die "cannot stop the caller: $!";
+		kill 'CONT', $node->{_pid};
+		$node->wait_for_log(qr/background worker "index_mover[^"]*" \(PID \d+\) exited with exit code 1/, $log);
+		is($observer->run('SELECT pg_cancel_backend(' . $session->pid . ')'), 't', 'a waiting call whose worker never came is cancelled');
+		kill 'CONT', $session->pid;
+	});
+	is($rows, '', '... no rows');
+	like($session->errors, qr/^ERROR:  57014: canceling statement due to user request$/m, '... an error');
+	my $from = tablespace_of($node, 't');
+	is($session->run("SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', '... and its table is free');
+	isnt(tablespace_of($node, 't'), $from, '... to be moved');
+	$TARGET = elsewhere($node, 't_1');
+	$_->end foreach $session, $observer;
 }
 survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere($node, 't_1') . "')");
 $TARGET = elsewhere($node, 't_1');
