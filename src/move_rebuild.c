@@ -537,6 +537,8 @@ clean_up_after_error(MoveContext *mc)
 	end_core_settings();
 	progress_blockers(NULL, 0);
 
+	IM_POINT("rebuild-aborted");
+
 	/* a second cancel must not keep us from telling the truth */
 	HOLD_INTERRUPTS();
 	StartTransactionCommand();

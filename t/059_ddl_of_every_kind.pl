@@ -205,5 +205,36 @@ foreach my $case (@ddl)
 	one_case('rebuild', $ddl, $rebuild, 1, %options);
 }
 
+# A rebuild has given way, and before it looks how far it has come, the DDL has made
+# a valid index of the unfinished one: that is no swap.
+{
+	my $ddl = 'REINDEX TABLE dd.t';
+	my $name = "$ddl before the rebuild looks what has become of it";
+	new_tables('', '');
+	my @holders = map { IndexMover::Session->new($node) } 1 .. 2;
+	$holders[$_ - 1]->run('SELECT pg_advisory_lock(0, ' . (5958 + $_) . ')') foreach 1, 2;
+	set_test_point($node, 'rebuild-entry-committed:wait,rebuild-aborted:wait2');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('dd.t_k', 'regress_fast', method => 'rebuild')");
+	$node->wait_for_log(qr/test point "rebuild-entry-committed": waiting/, $log);
+	my $session = IndexMover::Session->new($node);
+	$session->send($ddl);
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $session->pid, 't', "$name: it waits");
+	$holders[0]->end;
+	$node->wait_for_log(qr/test point "rebuild-aborted": waiting/, $log);
+	$session->answer;
+	is($session->errors, '', "$name: it is done");
+	is($node->safe_psql('postgres', "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('dd.t_k_ccnew')"), 't',
+		"$name: the unfinished index is valid");
+	$holders[1]->end;
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, $gave_way, "$name: the row") or diag $err;
+	is(tablespace_of($node, 'dd.t') =~ /^t_k: (.*)$/m ? $1 : '', 'regress_slow', "$name: the index is where it was");
+	set_test_point($node, '');
+	$session->end;
+	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('dd.t')");
+	survived_ok($node, 'dd.t', $name, "SELECT status FROM move_indexes('dd.t_k', 'regress_fast', method => 'rebuild')", max_keys => 30);
+}
+
 $node->stop;
 done_testing();
