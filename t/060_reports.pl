@@ -24,6 +24,37 @@ INSERT INTO zoo (id, grp, arr, num) SELECT g, 1, ARRAY[g], g FROM generate_serie
 SQL
 
 # ---------------------------------------------------------------------------
+# The interval of a sampled estimate is as wide as samples differ
+# ---------------------------------------------------------------------------
+# How many of the intervals hold the truth says too little, for one that is a fifth
+# too narrow misses it hardly more often.  Their width can be compared with the
+# spread of the estimates: 1.96 standard deviations to either side, and a little more
+# for what is not known; 900 samples tell that within 0.05, so that 1.75 is not
+# undercut by chance.  The index has stretches that are nearly empty, in three
+# orders; what VACUUM counts of its rows would make the estimates better than the
+# sample is.  (A hash index knows its rows itself.)
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE uneven AS
+	SELECT g AS id, hashint4(g) AS h, g % 5 * 100000 + g / 5 AS in_5, g % 50 * 10000 + g / 50 AS in_50 FROM generate_series(1, 400000) g;
+CREATE INDEX uneven_id ON uneven (id);
+CREATE INDEX uneven_in_5 ON uneven (in_5);
+CREATE INDEX uneven_in_50 ON uneven (in_50);
+DELETE FROM uneven WHERE hashint4(id / 2000) % 2 = 0 AND h % 10 <> 0;
+VACUUM uneven;
+UPDATE pg_class SET reltuples = -1 FROM pg_index WHERE pg_class.oid = indexrelid AND indrelid = 'uneven'::regclass;
+SQL
+my ($samples, $least, $width) = split /\|/, $node->safe_psql('postgres', <<'SQL');
+SELECT sum(n), round(min(width)::numeric, 2), round(avg(width)::numeric, 2)
+  FROM (SELECT count(*) AS n, avg(bloat_ratio_high - bloat_ratio_low) / 2 / stddev(bloat_ratio) AS width
+		  FROM pg_index, generate_series(1, 300) n, LATERAL index_bloat(indexrelid, 400 + 0 * n)
+		 WHERE indrelid = 'uneven'::regclass AND NOT exact GROUP BY indexrelid) i
+SQL
+note "the half of the interval in standard deviations: $width, at least $least, from $samples samples";
+is($samples, 900, 'samples of an uneven index');
+cmp_ok($width, '>', 1.75, 'their intervals are as wide as they differ');
+$node->safe_psql('postgres', 'DROP TABLE uneven');
+
+# ---------------------------------------------------------------------------
 # A hot standby
 # ---------------------------------------------------------------------------
 
