@@ -398,6 +398,50 @@ $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, changed, crash', 'store', $to);
 
+# A change that comes between the look at the WAL's end and the copying of what was
+# read, and whose record begins exactly there: it is copied again.  The heap's record
+# comes before, for the index has to wait for its function's value; and as the copy
+# logs nothing, nobody else has a record in between.
+make_gate($node, 'slowly', 43);
+$node->safe_psql('postgres', <<SQL);
+CREATE EXTENSION pg_walinspect;
+CREATE TABLE exactly (i int);
+INSERT INTO exactly SELECT 2 * g FROM generate_series(1, 15000) g;
+CREATE INDEX exactly_i ON exactly (slowly(i)) TABLESPACE regress_slow;
+VACUUM ANALYZE exactly;
+SELECT oracle.remember_keys('exactly');
+SQL
+{
+	my $name = 'a record that begins where the WAL ended';
+	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('exactly_i')"), '<', 128 * $page_size,
+		"$name: all blocks are read at once");
+	$to = elsewhere($node, 'exactly_i');
+	my ($gate, $writer) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$gate->run('SELECT pg_advisory_lock(43)');
+	$writer->send('INSERT INTO exactly VALUES (15001)');
+	poll_until($node, "SELECT wait_event FROM pg_stat_activity WHERE pid = " . $writer->pid, 'advisory', "$name: the heap has its row, the index not yet");
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $start = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+	$call = move_to_point('copy-logged', 'exactly_i', $to);
+	$gate->run('SELECT pg_advisory_unlock(43)');
+	$writer->answer;
+	is($writer->errors, '', "$name: the row is inserted");
+	$_->end foreach $gate, $writer;
+	# what the move itself has written last is the record that it reads the WAL up to
+	my $number = $node->safe_psql('postgres', "SELECT pg_relation_filenode('exactly_i')");
+	is($node->safe_psql('postgres', <<SQL), 'NOOP|f', "$name: nothing else was logged between");
+SELECT before.record_type, before.block_ref LIKE '%/$number %'
+  FROM pg_get_wal_records_info('$start', pg_current_wal_flush_lsn()) after
+  JOIN pg_get_wal_records_info('$start', pg_current_wal_flush_lsn()) before ON before.start_lsn = after.prev_lsn
+ WHERE after.resource_manager = 'Btree' AND after.block_ref LIKE '%/$number %'
+SQL
+	is(finish_move($call), 'moved|', "$name: moved");
+	verdict_ok($node, 'exactly', $name, max_keys => 100);
+	is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM exactly WHERE slowly(i) = 15001"),
+		'1', "$name: the row is found by the index");
+	$node->safe_psql('postgres', 'DROP TABLE exactly');
+}
+
 # A checkpoint that has begun, and does not come to its end: recovery starts at
 # the one before.  What was logged since then is restored, whatever the file has.
 $to = elsewhere($node, 'store_s');
@@ -549,6 +593,41 @@ SQL
 	$both_files_ok->('the tablespace is gone');
 	$standby->stop;
 	$node->stop('fast');
+
+	# the same with pg_wal, where it has a file system of its own: of what there is,
+	# the server needs the file that ends with the checkpoint of the shutdown
+	$node->append_conf('postgresql.conf', "max_wal_size = 16MB\nwal_keep_size = 0");
+	my ($control) = run_command([ 'pg_controldata', $node->data_dir ]);
+	my ($last) = $control =~ /^Latest checkpoint's REDO WAL file:\s+(\w+)$/m;
+	IPC::Run::run(
+		[
+			@private, 'sh', '-c',
+			'mount -t tmpfs -o size=96m wal "$1" && chmod 700 "$1" && mkdir "$1/archive_status" && cp -a "$PGDATA/pg_wal/$3" "$1" && mount --bind "$1" "$PGDATA/pg_wal" && exec pg_ctl -w -s -l "$2" start',
+			'sh', $full, $node->logfile, $last
+		]) or die 'server does not start with a pg_wal of its own';
+	$node->_update_pid(1);
+	my $from = place($node, 'small_s');
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_fast LOCATION ''");
+	$call = move_to_point('copy-half', 'small_s', 'regress_fast');
+	# the reserve is 4.8 MB
+	$node->safe_psql('postgres',
+		q{COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=pg_wal/fill bs=1k count=$(($(df -k --output=avail pg_wal | tail -1) - 8000)) 2>/dev/null'});
+	$log = -s $node->logfile;
+	is(finish_move($call), 'failed|53100', 'pg_wal is full in the middle of a copy');
+	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+		qr/^not enough free space in pg_wal: The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
+		'pg_wal is full: the message');
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'pg_wal is full', within => 5);
+	files_ok($node, 'pg_wal is full');
+	is(place($node, 'small_s'), $from, 'pg_wal is full: the index is where it was');
+	unlike(slurp_file($node->logfile, $log), qr/PANIC/, 'pg_wal is full: the server goes on');
+	$node->safe_psql('postgres', q{COPY (SELECT 1) TO PROGRAM 'rm pg_wal/fill'});
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_fast', method => 'copy')"),
+		'moved', 'pg_wal with free space: the next call works');
+	verdict_ok($node, 'small', 'pg_wal with free space', max_keys => 300);
+	# its WAL goes with the namespace
+	$node->stop('immediate');
 }
 
 done_testing();
