@@ -429,8 +429,8 @@ SQL
 	$_->end foreach $gate, $writer;
 	# what the move itself has written last is the record that it reads the WAL up to
 	my $number = $node->safe_psql('postgres', "SELECT pg_relation_filenode('exactly_i')");
-	is($node->safe_psql('postgres', <<SQL), 'NOOP|f', "$name: nothing else was logged between");
-SELECT before.record_type, before.block_ref LIKE '%/$number %'
+	is($node->safe_psql('postgres', <<SQL), 'NOOP', "$name: nothing else was logged between");
+SELECT before.record_type
   FROM pg_get_wal_records_info('$start', pg_current_wal_flush_lsn()) after
   JOIN pg_get_wal_records_info('$start', pg_current_wal_flush_lsn()) before ON before.start_lsn = after.prev_lsn
  WHERE after.resource_manager = 'Btree' AND after.block_ref LIKE '%/$number %'
