@@ -269,15 +269,17 @@ note_row(GinBuild *gb, BlockNumber block, int bytes)
 {
 	BuildKey   *key = &gb->keys[gb->nkeys - 1];
 	int			slice = (int) ((uint64) block * SLICES / ((uint64) gb->max_block + 1));
-	KeyRows    *last = key->nrows > 0 ? &gb->rows[gb->nrows - 1] : NULL;
+	KeyRows    *last;
 
+	/* before any pointer into the array is taken: this may move it */
+	if (gb->nrows == gb->max_rows)
+	{
+		gb->max_rows *= 2;
+		gb->rows = repalloc_huge(gb->rows, sizeof(KeyRows) * gb->max_rows);
+	}
+	last = key->nrows > 0 ? &gb->rows[gb->nrows - 1] : NULL;
 	if (last == NULL || last->slice != slice)
 	{
-		if (gb->nrows == gb->max_rows)
-		{
-			gb->max_rows *= 2;
-			gb->rows = repalloc_huge(gb->rows, sizeof(KeyRows) * gb->max_rows);
-		}
 		gb->rows[gb->nrows].rows = last ? last->rows : 0;
 		last = &gb->rows[gb->nrows++];
 		last->slice = slice;
