@@ -36,11 +36,9 @@
 #include "utils/spccache.h"
 
 #include "bloat_sample.h"
-#include "gin_build.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
-#include "trial_build.h"
 
 /* the second pass is read if the interval is wider than that to either side */
 #define GOOD_ENOUGH		0.02
@@ -54,7 +52,6 @@ typedef struct BloatScan
 	MeasureContext mc;
 	RebuildContext rc;
 	double		known_rows;		/* reltuples; <= 0 = unknown */
-	GinBuild   *gin;			/* NULL = not GIN */
 	PGAlignedBlock copy;
 
 	BloatSample sample;
@@ -95,10 +92,6 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 
 	copy_block(scan, blkno);
 	problem = page_measure(&scan->mc, (Page) scan->copy.data, blkno, pm);
-	if (problem == NULL && scan->gin && pm->kind == PAGE_LEAF)
-		problem = gin_build_add(scan->gin, (Page) scan->copy.data);
-	if (problem == NULL && scan->gin && pm->kind == PAGE_POSTING_LAST)
-		gin_build_add_tree(scan->gin, pm->items, pm->squares);
 	if (problem)
 		report_corrupted(scan->index, blkno, problem);
 }
@@ -202,23 +195,6 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	t->count[PAGE_INTERNAL] = pages->internal_pages;
 }
 
-/*
- * Set what of the rebuild can't be computed from totals alone.
- */
-static void
-try_build(BloatScan *scan, const PageTotals *totals)
-{
-	if (scan->gin)
-	{
-		GinTreeTotals trees;
-
-		rebuilt_gin_trees(totals, &trees);
-		scan->rc.gin_density = gin_build_density(scan->gin, totals->tuples[PAGE_LEAF],
-												 scan->rc.build_memory, &trees,
-												 &scan->rc.gin_spread);
-	}
-}
-
 /* What is computed from the totals, and its sampling variance. */
 typedef struct Estimates
 {
@@ -299,10 +275,10 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 }
 
 /*
- * Fill in the 95 % interval around the ratio that the sample alone gives.
+ * Set the 95 % interval around the ratio that the sample alone gives.
  */
 static void
-set_interval(BloatScan *scan, BloatEstimate *be, double ratio, double variance)
+set_interval(const BloatScan *scan, double ratio, double variance, double *low_out, double *high_out)
 {
 	int			draws = scan->draws * scan->sample.nstrata;
 	double		z = 1.96 + 2.4 / Max(draws - scan->sample.nstrata, 1);	/* about Student's t */
@@ -329,8 +305,8 @@ set_interval(BloatScan *scan, BloatEstimate *be, double ratio, double variance)
 		low = Min(ratio, center) - half;
 		high = Max(ratio, center) + half;
 	}
-	be->bloat_ratio_low = Min(Max(low, 0), 1);
-	be->bloat_ratio_high = Min(Max(high, 0), 1);
+	*low_out = Min(Max(low, 0), 1);
+	*high_out = Min(Max(high, 0), 1);
 }
 
 /*
@@ -359,41 +335,52 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 }
 
 /*
- * Where it isn't known how full a rebuild makes the pages, replace the
- * estimate by an interval that holds all that was seen, with the sampling error
- * and a page added to either side: what is computed are parts of pages.
+ * Compute the estimates from the totals, their variance, and the interval.
+ * Where what the pages tell allows of two sizes, the interval is from that of
+ * the larger one to that of the smaller one, and the estimates are those of the
+ * larger one.  Returns whether that is so; *error is how far the interval of
+ * the sample alone goes.
  */
-static void
-set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
-				  double least, double most)
+static bool
+judge(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
+	  Estimates *est, Estimates *variance, double *error)
 {
-	Estimates	usual;
-	Estimates	est;
+	Estimates	smaller;
+	Estimates	its_variance;
 	double		page = 1.0 / scan->nblocks;
+	double		low;
 
-	compute_estimates(scan, totals, NULL, &usual);
-	usual.bloat = Max(usual.bloat, 0);
-	scan->rc.tried_density = least;
-	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_low = Min(Max(est.bloat - page + Min(be->bloat_ratio_low - usual.bloat, 0), 0), 1);
-	scan->rc.tried_density = most;
-	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_high = Min(Max(est.bloat + page + Max(be->bloat_ratio_high - usual.bloat, 0), 0), 1);
-	be->bloat_ratio = get_float8_nan();
+	scan->rc.smallest = false;
+	compute_estimates(scan, totals, pages, est);
+	jackknife_variance(scan, totals, pages, variance);
+	set_interval(scan, est->bloat, variance->bloat, &be->bloat_ratio_low, &be->bloat_ratio_high);
+	*error = be->bloat_ratio_high - be->bloat_ratio_low;
+
+	scan->rc.smallest = true;
+	compute_estimates(scan, totals, pages, &smaller);
+	jackknife_variance(scan, totals, pages, &its_variance);
+	scan->rc.smallest = false;
+	if (smaller.bloat <= est->bloat)
+		return false;
+	set_interval(scan, smaller.bloat, its_variance.bloat, &low, &be->bloat_ratio_high);
+
+	/* what is computed are parts of pages */
+	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
+	be->bloat_ratio_high = Min(be->bloat_ratio_high + page, 1);
+	return true;
 }
 
 void
-index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
+index_bloat_measure(Relation index, int sample_pages, bool full,
 					const ExactPages *pages, BloatEstimate *be)
 {
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	PageTotals	totals = {0};
 	Estimates	est;
 	Estimates	variance = {0};
-	double		least;
-	double		most;
+	double		error;
 	double		rebuilt;
-	BlockNumber tried = InvalidBlockNumber; /* pages of a build on trial */
+	bool		open;
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -413,8 +400,6 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 
 	rebuild_context_init(index, &scan->rc);
 	be->fillfactor = scan->rc.fillfactor;
-	if (scan->mc.relam == GIN_AM_OID)
-		scan->gin = gin_build_start(index);
 	read_first_block(scan, &totals);
 	if (full || scan->nblocks <= sample_pages)
 	{
@@ -427,9 +412,7 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 		}
 		pages = NULL;
 		be->exact = true;
-		try_build(scan, &totals);
-		if (full && heap)
-			tried = trial_build_pages(heap, index);
+		open = judge(scan, &totals, NULL, be, &est, &variance, &error);
 	}
 	else
 	{
@@ -449,41 +432,28 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 			totals = first_block;
 			for (int i = 0; i < to; i++)
 				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
-			try_build(scan, &totals);
-			compute_estimates(scan, &totals, pages, &est);
-			jackknife_variance(scan, &totals, pages, &variance);
-			variance.bloat += pow(scan->rc.gin_spread / 2 * (1 - est.bloat), 2);
-			set_interval(scan, be, est.bloat, variance.bloat);
-			if (to == sample->nblocks ||
-				be->bloat_ratio_high - be->bloat_ratio_low <= 2 * GOOD_ENOUGH)
+			open = judge(scan, &totals, pages, be, &est, &variance, &error);
+			if (to == sample->nblocks || error <= 2 * GOOD_ENOUGH)
 				break;
 		}
 	}
 
-	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
-	/* what was smooth for the interval's sake is whole pages after all */
-	rebuilt = (1.0 - est.bloat) * scan->nblocks;
-	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
-	if (BlockNumberIsValid(tried))
-		rebuilt = tried;
-	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
-	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
-	if (be->exact)
-		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
-	if (!BlockNumberIsValid(tried) && rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
-		set_wide_interval(scan, be, &totals, least, most);
-	else
+	if (!open)
 	{
+		/* what was smooth for the interval's sake is whole pages after all */
+		rebuilt = (1.0 - est.bloat) * scan->nblocks;
+		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
+		if (be->exact)
+			be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
 		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
 		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
 	}
 
-	if (scan->gin)
-		gin_build_end(scan->gin);
 	if (scan->sample.blocks)
 		pfree(scan->sample.blocks);
 	FreeAccessStrategy(scan->strategy);
@@ -507,7 +477,7 @@ estimate_callback(void *argptr)
 
 	if (index == NULL)
 		return;
-	index_bloat_measure(index, NULL, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
+	index_bloat_measure(index, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
 }

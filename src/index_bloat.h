@@ -35,11 +35,9 @@ typedef struct BloatEstimate
 /*
  * Measure an open, valid index.  sample_pages is the most blocks to read (at
  * least 1); full reads them all; pages is NULL or saves reading for page
- * counts.  With full, heap may be the open table: then it is read where a
- * build on trial tells what the pages can't (GiST), and functions of the index
- * are called.  ERROR XX001 or XX002 for damaged pages.
+ * counts.  ERROR XX001 or XX002 for damaged pages.
  */
-extern void index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
+extern void index_bloat_measure(Relation index, int sample_pages, bool full,
 								const ExactPages *pages, BloatEstimate *be);
 
 /*
