@@ -35,7 +35,6 @@ OBJS = \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
-	src/knapsack.o \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
@@ -101,7 +100,6 @@ OUR_HEADERS = \
 	src/janitor.h \
 	src/job.h \
 	src/job_area.h \
-	src/knapsack.h \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \

@@ -38,7 +38,6 @@
 #include "file_system.h"
 #include "gin_pending.h"
 #include "index_bloat.h"
-#include "knapsack.h"
 #include "plan_checks.h"
 #include "report_relation.h"
 #include "settings.h"
@@ -50,7 +49,6 @@ PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
-PG_FUNCTION_INFO_V1(index_mover_knapsack);
 
 #define PROBE_MAX_SECONDS	60
 #define PROBE_MAX_DEPTH		1024
@@ -370,50 +368,6 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 		}
 	}
 	return result_row(fcinfo, values, nulls);
-}
-
-/*
- * index_mover_knapsack(gain float8[], size bigint[], budget bigint) returns
- *		boolean[]: which of the items to take.
- *
- * For recommend_moves().  NULL gains and sizes count as nothing to gain.  No
- * locks.  EXECUTE: pg_monitor.  Errors: 22023 arrays of different lengths.
- */
-Datum
-index_mover_knapsack(PG_FUNCTION_ARGS)
-{
-	Datum	   *gains;
-	Datum	   *sizes;
-	bool	   *gain_nulls;
-	bool	   *size_nulls;
-	int			n;
-	int			nsizes;
-	double	   *gain;
-	int64	   *size;
-	bool	   *chosen;
-	Datum	   *result;
-
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), FLOAT8OID, sizeof(float8),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &gains, &gain_nulls, &n);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, sizeof(int64),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &sizes, &size_nulls, &nsizes);
-	if (n != nsizes)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("gain and size must have the same number of elements")));
-	gain = palloc(sizeof(double) * Max(n, 1));
-	size = palloc(sizeof(int64) * Max(n, 1));
-	chosen = palloc0(Max(n, 1));
-	result = palloc(sizeof(Datum) * Max(n, 1));
-	for (int i = 0; i < n; i++)
-	{
-		gain[i] = gain_nulls[i] || size_nulls[i] ? 0 : DatumGetFloat8(gains[i]);
-		size[i] = size_nulls[i] ? 0 : DatumGetInt64(sizes[i]);
-	}
-	knapsack_choose(n, gain, size, PG_GETARG_INT64(2), chosen);
-	for (int i = 0; i < n; i++)
-		result[i] = BoolGetDatum(chosen[i]);
-	PG_RETURN_ARRAYTYPE_P(construct_array(result, n, BOOLOID, 1, true, TYPALIGN_CHAR));
 }
 
 /*
