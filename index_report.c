@@ -132,7 +132,7 @@ bloat_callback(void *argptr)
 	if (index)
 	{
 		index_bloat_measure(index, arg->sample_pages,
-							arg->exact && arg->pages == NULL, arg->pages, &arg->be);
+							arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
 		arg->found = true;
 		report_close(index);
 	}

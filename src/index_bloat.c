@@ -26,6 +26,9 @@
 #include "postgres.h"
 
 #include <math.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "access/hash.h"
 #include "access/nbtree.h"
@@ -33,26 +36,36 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/float.h"
+#include "utils/memutils.h"
 #include "utils/spccache.h"
 
 #include "bloat_sample.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
+#include "test_points.h"
 
 /* the second pass is read if the interval is wider than that to either side */
 #define GOOD_ENOUGH		0.02
+
+/*
+ * What a plan may cost for each index: so few blocks that a disk of 80 reads a
+ * second gets through the first pass.
+ */
+#define PLAN_SAMPLE			160
+#define PLAN_MILLISECONDS	1000
 
 typedef struct BloatScan
 {
 	Relation	index;
 	BlockNumber nblocks;
 	int64		blocks_read;
+	TimestampTz deadline;		/* 0 = none */
 	BufferAccessStrategy strategy;
 	MeasureContext mc;
 	RebuildContext rc;
 	double		known_rows;		/* reltuples; <= 0 = unknown */
-	PGAlignedBlock copy;
+	char	   *copy;			/* of the block that is looked at */
 
 	BloatSample sample;
 	int			draws;			/* of each stratum, read so far */
@@ -69,6 +82,26 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 }
 
 /*
+ * Return where to copy a block to.  With AddressSanitizer all that a line pointer
+ * can lead to around it is out of bounds.
+ */
+static char *
+copy_buffer(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	static PGAlignedBlock guarded[9];
+
+	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
+	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
+	return guarded[4].data;
+#else
+	static PGAlignedBlock copy;
+
+	return copy.data;
+#endif
+}
+
+/*
  * Copy a block into scan->copy, so that it can be looked at without a lock.
  */
 static void
@@ -80,7 +113,7 @@ copy_block(BloatScan *scan, BlockNumber blkno)
 	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								scan->strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(scan->copy.data, BufferGetPage(buffer), BLCKSZ);
+	memcpy(scan->copy, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	scan->blocks_read++;
 }
@@ -90,8 +123,10 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 {
 	const char *problem;
 
+	IM_POINT("measure");
 	copy_block(scan, blkno);
-	problem = page_measure(&scan->mc, (Page) scan->copy.data, blkno, pm);
+	IM_MEASURE_DAMAGED(&scan->mc, scan->copy, blkno);
+	problem = page_measure(&scan->mc, (Page) scan->copy, blkno, pm);
 	if (problem)
 		report_corrupted(scan->index, blkno, problem);
 }
@@ -103,7 +138,7 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 static void
 read_first_block(BloatScan *scan, PageTotals *totals)
 {
-	Page		page = (Page) scan->copy.data;
+	Page		page = (Page) scan->copy;
 	PageHeader	ph = (PageHeader) page;
 
 	if (scan->mc.relam == GIST_AM_OID)
@@ -142,10 +177,17 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 	}
 }
 
+static bool
+is_late(const BloatScan *scan)
+{
+	return scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline;
+}
+
 /*
- * Read the chosen blocks from..to-1, some ahead of need.
+ * Read the chosen blocks from..to-1, some ahead of need.  Returns false where the
+ * deadline has come before.
  */
-static void
+static bool
 read_sample(BloatScan *scan, int from, int to)
 {
 	SampledBlock *blocks = scan->sample.blocks;
@@ -154,6 +196,8 @@ read_sample(BloatScan *scan, int from, int to)
 
 	for (int i = from; i < to; i++)
 	{
+		if (is_late(scan))
+			return false;
 		for (; distance > 0 && ahead < to && ahead <= i + distance; ahead++)
 		{
 			if (ahead > i)
@@ -161,6 +205,7 @@ read_sample(BloatScan *scan, int from, int to)
 		}
 		measure_block(scan, blocks[i].blkno, &blocks[i].pm);
 	}
+	return true;
 }
 
 /*
@@ -372,7 +417,7 @@ judge(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatE
 
 void
 index_bloat_measure(Relation index, int sample_pages, bool full,
-					const ExactPages *pages, BloatEstimate *be)
+					const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
 {
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	PageTotals	totals = {0};
@@ -385,6 +430,8 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
 	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+	scan->copy = copy_buffer();
+	scan->deadline = deadline;
 	scan->mc.relam = index->rd_rel->relam;
 	if (scan->mc.relam == BTREE_AM_OID || scan->mc.relam == GIST_AM_OID ||
 		scan->mc.relam == SPGIST_AM_OID)
@@ -407,6 +454,8 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 
 		for (BlockNumber blkno = 1; blkno < scan->nblocks; blkno++)
 		{
+			if (is_late(scan))
+				return;
 			measure_block(scan, blkno, &pm);
 			page_totals_add(&totals, &pm, 1);
 		}
@@ -427,7 +476,13 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 		be->exact = pages != NULL;
 		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
 		{
-			read_sample(scan, from, to);
+			if (!read_sample(scan, from, to))
+			{
+				be->sampled_pages = scan->blocks_read;
+				if (from == 0)
+					return;
+				break;			/* what the first pass says is good, if wide */
+			}
 			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
 			totals = first_block;
 			for (int i = 0; i < to; i++)
@@ -465,6 +520,7 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 typedef struct EstimateArg
 {
 	Oid			index_oid;
+	int64		blocks_read;
 	double		ratio;
 } EstimateArg;
 
@@ -477,7 +533,9 @@ estimate_callback(void *argptr)
 
 	if (index == NULL)
 		return;
-	index_bloat_measure(index, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
+	index_bloat_measure(index, PLAN_SAMPLE, false, NULL,
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
+	arg->blocks_read = be.sampled_pages;
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
 }
@@ -485,12 +543,20 @@ estimate_callback(void *argptr)
 bool
 estimate_bloat(Oid index_oid, double *ratio)
 {
-	EstimateArg arg;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	EstimateArg arg = {0};
+	bool		ok;
 
 	arg.index_oid = index_oid;
 	arg.ratio = get_float8_nan();
-	if (!report_survive(estimate_callback, &arg) || isnan(arg.ratio))
-		return false;
-	*ratio = arg.ratio;
-	return true;
+	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
+	MemoryContextSwitchTo(oldcontext);
+	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
+		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
+	MemoryContextDelete(context);
+	if (ok)
+		*ratio = arg.ratio;
+	return ok;
 }
