@@ -28,7 +28,6 @@ OBJS = \
 	src/core_waits.o \
 	src/file_copy.o \
 	src/file_system.o \
-	src/gin_build.o \
 	src/gin_pending.o \
 	src/history.o \
 	src/hold_back.o \
@@ -36,7 +35,6 @@ OBJS = \
 	src/index_bloat.o \
 	src/janitor.o \
 	src/job.o \
-	src/knapsack.o \
 	src/ledger.o \
 	src/leftover_files.o \
 	src/leftover_index.o \
@@ -66,7 +64,6 @@ OBJS = \
 	src/swap.o \
 	src/tablespace_probe.o \
 	src/throttle.o \
-	src/trial_build.o \
 	src/wait_others.o \
 	src/wal_ahead.o \
 	src/watch.o \
@@ -94,7 +91,6 @@ OUR_HEADERS = \
 	src/core_waits.h \
 	src/file_copy.h \
 	src/file_system.h \
-	src/gin_build.h \
 	src/gin_pending.h \
 	src/history.h \
 	src/hold_back.h \
@@ -104,7 +100,6 @@ OUR_HEADERS = \
 	src/janitor.h \
 	src/job.h \
 	src/job_area.h \
-	src/knapsack.h \
 	src/ledger.h \
 	src/leftover_files.h \
 	src/leftover_index.h \
@@ -131,7 +126,6 @@ OUR_HEADERS = \
 	src/test_points.h \
 	src/tablespace_probe.h \
 	src/throttle.h \
-	src/trial_build.h \
 	src/wait_others.h \
 	src/wal_ahead.h \
 	src/watch.h \

@@ -637,15 +637,6 @@ COMMENT ON FUNCTION @extschema@.index_mover_tablespace_facts(name)
 REVOKE ALL ON FUNCTION @extschema@.index_mover_tablespace_facts(name) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_tablespace_facts(name) TO pg_monitor;
 
-CREATE FUNCTION @extschema@.index_mover_knapsack(gain float8[], size bigint[], budget bigint)
-RETURNS boolean[]
-AS 'MODULE_PATHNAME', 'index_mover_knapsack'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint)
-	IS 'the most valuable set that fits into a budget; used by recommend_moves';
-REVOKE ALL ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_knapsack(float8[], bigint[], bigint) TO pg_monitor;
-
 CREATE TABLE @extschema@.index_mover_sample (
 	taken_at timestamptz NOT NULL,
 	relation oid NOT NULL,
@@ -777,7 +768,7 @@ CREATE FUNCTION @extschema@.recommend_moves(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20
 BEGIN ATOMIC
-	WITH target AS MATERIALIZED (
+	WITH RECURSIVE target AS MATERIALIZED (
 		SELECT f.tablespace_oid AS oid, $1 AS name, f.free_bytes, f.total_bytes, f.device, f.lost_on_reboot
 		  FROM @extschema@.index_mover_tablespace_facts($1) f
 	), places AS MATERIALIZED (
@@ -851,15 +842,38 @@ BEGIN ATOMIC
 						coalesce(current_setting('index_mover.min_free_space', true)::float8, 0.05))::bigint
 				   + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
 		  FROM target t
-	), verdict AS MATERIALIZED (
-		SELECT u.n, u.chosen
-		  FROM (SELECT @extschema@.index_mover_knapsack(
-						   array_agg(coalesce(i.worth, 0) ORDER BY i.n), array_agg(i.after ORDER BY i.n),
-						   (SELECT r.bytes FROM room r)) AS chosen
-				  FROM items i) k,
-			   LATERAL unnest(k.chosen) WITH ORDINALITY u(chosen, n)
+	), ranked AS MATERIALIZED (
+		-- which of them to take is the 0/1 knapsack problem, for which taking the
+		-- greatest gain per byte first, or else the greatest gain of all that
+		-- fit, gets at least half of what is possible
+		SELECT o.biggest_first, i.n, i.after, i.worth,
+			   row_number() OVER (PARTITION BY o.biggest_first
+								  ORDER BY o.biggest_first AND i.n = i.biggest DESC,
+										   i.worth / greatest(i.after, 1) DESC, i.n) AS place
+		  FROM (SELECT j.n, j.after, j.worth,
+					   first_value(j.n) OVER (ORDER BY j.worth DESC, j.after, j.n) AS biggest
+				  FROM items j CROSS JOIN room r
+				 WHERE j.worth > 0 AND j.after <= r.bytes) i
+		 CROSS JOIN (VALUES (false), (true)) o(biggest_first)
+	), queue AS MATERIALIZED (
+		SELECT k.biggest_first, array_agg(k.after ORDER BY k.place) AS sizes FROM ranked k GROUP BY 1
+	), filled(biggest_first, place, fits, bytes_left) AS (
+		SELECT q.biggest_first, 0::bigint, false, r.bytes FROM queue q CROSS JOIN room r
+		UNION ALL
+		SELECT f.biggest_first, f.place + 1, f.size <= f.bytes_left,
+			   f.bytes_left - CASE WHEN f.size <= f.bytes_left THEN f.size ELSE 0 END
+		  FROM (SELECT p.biggest_first, p.place, p.bytes_left, q.sizes[p.place + 1] AS size
+				  FROM filled p JOIN queue q ON q.biggest_first = p.biggest_first) f
+		 WHERE f.size IS NOT NULL
+	), taken AS MATERIALIZED (
+		SELECT k.biggest_first, k.n, sum(k.worth) OVER (PARTITION BY k.biggest_first) AS worth
+		  FROM ranked k JOIN filled f ON f.biggest_first = k.biggest_first AND f.place = k.place
+		 WHERE f.fits
 	), judged AS MATERIALIZED (
-		SELECT i.*, v.chosen FROM items i JOIN verdict v ON v.n = i.n
+		SELECT i.*, i.n IN (SELECT x.n FROM taken x
+							 WHERE x.biggest_first = (SELECT y.biggest_first FROM taken y
+													   ORDER BY y.worth DESC, y.biggest_first LIMIT 1)) AS chosen
+		  FROM items i
 	), tables AS MATERIALIZED (
 		-- tables whose own reads outweigh those of all their indexes
 		SELECT x.*

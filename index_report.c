@@ -10,8 +10,7 @@
  *
  * Everything here only reads the database (tablespace_probe() also writes a
  * temporary file), runs on a hot standby, and takes no lock but
- * AccessShareLock on the index it looks at, until the end of the call (and on
- * the table of an index that is built on trial).
+ * AccessShareLock on the index it looks at, until the end of the call.
  * EXECUTE is revoked from PUBLIC in the script; that is the access check,
  * as for pgstattuple.
  *
@@ -39,12 +38,10 @@
 #include "file_system.h"
 #include "gin_pending.h"
 #include "index_bloat.h"
-#include "knapsack.h"
 #include "plan_checks.h"
 #include "report_relation.h"
 #include "settings.h"
 #include "tablespace_probe.h"
-#include "trial_build.h"
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
@@ -52,7 +49,6 @@ PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
-PG_FUNCTION_INFO_V1(index_mover_knapsack);
 
 #define PROBE_MAX_SECONDS	60
 #define PROBE_MAX_DEPTH		1024
@@ -130,22 +126,16 @@ static void
 bloat_callback(void *argptr)
 {
 	BloatArg   *arg = argptr;
-	Relation	heap = arg->exact && !arg->quiet ? report_open_table(arg->index_oid, trial_build_wanted) : NULL;
 	Relation	index = arg->quiet ? report_try_open(arg->index_oid, InvalidOid) :
 		report_open(arg->index_oid, InvalidOid);
 
 	if (index)
 	{
-		/* between the two locks the OID may have come to mean another index */
-		bool		matches = heap && index->rd_index->indrelid == RelationGetRelid(heap);
-
-		index_bloat_measure(index, matches ? heap : NULL, arg->sample_pages,
-							arg->exact && arg->pages == NULL, arg->pages, &arg->be);
+		index_bloat_measure(index, arg->sample_pages,
+							arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
 		arg->found = true;
 		report_close(index);
 	}
-	if (heap)
-		report_close(heap);
 }
 
 /*
@@ -155,22 +145,13 @@ bloat_callback(void *argptr)
  *
  * exact_pages is NULL or what pgstatindex says: leaf pages, internal pages,
  * average leaf density in percent.  Reads at most sample_pages blocks, or,
- * with exact and without exact_pages, all of them.  With exact (and not
- * quiet), a GiST, SP-GiST or BRIN index is also built on trial from the rows of
- * its table, in temporary storage, which takes as long as a rebuild, and the
- * room.
+ * with exact and without exact_pages, all of them.
  *
- * For that, the functions of the index (expressions, predicate, operator
- * classes) run as the table's owner in a security-restricted operation, as in
- * REINDEX, and only for those who may do that; others get what the pages say.
- *
- * Locks: AccessShareLock on the index, and before that on the table of an
- * index to be built on trial, until the end.  Quiet doesn't wait for
+ * Locks: AccessShareLock on the index, until the end.  Quiet doesn't wait for
  * it and returns NULLs instead of errors.  EXECUTE: pg_stat_scan_tables.
  * Errors: 22004 and 22023 arguments, 42704 no such index, 42809 not an index,
  * 0A000 other sessions' temporary indexes, unlogged ones on a standby, 55000
- * invalid index, XX001 and XX002 damaged pages; of a build on trial, whatever
- * the index's functions raise.
+ * invalid index, XX001 and XX002 damaged pages.
  */
 Datum
 index_mover_measure_bloat(PG_FUNCTION_ARGS)
@@ -387,50 +368,6 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 		}
 	}
 	return result_row(fcinfo, values, nulls);
-}
-
-/*
- * index_mover_knapsack(gain float8[], size bigint[], budget bigint) returns
- *		boolean[]: which of the items to take.
- *
- * For recommend_moves().  NULL gains and sizes count as nothing to gain.  No
- * locks.  EXECUTE: pg_monitor.  Errors: 22023 arrays of different lengths.
- */
-Datum
-index_mover_knapsack(PG_FUNCTION_ARGS)
-{
-	Datum	   *gains;
-	Datum	   *sizes;
-	bool	   *gain_nulls;
-	bool	   *size_nulls;
-	int			n;
-	int			nsizes;
-	double	   *gain;
-	int64	   *size;
-	bool	   *chosen;
-	Datum	   *result;
-
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), FLOAT8OID, sizeof(float8),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &gains, &gain_nulls, &n);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, sizeof(int64),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &sizes, &size_nulls, &nsizes);
-	if (n != nsizes)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("gain and size must have the same number of elements")));
-	gain = palloc(sizeof(double) * Max(n, 1));
-	size = palloc(sizeof(int64) * Max(n, 1));
-	chosen = palloc0(Max(n, 1));
-	result = palloc(sizeof(Datum) * Max(n, 1));
-	for (int i = 0; i < n; i++)
-	{
-		gain[i] = gain_nulls[i] || size_nulls[i] ? 0 : DatumGetFloat8(gains[i]);
-		size[i] = size_nulls[i] ? 0 : DatumGetInt64(sizes[i]);
-	}
-	knapsack_choose(n, gain, size, PG_GETARG_INT64(2), chosen);
-	for (int i = 0; i < n; i++)
-		result[i] = BoolGetDatum(chosen[i]);
-	PG_RETURN_ARRAYTYPE_P(construct_array(result, n, BOOLOID, 1, true, TYPALIGN_CHAR));
 }
 
 /*

@@ -96,3 +96,21 @@ private_postgres() {
   [ "$(id -u)" != 0 ] || chown -R postgres: "$1"
   echo "$1$("$PG_CONFIG" --bindir)/pg_config"
 }
+
+# Not the alignment of WAL records and the like, which x86 does not ask for.
+SANITIZE="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=alignment"
+
+# Prepare the server of a private copy of PostgreSQL, whose pg_config is $1, for a
+# module with AddressSanitizer; $2 is a folder to put a library into.  (Its library
+# can't just be loaded first: Debian's server then hangs at its start.)
+prepare_sanitizer() {
+  local bin
+  bin=$(dirname "$1")
+  gcc -O1 -U_FORTIFY_SOURCE -shared -fPIC -o "$2/sanitize_late.so" "$HERE/scripts/sanitize_late.c" -ldl &&
+    mv "$bin/postgres" "$bin/postgres.real" || return 1
+  cat > "$bin/postgres" << SERVER || return 1
+#!/bin/bash
+LD_PRELOAD=$2/sanitize_late.so\${LD_PRELOAD:+:\$LD_PRELOAD} exec -a "\$0" "\$(dirname "\$0")/postgres.real" "\$@"
+SERVER
+  chmod 755 "$bin/postgres"
+}

@@ -159,12 +159,16 @@ SELECT bool_or(index = 'rec_a'::regclass) AS rec_a FROM recommend_moves('regress
 SELECT take_index_sample() > 7 AS taken;
 RESET ROLE;
 
--- the best set is found where gain per byte alone would not find it
-SELECT index_mover_knapsack('{60,100,120}', '{10,20,30}', 50), index_mover_knapsack('{1,2,3}', '{5,5,5}', 4),
-	   index_mover_knapsack('{0,-1,NULL,5}', '{1,1,1,1}', 10), index_mover_knapsack('{}', '{}', 10),
-	   index_mover_knapsack('{7,8}', '{0,0}', 0);
-SELECT index_mover_knapsack('{1}', '{1,2}', 5);
-
+-- a big one, where the greatest gain per byte would keep it out; else by gain per byte
+DELETE FROM index_mover_sample;
+SELECT rec_rate('rec_hot', 'rec_a', 12), rec_rate('rec_hot', 'rec_b', 20), rec_rate('rec_hot', 'rec_c', 0),
+	   rec_rate('rec_hot', 'rec_bloated', 0), rec_rate('rec_hot', 'rec_d', 0), rec_rate('rec_hot', 'rec_e', 1),
+	   rec_rate('rec_hot', NULL, 0), rec_rate('rec_table', NULL, 0), rec_rate('rec_table', 'rec_table_id', 0);
+SELECT 12.0 / pg_relation_size('rec_a') > 20.0 / pg_relation_size('rec_b') AS denser,
+	   pg_relation_size('rec_a') + pg_relation_size('rec_e') <= pg_relation_size('rec_b') AS both_fit;
+SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_b')) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
+SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_b') - 8192) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
+SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_a') + pg_relation_size('rec_b')) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
 DROP TABLE rec_hot, rec_table;
 DROP FUNCTION rec_rate;
 DELETE FROM index_mover_sample;

@@ -75,14 +75,13 @@ fsm_leaf_block(BlockNumber slot)
 
 /*
  * Sort the blocks 1 .. nblocks - 1 into those that the free space map calls
- * free and the others.  Returns false, having read nothing, where the map
+ * free, from the start of blocks[], and the others, from its end.  Returns false, having read nothing, where the map
  * doesn't exist, is too big to be worth it, or means something else.
  */
 static bool
 split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 			 BufferAccessStrategy strategy, int *blocks_read,
-			 BlockNumber *free_blocks, BlockNumber *nfree,
-			 BlockNumber *other_blocks, BlockNumber *nother)
+			 BlockNumber *blocks, BlockNumber *nfree, BlockNumber *nother)
 {
 	BlockNumber fsm_size;
 	PGAlignedBlock copy;
@@ -116,9 +115,9 @@ split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 			if (blkno >= nblocks)
 				break;
 			if (known && fsm->fp_nodes[NonLeafNodesPerPage + i] >= FSM_FREE_CAT)
-				free_blocks[(*nfree)++] = blkno;
+				blocks[(*nfree)++] = blkno;
 			else
-				other_blocks[(*nother)++] = blkno;
+				blocks[nblocks - 2 - (*nother)++] = blkno;
 		}
 	}
 	return true;
@@ -194,8 +193,7 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 				  BufferAccessStrategy strategy, BloatSample *sample)
 {
 	BlockNumber population = nblocks - 1;
-	BlockNumber *free_blocks = NULL;
-	BlockNumber *other_blocks = NULL;
+	BlockNumber *blocks = NULL;
 	BlockNumber nfree = 0;
 	BlockNumber nother = 0;
 	int			max_fsm = n / FSM_SHARE;
@@ -208,14 +206,12 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 	/* a tiny sample can't have strata of four */
 	sample->draws = n >= 2 * BLOAT_SAMPLE_DRAWS ? BLOAT_SAMPLE_DRAWS : Max(Min(n, BLOAT_SAMPLE_FIRST), 1);
 
-	if ((population + 1) / SlotsPerFSMPage < max_fsm)
+	if ((population + 1) / SlotsPerFSMPage < max_fsm &&
+		population <= work_mem * (Size) 1024 / 4 / sizeof(BlockNumber))
 	{
-		free_blocks = palloc_extended(sizeof(BlockNumber) * (Size) population,
-										MCXT_ALLOC_HUGE);
-		other_blocks = palloc_extended(sizeof(BlockNumber) * (Size) population,
-										MCXT_ALLOC_HUGE);
+		blocks = palloc_extended(sizeof(BlockNumber) * (Size) population, MCXT_ALLOC_HUGE);
 		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
-						 free_blocks, &nfree, other_blocks, &nother))
+						 blocks, &nfree, &nother))
 			n -= sample->fsm_blocks_read;
 		else
 			nfree = nother = 0;
@@ -230,14 +226,11 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 		n_free = Min(Max(n_free, BLOAT_SAMPLE_DRAWS), FREE_SAMPLE);
 		if (nother < n - n_free)
 			n_free = n - nother;
-		draw_blocks(sample, free_blocks, nfree, n_free);
-		draw_blocks(sample, other_blocks, nother, n - n_free);
+		draw_blocks(sample, blocks, nfree, n_free);
+		draw_blocks(sample, blocks + nfree, nother, n - n_free);
 	}
-	if (free_blocks)
-	{
-		pfree(free_blocks);
-		pfree(other_blocks);
-	}
+	if (blocks)
+		pfree(blocks);
 	qsort(sample->blocks, sample->nblocks, sizeof(SampledBlock), compare_blocks);
 	while (sample->first_pass < sample->nblocks &&
 		   sample->blocks[sample->first_pass].draw < BLOAT_SAMPLE_FIRST)

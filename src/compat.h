@@ -215,7 +215,6 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
-#define ProcNumberForTempRelations() BackendIdForTempRelations()
 #endif
 
 /* since 18 told how long the forks are; before, it looks itself */
@@ -332,36 +331,6 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
 #else
 #define im_slot_is_invalidated(slot) (!XLogRecPtrIsInvalid((slot)->data.invalidated_at))
-#endif
-
-/* ---- builds ---- */
-
-#if PG_VERSION_NUM < 170000
-#define SplitPageLayout SplitedPageLayout
-/* before, functions of an index run with the caller's search_path */
-#define RestrictSearchPath() ((void) 0)
-#endif
-
-/* what a chunk of memory takes besides what was asked for */
-#if PG_VERSION_NUM >= 160000
-#define MEMORY_CHUNK_HEADER 8
-#else
-#define MEMORY_CHUNK_HEADER 16
-#endif
-
-/*
- * Does a GIN index get built in parallel, and so in one batch that is sorted?
- * Since 18; the rule is plan_create_index_workers()'s, without storage
- * parameters.  memory is maintenance_work_mem in bytes.
- */
-#if PG_VERSION_NUM >= 180000
-#define gin_build_sorts(table_pages, memory) \
-	(max_parallel_maintenance_workers > 0 && \
-	 (table_pages) >= min_parallel_table_scan_size && \
-	 (memory) >= 2 * 32 * 1024 * 1024.0)
-#else
-#define gin_build_sorts(table_pages, memory) \
-	((void) (table_pages), (void) (memory), false)
 #endif
 
 #endif							/* IM_COMPAT_H */

@@ -26,6 +26,9 @@
 #include "postgres.h"
 
 #include <math.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "access/hash.h"
 #include "access/nbtree.h"
@@ -33,29 +36,36 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/float.h"
+#include "utils/memutils.h"
 #include "utils/spccache.h"
 
 #include "bloat_sample.h"
-#include "gin_build.h"
 #include "index_bloat.h"
 #include "rebuilt_size.h"
 #include "report_relation.h"
-#include "trial_build.h"
+#include "test_points.h"
 
 /* the second pass is read if the interval is wider than that to either side */
 #define GOOD_ENOUGH		0.02
+
+/*
+ * What a plan may cost for each index: so few blocks that a disk of 80 reads a
+ * second gets through the first pass.
+ */
+#define PLAN_SAMPLE			160
+#define PLAN_MILLISECONDS	1000
 
 typedef struct BloatScan
 {
 	Relation	index;
 	BlockNumber nblocks;
 	int64		blocks_read;
+	TimestampTz deadline;		/* 0 = none */
 	BufferAccessStrategy strategy;
 	MeasureContext mc;
 	RebuildContext rc;
 	double		known_rows;		/* reltuples; <= 0 = unknown */
-	GinBuild   *gin;			/* NULL = not GIN */
-	PGAlignedBlock copy;
+	char	   *copy;			/* of the block that is looked at */
 
 	BloatSample sample;
 	int			draws;			/* of each stratum, read so far */
@@ -72,6 +82,26 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 }
 
 /*
+ * Return where to copy a block to.  With AddressSanitizer all that a line pointer
+ * can lead to around it is out of bounds.
+ */
+static char *
+copy_buffer(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	static PGAlignedBlock guarded[9];
+
+	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
+	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
+	return guarded[4].data;
+#else
+	static PGAlignedBlock copy;
+
+	return copy.data;
+#endif
+}
+
+/*
  * Copy a block into scan->copy, so that it can be looked at without a lock.
  */
 static void
@@ -83,7 +113,7 @@ copy_block(BloatScan *scan, BlockNumber blkno)
 	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								scan->strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(scan->copy.data, BufferGetPage(buffer), BLCKSZ);
+	memcpy(scan->copy, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	scan->blocks_read++;
 }
@@ -93,12 +123,10 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 {
 	const char *problem;
 
+	IM_POINT("measure");
 	copy_block(scan, blkno);
-	problem = page_measure(&scan->mc, (Page) scan->copy.data, blkno, pm);
-	if (problem == NULL && scan->gin && pm->kind == PAGE_LEAF)
-		problem = gin_build_add(scan->gin, (Page) scan->copy.data);
-	if (problem == NULL && scan->gin && pm->kind == PAGE_POSTING_LAST)
-		gin_build_add_tree(scan->gin, pm->items, pm->squares);
+	IM_MEASURE_DAMAGED(&scan->mc, scan->copy, blkno);
+	problem = page_measure(&scan->mc, (Page) scan->copy, blkno, pm);
 	if (problem)
 		report_corrupted(scan->index, blkno, problem);
 }
@@ -110,7 +138,7 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 static void
 read_first_block(BloatScan *scan, PageTotals *totals)
 {
-	Page		page = (Page) scan->copy.data;
+	Page		page = (Page) scan->copy;
 	PageHeader	ph = (PageHeader) page;
 
 	if (scan->mc.relam == GIST_AM_OID)
@@ -149,10 +177,17 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 	}
 }
 
+static bool
+is_late(const BloatScan *scan)
+{
+	return scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline;
+}
+
 /*
- * Read the chosen blocks from..to-1, some ahead of need.
+ * Read the chosen blocks from..to-1, some ahead of need.  Returns false where the
+ * deadline has come before.
  */
-static void
+static bool
 read_sample(BloatScan *scan, int from, int to)
 {
 	SampledBlock *blocks = scan->sample.blocks;
@@ -161,6 +196,8 @@ read_sample(BloatScan *scan, int from, int to)
 
 	for (int i = from; i < to; i++)
 	{
+		if (is_late(scan))
+			return false;
 		for (; distance > 0 && ahead < to && ahead <= i + distance; ahead++)
 		{
 			if (ahead > i)
@@ -168,6 +205,7 @@ read_sample(BloatScan *scan, int from, int to)
 		}
 		measure_block(scan, blocks[i].blkno, &blocks[i].pm);
 	}
+	return true;
 }
 
 /*
@@ -200,23 +238,6 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	t->avail[PAGE_LEAF] = pages->leaf_pages * avail;
 	t->count[PAGE_LEAF] = pages->leaf_pages;
 	t->count[PAGE_INTERNAL] = pages->internal_pages;
-}
-
-/*
- * Set what of the rebuild can't be computed from totals alone.
- */
-static void
-try_build(BloatScan *scan, const PageTotals *totals)
-{
-	if (scan->gin)
-	{
-		GinTreeTotals trees;
-
-		rebuilt_gin_trees(totals, &trees);
-		scan->rc.gin_density = gin_build_density(scan->gin, totals->tuples[PAGE_LEAF],
-												 scan->rc.build_memory, &trees,
-												 &scan->rc.gin_spread);
-	}
 }
 
 /* What is computed from the totals, and its sampling variance. */
@@ -299,10 +320,10 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 }
 
 /*
- * Fill in the 95 % interval around the ratio that the sample alone gives.
+ * Set the 95 % interval around the ratio that the sample alone gives.
  */
 static void
-set_interval(BloatScan *scan, BloatEstimate *be, double ratio, double variance)
+set_interval(const BloatScan *scan, double ratio, double variance, double *low_out, double *high_out)
 {
 	int			draws = scan->draws * scan->sample.nstrata;
 	double		z = 1.96 + 2.4 / Max(draws - scan->sample.nstrata, 1);	/* about Student's t */
@@ -329,8 +350,8 @@ set_interval(BloatScan *scan, BloatEstimate *be, double ratio, double variance)
 		low = Min(ratio, center) - half;
 		high = Max(ratio, center) + half;
 	}
-	be->bloat_ratio_low = Min(Max(low, 0), 1);
-	be->bloat_ratio_high = Min(Max(high, 0), 1);
+	*low_out = Min(Max(low, 0), 1);
+	*high_out = Min(Max(high, 0), 1);
 }
 
 /*
@@ -359,45 +380,58 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 }
 
 /*
- * Where it isn't known how full a rebuild makes the pages, replace the
- * estimate by an interval that holds all that was seen, with the sampling error
- * and a page added to either side: what is computed are parts of pages.
+ * Compute the estimates from the totals, their variance, and the interval.
+ * Where what the pages tell allows of two sizes, the interval is from that of
+ * the larger one to that of the smaller one, and the estimates are those of the
+ * larger one.  Returns whether that is so; *error is how far the interval of
+ * the sample alone goes.
  */
-static void
-set_wide_interval(BloatScan *scan, BloatEstimate *be, const PageTotals *totals,
-				  double least, double most)
+static bool
+judge(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
+	  Estimates *est, Estimates *variance, double *error)
 {
-	Estimates	usual;
-	Estimates	est;
+	Estimates	smaller;
+	Estimates	its_variance;
 	double		page = 1.0 / scan->nblocks;
+	double		low;
 
-	compute_estimates(scan, totals, NULL, &usual);
-	usual.bloat = Max(usual.bloat, 0);
-	scan->rc.tried_density = least;
-	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_low = Min(Max(est.bloat - page + Min(be->bloat_ratio_low - usual.bloat, 0), 0), 1);
-	scan->rc.tried_density = most;
-	compute_estimates(scan, totals, NULL, &est);
-	be->bloat_ratio_high = Min(Max(est.bloat + page + Max(be->bloat_ratio_high - usual.bloat, 0), 0), 1);
-	be->bloat_ratio = get_float8_nan();
+	scan->rc.smallest = false;
+	compute_estimates(scan, totals, pages, est);
+	jackknife_variance(scan, totals, pages, variance);
+	set_interval(scan, est->bloat, variance->bloat, &be->bloat_ratio_low, &be->bloat_ratio_high);
+	*error = be->bloat_ratio_high - be->bloat_ratio_low;
+
+	scan->rc.smallest = true;
+	compute_estimates(scan, totals, pages, &smaller);
+	jackknife_variance(scan, totals, pages, &its_variance);
+	scan->rc.smallest = false;
+	if (smaller.bloat <= est->bloat)
+		return false;
+	set_interval(scan, smaller.bloat, its_variance.bloat, &low, &be->bloat_ratio_high);
+
+	/* what is computed are parts of pages */
+	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
+	be->bloat_ratio_high = Min(be->bloat_ratio_high + page, 1);
+	return true;
 }
 
 void
-index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
-					const ExactPages *pages, BloatEstimate *be)
+index_bloat_measure(Relation index, int sample_pages, bool full,
+					const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
 {
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	PageTotals	totals = {0};
 	Estimates	est;
 	Estimates	variance = {0};
-	double		least;
-	double		most;
+	double		error;
 	double		rebuilt;
-	BlockNumber tried = InvalidBlockNumber; /* pages of a build on trial */
+	bool		open;
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
 	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+	scan->copy = copy_buffer();
+	scan->deadline = deadline;
 	scan->mc.relam = index->rd_rel->relam;
 	if (scan->mc.relam == BTREE_AM_OID || scan->mc.relam == GIST_AM_OID ||
 		scan->mc.relam == SPGIST_AM_OID)
@@ -413,8 +447,6 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 
 	rebuild_context_init(index, &scan->rc);
 	be->fillfactor = scan->rc.fillfactor;
-	if (scan->mc.relam == GIN_AM_OID)
-		scan->gin = gin_build_start(index);
 	read_first_block(scan, &totals);
 	if (full || scan->nblocks <= sample_pages)
 	{
@@ -422,14 +454,14 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 
 		for (BlockNumber blkno = 1; blkno < scan->nblocks; blkno++)
 		{
+			if (is_late(scan))
+				return;
 			measure_block(scan, blkno, &pm);
 			page_totals_add(&totals, &pm, 1);
 		}
 		pages = NULL;
 		be->exact = true;
-		try_build(scan, &totals);
-		if (full && heap)
-			tried = trial_build_pages(heap, index);
+		open = judge(scan, &totals, NULL, be, &est, &variance, &error);
 	}
 	else
 	{
@@ -444,46 +476,39 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 		be->exact = pages != NULL;
 		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
 		{
-			read_sample(scan, from, to);
+			if (!read_sample(scan, from, to))
+			{
+				be->sampled_pages = scan->blocks_read;
+				if (from == 0)
+					return;
+				break;			/* what the first pass says is good, if wide */
+			}
 			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
 			totals = first_block;
 			for (int i = 0; i < to; i++)
 				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
-			try_build(scan, &totals);
-			compute_estimates(scan, &totals, pages, &est);
-			jackknife_variance(scan, &totals, pages, &variance);
-			variance.bloat += pow(scan->rc.gin_spread / 2 * (1 - est.bloat), 2);
-			set_interval(scan, be, est.bloat, variance.bloat);
-			if (to == sample->nblocks ||
-				be->bloat_ratio_high - be->bloat_ratio_low <= 2 * GOOD_ENOUGH)
+			open = judge(scan, &totals, pages, be, &est, &variance, &error);
+			if (to == sample->nblocks || error <= 2 * GOOD_ENOUGH)
 				break;
 		}
 	}
 
-	compute_estimates(scan, &totals, pages, &est);
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
-	/* what was smooth for the interval's sake is whole pages after all */
-	rebuilt = (1.0 - est.bloat) * scan->nblocks;
-	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
-	if (BlockNumberIsValid(tried))
-		rebuilt = tried;
-	est.bloat = 1.0 - rebuilt / scan->nblocks;
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
 	be->leaf_density = pages ? pages->leaf_density : est.density;
-	be->bloat_ratio = Min(Max(est.bloat, 0), 1);
-	if (be->exact)
-		be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
-	if (!BlockNumberIsValid(tried) && rebuilt_density_unknown(&scan->rc, &totals, &least, &most))
-		set_wide_interval(scan, be, &totals, least, most);
-	else
+	if (!open)
 	{
+		/* what was smooth for the interval's sake is whole pages after all */
+		rebuilt = (1.0 - est.bloat) * scan->nblocks;
+		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
+		if (be->exact)
+			be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
 		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
 		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
 	}
 
-	if (scan->gin)
-		gin_build_end(scan->gin);
 	if (scan->sample.blocks)
 		pfree(scan->sample.blocks);
 	FreeAccessStrategy(scan->strategy);
@@ -495,6 +520,7 @@ index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
 typedef struct EstimateArg
 {
 	Oid			index_oid;
+	int64		blocks_read;
 	double		ratio;
 } EstimateArg;
 
@@ -507,7 +533,9 @@ estimate_callback(void *argptr)
 
 	if (index == NULL)
 		return;
-	index_bloat_measure(index, NULL, BLOAT_DEFAULT_SAMPLE, false, NULL, &be);
+	index_bloat_measure(index, PLAN_SAMPLE, false, NULL,
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
+	arg->blocks_read = be.sampled_pages;
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
 }
@@ -515,12 +543,20 @@ estimate_callback(void *argptr)
 bool
 estimate_bloat(Oid index_oid, double *ratio)
 {
-	EstimateArg arg;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	EstimateArg arg = {0};
+	bool		ok;
 
 	arg.index_oid = index_oid;
 	arg.ratio = get_float8_nan();
-	if (!report_survive(estimate_callback, &arg) || isnan(arg.ratio))
-		return false;
-	*ratio = arg.ratio;
-	return true;
+	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
+	MemoryContextSwitchTo(oldcontext);
+	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
+		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
+	MemoryContextDelete(context);
+	if (ok)
+		*ratio = arg.ratio;
+	return ok;
 }

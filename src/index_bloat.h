@@ -8,6 +8,7 @@
 #ifndef IM_INDEX_BLOAT_H
 #define IM_INDEX_BLOAT_H
 
+#include "datatype/timestamp.h"
 #include "utils/rel.h"
 
 #define BLOAT_DEFAULT_SAMPLE	400
@@ -35,19 +36,19 @@ typedef struct BloatEstimate
 /*
  * Measure an open, valid index.  sample_pages is the most blocks to read (at
  * least 1); full reads them all; pages is NULL or saves reading for page
- * counts.  With full, heap may be the open table: then it is read where a
- * build on trial tells what the pages can't (GiST), and functions of the index
- * are called.  ERROR XX001 or XX002 for damaged pages.
+ * counts.  At the deadline (0 = none) it makes do with the blocks that it has, or
+ * gives nothing but NaN if these are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
  */
-extern void index_bloat_measure(Relation index, Relation heap, int sample_pages, bool full,
-								const ExactPages *pages, BloatEstimate *be);
+extern void index_bloat_measure(Relation index, int sample_pages, bool full,
+								const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);
 
 /*
  * The planner's question: a cheap look at one index.  Sets the share that a
  * rebuild gives back, or where only an interval is known, gives back at least.
- * Returns false where the bloat can't be measured (access method, lock, validity, damage).  Reads at
- * most BLOAT_DEFAULT_SAMPLE blocks; holds AccessShareLock meanwhile, which it
- * never waits for.
+ * Returns false where the bloat can't be measured (access method, lock, validity,
+ * damage, storage too slow for it).  Reads blocks for a second at most, and takes
+ * less memory than work_mem; holds AccessShareLock meanwhile, which it never
+ * waits for.
  */
 extern bool estimate_bloat(Oid index_oid, double *ratio);
 

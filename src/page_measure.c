@@ -69,32 +69,74 @@ check_header(Page page, Size special_size)
 	return NULL;
 }
 
-/*
- * Return the number of line pointers, from a header that was checked.
- */
-static int
-line_pointers(Page page)
+/* The tuples of a page whose header was checked, one after the other. */
+typedef struct ItemScan
 {
-	return (((PageHeader) page)->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
+	Page		page;
+	OffsetNumber next;
+	OffsetNumber last;
+	Size		min_size;		/* of a tuple */
+	bool		skip_unused;	/* unused line pointers are no damage */
+	bool		invalid;		/* ended at a line pointer that is none */
+	char	   *item;
+	Size		len;
+	double		bytes;			/* with the line pointer */
+	bool		dead;			/* marked so */
+} ItemScan;
+
+static ItemScan
+scan_items(Page page, OffsetNumber first, Size min_size)
+{
+	PageHeader	ph = (PageHeader) page;
+	ItemScan	scan = {0};
+
+	scan.page = page;
+	scan.next = first;
+	scan.last = (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
+	scan.min_size = min_size;
+	return scan;
 }
 
 /*
- * Fetch a tuple's address and length.  Returns false where the line pointer
- * points outside of the tuple area or at something too short to be a tuple.
+ * Go to the next tuple.  Returns false at the end, and with scan->invalid where
+ * a line pointer points outside of the tuple area or at something too short to
+ * be a tuple.
  */
 static bool
-fetch_item(Page page, OffsetNumber off, Size min_size, char **item, Size *len)
+next_item(ItemScan *scan)
 {
-	ItemId		iid = PageGetItemId(page, off);
-	PageHeader	ph = (PageHeader) page;
-	Size		start = ItemIdGetOffset(iid);
+	ItemId		iid;
+	PageHeader	ph = (PageHeader) scan->page;
+	Size		start;
 
-	*len = ItemIdGetLength(iid);
-	if (*len < min_size || start < ph->pd_upper ||
-		start + *len > ph->pd_special || start != MAXALIGN(start))
+	do
+	{
+		if (scan->next > scan->last)
+			return false;
+		iid = PageGetItemId(scan->page, scan->next++);
+	} while (scan->skip_unused && !ItemIdIsUsed(iid));
+	start = ItemIdGetOffset(iid);
+	scan->len = ItemIdGetLength(iid);
+	if (scan->len < scan->min_size || start < ph->pd_upper ||
+		start + scan->len > ph->pd_special || start != MAXALIGN(start))
+	{
+		scan->invalid = true;
 		return false;
-	*item = (char *) page + start;
+	}
+	scan->item = (char *) scan->page + start;
+	scan->bytes = sizeof(ItemIdData) + MAXALIGN(scan->len);
+	scan->dead = ItemIdIsDead(iid);
 	return true;
+}
+
+/*
+ * Count the current tuple as one that a rebuild writes again.
+ */
+static void
+count_item(PageMeasure *pm, const ItemScan *scan)
+{
+	pm->tuples += 1;
+	pm->packed += scan->bytes;
 }
 
 /*
@@ -109,16 +151,6 @@ measure_space(Page page, PageMeasure *pm)
 	/* PageGetFreeSpace() keeps room for one more line pointer */
 	pm->used = pm->avail - PageGetFreeSpace(page);
 	pm->packed = pm->used;
-}
-
-/*
- * Return 1 where a page's right sibling comes soon after it in the file, as
- * when rows arrive in the order of the index, else 0.
- */
-static double
-follows(BlockNumber blkno, BlockNumber right)
-{
-	return right > blkno && right - blkno <= 3 ? 1 : 0;
 }
 
 /* ----------------------------------------------------------------
@@ -188,7 +220,7 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 {
 	const char *problem = check_header(page, sizeof(BTPageOpaqueData));
 	BTPageOpaque opaque;
-	int			maxoff;
+	ItemScan	items;
 	double		before = 0;
 	double		after = 0;
 	BtreeKey	run = {0};
@@ -213,21 +245,18 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 	if (pm->kind == PAGE_INTERNAL)
 		return NULL;
 
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off++)
+	items = scan_items(page, P_FIRSTDATAKEY(opaque), sizeof(IndexTupleData));
+	while (next_item(&items))
 	{
 		BtreeKey	key;
-		char	   *item;
-		Size		len;
 		int			nhtids;
 
-		if (!fetch_item(page, off, sizeof(IndexTupleData), &item, &len) ||
-			!btree_leaf_tuple(item, len, &key, &nhtids))
+		if (!btree_leaf_tuple(items.item, items.len, &key, &nhtids))
 			return "invalid leaf tuple";
-		before += sizeof(ItemIdData) + MAXALIGN(len);
-		smallest = Min(smallest, MAXALIGN(len));
-		largest = Max(largest, MAXALIGN(len));
-		if (ItemIdIsDead(PageGetItemId(page, off)))
+		before += items.bytes;
+		smallest = Min(smallest, MAXALIGN(items.len));
+		largest = Max(largest, MAXALIGN(items.len));
+		if (items.dead)
 		{
 			pm->dead += 1;
 			continue;
@@ -235,7 +264,7 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 		pm->items += nhtids;
 		if (!mc->deduplicates)
 		{
-			after += sizeof(ItemIdData) + MAXALIGN(len);
+			after += items.bytes;
 			pm->tuples += 1;
 			continue;
 		}
@@ -253,12 +282,14 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 	if (run_tids > 0)
 		after += btree_run_bytes(run.len, run_tids, &pm->tuples);
 
+	if (items.invalid)
+		return "invalid leaf tuple";
 	if (before > pm->used)
 		return "tuples overlap";
 	/* keys that span pages can make it look as if merging cost space */
 	pm->packed = Min(after, before);
 	pm->heavy = pm->used - before;	/* the high key */
-	pm->in_order = smallest >= largest ? 1 : 0;
+	pm->one_size = smallest >= largest ? 1 : 0;
 	return NULL;
 }
 
@@ -284,8 +315,7 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 {
 	const char *problem = check_header(page, sizeof(HashPageOpaqueData));
 	HashPageOpaque opaque;
-	int			maxoff;
-	double		live = 0;
+	ItemScan	items;
 	uint32		run_hash = 0;
 	int			run = 0;
 	int			half_page;
@@ -320,23 +350,19 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	 * overflow pages whatever the number of buckets.
 	 */
 	half_page = pm->avail / 2 / (sizeof(ItemIdData) + MAXALIGN(sizeof(IndexTupleData) + sizeof(uint32)));
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	pm->packed = 0;
+	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData) + sizeof(uint32));
+	while (next_item(&items))
 	{
-		char	   *item;
-		Size		len;
 		uint32		hash;
 
-		if (!fetch_item(page, off, sizeof(IndexTupleData) + sizeof(uint32), &item, &len))
-			return "invalid tuple";
-		if (ItemIdIsDead(PageGetItemId(page, off)))
+		if (items.dead)
 		{
 			pm->dead += 1;
 			continue;
 		}
-		live += sizeof(ItemIdData) + MAXALIGN(len);
-		pm->items += 1;
-		memcpy(&hash, item + sizeof(IndexTupleData), sizeof(uint32));
+		count_item(pm, &items);
+		memcpy(&hash, items.item + sizeof(IndexTupleData), sizeof(uint32));
 		if (run > 0 && hash == run_hash)
 			run++;
 		else
@@ -346,9 +372,11 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 			run = 1;
 		}
 	}
+	if (items.invalid)
+		return "invalid tuple";
 	hash_end_run(pm, run, half_page);
-	pm->tuples = pm->items;
-	pm->packed = Min(live, pm->used);
+	pm->items = pm->tuples;
+	pm->packed = Min(pm->packed, pm->used);
 	return NULL;
 }
 
@@ -399,7 +427,6 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 {
 	PageHeader	ph = (PageHeader) page;
 	Size		head = MAXALIGN(SizeOfPageHeaderData) + MAXALIGN(sizeof(ItemPointerData));
-
 	double		list_bytes;
 
 	pm->avail = GinDataPageMaxDataSize;
@@ -433,20 +460,16 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 			return "too many items";
 	}
 	pm->packed = pm->used;
-	pm->squares = list_bytes;
+
+	/*
+	 * The last page is the only page of a small tree, as a rule.  A rebuild
+	 * turns it back into a list beside the key if that has become short
+	 * enough, and makes one page of it, full or not, if it hasn't.
+	 */
 	if (pm->kind == PAGE_POSTING_LAST)
 	{
-		/*
-		 * The only page of a small tree, as a rule.  A rebuild turns it back
-		 * into a list beside the key if that has become short enough, and
-		 * makes one page of it, full or not, if it hasn't.
-		 */
-		if (list_bytes > GIN_LARGEST_LIST)
-		{
-			pm->heavy = 1;
-			pm->packed = 0;
-		}
-		else if (pm->items > 0)
+		pm->packed = 0;
+		if (list_bytes <= GIN_LARGEST_LIST && pm->items > 0)
 		{
 			pm->tuples = 1;
 			pm->packed = list_bytes;
@@ -460,8 +483,7 @@ measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure 
 {
 	const char *problem = check_header(page, sizeof(GinPageOpaqueData));
 	GinPageOpaque opaque;
-	int			maxoff;
-	double		dropped = 0;
+	ItemScan	items;
 
 	if (problem)
 		return problem;
@@ -485,35 +507,22 @@ measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure 
 		pm->kind = (opaque->flags & GIN_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
 	if (pm->kind == PAGE_INTERNAL)
 		return NULL;
-	pm->in_order = follows(blkno, opaque->rightlink);
 
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	pm->packed = 0;
+	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData));
+	while (next_item(&items))
 	{
-		char	   *item;
-		Size		len;
-		int			nposting;
+		int			nposting = pm->kind == PAGE_PENDING ? 1 : GinGetNPosting((IndexTuple) items.item);
 
-		if (!fetch_item(page, off, sizeof(IndexTupleData), &item, &len))
-			return "invalid tuple";
-		pm->tuples += 1;
-		if (pm->kind == PAGE_PENDING)
-		{
-			pm->items += 1;
-			continue;
-		}
-		nposting = GinGetNPosting((IndexTuple) item);
-		if (nposting == GIN_TREE_POSTING)
-			continue;
-		pm->items += nposting;
-		if (nposting == 0)
-		{
-			/* vacuum empties posting lists but never removes a key */
-			dropped += sizeof(ItemIdData) + MAXALIGN(len);
-			pm->tuples -= 1;
-		}
+		if (nposting != GIN_TREE_POSTING)
+			pm->items += nposting;
+		/* vacuum empties posting lists but never removes a key */
+		if (nposting > 0)
+			count_item(pm, &items);
 	}
-	pm->packed = Max(pm->used - dropped, 0);
+	if (items.invalid)
+		return "invalid tuple";
+	pm->packed = Min(pm->packed, pm->used);
 	return NULL;
 }
 
@@ -526,8 +535,7 @@ measure_gist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 {
 	const char *problem = check_header(page, sizeof(GISTPageOpaqueData));
 	GISTPageOpaque opaque;
-	int			maxoff;
-	double		dead = 0;
+	ItemScan	items;
 
 	if (problem)
 		return problem;
@@ -543,26 +551,20 @@ measure_gist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	pm->kind = (opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
 	if (pm->kind == PAGE_INTERNAL)
 		return NULL;
-	pm->in_order = follows(blkno, opaque->rightlink);
 
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	pm->packed = 0;
+	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData));
+	while (next_item(&items))
 	{
-		char	   *item;
-		Size		len;
-
-		if (!fetch_item(page, off, sizeof(IndexTupleData), &item, &len))
-			return "invalid tuple";
-		if (ItemIdIsDead(PageGetItemId(page, off)))
-		{
-			dead += sizeof(ItemIdData) + MAXALIGN(len);
+		if (items.dead)
 			pm->dead += 1;
-		}
 		else
-			pm->items += 1;
+			count_item(pm, &items);
 	}
-	pm->tuples = pm->items;
-	pm->packed = Max(pm->used - dead, 0);
+	if (items.invalid)
+		return "invalid tuple";
+	pm->items = pm->tuples;
+	pm->packed = Min(pm->packed, pm->used);
 	return NULL;
 }
 
@@ -571,8 +573,7 @@ measure_spgist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasu
 {
 	const char *problem = check_header(page, sizeof(SpGistPageOpaqueData));
 	SpGistPageOpaque opaque;
-	int			maxoff;
-	double		live = 0;
+	ItemScan	items;
 
 	if (problem)
 		return problem;
@@ -583,25 +584,22 @@ measure_spgist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasu
 		return "unexpected metapage";
 	measure_space(page, pm);
 
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	pm->packed = 0;
+	items = scan_items(page, FirstOffsetNumber, sizeof(SpGistDeadTupleData));
+	while (next_item(&items))
 	{
-		char	   *item;
-		Size		len;
-		unsigned int state;
-
-		if (!fetch_item(page, off, sizeof(SpGistDeadTupleData), &item, &len))
-			return "invalid tuple";
 		/* all kinds of tuples have the state in the same place */
-		state = ((SpGistDeadTuple) item)->tupstate;
-		if (state != SPGIST_LIVE)
-			continue;			/* redirect, dead, placeholder */
-		live += sizeof(ItemIdData) + MAXALIGN(len);
-		pm->tuples += 1;
+		unsigned int state = ((SpGistDeadTuple) items.item)->tupstate;
+
+		/* the others are redirections, dead, placeholders */
+		if (state == SPGIST_LIVE)
+			count_item(pm, &items);
 	}
+	if (items.invalid)
+		return "invalid tuple";
 	if (opaque->flags & SPGIST_LEAF)
 		pm->items = pm->tuples;
-	pm->packed = Min(live, pm->used);
+	pm->packed = Min(pm->packed, pm->used);
 	if (SpGistBlockIsFixed(blkno))
 		pm->kind = PAGE_FIXED;	/* a build makes both roots, full or not */
 	else if (pm->tuples == 0)
@@ -615,8 +613,7 @@ static const char *
 measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	const char *problem = check_header(page, sizeof(BrinSpecialSpace));
-	int			maxoff;
-	double		live = 0;
+	ItemScan	items;
 
 	if (problem)
 		return problem;
@@ -632,21 +629,16 @@ measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 			return "unexpected page type";
 	}
 	measure_space(page, pm);
-	maxoff = line_pointers(page);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		char	   *item;
-		Size		len;
 
-		if (!ItemIdIsUsed(PageGetItemId(page, off)))
-			continue;
-		if (!fetch_item(page, off, sizeof(BlockNumber), &item, &len))
-			return "invalid tuple";
-		live += sizeof(ItemIdData) + MAXALIGN(len);
-		pm->items += 1;
-	}
-	pm->tuples = pm->items;
-	pm->packed = Min(live, pm->used);
+	pm->packed = 0;
+	items = scan_items(page, FirstOffsetNumber, sizeof(BlockNumber));
+	items.skip_unused = true;
+	while (next_item(&items))
+		count_item(pm, &items);
+	if (items.invalid)
+		return "invalid tuple";
+	pm->items = pm->tuples;
+	pm->packed = Min(pm->packed, pm->used);
 	pm->kind = pm->items > 0 ? PAGE_LEAF : PAGE_EMPTY;
 	return NULL;
 }

@@ -35,13 +35,10 @@ typedef struct PageMeasure
 	double		dead;			/* tuples marked dead */
 	double		tuples;			/* tuples after the rebuild */
 	double		heavy;			/* btree: bytes of the high key, not in packed
-								 * hash: items whose value fills half a page;
-								 * GIN: 1 for a posting tree that stays one */
+								 * hash: items whose value fills half a page */
 	double		squares;		/* hash: squared rows per value, summed, of
-								 * the values that aren't heavy
-								 * GIN: a posting tree page as one list */
-	double		in_order;		/* 1 = the right sibling is the next block
-								 * btree: 1 = all tuples are of one size */
+								 * the values that aren't heavy */
+	double		one_size;		/* btree: 1 = all tuples are of one size */
 } PageMeasure;
 
 /* What has to be known about the index as a whole to judge one page. */

@@ -6,10 +6,11 @@
  * Bloat is what a rebuild would give back, so this file says for each access
  * method what its build makes of the bytes that are worth keeping.  Where the
  * build follows fillfactor (btree) or the number of rows (hash) that is
- * arithmetic; for GIN the build is tried (gin_build.c).  GiST and SP-GiST pages
- * end up as full as the operator class splits them: where that is known from
- * fresh builds it is used, and elsewhere only its bounds are.  (A build with
- * the rows of the table says more: trial_build.c.)
+ * arithmetic.  How full a GIN build leaves its pages depends on the memory that
+ * it has and on which rows have which keys, and where GiST and SP-GiST split a
+ * page is up to the operator class; which of BRIN's summaries describe rows that
+ * are gone isn't in the index.  For these there are two sizes, between which the
+ * truth is.
  *
  * Everything here is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (index_bloat.c).
@@ -20,40 +21,28 @@
 
 #include <math.h>
 
+#include "access/brin_tuple.h"
 #include "access/gin_private.h"
 #include "access/gist_private.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "access/spgist_private.h"
 #include "catalog/pg_am_d.h"
-#include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "utils/float.h"
-#include "utils/lsyscache.h"
 
 #include "rebuilt_size.h"
 
 /*
- * How full fresh builds leave their pages: medians over operator classes and
- * data sets (docs/reports.md).
+ * How full fresh builds leave their pages: the extremes over operator classes
+ * and data sets (docs/reports.md), and some more.
  */
-#define GIN_HALF_FULL		0.507	/* entry pages, one batch */
+#define GIN_LEAST			0.35	/* pages of keys */
+#define GIN_MOST			0.80
 #define GIN_POSTING_DENSITY	0.977
-#define GIST_POINTS			0.668
-#define GIST_IN_ORDER		0.453
-#define GIST_INSERTED		0.61	/* and from .. to .. */
 #define GIST_LEAST			0.38
-#define GIST_MOST			0.95
-#define GIST_MOST_SORTED	1.0		/* a build that sorts ignores fillfactor */
-#define SPGIST_USUAL		0.75	/* live tuples, and from .. to .. */
+#define GIST_MOST			1.0		/* a build that sorts ignores fillfactor */
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
-
-/* pg_opfamily.oid of GiST's point_ops */
-#define GIST_POINT_FAMILY	1029
-
-#define GIN_ENTRY_SPACE \
-	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXALIGN(sizeof(GinPageOpaqueData)))
 
 void
 page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
@@ -67,7 +56,7 @@ page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 	totals->tuples[pm->kind] += weight * pm->tuples;
 	totals->heavy[pm->kind] += weight * pm->heavy;
 	totals->squares[pm->kind] += weight * pm->squares;
-	totals->in_order[pm->kind] += weight * pm->in_order;
+	totals->one_size[pm->kind] += weight * pm->one_size;
 }
 
 /*
@@ -85,42 +74,12 @@ page_totals_density(const PageTotals *t)
 	return avail > 0 ? used / avail : get_float8_nan();
 }
 
-/*
- * Return whether a build of this GiST index sorts, as gistbuild() decides.
- */
-static bool
-gist_build_sorts(Relation index)
-{
-	GiSTOptions *options = (GiSTOptions *) index->rd_options;
-
-	if (options && options->buffering_mode == GIST_OPTION_BUFFERING_ON)
-		return false;
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		if (!OidIsValid(index_getprocid(index, i + 1, GIST_SORTSUPPORT_PROC)))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Return whether the only column is of points, with core's own operator class.
- */
-static bool
-gist_has_points(Relation index)
-{
-	return index->rd_opfamily[0] == GIST_POINT_FAMILY &&
-		IndexRelationGetNumberOfKeyAttributes(index) == 1;
-}
-
 void
 rebuild_context_init(Relation index, RebuildContext *rc)
 {
 	memset(rc, 0, sizeof(*rc));
 	rc->relam = index->rd_rel->relam;
 	rc->hash_tuples = -1;
-	rc->build_memory = maintenance_work_mem * 1024.0;
-	rc->gin_density = get_float8_nan();
 	switch (rc->relam)
 	{
 		case BTREE_AM_OID:
@@ -133,11 +92,15 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 			rc->fillfactor = (index->rd_options ?
 							  ((GiSTOptions *) index->rd_options)->fillfactor :
 							  GIST_DEFAULT_FILLFACTOR) / 100.0;
-			rc->gist_sorted = gist_build_sorts(index);
-			rc->gist_points = rc->gist_sorted && gist_has_points(index);
 			break;
 		case SPGIST_AM_OID:
 			rc->fillfactor = SpGistGetFillFactor(index) / 100.0;
+			break;
+		case BRIN_AM_OID:
+			/* a bitmap of two bits for each column, and no values */
+			rc->brin_least = sizeof(ItemIdData) +
+				MAXALIGN(SizeOfBrinTuple + BITMAPLEN(2 * IndexRelationGetNumberOfAttributes(index)));
+			rc->fillfactor = get_float8_nan();
 			break;
 		default:
 			rc->fillfactor = get_float8_nan();
@@ -146,18 +109,21 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 }
 
 /*
- * Return the pages that a build fills with the packed bytes of one kind of
- * page, if it leaves that many bytes of each free.
+ * Return the leaf pages that a build fills with so many bytes, if it fills that
+ * share of them.
  */
 static double
-filled_pages(const PageTotals *t, PageKind kind, double left_free)
+leaf_pages(const PageTotals *t, double bytes, double density)
 {
-	double		page_size;
+	double		count = t->count[PAGE_LEAF];
+	double		page_size = count > 0 ? t->avail[PAGE_LEAF] / count : BLCKSZ;
 
-	if (t->count[kind] <= 0 || t->packed[kind] <= 0)
+	if (bytes <= 0)
 		return 0;
-	page_size = t->avail[kind] / t->count[kind];
-	return t->packed[kind] / Max(page_size - left_free, 0.25 * page_size);
+	/* what is on one page fits on one */
+	if (count <= 1 && bytes <= t->packed[PAGE_LEAF])
+		return 1;
+	return Max(bytes / (density * page_size), 1);
 }
 
 /*
@@ -199,7 +165,7 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 	leaves = t->packed[PAGE_LEAF] / Max(Max(page_size, tuple_size), 1);
 
 	/* where all tuples are of one size, so many fit: matters for large ones */
-	if (t->in_order[PAGE_LEAF] >= 0.999 * pages && tuple_size > 0 &&
+	if (t->one_size[PAGE_LEAF] >= 0.999 * pages && tuple_size > 0 &&
 		t->items[PAGE_LEAF] <= 2 * t->tuples[PAGE_LEAF])
 	{
 		double		space = t->avail[PAGE_LEAF] / pages;
@@ -291,17 +257,7 @@ gin_small_trees(const PageTotals *t)
 	return Max(t->tuples[PAGE_POSTING_LAST] - by_chance, 0);
 }
 
-void
-rebuilt_gin_trees(const PageTotals *t, GinTreeTotals *trees)
-{
-	trees->trees = t->count[PAGE_POSTING_LAST];
-	trees->deep = gin_deep_trees(t);
-	trees->deep_items = t->items[PAGE_POSTING_LEAF] / Max(trees->deep, 1);
-	trees->deep_bytes = t->packed[PAGE_POSTING_LEAF] / Max(trees->deep, 1);
-}
-
 /*
- * The tree of keys is as full as a build on trial has left it (gin_build.c).
  * Posting trees get their rows in the order of the table, and have full pages
  * but for the last.
  */
@@ -312,8 +268,6 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 	double		deep = gin_deep_trees(t);
 	double		trees = t->count[PAGE_POSTING_LAST] - small;
 	double		bytes = t->packed[PAGE_LEAF];
-	double		items = t->items[PAGE_LEAF] + t->items[PAGE_POSTING_LEAF] + t->items[PAGE_POSTING_LAST];
-	double		all_bytes = t->packed[PAGE_LEAF] + t->packed[PAGE_POSTING_LEAF] + t->used[PAGE_POSTING_LAST];
 	double		leaves;
 	double		posting = Max(trees - deep, 0);
 	double		internal = t->count[PAGE_POSTING_INTERNAL];
@@ -321,11 +275,8 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 	if (t->tuples[PAGE_POSTING_LAST] > 0)
 		bytes += small * t->packed[PAGE_POSTING_LAST] / t->tuples[PAGE_POSTING_LAST];
 
-	/* what waits in the pending list will take as much as what doesn't */
-	if (items > 0)
-		bytes += t->items[PAGE_PENDING] * Min(all_bytes / items, t->packed[PAGE_PENDING] / Max(t->items[PAGE_PENDING], 1));
-	else
-		bytes += t->packed[PAGE_PENDING];
+	/* of what waits in the pending list each key may be one more TID in a list */
+	bytes += rc->smallest ? t->items[PAGE_PENDING] : t->packed[PAGE_PENDING];
 
 	if (deep > 0)
 	{
@@ -347,62 +298,15 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 		}
 	}
 
-	leaves = Max(bytes / ((isnan(rc->gin_density) ? GIN_HALF_FULL : rc->gin_density) * GIN_ENTRY_SPACE), 1);
+	leaves = Max(leaf_pages(t, bytes, rc->smallest ? GIN_MOST : GIN_LEAST), 1);
 	return leaves + internal_pages(t, leaves) + posting + internal;
-}
-
-/*
- * GiST builds of points sort, and pages come out equally full whatever the
- * points.  Rows that come in the order of the index leave pages as they were
- * split.  Else it is the operator class that says where to split, looking at
- * the values, and which can't be asked about what is on the pages: what it is
- * given is taken on trust by most operator classes, and pages that may be
- * damaged can't be trusted.
- */
-static bool
-gist_density(const RebuildContext *rc, const PageTotals *t, double *density)
-{
-	if (rc->gist_points)
-		*density = GIST_POINTS;
-	else if (!rc->gist_sorted && t->in_order[PAGE_LEAF] > 0.9 * t->count[PAGE_LEAF])
-		*density = GIST_IN_ORDER;
-	else
-	{
-		*density = GIST_INSERTED;
-		return false;
-	}
-
-	/* fuller than they can be: so it is something else */
-	return t->packed[PAGE_LEAF] <= (*density + 0.1) * t->avail[PAGE_LEAF];
-}
-
-bool
-rebuilt_density_unknown(const RebuildContext *rc, const PageTotals *t,
-						double *least, double *most)
-{
-	double		density;
-
-	if (rc->relam == GIST_AM_OID)
-	{
-		*least = GIST_LEAST;
-		*most = rc->gist_sorted ? GIST_MOST_SORTED : GIST_MOST;
-		return t->count[PAGE_LEAF] > 1 && !gist_density(rc, t, &density);
-	}
-	*least = SPGIST_LEAST;
-	*most = SPGIST_MOST;
-	return rc->relam == SPGIST_AM_OID && t->count[PAGE_LEAF] > 0;
 }
 
 static double
 rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 {
-	double		density;
-	double		leaves;
+	double		leaves = leaf_pages(t, t->packed[PAGE_LEAF], rc->smallest ? GIST_MOST : GIST_LEAST);
 
-	gist_density(rc, t, &density);
-	if (rc->tried_density > 0)
-		density = rc->tried_density;
-	leaves = filled_pages(t, PAGE_LEAF, (1 - density) * t->avail[PAGE_LEAF] / Max(t->count[PAGE_LEAF], 1));
 	leaves = Max(leaves, 1);
 	return leaves + internal_pages(t, leaves);
 }
@@ -410,21 +314,23 @@ rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 static double
 rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 {
-	double		density = rc->tried_density > 0 ? rc->tried_density : SPGIST_USUAL;
-	double		leaves = filled_pages(t, PAGE_LEAF, (1 - density) * t->avail[PAGE_LEAF] / Max(t->count[PAGE_LEAF], 1));
+	double		leaves = leaf_pages(t, t->packed[PAGE_LEAF], rc->smallest ? SPGIST_MOST : SPGIST_LEAST);
 
 	return leaves + t->count[PAGE_FIXED] +
 		t->count[PAGE_INTERNAL] * (t->count[PAGE_LEAF] > 0 ? Min(leaves / t->count[PAGE_LEAF], 1) : 0);
 }
 
+/*
+ * All ranges keep their summary; those whose rows are gone get an empty one.  A
+ * page has no place for a part of a summary.
+ */
 static double
 rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 {
-	double		pages = filled_pages(t, PAGE_LEAF, 0);
+	double		bytes = rc->smallest ? t->tuples[PAGE_LEAF] * rc->brin_least : t->packed[PAGE_LEAF];
+	double		wasted = bytes / Max(t->tuples[PAGE_LEAF], 1) * t->count[PAGE_LEAF] / Max(t->avail[PAGE_LEAF], 1);
 
-	if (pages > 0)
-		pages = Max(pages, 1);
-	return pages + t->count[PAGE_FIXED];
+	return leaf_pages(t, Min(bytes, t->packed[PAGE_LEAF]), Max(1 - wasted, 0.5)) + t->count[PAGE_FIXED];
 }
 
 /*

@@ -8,7 +8,6 @@
 #ifndef IM_REBUILT_SIZE_H
 #define IM_REBUILT_SIZE_H
 
-#include "gin_build.h"
 #include "page_measure.h"
 
 /*
@@ -26,7 +25,7 @@ typedef struct PageTotals
 	double		tuples[PAGE_KINDS];
 	double		heavy[PAGE_KINDS];
 	double		squares[PAGE_KINDS];
-	double		in_order[PAGE_KINDS];
+	double		one_size[PAGE_KINDS];
 } PageTotals;
 
 /* What the rebuild depends on besides the pages. */
@@ -36,26 +35,18 @@ typedef struct RebuildContext
 	double		fillfactor;		/* 0 to 1; NaN where the method has none */
 	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
 	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
-	bool		gist_sorted;	/* GiST: a build sorts, and doesn't insert */
-	bool		gist_points;	/* GiST: it sorts points */
-	double		tried_density;	/* GiST, SP-GiST: to try with; 0 = the usual one */
-	double		build_memory;	/* bytes, maintenance_work_mem */
-	double		gin_density;	/* GIN: of the pages of keys; NaN = unknown */
-	double		gin_spread;		/* GIN: how uncertain that is */
+	double		brin_least;		/* BRIN: bytes of an empty summary, with line pointer */
+	bool		smallest;		/* where two sizes are possible, the smaller one */
 } RebuildContext;
 
 extern void rebuild_context_init(Relation index, RebuildContext *rc);
 extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
 extern double page_totals_density(const PageTotals *totals);
-extern void rebuilt_gin_trees(const PageTotals *totals, GinTreeTotals *trees);
 
 /*
- * Return whether how full a rebuild will make the pages can't be told from
- * those that are there.  If so, sets the least and the greatest density that
- * it may have, for RebuildContext's tried_density.
+ * Return the pages after a rebuild: where what the pages tell leaves it open, at
+ * most so many, or with rc->smallest at least so many.
  */
-extern bool rebuilt_density_unknown(const RebuildContext *rc, const PageTotals *totals,
-									double *least, double *most);
 extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
 
 #endif							/* IM_REBUILT_SIZE_H */

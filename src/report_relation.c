@@ -6,8 +6,7 @@
  * The reports read pages of one index, so AccessShareLock on the index is
  * enough, as for pgstattuple's functions; it is held to the end of the call.
  * The table isn't locked, because no function of the index is called and no
- * row is fetched.  The exception is a build on trial (trial_build.c): for that
- * the table is locked, too, and as everywhere before the index.
+ * row is fetched.
  *
  * The errors are those of contrib/pgstattuple/pgstatindex.c, word for word,
  * so that scripts that know them know ours.  A report over all indexes of a
@@ -18,12 +17,9 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/index.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
@@ -31,7 +27,6 @@
 #include "storage/smgr.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
-#include "utils/syscache.h"
 
 #include "report_relation.h"
 
@@ -168,25 +163,6 @@ report_try_size(Oid relid, int64 *size)
 	}
 	UnlockRelationOid(relid, AccessShareLock);
 	return result;
-}
-
-Relation
-report_open_table(Oid index_oid, bool (*wanted) (Oid am))
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
-	Form_pg_class form;
-	bool		matches;
-	Oid			heap_oid;
-
-	if (!HeapTupleIsValid(tuple))
-		return NULL;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	matches = form->relkind == RELKIND_INDEX && wanted(form->relam);
-	ReleaseSysCache(tuple);
-	if (!matches)
-		return NULL;
-	heap_oid = IndexGetRelation(index_oid, true);
-	return OidIsValid(heap_oid) ? try_table_open(heap_oid, AccessShareLock) : NULL;
 }
 
 void

@@ -23,13 +23,6 @@ extern Relation report_open(Oid index_oid, Oid required_am);
  */
 extern Relation report_try_open(Oid index_oid, Oid required_am);
 
-/*
- * Open the table of an index that is to be opened next, if wanted() says so of
- * its access method, with AccessShareLock; otherwise return NULL, and leave it
- * to report_open() to say what the OID is.  Close with report_close().
- */
-extern Relation report_open_table(Oid index_oid, bool (*wanted) (Oid am));
-
 extern void report_close(Relation rel);
 
 /* Bytes of the main fork of any relation; false where report_try_open() gives up. */

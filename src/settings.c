@@ -225,7 +225,7 @@ settings_define(void)
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomRealVariable("index_mover.min_free_space",
 							 "Share of a file system that must stay free.",
-							 "Holds for the target tablespace, pg_wal, the sort files of a rebuild, and trial builds.",
+							 "Holds for the target tablespace, pg_wal, and the sort files of a rebuild.",
 							 &min_free_space, 0.05, 0.0, 1.0,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomRealVariable("index_mover.rebuild_threshold",

@@ -70,17 +70,11 @@ $standby->start;
 $node->wait_for_catchup($standby);
 
 my $bloat = <<'SQL';
--- two builds on trial needn't come out alike
-SELECT string_agg(format('%s %s %s', i.indexrelid::regclass, b.pages,
-			CASE WHEN amname IN ('gist', 'spgist') THEN (b.bloat_ratio IS NOT NULL)::text ELSE round(b.bloat_ratio::numeric, 6)::text END), E'\n' ORDER BY 1)
-  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam,
-	   LATERAL index_bloat(i.indexrelid, exact => true) b WHERE indrelid = 'zoo'::regclass
+SELECT string_agg(format('%s %s', i.indexrelid::regclass, b), E'\n' ORDER BY 1)
+  FROM pg_index i, LATERAL index_bloat(i.indexrelid, exact => true) b WHERE indrelid = 'zoo'::regclass
 SQL
 my $on_primary = $node->safe_psql('postgres', $bloat);
 is($standby->safe_psql('postgres', $bloat), $on_primary, 'index_bloat on a standby says what the primary says');
-is($standby->safe_psql('postgres', q(
-SELECT count(*) FROM pg_database, LATERAL pg_ls_dir('base/' || oid) file WHERE file ~ '^t[0-9]+_')),
-	'0', 'builds on trial left no file on a standby');
 my $pending = q(SELECT * FROM gin_pending_list('zoo_arr'));
 is($standby->safe_psql('postgres', $pending), $node->safe_psql('postgres', $pending), 'gin_pending_list on a standby');
 is($standby->safe_psql('postgres', q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method = 'bloom') FROM index_report('zoo'))),

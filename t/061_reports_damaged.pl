@@ -177,6 +177,8 @@ for my $way (sort keys %ways)
 	is($rows, 8, "$way: index_report has a row for every index");
 	$node->stop;
 }
+note has_sanitizer() ? 'with AddressSanitizer' : 'without AddressSanitizer';
+no_finding_ok($node);
 cmp_ok($damaged, '>', $page_size <= 8192 ? 10000 : 10000 * 8192 / $page_size, 'ten thousand damaged pages');
 
 # What is said of a metapage that can't be one.

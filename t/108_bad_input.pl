@@ -182,7 +182,7 @@ my %only = (
 		  pause_move resume_move alter_move index_mover_cleanup)),
 	(map { $_ => 'scanner' } qw(index_mover_pgstatindex index_mover_measure_bloat index_bloat gin_pending_list index_mover_try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover_try_size index_mover_movable_methods index_report tablespace_probe index_mover_tablespace_facts
-		  index_mover_knapsack take_index_sample index_mover_read_rates index_mover_places recommend_moves move_blockers)));
+		  take_index_sample index_mover_read_rates index_mover_places recommend_moves move_blockers)));
 my ($cells, $right) = (0, 0);
 my $super = $node->safe_psql('postgres', 'SELECT current_user');
 # (pg_monitor is a member of pg_stat_scan_tables)

@@ -21,7 +21,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
-  needs_test_points has_test_points set_test_point set_tests held_at let_go
+  needs_test_points has_test_points has_sanitizer no_finding_ok set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of begin_job
   poll_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid
@@ -57,13 +57,29 @@ END
 # Builds
 # ---------------------------------------------------------------------------
 
-# Whether the installed library was compiled with pause points.
-sub has_test_points
+sub library_has
 {
+	my ($string) = @_;
 	chomp(my $dir = `pg_config --pkglibdir`);
 	open(my $fh, '<:raw', "$dir/index_mover.so") or return 0;
 	local $/;
-	return <$fh> =~ /index_mover\.test/ ? 1 : 0;
+	return <$fh> =~ /$string/ ? 1 : 0;
+}
+
+# Whether the installed library was compiled with pause points.
+sub has_test_points { return library_has(qr/index_mover\.test/); }
+
+# Whether it was compiled with AddressSanitizer; scripts/test runs files that ask on
+# a build that was, if it can.
+sub has_sanitizer { return library_has(qr/__asan_init/); }
+
+# The sanitizers have found nothing: that ends a process, which a test that expects
+# errors may not notice.
+sub no_finding_ok
+{
+	my ($node) = @_;
+	my @findings = grep { /runtime error: |ERROR: AddressSanitizer/ } split /\n/, PostgreSQL::Test::Utils::slurp_file($node->logfile);
+	return is(join("\n", @findings), '', has_sanitizer() ? 'no finding of the sanitizers' : 'no sanitizer here');
 }
 
 # Skip the whole file without them.
