@@ -25,7 +25,6 @@ OBJS = \
 	src/copy_methods.o \
 	src/copy_rounds.o \
 	src/copy_verify.o \
-	src/core_waits.o \
 	src/file_copy.o \
 	src/file_system.o \
 	src/gin_pending.o \
@@ -39,7 +38,6 @@ OBJS = \
 	src/leftover_files.o \
 	src/leftover_index.o \
 	src/leftover_twin.o \
-	src/meanwhile.o \
 	src/move.o \
 	src/move_copy.o \
 	src/move_rebuild.o \
@@ -48,6 +46,7 @@ OBJS = \
 	src/plan.o \
 	src/plan_checks.o \
 	src/plan_estimate.o \
+	src/rebuild_timer.o \
 	src/rebuilt_size.o \
 	src/record.o \
 	src/relation_locks.o \
@@ -55,7 +54,6 @@ OBJS = \
 	src/report_relation.o \
 	src/runner.o \
 	src/settings.o \
-	src/slot_watch.o \
 	src/snapshot_guard.o \
 	src/space.o \
 	src/steer.o \
@@ -88,7 +86,6 @@ OUR_HEADERS = \
 	src/compat.h \
 	src/copy_methods.h \
 	src/copy_state.h \
-	src/core_waits.h \
 	src/file_copy.h \
 	src/file_system.h \
 	src/gin_pending.h \
@@ -104,7 +101,6 @@ OUR_HEADERS = \
 	src/leftover_files.h \
 	src/leftover_index.h \
 	src/leftover_twin.h \
-	src/meanwhile.h \
 	src/move.h \
 	src/move_rebuild.h \
 	src/other_databases.h \
@@ -112,13 +108,13 @@ OUR_HEADERS = \
 	src/plan.h \
 	src/plan_checks.h \
 	src/plan_estimate.h \
+	src/rebuild_timer.h \
 	src/rebuilt_size.h \
 	src/record.h \
 	src/relation_locks.h \
 	src/replica_lag.h \
 	src/report_relation.h \
 	src/settings.h \
-	src/slot_watch.h \
 	src/snapshot_guard.h \
 	src/space.h \
 	src/submit.h \

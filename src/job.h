@@ -215,6 +215,10 @@ typedef struct RunnerSlot
 	char		prepared[IM_PREPARED_LEN];	/* name of a prepared transaction
 											 * among them; clipped, "" = unknown */
 	TimestampTz started_at;
+	int			step_back_for;	/* process that the item is not to wait for; 0 =
+								 * none.  Written by the session that waits for
+								 * the job, too */
+	TimestampTz step_back_since;
 } RunnerSlot;
 
 /* ---- the area ---- */
@@ -319,7 +323,8 @@ extern bool job_cancel_requested(void);
 
 /*
  * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
- * the waiting caller asks for it.  Every loop of a runner calls this; so this is
+ * the waiting caller asks for it, and 40P01 when the waiting caller asks to step
+ * back from this index.  Every loop of a runner calls this; so this is
  * also where it reads the configuration again, where that has changed and no
  * transaction is open.
  */
@@ -331,6 +336,26 @@ extern void job_check_cancel(void);
  * about to put on record.
  */
 extern void runner_serve_cancel(bool serve);
+
+/*
+ * For the session that waits for a job: have this runner of it, as it was seen,
+ * give up its index, because that waits for a process that waits for the session.
+ * Returns false if that does not help: the runner is between two indexes, or was
+ * asked before and is still in the same wait.
+ */
+extern bool runner_ask_to_step_back(const RunnerSlot *seen, int whom);
+
+/* Are we asked for that?  Without a lock, for a signal handler. */
+extern bool runner_must_step_back(void);
+
+/* If so, ERROR 40P01, and it is done.  job_check_cancel() calls this. */
+extern void runner_check_step_back(void);
+
+/*
+ * What a process runs, or has run last, for the end of an error's DETAIL; "" if
+ * the current user may not see it.  Needs no transaction.
+ */
+extern const char *describe_command(int pid);
 
 /* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);

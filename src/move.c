@@ -32,6 +32,7 @@
 #include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -43,9 +44,9 @@
 #include "cleanup.h"
 #include "compat.h"
 #include "hold_back.h"
-#include "meanwhile.h"
 #include "move.h"
 #include "plan.h"
+#include "plan_checks.h"
 #include "relation_locks.h"
 #include "space.h"
 
@@ -130,6 +131,60 @@ move_take_error(MoveItem *item, ErrorData *edata)
 							  sizeof(item->detail) - 1)] = '\0';
 }
 
+/* Move it once, by its method. */
+static void
+move_once(MoveContext *mc)
+{
+	switch (mc->item->method)
+	{
+		case METHOD_REBUILD:
+			move_by_rebuild(mc);
+			break;
+		case METHOD_COPY:
+			move_by_copy(mc);
+			break;
+		case METHOD_DEFAULT:
+			move_default(mc);
+			break;
+		default:
+			elog(ERROR, "move without a method");
+	}
+}
+
+/*
+ * The index has not been moved.  If that is because it is gone, and its table has
+ * another one under its name now, as after REINDEX CONCURRENTLY, make that one the
+ * item's and return true.
+ */
+static bool
+find_successor(MoveItem *item)
+{
+	IndexFacts	facts;
+	Oid			index_oid;
+	bool		found;
+
+	if (item->status != STATUS_SKIPPED)
+		return false;
+	StartTransactionCommand();
+	index_oid = get_relname_relid(NameStr(item->index_name),
+								  get_rel_namespace(item->heap_oid));
+	found = !index_facts(item->index_oid, &facts) &&
+		index_facts(index_oid, &facts) && facts.heap_oid == item->heap_oid;
+	CommitTransactionCommand();
+	if (!found)
+		return false;
+
+	ereport(DEBUG1,
+			(errmsg_internal("index_mover moves index %u, which has replaced index %u",
+							 index_oid, item->index_oid)));
+	item->index_oid = index_oid;
+	item->status = STATUS_RUNNING;
+	item->sqlstate[0] = '\0';
+	item->detail[0] = '\0';
+	progress_begin(item);
+	return true;
+}
+
 /* Leave the session as the next item expects it. */
 static void
 reset_session(void)
@@ -145,13 +200,10 @@ move_item(JobShared *job, MoveItem *item)
 {
 	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
-	IndexBefore before;
 
 	item->sqlstate[0] = '\0';
 	item->lock_time = -1;
 	item->size_after = -1;
-	meanwhile_begin(&before, item->index_oid);
-	MemoryContextSwitchTo(context);
 
 	PG_TRY();
 	{
@@ -166,20 +218,9 @@ move_item(JobShared *job, MoveItem *item)
 		space_check(job, item, mc.settings);
 		CommitTransactionCommand();
 
-		switch (item->method)
-		{
-			case METHOD_REBUILD:
-				move_by_rebuild(&mc);
-				break;
-			case METHOD_COPY:
-				move_by_copy(&mc);
-				break;
-			case METHOD_DEFAULT:
-				move_default(&mc);
-				break;
-			default:
-				elog(ERROR, "move without a method");
-		}
+		do
+			move_once(&mc);
+		while (find_successor(item));
 		runner_serve_cancel(false);
 	}
 	PG_CATCH();
@@ -199,8 +240,6 @@ move_item(JobShared *job, MoveItem *item)
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	meanwhile_tell(item, &before);
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
 	/* a copy has noted the time of its swap: what comes after is no part of it */

@@ -64,7 +64,6 @@
 #include "blockers.h"
 #include "catalog.h"
 #include "compat.h"
-#include "core_waits.h"
 #include "hold_back.h"
 #include "holders.h"
 #include "index_size.h"
@@ -73,15 +72,14 @@
 #include "move.h"
 #include "move_rebuild.h"
 #include "plan.h"
+#include "rebuild_timer.h"
 #include "relation_locks.h"
-#include "slot_watch.h"
 #include "snapshot_guard.h"
 #include "space.h"
 #include "test_points.h"
 #include "wait_others.h"
 
 #define MAX_TRIES			3	/* looks for old transactions, see wait_and_lock() */
-#define DEADLOCK_LOOK_MS	50	/* deadlock_timeout in core's command */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -92,7 +90,6 @@ typedef struct Rebuild
 	Oid			old_index;
 	Oid			new_index;		/* set by the hook */
 	LedgerEntry entry;			/* the row that the hook has written */
-	int			deadlock_timeout;	/* as it is set for the worker */
 } Rebuild;
 
 static Rebuild rebuild;
@@ -263,7 +260,7 @@ set_guc(const char *name, int value)
 
 /*
  * Bound each of core's own waits.  Who is in the way after lock_wait may be
- * signalled (core_waits.c), and then gets a little time.
+ * signalled (rebuild_timer.c), and then gets a little time.
  */
 static void
 set_core_lock_timeout(const MoveSettings *settings)
@@ -285,7 +282,7 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
-	core_waits_tell(rebuild.mc->item);
+	rebuild_timer_tell(rebuild.mc->item);
 	/* alter_move() may have changed it */
 	set_core_lock_timeout(rebuild.mc->settings);
 	switch (core_phase())
@@ -329,9 +326,7 @@ static void
 end_core_settings(void)
 {
 	set_guc("lock_timeout", 0);
-	set_guc("deadlock_timeout", rebuild.deadlock_timeout);
-	core_waits_end();
-	slot_watch_end();
+	rebuild_timer_end();
 }
 
 /* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
@@ -463,7 +458,7 @@ report_moved(MoveItem *item)
 	Relation	rel;
 
 	StartTransactionCommand();
-	core_waits_tell(item);
+	rebuild_timer_tell(item);
 	item->status = STATUS_MOVED;
 	item->index_oid = rebuild.new_index;
 	item->lock_time = 0;
@@ -489,17 +484,17 @@ core_waited_for(void)
 }
 
 /*
- * If we are the ones who had to end so that somebody else, who waits for a lock
- * of ours, can go on, say that in place of the deadlock it would have been.  To
- * be called before the abort lets go of the locks.
+ * If we are the one that had to end so that another process, which waits for a
+ * lock of ours, can go on, say that in place of the deadlock it would have been,
+ * and what that process runs.  To be called before the abort releases the locks.
  */
 static void
 tell_who_passes(ErrorData *edata)
 {
 	const char *object = "the table or the index";
+	const char *command;
 	int			pid = 0;
 	int			i;
-	char	   *p;
 
 	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		return;
@@ -513,13 +508,9 @@ tell_who_passes(ErrorData *edata)
 	}
 	if (pid == 0)
 		return;
-	edata->detail = edata->detail == NULL ? edata->message :
-		psprintf("%s: %s", edata->message, edata->detail);
-	/* core's lists who waits for whom line by line */
-	for (p = edata->detail; *p != '\0'; p++)
-		if (*p == '\n')
-			*p = ' ';
+	command = describe_command(pid);
 	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid, object);
+	edata->detail = *command != '\0' ? pstrdup(command + 1) : NULL;
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
 
@@ -542,7 +533,7 @@ clean_up_after_error(MoveContext *mc)
 	/* a second cancel must not keep us from telling the truth */
 	HOLD_INTERRUPTS();
 	StartTransactionCommand();
-	core_waits_tell(mc->item);
+	rebuild_timer_tell(mc->item);
 	CommitTransactionCommand();
 	if (is_swapped())
 		report_moved(mc->item);
@@ -599,7 +590,6 @@ move_by_rebuild(MoveContext *mc)
 	rebuild.mc = mc;
 	rebuild.heap_oid = item->heap_oid;
 	rebuild.old_index = item->index_oid;
-	rebuild.deadlock_timeout = DeadlockTimeout;
 
 	apply_settings(mc->settings);
 
@@ -619,7 +609,7 @@ move_by_rebuild(MoveContext *mc)
 		{
 			/* it may have been long since the last look */
 			space_check(mc->job, item, mc->settings);
-			core_waits_begin(mc->settings);
+			rebuild_timer_begin(mc->settings);
 		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -627,9 +617,6 @@ move_by_rebuild(MoveContext *mc)
 		if (movable)
 		{
 			set_core_lock_timeout(mc->settings);
-			/* of two who wait for each other, we are the one to give up */
-			set_guc("deadlock_timeout", Min(DeadlockTimeout, DEADLOCK_LOOK_MS));
-			slot_watch_begin();
 			run_reindex(mc);
 			end_core_settings();
 		}
@@ -644,8 +631,10 @@ move_by_rebuild(MoveContext *mc)
 		edata = CopyErrorData();
 		FlushErrorState();
 		tell_who_passes(edata);
-		slot_watch_tell(edata, mc->item);
+		rebuild_timer_explain(edata, mc->item);
 		clean_up_after_error(mc);
+		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+			runner_check_step_back();
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)
 		{

@@ -13,7 +13,7 @@
  * setting says: a standby that has lost its slot has to be built anew.  Who
  * writes much without looking again, as a rebuild does, waits also for a slot
  * that nobody reads and that this would invalidate; one whose reader falls back
- * later is what slot_watch.c is for.
+ * later is what rebuild_timer.c is for.
  *
  * Assumption: a standby without a slot that is gone is nobody's; only slots
  * remember who is away.

@@ -21,12 +21,21 @@
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "job.h"
 #include "job_area.h"
+
+/* That much of a command is shown. */
+#define MOST_OF_COMMAND		120
+
+/* How long a runner may take to notice that it is to step back. */
+#define STEP_BACK_WAIT_MS	5000
 
 static uint32 wait_event = 0;
 static JobArea *area = NULL;
@@ -276,6 +285,7 @@ progress_begin(const MoveItem *item)
 	my_runner->nblockers = 0;
 	my_runner->prepared[0] = '\0';
 	my_runner->started_at = GetCurrentTimestamp();
+	my_runner->step_back_for = 0;
 	LWLockRelease(&area->lock);
 }
 
@@ -424,6 +434,86 @@ job_check_cancel(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("canceling move due to user request")));
+	runner_check_step_back();
+}
+
+bool
+runner_ask_to_step_back(const RunnerSlot *seen, int whom)
+{
+	JobArea    *shared_area = job_area();
+	bool		helps = true;
+	int			i;
+
+	LWLockAcquire(&shared_area->lock, LW_EXCLUSIVE);
+	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	{
+		RunnerSlot *runner = &shared_area->runners[i];
+
+		/* else it has gone on, or ended */
+		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
+			runner->job != seen->job || runner->started_at != seen->started_at)
+			continue;
+		if (!OidIsValid(runner->heap_oid))
+			helps = false;
+		else if (runner->step_back_for != 0)
+			helps = !TimestampDifferenceExceeds(runner->step_back_since,
+												GetCurrentTimestamp(), STEP_BACK_WAIT_MS);
+		else
+		{
+			runner->step_back_for = whom;
+			runner->step_back_since = GetCurrentTimestamp();
+		}
+	}
+	LWLockRelease(&shared_area->lock);
+	return helps;
+}
+
+bool
+runner_must_step_back(void)
+{
+	return my_runner != NULL && my_runner->step_back_for != 0;
+}
+
+void
+runner_check_step_back(void)
+{
+	int			whom;
+
+	if (!runner_must_step_back())
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	whom = my_runner->step_back_for;
+	/* what comes of the error may have to wait, too */
+	my_runner->step_back_for = 0;
+	LWLockRelease(&area->lock);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.%s",
+					   whom, describe_command(whom)),
+			 errhint("Call it again when that process has ended, or use wait => false.")));
+}
+
+const char *
+describe_command(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	char		command[MOST_OF_COMMAND + 1];
+	const char *activity;
+	char	   *p;
+
+	if (proc == NULL ||
+		(proc->roleId != GetUserId() &&
+		 strcmp(GetConfigOption("is_superuser", false, false), "on") != 0))
+		return "";
+	activity = pgstat_get_backend_current_activity(pid, false);
+	memset(command, 0, sizeof(command));
+	memcpy(command, activity, pg_mbcliplen(activity, strlen(activity), MOST_OF_COMMAND));
+	for (p = command; *p != '\0'; p++)
+		if (*p == '\n' || *p == '\t')
+			*p = ' ';
+	return psprintf(" Process %d: %s", pid, command);
 }
 
 void

@@ -12,8 +12,10 @@
  * a rebuild would wait for it for ever: see snapshot_guard.c.
  *
  * Tricky: the deadlock detector can't see a wait on a latch.  So once a second
- * we look ourselves whether somebody that the worker waits for waits, also
- * indirectly, for us.
+ * we look ourselves whether somebody that a worker waits for waits, also
+ * indirectly, for us.  Any CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY of
+ * this database does, in the end, for our snapshot: so whatever waits for a lock
+ * of theirs would wait as long as we do.
  *
  *-------------------------------------------------------------------------
  */
@@ -269,9 +271,29 @@ add_blockers_of(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 	return pids;
 }
 
+static bool
+is_runner_of(const JobShared *shared, const RunnerSlot *runner)
+{
+	return runner->job == shared->job && runner->database == MyDatabaseId;
+}
+
+/* Is this process a runner of the job? */
+static bool
+is_own_runner(const JobShared *shared, int pid, const RunnerSlot *runners, int nrunners)
+{
+	int			i;
+
+	for (i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid && is_runner_of(shared, &runners[i]))
+			return true;
+	return false;
+}
+
 /*
- * If somebody that the job waits for waits for us, directly or not, raise the
- * error that the deadlock detector would raise if our wait were a lock's.
+ * If somebody that a runner of the job waits for waits for us, directly or not,
+ * have the runner step back from its index: the others can be moved.  Where that
+ * does not help, raise the error that the deadlock detector would raise if our
+ * wait were a lock's.
  */
 static void
 check_deadlock(const JobShared *shared)
@@ -280,7 +302,7 @@ check_deadlock(const JobShared *shared)
 	int			nrunners = job_read_runners(runners);
 	MemoryContext oldcontext;
 	MemoryContext context;
-	bool		found = false;
+	bool		in_vain = false;
 	int			blocker = 0;
 	int			i;
 
@@ -288,12 +310,13 @@ check_deadlock(const JobShared *shared)
 									ALLOCSET_SMALL_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
 
-	for (i = 0; i < nrunners && !found; i++)
+	for (i = 0; i < nrunners && !in_vain; i++)
 	{
 		List	   *pids;
+		bool		found;
 		int			j;
 
-		if (runners[i].job != shared->job || runners[i].database != MyDatabaseId)
+		if (!is_runner_of(shared, &runners[i]))
 			continue;
 		blocker = 0;
 		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
@@ -303,14 +326,19 @@ check_deadlock(const JobShared *shared)
 		for (j = 0; j < list_length(pids) && !found; j++)
 		{
 			blocker = list_nth_int(pids, j);
+			/* whom that one waits for is its own affair */
+			if (is_own_runner(shared, blocker, runners, nrunners))
+				continue;
 			pids = add_blockers_of(pids, blocker, runners, nrunners);
 			found = list_member_int(pids, MyProcPid);
 		}
+		in_vain = found &&
+			(blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker));
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 
-	if (!found)
+	if (!in_vain)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
@@ -344,8 +372,7 @@ notice_progress(const JobShared *shared)
 	int			i;
 
 	for (i = 0; i < nrunners; i++)
-		if (runners[i].job == shared->job && runners[i].database == MyDatabaseId &&
-			OidIsValid(runners[i].heap_oid))
+		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
 			watch_notice(&runners[i]);
 }
 

@@ -203,10 +203,11 @@ check_deadlock(const int *pids, int npids, int caller_pid)
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("deadlock detected"),
 				 which == whom ?
-				 errdetail("The move waits for process %d, which waits for the move.", which) :
-				 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.",
-						   which, whom),
-				 errhint("The move has been cancelled, so that the others can go on.")));
+				 errdetail("The move waits for process %d, which waits for the move.%s",
+						   which, describe_command(which)) :
+				 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
+						   which, whom, describe_command(which)),
+				 errhint("The move has been canceled, so that the others can go on.")));
 }
 
 /*
@@ -336,9 +337,10 @@ nap(Wait *wait, const int *pids, int npids)
 		job_check_cancel();
 	else
 	{
-		/* who cleans up doesn't stop for a cancel; SIGTERM is obeyed */
+		/* a clean-up does not stop for a cancel; SIGTERM is obeyed */
 		QueryCancelPending = false;
 		CHECK_FOR_INTERRUPTS();
+		runner_check_step_back();
 	}
 
 	/* what we looked up meanwhile must not hold back anybody's vacuum */

@@ -50,11 +50,10 @@
 #include "catalog.h"
 #include "cleanup.h"
 #include "compat.h"
-#include "core_waits.h"
 #include "history.h"
 #include "move.h"
+#include "rebuild_timer.h"
 #include "record.h"
-#include "slot_watch.h"
 #include "submit.h"
 #include "test_points.h"
 #include "wait_others.h"
@@ -78,6 +77,7 @@ static int	current_item = -1;	/* the one that is running */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to say at exit */
+static bool cleanup_put_off = false;	/* something has to wait for the job's end */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
@@ -261,9 +261,8 @@ worker_exit(int code, Datum arg)
 	Oid			busy;
 	int			n;
 
-	/* their timers look at what is unmapped soon */
-	core_waits_end();
-	slot_watch_end();
+	/* it looks at what is unmapped soon */
+	rebuild_timer_end();
 
 	/*
 	 * In this order, and always: outside of transactions core's own callbacks
@@ -455,6 +454,8 @@ run_item(JobShared *shared, int n)
 			if (!move_has_more(shared, -1) && runner_rows_are_final())
 				publish_rows(shared);
 			move_cleanup(shared, item, 0);
+			/* also that steps back from what waits for our caller */
+			cleanup_put_off = needs_cleanup(shared);
 		}
 	}
 	progress_end();
@@ -520,6 +521,8 @@ run_moves(JobShared *shared, bool first)
 	is_done = true;
 	if (runner_detach())
 		publish_rows(shared);
+	if (cleanup_put_off)
+		(void) submit_cleanup(shared->database, shared->role, 0);
 }
 
 /*

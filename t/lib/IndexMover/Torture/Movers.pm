@@ -112,7 +112,7 @@ sub run_mover
 			# who builds concurrently: that has to end in 40P01.
 			push @odd, $line
 			  if ($sqlstate || '') ne '' && $sqlstate !~ $expected && $status ne 'skipped'
-			  && ($sqlstate ne '40P01' || ($detail // '') !~ /The move waits for process \d+, which waits, directly or indirectly, for process/);
+			  && ($sqlstate ne '40P01' || ($detail // '') !~ /The move waits(?: for process \d+, which waits, directly or indirectly, for process|, directly or indirectly, for process \d+, which waits for the session that has called the move)/);
 		}
 		while ($err =~ /(?:ERROR|FATAL):\s+(\w{5}): ([^\n]*)(?:\nDETAIL:\s+([^\n]*))?/g)
 		{
