@@ -32,7 +32,6 @@
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
-#include "utils/backend_status.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -49,9 +48,8 @@ static StringInfoData told;		/* in TopMemoryContext once used */
 static MoveItem *current_item = NULL;
 static const MoveSettings *current_settings = NULL;
 
-/* Copy what is published about a backend; false if there is none. */
-static bool
-find_backend(int pid, BackendType *type, TimestampTz *xact_start)
+PgBackendStatus *
+blockers_find(int pid)
 {
 	int			n;
 	int			i;
@@ -62,13 +60,10 @@ find_backend(int pid, BackendType *type, TimestampTz *xact_start)
 	{
 		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
 
-		if (local == NULL || local->backendStatus.st_procpid != pid)
-			continue;
-		*type = local->backendStatus.st_backendType;
-		*xact_start = local->backendStatus.st_xact_start_timestamp;
-		return true;
+		if (local != NULL && local->backendStatus.st_procpid == pid)
+			return &local->backendStatus;
 	}
-	return false;
+	return NULL;
 }
 
 /* A worker of ours, or a session that waits for one? */
@@ -128,8 +123,7 @@ static bool
 signal_one(const MoveItem *item, int pid, bool terminate)
 {
 	PGPROC	   *proc;
-	BackendType type;
-	TimestampTz xact_start;
+	PgBackendStatus *status;
 	Oid			role;
 
 	if (pid == 0 || is_ours(pid))
@@ -138,14 +132,15 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 	if (proc == NULL)
 		return false;
 	role = proc->roleId;
-	if (!find_backend(pid, &type, &xact_start) ||
-		(type != B_BACKEND && type != B_BG_WORKER) ||
+	status = blockers_find(pid);
+	if (status == NULL ||
+		(status->st_backendType != B_BACKEND && status->st_backendType != B_BG_WORKER) ||
 		!blockers_may_signal(role))
 		return false;
 	if (kill(pid, terminate ? SIGTERM : SIGINT) != 0)
 		return false;
 
-	blockers_note(item, pid, role, terminate, xact_start);
+	blockers_note(item, pid, role, terminate, status->st_xact_start_timestamp);
 	return true;
 }
 

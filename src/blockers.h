@@ -9,6 +9,7 @@
 #define IM_BLOCKERS_H
 
 #include "job.h"
+#include "utils/backend_status.h"
 
 /* How long those who were signalled may take to let go */
 #define BLOCKER_GRACE_MS	5000
@@ -29,6 +30,9 @@ extern MoveItem *blockers_item(const MoveSettings **settings);
  */
 extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
 							const int *pids, int npids);
+
+/* What is published about a backend; NULL if there is none.  Valid until the next call. */
+extern PgBackendStatus *blockers_find(int pid);
 
 /* May the current user signal sessions of this role?  In a transaction. */
 extern bool blockers_may_signal(Oid role);

@@ -3,219 +3,168 @@
  * holders.c
  *	  Who holds back a move, and what to do about it, for its messages.
  *
- * move_blockers() knows, and is asked: so a move that gives up says the same
- * as who looks for himself.  It is for pg_monitor, and shows of sessions what
- * not everybody may see; so it is asked as the bootstrap superuser, and what is
- * said of a session beyond its process ID is only said to who could read it in
- * pg_stat_activity.  Prepared transactions are no secret (pg_prepared_xacts).
+ * In the words of move_blockers(), which is not asked: it could only be as
+ * another role, who may see more than ours, and whoever owns its schema could
+ * have another function in its place.  What is said of a session beyond its
+ * process ID is only said to a role that could read it in pg_stat_activity.
+ * Prepared transactions are no secret (pg_prepared_xacts).
  *
- * Locking: what the query takes on catalogs.  It runs in a subtransaction: if
- * it fails, the bare process IDs have to do.
+ * Locking: what looks at catalogs takes.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
-#include "catalog.h"
+#include "blockers.h"
+#include "compat.h"
 #include "holders.h"
 
 /* more than that many aren't looked for */
 #define MAX_DESCRIBED	3
 
-/* The columns of the query. */
-enum
+char *
+prepared_transaction_name(VirtualTransactionId vxid)
 {
-	COL_KIND = 1,
-	COL_PID,
-	COL_NAME,
-	COL_HOLDS_BACK,
-	COL_ACTION
-};
+	MemoryContext context = CurrentMemoryContext;
+	bool		more;
+	TransactionId xid = TwoPhaseGetXidByVirtualXID(vxid, &more);
+	Oid			types[1] = {XIDOID};
+	Datum		values[1] = {TransactionIdGetDatum(xid)};
+	char	   *result = NULL;
 
-/* May the role see what a session does? */
-static bool
-may_see(Oid role, int pid)
-{
-	PGPROC	   *proc = BackendPidGetProc(pid);
-
-	return has_privs_of_role(role, ROLE_PG_READ_ALL_STATS) ||
-		(proc != NULL && has_privs_of_role(role, proc->roleId));
-}
-
-static char *
-column(uint64 row, int col)
-{
-	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, col);
+	if (!TransactionIdIsValid(xid))
+		return NULL;
+	SPI_connect();
+	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, false, 1) == SPI_OK_SELECT &&
+		SPI_processed == 1)
+		result = MemoryContextStrdup(context,
+									 SPI_getvalue(SPI_tuptable->vals[0],
+												  SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return result;
 }
 
 /*
- * Append the prepared transactions that move_blockers() has found: those with
- * locks on the relation, if it was asked for one.
+ * The transactions that have any lock on the relation; none without one.
  */
-static void
+static VirtualTransactionId *
+lock_holders(Oid relid, int *count)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return GetLockConflicts(&tag, AccessExclusiveLock, count);
+}
+
+/*
+ * Append the prepared transactions among them.  Returns whether there are any.
+ */
+static bool
 describe_prepared(StringInfo buf, Oid relid)
 {
+	int			count;
+	VirtualTransactionId *vxids = lock_holders(relid, &count);
 	bool		found = false;
 
-	for (uint64 row = 0; row < SPI_processed; row++)
+	for (int i = 0; i < count; i++)
 	{
-		if (strcmp(column(row, COL_KIND), "prepared transaction") != 0 ||
-			(OidIsValid(relid) &&
-			 strncmp(column(row, COL_HOLDS_BACK), "locks on", 8) != 0))
+		char	   *name = prepared_transaction_name(vxids[i]);
+		char	   *literal;
+
+		if (name == NULL)
 			continue;
-		appendStringInfo(buf, "%sprepared transaction \"%s\" (%s)", found ? ", " : "",
-						 column(row, COL_NAME), column(row, COL_ACTION));
+		literal = quote_literal_cstr(name);
+		appendStringInfo(buf, "%sprepared transaction \"%s\" (COMMIT PREPARED %s; or ROLLBACK PREPARED %s;)",
+						 found ? ", " : "", name, literal, literal);
 		found = true;
 	}
-	if (!found)
-		appendStringInfoString(buf, "a prepared transaction");
+	return found;
+}
+
+static bool
+holds_lock(PGPROC *proc, Oid relid)
+{
+	int			count;
+	VirtualTransactionId *vxids = lock_holders(relid, &count);
+
+	for (int i = 0; i < count; i++)
+		if (proc != NULL && im_vxid_proc(vxids[i]) == proc &&
+			PROC_LXID(proc) == vxids[i].localTransactionId)
+			return true;
+	return false;
 }
 
 /*
  * Append a session.  It may be that it has prepared the transaction that is
- * waited for, and has nothing to do with it any more: core knows transactions
- * by the number of who has begun them.
+ * waited for, or has come after the one that has, and has nothing to do with it:
+ * core knows transactions by the number of who has begun them.
  */
 static void
-describe_session(StringInfo buf, Oid role, Oid relid, int pid)
+describe_session(StringInfo buf, Oid relid, int pid)
 {
-	char	   *action = NULL;
-	bool		prepared = false;
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	PgBackendStatus *status;
 
-	for (uint64 row = 0; row < SPI_processed; row++)
-	{
-		char	   *found = column(row, COL_PID);
-
-		if (found != NULL && atoi(found) == pid)
-			action = column(row, COL_ACTION);
-		if (strcmp(column(row, COL_KIND), "prepared transaction") == 0 &&
-			strncmp(column(row, COL_HOLDS_BACK), "locks on", 8) == 0)
-			prepared = true;
-	}
-	if (action == NULL && prepared)
-	{
-		describe_prepared(buf, relid);
+	if (!holds_lock(proc, relid) && describe_prepared(buf, relid))
 		return;
-	}
 	appendStringInfo(buf, "process %d", pid);
-	if (action != NULL && may_see(role, pid))
-		appendStringInfo(buf, " (%s)", action);
-}
-
-/*
- * Ask move_blockers() in the current subtransaction.
- */
-static void
-ask(StringInfo buf, Oid relid, const int *pids, int npids)
-{
-	Oid			role = GetUserId();
-	Oid			argtypes[1] = {REGCLASSOID};
-	Datum		args[1] = {ObjectIdGetDatum(relid)};
-	char		nulls[1] = {OidIsValid(relid) ? ' ' : 'n'};
-	char	   *query = psprintf("SELECT kind, pid, name, holds_back, action FROM %s.move_blockers($1)",
-								 quote_identifier(get_namespace_name(extension_schema())));
-	bool		prepared_told = false;
-	Oid			save_userid;
-	int			save_context;
-	StringInfoData text;
-
-	/* must outlive SPI's memory */
-	initStringInfo(&text);
-
-	GetUserIdAndSecContext(&save_userid, &save_context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
-						   save_context | SECURITY_LOCAL_USERID_CHANGE);
-	SPI_connect();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_execute_with_args(query, 1, argtypes, args, nulls, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "move_blockers() cannot be asked");
-	for (int i = 0; i < Min(npids, MAX_DESCRIBED); i++)
-	{
-		if (pids[i] == 0 && prepared_told)
-			continue;
-		appendStringInfoString(&text, text.len > 0 ? ", " : "");
-		if (pids[i] == 0)
-		{
-			describe_prepared(&text, relid);
-			prepared_told = true;
-		}
-		else
-			describe_session(&text, role, relid, pids[i]);
-	}
-	PopActiveSnapshot();
-	SPI_finish();
-	SetUserIdAndSecContext(save_userid, save_context);
-	appendStringInfoString(buf, text.data);
-}
-
-/*
- * Append the process IDs and nothing more.
- */
-static void
-describe_plainly(StringInfo buf, const int *pids, int npids)
-{
-	for (int i = 0; i < Min(npids, MAX_DESCRIBED); i++)
-	{
-		appendStringInfoString(buf, i > 0 ? ", " : "");
-		if (pids[i] == 0)
-			appendStringInfoString(buf, "a prepared transaction");
-		else
-			appendStringInfo(buf, "process %d", pids[i]);
-	}
+	if (proc == NULL || !LocalTransactionIdIsValid(PROC_LXID(proc)) ||
+		!(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		  has_privs_of_role(GetUserId(), proc->roleId)))
+		return;
+	status = blockers_find(pid);
+	if (status == NULL)
+		return;
+	if (status->st_state == STATE_IDLEINTRANSACTION ||
+		status->st_state == STATE_IDLEINTRANSACTION_ABORTED)
+		appendStringInfo(buf, " (end its transaction in the client, or SELECT pg_terminate_backend(%d);)", pid);
+	else
+		appendStringInfo(buf, " (wait for its end, or SELECT pg_cancel_backend(%d);)", pid);
 }
 
 void
 holders_describe(StringInfo buf, Oid relid, const int *pids, int npids)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner;
-	int			before = buf->len;
+	bool		prepared_told = false;
+	MemoryContext context = CurrentMemoryContext;
 
 	if (npids == 0)
 		return;
 	if (!IsTransactionState())
 		StartTransactionCommand();
-	oldowner = CurrentResourceOwner;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcontext);
-	PG_TRY();
+	MemoryContextSwitchTo(context);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	for (int i = 0; i < Min(npids, MAX_DESCRIBED); i++)
 	{
-		ask(buf, relid, pids, npids);
-		ReleaseCurrentSubTransaction();
+		if (pids[i] == 0 && prepared_told)
+			continue;
+		appendStringInfoString(buf, i > 0 ? ", " : "");
+		if (pids[i] != 0)
+			describe_session(buf, relid, pids[i]);
+		else
+		{
+			/* it may have ended by now */
+			if (!describe_prepared(buf, relid))
+				appendStringInfoString(buf, "a prepared transaction");
+			prepared_told = true;
+		}
 	}
-	PG_CATCH();
-	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(oldcontext);
-		edata = CopyErrorData();
-		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-			edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
-			PG_RE_THROW();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		buf->len = before;
-		buf->data[before] = '\0';
-		describe_plainly(buf, pids, npids);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
+	PopActiveSnapshot();
 	if (npids > MAX_DESCRIBED)
 		appendStringInfo(buf, " and %d more", npids - MAX_DESCRIBED);
 }

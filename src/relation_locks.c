@@ -18,9 +18,7 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "blockers.h"
-#include "catalog/pg_type.h"
 #include "compat.h"
-#include "executor/spi.h"
 #include "holders.h"
 #include "job.h"
 #include "lib/stringinfo.h"
@@ -206,29 +204,6 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 			pids[npids++] = pid;
 	}
 	return npids;
-}
-
-char *
-prepared_transaction_name(VirtualTransactionId vxid)
-{
-	MemoryContext context = CurrentMemoryContext;
-	bool		more;
-	TransactionId xid = TwoPhaseGetXidByVirtualXID(vxid, &more);
-	Oid			types[1] = {XIDOID};
-	Datum		values[1] = {TransactionIdGetDatum(xid)};
-	char	   *result = NULL;
-
-	if (!TransactionIdIsValid(xid))
-		return NULL;
-	SPI_connect();
-	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
-							  1, types, values, NULL, false, 1) == SPI_OK_SELECT &&
-		SPI_processed == 1)
-		result = MemoryContextStrdup(context,
-									 SPI_getvalue(SPI_tuptable->vals[0],
-												  SPI_tuptable->tupdesc, 1));
-	SPI_finish();
-	return result;
 }
 
 /*

@@ -25,10 +25,4 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
 
-/*
- * The name of a prepared transaction, palloc'd; NULL if it has ended.  Runs in a
- * transaction.
- */
-extern char *prepared_transaction_name(VirtualTransactionId vxid);
-
 #endif							/* IM_RELATION_LOCKS_H */

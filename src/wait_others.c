@@ -532,10 +532,11 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 			if (try_lock(index_oid))
 				break;
 			unlock(heap_oid);
-			others = find_lockers(index_oid, ShareUpdateExclusiveLock);
+			wait.relid = index_oid;
 		}
 		else
-			others = find_lockers(heap_oid, ShareUpdateExclusiveLock);
+			wait.relid = heap_oid;
+		others = find_lockers(wait.relid, ShareUpdateExclusiveLock);
 
 		npids = pids_of(&others, &pids);
 		name_prepared(&wait, &others);

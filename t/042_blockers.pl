@@ -88,6 +88,15 @@ unlike($out, qr/It has/, 'and nobody is signalled');
 my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $blocker->pid);
 like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/, 'the row says what move_blockers() says');
 
+my $running = session('postgres');
+$running->send('SELECT pg_sleep(600)');
+poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $running->pid, 'PgSleep', 'a statement that runs');
+($out, $err) = move('"lock_wait": "500ms"');
+$asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $running->pid);
+like($asked, qr/^wait for its end/, 'of a session that is at work, move_blockers() says something else');
+like($out, qr/process ${\$running->pid} \(\Q$asked\E\)/, 'and so does the row');
+sql('SELECT pg_terminate_backend(' . $running->pid . ', 60000)');
+
 # a role's job signals what the role could: not a superuser's session
 ($out, $err) = move('"lock_wait": "500ms"', user => 'regress_mover');
 like($out, qr/^failed\|55P03/, 'another role: a superuser\'s session is not signalled');
