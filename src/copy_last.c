@@ -268,6 +268,8 @@ copy_last_blocks(void *arg, int64 most_us)
 	}
 #endif
 
+	/* the file itself is asked, not what was made of it above */
+	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),

@@ -448,6 +448,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 			if (copy->on_record)
 				copy->on_record(copy->arg, ProcLastRecPtr, XactLastRecEnd);
 			npages = 0;
+			IM_POINT("copy-logging");
 		}
 	}
 

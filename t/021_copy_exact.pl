@@ -461,6 +461,33 @@ if ($only eq '.' || 'special' =~ /$only/)
 	leftovers_ok($node, $name, within => 5);
 }
 
+# ---- it grows between the last look and the exclusive lock ---------------------------
+if ($only eq '.' || 'grows' =~ /$only/)
+{
+	my $blocks = "SELECT pg_relation_size('exact_i') / $page_size";
+	my ($before, $after, $attempts, $out, $err);
+	# if the lock is given back, for so much WAL takes long to read here, it has grown
+	# before another look
+	foreach my $try (1 .. 5)
+	{
+		make_case('btree');
+		my $call = held_at($node, 'swap-asking', "SELECT status FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
+		$before = $node->safe_psql('postgres', $blocks);
+		$node->safe_psql('postgres', 'INSERT INTO exact SELECT g, 2 FROM generate_series(100001, 101000) g');
+		$after = $node->safe_psql('postgres', $blocks);
+		let_go($call);
+		(undef, $out, $err) = finish_call($call);
+		$attempts = $node->safe_psql('postgres', 'SELECT lock_attempts FROM index_mover_history ORDER BY job DESC LIMIT 1');
+		last if $attempts == 1;
+	}
+	cmp_ok($after, '>', $before + 1, "it grows before the lock is asked for: from $before to $after blocks");
+	is($attempts, 1, 'it grows before the lock is asked for: that was the first attempt');
+	is($out, "moved\n", 'it grows before the lock is asked for: moved') or diag $err;
+	is($node->safe_psql('postgres', $blocks), $after, 'it grows before the lock is asked for: the new file is as long');
+	verdict_ok($node, 'exact', 'it grows before the lock is asked for', max_keys => 100);
+	files_ok($node, 'it grows before the lock is asked for');
+}
+
 # ---- a checkpoint between the log and the file -----------------------------------
 # A base backup could begin there, and have read the file already: so the blocks
 # are logged once more.

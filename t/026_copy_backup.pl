@@ -6,6 +6,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Pages;
 use IndexMover::Places;
 use IndexMover::Programs;
 use IndexMover::Session;
@@ -29,6 +30,7 @@ $node->safe_psql('postgres', <<SQL);
 CREATE TABLE kept (i int, s text) WITH (fillfactor = 80);
 INSERT INTO kept SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
 CREATE INDEX kept_s ON kept (s) TABLESPACE regress_slow;
+CREATE EXTENSION pageinspect;
 SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');
 LOAD 'index_mover';
 SQL
@@ -39,7 +41,8 @@ backup_ok($node, 'before', 'a backup before all');
 
 # ---- moves, each with a backup and a restore point in the middle -------------------
 # point, is the swap done by then, what is left out
-my @points = ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
+# (a megabyte is logged in several records, the first of which comes before copy-logging)
+my @points = ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
 my %at;
 foreach my $case (@points)
 {
@@ -71,6 +74,8 @@ foreach my $case (@points)
 	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 8");
 	$node->safe_psql('postgres', "SELECT pg_create_restore_point('after $name')");
 	$at{$name} = { at => $swapped ? $to : $from, after => $to };
+	# nobody has read it since it was copied
+	$at{$name}{pages} = [ pages_of($node, 'kept_s') ] if $point eq 'copy-logging';
 }
 verdict_ok($node, 'kept', 'the primary', max_keys => 200);
 files_ok($node, 'the primary');
@@ -86,6 +91,7 @@ foreach my $case (
 	[ 'backup at old-file-step', 'old-file-step', '', $at{'old-file-step'}{at}, 1 ],
 	[ 'log-once', 'log-once', 'after log-once', $at{'log-once'}{after}, 0 ],
 	[ 'backup between log and file, recovered to after the move', 'copy-logged', 'after copy-logged', $at{'copy-logged'}{after}, 0 ],
+	[ 'backup between two records of a megabyte, recovered to after the move', 'copy-logging', 'after copy-logging', $at{'copy-logging'}{after}, 0 ],
 	[ 'backup at copy-half, recovered to after the move', 'copy-half', 'after copy-half', $at{'copy-half'}{after}, 0 ],
 	[ 'backup under the exclusive lock, recovered to after the move', 'swap-copied', 'after swap-copied', $at{'swap-copied'}{after}, 0 ],
 	[ 'backup before all, recovered to copy-half', 'before', 'at copy-half', $at{'copy-half'}{at}, 1 ],
@@ -104,6 +110,11 @@ foreach my $case (
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
 	is(place($other, 'kept_s'), $place, "$name: where the index is");
+	if (my $pages = $target =~ /^after (.*)$/ && $at{$1}{pages})
+	{
+		cmp_ok(scalar @$pages, '>', 200, "$name: there are pages to compare");
+		is(join(' ', different_pages($pages, [ pages_of($other, 'kept_s') ])), '', "$name: the same pages");
+	}
 	if ($name eq 'log-once')
 	{
 		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
