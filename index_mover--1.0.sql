@@ -950,7 +950,7 @@ BEGIN ATOMIC
 						   o.qualified, o.to_ts)
 				ELSE
 					CASE WHEN o.pending >= 16 AND o.class = 1
-						 THEN format('SELECT gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
+						 THEN format('SELECT pg_catalog.gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
 					format('SELECT * FROM %s.move_indexes(%L, %L, method => %L);', o.ours, o.qualified, o.to_ts, o.method)
 		   END
 	  FROM told o
@@ -1040,7 +1040,7 @@ BEGIN ATOMIC
 								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
 								 s.restart_lsn)) END),
 			   CASE WHEN s.active THEN 'let its consumer catch up'
-					ELSE format('start its consumer, or SELECT pg_drop_replication_slot(%L);', s.slot_name) END
+					ELSE format('start its consumer, or SELECT pg_catalog.pg_drop_replication_slot(%L);', s.slot_name) END
 		  FROM pg_replication_slots s
 		 WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR (NOT s.active AND s.restart_lsn IS NOT NULL)
 		UNION ALL
