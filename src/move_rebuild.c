@@ -209,13 +209,18 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
  * ---------------------------------------------------------------------
  */
 
-/* What core is doing, from the numbers that it publishes about itself. */
+/*
+ * What core is doing, from the numbers that it publishes about itself.  They
+ * stay, without a command to belong to, where a function of the index has caught
+ * an error: the end of each subtransaction that fails takes that away.
+ */
 static int64
 core_phase(void)
 {
 	if (MyBEEntry == NULL ||
-		MyBEEntry->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX ||
-		MyBEEntry->st_progress_command_target != rebuild.heap_oid)
+		(MyBEEntry->st_progress_command != PROGRESS_COMMAND_INVALID &&
+		 (MyBEEntry->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX ||
+		  MyBEEntry->st_progress_command_target != rebuild.heap_oid)))
 		return -1;
 	return MyBEEntry->st_progress_param[PROGRESS_CREATEIDX_PHASE];
 }

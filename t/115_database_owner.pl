@@ -15,6 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $MOVERS = 3;
+my $QUEUED = 30;    # more than there is time for
 my $node = new_node('owner', conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 max_worker_processes = 20
@@ -34,11 +35,11 @@ CREATE ROLE attacker LOGIN;
 ALTER DATABASE postgres OWNER TO attacker;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO attacker;
 CREATE SCHEMA dba;
+CREATE SEQUENCE dba.queued;
 CREATE FUNCTION dba.move(index regclass, tablespace name, method text, wait boolean) RETURNS SETOF public.index_move
 BEGIN ATOMIC SELECT * FROM public.move_indexes($1, $2, method => $3, wait => $4); END;
 CREATE FUNCTION dba.cleanup(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 BEGIN ATOMIC SELECT * FROM public.index_mover_cleanup(); END;
-CREATE VIEW dba.unfinished AS SELECT job FROM public.index_mover_history WHERE status IN ('queued', 'running');
 SQL
 
 # What of his is run says as whom, and tries to use it.  (A sequence, the log and
@@ -151,9 +152,9 @@ SQL
 # Tables that are in use, so that each move gives up at once: a copy at its swap, a
 # rebuild before it begins.
 my $holder = IndexMover::Session->new($node, user => 'attacker');
-as_attacker("CREATE TABLE trap.t$_ (i int); CREATE INDEX t${_}_i ON trap.t$_ (i) TABLESPACE regress_slow") foreach 0 .. $MOVERS - 1;
-$holder->run('BEGIN');
-$holder->run("LOCK TABLE trap.t$_ IN ROW EXCLUSIVE MODE; SELECT count(*) FROM trap.t$_") foreach 0 .. $MOVERS - 1;
+my @tables = 0 .. $MOVERS + $QUEUED - 1;
+as_attacker(join ';', map { "CREATE TABLE trap.t$_ (i int); CREATE INDEX t${_}_i ON trap.t$_ (i) TABLESPACE regress_slow" } @tables);
+$holder->run(join ';', 'BEGIN', map { "LOCK TABLE trap.t$_ IN ROW EXCLUSIVE MODE; SELECT count(*) FROM trap.t$_" } @tables);
 
 # And something to clean up that can't be: a prepared transaction uses the table.
 as_attacker(<<'SQL');
@@ -180,7 +181,7 @@ nothing_was_run('moves');
 # moves that nobody waits for, as a schedule makes them, and the clean-up
 $renaming = start_renaming(6);
 my $queueing = pgbench('moves that nobody waits for', 1, 5, $super,
-	queue => "SELECT status FROM dba.move('trap.t0_i', 'regress_fast', 'copy', false) WHERE NOT EXISTS (SELECT FROM dba.unfinished);\n\\sleep 100 ms");
+	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', false);\n\\sleep 200 ms");
 my $cleaning = pgbench('clean-up', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
 cmp_ok(transactions($queueing), '>', 2, 'moves that were queued');
 cmp_ok(transactions($cleaning), '>', 2, 'calls of index_mover_cleanup()');
@@ -191,14 +192,20 @@ is(sql('SELECT action FROM dba.cleanup()'), 'kept: its table is in use, try agai
 $holder->run('COMMIT');
 $holder->end;
 
-# the janitor
+# the janitor, who looks into postgres and template1
+sub wait_for_janitor
+{
+	$node->wait_for_log(qr/(?:starting background worker process "index_mover cleanup".*?){2}/s, $log);
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'end of the clean-up');
+	return;
+}
+
 $node->append_conf('postgresql.conf', 'log_min_messages = debug1');
 foreach my $round (1, 2)
 {
 	$node->restart;
 	transactions(start_renaming(1));
-	wait_for_no_worker($node);
-	ok($node->log_contains(qr/starting background worker process "index_mover cleanup"/, $log), "janitor, start $round: it has looked");
+	wait_for_janitor();
 	nothing_was_run("janitor, start $round");
 }
 is(sql($left), '1', 'what was left is still there');
@@ -212,7 +219,17 @@ is(sql($left), '0', 'and gone');
 # ---- functions of indexes with constants for arguments: run when it is planned ------
 # (of which a look at the index's expression is enough)
 as_attacker(<<'SQL');
-CREATE FUNCTION trap.f(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM trap.seen('expression'); RETURN i; END $$;
+CREATE FUNCTION trap.f(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	-- before 17, the worker of a job of his has been a superuser; and an error
+	-- that is caught ends what core publishes of its progress
+	BEGIN
+		EXECUTE (SELECT format('SET SESSION AUTHORIZATION %I', rolname) FROM pg_catalog.pg_roles WHERE oid = 10);
+	EXCEPTION WHEN OTHERS THEN NULL;
+	END;
+	PERFORM trap.seen('expression');
+	RETURN i;
+END $$;
 CREATE TABLE trap.folded (i int, words tsvector);
 INSERT INTO trap.folded SELECT g, 'a b c' FROM generate_series(1, 20) g;
 SET default_tablespace = regress_slow;
@@ -233,6 +250,76 @@ is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_
 is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_slow', method => 'rebuild', settings => '{\"lock_wait\": \"60s\"}')"), 'moved', 'rebuild');
 ok($node->log_contains(qr/the attacker's expression runs as attacker/, $log), 'a rebuild runs them as the owner');
 nothing_was_run('moves of such indexes');
+sql('GRANT EXECUTE ON FUNCTION public.move_indexes TO attacker');
+foreach my $move ([ 'copy', 'regress_fast' ], [ 'rebuild', 'regress_slow' ])
+{
+	is(as_attacker("SELECT DISTINCT status FROM public.move_indexes('trap.folded', '$move->[1]', method => '$move->[0]', settings => '{\"lock_wait\": \"60s\"}')"),
+		'moved', "$move->[0], his own");
+}
+nothing_was_run('his own moves of such indexes');
 leftovers_ok($node, 'at the end', within => 5);
+
+# ---- commands that the reports print, for others to run -------------------------------
+# (A literal is rather a text than a regclass or a name.)
+as_attacker(<<'SQL');
+CREATE FUNCTION public.pg_drop_replication_slot(text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_drop_replication_slot'); END $$;
+CREATE FUNCTION public.gin_clean_pending_list(text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('gin_clean_pending_list'); END $$;
+CREATE FUNCTION public.pg_terminate_backend(int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_terminate_backend'); END $$;
+CREATE FUNCTION public.pg_cancel_backend(int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_cancel_backend'); END $$;
+CREATE TABLE trap.words (t tsvector);
+CREATE INDEX words_t ON trap.words USING gin (t) WITH (fastupdate = on) TABLESPACE regress_slow;
+INSERT INTO trap.words SELECT to_tsvector('simple', string_agg(g || '_' || h, ' ')) FROM generate_series(1, 300) g, generate_series(1, 100) h GROUP BY g;
+SQL
+sub run_printed
+{
+	my ($query, $what) = @_;
+	my $printed = sql($query);
+	my @calls = $printed =~ /(SELECT \S*(?:pg_|gin_)\w+\([^;]*\);)/g;
+	like(join(' ', @calls), qr/\b$what\(/, "a command with $what");
+	sql($_) foreach @calls;
+	return;
+}
+sql(q(SELECT pg_create_physical_replication_slot('forgotten', true)));
+run_printed(q(SELECT action FROM public.move_blockers() WHERE kind = 'slot'), 'pg_drop_replication_slot');
+is(sql('SELECT count(*) FROM pg_replication_slots'), '0', 'the slot is dropped');
+my $idle = IndexMover::Session->new($node);
+$idle->run('BEGIN; SELECT txid_current()');
+run_printed(q(SELECT action FROM public.move_blockers() WHERE pid = ) . $idle->pid, 'pg_terminate_backend');
+poll_until($node, 'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $idle->pid, '0', 'the end of the session');
+my $busy = IndexMover::Session->new($node);
+$busy->send('SELECT txid_current(), pg_sleep(600)');
+poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $busy->pid, 'PgSleep', 'a session at work');
+run_printed(q(SELECT action FROM public.move_blockers() WHERE pid = ) . $busy->pid, 'pg_cancel_backend');
+$busy->answer;
+like($busy->errors, qr/canceling statement due to user request/, 'the statement is cancelled');
+$busy->end;
+sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
+$node->restart;    # so that there is something to read
+sql("SET enable_seqscan = off; SELECT count(*) FROM trap.words WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()");
+run_printed(q(SELECT command FROM public.recommend_moves('regress_fast')), 'gin_clean_pending_list');
+is(sql("SELECT pending_pages FROM public.gin_pending_list('trap.words_t')"), '0', 'the pending list is empty');
+nothing_was_run('printed commands');
+
+# ---- what the owner of the schema can do to the extension in it -----------------------
+foreach my $try ('DROP FUNCTION public.move_blockers', 'DROP VIEW public.index_mover_progress', 'DROP TABLE public.index_mover_ledger',
+	'DROP INDEX public.index_mover_ledger_pkey', 'ALTER TABLE public.index_mover_ledger RENAME TO mine', 'ALTER TABLE public.index_mover_ledger SET SCHEMA evil',
+	'ALTER FUNCTION public.move_blockers SET search_path = evil', 'CREATE OR REPLACE VIEW public.index_mover_progress AS SELECT 1',
+	'CREATE RULE r AS ON SELECT TO public.index_mover_progress DO INSTEAD SELECT 1',
+	'CREATE TRIGGER t BEFORE INSERT ON public.index_mover_ledger FOR EACH ROW EXECUTE FUNCTION trap.seen()',
+	'CREATE INDEX ON public.index_mover_ledger ((trap.f(job::int)))', 'DROP EXTENSION index_mover', 'ALTER EXTENSION index_mover SET SCHEMA evil',
+	'ALTER EXTENSION index_mover DROP FUNCTION public.move_blockers', 'CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION trap.seen()',
+	'CREATE OPERATOR CLASS trap.ops DEFAULT FOR TYPE int USING btree AS FUNCTION 1 btint4cmp(int, int)')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', $try, extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
+	like(sqlstate_of($err), qr/^(?:42501|2BP01)$/, "not for the owner of the schema: $try") or diag $err;
+}
+
+# He can drop the schema with all that is in it, whoever owns that.  The extension is
+# gone then, and nothing that has the names of its objects is taken for them.
+as_attacker('SET client_min_messages = error; DROP SCHEMA public CASCADE; ALTER SCHEMA evil RENAME TO public');
+is(sql("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', 'the schema can be dropped, and the extension goes with it');
+$node->restart;
+wait_for_janitor();
+nothing_was_run('janitor, without the extension');
 
 done_testing();
