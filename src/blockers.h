@@ -31,7 +31,10 @@ extern MoveItem *blockers_item(const MoveSettings **settings);
 extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
 							const int *pids, int npids);
 
-/* What is published about a backend; NULL if there is none.  Valid until the next call. */
+/*
+ * What is published about a backend; NULL if there is none.  Valid until the
+ * next call.
+ */
 extern PgBackendStatus *blockers_find(int pid);
 
 /* May the current user signal sessions of this role?  In a transaction. */

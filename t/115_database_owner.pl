@@ -15,6 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $MOVERS = 3;
+my $QUEUED = 30;    # more than there is time for
 my $node = new_node('owner', conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 max_worker_processes = 20
@@ -34,11 +35,11 @@ CREATE ROLE attacker LOGIN;
 ALTER DATABASE postgres OWNER TO attacker;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO attacker;
 CREATE SCHEMA dba;
+CREATE SEQUENCE dba.queued;
 CREATE FUNCTION dba.move(index regclass, tablespace name, method text, wait boolean) RETURNS SETOF public.index_move
 BEGIN ATOMIC SELECT * FROM public.move_indexes($1, $2, method => $3, wait => $4); END;
 CREATE FUNCTION dba.cleanup(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 BEGIN ATOMIC SELECT * FROM public.index_mover_cleanup(); END;
-CREATE VIEW dba.unfinished AS SELECT job FROM public.index_mover_history WHERE status IN ('queued', 'running');
 SQL
 
 # What of his is run says as whom, and tries to use it.  (A sequence, the log and
@@ -151,9 +152,9 @@ SQL
 # Tables that are in use, so that each move gives up at once: a copy at its swap, a
 # rebuild before it begins.
 my $holder = IndexMover::Session->new($node, user => 'attacker');
-as_attacker("CREATE TABLE trap.t$_ (i int); CREATE INDEX t${_}_i ON trap.t$_ (i) TABLESPACE regress_slow") foreach 0 .. $MOVERS - 1;
-$holder->run('BEGIN');
-$holder->run("LOCK TABLE trap.t$_ IN ROW EXCLUSIVE MODE; SELECT count(*) FROM trap.t$_") foreach 0 .. $MOVERS - 1;
+my @tables = 0 .. $MOVERS + $QUEUED - 1;
+as_attacker(join ';', map { "CREATE TABLE trap.t$_ (i int); CREATE INDEX t${_}_i ON trap.t$_ (i) TABLESPACE regress_slow" } @tables);
+$holder->run(join ';', 'BEGIN', map { "LOCK TABLE trap.t$_ IN ROW EXCLUSIVE MODE; SELECT count(*) FROM trap.t$_" } @tables);
 
 # And something to clean up that can't be: a prepared transaction uses the table.
 as_attacker(<<'SQL');
@@ -180,7 +181,7 @@ nothing_was_run('moves');
 # moves that nobody waits for, as a schedule makes them, and the clean-up
 $renaming = start_renaming(6);
 my $queueing = pgbench('moves that nobody waits for', 1, 5, $super,
-	queue => "SELECT status FROM dba.move('trap.t0_i', 'regress_fast', 'copy', false) WHERE NOT EXISTS (SELECT FROM dba.unfinished);\n\\sleep 100 ms");
+	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', false);\n\\sleep 200 ms");
 my $cleaning = pgbench('clean-up', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
 cmp_ok(transactions($queueing), '>', 2, 'moves that were queued');
 cmp_ok(transactions($cleaning), '>', 2, 'calls of index_mover_cleanup()');
