@@ -229,8 +229,6 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 		draw_blocks(sample, blocks, nfree, n_free);
 		draw_blocks(sample, blocks + nfree, nother, n - n_free);
 	}
-	if (blocks)
-		pfree(blocks);
 	qsort(sample->blocks, sample->nblocks, sizeof(SampledBlock), compare_blocks);
 	while (sample->first_pass < sample->nblocks &&
 		   sample->blocks[sample->first_pass].draw < BLOAT_SAMPLE_FIRST)

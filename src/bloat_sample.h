@@ -35,8 +35,8 @@ typedef struct BloatSample
 
 /*
  * Draw at most n of the blocks 1 .. nblocks - 1 (n must be less than that),
- * pages of the free space map that are read for it included.  The caller frees
- * sample->blocks.
+ * pages of the free space map that are read for it included.  What it takes is in
+ * the current memory context.
  */
 extern void bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 							  BufferAccessStrategy strategy, BloatSample *sample);

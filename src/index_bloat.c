@@ -508,11 +508,6 @@ index_bloat_measure(Relation index, int sample_pages, bool full,
 		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
 		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
 	}
-
-	if (scan->sample.blocks)
-		pfree(scan->sample.blocks);
-	FreeAccessStrategy(scan->strategy);
-	pfree(scan);
 }
 
 /* ---- for the planner ---- */
@@ -553,6 +548,7 @@ estimate_bloat(Oid index_oid, double *ratio)
 	arg.ratio = get_float8_nan();
 	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
 	MemoryContextSwitchTo(oldcontext);
+	/* nothing of it was freed before, so this is what it took */
 	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
 		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
 	MemoryContextDelete(context);

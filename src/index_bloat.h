@@ -11,8 +11,6 @@
 #include "datatype/timestamp.h"
 #include "utils/rel.h"
 
-#define BLOAT_DEFAULT_SAMPLE	400
-
 /* What pgstatindex found, for the exact path of btree. */
 typedef struct ExactPages
 {
@@ -34,10 +32,11 @@ typedef struct BloatEstimate
 } BloatEstimate;
 
 /*
- * Measure an open, valid index.  sample_pages is the most blocks to read (at
- * least 1); full reads them all; pages is NULL or saves reading for page
- * counts.  At the deadline (0 = none) it makes do with the blocks that it has, or
- * gives nothing but NaN if these are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
+ * Measure an open, valid index, in the current memory context, which is left to
+ * the caller.  sample_pages is the most blocks to read (at least 1); full reads
+ * them all; pages is NULL or saves reading for page counts.  At the deadline (0 =
+ * none) it makes do with the blocks that it has, or gives nothing but NaN if these
+ * are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
  */
 extern void index_bloat_measure(Relation index, int sample_pages, bool full,
 								const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);

@@ -37,7 +37,7 @@
  * and data sets (docs/reports.md), and some more.
  */
 #define GIN_LEAST			0.35	/* pages of keys */
-#define GIN_MOST			0.80
+#define GIN_MOST			0.90
 #define GIN_POSTING_DENSITY	0.977
 #define GIST_LEAST			0.38
 #define GIST_MOST			1.0		/* a build that sorts ignores fillfactor */

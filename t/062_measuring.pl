@@ -96,6 +96,13 @@ foreach my $index (@indexes)
 is($node->safe_psql('postgres', q(SELECT count(*) FROM index_report('m'))), scalar @indexes, 'a report');
 is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regress_fast', dry_run => true))), scalar @indexes, 'a plan for all');
 
+# and what copies them, and reads the WAL for that
+foreach my $to ('regress_fast', 'pg_default')
+{
+	is($node->safe_psql('postgres', "SELECT string_agg(index || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND index <> 'm_bloom'::regclass"),
+		'', "copied to $to");
+}
+
 # ---------------------------------------------------------------------------
 # Damage
 # ---------------------------------------------------------------------------
