@@ -173,7 +173,9 @@ find_deadlock(const int *pids, int npids, int caller_pid, int *which, int *whom)
 		{
 			if (chain[j] == 0)
 				continue;		/* a prepared transaction waits for nobody */
-			if (chain[j] == MyProcPid || (caller_pid != 0 && chain[j] == caller_pid))
+			/* another runner of the job that waits for the caller steps back */
+			if (chain[j] == MyProcPid ||
+				(caller_pid != 0 && chain[j] == caller_pid && !runner_is_fellow(pids[i])))
 			{
 				*which = pids[i];
 				*whom = chain[j];

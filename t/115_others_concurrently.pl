@@ -192,7 +192,8 @@ foreach my $method ('copy', 'rebuild')
 	my (undef, $out) = finish_call($call);
 	is($out, "moved\n", "$name: and goes on");
 	my @reports = slurp_file($node->logfile, $log_from) =~ /process $worker still waiting for (.*) after/g;
-	is(scalar(@reports), 2, "$name: each wait is reported once") or diag join "\n", @reports[0 .. 5];
+	cmp_ok(scalar(@reports), '>=', 1, "$name: waits are reported");
+	cmp_ok(scalar(@reports), '<=', 2, "$name: each of them once") or diag join "\n", @reports[0 .. 5];
 	$gate->end;
 }
 
