@@ -105,6 +105,29 @@ COMMENT ON COLUMN index_mover_move_log.role IS 'OID of the role that submitted t
 COMMENT ON TYPE index_mover_move_log IS 'row of index_mover_move_log';
 COMMENT ON TYPE index_mover_move_log[] IS 'array of index_mover_move_log';
 
+-- What these tables say is about this cluster only, and a publication FOR ALL
+-- TABLES includes them.  What C code writes is not decoded (src/catalog.c): for
+-- deletions that needs tables without a replica identity.
+ALTER TABLE index_mover_ledger REPLICA IDENTITY NOTHING;
+ALTER TABLE index_mover_move_log REPLICA IDENTITY NOTHING;
+
+CREATE FUNCTION index_mover_not_by_replication()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'index_mover_not_by_replication'
+LANGUAGE C;
+COMMENT ON FUNCTION index_mover_not_by_replication()
+	IS 'trigger: leaves out the row; enabled for replication only';
+REVOKE ALL ON FUNCTION index_mover_not_by_replication() FROM PUBLIC;
+
+CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_ledger
+	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
+COMMENT ON TRIGGER index_mover_not_by_replication ON index_mover_ledger IS 'throws away what a subscription brings';
+ALTER TABLE index_mover_ledger ENABLE REPLICA TRIGGER index_mover_not_by_replication;
+CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_move_log
+	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
+COMMENT ON TRIGGER index_mover_not_by_replication ON index_mover_move_log IS 'throws away what a subscription brings';
+ALTER TABLE index_mover_move_log ENABLE REPLICA TRIGGER index_mover_not_by_replication;
+
 REVOKE ALL ON SEQUENCE index_mover_job_seq, index_mover_ledger_seq FROM PUBLIC;
 REVOKE ALL ON TABLE index_mover_ledger, index_mover_move_log FROM PUBLIC;
 
@@ -610,6 +633,10 @@ COMMENT ON COLUMN @extschema@.index_mover_probe.sequential_read_mb_s IS 'MB per 
 COMMENT ON COLUMN @extschema@.index_mover_probe.sync_write_ms IS 'milliseconds that writing a block and flushing it takes';
 COMMENT ON TYPE @extschema@.index_mover_probe IS 'row of index_mover_probe';
 COMMENT ON TYPE @extschema@.index_mover_probe[] IS 'array of index_mover_probe';
+CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_probe
+	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
+COMMENT ON TRIGGER index_mover_not_by_replication ON @extschema@.index_mover_probe IS 'throws away what a subscription brings';
+ALTER TABLE @extschema@.index_mover_probe ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 REVOKE ALL ON TABLE @extschema@.index_mover_probe FROM PUBLIC;
 GRANT SELECT ON TABLE @extschema@.index_mover_probe TO pg_monitor;
 
@@ -651,6 +678,12 @@ COMMENT ON COLUMN @extschema@.index_mover_sample.index_name IS 'name of the inde
 COMMENT ON COLUMN @extschema@.index_mover_sample.blks_read IS 'blocks read until then, from outside of shared buffers';
 COMMENT ON TYPE @extschema@.index_mover_sample IS 'row of index_mover_sample';
 COMMENT ON TYPE @extschema@.index_mover_sample[] IS 'array of index_mover_sample';
+-- rows are deleted in SQL, which a publication of all tables wants one for
+ALTER TABLE @extschema@.index_mover_sample REPLICA IDENTITY FULL;
+CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_sample
+	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
+COMMENT ON TRIGGER index_mover_not_by_replication ON @extschema@.index_mover_sample IS 'throws away what a subscription brings';
+ALTER TABLE @extschema@.index_mover_sample ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
 

@@ -114,6 +114,7 @@ SELECT index, relation, status FROM move_indexes('mv', 'regress_plan_ts', 'rebui
 CREATE TABLE parent (a int PRIMARY KEY);
 CREATE TABLE child (PRIMARY KEY (a)) INHERITS (parent);
 SELECT index, relation, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', true);
+SELECT m.index, m.status FROM pg_inherits, move_indexes(inhrelid, 'regress_plan_ts', 'rebuild', true) m WHERE inhparent = 'regress_plan.parent'::regclass;
 
 -- partitions: the leaves, then the defaults for new partitions
 CREATE TABLE p (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);

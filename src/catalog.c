@@ -1,22 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * catalog.c
- *	  Where this extension's own tables and sequences are.
+ *	  Where this extension's own tables and sequences are, and how they change.
  *
  * The extension may live in any schema, so its relations are found through
  * pg_extension and never through a search path.  No locks are kept; callers
  * open what they are given with the lock they need.
+ *
+ * What the tables say is about this cluster, and core can't keep a table out of
+ * a publication FOR ALL TABLES.  A row that came to a clone of this cluster (whose
+ * system identifier is the same) would name files there that are somebody
+ * else's, and one that came to a server without the extension would stop its
+ * subscription.  So the history and the ledger are not decoded: rows are inserted
+ * with HEAP_INSERT_NO_LOGICAL, and deleted without a replica identity, which the
+ * SQL script has taken from them; an update would be decoded, and is a deletion
+ * and an insertion here.  What comes to our tables all the same, by the first copy
+ * of a subscription or because somebody has changed them in SQL on the publisher,
+ * is thrown away by a trigger that fires for replication only,
+ * index_mover_not_by_replication().
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
+#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
@@ -27,6 +44,8 @@
 
 #include "catalog.h"
 #include "compat.h"
+
+PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 
 /*
  * Return the OID of the schema that holds the extension, InvalidOid if it isn't
@@ -227,4 +246,65 @@ extension_close(Relation rel)
 {
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
+}
+
+/*
+ * Like CatalogTupleInsert(), but not decoded.  There are no expressions in the
+ * indexes, nor predicates.
+ */
+void
+extension_insert(Relation rel, HeapTuple tuple)
+{
+	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+
+	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
+	ExecStoreHeapTuple(tuple, slot, false);
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		if (!info->ii_ReadyForInserts)
+			continue;
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
+							index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+							false, info);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	CatalogCloseIndexes(indexes);
+}
+
+/*
+ * Delete a row; false if it is gone already, or goes at this very moment.
+ * simple_heap_delete(), and so CatalogTupleDelete(), would make an error of the
+ * latter.
+ */
+bool
+extension_delete(Relation rel, HeapTuple tuple)
+{
+	TM_FailureData failure;
+	TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
+
+	/* nothing of ours updates a row; somebody may, by hand */
+	if (result != TM_Ok && result != TM_Deleted)
+		elog(ERROR, "unexpected result %d of deleting a row of \"%s\"",
+			 (int) result, RelationGetRelationName(rel));
+	return result == TM_Ok;
+}
+
+/*
+ * index_mover_not_by_replication() RETURNS trigger
+ *
+ * Nothing happens to the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE,
+ * enabled for session_replication_role = replica only, as which the workers of
+ * subscriptions run.  No locks, no errors.
+ */
+Datum
+index_mover_not_by_replication(PG_FUNCTION_ARGS)
+{
+	return PointerGetDatum(NULL);
 }

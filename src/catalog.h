@@ -8,6 +8,7 @@
 #ifndef IM_CATALOG_H
 #define IM_CATALOG_H
 
+#include "access/htup.h"
 #include "utils/relcache.h"
 
 extern bool extension_installed(void);	/* in this database */
@@ -23,6 +24,13 @@ extern int64 extension_nextval(const char *sequence);
  */
 extern Relation extension_open(const char *name);
 extern void extension_close(Relation rel);
+
+/*
+ * Change one of them, so that logical decoding does not see it.  There is no
+ * update: it would be decoded.
+ */
+extern void extension_insert(Relation rel, HeapTuple tuple);
+extern bool extension_delete(Relation rel, HeapTuple tuple);	/* false: it was gone */
 
 /*
  * Keep the extension's tables and sequences from being dropped, to the end of

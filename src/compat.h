@@ -102,10 +102,14 @@ im_register_tranche(int tranche, const char *name)
 
 /* ---- rows ---- */
 
-/* heap_delete() of the current command, waiting for others; needs access/heapam.h */
+/*
+ * heap_delete() of the current command, waiting for others, and not decoded (before
+ * 19 only if the table has no replica identity); needs access/heapam.h
+ */
 #if PG_VERSION_NUM >= 190000
 #define IM_HEAP_DELETE(rel, tid, failure) \
-	heap_delete(rel, tid, GetCurrentCommandId(true), 0, InvalidSnapshot, true, failure)
+	heap_delete(rel, tid, GetCurrentCommandId(true), TABLE_DELETE_NO_LOGICAL, \
+				InvalidSnapshot, true, failure)
 #else
 #define IM_HEAP_DELETE(rel, tid, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)

@@ -38,34 +38,47 @@
 #include "utils/varlena.h"
 
 /*
- * Is this the handler of contrib/bloom?  It logs by generic WAL records.
+ * Handlers of extensions that log each change of a block by generic WAL records,
+ * and a whole build by images of the pages (t/115_other_access_methods.pl).
  */
+static const struct
+{
+	const char *function;
+	const char *library;
+}			extension_handlers[] =
+{
+	{"blhandler", "$libdir/bloom"},
+	{"hnswhandler", "$libdir/vector"},
+	{"ivfflathandler", "$libdir/vector"},
+	{"rumhandler", "$libdir/rum"},
+};
+
 static bool
-is_bloom_handler(Oid handler)
+is_known_extension_handler(Oid handler)
 {
 	HeapTuple	tuple;
-	Datum		datum;
-	bool		isnull;
+	Datum		function;
+	Datum		library;
+	bool		isnull[2];
 	bool		result = false;
 
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 
-	datum = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull);
-	if (!isnull && strcmp(TextDatumGetCString(datum), "blhandler") == 0)
-	{
-		datum = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull);
-		if (!isnull && strcmp(TextDatumGetCString(datum), "$libdir/bloom") == 0)
-			result = true;
-	}
+	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[0]);
+	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[1]);
+	for (int i = 0; i < lengthof(extension_handlers) && !isnull[0] && !isnull[1]; i++)
+		result = result ||
+			(strcmp(TextDatumGetCString(function), extension_handlers[i].function) == 0 &&
+			 strcmp(TextDatumGetCString(library), extension_handlers[i].library) == 0);
 	ReleaseSysCache(tuple);
 
 	return result;
 }
 
 /*
- * Is the name on a list such as "hnsw, ivfflat"?  The setting's check hook
+ * Is the name on a list such as "am1, am2"?  The setting's check hook
  * has refused malformed ones.
  */
 static bool
@@ -139,7 +152,7 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 		case F_BRINHANDLER:
 			return true;
 		default:
-			return is_bloom_handler(handler) ||
+			return is_known_extension_handler(handler) ||
 				name_is_listed(*am_name, access_methods);
 	}
 }

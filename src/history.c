@@ -18,7 +18,6 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "catalog/indexing.h"
 #include "commands/tablespace.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -152,15 +151,15 @@ history_insert(const JobShared *job, int n)
 	form_values(job, n, values, nulls);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	IM_POINT("history-insert");
-	CatalogTupleInsert(rel, tuple);
+	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 	extension_close(rel);
 }
 
 /*
  * Bring the item's row up to date.  No error if it is gone: whoever may
- * delete from the table may do so at any time.  But XX000 if he does it now: the
- * caller tries again.
+ * delete from the table may do so at any time.  But XX000 if somebody updates it
+ * now: the caller tries again.
  */
 void
 history_update(const JobShared *job, int n)
@@ -186,11 +185,33 @@ history_update(const JobShared *job, int n)
 		form_values(job, n, values, nulls);
 		newtuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		IM_POINT("history-update");
-		CatalogTupleUpdate(rel, &tuple->t_self, newtuple);
+		if (extension_delete(rel, tuple))
+			extension_insert(rel, newtuple);
 		heap_freetuple(newtuple);
 	}
 	systable_endscan(scan);
 	extension_close(rel);
+}
+
+/*
+ * Is there a row of this job?
+ */
+bool
+history_exists(int64 job)
+{
+	Relation	rel = table_open(extension_relation(HISTORY_TABLE), AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	bool		result;
+
+	ScanKeyInit(&key, Anum_job, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(job));
+	scan = systable_beginscan(rel, extension_relation(HISTORY_PKEY), true,
+							  NULL, 1, &key);
+	result = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
 }
 
 List *

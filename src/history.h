@@ -11,9 +11,10 @@
 
 #include "job.h"
 
-/* Both run inside the current transaction and need no privileges. */
+/* All run inside the current transaction and need no privileges. */
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
+extern bool history_exists(int64 job);
 
 /* What was asked for one index, and what became of it. */
 typedef struct HistoryEntry

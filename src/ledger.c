@@ -9,8 +9,10 @@
  * code may run, and none may be subject to the current user's privileges.
  *
  * Every row carries the system identifier and the database's OID.  A row that
- * came here by CREATE DATABASE .. TEMPLATE, a restored dump or pg_upgrade
- * speaks of files of another place, so ledger_read() passes over it.
+ * came here by CREATE DATABASE .. TEMPLATE or pg_upgrade speaks of files of
+ * another place, so ledger_read() passes over it.  A physical clone has the same
+ * identifier: rows that it was made with speak of files that it was made with,
+ * and later ones don't come there (catalog.c).
  *
  * Locking: RowExclusiveLock on the table to the end of the transaction for
  * writes, AccessShareLock during the read.
@@ -20,12 +22,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/indexing.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -74,11 +74,19 @@ begin_scan_by_id(Relation rel, int64 id, ScanKey key)
 							  NULL, 1, key);
 }
 
-/* Draw the number of a row that is to be inserted later. */
+/*
+ * Draw the number of a row that is to be inserted later.  Who replicates
+ * sequences may have set ours back.
+ */
 int64
 ledger_new_id(void)
 {
-	return extension_nextval(LEDGER_SEQUENCE);
+	int64		result;
+
+	do
+		result = extension_nextval(LEDGER_SEQUENCE);
+	while (ledger_exists(result));
+	return result;
 }
 
 /*
@@ -114,7 +122,7 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	CatalogTupleInsert(rel, tuple);
+	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 
 	extension_close(rel);
@@ -123,7 +131,6 @@ ledger_insert(LedgerEntry *entry)
 /*
  * Delete a row in the current transaction.  That it is gone already, or goes at
  * this very moment, is no error: somebody else may have finished the work.
- * simple_heap_delete(), and so CatalogTupleDelete(), would make one of the latter.
  */
 void
 ledger_delete(int64 id)
@@ -134,14 +141,7 @@ ledger_delete(int64 id)
 	HeapTuple	tuple = systable_getnext(scan);
 
 	if (HeapTupleIsValid(tuple))
-	{
-		TM_FailureData failure;
-		TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
-
-		/* no row is ever updated */
-		if (result != TM_Ok && result != TM_Deleted)
-			elog(ERROR, "unexpected result %d of deleting a row of the ledger", (int) result);
-	}
+		(void) extension_delete(rel, tuple);
 
 	systable_endscan(scan);
 	extension_close(rel);

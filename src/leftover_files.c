@@ -14,7 +14,11 @@
  * has its number, also one that is being inserted or deleted by a transaction
  * still running, if the relation map has it, or if somebody holds the lock of
  * another row that names it.  (Another database's file has
- * another path; ledger_read() does not give rows of other databases anyway.)
+ * another path; ledger_read() does not give rows of other databases anyway.)  A
+ * file may be in use before any pg_class row has its number: ALTER INDEX .. SET
+ * TABLESPACE writes that row last.  Such a file can't have the number of one of our
+ * rows, because all rows were written by this cluster (see catalog.c), with numbers
+ * drawn from its OID counter, which gives none out again before four billion others.
  *
  * The file goes by the drop list of the transaction that deletes the ledger
  * row: so the commit record carries it, and standbys remove it too.

@@ -43,6 +43,7 @@
 #include "plan_estimate.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
@@ -76,10 +77,31 @@ indexes_of_table(List *indexes, Oid heap_oid)
 }
 
 /*
+ * Tables that inherit from the named one, other than partitions, are tables of
+ * their own, also a hypertable's chunks: say that they stay, and how they go.
+ */
+static void
+notice_children(Oid relid, const char *relname, Oid to_tablespace)
+{
+	int			children = list_length(find_all_inheritors(relid, NoLock, NULL)) - 1;
+	char	   *tablespace = get_tablespace_name(to_tablespace);
+
+	if (children <= 0 || tablespace == NULL)
+		return;
+	ereport(NOTICE,
+			(errmsg("indexes of tables that inherit from \"%s\" are not moved, number of these tables: %d",
+					relname, children),
+			 errhint("To move them, use SELECT m.* FROM pg_inherits, move_indexes(inhrelid, %s) m WHERE inhparent = %s::regclass.",
+					 quote_literal_cstr(tablespace),
+					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+																   relname)))));
+}
+
+/*
  * The indexes that the user named by their table, or by one of themselves.
  */
 static List *
-indexes_of_relation(Oid relid)
+indexes_of_relation(Oid relid, Oid to_tablespace)
 {
 	List	   *indexes = NIL;
 	char		relkind = get_rel_relkind(relid);
@@ -114,6 +136,7 @@ indexes_of_relation(Oid relid)
 
 		default:
 			indexes = indexes_of_table(NIL, relid);
+			notice_children(relid, relname, to_tablespace);
 			break;
 	}
 
@@ -544,7 +567,7 @@ plan_moves(const PlanRequest *request)
 	switch (request->scope)
 	{
 		case SCOPE_RELATION:
-			indexes = indexes_of_relation(request->object);
+			indexes = indexes_of_relation(request->object, request->to_tablespace);
 			break;
 		case SCOPE_SCHEMA:
 			indexes = indexes_of_schema(request->object);

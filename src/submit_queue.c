@@ -52,7 +52,8 @@ static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
 
 /*
- * Draw a job's number.  That may write WAL and assign an xid, so that the
+ * Draw a job's number that the history doesn't have: who replicates sequences
+ * may have set ours back.  That may write WAL and assign an xid, so that the
  * caller's commit would wait for a synchronous standby, for nothing: see
  * commit_numbers_locally().
  */
@@ -62,8 +63,11 @@ submit_next_job(void)
 	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
 		 only_numbers_upto == XactLastRecEnd);
-	int64		result = extension_nextval(JOB_SEQUENCE);
+	int64		result;
 
+	do
+		result = extension_nextval(JOB_SEQUENCE);
+	while (history_exists(result));
 	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
 	return result;
 }

@@ -30,7 +30,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -381,7 +380,7 @@ tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 	values[5] = Float8GetDatum(result->sequential_read_mb_s);
 	values[6] = Float8GetDatum(result->sync_write_ms);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	simple_heap_insert(rel, tuple);
+	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();

@@ -34,12 +34,14 @@ SELECT pg_describe_object(d.classid, d.objid, 0)
 		(SELECT CASE WHEN p.prokind IN ('f', 'p') THEN pg_get_functiondef(p.oid) ELSE '' END || coalesce(p.proacl::text, '')
 		   FROM pg_proc p WHERE p.oid = d.objid)
 	WHEN 'pg_class'::regclass THEN
-		(SELECT concat_ws(' ', c.relkind, c.relacl::text, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END,
+		(SELECT concat_ws(' ', c.relkind, c.relreplident, c.relacl::text, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END,
 		        (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid::regtype, a.attnotnull,
 		                                     col_description(a.attrelid, a.attnum)), ', ' ORDER BY a.attnum)
 		           FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
 		        (SELECT string_agg(pg_get_indexdef(i.indexrelid), ', ' ORDER BY i.indexrelid::regclass::text)
 		           FROM pg_index i WHERE i.indrelid = c.oid),
+		        (SELECT string_agg(concat_ws(' ', pg_get_triggerdef(g.oid), g.tgenabled, obj_description(g.oid, 'pg_trigger')), ', ' ORDER BY g.tgname)
+		           FROM pg_trigger g WHERE g.tgrelid = c.oid),
 		        (SELECT string_agg(pg_get_constraintdef(x.oid), ', ' ORDER BY x.conname)
 		           FROM pg_constraint x WHERE x.conrelid = c.oid))
 		   FROM pg_class c WHERE c.oid = d.objid)

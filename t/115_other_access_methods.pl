@@ -1,0 +1,110 @@
+# Access methods of others that log by generic WAL records: pgvector's hnsw and
+# ivfflat, and RUM.  auto copies their indexes; under inserts, updates, deletions and
+# VACUUM, to and fro, each copy compared with the original block by block, and each
+# row looked up afterwards.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $ROUNDS = 6;
+
+# Access method, its extension, the index, how the planner shall look, and a query for
+# the IDs of the rows i that the index does not lead to, or does not lead to alone.
+my @methods = (
+	[ 'hnsw', 'vector', 'USING hnsw (e vector_l2_ops) WITH (m = 8)', 'SET hnsw.ef_search = 400',
+		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ],
+	[ 'ivfflat', 'vector', 'USING ivfflat (e vector_l2_ops) WITH (lists = 20)', 'SET ivfflat.probes = 20',
+		'(SELECT j.id FROM items j ORDER BY j.e <-> i.e LIMIT 1) IS DISTINCT FROM i.id' ],
+	[ 'rum', 'rum', 'USING rum (d rum_tsvector_ops)', 'SET enable_indexscan = on',
+		"(SELECT array_agg(j.id) FROM items j WHERE j.d \@\@ format('u%s & w%s', i.n, i.n % 50)::tsquery) IS DISTINCT FROM ARRAY[i.id]" ]);
+
+my $node = new_node('others');
+my %there = map { $_ => 1 } split /\n/, $node->safe_psql('postgres', 'SELECT name FROM pg_available_extensions');
+if (!grep { $there{ $_->[1] } } @methods)
+{
+	$node->stop;
+	plan skip_all => 'neither pgvector nor RUM is installed';
+}
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$dir/change.sql", <<'SQL');
+\set id random(1, 2000)
+\set gone random(1, 20000)
+SELECT change(:id, nextval('number')::int);
+DELETE FROM items WHERE id = :gone;
+SQL
+
+foreach my $case (@methods)
+{
+	my ($method, $extension, $definition, $set, $wrong) = @$case;
+  SKIP:
+	{
+		skip "$extension is not installed", 1 unless $there{$extension};
+		my $vector = $extension eq 'vector';
+		$node->safe_psql('postgres', <<SQL);
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS $extension;
+DROP TABLE IF EXISTS items;
+DROP SEQUENCE IF EXISTS number;
+DROP FUNCTION IF EXISTS thing, change;
+CREATE SEQUENCE number START 100000;
+CREATE TABLE items (id int PRIMARY KEY, n int, @{[ $vector ? 'e vector(8)' : 'd tsvector' ]}) WITH (fillfactor = 80);
+-- what belongs to a number: a point that no other has, or a word
+CREATE FUNCTION thing(n int) RETURNS @{[ $vector ? 'vector' : 'tsvector' ]} LANGUAGE sql AS
+\$\$ @{[ $vector
+	? q{SELECT array_agg(('x' || substr(md5(n || ' ' || k), 1, 6))::bit(24)::int % 10007)::vector FROM generate_series(1, 8) k}
+	: q{SELECT to_tsvector('simple', format('u%s w%s x%s', n, n % 50, n % 3))} ]} \$\$;
+CREATE FUNCTION change(id int, n int) RETURNS void LANGUAGE sql AS
+\$\$ INSERT INTO items VALUES (id, n, thing(n)) ON CONFLICT (id) DO UPDATE SET (n, @{[ $vector ? 'e' : 'd' ]}) = (excluded.n, excluded.@{[ $vector ? 'e' : 'd' ]}) \$\$;
+INSERT INTO items SELECT g, g, thing(g) FROM generate_series(1, 1500) g;
+CREATE INDEX items_i ON items $definition TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('items');
+SQL
+		is($node->safe_psql('postgres', "SELECT method FROM move_indexes('items_i', 'regress_fast', dry_run => true)"), 'copy', "$method: auto copies");
+
+		my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-R', 60, '-T', 3600, '-f', "$dir/change.sql", '-d', $node->connstr('postgres') ],
+			'>', \my $out, '2>', \my $err);
+		my $vacuum = IndexMover::Session->new($node);
+		my $number = 'SELECT last_value FROM number';
+		foreach my $round (1 .. $ROUNDS)
+		{
+			$vacuum->send('VACUUM (INDEX_CLEANUP on) items');
+			foreach my $way ('away', 'back')
+			{
+				my $before = $node->safe_psql('postgres', $number);
+				is( $node->safe_psql('postgres',
+						"SELECT method, status, detail FROM move_indexes('items_i', '@{[ elsewhere($node, 'items_i') ]}') WHERE (method, status) <> ('copy', 'moved')"),
+					'', "$method, round $round: copied, $way");
+				poll_until($node, "SELECT last_value > $before + 20 FROM number", 't', 'changes');
+			}
+			$vacuum->answer;
+		}
+		$vacuum->end;
+		$load->signal('TERM');
+		$load->finish;
+		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'", '0', 'the end of the load');
+		unlike($err, qr/ERROR|aborted/, "$method: no change has failed");
+		my $seen = "SET enable_seqscan = off; SET enable_sort = off; $set;";
+		like($node->safe_psql('postgres', "$seen EXPLAIN SELECT i.id FROM items i WHERE $wrong"), qr/ items_i on items j|Bitmap Index Scan on items_i/, "$method: the index is asked");
+		my $rows = $node->safe_psql('postgres', 'SELECT count(*) FROM items');
+		cmp_ok($rows, '>', 500, "$method: there are rows ($rows)");
+		is($node->safe_psql('postgres', "$seen SELECT i.id FROM items i WHERE $wrong"), '', "$method: every row is found, and no other");
+		is($node->safe_psql('postgres', "SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE index_name = 'items_i' AND relation = 'items'::regclass"),
+			't', "$method: blocks have changed in mid-copy");
+		leftovers_ok($node, $method);
+		files_ok($node, $method);
+		metadata_ok($node, 'items', $method);
+	}
+}
+
+$node->stop;
+done_testing();
