@@ -36,6 +36,7 @@
  * is moved yet.
  *
  * Assumption: nobody changes a block of the relation's file without a lock that
+ * An attempt in vain has no flush under the lock, but one behind it.
  * conflicts with AccessExclusiveLock, and the caller's two callbacks know which
  * blocks were changed before.  The new file is durable but for what its last
  * blocks' WAL restores.
@@ -436,6 +437,8 @@ read_pages(const Swap *swap)
 				ObjectIdGetDatum(rel->rd_rel->relnamespace));
 	read_by_index(pg_class, ClassNameNspIndexId, key, 2);
 
+		XLogFlush(XactLastCommitEnd);
+		IM_POINT("swap-given-back");
 	ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(swap->to.spcOid == MyDatabaseTableSpace ?
 								 InvalidOid : swap->to.spcOid));
