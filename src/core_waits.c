@@ -177,7 +177,7 @@ look(void)
 	int			pid;
 	int			i;
 
-	if (watched == NULL || watched->on_blocker == ON_BLOCKER_FAIL ||
+	if (watched == NULL || !SIGNALS_BLOCKERS(watched) ||
 		watched->lock_wait == 0 || nsignalled == MAX_SIGNALLED)
 		return;
 

@@ -246,7 +246,9 @@ copy_once(CopyState *cs)
 	swap.settings = cs->mc->settings;
 	swap.item = cs->mc->item;
 	swap.rested_ms = &cs->rested_ms;
+	swap.told = &cs->told;
 	swap.catch_up = copy_catch_up;
+	swap.stay_near = copy_stay_near;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
 
