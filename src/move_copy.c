@@ -313,14 +313,9 @@ make_file(CopyState *cs)
 
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	if (smgrexists(smgr, MAIN_FORKNUM))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_FILE),
-				 errmsg("file \"%s\" exists already",
-						relation_fork_path(cs->to, MAIN_FORKNUM)),
-				 errhint("Call the function again.")));
-	cs->new_file_made = true;
+	/* a file of that name, which is an error, would be somebody else's */
 	smgrcreate(smgr, MAIN_FORKNUM, false);
+	cs->new_file_made = true;
 	log_smgrcreate(&cs->to, MAIN_FORKNUM);
 	CommitTransactionCommand();
 	IM_POINT("copy-created");
