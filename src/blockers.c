@@ -170,7 +170,7 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 	MemoryContext oldcxt = CurrentMemoryContext;
 	int			result = 0;
 
-	if (on_blocker == ON_BLOCKER_FAIL)
+	if (!SIGNALS_BLOCKERS(settings))
 		return 0;
 	/* roles are looked up in the catalog */
 	if (own_transaction)

@@ -22,14 +22,24 @@
  * for ever under load, and the raw insert position can point past a page
  * header, where no record ends.
  *
- * No replication slot holds the WAL back.  The segment that the last read has
- * ended in stays open, and can be read to its end even if a checkpoint removes
- * or recycles it meanwhile: a recycled one is renamed, and written anew only
- * when the WAL gets there; its page addresses no longer fit then, and the
- * record is not valid.  So who reads whenever changed_blocks_read_is_due()
- * says so loses nothing to a checkpoint, however fast.  If a segment is
- * gone all the same, CHANGES_WAL_GONE says so, and nothing collected may be
- * relied upon.
+ * Checkpoints remove WAL that is not read yet, of small segments within a
+ * megabyte.  But a segment that is open can be read to its end even if it is
+ * removed or recycled: a recycled one is renamed, and overwritten only when the
+ * WAL gets there; its page addresses no longer fit then, and the record is not
+ * valid.  So we keep open the segment that the last read has ended in and those
+ * after it, also those to come, which wal_ahead() has made under their names:
+ * WAL_AHEAD bytes, whatever the segments' size.  Who reads whenever
+ * changed_blocks_read_is_due() says so loses nothing to a checkpoint, however
+ * fast.  If a segment is gone all the same, CHANGES_WAL_GONE says so, and nothing
+ * collected may be relied upon.
+ *
+ * A replication slot would keep WAL for longer than that, but not only when that
+ * is welcome: of a process that is stopped, or hangs in a write to storage that
+ * does not answer, it would keep everything until pg_wal is full, and the server
+ * down.  A copy that has to be started again is the lesser evil.  And where
+ * max_slot_wal_keep_size bounds it, the checkpointer terminates the slot's owner.
+ * It would also need wal_level and max_replication_slots that allow it, take
+ * somebody's place among the slots, and be seen by those who watch them.
  *
  * Memory: one bit for each block of the file (see block_set.c), and WAL
  * decoding's own buffer, which is as large as the largest record (a record
@@ -42,6 +52,7 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "access/rmgr.h"
@@ -55,12 +66,17 @@
 #include "changed_blocks.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
+#include "storage/fd.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "wal_ahead.h"
 
 /* See changed_blocks_read_is_due(). */
 #define LEAST_UNREAD		(1024 * 1024)
 #define READ_INTERVAL_MS	20
+
+/* Segments open at the same time: of 1 MB, as much unread as there is ahead */
+#define MOST_HELD			32
 
 /* See changed_blocks_unread_us(): bytes per microsecond */
 #define FIRST_GUESS_OF_SPEED	100
@@ -80,6 +96,12 @@ typedef struct OwnRecord
 	XLogRecPtr	end;
 } OwnRecord;
 
+typedef struct HeldSegment
+{
+	XLogSegNo	segno;
+	int			fd;				/* 0 = none */
+} HeldSegment;
+
 struct ChangedBlocks
 {
 	MemoryContext cxt;
@@ -87,6 +109,7 @@ struct ChangedBlocks
 	RelFileLocator locator;
 	void		(*check_interrupts) (void);
 	XLogReaderState *reader;
+	HeldSegment held[MOST_HELD];	/* segment n at n % MOST_HELD */
 	BlockSet   *set;
 	SeenRange  *seen;			/* since the last read */
 	int			nseen;
@@ -100,19 +123,42 @@ struct ChangedBlocks
 
 static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 					  XLogRecPtr target, char *buf);
+static void open_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli);
 static bool segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr);
+static bool segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr);
+static void hold_segments(ChangedBlocks *changes);
 static bool segment_is_gone(XLogRecPtr ptr);
 static XLogRecPtr record_start(XLogRecPtr end);
 static void skip_own_records(ChangedBlocks *changes, int *next);
 static bool note_record(ChangedBlocks *changes, BlockNumber limit);
 static bool already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block);
 
-/* Close the WAL segment with the memory context, also after an error. */
+static HeldSegment *
+place_of(ChangedBlocks *changes, XLogSegNo segno)
+{
+	return &changes->held[segno % MOST_HELD];
+}
+
+/* Let go of a segment, closing it or not. */
+static void
+release_segment(HeldSegment *held, bool with_close)
+{
+	if (held->fd == 0)
+		return;
+	if (with_close)
+		(void) close(held->fd);
+	ReleaseExternalFD();
+	held->fd = 0;
+}
+
+/* Close the WAL segments with the memory context, also after an error. */
 static void
 free_reader(void *arg)
 {
 	ChangedBlocks *changes = (ChangedBlocks *) arg;
 
+	for (int i = 0; i < MOST_HELD; i++)
+		release_segment(&changes->held[i], true);
 	if (changes->reader)
 	{
 		if (changes->reader->seg.ws_file >= 0)
@@ -151,9 +197,9 @@ changed_blocks_begin(const RelFileLocator *locator,
 
 	changes->reader = XLogReaderAllocate(wal_segment_size, NULL,
 										 XL_ROUTINE(.page_read = read_page,
-													.segment_open = wal_segment_open,
+													.segment_open = open_segment,
 													.segment_close = wal_segment_close),
-										 NULL);
+										 changes);
 	/* so it tells that there is not enough memory; not seen by any test */
 	if (changes->reader == NULL)
 		ereport(ERROR,
@@ -166,6 +212,7 @@ changed_blocks_begin(const RelFileLocator *locator,
 
 	(void) changed_blocks_mark();
 	XLogBeginRead(changes->reader, ProcLastRecPtr);
+	hold_segments(changes);
 
 	MemoryContextSwitchTo(oldcxt);
 	return changes;
@@ -370,6 +417,7 @@ changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	changes->nseen = 0;
 	changes->nown = 0;
 	changes->read_at = GetCurrentTimestamp();
+	hold_segments(changes);
 	MemoryContextSwitchTo(oldcxt);
 	return result;
 }
@@ -395,11 +443,82 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	else
 		count = flushed - page;
 
-	if (!segment_is_open(reader, page) && segment_is_gone(page))
+	if (!segment_is_open(reader, page) && !segment_is_held(reader, page) &&
+		segment_is_gone(page))
 		return -1;
 	if (!WALRead(reader, buf, page, count, tli, &problem))
 		WALReadRaiseError(&problem);
 	return count;
+}
+
+/* Open the next segment for the reader: if we hold it, hand it over. */
+static void
+open_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
+{
+	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+
+	if (held->fd != 0 && held->segno == segno)
+	{
+		reader->seg.ws_file = held->fd;
+		release_segment(held, false);
+	}
+	else
+		wal_segment_open(reader, segno, tli);
+}
+
+static bool
+segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr)
+{
+	XLogSegNo	segno;
+	HeldSegment *held;
+
+	XLByteToSeg(ptr, segno, wal_segment_size);
+	held = place_of((ChangedBlocks *) reader->private_data, segno);
+	return held->fd != 0 && held->segno == segno;
+}
+
+/*
+ * Open the segments from where the reader is to WAL_AHEAD bytes behind the end of
+ * WAL, as far as they exist.  It is no error if that is not possible: it is only
+ * for the case that a checkpoint comes.
+ */
+static void
+hold_segments(ChangedBlocks *changes)
+{
+	XLogReaderState *reader = changes->reader;
+	TimeLineID	tli = GetWALInsertionTimeLine();
+	XLogSegNo	first;
+	XLogSegNo	last;
+
+	XLByteToSeg(reader->EndRecPtr, first, wal_segment_size);
+	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
+	for (int i = 0; i < MOST_HELD; i++)
+	{
+		/* the reader has passed by: it would only take space on disk */
+		if (changes->held[i].segno < first)
+			release_segment(&changes->held[i], true);
+	}
+	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
+	{
+		HeldSegment *held = place_of(changes, segno);
+		char		path[MAXPGPATH];
+		int			fd;
+
+		if ((held->fd != 0 && held->segno == segno) ||
+			(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno))
+			continue;
+		XLogFilePath(path, tli, segno, wal_segment_size);
+		if (!AcquireExternalFD())
+			break;
+		fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
+		if (fd < 0)
+		{
+			ReleaseExternalFD();
+			break;
+		}
+		held->fd = fd;
+		held->segno = segno;
+	}
 }
 
 /* Is the segment that holds this position the one that the reader has open? */

@@ -310,10 +310,6 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 
 /* ---- pages and buffers ---- */
 
-#if PG_VERSION_NUM < 190000
-#define PageSetChecksum(page, blkno) PageSetChecksumInplace(page, blkno)
-#endif
-
 /* give a buffer header back as LockBufHdr() has locked it */
 #if PG_VERSION_NUM >= 190000
 #define BufferState uint64

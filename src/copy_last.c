@@ -4,7 +4,7 @@
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
  * Through shared buffers, and logged: so no fsync is needed under the lock.
- * copy_catch_up() and copy_last_blocks() are swap.c's callbacks.
+ * copy_catch_up(), copy_stay_near() and copy_last_blocks() are swap.c's callbacks.
  *
  * The first leaves few blocks, and these, old and new, in shared buffers: under
  * the lock nothing is read from a disk but what has changed in the moments since
@@ -191,6 +191,22 @@ copy_catch_up(void *arg)
 	file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
 	cs->outcome = START_AGAIN;	/* of what is reported by a bare "false" */
+	return true;
+}
+
+/*
+ * Swap's callback while somebody stays for long: read the WAL, and copy nothing.
+ * Outside of a transaction it lets others pass, too.
+ */
+bool
+copy_stay_near(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+
+	if ((!IsTransactionState() && (cs->outcome = copy_breathe(cs)) != GO_ON) ||
+		(cs->outcome = copy_drain(cs)) != GO_ON)
+		return false;
+	cs->outcome = START_AGAIN;
 	return true;
 }
 

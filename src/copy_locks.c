@@ -73,8 +73,8 @@ rest_while_paused(CopyState *cs)
 
 /*
  * Lock table and index for the session, in this order, however long others
- * have them, but at most lock_wait.  Nobody's reads and writes wait behind
- * these two.  Keeps up with the WAL, if that is followed already.
+ * have them; after lock_wait as on_blocker says.  Nobody's reads and writes wait
+ * behind these two.  Keeps up with the WAL, if that is followed already.
  */
 CopyOutcome
 copy_wait_for_locks(CopyState *cs)
@@ -129,7 +129,9 @@ copy_wait_for_locks(CopyState *cs)
 		if (over && blockers_signal(cs->mc->item, settings, pids, npids) > 0)
 			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													  BLOCKER_GRACE_MS);
-		if (over && GetCurrentTimestamp() >= grace_until)
+		if (over && settings->on_blocker == ON_BLOCKER_WAIT)
+			swap_still_waiting(cs->mc->item, wanted, settings, pids, npids, &cs->told);
+		else if (over && GetCurrentTimestamp() >= grace_until)
 		{
 			StringInfoData list;
 

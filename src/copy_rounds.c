@@ -120,7 +120,11 @@ copy_drain(CopyState *cs)
 	ChangesResult result;
 
 	if (own_transaction)
+	{
+		/* not under the lock; changed_blocks.c keeps open what it makes */
+		wal_ahead();
 		StartTransactionCommand();
+	}
 	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : changed_blocks_mark();
 	result = changed_blocks_read(cs->changes, upto, cs->copied);
 	if (own_transaction)

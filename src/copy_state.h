@@ -67,13 +67,14 @@ typedef struct CopyState
 								 * index_mover.copy_access_methods */
 
 	LedgerEntry new_file;		/* id 0 = no row */
-	bool		new_file_made;	/* or tried to */
+	bool		new_file_made;	/* by us: else one of that name is not ours */
 	LedgerEntry old_file;		/* the same, after the swap */
 
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	Throttle	throttle;
 	ReplicaLag	lag;
+	bool		told;			/* that lock_wait is over and the copy goes on */
 	int64		rested_ms;		/* because of a pause, a rate, a lag: no part of
 								 * lock_wait */
 	CopyEta		eta;
@@ -115,6 +116,7 @@ extern void copy_verify_locked(CopyState *cs);
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern bool copy_catch_up(void *arg);
+extern bool copy_stay_near(void *arg);
 extern LastBlocks copy_last_blocks(void *arg, int64 most_us);
 
 #endif							/* IM_COPY_STATE_H */

@@ -79,6 +79,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/checksum.h"
 #include "storage/fd.h"
 #include "storage/smgr.h"
 #include "test_points.h"
@@ -103,11 +104,19 @@ struct FileCopy
 	XLogRecPtr	handed_over;	/* and of the last one but a megabyte */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		synced;
-	/* the range whose write-back was started last */
-	BlockNumber window_first;
-	BlockNumber window_blocks;
+	/* the blocks whose write-back was started last, in order */
+	BlockNumber window[FILE_COPY_CHUNK];
+	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
 };
+
+/* The segment of the new file that is being written; path NULL = none. */
+typedef struct OpenSegment
+{
+	BlockNumber number;
+	int			fd;
+	char	   *path;
+} OpenSegment;
 
 static void read_ahead(FileCopy *copy, ForkNumber fork,
 					   BlockNumber first, BlockNumber nblocks);
@@ -116,10 +125,11 @@ static void log_and_write(FileCopy *copy, ForkNumber fork,
 						  const BlockNumber *blocks, int nblocks);
 static void log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 					   int nblocks);
-static void write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
-						 BlockNumber nblocks, const char *data);
+static void write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
+						 BlockNumber first, BlockNumber nblocks, const char *data);
 static void extend_file(FileCopy *copy, BlockNumber nblocks);
-static void start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last);
+static void close_segment(OpenSegment *segment);
+static void start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks);
 static int	open_segment(const RelFileLocator *locator, ForkNumber fork,
 						 BlockNumber block, int flags, char **path);
 
@@ -190,7 +200,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	}
 	log_and_write(copy, fork, blocks, nblocks);
 	if (fork == MAIN_FORKNUM)
-		start_write_back(copy, first, first + nblocks - 1);
+		start_write_back(copy, blocks, nblocks);
 	return lsn;
 }
 
@@ -218,7 +228,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 		return InvalidBlockNumber;
 
 	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks);
-	start_write_back(copy, blocks[0], blocks[nblocks - 1]);
+	start_write_back(copy, blocks, nblocks);
 	return from;
 }
 
@@ -399,6 +409,7 @@ static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			  int nblocks)
 {
+	OpenSegment segment = {0};
 	XLogRecPtr	redo;
 
 	do
@@ -415,13 +426,19 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				   blocks[i + run] == blocks[i] + run &&
 				   blocks[i + run] % RELSEG_SIZE != 0)
 				run++;
-			write_blocks(copy, fork, blocks[i], run,
+			write_blocks(copy, &segment, fork, blocks[i], run,
 						 copy->chunk + (Size) i * BLCKSZ);
 		}
 	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	close_segment(&segment);
 }
 
-/* Log the pages in copy->chunk if they have to be, and set their checksums. */
+/*
+ * Log the pages in copy->chunk if they have to be, and set their checksums: also
+ * where there are none.  That does no harm, and if they are switched on meanwhile
+ * (PostgreSQL 19), nobody else will set those of the free space map, which is
+ * copied once.
+ */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
 {
@@ -453,34 +470,54 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	}
 
 	for (int i = 0; i < nblocks; i++)
-		PageSetChecksum((Page) (copy->chunk + (Size) i * BLCKSZ), blocks[i]);
+	{
+		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+
+		if (!PageIsNew((Page) page))
+			((PageHeader) page)->pd_checksum = pg_checksum_page(page, blocks[i]);
+	}
+}
+
+static void
+close_segment(OpenSegment *segment)
+{
+	if (segment->path == NULL)
+		return;
+	CloseTransientFile(segment->fd);
+	pfree(segment->path);
+	segment->path = NULL;
 }
 
 /*
  * Write blocks that follow each other, within one segment, at their place in
  * the new file.  The caller goes through the file in order, so that a segment
- * is only begun when those before it are full, as md.c wants it.
+ * is only begun when those before it are full, as md.c wants it; he calls
+ * close_segment() at the end.
  */
 static void
-write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
-			 BlockNumber nblocks, const char *data)
+write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
+			 BlockNumber first, BlockNumber nblocks, const char *data)
 {
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
-	char	   *path;
-	int			fd;
 
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
-	/* the first segment exists since the file's creation */
-	fd = open_segment(&copy->to, fork, first,
-					  O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
-					  &path);
-	if (fd < 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not open file \"%s\": %m", path)));
+	if (segment->path != NULL && segment->number != first / RELSEG_SIZE)
+		close_segment(segment);
+	if (segment->path == NULL)
+	{
+		/* the first segment exists since the file's creation */
+		segment->number = first / RELSEG_SIZE;
+		segment->fd = open_segment(&copy->to, fork, first,
+								   O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
+								   &segment->path);
+		if (segment->fd < 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", segment->path)));
+	}
 
 	while (size > 0)
 	{
@@ -488,7 +525,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 
 		errno = 0;
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
-		written = pg_pwrite(fd, data, size, offset);
+		written = pg_pwrite(segment->fd, data, size, offset);
 		pgstat_report_wait_end();
 		if (written <= 0)
 		{
@@ -502,75 +539,84 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 			full = (errno == ENOSPC);
 			ereport(ERROR,
 					(errcode_for_file_access(),
-					 errmsg("could not write file \"%s\": %m", path),
+					 errmsg("could not write file \"%s\": %m", segment->path),
 					 full ? errhint("Check free disk space.") : 0));
 		}
 		data += written;
 		size -= written;
 		offset += written;
 	}
-	CloseTransientFile(fd);
-	pfree(path);
 }
 
+#if defined(HAVE_SYNC_FILE_RANGE)
+/* Call sync_file_range() for each segment that has some of these blocks. */
+static void
+write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int flags)
+{
+	for (int i = 0, next; i < nblocks; i = next)
+	{
+		char	   *path;
+		int			fd;
+
+		for (next = i + 1; next < nblocks &&
+			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
+			;
+		fd = open_segment(&copy->to, MAIN_FORKNUM, blocks[i],
+						  O_RDWR | PG_BINARY, &path);
+		if (fd >= 0)
+		{
+			int			rc;
+
+			/*
+			 * An error must not be passed over: the kernel reports it once, and
+			 * a later fsync would find nothing wrong.
+			 */
+			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
+			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
+								 flags);
+			pgstat_report_wait_end();
+			if (rc < 0 && errno != ENOSYS)
+				ereport(ERROR,
+						(errcode_for_file_access(),
+						 errmsg("could not flush file \"%s\": %m", path)));
+			CloseTransientFile(fd);
+		}
+		pfree(path);
+	}
+}
+#endif
+
 /*
- * Have the kernel start to write a range of the new file's main fork to disk,
- * and wait for the range before.
+ * Have the kernel start to write these blocks of the new file's main fork to disk
+ * (and what is between them in a segment), and wait for those before.
  */
 static void
-start_write_back(FileCopy *copy, BlockNumber first, BlockNumber last)
+start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 {
+	/* as core does: then nothing is to be on disk at any time */
+	if (!enableFsync)
+		return;
+
 #if defined(HAVE_SYNC_FILE_RANGE)
-	for (int pass = 0; pass < 2; pass++)
-	{
-		BlockNumber block = pass == 0 ? first : copy->window_first;
-		BlockNumber end = pass == 0 ? last + 1 :
-			copy->window_first + copy->window_blocks;
-		unsigned int flags = pass == 0 ? SYNC_FILE_RANGE_WRITE :
-			SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			SYNC_FILE_RANGE_WAIT_AFTER;
-
-		while (block < end)
-		{
-			BlockNumber in_segment = block % RELSEG_SIZE;
-			BlockNumber nblocks = Min(end - block, RELSEG_SIZE - in_segment);
-			char	   *path;
-			int			fd = open_segment(&copy->to, MAIN_FORKNUM, block,
-										  O_RDWR | PG_BINARY, &path);
-
-			if (fd >= 0)
-			{
-				int			rc;
-
-				/*
-				 * An error must not be passed over: the kernel reports it once,
-				 * and a later fsync would find nothing wrong.
-				 */
-				pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-				rc = sync_file_range(fd, (off_t) in_segment * BLCKSZ,
-									 (off_t) nblocks * BLCKSZ, flags);
-				pgstat_report_wait_end();
-				if (rc < 0 && errno != ENOSYS)
-					ereport(ERROR,
-							(errcode_for_file_access(),
-							 errmsg("could not flush file \"%s\": %m", path)));
-				CloseTransientFile(fd);
-			}
-			pfree(path);
-			block += nblocks;
-		}
-	}
-	copy->window_first = first;
-	copy->window_blocks = last + 1 - first;
+	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
+	write_back(copy, copy->window, copy->window_blocks,
+			   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+			   SYNC_FILE_RANGE_WAIT_AFTER);
+	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
+	copy->window_blocks = nblocks;
 #else
-	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-
-	smgrwriteback(smgr, MAIN_FORKNUM, first, last + 1 - first);
-	copy->unsynced += last + 1 - first;
-	if (copy->unsynced >= SYNC_BLOCKS)
 	{
-		smgrimmedsync(smgr, MAIN_FORKNUM);
-		copy->unsynced = 0;
+		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+		BlockNumber count = blocks[nblocks - 1] + 1 - blocks[0];
+
+		smgrwriteback(smgr, MAIN_FORKNUM, blocks[0], count);
+		copy->unsynced += count;
+		if (copy->unsynced >= SYNC_BLOCKS)
+		{
+			smgrimmedsync(smgr, MAIN_FORKNUM);
+			copy->unsynced = 0;
+		}
 	}
 #endif
 }

@@ -246,7 +246,9 @@ copy_once(CopyState *cs)
 	swap.settings = cs->mc->settings;
 	swap.item = cs->mc->item;
 	swap.rested_ms = &cs->rested_ms;
+	swap.told = &cs->told;
 	swap.catch_up = copy_catch_up;
+	swap.stay_near = copy_stay_near;
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
 
@@ -311,14 +313,9 @@ make_file(CopyState *cs)
 
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	if (smgrexists(smgr, MAIN_FORKNUM))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_FILE),
-				 errmsg("file \"%s\" exists already",
-						relation_fork_path(cs->to, MAIN_FORKNUM)),
-				 errhint("Call the function again.")));
-	cs->new_file_made = true;
+	/* a file of that name, which is an error, would be somebody else's */
 	smgrcreate(smgr, MAIN_FORKNUM, false);
+	cs->new_file_made = true;
 	log_smgrcreate(&cs->to, MAIN_FORKNUM);
 	CommitTransactionCommand();
 	IM_POINT("copy-created");

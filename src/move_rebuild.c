@@ -272,7 +272,7 @@ set_core_lock_timeout(const MoveSettings *settings)
 {
 	int64		limit = settings->lock_wait;
 
-	if (limit > 0 && settings->on_blocker != ON_BLOCKER_FAIL)
+	if (limit > 0 && SIGNALS_BLOCKERS(settings))
 		limit += BLOCKER_GRACE_MS;
 	set_guc("lock_timeout", (int) Min(limit, INT_MAX));
 }

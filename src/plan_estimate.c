@@ -37,6 +37,7 @@
 #include "pgstat.h"
 #include "file_system.h"
 #include "plan_estimate.h"
+#include "relation_locks.h"
 #include "space.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -421,6 +422,18 @@ estimate_room(List *items, const MoveSettings *settings)
 	pfree(largest_sort);
 }
 
+/* A plan says what the swap of a copy would have to wait for. */
+static void
+foretell_wait(MoveItem *item)
+{
+	int			pid;
+
+	if (item->method == METHOD_COPY &&
+		(pid = relation_vacuum_pid(item->heap_oid)) != 0)
+		item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
+				 pid);
+}
+
 /*
  * Fill in what the planned moves need.  entries: PlanEntry *, in order of
  * execution, with size_before, method and bloat_ratio set.
@@ -448,7 +461,11 @@ estimate_entries(List *entries, const PlanRequest *request)
 		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
 
 		if (entry->item.status == STATUS_PLANNED)
+		{
 			estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
+			if (request->dry_run)
+				foretell_wait(&entry->item);
+		}
 	}
 }
 

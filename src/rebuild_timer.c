@@ -221,7 +221,7 @@ look_at_holder(void)
 	int			pid;
 	int			i;
 
-	if (settings->on_blocker == ON_BLOCKER_FAIL || settings->lock_wait == 0 ||
+	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 ||
 		nsignalled == MAX_SIGNALLED)
 		return;
 

@@ -168,6 +168,37 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
+ * The process that runs a VACUUM of this table, which keeps its locks on the
+ * indexes to its end; 0 if there is none.  An autovacuum does not count, for it is
+ * asked to give up; unless it works against wraparound.
+ */
+int
+relation_vacuum_pid(Oid relid)
+{
+	int			count;
+	VirtualTransactionId *holders = relation_lock_holders(relid, ShareUpdateExclusiveLock,
+														  &count);
+	int			pid = 0;
+
+	for (int i = 0; i < count && pid == 0; i++)
+	{
+		PGPROC	   *proc = im_vxid_proc(holders[i]);
+		uint8		flags;
+
+		if (proc == NULL)
+			continue;
+		LWLockAcquire(ProcArrayLock, LW_SHARED);
+		flags = ProcGlobal->statusFlags[proc->pgxactoff];
+		LWLockRelease(ProcArrayLock);
+		if ((flags & PROC_IN_VACUUM) &&
+			!((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND)))
+			pid = proc->pid;
+	}
+	pfree(holders);
+	return pid;
+}
+
+/*
  * The process that runs a transaction; 0 for a prepared one, which keeps the
  * number that it had in the session that has prepared it; -1 if it has ended.
  */

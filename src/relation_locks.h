@@ -22,6 +22,7 @@ extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
+extern int	relation_vacuum_pid(Oid relid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
 

@@ -29,7 +29,7 @@
 
 static int	lock_timeout = 100;
 static int	lock_wait = 10 * 60 * 1000;
-static int	on_blocker = ON_BLOCKER_FAIL;
+static int	on_blocker = ON_BLOCKER_WAIT;
 static int	on_failure = ON_FAILURE_ROW;
 static bool give_way = true;
 static bool pacing = true;
@@ -47,6 +47,7 @@ static int	max_duration = 0;
 static int	progress_interval = 5000;
 
 static const struct config_enum_entry on_blocker_options[] = {
+	{"wait", ON_BLOCKER_WAIT, false},
 	{"fail", ON_BLOCKER_FAIL, false},
 	{"cancel", ON_BLOCKER_CANCEL, false},
 	{"terminate", ON_BLOCKER_TERMINATE, false},
@@ -197,8 +198,8 @@ settings_define(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomEnumVariable("index_mover.on_blocker",
 							 "What to do about sessions that are still in the way after index_mover.lock_wait.",
-							 "\"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself.",
-							 &on_blocker, ON_BLOCKER_FAIL, on_blocker_options,
+							 "\"wait\" has a copy keep trying; \"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself.",
+							 &on_blocker, ON_BLOCKER_WAIT, on_blocker_options,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("index_mover.on_failure",
 							 "How an index that was not moved is reported.",

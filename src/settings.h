@@ -13,6 +13,7 @@
 
 typedef enum OnBlocker
 {
+	ON_BLOCKER_WAIT,
 	ON_BLOCKER_FAIL,
 	ON_BLOCKER_CANCEL,
 	ON_BLOCKER_TERMINATE,
@@ -60,6 +61,11 @@ typedef struct MoveSettings
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
 } MoveSettings;
+
+/* Are sessions signalled that are in the way after lock_wait? */
+#define SIGNALS_BLOCKERS(settings) \
+	((settings)->on_blocker == ON_BLOCKER_CANCEL || \
+	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
 extern void settings_define(void);
 extern void settings_capture(MoveSettings *settings);

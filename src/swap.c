@@ -10,6 +10,18 @@
  * road looks free, queue for index_mover.lock_timeout; and if that was not
  * enough, let the others run for a while before the next attempt.
  *
+ * Whoever stays may stay for hours: a VACUUM keeps its lock on all indexes of a
+ * table to its end.  A copy that is ready is not thrown away for that: with
+ * on_blocker = wait, the default, there is no end to the looks, and after
+ * lock_wait a WARNING says who is in the way.  While somebody stays, the WAL is
+ * read, but what has changed is copied from time to time only: a block that
+ * changes all the time would be copied, and logged, at each look.
+ *
+ * Nothing can be read while a process stands in a queue.  So one that may stand
+ * there for longer than a second leaves it after a second, reads the WAL, and
+ * queues again, until lock_timeout is over; where others write little, the turns
+ * get longer, for who leaves the queue lets all pass who came after it.
+ *
  * Under the lock, in this order and nothing else:
  *	1. the caller's last_blocks(): drain the WAL, copy what is left;
  *	2. the new file and tablespace in pg_class;
@@ -24,6 +36,7 @@
  * pages of the catalog and of the ledger are read, the WAL has a segment to go
  * on with, and the caller has done the like for his blocks.  What is left is
  * two flushes of the WAL, one for its end to be readable and one by the commit.
+ * An attempt in vain has no flush under the lock, but one behind it.
  *
  * The caller's part is bounded: 5 ms.  If more is left to do than can be done in
  * that time, the lock is given back, and the attempt made again after another
@@ -59,6 +72,7 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "blockers.h"
 #include "catalog.h"
 #include "catalog/objectaccess.h"
@@ -95,6 +109,19 @@
 #define REST_AFTER_MS		100
 #define LONGEST_REST_MS		2000
 #define MOST_AT_ONCE_MS		150
+/* ... and for each of them, if it goes on after lock_wait */
+#define LONG_REST_MS		20000
+
+/*
+ * While somebody stays, catch up no more often than that, and for no more than a
+ * twentieth of the time
+ */
+#define CATCH_UP_AGAIN_MS	1000
+#define CATCH_UP_SHARE		20
+
+/* One turn in the queue, at first; twice as long after less WAL than that */
+#define QUEUE_TURN_MS		1000
+#define LITTLE_WAL			(4 * 1024 * 1024)
 
 #define MOST_PIDS			64
 
@@ -110,12 +137,14 @@ typedef enum AttemptResult
 {
 	ATTEMPT_DONE,				/* swapped, or it has to start again */
 	ATTEMPT_NOT_GRANTED,
+	ATTEMPT_GRANTED,			/* the lock, nothing more yet */
 	ATTEMPT_TOO_MUCH,			/* to do under the lock */
 } AttemptResult;
 
 static AttemptResult attempt(Swap *swap, int64 most_us, SwapResult *result);
+static AttemptResult queue_for_lock(Swap *swap);
 static void read_pages(const Swap *swap);
-static void give_up(Swap *swap, const VirtualTransactionId *vxids, int count);
+static void lock_wait_is_over(Swap *swap, const int *pids, int npids);
 
 /* Take the time when the transaction is committed, but not yet its locks gone. */
 static void
@@ -167,14 +196,14 @@ in_both(const VirtualTransactionId *now, int nnow,
 	return count;
 }
 
-/* Rest between two attempts, and keep up with the changes meanwhile. */
+/* Rest between two attempts, and learn what changes meanwhile. */
 static bool
-rest_and_catch_up(Swap *swap, int ms)
+rest_and_stay_near(Swap *swap, int ms)
 {
 	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
 	{
 		(void) throttle_rest(MOST_AT_ONCE_MS);
-		if (!swap->catch_up(swap->arg))
+		if (!swap->stay_near(swap->arg))
 			return false;
 	}
 	(void) throttle_rest(ms);
@@ -195,9 +224,9 @@ wait_is_over(const Swap *swap, TimestampTz start, int64 rested_before)
  * Wait until the exclusive lock can be had without making others wait long,
  * and swap.  Called with no transaction open, and returns so.
  *
- * ERROR 55P03 after index_mover.lock_wait, if nobody can be signalled as
- * index_mover.on_blocker says, or that didn't help; any error leaves everything as it
- * was, with the transaction to be aborted by the caller's caller.
+ * ERROR 55P03 after index_mover.lock_wait, if index_mover.on_blocker is fail, or
+ * nobody can be signalled as it says, or that didn't help; any error leaves
+ * everything as it was, with the transaction to be aborted by the caller's caller.
  */
 SwapResult
 swap_when_possible(Swap *swap)
@@ -213,6 +242,8 @@ swap_when_possible(Swap *swap)
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
+	int			nstuck = 0;
+	TimestampTz catch_up_at = start;
 	int64		most_us = LAST_BLOCKS_US;
 	SwapResult	result = SWAP_START_AGAIN;
 
@@ -228,11 +259,19 @@ swap_when_possible(Swap *swap)
 		VirtualTransactionId *now;
 		VirtualTransactionId *stuck;
 		int			nnow;
-		int			nstuck;
 		MemoryContext oldcxt;
+		TimestampTz began = GetCurrentTimestamp();
+		bool		ready = nstuck == 0 || began >= catch_up_at;
 
-		if (!swap->catch_up(swap->arg))
+		if (!(ready ? swap->catch_up : swap->stay_near) (swap->arg))
 			break;
+		if (ready)
+		{
+			TimestampTz ended = GetCurrentTimestamp();
+
+			catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
+									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
+		}
 
 		StartTransactionCommand();
 		oldcxt = MemoryContextSwitchTo(cxt);
@@ -256,9 +295,19 @@ swap_when_possible(Swap *swap)
 		}
 		looked = true;
 
+		if (nstuck == 0 && !ready)
+		{
+			/* the road is free: catch up first */
+			pfree(stuck);
+			continue;
+		}
 		if (nstuck == 0)
 		{
 			AttemptResult came_of_it;
+			bool		over = wait_is_over(swap, start, rested_before) &&
+				swap->settings->on_blocker == ON_BLOCKER_WAIT;
+			int			rest_ms = Min(REST_AFTER_MS * (swap->lock_attempts + 1),
+									  LONGEST_REST_MS);
 
 			progress_blockers(NULL, 0);
 			came_of_it = attempt(swap, most_us, &result);
@@ -269,10 +318,12 @@ swap_when_possible(Swap *swap)
 				most_us = Min(most_us + most_us / 2,
 							  Max((int64) swap->settings->lock_timeout * 1000,
 								  LAST_BLOCKS_US));
-				(void) throttle_rest(FIRST_LOOKS_MS);
+				rest_ms = FIRST_LOOKS_MS;
 			}
-			else if (!rest_and_catch_up(swap, Min(REST_AFTER_MS * swap->lock_attempts,
-												  LONGEST_REST_MS)))
+			/* there is no end to this, so the others must hardly notice */
+			if (over)
+				rest_ms = LONG_REST_MS;
+			if (!rest_and_stay_near(swap, rest_ms))
 				break;
 		}
 		else
@@ -292,7 +343,7 @@ swap_when_possible(Swap *swap)
 			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
 			{
 				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
-					give_up(swap, stuck, nstuck);
+					lock_wait_is_over(swap, pids, npids);
 				grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														  BLOCKER_GRACE_MS);
 			}
@@ -303,7 +354,12 @@ swap_when_possible(Swap *swap)
 		/* attempts in vain, though nobody stays for long: there is much traffic */
 		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
-			give_up(swap, before, nbefore);
+		{
+			int			pids[MOST_PIDS];
+
+			lock_wait_is_over(swap, pids,
+							  virtual_transaction_pids(before, nbefore, pids, MOST_PIDS));
+		}
 	}
 
 	progress_blockers(NULL, 0);
@@ -323,6 +379,7 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	Relation	rel;
 	MovePhase	phase;
 	LastBlocks	last;
+	AttemptResult came_of_it;
 	char		timeout[32];
 
 	wal_ahead();
@@ -357,11 +414,12 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
-	if (!lock_relation_within(swap->relid, AccessExclusiveLock, false,
-							  swap->settings->lock_timeout, &granted_at))
+	came_of_it = queue_for_lock(swap);
+	if (came_of_it != ATTEMPT_GRANTED)
 	{
+		*result = SWAP_START_AGAIN;
 		CommitTransactionCommand();
-		return ATTEMPT_NOT_GRANTED;
+		return came_of_it;
 	}
 	measuring = true;
 	phase = progress_phase(PHASE_SWAPPING);
@@ -371,9 +429,16 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	if (last != LAST_BLOCKS_COPIED)
 	{
 		*result = SWAP_START_AGAIN;
-		/* nothing that has to last: the lock need not wait for a flush */
+
+		/*
+		 * Nothing that has to last: the lock need not wait for a flush.  But a
+		 * standby, which may know of the lock already, keeps it until it gets
+		 * this record.
+		 */
 		set_commit("off");
 		CommitTransactionCommand();
+		XLogFlush(XactLastCommitEnd);
+		IM_POINT("swap-given-back");
 		progress_phase(phase);
 		ereport(DEBUG1,
 				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
@@ -403,6 +468,34 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	swap->lock_time = measured;
 	*result = SWAP_DONE;
 	return ATTEMPT_DONE;
+}
+
+/*
+ * Stand in the queue for lock_timeout in all, in turns, between which the WAL is
+ * read.
+ */
+static AttemptResult
+queue_for_lock(Swap *swap)
+{
+	int			left = swap->settings->lock_timeout;
+	int			turn = QUEUE_TURN_MS;
+
+	for (;;)
+	{
+		XLogRecPtr	end = GetXLogInsertRecPtr();
+
+		if (lock_relation_within(swap->relid, AccessExclusiveLock, false,
+								 Min(turn, left), &granted_at))
+			return ATTEMPT_GRANTED;
+		left -= turn;
+		if (left <= 0)
+			return ATTEMPT_NOT_GRANTED;
+		if (GetXLogInsertRecPtr() - end < LITTLE_WAL)
+			turn = Min(turn, INT_MAX / 2) * 2;
+		if (!swap->stay_near(swap->arg))
+			return ATTEMPT_DONE;
+		IM_POINT("swap-turn");
+	}
 }
 
 /* Look a pg_class row up, whether there is one or not. */
@@ -449,18 +542,24 @@ read_pages(const Swap *swap)
 }
 
 /*
- * lock_wait is over: say who is in the way.  If it is nobody, there was too much
- * to do under the lock, or pg_class or the ledger could not be locked before it.
+ * lock_wait is over, and who is in the way is not to be signalled: give up, or say
+ * who it is and go on.  If it is nobody, there was too much to do under the lock,
+ * or pg_class or the ledger could not be locked before it.
  */
 static void
-give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
+lock_wait_is_over(Swap *swap, const int *pids, int npids)
 {
 	StringInfoData list;
-	int			pids[MOST_PIDS];
-	int			npids = virtual_transaction_pids(vxids, count, pids, MOST_PIDS);
 	char	   *name;
 
 	StartTransactionCommand();	/* the catalog has the names */
+	if (swap->settings->on_blocker == ON_BLOCKER_WAIT)
+	{
+		swap_still_waiting(swap->item, swap->relid, swap->settings, pids, npids,
+						   swap->told);
+		CommitTransactionCommand();
+		return;
+	}
 	name = get_rel_name(swap->relid);
 	initStringInfo(&list);
 	holders_describe(&list, swap->relid, pids, npids);
@@ -474,4 +573,30 @@ give_up(Swap *swap, const VirtualTransactionId *vxids, int count)
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
 			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
+}
+
+/*
+ * A copy goes on trying to lock this relation though lock_wait is over: say so,
+ * and who is in the way, once in a copy (*told).  In a transaction.
+ */
+void
+swap_still_waiting(const MoveItem *item, Oid relid, const MoveSettings *settings,
+				   const int *pids, int npids, bool *told)
+{
+	StringInfoData list;
+
+	if (*told)
+		return;
+	*told = true;
+	initStringInfo(&list);
+	holders_describe(&list, relid, pids, npids);
+	ereport(WARNING,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+					NameStr(item->index_name), settings->lock_wait / 1000.0),
+			 npids > 0 ?
+			 errdetail("The lock is held by: %s.", list.data) :
+			 errdetail("Nobody holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errhint("See move_blockers(); cancel_move() ends the wait.")));
+	pfree(list.data);
 }

@@ -40,14 +40,19 @@ typedef struct Swap
 	const int64 *rested_ms;		/* how long catch_up() has rested so far, which is
 								 * no part of lock_wait */
 
+	bool	   *told;			/* see swap_still_waiting() */
+
 	/*
-	 * catch_up: called with no transaction open, before each look and each
-	 * attempt; brings the new file near the old one, lets others pass.
-	 * returns false if the copy has to be started again.  last_blocks: called
-	 * under the exclusive lock; makes the files equal, or gives up if that
-	 * would take longer than most_us microseconds.
+	 * catch_up: called with no transaction open, before each attempt; brings
+	 * the new file near the old one, lets others pass.  stay_near: the same
+	 * while there can be no attempt, or, in a transaction, in the queue: learns
+	 * what has changed, and copies nothing.  Both return false if the copy has
+	 * to be started again.  last_blocks: called under the exclusive lock; makes
+	 * the files equal, or gives up if that would take longer than most_us
+	 * microseconds.
 	 */
 	bool		(*catch_up) (void *arg);
+	bool		(*stay_near) (void *arg);
 	LastBlocks	(*last_blocks) (void *arg, int64 most_us);
 	void	   *arg;
 
@@ -57,6 +62,9 @@ typedef struct Swap
 } Swap;
 
 extern SwapResult swap_when_possible(Swap *swap);
+extern void swap_still_waiting(const MoveItem *item, Oid relid,
+							   const MoveSettings *settings,
+							   const int *pids, int npids, bool *told);
 extern void commit_locally(void);
 
 #endif							/* IM_SWAP_H */

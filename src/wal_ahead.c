@@ -10,6 +10,8 @@
  * do not last.  So the copy makes segments ahead, in its own time, where nobody
  * waits for it; and under the exclusive lock there is always one to go on with.
  *
+ * Who reads the WAL opens them as soon as they are there (changed_blocks.c).
+ *
  * Assumption: XLogFileInit() may be called by any process at any time (core's
  * walreceiver and checkpointer do).  A segment that is there is left as it is.
  *
@@ -28,11 +30,8 @@
 #include "access/xlog_internal.h"
 #include "wal_ahead.h"
 
-/* So much WAL may come between two calls without reaching a segment not made */
-#define AHEAD		(4 * 1024 * 1024)
-
 /*
- * See to it that there is a segment after the current one, and that the next 4
+ * See to it that there is a segment after the current one, and that the next 16
  * MB of WAL have a place.  Cheap if that is so.
  */
 void
@@ -44,7 +43,7 @@ wal_ahead(void)
 	XLogSegNo	last;
 
 	XLByteToSeg(here, segment, wal_segment_size);
-	XLByteToSeg(here + Max(AHEAD, wal_segment_size), last, wal_segment_size);
+	XLByteToSeg(here + Max(WAL_AHEAD, wal_segment_size), last, wal_segment_size);
 	for (segment = Max(segment, made) + 1; segment <= last; segment++)
 	{
 		(void) close(XLogFileInit(segment, GetWALInsertionTimeLine()));

@@ -183,7 +183,7 @@ sub move_and_change
 	my @before = split /\|/, $node->safe_psql('postgres', sprintf($state, 'pg_current_wal_insert_lsn()'));
 	my $said = $node->safe_psql('postgres', $cases{$am}{change});
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current(); CHECKPOINT') for 1 .. ($options{switch_wal} ? 2 : 0);
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current(); CHECKPOINT') for 1 .. ($options{switch_wal} ? 5 : 0);
 	# (what the server itself has logged since the checkpoint can't be read yet)
 	my @after = split /\|/, $node->safe_psql('postgres', sprintf($state, 'pg_current_wal_flush_lsn()'));
 	my (%types, %changed);

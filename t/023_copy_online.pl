@@ -350,7 +350,7 @@ if (part('holder'))
 
 	# lock_wait
 	$holder->run('BEGIN; SELECT v FROM online WHERE k = 17');
-	my $row = $s->run("SELECT status, sqlstate, detail FROM move_indexes('online_k', 'regress_slow', method => 'copy', settings => '{\"lock_wait\": \"1s\"}')");
+	my $row = $s->run("SELECT status, sqlstate, detail FROM move_indexes('online_k', 'regress_slow', method => 'copy', settings => '{\"lock_wait\": \"1s\", \"on_blocker\": \"fail\"}')");
 	like($row, qr/^failed\|55P03\|.*held by: process $holder->{pid}/, 'lock_wait is over: the row names the holder');
 	$holder->run('COMMIT');
 

@@ -132,6 +132,36 @@ files_ok($primary, 'primary');
 files_ok($standby, 'standby');
 replayed_pages_ok($primary, $standby, 'standby');
 
+# An attempt in vain, for there is too much left to do: the standby's clients get the
+# index back as soon as the primary's, also where nobody flushes WAL for a while.
+$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit = off', "ALTER SYSTEM SET wal_writer_delay = '10s'", 'SELECT pg_reload_conf()';
+{
+	my $gate = IndexMover::Session->new($primary);
+	$gate->run('SELECT pg_advisory_lock(0, 5959), pg_advisory_lock(0, 5960)');
+	set_test_point($primary, 'swap-locked:wait,swap-given-back:wait2');
+	my $log = -s $primary->logfile;
+	my $job = begin_job($primary, 'k_hash_i', elsewhere($primary, 'k_hash_i'));
+	$primary->wait_for_log(qr/test point "swap-locked": waiting/, $log);
+	set_test_point($primary, '');
+	# what is not read yet is measured by its length
+	foreach (1 .. 10)
+	{
+		$primary->safe_psql('postgres', $_) foreach 'SELECT txid_current()', 'SELECT pg_switch_wal()';
+	}
+	my $lock = "SELECT count(*) FROM pg_locks WHERE relation = 'k_hash_i'::regclass AND mode = 'AccessExclusiveLock'";
+	$standby->poll_query_until('postgres', $lock, '1') or die 'no lock on the standby';
+	my $wal_writer = $primary->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill 'STOP', $wal_writer or die "walwriter: $!";
+	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+	$primary->wait_for_log(qr/test point "swap-given-back": waiting/, $log);
+	ok(poll_until($standby, $lock, '0', 'the lock on the standby'), 'given back on the standby, too, while nobody else flushes WAL');
+	kill 'CONT', $wal_writer;
+	$gate->end;
+	wait_for_job_end($primary, $job);
+	is($primary->safe_psql('postgres', "SELECT status || ' ' || (lock_attempts > 1) FROM index_mover_history WHERE job = $job"), 'moved true', 'moved by a later attempt');
+}
+$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET synchronous_commit', 'ALTER SYSTEM RESET wal_writer_delay', 'SELECT pg_reload_conf()';
+
 my ($rc, $out, $err) = $standby->psql('postgres',
 	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");
 like($err, qr/ERROR:  25006:/, 'no move on a standby');

@@ -171,6 +171,48 @@ foreach my $case (
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'writing back: moved');
 	is(mend_calls(), 0, 'writing back: no call fails');
 	cmp_ok(-s "$ENV{IO_FAULTS}.count" || 0, '>=', 2 * $megabytes - 1, "writing back: at each of $megabytes MB");
+
+	# nobody who has switched fsync off waits for a disk
+	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET fsync = off', 'SELECT pg_reload_conf()';
+	poll_until($node, 'SHOW fsync', 'off', 'the new setting');
+	$to = elsewhere($node, 'io_s');
+	break_calls('writeback', EIO, 1, ALWAYS, $folder{$to});
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'fsync = off: moved');
+	is(mend_calls(), 0, 'fsync = off: nothing is written back');
+	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET fsync', 'SELECT pg_reload_conf()';
+	poll_until($node, 'SHOW fsync', 'on', 'the old setting');
+}
+# What is copied again lies here and there in the file, which is not opened for each
+# block.
+{
+	my $to = elsewhere($node, 'io_s');
+	break_calls('open', 0, 1_000_000, 1, $folder{$to});
+	my $job = begin_job($node, 'io_s', $to, max_rate => '4MB', verify => 'off');
+	poll_until($node, "SELECT blocks_done > blocks_total / 2 FROM index_mover_progress WHERE job = $job", 't', 'half of the copy');
+	$node->safe_psql('postgres', 'UPDATE io SET i = i WHERE i % 6 = 0');
+	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
+	wait_for_job_end($node, $job);
+	my ($status, $again) = split /\|/, $node->safe_psql('postgres', "SELECT status, blocks_recopied FROM index_mover_history WHERE job = $job");
+	mend_calls();
+	my $opened = -s "$ENV{IO_FAULTS}.count" || 0;
+	is($status, 'moved', 'scattered blocks: moved');
+	cmp_ok($again, '>', 500, 'scattered blocks: copied again');
+	cmp_ok($opened, '>', 0, 'scattered blocks: files are opened');
+	cmp_ok($opened, '<', $again / 2, 'scattered blocks: but not for each of them');
+}
+# A server of PostgreSQL 19 can switch checksums on while a copy goes on.  It knows
+# nothing of the new file, and what is copied once has to have them by then: so all
+# pages have, also where there are none to be checked.
+{
+	my $to = elsewhere($node, 'io_s');
+	$node->safe_psql('postgres', "CREATE EXTENSION pageinspect; DELETE FROM io WHERE i % 4 <> 0; VACUUM io; SELECT txid_current(); VACUUM io; SELECT oracle.remember_keys('io')");
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'checksums: moved');
+	is($node->safe_psql('postgres', <<SQL), 't|t', 'checksums: of each page of the free space map');
+SELECT count(*) > 0, bool_and(checksum <> 0 AND checksum = page_checksum(page, n::int))
+  FROM generate_series(0, pg_relation_size('io_s', 'fsm') / current_setting('block_size')::int - 1) n,
+       get_raw_page('io_s', 'fsm', n::int) page, page_header(page)
+ WHERE (page_header(page)).upper > 0;
+SQL
 }
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
 standby_ok($node, $standby, ['io'], 'at the end', max_keys => 300);

@@ -81,8 +81,8 @@ $blocker = session('postgres');
 like($out, qr/^failed\|.*It has cancelled process/, 'cancel: in vain where nothing runs');
 is(is_alive($blocker), '1', 'an idle session lives on');
 
-# the default
-($out, $err) = move('"lock_wait": "500ms"');
+# fail
+($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within/, 'fail: the index is given up');
 unlike($out, qr/It has/, 'and nobody is signalled');
 my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $blocker->pid);
@@ -124,7 +124,7 @@ sql("ROLLBACK PREPARED 'p'");
 # nobody has the index, but what the swap needs besides it can't be locked
 my $catalog = IndexMover::Session->new($node);
 $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
-($out, $err) = move('"lock_wait": "500ms"');
+($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: Nobody held it: .* or a system catalog is locked\.$/,
 	'a locked catalog: nobody is named');
 my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy')");
@@ -154,12 +154,43 @@ is(is_alive($blocker), '0', 'is terminated');
 # DDL that holds the table when the copy begins
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
-($out, $err) = move('"lock_wait": "500ms"');
+($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not lock relation "bl_s" within 0\.5 seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
 	'DDL in an idle transaction, before the copy begins: given up, and the holder is named');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
 like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role/, 'DDL in an idle transaction, before the copy begins');
+
+# The default: a copy is not thrown away because somebody stays for longer than
+# lock_wait, and VACUUM keeps its lock on an index to its end.  Nor one that can't
+# begin yet.
+sub move_and_wait
+{
+	my ($who, $what, $end) = @_;
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', "SELECT status, sqlstate, detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', settings => '{\"lock_wait\": \"500ms\"}')");
+	my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $who->pid);
+	my $told = qr/WARNING:  55P03: the copy of index "bl_s" has waited for a lock for 0\.5 seconds, and goes on waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s;
+	$node->wait_for_log($told, $log);
+	ok(call_is_running($call), "$what: still waiting");
+	$end->();
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^moved\|\|$/, "$what: moved in the end, nothing to tell");
+	like($err, qr/$told/, "$what: a WARNING has said who was in the way");
+	is(scalar(() = slurp_file($node->logfile, $log) =~ /\] $told/g), 1, "$what: the log, too, and once");
+	return;
+}
+my $vacuum = IndexMover::Session->new($node);
+sql('DELETE FROM bl WHERE i % 10 = 1');
+$vacuum->run('SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1; SET vacuum_cost_page_dirty = 10000');
+$vacuum->send('VACUUM bl');
+poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'bl_s'::regclass AND mode = 'RowExclusiveLock' AND pid = " . $vacuum->pid, '1', 'a VACUUM that takes long');
+is(sql("SELECT detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', dry_run => true)"),
+	'VACUUM of the table is running (process ' . $vacuum->pid . '); the swap can only come after it.', 'the plan says what the swap will wait for');
+move_and_wait($vacuum, 'VACUUM', sub { sql('SELECT pg_cancel_backend(' . $vacuum->pid . ')'); $vacuum->answer; });
+$vacuum->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
+move_and_wait($vacuum, 'DDL before the copy begins', sub { $vacuum->run('ROLLBACK') });
+$vacuum->end;
 
 # a partitioned index has no file, but a place for the indexes of new partitions
 $node->safe_psql('postgres', 'CREATE TABLE parts (i int) PARTITION BY RANGE (i); CREATE INDEX parts_i ON parts (i)');

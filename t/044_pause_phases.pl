@@ -177,7 +177,7 @@ wait_for_job_end($node, $job);
 
 # for the exclusive lock; the time of the pause is no part of lock_wait
 $other->run("BEGIN; SELECT count(*) FROM pp WHERE s = 'x'");
-$job = begin_move(lock_wait => 0);
+$job = begin_move(lock_wait => 0, on_blocker => 'fail');
 poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for the lock');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'waiting for lock to swap');

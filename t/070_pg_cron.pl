@@ -119,7 +119,7 @@ SQL
 	my $reader = IndexMover::Session->new($node);
 	$reader->run('BEGIN; SELECT count(*) FROM held WHERE i = 5');
 	my $jobid = schedule('fails',
-		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => '{"lock_wait": "1s", "on_failure": "error"}')});
+		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => '{"lock_wait": "1s", "on_blocker": "fail", "on_failure": "error"}')});
 	start_run($jobid);
 	my ($status, $message) = end_of_run($jobid);
 	is($status, 'failed', "$mode: a move that fails is a run that fails");
@@ -129,7 +129,7 @@ SQL
 	like($message, qr/\b$reader_pid\b/, "$mode: and who was in the way");
 
 	$jobid = schedule('fails quietly',
-		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => '{"lock_wait": "1s"}')});
+		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => '{"lock_wait": "1s", "on_blocker": "fail"}')});
 	start_run($jobid);
 	($status, $message) = end_of_run($jobid);
 	is($status, 'succeeded', "$mode: without on_failure the run has succeeded");

@@ -132,7 +132,7 @@ foreach my $how ('gone', 'read-only')
 	append_to_file("$dir/$number", 'not ours');
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
-	like($out, qr/^failed\|58P02\|file "\S*\/$number" exists already\b/m, "$name: the row") or diag $err;
+	like($out, qr/^failed\|58P02\|could not create file "\S*\/$number": File exists\b/m, "$name: the row") or diag $err;
 	is(-s "$dir/$number", 8, "$name: it is not touched");
 	unlink "$dir/$number";
 	survived($name, 'copy');

@@ -8,8 +8,8 @@
  *
  *	operation errno first times path
  *
- * operation is read, write, short, fsync, truncate or writeback (sync_file_range);
- * the calls are counted, over all processes, whose file's name contains path; those
+ * operation is read, write, short, fsync, truncate, writeback (sync_file_range) or
+ * open (counted only); the calls are counted, over all processes, whose file's name contains path; those
  * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
  * are done 100 ms later.  For "short", errno is a number of bytes: a write of more
  * than that writes no more, and says so.  IO_FAULTS.count gets a byte for each call that was
@@ -21,6 +21,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,13 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+/* As open(), which is one of those below. */
+static int
+open_file(const char *path, int flags, mode_t mode)
+{
+	return (int) syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
 
 /* Append a byte; returns how many there are now. */
 static long
@@ -41,7 +49,7 @@ count_up(const char *control, const char *suffix)
 	long		result = 0;
 
 	snprintf(path, sizeof(path), "%s.%s", control, suffix);
-	fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
 	if (fd < 0)
 		return 0;
 	if (syscall(SYS_write, fd, ".", 1) == 1 && fstat(fd, &st) == 0)
@@ -68,7 +76,7 @@ fault(const char *operation, int fd)
 	int			control_fd;
 	int			save_errno = errno;
 
-	if (control == NULL || (control_fd = open(control, O_RDONLY)) < 0)
+	if (control == NULL || (control_fd = open_file(control, O_RDONLY, 0)) < 0)
 	{
 		errno = save_errno;
 		return 0;
@@ -165,3 +173,24 @@ CALL(int, fdatasync, "fsync", (int fd), (void) 0, (fd))
 CALL(int, ftruncate, "truncate", (int fd, off_t size), (void) 0, (fd, size))
 CALL(int, ftruncate64, "truncate", (int fd, off64_t size), (void) 0, (fd, size))
 CALL(int, sync_file_range, "writeback", (int fd, off64_t off, off64_t size, unsigned int flags), (void) 0, (fd, off, size, flags))
+
+/* A file has a name in /proc when it is open. */
+#define OPEN(name) \
+int \
+name(const char *path, int flags, ...) \
+{ \
+	va_list		args; \
+	mode_t		mode; \
+	int			fd; \
+\
+	va_start(args, flags); \
+	mode = flags & O_CREAT ? va_arg(args, mode_t) : 0; \
+	va_end(args); \
+	fd = open_file(path, flags, mode); \
+	if (fd >= 0) \
+		(void) fault("open", fd); \
+	return fd; \
+}
+
+OPEN(open)
+OPEN(open64)

@@ -57,7 +57,7 @@ sub settings
 	$s{prewarm} = 'off' if rand() < 0.3;
 	$s{order} = ('smallest', 'hottest', 'name')[ int(rand(3)) ];
 	$s{max_workers} = 1 + int(rand(3)) if rand() < 0.5;
-	$s{lock_wait} = '20s';
+	@s{qw(lock_wait on_blocker)} = ('20s', 'fail');
 	$s{max_duration} = '5s' if rand() < 0.1;
 	return '{' . join(', ', map { qq("$_": "$s{$_}") } sort keys %s) . '}';
 }
