@@ -64,7 +64,7 @@ my @cases = (
 	[ boss => 'DROP ROLE boss', $moved, $moved ],
 	[ helper => 'DROP ROLE helper', $moved, $moved ],
 	[ mover => 'REASSIGN OWNED BY mover TO heir; DROP OWNED BY mover; DROP ROLE helper, mover', $may_not, $gave_way ],
-	[ mover => 'DROP OWNED BY mover', $gone, $gone, gone => 1 ],
+	[ mover => 'DROP OWNED BY mover', $gone, $gave_way, gone => 1 ],
 	[ helper => 'REVOKE mover FROM helper', $moved, $moved ],
 	[ mover => 'REVOKE CREATE ON TABLESPACE regress_fast FROM mover', $moved, $moved ],
 	[ mover => 'REVOKE USAGE ON SCHEMA public FROM mover, PUBLIC', $moved, $moved, undo => 'GRANT USAGE ON SCHEMA public TO PUBLIC' ],
