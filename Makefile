@@ -69,7 +69,7 @@ OBJS = \
 
 # Pause points and switches that make a copy wrong: only for the tests.
 ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
-OBJS += src/test_points.o
+OBJS += src/test_points.o src/damaged_pages.o
 endif
 
 OUR_HEADERS = \

@@ -29,6 +29,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -197,15 +198,6 @@ free_lost_locked(void)
 			job_free_slot_locked(&area->jobs[i]);
 }
 
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid			x = *(const Oid *) a;
-	Oid			y = *(const Oid *) b;
-
-	return (x > y) - (x < y);
-}
-
 /* The tables that a job will work on, sorted. */
 static int
 job_tables(const JobShared *shared, Oid **tables)
@@ -217,7 +209,7 @@ job_tables(const JobShared *shared, Oid **tables)
 	for (i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			(*tables)[n++] = shared->items[i].heap_oid;
-	qsort(*tables, n, sizeof(Oid), compare_oids);
+	qsort(*tables, n, sizeof(Oid), oid_cmp);
 	return n;
 }
 
@@ -263,7 +255,7 @@ check_tables_are_free(const JobShared *shared)
 			int			pid = others[i].runner_pid ? others[i].runner_pid : others[i].submitter_pid;
 
 			if (item->status == STATUS_SKIPPED ||
-				bsearch(&item->heap_oid, tables, ntables, sizeof(Oid), compare_oids) == NULL)
+				bsearch(&item->heap_oid, tables, ntables, sizeof(Oid), oid_cmp) == NULL)
 				continue;
 			if (others[i].state == JOB_CLEANING_UP)
 				ereport(ERROR,

@@ -249,7 +249,7 @@ before_core_waits(void)
 	limits.pausable = false;	/* core's command has begun */
 
 	InvalidateCatalogSnapshot();
-	wait_for_snapshots(RecentXmin, &limits);
+	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
 	IM_POINT("caller-hidden");
 }
@@ -573,7 +573,7 @@ wait_and_lock(WaitLimits *limits)
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
-		wait_for_snapshots(ReadNextTransactionId(), limits);
+		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, limits);
 
 		limits->phase = PHASE_WAIT_START;
 		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||

@@ -59,4 +59,11 @@ extern bool page_measure_supports(Oid relam);
 extern const char *page_measure(const MeasureContext *mc, Page page,
 								BlockNumber blkno, PageMeasure *pm);
 
+#ifdef INDEX_MOVER_TEST
+extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno);
+#define IM_MEASURE_DAMAGED(mc, page, blkno)	test_measure_damaged(mc, page, blkno)
+#else
+#define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
+#endif
+
 #endif							/* IM_PAGE_MEASURE_H */

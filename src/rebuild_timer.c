@@ -65,6 +65,7 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
@@ -118,15 +119,6 @@ static volatile sig_atomic_t canceled = false;
 static NameData slot_name;		/* "" = we were asked to step back */
 static int64 slot_lag;
 
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid			oid1 = *(const Oid *) a;
-	Oid			oid2 = *(const Oid *) b;
-
-	return oid1 < oid2 ? -1 : oid1 > oid2 ? 1 : 0;
-}
-
 /*
  * Work out whose sessions the current user may signal.
  */
@@ -164,7 +156,7 @@ collect_roles(void)
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	qsort(roles, nroles, sizeof(Oid), compare_oids);
+	qsort(roles, nroles, sizeof(Oid), oid_cmp);
 }
 
 static bool
@@ -235,7 +227,7 @@ look_at_holder(void)
 	if (pid == 0 || pid == MyProcPid || holder->databaseId != MyDatabaseId ||
 		(holder->statusFlags & PROC_IS_AUTOVACUUM) || is_walsender(pid) ||
 		runner_knows_pid(pid) ||
-		!(may_all || bsearch(&holder->roleId, roles, nroles, sizeof(Oid), compare_oids)))
+		!(may_all || bsearch(&holder->roleId, roles, nroles, sizeof(Oid), oid_cmp)))
 		return;
 
 	signalled[nsignalled].pid = pid;

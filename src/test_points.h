@@ -10,7 +10,6 @@
 #define IM_TEST_POINTS_H
 
 #include "compat.h"
-#include "page_measure.h"
 
 #ifdef INDEX_MOVER_TEST
 
@@ -19,13 +18,13 @@ extern void test_points_keep(void);
 extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
 extern void test_log_special(const RelFileLocator *locator);
-extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno);
+extern int	test_damages;
+extern int	test_seed;
 
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LOG_SPECIAL(locator)	test_log_special(locator)
-#define IM_MEASURE_DAMAGED(mc, page, blkno)	test_measure_damaged(mc, page, blkno)
 
 #else
 
@@ -33,7 +32,6 @@ extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumb
 #define IM_POINT(name)		((void) 0)
 #define IM_MUTATION(name)	false
 #define IM_LOG_SPECIAL(locator)	((void) 0)
-#define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
 
 #endif
 

@@ -44,7 +44,6 @@
 #include "hold_back.h"
 #include "holders.h"
 #include "relation_locks.h"
-#include "snapshot_guard.h"
 #include "wait_others.h"
 
 #define SHORTEST_NAP_MS		2
@@ -438,10 +437,10 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 
 /*
  * Transactions of this database with a snapshot whose xmin isn't above the
- * limit, without the sessions that wait for a job and hide when asked.
+ * limit, without the sessions that hide when asked.
  */
 static Others
-find_snapshots(TransactionId limit_xmin)
+find_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc))
 {
 	Others		result;
 	int			kept = 0;
@@ -453,7 +452,7 @@ find_snapshots(TransactionId limit_xmin)
 	{
 		PGPROC	   *proc = im_vxid_proc(result.vxids[i]);
 
-		if (proc != NULL && !snapshot_guard_waits_for_job(proc))
+		if (proc != NULL && !hides(proc))
 			result.vxids[kept++] = result.vxids[i];
 	}
 	result.nvxids = kept;
@@ -463,11 +462,13 @@ find_snapshots(TransactionId limit_xmin)
 /*
  * Wait until every other transaction of this database that now has a snapshot
  * with xmin <= limit_xmin has let go of it.  Core's WaitForOlderSnapshots() has
- * the same rule, but waits for the end of the transaction.
+ * the same rule, but waits for the end of the transaction.  Of which processes
+ * core will not wait either, hides() says.
  * Needs no transaction; takes no lock.
  */
 void
-wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
+wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
+				   WaitLimits *limits)
 {
 	Wait		wait;
 	Others		others;
@@ -476,7 +477,7 @@ wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
 	begin_wait(&wait, "transactions with an old snapshot", InvalidOid, limits);
 	caller_context = MemoryContextSwitchTo(wait_context);
 
-	others = find_snapshots(limit_xmin);
+	others = find_snapshots(limit_xmin, hides);
 	while (others.nvxids > 0)
 	{
 		Others		now;
@@ -486,7 +487,7 @@ wait_for_snapshots(TransactionId limit_xmin, WaitLimits *limits)
 		nap(&wait, pids, npids);
 		pfree(pids);
 
-		now = find_snapshots(limit_xmin);
+		now = find_snapshots(limit_xmin, hides);
 		keep_common(&others, &now);
 		pfree(now.vxids);
 	}

@@ -10,6 +10,7 @@
 
 #include "job.h"
 #include "storage/lockdefs.h"
+#include "storage/proc.h"
 
 /* How long to wait, and what to tell about it. */
 typedef struct WaitLimits
@@ -40,6 +41,7 @@ extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
 extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
 
 extern void wait_for_snapshots(TransactionId limit_xmin,
+							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
 
 /*
