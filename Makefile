@@ -3,129 +3,73 @@ EXTENSION = index_mover
 MODULE_big = index_mover
 PGFILEDESC = "index_mover - moves indexes to another tablespace while they are in use"
 
-# Rows as in the picture in CONTRIBUTING.md ("Source layout"): a file
-# includes headers of its own row or of lower rows only.
+# By room, upper first (src/README): a room uses rooms below it only.
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
-	index_report.o \
-	src/again.o \
-	src/bloat_sample.o \
-	src/block_set.o \
-	src/blockers.o \
-	src/cached_blocks.o \
-	src/carry_out.o \
+	src/call/again.o \
+	src/call/carry_out.o \
+	src/call/cleanup.o \
+	src/call/steer.o \
+	src/call/submit.o \
+	src/call/submit_queue.o \
+	src/call/watch.o \
+	src/worker/janitor.o \
+	src/worker/move.o \
+	src/worker/record.o \
+	src/worker/worker.o \
+	src/copy/block_set.o \
+	src/copy/cached_blocks.o \
+	src/copy/changed_blocks.o \
+	src/copy/compare_blocks.o \
+	src/copy/copy_eta.o \
+	src/copy/copy_last.o \
+	src/copy/copy_locks.o \
+	src/copy/copy_rounds.o \
+	src/copy/copy_verify.o \
+	src/copy/file_copy.o \
+	src/copy/move_copy.o \
+	src/copy/swap.o \
+	src/copy/wal_ahead.o \
+	src/rebuild/move_rebuild.o \
+	src/rebuild/rebuild_timer.o \
+	src/rebuild/snapshot_guard.o \
+	src/plan/copy_methods.o \
+	src/plan/other_databases.o \
+	src/plan/plan.o \
+	src/plan/plan_checks.o \
+	src/plan/plan_estimate.o \
+	src/plan/space.o \
+	src/cleanup/ledger.o \
+	src/cleanup/leftover_files.o \
+	src/cleanup/leftover_index.o \
+	src/cleanup/leftover_twin.o \
+	src/wait/blockers.o \
+	src/wait/hold_back.o \
+	src/wait/holders.o \
+	src/wait/relation_locks.o \
+	src/wait/replica_lag.o \
+	src/wait/throttle.o \
+	src/wait/wait_others.o \
+	src/report/bloat_sample.o \
+	src/report/gin_pending.o \
+	src/report/index_bloat.o \
+	src/report/index_report.o \
+	src/report/page_measure.o \
+	src/report/rebuilt_size.o \
+	src/report/report_relation.o \
+	src/report/tablespace_probe.o \
 	src/catalog.o \
-	src/changed_blocks.o \
-	src/cleanup.o \
-	src/compare_blocks.o \
-	src/copy_eta.o \
-	src/copy_last.o \
-	src/copy_locks.o \
-	src/copy_methods.o \
-	src/copy_rounds.o \
-	src/copy_verify.o \
-	src/file_copy.o \
 	src/file_system.o \
-	src/gin_pending.o \
 	src/history.o \
-	src/hold_back.o \
-	src/holders.o \
-	src/index_bloat.o \
-	src/janitor.o \
 	src/job.o \
-	src/ledger.o \
-	src/leftover_files.o \
-	src/leftover_index.o \
-	src/leftover_twin.o \
-	src/move.o \
-	src/move_copy.o \
-	src/move_rebuild.o \
-	src/other_databases.o \
-	src/page_measure.o \
-	src/plan.o \
-	src/plan_checks.o \
-	src/plan_estimate.o \
-	src/rebuild_timer.o \
-	src/rebuilt_size.o \
-	src/record.o \
-	src/relation_locks.o \
-	src/replica_lag.o \
-	src/report_relation.o \
 	src/runner.o \
-	src/settings.o \
-	src/snapshot_guard.o \
-	src/space.o \
-	src/steer.o \
-	src/submit.o \
-	src/submit_queue.o \
-	src/swap.o \
-	src/tablespace_probe.o \
-	src/throttle.o \
-	src/wait_others.o \
-	src/wal_ahead.o \
-	src/watch.o \
-	src/worker.o
+	src/settings.o
 
 # Pause points and switches that make a copy wrong: only for the tests.
 ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
-OBJS += src/test_points.o src/damaged_pages.o
+OBJS += src/test_points.o src/report/damaged_pages.o
 endif
-
-OUR_HEADERS = \
-	src/again.h \
-	src/bloat_sample.h \
-	src/block_set.h \
-	src/blockers.h \
-	src/cached_blocks.h \
-	src/carry_out.h \
-	src/catalog.h \
-	src/changed_blocks.h \
-	src/cleanup.h \
-	src/compare_blocks.h \
-	src/compat.h \
-	src/copy_methods.h \
-	src/copy_state.h \
-	src/file_copy.h \
-	src/file_system.h \
-	src/gin_pending.h \
-	src/history.h \
-	src/hold_back.h \
-	src/holders.h \
-	src/index_bloat.h \
-	src/index_size.h \
-	src/janitor.h \
-	src/job.h \
-	src/job_area.h \
-	src/ledger.h \
-	src/leftover_files.h \
-	src/leftover_index.h \
-	src/leftover_twin.h \
-	src/move.h \
-	src/move_rebuild.h \
-	src/other_databases.h \
-	src/page_measure.h \
-	src/plan.h \
-	src/plan_checks.h \
-	src/plan_estimate.h \
-	src/rebuild_timer.h \
-	src/rebuilt_size.h \
-	src/record.h \
-	src/relation_locks.h \
-	src/replica_lag.h \
-	src/report_relation.h \
-	src/settings.h \
-	src/snapshot_guard.h \
-	src/space.h \
-	src/submit.h \
-	src/swap.h \
-	src/test_points.h \
-	src/tablespace_probe.h \
-	src/throttle.h \
-	src/wait_others.h \
-	src/wal_ahead.h \
-	src/watch.h \
-	src/worker.h
 
 # The version is that of the control file; META.json and debian/changelog must
 # agree, which scripts/test checks.
@@ -146,11 +90,11 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
-# PGXS tracks no header dependencies, and a VPATH build has no src/ folder yet.
+# PGXS tracks no header dependencies, and a VPATH build has no src/ directory yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)
-$(OBJS): $(OUR_HEADERS)
+$(OBJS): $(wildcard $(addprefix $(if $(VPATH),$(VPATH),.)/src/,*.h */*.h))
 ifdef VPATH
-$(shell mkdir -p src)
+$(shell mkdir -p $(sort $(dir $(OBJS))))
 endif
 
 # A release: what is committed, without what .gitattributes leaves out.

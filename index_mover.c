@@ -36,16 +36,16 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
-#include "carry_out.h"
+#include "call/carry_out.h"
 #include "compat.h"
 #include "history.h"
-#include "index_bloat.h"
-#include "janitor.h"
-#include "move_rebuild.h"
-#include "plan.h"
+#include "report/index_bloat.h"
+#include "worker/janitor.h"
+#include "rebuild/move_rebuild.h"
+#include "plan/plan.h"
 #include "settings.h"
-#include "snapshot_guard.h"
-#include "submit.h"
+#include "rebuild/snapshot_guard.h"
+#include "worker/submit.h"
 #include "test_points.h"
 
 PG_MODULE_MAGIC;

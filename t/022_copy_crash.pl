@@ -54,7 +54,7 @@ my %elsewhere = (
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;
-	foreach my $file (glob "$FindBin::RealBin/../src/*.c")
+	foreach my $file (glob "$FindBin::RealBin/../src/*.c $FindBin::RealBin/../src/*/*.c")
 	{
 		my $text = slurp_file($file);
 		while ($text =~ /IM_POINT\(([^;]*)\);/g)

@@ -308,7 +308,7 @@ foreach my $file ("$top/README.md", "$top/docs/reference.md", "$top/docs/reports
 	my @helpless = map { grep { /\|\s*\|\s*$/ } split /\n/ } slurp_file($file) =~ /^\|[^\n]*\| what to do \|\n((?:\|[^\n]*\n)+)/gm;
 	is(join("\n", @helpless), '', "$name says what to do about each message");
 }
-foreach my $file (glob("$top/*.c $top/src/*.c"))
+foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 {
 	my ($name) = $file =~ m{([^/]+)$};
 	next if $name eq 'test_points.c';

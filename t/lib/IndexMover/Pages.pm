@@ -14,7 +14,7 @@
 # the second (copy => 1).  Files are looked at as they are on disk: let nobody write
 # to the index, and do a CHECKPOINT before.
 #
-# This has nothing of the library's own compare, src/compare_blocks.c, which it is
+# This has nothing of the library's own compare, src/copy/compare_blocks.c, which it is
 # there to check.  t/001_oracles.pl and t/002_oracles_online.pl show what it sees.
 package IndexMover::Pages;
 

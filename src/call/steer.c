@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * steer.c
+ *	  Steering a running job: cancel, pause, resume, alter.
+ *
+ * A runner looks at its job's flags in every loop of its own; core's waits end
+ * by the signal that a cancel sends as well.  A copy obeys pause at once, a
+ * rebuild between two indexes.
+ *
+ * Locking: the slots' LWLock for moments.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/dsm.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "call/again.h"
+#include "call/carry_out.h"
+#include "compat.h"
+#include "history.h"
+#include "job.h"
+
+PG_FUNCTION_INFO_V1(index_mover_cancel_move);
+PG_FUNCTION_INFO_V1(index_mover_pause_move);
+PG_FUNCTION_INFO_V1(index_mover_resume_move);
+PG_FUNCTION_INFO_V1(index_mover_alter_move);
+
+/*
+ * Find a job to steer.  Returns true if it is running; else *entries is what
+ * the history says of it.
+ *
+ * ERROR 22004 for NULL, 42704 if there never was such a job, 42501 for anybody
+ * but the job's role (or a member of it) and superusers.
+ */
+static bool
+find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
+{
+	int64		job;
+	Oid			role;
+	bool		running;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("job must not be null")));
+	job = PG_GETARG_INT64(0);
+
+	*entries = NIL;
+	running = job_find(job, slot);
+	if (running)
+		role = slot->role;
+	else
+	{
+		*entries = history_read(job);
+		if (*entries == NIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("job " INT64_FORMAT " does not exist", job),
+					 errhint("See index_mover_progress and index_mover_history.")));
+		role = ((HistoryEntry *) linitial(*entries))->role;
+	}
+
+	if (!has_privs_of_role(GetUserId(), role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to steer job " INT64_FORMAT, job),
+				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
+	return running;
+}
+
+/* As find_job(), but a job that has ended is a NOTICE. */
+static bool
+find_running_job(FunctionCallInfo fcinfo, JobSlot *slot)
+{
+	List	   *entries;
+
+	if (find_job(fcinfo, slot, &entries))
+		return true;
+	ereport(NOTICE,
+			(errmsg("job " INT64_FORMAT " is not running", PG_GETARG_INT64(0))));
+	return false;
+}
+
+/*
+ * cancel_move(job bigint) RETURNS boolean
+ *
+ * Cancels a job; what it has moved stays moved, and the index it works on
+ * stays where it was.  Returns true if the job was told, false if it wasn't
+ * running any more.  No locks.  For the job's role and superusers.
+ * ERRORs: see find_job().
+ */
+Datum
+index_mover_cancel_move(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(find_running_job(fcinfo, &slot) &&
+				   job_request_cancel(slot.job));
+}
+
+/*
+ * pause_move(job bigint) RETURNS boolean
+ *
+ * Pauses a job: a copy within a second, a rebuild before its next index.
+ * Returns true if the job was told, false if it wasn't running any more.  No
+ * locks.  For the job's role and superusers.  ERRORs: see find_job().
+ */
+Datum
+index_mover_pause_move(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(find_running_job(fcinfo, &slot) &&
+				   job_request_pause(slot.job, true));
+}
+
+/*
+ * resume_move(job bigint) RETURNS boolean
+ *
+ * Lets a paused job go on, and a copy swap that waits for its time
+ * (index_mover.swap_after).  Of a job that was cut off it queues what is left
+ * as a new job, which starts when this transaction commits; a NOTICE gives its
+ * number.  Returns false if there is nothing to do.  No locks.  For the job's
+ * role and superusers.  ERRORs: see find_job(), and those of move_indexes()
+ * with wait => false.
+ */
+Datum
+index_mover_resume_move(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+	List	   *entries;
+	int64		rest;
+
+	if (find_job(fcinfo, &slot, &entries))
+		PG_RETURN_BOOL(job_request_pause(slot.job, false));
+
+	check_moment("resume_move()", false, false);
+	rest = again_rest(entries);
+	if (rest == 0)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " has nothing left to do",
+						PG_GETARG_INT64(0))));
+	else
+		ereport(NOTICE,
+				(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT,
+						PG_GETARG_INT64(0), rest)));
+	PG_RETURN_BOOL(rest != 0);
+}
+
+/*
+ * alter_move(job bigint, setting text, value text) RETURNS boolean
+ *
+ * Changes a setting (its name without prefix) of a running or paused job, with
+ * the rights that SET needs.  Returns false if the job wasn't running any
+ * more.  No locks.  For the job's role and superusers.  ERRORs: see find_job();
+ * 22023 unknown setting, invalid value, or a setting that has had its effect
+ * when a job begins; 42501 a superuser's setting.
+ */
+Datum
+index_mover_alter_move(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+	dsm_segment *segment;
+	bool		mapped;
+
+	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", PG_ARGISNULL(1) ? "setting" : "value")));
+	settings_check_alterable(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	if (!find_running_job(fcinfo, &slot))
+		PG_RETURN_BOOL(false);
+
+	/* an index expression can call this in the job's own worker */
+	segment = dsm_find_mapping(slot.segment);
+	mapped = (segment != NULL);
+	if (!mapped)
+		segment = dsm_attach(slot.segment);
+	if (segment == NULL)
+		PG_RETURN_BOOL(false);	/* it has just ended */
+	settings_alter(&job_shared(segment)->settings,
+				   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+				   text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	if (!mapped)
+		dsm_detach(segment);
+	PG_RETURN_BOOL(true);
+}

@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * ledger.c
+ *	  The ledger: what a move has made and not yet handed over or removed.
+ *
+ * Rows are written with the catalog's own routines rather than through SPI:
+ * one of them is written from an object-access hook in the middle of
+ * index_create(), where no command counter may be advanced and no user-defined
+ * code may run, and none may be subject to the current user's privileges.
+ *
+ * Every row carries the system identifier and the database's OID.  A row that
+ * came here by CREATE DATABASE .. TEMPLATE or pg_upgrade speaks of files of
+ * another place, so ledger_read() passes over it.  A physical clone has the same
+ * identifier: rows that it was made with speak of files that it was made with,
+ * and later ones don't come there (catalog.c).
+ *
+ * Locking: RowExclusiveLock on the table to the end of the transaction for
+ * writes, AccessShareLock during the read.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "cleanup/ledger.h"
+
+#define LEDGER_TABLE	"index_mover_ledger"
+#define LEDGER_PKEY		"index_mover_ledger_pkey"
+#define LEDGER_SEQUENCE	"index_mover_ledger_seq"
+
+/* columns of index_mover_ledger, as in the SQL script */
+enum
+{
+	Anum_id = 1,
+	Anum_system_identifier,
+	Anum_database,
+	Anum_kind,
+	Anum_tablespace,
+	Anum_relfilenumber,
+	Anum_relation,
+	Anum_index,
+	Anum_new_index,
+	Anum_job,
+	Anum_pid,
+	Anum_made_at,
+	Anum_new_name,
+	Natts_ledger = Anum_new_name
+};
+
+static char *
+this_system(void)
+{
+	return psprintf(UINT64_FORMAT, GetSystemIdentifier());
+}
+
+/* Begin a scan for one row.  The caller ends it and closes the table. */
+static SysScanDesc
+begin_scan_by_id(Relation rel, int64 id, ScanKey key)
+{
+	ScanKeyInit(key, Anum_id, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	return systable_beginscan(rel, extension_relation(LEDGER_PKEY), true,
+							  NULL, 1, key);
+}
+
+/*
+ * Draw the number of a row that is to be inserted later.  Who replicates
+ * sequences may have set ours back.
+ */
+int64
+ledger_new_id(void)
+{
+	int64		result;
+
+	do
+		result = extension_nextval(LEDGER_SEQUENCE);
+	while (ledger_exists(result));
+	return result;
+}
+
+/*
+ * Insert a row in the current transaction; sets entry->made_at, and entry->id
+ * unless that is a number drawn before.
+ */
+void
+ledger_insert(LedgerEntry *entry)
+{
+	Relation	rel = extension_open(LEDGER_TABLE);
+	Datum		values[Natts_ledger];
+	bool		nulls[Natts_ledger] = {0};
+	HeapTuple	tuple;
+
+	if (entry->id == 0)
+		entry->id = ledger_new_id();
+	entry->made_at = GetCurrentTimestamp();
+
+	values[Anum_id - 1] = Int64GetDatum(entry->id);
+	values[Anum_system_identifier - 1] = CStringGetTextDatum(this_system());
+	values[Anum_database - 1] = ObjectIdGetDatum(MyDatabaseId);
+	values[Anum_kind - 1] = CharGetDatum((char) entry->kind);
+	/* as in pg_class: the file goes along when the database's default changes */
+	values[Anum_tablespace - 1] =
+		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
+	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);
+	values[Anum_relation - 1] = ObjectIdGetDatum(entry->heap_oid);
+	values[Anum_index - 1] = ObjectIdGetDatum(entry->index_oid);
+	values[Anum_new_index - 1] = ObjectIdGetDatum(entry->new_index_oid);
+	values[Anum_job - 1] = Int64GetDatum(entry->job);
+	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
+	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
+	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
+
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	extension_insert(rel, tuple);
+	heap_freetuple(tuple);
+
+	extension_close(rel);
+}
+
+/*
+ * Delete a row in the current transaction.  That it is gone already, or goes at
+ * this very moment, is no error: somebody else may have finished the work.
+ */
+void
+ledger_delete(int64 id)
+{
+	Relation	rel = extension_open(LEDGER_TABLE);
+	ScanKeyData key;
+	SysScanDesc scan = begin_scan_by_id(rel, id, &key);
+	HeapTuple	tuple = systable_getnext(scan);
+
+	if (HeapTupleIsValid(tuple))
+		(void) extension_delete(rel, tuple);
+
+	systable_endscan(scan);
+	extension_close(rel);
+}
+
+/*
+ * Is this row still there?
+ */
+bool
+ledger_exists(int64 id)
+{
+	Relation	rel = table_open(extension_relation(LEDGER_TABLE), AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan = begin_scan_by_id(rel, id, &key);
+	bool		result = HeapTupleIsValid(systable_getnext(scan));
+
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * Return all rows that speak of this database of this cluster, oldest first
+ * as far as they were written in that order, in the current memory context.
+ */
+List *
+ledger_read(void)
+{
+	Relation	rel = table_open(extension_relation(LEDGER_TABLE), AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *result = NIL;
+	char	   *system = this_system();
+
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[Natts_ledger];
+		bool		nulls[Natts_ledger];
+		LedgerEntry *entry;
+
+		heap_deform_tuple(tuple, desc, values, nulls);
+
+		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) != 0 ||
+			DatumGetObjectId(values[Anum_database - 1]) != MyDatabaseId)
+			continue;
+
+		entry = palloc0(sizeof(LedgerEntry));
+		entry->id = DatumGetInt64(values[Anum_id - 1]);
+		entry->kind = (LedgerKind) DatumGetChar(values[Anum_kind - 1]);
+		entry->tablespace = DatumGetObjectId(values[Anum_tablespace - 1]);
+		if (!OidIsValid(entry->tablespace))
+			entry->tablespace = MyDatabaseTableSpace;
+		entry->relfilenumber = DatumGetObjectId(values[Anum_relfilenumber - 1]);
+		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
+		entry->index_oid = DatumGetObjectId(values[Anum_index - 1]);
+		entry->new_index_oid = DatumGetObjectId(values[Anum_new_index - 1]);
+		entry->job = DatumGetInt64(values[Anum_job - 1]);
+		entry->pid = DatumGetInt32(values[Anum_pid - 1]);
+		entry->made_at = DatumGetTimestampTz(values[Anum_made_at - 1]);
+		entry->new_name = *DatumGetName(values[Anum_new_name - 1]);
+		result = lappend(result, entry);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	return result;
+}

@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * block_set.c
+ *	  A set of block numbers of one relation file.
+ *
+ * One Bitmapset for each RELSEG_SIZE blocks, so that a set costs at most one
+ * bit for each block up to the largest member (16 kB for each GB of the file,
+ * 16 MB for a TB), next to nothing where no blocks are set, and has no limit
+ * below that of block numbers, which a single Bitmapset has.
+ *
+ * Everything is allocated in the context that was current at creation.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "copy/block_set.h"
+#include "nodes/bitmapset.h"
+#include "utils/memutils.h"
+
+#define BLOCKS_PER_PART ((BlockNumber) RELSEG_SIZE)
+
+struct BlockSet
+{
+	MemoryContext cxt;
+	Bitmapset **parts;
+	BlockNumber nparts;
+	int64		count;
+};
+
+/* Make an empty set in the current memory context. */
+BlockSet *
+block_set_create(void)
+{
+	BlockSet   *set = palloc0(sizeof(BlockSet));
+
+	set->cxt = CurrentMemoryContext;
+	return set;
+}
+
+/* Free a set; NULL is allowed. */
+void
+block_set_free(BlockSet *set)
+{
+	if (set == NULL)
+		return;
+	for (BlockNumber i = 0; i < set->nparts; i++)
+		bms_free(set->parts[i]);
+	if (set->parts)
+		pfree(set->parts);
+	pfree(set);
+}
+
+/* Add a block; no effect if it is a member already. */
+void
+block_set_add(BlockSet *set, BlockNumber block)
+{
+	BlockNumber part = block / BLOCKS_PER_PART;
+	int			member = block % BLOCKS_PER_PART;
+	MemoryContext oldcxt;
+
+	if (part < set->nparts && bms_is_member(member, set->parts[part]))
+		return;
+
+	oldcxt = MemoryContextSwitchTo(set->cxt);
+	if (part >= set->nparts)
+	{
+		BlockNumber nparts = Max(part + 1, Max(4, set->nparts * 2));
+
+		if (set->parts == NULL)
+			set->parts = palloc0(nparts * sizeof(Bitmapset *));
+		else
+		{
+			set->parts = repalloc(set->parts, nparts * sizeof(Bitmapset *));
+			memset(set->parts + set->nparts, 0,
+				   (nparts - set->nparts) * sizeof(Bitmapset *));
+		}
+		set->nparts = nparts;
+	}
+	set->parts[part] = bms_add_member(set->parts[part], member);
+	set->count++;
+	MemoryContextSwitchTo(oldcxt);
+}
+
+/* Take a block out; no effect if it is not a member. */
+void
+block_set_remove(BlockSet *set, BlockNumber block)
+{
+	BlockNumber part = block / BLOCKS_PER_PART;
+	int			member = block % BLOCKS_PER_PART;
+
+	if (!block_set_has(set, block))
+		return;
+	set->parts[part] = bms_del_member(set->parts[part], member);
+	set->count--;
+}
+
+bool
+block_set_has(const BlockSet *set, BlockNumber block)
+{
+	BlockNumber part = block / BLOCKS_PER_PART;
+
+	return part < set->nparts &&
+		bms_is_member(block % BLOCKS_PER_PART, set->parts[part]);
+}
+
+int64
+block_set_count(const BlockSet *set)
+{
+	return set->count;
+}
+
+/* Add every member of another set. */
+void
+block_set_add_all(BlockSet *set, const BlockSet *other)
+{
+	for (BlockNumber block = block_set_next(other, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(other, block + 1))
+		block_set_add(set, block);
+}
+
+/*
+ * Find the first member >= from, in block order; InvalidBlockNumber if there
+ * is none.  (from + 1 can't wrap: InvalidBlockNumber is never a member.)
+ */
+BlockNumber
+block_set_next(const BlockSet *set, BlockNumber from)
+{
+	int			member = (int) (from % BLOCKS_PER_PART) - 1;
+
+	for (BlockNumber part = from / BLOCKS_PER_PART; part < set->nparts; part++)
+	{
+		/* the -1 of an empty part comes back as -2 */
+		member = bms_next_member(set->parts[part], member);
+		if (member >= 0)
+			return part * BLOCKS_PER_PART + member;
+		member = -1;
+	}
+	return InvalidBlockNumber;
+}

@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * cached_blocks.c
+ *	  Which blocks of a relation file are in shared buffers, and loading them.
+ *
+ * A look at the buffers' tags as autoprewarm and pg_buffercache do it: each
+ * header is locked for the moment of reading it, so the answer is a little
+ * blurred, which is good enough for a cache.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "copy/cached_blocks.h"
+#include "compat.h"
+#include "copy/file_copy.h"
+#include "miscadmin.h"
+#include "storage/buf_internals.h"
+#include "storage/bufmgr.h"
+#include "storage/smgr.h"
+
+/* For an estimate, look at one buffer of so many */
+#define SAMPLE_EVERY	16
+
+/* Collect the main fork's blocks that are in shared buffers now. */
+BlockSet *
+cached_blocks(const RelFileLocator *locator)
+{
+	BlockSet   *set = block_set_create();
+
+	for (int i = 0; i < NBuffers; i++)
+	{
+		BufferDesc *buffer = GetBufferDescriptor(i);
+		BufferState state;
+
+		/* not locked: most belong to others, and can't become ours unseen */
+		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
+			continue;
+		state = LockBufHdr(buffer);
+		if ((state & BM_TAG_VALID) && (state & BM_VALID) &&
+			BufTagMatchesRelFileLocator(&buffer->tag, locator) &&
+			buffer->tag.forkNum == MAIN_FORKNUM)
+		{
+			BlockNumber block = buffer->tag.blockNum;
+
+			unlock_buffer_header(buffer, state);
+			block_set_add(set, block);
+		}
+		else
+			unlock_buffer_header(buffer, state);
+	}
+	return set;
+}
+
+double
+cached_blocks_estimate(const RelFileLocator *locator)
+{
+	int			found = 0;
+
+	for (int i = 0; i < NBuffers; i += SAMPLE_EVERY)
+		if (BufTagMatchesRelFileLocator(&GetBufferDescriptor(i)->tag, locator))
+			found++;
+	return (double) found * SAMPLE_EVERY;
+}
+
+/*
+ * Read the next blocks of a set, up to most of them from block "from" on, into
+ * shared buffers, in file order.  Returns where to go on, InvalidBlockNumber
+ * after the last one.  The caller is in a transaction and keeps the file from
+ * being truncated or dropped.
+ */
+BlockNumber
+load_blocks(const RelFileLocator *locator, const BlockSet *set,
+			BlockNumber from, int most)
+{
+	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
+
+	for (int count = 0; count < most; count++, from++)
+	{
+		from = block_set_next(set, from);
+		if (from == InvalidBlockNumber || from >= nblocks)
+			return InvalidBlockNumber;
+		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, from,
+												RBM_NORMAL, NULL, true));
+	}
+	return from;
+}

@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_eta.c
+ *	  Method copy: how long the rest of it will take, and how fast blocks change.
+ *
+ * The time left is that of everything that is to come: the blocks not copied
+ * yet, those that have to be copied again, verifying, loading what was cached,
+ * and removing the old file.  What has not begun yet is reckoned from what has:
+ *
+ *	- what is written, at the rate shown, which rests are part of (max_rate,
+ *	  standbys that are behind);
+ *	- what is only read (verify, prewarm), at the rate without rests: a copy
+ *	  reads and writes each block once, verify reads two;
+ *	- the changes that are to come, by those so far: what is copied already can
+ *	  change, so they grow with the square of it.
+ *
+ * Assumption: others go on writing as they do.  Waiting for locks, and for the
+ * time to swap, is nothing that can be reckoned.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "copy/cached_blocks.h"
+#include "copy/copy_state.h"
+#include "utils/timestamp.h"
+
+/* Bytes of the old file that are removed in a second */
+#define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)
+
+/* So many copies of what has changed are too many to be reckoned with */
+#define MOST_SHARE_CHANGED	0.9
+
+#define SHORTEST_WINDOW_MS	1000
+
+/* Seconds since this part began, without rests. */
+static double
+busy_seconds(const CopyState *cs)
+{
+	int64		ms = TimestampDifferenceMilliseconds(cs->eta.part_began,
+													 GetCurrentTimestamp());
+
+	return Max(ms - (cs->rested_ms - cs->eta.rested_before), 1) / 1000.0;
+}
+
+/* A part of the work begins whose speed will be measured by itself. */
+static void
+begin_part(CopyState *cs, CopyPart part)
+{
+	cs->eta.part = part;
+	cs->eta.part_began = GetCurrentTimestamp();
+	cs->eta.rested_before = cs->rested_ms;
+	if (part == PART_COPY)
+	{
+		cs->eta.busy_rate = 0;
+		cs->eta.cached = cs->mc->settings->prewarm ?
+			cached_blocks_estimate(&cs->from) : 0;
+	}
+}
+
+/* Seconds of what follows after a part, -1 if that can't be reckoned yet. */
+static double
+seconds_after(const CopyState *cs, CopyPart part, double total)
+{
+	double		result = total * BLCKSZ / REMOVE_RATE;
+
+	if (cs->eta.busy_rate <= 0)
+		return -1;
+	if (part < PART_PREWARM)
+		result += Min(cs->eta.cached, total) * BLCKSZ / cs->eta.busy_rate;
+	if (part < PART_VERIFY && cs->mc->settings->verify)
+		result += total * BLCKSZ / cs->eta.busy_rate;
+	return result;
+}
+
+/*
+ * So many blocks of a part are done.  Publishes the time left.
+ */
+void
+copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
+{
+	double		left;
+	double		after;
+	double		share;
+
+	if (cs->eta.part != part || cs->eta.part_began == 0)
+		begin_part(cs, part);
+	if (total <= 0)
+		return;
+
+	if (part == PART_COPY && done > 0)
+		cs->eta.busy_rate = (double) done * BLCKSZ / busy_seconds(cs);
+	after = seconds_after(cs, part, total);
+
+	switch (part)
+	{
+		case PART_COPY:
+			if (cs->throttle.rate <= 0 || done <= 0)
+				return;
+			/* will have to be copied again, and again */
+			share = (double) done / total;
+			share = (changed_blocks_count(cs->changes) + block_set_count(cs->todo)) /
+				(share * share) / total;
+			share = Min(share, MOST_SHARE_CHANGED);
+			left = (total - done + total * share / (1 - share)) * BLCKSZ /
+				cs->throttle.rate;
+			break;
+		case PART_AGAIN:
+			if (cs->throttle.rate <= 0)
+				return;
+			left = (total - done) * BLCKSZ / cs->throttle.rate;
+			break;
+		case PART_VERIFY:
+			if (done <= 0)
+				return;
+			left = busy_seconds(cs) * (total - done) / done;
+			break;
+		default:
+			left = part == PART_PREWARM && cs->eta.busy_rate > 0 ?
+				(total - done) * BLCKSZ / cs->eta.busy_rate : 0;
+			break;
+	}
+	if (after >= 0)
+		progress_eta(left + after);
+}
+
+/*
+ * Publish how many blocks change in a second: of those that are copied, and
+ * have to be copied again.
+ */
+void
+copy_change_rate(CopyState *cs)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		changes = cs->mc->item->blocks_recopied +
+		changed_blocks_count(cs->changes) + block_set_count(cs->todo);
+
+	if (cs->eta.changes_at != 0)
+	{
+		int64		ms = TimestampDifferenceMilliseconds(cs->eta.changes_at, now);
+
+		if (ms < SHORTEST_WINDOW_MS)
+			return;
+		progress_change_rate(Max(changes - cs->eta.changes, 0) * 1000 / ms);
+	}
+	cs->eta.changes_at = now;
+	cs->eta.changes = changes;
+}

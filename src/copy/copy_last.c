@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_last.c
+ *	  Method copy: the last blocks, before the exclusive lock and under it.
+ *
+ * Through shared buffers, and logged: so no fsync is needed under the lock.
+ * copy_catch_up(), copy_stay_near() and copy_last_blocks() are swap.c's callbacks.
+ *
+ * The first leaves few blocks, and these, old and new, in shared buffers: under
+ * the lock nothing is read from a disk but what has changed in the moments since
+ * (and is in shared buffers therefore), and no file is extended but for what was
+ * added in them.  The second gives up when what is left would take longer than
+ * the caller wants to hold the lock: before the WAL is read, going by how much
+ * of it there is and how fast it was read before; then by the number of blocks;
+ * then, as it copies, by the time that the blocks so far have taken.  What it
+ * has copied by then need not be copied again.  It does not give up for time
+ * that was lost in waiting for a flush or for a processor: the next attempt
+ * would not fare better, and cost the others a second wait.
+ *
+ * Should it become many again what the first has to copy, it goes back to writing
+ * directly, which is faster; where the writers are faster than shared buffers
+ * are, the swap would never come.
+ *
+ * Assumption: file_copy_sync() has been called.
+ *
+ * Tricky point: under the lock the WAL is drained first and the file's length
+ * taken then, and block 0 copied in any case; only then is everything that the
+ * WAL does not tell in the new file, too.  What an attempt that gives up leaves
+ * undone stays on the list.
+ *
+ * Locks: those of copy_locks.c; copy_last_blocks() runs under the
+ * AccessExclusiveLock, and is what makes it long or short.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "copy/copy_state.h"
+#include "portability/instr_time.h"
+#include "storage/smgr.h"
+#include "test_points.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/* So few changed blocks end the rounds before an attempt at the lock */
+#define VERY_FEW_BLOCKS		16
+/* More than that are not left to shared buffers */
+#define FAR_TOO_MANY_BLOCKS	2048
+/* What a block in shared buffers takes, as a first guess */
+#define BLOCK_US			10
+
+/* Blocks in one transaction */
+#define BUFFERED_BATCH		64
+
+/* While a copy waits for its time to swap */
+#define CATCH_UP_INTERVAL_MS	1000
+
+/* Copy one block through shared buffers. */
+static void
+copy_through_buffer(CopyState *cs, BlockNumber block)
+{
+	file_copy_through_buffer(cs->copy, block);
+	if (cs->verifying)
+		block_set_add(cs->unverified, block);
+}
+
+/* Copy what is on the list through shared buffers, and empty it. */
+CopyOutcome
+copy_todo_through_buffers(CopyState *cs)
+{
+	BlockNumber block = 0;
+
+	while ((block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
+	{
+		CopyOutcome outcome;
+		int			ncopied = 0;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		do
+		{
+			copy_through_buffer(cs, block);
+			block_set_remove(cs->todo, block);
+		} while (++ncopied < BUFFERED_BATCH &&
+				 (block = block_set_next(cs->todo, block)) != InvalidBlockNumber);
+		if (cs->mc->settings->pacing)
+			file_copy_flush_wal(cs->copy);
+		CommitTransactionCommand();
+		cs->mc->item->blocks_recopied += ncopied;
+		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+		if (block == InvalidBlockNumber)
+			break;
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}
+
+/*
+ * index_mover.swap_after: the copy is ready, but is not to be swapped in yet.
+ * Keeps up with the changes meanwhile.
+ */
+CopyOutcome
+copy_wait_for_swap_time(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
+	TimestampTz caught_up_at = GetCurrentTimestamp();
+
+	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
+		   !job_swap_now_requested())
+	{
+		CopyOutcome outcome;
+
+		(void) throttle_rest(SHORT_REST_MS);
+		if ((outcome = copy_breathe(cs)) != GO_ON ||
+			(outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+
+		/* not too often: a block that changes all the time is copied each time */
+		if (changed_blocks_count(cs->changes) > 0 &&
+			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
+									   CATCH_UP_INTERVAL_MS))
+		{
+			if (!copy_catch_up(cs))
+				return cs->outcome;
+			caught_up_at = GetCurrentTimestamp();
+		}
+	}
+	progress_phase(phase);
+	return GO_ON;
+}
+
+/*
+ * Swap's callback outside of the lock: let others pass, and copy what has
+ * changed, until very little is left or it does not get less.
+ */
+bool
+copy_catch_up(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+	int64		least = PG_INT64_MAX;
+	bool		again = false;
+
+	for (int round = 0;; round++)
+	{
+		BlockNumber nblocks;
+		int64		left;
+
+		if ((cs->outcome = copy_breathe(cs)) != GO_ON ||
+			(cs->outcome = copy_drain(cs)) != GO_ON)
+			return false;
+		copy_take_changes(cs);
+
+		StartTransactionCommand();
+		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		CommitTransactionCommand();
+		if (!IM_MUTATION("tail"))
+		{
+			for (; cs->copied < nblocks; cs->copied++)
+				block_set_add(cs->todo, cs->copied);
+		}
+
+		left = block_set_count(cs->todo);
+
+		/*
+		 * Once, for what changes during its fsync can be as many.  With
+		 * wal_level = minimal a block once logged would have to be each time.
+		 */
+		if (!again && XLogIsNeeded() &&
+			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))
+		{
+			again = true;
+			if ((cs->outcome = copy_rounds_again(cs)) != GO_ON)
+				return false;
+			continue;
+		}
+		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
+			break;
+		least = left;
+		IM_POINT("copy-buffered-round");
+		if ((cs->outcome = copy_todo_through_buffers(cs)) != GO_ON)
+			return false;
+	}
+
+	if (cs->verifying && (cs->outcome = copy_verify_rest(cs)) != GO_ON)
+		return false;
+	StartTransactionCommand();
+	file_copy_prepare(cs->copy, cs->copied, cs->todo);
+	CommitTransactionCommand();
+	cs->outcome = START_AGAIN;	/* of what is reported by a bare "false" */
+	return true;
+}
+
+/*
+ * Swap's callback while somebody stays for long: read the WAL, and copy nothing.
+ * Outside of a transaction it lets others pass, too.
+ */
+bool
+copy_stay_near(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+
+	if ((!IsTransactionState() && (cs->outcome = copy_breathe(cs)) != GO_ON) ||
+		(cs->outcome = copy_drain(cs)) != GO_ON)
+		return false;
+	cs->outcome = START_AGAIN;
+	return true;
+}
+
+/*
+ * Swap's callback under the lock: make the files equal, if that is likely to
+ * take no longer than most_us microseconds.
+ */
+LastBlocks
+copy_last_blocks(void *arg, int64 most_us)
+{
+	CopyState  *cs = (CopyState *) arg;
+	BlockNumber nblocks;
+	BlockNumber block;
+	int64		left;
+	int64		ncopied = 0;
+	instr_time	start;
+
+	if (IM_MUTATION("under-lock"))
+		IM_LOG_SPECIAL(&cs->from);
+	if (changed_blocks_unread_us(cs->changes) > most_us)
+		return LAST_BLOCKS_TOO_MANY;
+	if ((cs->outcome = copy_drain(cs)) != GO_ON)
+		return LAST_BLOCKS_START_AGAIN;
+	copy_take_changes(cs);
+
+	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+	if (!IM_MUTATION("tail"))
+	{
+		for (; cs->copied < nblocks; cs->copied++)
+			block_set_add(cs->todo, cs->copied);
+	}
+	if (nblocks > 0 && !IM_MUTATION("block-0"))
+		block_set_add(cs->todo, 0);
+	left = block_set_count(cs->todo);
+	if (left * BLOCK_US > most_us)
+		return LAST_BLOCKS_TOO_MANY;
+
+	INSTR_TIME_SET_CURRENT(start);
+	for (block = block_set_next(cs->todo, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(cs->todo, block + 1))
+	{
+		instr_time	took;
+
+		IM_POINT("swap-block");
+		copy_through_buffer(cs, block);
+		cs->mc->item->blocks_recopied++;
+		block_set_remove(cs->todo, block);
+		ncopied++;
+		left--;
+
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
+		if (INSTR_TIME_GET_MICROSEC(took) > most_us &&
+			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > most_us / 2)
+			return LAST_BLOCKS_TOO_MANY;
+	}
+
+#ifdef INDEX_MOVER_TEST
+	if (IM_MUTATION("tail") && !IM_MUTATION("short") && nblocks > 0)
+	{
+		/* right length, wrong contents */
+		SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+		PGAlignedBlock zero;
+
+		memset(&zero, 0, sizeof(zero));
+		for (block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
+			smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
+	}
+	if (IM_MUTATION("verify-all"))
+	{
+		for (block = 0; block < nblocks; block++)
+			block_set_add(cs->unverified, block);
+		copy_verify_locked(cs);
+	}
+#endif
+
+	/* the file itself is asked, not what was made of it above */
+	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("the copy of index \"%s\" has %u blocks instead of %u",
+						NameStr(cs->mc->item->index_name),
+						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
+				 errdetail("The index was not moved.")));
+	if (cs->verifying)
+		copy_verify_locked(cs);
+	return LAST_BLOCKS_COPIED;
+}

@@ -1,0 +1,404 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_rounds.c
+ *	  Method copy: the long phase, every block once and then what has changed.
+ *
+ * All is written directly, past the shared buffers (see file_copy.c), and the
+ * WAL is drained often enough that it is read before it is recycled.  The rounds
+ * end when few blocks are left, or when they do not get fewer, and are not many.
+ *
+ * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is left
+ * to copy_last.c.
+ *
+ * Tricky point: what draining finds is put onto the list only between two rounds,
+ * and the list is emptied only when all on it is copied.  So a block that changes
+ * after it was copied again is in the next round, never lost between the two.
+ *
+ * Locks: those of copy_locks.c.  No transaction lasts longer than the copying of
+ * 1 MB; none has an xid or a snapshot.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/storage_xlog.h"
+#include "copy/copy_state.h"
+#include "plan/space.h"
+#include "storage/smgr.h"
+#include "test_points.h"
+#include "utils/timestamp.h"
+#include "copy/wal_ahead.h"
+
+/* So few changed blocks end the rounds of direct copying */
+#define FEW_BLOCKS			256
+/*
+ * If the rounds stop shrinking above this, for so long, the writers are too fast
+ * for us.  Not at once: writes come in bursts, as when a GIN index's pending list
+ * is flushed, which changes a good part of a small index in a second.  Shrinking
+ * is by a tenth at least: each round in vain costs the whole WAL of a copy.
+ */
+#define HOPELESS_BLOCKS		8192
+#define HOPELESS_MS			(60 * 1000)
+/* the same with the rests, which max_rate may make most of it, and so many rounds */
+#define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
+#define HOPELESS_ROUNDS		10
+
+static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
+static CopyOutcome copy_changed_directly(CopyState *cs);
+
+/*
+ * Between two pieces of work, with no transaction open: is the job cancelled,
+ * does anybody wait behind us, is it paused, are we too fast for max_rate or
+ * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
+ * no room for the next piece.
+ */
+CopyOutcome
+copy_breathe(CopyState *cs)
+{
+	MovePhase	phase = PHASE_COPYING;
+	CopyOutcome outcome = GO_ON;
+	bool		waited = false;
+	TimestampTz start = GetCurrentTimestamp();
+	int64		rested_before = cs->rested_ms;
+
+	copy_check_interrupts();
+	space_check_again(cs->mc->item, cs->mc->settings);
+	wal_ahead();
+
+	for (;;)
+	{
+		const MoveSettings *settings = cs->mc->settings;
+		MovePhase	before;
+		int			ms;
+
+		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
+			break;
+
+		if (job_pause_requested())
+		{
+			before = progress_phase(PHASE_PAUSED);
+			progress_blockers(NULL, 0);
+			ms = SHORT_REST_MS;
+		}
+		else if (replica_lag_too_large(&cs->lag, settings))
+		{
+			before = progress_phase(PHASE_THROTTLED);
+			ms = SHORT_REST_MS;
+		}
+		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
+			before = progress_phase(PHASE_THROTTLED);
+		else
+			break;
+		if (!waited)
+			phase = before;
+		waited = true;
+		(void) throttle_rest(Min(ms, SHORT_REST_MS));
+		copy_check_interrupts();
+
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			break;
+	}
+	if (waited)
+	{
+		progress_phase(phase);
+		cs->rested_ms = rested_before +
+			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	}
+	return outcome;
+}
+
+/*
+ * Read the WAL up to now.  In a transaction of its own, except under the lock.
+ */
+CopyOutcome
+copy_drain(CopyState *cs)
+{
+	bool		own_transaction = !IsTransactionState();
+	XLogRecPtr	upto;
+	ChangesResult result;
+
+	if (own_transaction)
+	{
+		/* not under the lock; changed_blocks.c keeps open what it makes */
+		wal_ahead();
+		StartTransactionCommand();
+	}
+	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : changed_blocks_mark();
+	result = changed_blocks_read(cs->changes, upto, cs->copied);
+	if (own_transaction)
+		CommitTransactionCommand();
+
+	switch (result)
+	{
+		case CHANGES_READ:
+			break;
+		case CHANGES_FILE_REPLACED:
+			cs->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
+			return START_AGAIN;
+		case CHANGES_WAL_GONE:
+			cs->start_again = "WAL that tells its changes was removed before it was read";
+			return START_AGAIN;
+	}
+	progress_changed(changed_blocks_count(cs->changes) + block_set_count(cs->todo));
+	copy_change_rate(cs);
+	return GO_ON;
+}
+
+/* Read the WAL if it could be recycled before we come to it. */
+CopyOutcome
+copy_keep_up(CopyState *cs)
+{
+	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+}
+
+/* Put what draining has found onto the list of blocks to be copied again. */
+void
+copy_take_changes(CopyState *cs)
+{
+	BlockSet   *set = changed_blocks_take(cs->changes);
+
+	if (IM_MUTATION("one-block"))
+		block_set_remove(set, block_set_next(set, 1));
+	if (!IM_MUTATION("catch-up"))
+		block_set_add_all(cs->todo, set);
+	block_set_free(set);
+}
+
+/* Copy, directly, the blocks from where we are up to a length of the file. */
+static CopyOutcome
+copy_blocks(CopyState *cs, BlockNumber upto)
+{
+	BlockNumber half = cs->copied + (upto - cs->copied) / 2;
+	CopyOutcome outcome;
+
+	while (cs->copied < upto)
+	{
+		BlockNumber nblocks = FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK;
+		XLogRecPtr	lsn;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+
+		nblocks = Min(nblocks, upto - cs->copied);
+		StartTransactionCommand();
+		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
+		changed_blocks_seen(cs->changes, cs->copied, nblocks, lsn);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
+		CommitTransactionCommand();
+
+		if (cs->copied == 0)
+			IM_POINT("copy-first");
+		if (cs->copied < half && cs->copied + nblocks >= half)
+			IM_POINT("copy-half");
+
+		cs->copied += nblocks;
+		cs->mc->item->blocks_copied += nblocks;
+		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
+		progress_blocks(Max(upto, cs->copied), cs->copied);
+		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
+
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}
+
+/* Copy, directly, what is on the list, and empty it. */
+static CopyOutcome
+copy_changed_directly(CopyState *cs)
+{
+	BlockNumber from = 0;
+	int64		total = block_set_count(cs->todo);
+	int64		done = 0;
+
+	if (cs->verifying)
+		block_set_add_all(cs->unverified, cs->todo);
+
+	while (from != InvalidBlockNumber)
+	{
+		CopyOutcome outcome;
+		int			ncopied;
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
+		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
+		CommitTransactionCommand();
+		cs->mc->item->blocks_recopied += ncopied;
+		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
+		done += ncopied;
+		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
+
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+
+	block_set_free(cs->todo);
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+
+		cs->todo = block_set_create();
+		MemoryContextSwitchTo(oldcxt);
+	}
+	return GO_ON;
+}
+
+/*
+ * Copy what is on the list, and what has changed since, in rounds, until little
+ * is left, or it does not get less any more.  The first time, what is on the list
+ * is everything.
+ */
+static CopyOutcome
+do_rounds(CopyState *cs, bool first_time)
+{
+	int64		least = PG_INT64_MAX;
+	TimestampTz least_at = 0;
+	int64		rested_by_then = 0;
+	int			in_vain = 0;
+
+	for (int round = 0;; round++)
+	{
+		BlockNumber nblocks;
+		int64		left;
+		CopyOutcome outcome;
+
+		StartTransactionCommand();
+		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		CommitTransactionCommand();
+
+		if (!first_time)
+		{
+			/* there may be some on the list that the new file doesn't have yet */
+			for (; cs->copied < nblocks; cs->copied++)
+				block_set_add(cs->todo, cs->copied);
+		}
+		/* also a tail, if it is long; the rest is left for the lock */
+		else if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
+		{
+			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
+				return outcome;
+		}
+		if (round == 0 && first_time)
+		{
+			IM_POINT("copy-end");
+			if (!IM_MUTATION("under-lock"))
+				IM_LOG_SPECIAL(&cs->from);
+			progress_phase(PHASE_CATCHING_UP);
+		}
+
+		if ((outcome = copy_drain(cs)) != GO_ON)
+			return outcome;
+		copy_take_changes(cs);
+
+		left = block_set_count(cs->todo);
+		if (left <= FEW_BLOCKS)
+			break;
+		/* a hair less each time is no progress; but it adds up, least stays */
+		if (left < least - least / 10)
+		{
+			least = left;
+			least_at = GetCurrentTimestamp();
+			rested_by_then = cs->rested_ms;
+			in_vain = 0;
+		}
+		else if (!first_time)
+			break;				/* see copy_rounds_again() */
+		else if (++in_vain >= 3)
+		{
+			bool		too_many = left > HOPELESS_BLOCKS || IM_MUTATION("busy");
+			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
+			int64		worked = elapsed - (cs->rested_ms - rested_by_then);
+
+			if ((too_many && (worked > HOPELESS_MS ||
+							  (elapsed > HOPELESS_MS_IN_ALL && in_vain >= HOPELESS_ROUNDS))) ||
+				IM_MUTATION("hopeless"))
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("copying index \"%s\" cannot keep up with those who write to it",
+								NameStr(cs->mc->item->index_name)),
+						 errdetail("After %d rounds, %lld blocks have changed since they were copied.",
+								   round + 1, (long long) left),
+						 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.")));
+			if (!too_many)
+				break;
+		}
+		IM_POINT("copy-round");
+		if ((outcome = copy_changed_directly(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}
+
+CopyOutcome
+copy_rounds(CopyState *cs)
+{
+	return do_rounds(cs, true);
+}
+
+/*
+ * Behind file_copy_sync(), when what is left has become much again: directly it
+ * is copied several times as fast as through shared buffers, which may be slower
+ * than the writers are.  It is the caller who comes again, and who knows when to
+ * give up.
+ */
+CopyOutcome
+copy_rounds_again(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_CATCHING_UP);
+	CopyOutcome outcome;
+
+	StartTransactionCommand();
+	file_copy_unsync(cs->copy);
+	CommitTransactionCommand();
+
+	if ((outcome = do_rounds(cs, false)) != GO_ON)
+		return outcome;
+	IM_POINT("copy-again");
+
+	StartTransactionCommand();
+	file_copy_sync(cs->copy);
+	CommitTransactionCommand();
+	progress_phase(phase);
+	return GO_ON;
+}
+
+/*
+ * Copy the free space map, if there is one.  It is never exact, and whoever
+ * uses it checks the page it names; that the file changes meanwhile does not
+ * matter.  It names no block beyond the end of the new file either: the file
+ * gets at least as long as it is now.
+ */
+CopyOutcome
+copy_free_space_map(CopyState *cs)
+{
+	BlockNumber nblocks;
+
+	StartTransactionCommand();
+	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
+	if (nblocks > 0)
+	{
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, false);
+		log_smgrcreate(&cs->to, FSM_FORKNUM);
+	}
+	CommitTransactionCommand();
+
+	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
+	{
+		CopyOutcome outcome = copy_breathe(cs);
+
+		if (outcome != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
+							   Min(FILE_COPY_CHUNK, nblocks - block));
+		CommitTransactionCommand();
+		throttle_written(&cs->throttle,
+						 (int64) Min(FILE_COPY_CHUNK, nblocks - block) * BLCKSZ);
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+	return GO_ON;
+}

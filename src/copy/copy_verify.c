@@ -1,0 +1,162 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_verify.c
+ *	  Method copy: comparing the copy with the original (index_mover.verify).
+ *
+ * All of it is compared while others write, and under the exclusive lock only
+ * what was copied since: so the lock stays short.
+ *
+ * Assumption: a block that differs, and that no record of the WAL has changed
+ * since it was copied, is damage.  Block 0 is the exception, see move_copy.c.
+ * Of access methods that we do not know we have no mask for hint bits (see
+ * compare_blocks.c), and a difference may be one of these.  It is reported all the
+ * same: that their changes are in the WAL is only what a user has said, and to
+ * copy such a block again would hide that it is not so.
+ *
+ * Tricky point: the changes that come while we compare are collected, and not
+ * taken from the set of changes before we have looked at them here.
+ *
+ * Locks: those of copy_locks.c; copy_verify_locked() runs under the
+ * AccessExclusiveLock.  Each page is read under a share lock on its buffer.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "copy/compare_blocks.h"
+#include "copy/copy_state.h"
+#include "storage/bufmgr.h"
+#include "test_points.h"
+
+/* The copy is wrong: say so, as damage. */
+static void
+report_difference(CopyState *cs, BlockNumber block)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("the copy of index \"%s\" differs from the original in block %u",
+					NameStr(cs->mc->item->index_name), block),
+			 cs->opted_in ?
+			 errdetail("The index was not moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
+			 errdetail("The index was not moved.")));
+}
+
+/*
+ * Compare all that is copied with the original, without a lock that would keep
+ * writers out.  A difference in a block that the WAL says has changed meanwhile
+ * is none: the block is copied again, and compared again.
+ */
+CopyOutcome
+copy_verify_all(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_VERIFYING);
+	MemoryContext oldcxt;
+	BlockSet   *suspects;
+	BufferAccessStrategy ring;
+	CopyOutcome outcome;
+
+	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	suspects = block_set_create();
+	ring = GetAccessStrategy(BAS_BULKREAD);
+	MemoryContextSwitchTo(oldcxt);
+	cs->verifying = true;
+
+	for (BlockNumber block = 0; block < cs->copied;)
+	{
+		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
+
+		if ((outcome = copy_breathe(cs)) != GO_ON)
+			return outcome;
+		StartTransactionCommand();
+		for (; block < end; block++)
+		{
+			if (!same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+				block_set_add(suspects, block);
+		}
+		CommitTransactionCommand();
+		progress_blocks(cs->copied, block);
+		copy_eta(cs, PART_VERIFY, cs->copied, block);
+		IM_POINT("copy-verifying");
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			return outcome;
+	}
+
+	/* nothing was taken from the set of changes since before we began */
+	if ((outcome = copy_drain(cs)) != GO_ON)
+		return outcome;
+	{
+		BlockSet   *changed = changed_blocks_take(cs->changes);
+
+		for (BlockNumber block = block_set_next(suspects, 0);
+			 block != InvalidBlockNumber;
+			 block = block_set_next(suspects, block + 1))
+		{
+			/* block 0 can change unseen, and is copied under the lock */
+			if (block != 0 && !block_set_has(changed, block))
+				report_difference(cs, block);
+		}
+		block_set_add_all(cs->todo, changed);
+		block_set_free(changed);
+	}
+	block_set_free(suspects);
+	FreeAccessStrategy(ring);
+	progress_phase(phase);
+	return GO_ON;
+}
+
+/*
+ * Compare the blocks that were copied since they were compared last, while others
+ * write: what differs stays on the list.
+ */
+CopyOutcome
+copy_verify_rest(CopyState *cs)
+{
+	BufferAccessStrategy ring = NULL;
+	BlockNumber block = block_set_next(cs->unverified, 0);
+	CopyOutcome outcome = GO_ON;
+
+	/* many are not in shared buffers, and need not stay there */
+	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
+	{
+		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+
+		ring = GetAccessStrategy(BAS_BULKREAD);
+		MemoryContextSwitchTo(oldcxt);
+	}
+	while (block != InvalidBlockNumber)
+	{
+		StartTransactionCommand();
+		for (BlockNumber n = 0; n < FILE_COPY_CHUNK && block != InvalidBlockNumber; n++)
+		{
+			if (same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+				block_set_remove(cs->unverified, block);
+			block = block_set_next(cs->unverified, block + 1);
+		}
+		CommitTransactionCommand();
+		if (block != InvalidBlockNumber &&
+			((outcome = copy_breathe(cs)) != GO_ON ||
+			 (outcome = copy_keep_up(cs)) != GO_ON))
+			break;
+	}
+	if (ring)
+		FreeAccessStrategy(ring);
+	return outcome;
+}
+
+/*
+ * The same under the lock, where a difference is an error.
+ */
+void
+copy_verify_locked(CopyState *cs)
+{
+	for (BlockNumber block = block_set_next(cs->unverified, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(cs->unverified, block + 1))
+	{
+		if (!same_block(&cs->from, &cs->to, block, cs->rmid, NULL))
+			report_difference(cs, block);
+		block_set_remove(cs->unverified, block);
+	}
+}

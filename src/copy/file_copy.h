@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_copy.h
+ *	  Copying blocks of one relation file to another while it is in use.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_FILE_COPY_H
+#define IM_FILE_COPY_H
+
+#include "access/xlogdefs.h"
+#include "copy/block_set.h"
+#include "common/relpath.h"
+#include "compat.h"
+
+/* Blocks copied at a time: 1 MB, a divisor of RELSEG_SIZE */
+#define FILE_COPY_CHUNK	((BlockNumber) (1024 * 1024 / BLCKSZ))
+
+typedef struct FileCopy FileCopy;
+
+/* Called for each WAL record written by the copy: where it starts and ends */
+typedef void (*FileCopyRecord) (void *arg, XLogRecPtr start, XLogRecPtr end);
+
+extern FileCopy *file_copy_create(const RelFileLocator *from,
+								  const RelFileLocator *to,
+								  FileCopyRecord on_record, void *arg);
+extern void file_copy_free(FileCopy *copy);
+
+extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
+								  BlockNumber first, BlockNumber nblocks);
+extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
+								 BlockNumber from, int *ncopied);
+extern void file_copy_sync(FileCopy *copy);
+extern void file_copy_unsync(FileCopy *copy);
+extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
+							  const BlockSet *set);
+extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
+
+extern void file_copy_flush_wal(FileCopy *copy);
+extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
+extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
+
+#endif							/* IM_FILE_COPY_H */

@@ -1,0 +1,623 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan.c
+ *	  Which indexes to move, in which order, by which method, and why.
+ *
+ * A plan is a list of rows.  Everything that speaks against moving one index
+ * is a row that says so; errors are for the call as a whole.  The plan is made
+ * without locking what it talks about, so it can be outdated when a runner
+ * comes to an item: plan_recheck() asks again then.
+ *
+ * Locks: catalogs only, each released at once, and an index for as long as its
+ * bloat is measured, if it is free.  So planning never waits for a user's lock,
+ * and the caller that waits for the move never holds one because of it.
+ *
+ * The tricky point: a partitioned index has no file, but the indexes of future
+ * partitions are made where it says.  It becomes an item of its own
+ * (METHOD_DEFAULT), after all others, so that a job which is cancelled half-way
+ * has not begun to send new partitions elsewhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/catalog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_tablespace.h"
+#include "commands/tablespace.h"
+#include "plan/copy_methods.h"
+#include "miscadmin.h"
+#include "plan/other_databases.h"
+#include "pgstat.h"
+#include "plan/plan.h"
+#include "plan/plan_checks.h"
+#include "plan/plan_estimate.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+plan_estimate_bloat_hook_type plan_estimate_bloat_hook = NULL;
+
+/*
+ * Append the OIDs of all indexes of a table, but not those of its partitions.
+ */
+static List *
+indexes_of_table(List *indexes, Oid heap_oid)
+{
+	Relation	pg_index;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(heap_oid));
+	pg_index = table_open(IndexRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		indexes = lappend_oid(indexes,
+							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+
+	return indexes;
+}
+
+/*
+ * Tables that inherit from the named one, other than partitions, are tables of
+ * their own, also a hypertable's chunks: say that they stay, and how they go.
+ */
+static void
+notice_children(Oid relid, const char *relname, Oid to_tablespace)
+{
+	int			children = list_length(find_all_inheritors(relid, NoLock, NULL)) - 1;
+	char	   *tablespace = get_tablespace_name(to_tablespace);
+
+	if (children <= 0 || tablespace == NULL)
+		return;
+	ereport(NOTICE,
+			(errmsg("indexes of tables that inherit from \"%s\" are not moved, number of these tables: %d",
+					relname, children),
+			 errhint("To move them, use SELECT m.* FROM pg_inherits, move_indexes(inhrelid, %s) m WHERE inhparent = %s::regclass.",
+					 quote_literal_cstr(tablespace),
+					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+																   relname)))));
+}
+
+/*
+ * The indexes that the user named by their table, or by one of themselves.
+ */
+static List *
+indexes_of_relation(Oid relid, Oid to_tablespace)
+{
+	List	   *indexes = NIL;
+	char		relkind = get_rel_relkind(relid);
+	char	   *relname = get_rel_name(relid);
+	ListCell   *lc;
+
+	if (relkind == '\0' || relname == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+
+	check_named_relation(relid, relkind, relname);
+
+	switch (relkind)
+	{
+		case RELKIND_INDEX:
+			return list_make1_oid(relid);
+
+		case RELKIND_PARTITIONED_INDEX:
+			return find_all_inheritors(relid, NoLock, NULL);
+
+		case RELKIND_PARTITIONED_TABLE:
+			foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+			{
+				/* foreign tables and the like are passed over, as in REINDEX */
+				relkind = get_rel_relkind(lfirst_oid(lc));
+				if (relkind == RELKIND_RELATION ||
+					relkind == RELKIND_PARTITIONED_TABLE)
+					indexes = indexes_of_table(indexes, lfirst_oid(lc));
+			}
+			break;
+
+		default:
+			indexes = indexes_of_table(NIL, relid);
+			notice_children(relid, relname, to_tablespace);
+			break;
+	}
+
+	if (indexes == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("table \"%s\" has no indexes to move", relname)));
+
+	return indexes;
+}
+
+/*
+ * The indexes that pg_class rows of one schema, or of one tablespace, describe.
+ * What is passed over is what core's ALTER INDEX ALL IN TABLESPACE passes
+ * over: catalogs, shared and temporary relations, TOAST.
+ */
+static List *
+indexes_in(Oid schema, Oid tablespace)
+{
+	List	   *indexes = NIL;
+	Relation	pg_class;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	pg_class = table_open(RelationRelationId, AccessShareLock);
+	if (OidIsValid(schema))
+	{
+		ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber,
+					F_OIDEQ, ObjectIdGetDatum(schema));
+		scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 1, &key);
+	}
+	else
+	{
+		/* the database's default tablespace is stored as 0 */
+		ScanKeyInit(&key, Anum_pg_class_reltablespace, BTEqualStrategyNumber,
+					F_OIDEQ,
+					ObjectIdGetDatum(tablespace == MyDatabaseTableSpace ?
+									 InvalidOid : tablespace));
+		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+								  NULL, 1, &key);
+	}
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relkind != RELKIND_INDEX &&
+			form->relkind != RELKIND_PARTITIONED_INDEX)
+			continue;
+		if (IsCatalogNamespace(form->relnamespace) ||
+			form->relisshared ||
+			isAnyTempNamespace(form->relnamespace) ||
+			IsToastNamespace(form->relnamespace))
+			continue;
+		indexes = lappend_oid(indexes, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+
+	return indexes;
+}
+
+/*
+ * The indexes of a schema: 3F000 no such schema, 42501 no USAGE on it, 0A000
+ * one of the system's.
+ */
+static List *
+indexes_of_schema(Oid schema)
+{
+	char	   *name = get_namespace_name(schema);
+	AclResult	aclresult;
+	List	   *indexes;
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_SCHEMA),
+				 errmsg("schema with OID %u does not exist", schema)));
+
+	aclresult = object_aclcheck(NamespaceRelationId, schema, GetUserId(),
+								ACL_USAGE);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_SCHEMA, name);
+
+	if (IsCatalogNamespace(schema) || IsToastNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move system relations"),
+				 errdetail("Schema \"%s\" is the system's.", name)));
+	if (isOtherTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables of other sessions")));
+	if (isAnyTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables"),
+				 errdetail("A background worker makes the move, and it cannot access them.")));
+
+	indexes = indexes_in(schema, InvalidOid);
+	if (indexes == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("no matching relations in schema \"%s\" found", name)));
+
+	return indexes;
+}
+
+/*
+ * The indexes of this database in a tablespace: 42704 no such tablespace,
+ * 22023 pg_global.
+ */
+static List *
+indexes_of_tablespace(Oid tablespace)
+{
+	char	   *name = get_tablespace_name(tablespace);
+	List	   *indexes;
+
+	/* dropped since the caller looked its name up: not seen by any test */
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace with OID %u does not exist", tablespace)));
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot move relations in to or out of pg_global tablespace")));
+
+	indexes = indexes_in(InvalidOid, tablespace);
+	if (indexes == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("no matching relations in tablespace \"%s\" found", name)));
+	notice_other_databases(tablespace);
+
+	return indexes;
+}
+
+/*
+ * Measure bloat, unless somebody has the table or the index locked away: a
+ * plan must not wait.  The measuring code locks them again, which can't wait
+ * any more then.
+ */
+static bool
+measure_bloat(const IndexFacts *facts, double *ratio)
+{
+	bool		result = false;
+
+	if (plan_estimate_bloat_hook == NULL)
+		return false;
+
+	if (!ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
+		return false;
+	if (ConditionalLockRelationOid(facts->index_oid, AccessShareLock))
+	{
+		/* it may have been dropped before we had the lock */
+		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->index_oid)))
+			result = plan_estimate_bloat_hook(facts->index_oid, ratio);
+		UnlockRelationOid(facts->index_oid, AccessShareLock);
+	}
+	UnlockRelationOid(facts->heap_oid, AccessShareLock);
+
+	return result;
+}
+
+/*
+ * Set the method of a row that wants to be moved, and say why; or make it a
+ * skipped one.
+ */
+static void
+choose_method(PlanEntry *entry, const PlanRequest *request)
+{
+	MoveItem   *item = &entry->item;
+	const MoveSettings *settings = &request->settings;
+	char	   *copy_reason;
+	char	   *rebuild_reason;
+	bool		can_copy = copy_can_move(item->index_oid,
+										 settings->copy_access_methods,
+										 &copy_reason);
+	bool		can_rebuild = rebuild_can_move(item->index_oid, &rebuild_reason);
+
+	switch (request->method)
+	{
+		case METHOD_COPY:
+			item->method = METHOD_COPY;
+			if (!can_copy && can_rebuild)
+				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "Method copy cannot move it: %s. Method rebuild can.",
+						  copy_reason);
+			else if (!can_copy)
+				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "Method copy cannot move it: %s. Method rebuild cannot: %s.",
+						  copy_reason, rebuild_reason);
+			break;
+
+		case METHOD_REBUILD:
+			item->method = METHOD_REBUILD;
+			if (!can_rebuild && can_copy)
+				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "Method rebuild cannot move it: %s. Method copy can.",
+						  rebuild_reason);
+			else if (!can_rebuild)
+				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "Method rebuild cannot move it: %s. Method copy cannot: %s.",
+						  rebuild_reason, copy_reason);
+			break;
+
+		default:
+			if (!can_copy && !can_rebuild)
+			{
+				item->method = METHOD_AUTO;
+				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "Method copy cannot move it: %s. Method rebuild cannot: %s.",
+						  copy_reason, rebuild_reason);
+			}
+			else if (!can_copy)
+			{
+				item->method = METHOD_REBUILD;
+				item_say(item, "Rebuild, because copy cannot move it: %s.",
+						 copy_reason);
+			}
+			else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
+			{
+				entry->bloat_ratio = -1;
+				item->method = METHOD_COPY;
+				item_say(item, "Copy; its bloat could not be measured.");
+			}
+			else if (entry->bloat_ratio <= settings->rebuild_threshold)
+			{
+				item->method = METHOD_COPY;
+				item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
+						 entry->bloat_ratio, settings->rebuild_threshold);
+			}
+			else if (can_rebuild)
+			{
+				item->method = METHOD_REBUILD;
+				item_say(item, "Rebuild, because the estimated bloat of %.2f is above rebuild_threshold (%.2f).",
+						 entry->bloat_ratio, settings->rebuild_threshold);
+			}
+			else
+			{
+				item->method = METHOD_COPY;
+				item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
+						 entry->bloat_ratio, settings->rebuild_threshold,
+						 rebuild_reason);
+			}
+			break;
+	}
+}
+
+/*
+ * Say which of the settings that slow down or put off a copy don't hold for a
+ * rebuild that has begun.
+ */
+static void
+say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
+{
+	StringInfoData names;
+
+	if (item->method != METHOD_REBUILD || item->status != STATUS_PLANNED)
+		return;
+	initStringInfo(&names);
+	if (settings->max_rate > 0)
+		appendStringInfoString(&names, ", max_rate");
+	if (settings->swap_after > 0)
+		appendStringInfoString(&names, ", swap_after");
+	if (names.len > 0)
+		item_say(item, "A rebuild does not obey: %s.", names.data + 2);
+	if (settings->max_replica_lag > 0)
+		item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
+	pfree(names.data);
+}
+
+static bool
+is_like(const MoveItem *item, text *pattern)
+{
+	return DatumGetBool(DirectFunctionCall2Coll(namelike, C_COLLATION_OID,
+												NameGetDatum(&item->index_name),
+												PointerGetDatum(pattern)));
+}
+
+/*
+ * Is the index one of those that were asked for?  What is not has no row.  An
+ * index of unknown size, or without a file, has no size to be picked by.
+ */
+static bool
+is_picked(const MoveItem *item, const PlanRequest *request)
+{
+	if (request->name_like != NULL && !is_like(item, request->name_like))
+		return false;
+	if (request->name_not_like != NULL && is_like(item, request->name_not_like))
+		return false;
+	if (request->min_size > 0 && item->size_before < request->min_size)
+		return false;
+	if (request->max_size > 0 && item->size_before > request->max_size)
+		return false;
+	return true;
+}
+
+/*
+ * Make the row of one index; NULL if it is gone, or was not asked for.
+ */
+static PlanEntry *
+plan_index(Oid index_oid, const PlanRequest *request)
+{
+	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
+	MoveItem   *item = &entry->item;
+	PgStat_StatTabEntry *stats;
+
+	if (!index_facts(index_oid, &entry->facts))
+	{
+		pfree(entry);
+		return NULL;
+	}
+
+	item_fill(item, &entry->facts);
+	item->to_tablespace = request->to_tablespace;
+	item->status = STATUS_PLANNED;
+	item->size_before = -1;
+	item->size_after = -1;
+	item->bytes_to_read = -1;
+	item->bytes_to_write = -1;
+	item->wal_bytes = -1;
+	item->sort_bytes = -1;
+	item->fits = -1;
+	item->estimated = -1;
+	item->lock_time = -1;
+	entry->bloat_ratio = -1;
+
+	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX)
+	{
+		item->method = METHOD_DEFAULT;
+		item->size_before = 0;
+		if (!is_picked(item, request))
+			return NULL;
+		if (item_check(item, &entry->facts))
+			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
+		return entry;
+	}
+
+	item->method = request->method;
+	item->size_before = relation_files_size(entry->facts.tablespace,
+											entry->facts.relfilenumber);
+	if (!is_picked(item, request))
+		return NULL;
+	stats = pgstat_fetch_stat_tabentry(index_oid);
+	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
+
+	/* what the user names can be repaired; TOAST's can't, once invalid */
+	item->repair = !entry->facts.valid &&
+		request->scope == SCOPE_RELATION &&
+		request->object == index_oid &&
+		request->method == METHOD_REBUILD;
+
+	if (item_check(item, &entry->facts))
+	{
+		choose_method(entry, request);
+		if (item->repair && item->status == STATUS_PLANNED)
+			item_say(item, "The index is not valid; the rebuild repairs it.");
+		say_what_rebuild_ignores(item, &request->settings);
+	}
+
+	return entry;
+}
+
+/* Moves with a file first, then the defaults, then the skipped rows. */
+static int
+entry_class(const PlanEntry *entry)
+{
+	if (entry->item.status != STATUS_PLANNED)
+		return 2;
+	return entry->item.method == METHOD_DEFAULT ? 1 : 0;
+}
+
+static int
+compare_names(const ListCell *a, const ListCell *b)
+{
+	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
+	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
+	int			result = entry_class(entry1) - entry_class(entry2);
+
+	if (result == 0)
+		result = strcmp(NameStr(entry1->item.index_name),
+						NameStr(entry2->item.index_name));
+	if (result == 0)
+		result = strcmp(NameStr(entry1->item.schema_name),
+						NameStr(entry2->item.schema_name));
+	return result;
+}
+
+static int
+compare_sizes(const ListCell *a, const ListCell *b)
+{
+	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
+	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
+	int			result = entry_class(entry1) - entry_class(entry2);
+
+	if (result == 0 && entry1->item.size_before != entry2->item.size_before)
+		result = entry1->item.size_before < entry2->item.size_before ? -1 : 1;
+	return result != 0 ? result : compare_names(a, b);
+}
+
+static int
+compare_reads(const ListCell *a, const ListCell *b)
+{
+	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
+	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
+	int			result = entry_class(entry1) - entry_class(entry2);
+
+	if (result == 0 && entry1->blocks_read != entry2->blocks_read)
+		result = entry1->blocks_read > entry2->blocks_read ? -1 : 1;
+	return result != 0 ? result : compare_names(a, b);
+}
+
+/*
+ * Make the plan.  See plan.h.
+ *
+ * The locks that the caller's transaction holds are looked at last, when it is
+ * known what would be moved, and before anything is submitted.
+ */
+List *
+plan_moves(const PlanRequest *request)
+{
+	List	   *indexes = NIL;
+	List	   *entries = NIL;
+	ListCell   *lc;
+
+	switch (request->scope)
+	{
+		case SCOPE_RELATION:
+			indexes = indexes_of_relation(request->object, request->to_tablespace);
+			break;
+		case SCOPE_SCHEMA:
+			indexes = indexes_of_schema(request->object);
+			break;
+		case SCOPE_TABLESPACE:
+			indexes = indexes_of_tablespace(request->object);
+			break;
+	}
+
+	foreach(lc, indexes)
+	{
+		PlanEntry  *entry;
+
+		CHECK_FOR_INTERRUPTS();
+		entry = plan_index(lfirst_oid(lc), request);
+		if (entry != NULL)
+			entries = lappend(entries, entry);
+	}
+	if (indexes != NIL && entries == NIL)
+		ereport(NOTICE,
+				(errcode(ERRCODE_NO_DATA_FOUND),
+				 errmsg("no index is left to move")));
+	list_free(indexes);
+
+	switch (request->settings.order)
+	{
+		case ORDER_HOTTEST:
+			list_sort(entries, compare_reads);
+			break;
+		case ORDER_NAME:
+			list_sort(entries, compare_names);
+			break;
+		default:
+			list_sort(entries, compare_sizes);
+			break;
+	}
+
+	if (request->waits && !request->dry_run)
+		check_no_lock_held(entries);
+
+	estimate_entries(entries, request);
+	if (!request->part)
+		plan_complete(entries, &request->settings);
+
+	return entries;
+}
+
+void
+plan_complete(List *items, const MoveSettings *settings)
+{
+	estimate_room(items, settings);
+	warn_if_archiver_fails(items);
+}

@@ -1,0 +1,580 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan_checks.c
+ *	  What an index is, and whether the current user may move it now.
+ *
+ * Two callers ask the same questions: the planner, in the caller's backend and
+ * without a lock, and the runner, later and with the index locked.  So each
+ * condition is written once (item_check) and answers with a row, never with an
+ * error: of many indexes one that can't be moved must not stop the others.
+ * Errors are only for what the user named (check_named_relation, the target).
+ *
+ * No locks are taken on user relations.  Everything comes from the system
+ * caches; an index that vanishes in between is "not there", not an error.
+ *
+ * The tricky point: check_no_lock_held() asks what *this* transaction has
+ * locked.  That works only because nothing in the planner locks a relation of
+ * the user and keeps it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/catalog.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_tablespace.h"
+#include "catalog.h"
+#include "commands/tablespace.h"
+#include "compat.h"
+#include "plan/copy_methods.h"
+#include "cleanup/leftover_index.h"
+#include "cleanup/leftover_twin.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "plan/plan.h"
+#include "plan/plan_checks.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+/*
+ * Fetch what the catalogs say about an index; false if there is no such index.
+ */
+bool
+index_facts(Oid index_oid, IndexFacts *facts)
+{
+	HeapTuple	tuple;
+	Form_pg_index index_form;
+	Form_pg_class class_form;
+	char	   *schema_name;
+
+	memset(facts, 0, sizeof(IndexFacts));
+	facts->index_oid = index_oid;
+
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	index_form = (Form_pg_index) GETSTRUCT(tuple);
+	facts->heap_oid = index_form->indrelid;
+	facts->valid = index_form->indisvalid;
+	facts->live = index_form->indislive;
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	class_form = (Form_pg_class) GETSTRUCT(tuple);
+	facts->index_name = class_form->relname;
+	facts->schema_oid = class_form->relnamespace;
+	facts->relkind = class_form->relkind;
+	facts->persistence = class_form->relpersistence;
+	facts->tablespace = OidIsValid(class_form->reltablespace) ?
+		class_form->reltablespace : MyDatabaseTableSpace;
+	facts->relfilenumber = class_form->relfilenode;
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->heap_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	class_form = (Form_pg_class) GETSTRUCT(tuple);
+	facts->heap_name = class_form->relname;
+	facts->heap_tablespace = OidIsValid(class_form->reltablespace) ?
+		class_form->reltablespace : MyDatabaseTableSpace;
+	facts->heap_relfilenumber = class_form->relfilenode;
+	ReleaseSysCache(tuple);
+
+	schema_name = get_namespace_name(facts->schema_oid);
+	if (schema_name == NULL)
+		return false;
+	namestrcpy(&facts->schema_name, schema_name);
+	pfree(schema_name);
+
+	return true;
+}
+
+/*
+ * Copy names and place of the index to its row.
+ */
+void
+item_fill(MoveItem *item, const IndexFacts *facts)
+{
+	item->index_oid = facts->index_oid;
+	item->heap_oid = facts->heap_oid;
+	item->index_name = facts->index_name;
+	item->schema_name = facts->schema_name;
+	item->heap_name = facts->heap_name;
+	item->from_tablespace = facts->tablespace;
+}
+
+static void item_vsay(MoveItem *item, const char *fmt, va_list args)
+			pg_attribute_printf(2, 0);
+
+/*
+ * Append a sentence to the row's detail, clipped at a character's boundary.
+ */
+static void
+item_vsay(MoveItem *item, const char *fmt, va_list args)
+{
+	char		sentence[1024];
+	int			used = strlen(item->detail);
+	int			len;
+
+	vsnprintf(sentence, sizeof(sentence), fmt, args);
+	if (used > 0 && used < IM_DETAIL_LEN - 1)
+		item->detail[used++] = ' ';
+	len = pg_mbcliplen(sentence, strlen(sentence), IM_DETAIL_LEN - 1 - used);
+	memcpy(item->detail + used, sentence, len);
+	item->detail[used + len] = '\0';
+}
+
+void
+item_say(MoveItem *item, const char *fmt,...)
+{
+	va_list		args;
+
+	va_start(args, fmt);
+	item_vsay(item, fmt, args);
+	va_end(args);
+}
+
+/*
+ * Make the row a skipped one, with the reason in place of what detail said.
+ * sqlerrcode 0: nothing is wrong, there is only nothing to do.
+ */
+void
+item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
+{
+	va_list		args;
+
+	item->status = STATUS_SKIPPED;
+	if (sqlerrcode != 0)
+		strlcpy(item->sqlstate, unpack_sql_state(sqlerrcode),
+				sizeof(item->sqlstate));
+	else
+		item->sqlstate[0] = '\0';
+	item->detail[0] = '\0';
+
+	va_start(args, fmt);
+	item_vsay(item, fmt, args);
+	va_end(args);
+}
+
+/*
+ * Is this a table of the extension itself?  A job writes to them while it
+ * runs, so it can't move their indexes.
+ */
+static bool
+is_own_table(Oid heap_oid)
+{
+	return heap_oid == extension_relation("index_mover_ledger") ||
+		heap_oid == extension_relation("index_mover_move_log");
+}
+
+/*
+ * May the current user use the names in this schema?  REINDEX looks the index
+ * up by name.  Nobody has, or needs, that right for pg_toast.
+ */
+static bool
+may_use_schema(Oid schema_oid)
+{
+	return IsToastNamespace(schema_oid) ||
+		object_aclcheck(NamespaceRelationId, schema_oid, GetUserId(),
+						ACL_USAGE) == ACLCHECK_OK;
+}
+
+bool
+plan_may_move(Oid heap_oid)
+{
+	return table_maintain_aclcheck(heap_oid, GetUserId()) == ACLCHECK_OK;
+}
+
+/*
+ * Can the current user move this index now, whatever the method?  If not, the
+ * row becomes a skipped one that says why, and the answer is false.
+ *
+ * item->to_tablespace, method and repair must be set.
+ */
+bool
+item_check(MoveItem *item, const IndexFacts *facts)
+{
+	const char *heap_name = NameStr(facts->heap_name);
+	AclResult	aclresult;
+
+	aclresult = table_maintain_aclcheck(facts->heap_oid, GetUserId());
+	if (aclresult != ACLCHECK_OK)
+	{
+		if (aclresult == ACLCHECK_NOT_OWNER)
+			item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+					  "Must be owner of table \"%s\".", heap_name);
+		else
+			item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+					  "Permission denied for table \"%s\".", heap_name);
+		return false;
+	}
+	if (!may_use_schema(facts->schema_oid))
+	{
+		item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+				  "Permission denied for schema \"%s\".",
+				  NameStr(facts->schema_name));
+		return false;
+	}
+
+	if (is_own_table(facts->heap_oid))
+	{
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
+		return false;
+	}
+
+	if (facts->relkind == RELKIND_INDEX)
+	{
+		const char *command = psprintf("DROP INDEX CONCURRENTLY %s;",
+									   quote_qualified_identifier(NameStr(facts->schema_name),
+																  NameStr(facts->index_name)));
+
+		if ((!facts->valid || !facts->live ||
+			 is_reindex_leftover_name(NameStr(facts->index_name))) &&
+			leftover_index_is_ours(item->index_oid))
+		{
+			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
+			return false;
+		}
+		if (!facts->live)
+		{
+			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "The index is being dropped; if nobody is at it any more: %s",
+					  command);
+			return false;
+		}
+		if (!facts->valid && !item->repair)
+		{
+			if (is_reindex_leftover_name(NameStr(facts->index_name)))
+				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						  "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
+						  command);
+			else if (IsToastNamespace(facts->schema_oid))
+				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						  "The index is not valid.");
+			else
+				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						  "The index is not valid; to repair and move it, name it itself with method rebuild.");
+			return false;
+		}
+	}
+
+	/* An invalid index is repaired wherever it is. */
+	if (facts->tablespace == item->to_tablespace &&
+		(facts->valid || !item->repair))
+	{
+		const char *name = get_tablespace_name(item->to_tablespace);
+
+		if (facts->relkind == RELKIND_PARTITIONED_INDEX)
+			item_skip(item, 0, "Indexes of new partitions are made in tablespace \"%s\" already.",
+					  name ? name : "?");
+		else
+			item_skip(item, 0, "The index is already in tablespace \"%s\".",
+					  name ? name : "?");
+		return false;
+	}
+
+	if (recovery_needs_full_pages(item->index_oid))
+	{
+		item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				  "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
+		return false;
+	}
+
+	return true;
+}
+
+void
+movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
+{
+	IndexFacts	facts;
+
+	*copy = *rebuild = false;
+	if (!index_facts(index_oid, &facts) || !facts.live ||
+		facts.persistence == RELPERSISTENCE_TEMP ||
+		IsCatalogRelationOid(facts.heap_oid) || is_own_table(facts.heap_oid))
+		return;
+	/* what a move has left behind is removed by the next one */
+	if (!facts.valid && leftover_index_is_ours(index_oid))
+		return;
+	if (recovery_needs_full_pages(index_oid))
+		return;
+	*copy = facts.valid && copy_can_move(index_oid, access_methods, NULL);
+	*rebuild = rebuild_can_move(index_oid, NULL);
+}
+
+/*
+ * Look up and check the target of a move.
+ *
+ * 42704 no such tablespace; 22023 pg_global; 42501 no CREATE on it, which, as
+ * in core, the default tablespace of the database does not need.
+ */
+Oid
+plan_target_tablespace(const char *name)
+{
+	Oid			tablespace = get_tablespace_oid(name, false);
+	AclResult	aclresult;
+
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+
+	if (tablespace != MyDatabaseTableSpace)
+	{
+		aclresult = object_aclcheck(TableSpaceRelationId, tablespace,
+									GetUserId(), ACL_CREATE);
+		if (aclresult != ACLCHECK_OK)
+			aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
+	}
+
+	return tablespace;
+}
+
+/*
+ * Refuse a relation that the user named and that can never be moved, or not by
+ * this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.  For an
+ * index, the questions are asked about its table.
+ */
+void
+check_named_relation(Oid relid, char relkind, const char *relname)
+{
+	Oid			heap_oid = relid;
+	Oid			schema_oid = get_rel_namespace(relid);
+	AclResult	aclresult;
+
+	switch (relkind)
+	{
+		case RELKIND_RELATION:
+		case RELKIND_MATVIEW:
+		case RELKIND_TOASTVALUE:
+		case RELKIND_PARTITIONED_TABLE:
+			break;
+		case RELKIND_INDEX:
+		case RELKIND_PARTITIONED_INDEX:
+			heap_oid = IndexGetRelation(relid, true);
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("cannot move indexes of relation \"%s\"", relname),
+					 errdetail_relkind_not_supported(relkind)));
+	}
+
+	if (!OidIsValid(heap_oid) || !OidIsValid(schema_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+
+	if (!may_use_schema(schema_oid))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
+					   get_namespace_name(schema_oid));
+
+	aclresult = table_maintain_aclcheck(heap_oid, GetUserId());
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, get_relkind_objtype(relkind), relname);
+
+	if (IsCatalogRelationOid(heap_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move system relation \"%s\"", relname)));
+
+	if (isOtherTempNamespace(schema_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables of other sessions")));
+
+	if (get_rel_persistence(heap_oid) == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables"),
+				 errdetail("A background worker makes the move, and it cannot access them."),
+				 errhint("Use ALTER INDEX ... SET TABLESPACE.")));
+}
+
+/*
+ * ERROR 55006 if this transaction, or this session, has locked the relation in
+ * any mode.
+ */
+static void
+refuse_lock_on(Oid relid, const MoveItem *item)
+{
+	char	   *relname;
+
+	if (!CheckRelationOidLockedByMe(relid, AccessShareLock, true))
+		return;
+
+	relname = get_rel_name(relid);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("cannot move index \"%s\" because the current transaction holds a lock on \"%s\"",
+					NameStr(item->index_name), relname ? relname : "?"),
+			 errdetail("The move would wait for this transaction, and this transaction for the move."),
+			 errhint("Call it first in a transaction of its own, or with wait => false.")));
+}
+
+/*
+ * As above, for the relation and all its indexes.
+ */
+static void
+refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
+{
+	Relation	pg_index;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	refuse_lock_on(heap_oid, item);
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(heap_oid));
+	pg_index = table_open(IndexRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		refuse_lock_on(((Form_pg_index) GETSTRUCT(tuple))->indexrelid, item);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+}
+
+/*
+ * For a caller that will wait inside its transaction: ERROR 55006 if it holds
+ * a lock, of any mode, on a table that has an index to move, on any index of
+ * it, or on a partitioned table above it.
+ *
+ * Any mode, because the rebuild's first wait is for every writer, its last for
+ * every reader; and the copy's swap waits for all who use the index.  A latch
+ * wait is invisible to the deadlock detector, so this can't be left to it.
+ *
+ * items: of MoveItem, only the planned ones count.
+ */
+void
+check_no_lock_held(const List *items)
+{
+	ListCell   *lc;
+	ListCell   *lc2;
+	List	   *seen = NIL;
+
+	foreach(lc, items)
+	{
+		const MoveItem *item = (const MoveItem *) lfirst(lc);
+
+		if (item->status != STATUS_PLANNED ||
+			list_member_oid(seen, item->heap_oid))
+			continue;
+		CHECK_FOR_INTERRUPTS();
+
+		seen = lappend_oid(seen, item->heap_oid);
+		refuse_lock_on_table(item->heap_oid, item);
+
+		if (!get_rel_relispartition(item->heap_oid))
+			continue;
+		foreach(lc2, get_partition_ancestors(item->heap_oid))
+		{
+			if (list_member_oid(seen, lfirst_oid(lc2)))
+				continue;
+			seen = lappend_oid(seen, lfirst_oid(lc2));
+			refuse_lock_on_table(lfirst_oid(lc2), item);
+		}
+	}
+	list_free(seen);
+}
+
+/*
+ * Ask everything again, in the runner, with table and index locked.
+ *
+ * Must be called in a transaction.  item->index_oid is what counts: an index
+ * of the same name that somebody has made meanwhile is a stranger.
+ */
+bool
+plan_recheck(MoveItem *item, bool began)
+{
+	IndexFacts	facts;
+	NameData	old_schema = item->schema_name;
+	NameData	old_name = item->index_name;
+	Oid			old_tablespace = item->from_tablespace;
+	const char *when = began ? "while it was being moved" : "before its move began";
+	char	   *to_name;
+	char	   *reason;
+
+	if (!index_facts(item->index_oid, &facts) ||
+		facts.heap_oid != item->heap_oid)
+	{
+		if (get_rel_name(item->heap_oid) == NULL)
+			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+					  "Index \"%s\" was dropped with its table %s.",
+					  NameStr(item->index_name), when);
+		else
+			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+					  "Index \"%s\" was dropped, or replaced by a new one, %s.",
+					  NameStr(item->index_name), when);
+		return false;
+	}
+
+	item_fill(item, &facts);
+
+	to_name = get_tablespace_name(item->to_tablespace);
+	if (to_name == NULL)
+	{
+		item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+				  "The target tablespace was dropped %s.",
+				  began ? "during the move" : "before the move began");
+		return false;
+	}
+	if (item->to_tablespace != MyDatabaseTableSpace &&
+		object_aclcheck(TableSpaceRelationId, item->to_tablespace,
+						GetUserId(), ACL_CREATE) != ACLCHECK_OK)
+	{
+		item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+				  "Permission denied for tablespace \"%s\".", to_name);
+		return false;
+	}
+
+	if (!item_check(item, &facts))
+		return false;
+
+	if (item->method == METHOD_COPY &&
+		facts.persistence != RELPERSISTENCE_PERMANENT)
+	{
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "The table was made unlogged %s; method rebuild can move its indexes.",
+				  began ? "during the move" : "before the move began");
+		return false;
+	}
+	if (item->method == METHOD_REBUILD &&
+		!rebuild_can_move(item->index_oid, &reason))
+	{
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "Method rebuild cannot move the index: %s.", reason);
+		return false;
+	}
+
+	if (strcmp(NameStr(old_name), NameStr(item->index_name)) != 0 ||
+		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)
+		item_say(item, "When the move was planned, the index was \"%s\".\"%s\".",
+				 NameStr(old_schema), NameStr(old_name));
+	if (old_tablespace != item->from_tablespace)
+	{
+		char	   *old = get_tablespace_name(old_tablespace);
+
+		item_say(item, "When the move was planned, the index was in tablespace \"%s\".",
+				 old ? old : "?");
+	}
+
+	return true;
+}

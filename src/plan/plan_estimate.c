@@ -1,0 +1,503 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan_estimate.c
+ *	  What a move will read, write and take.
+ *
+ * Sizes are those of the files, looked up by the name that pg_class gives
+ * them: no relation is opened, so planning never waits for a lock.  A file that
+ * vanishes meanwhile (TRUNCATE, REINDEX) makes the size unknown, not an error.
+ *
+ * Trade-off: time is estimated from the speed of past moves of the same method
+ * in this database; before there are any, from rates low enough for one
+ * ordinary disk under load.  See DEFAULT_* below.
+ *
+ * The tricky point is the room in the target.  A moved index frees its old
+ * file, but only the target's own file system counts: on the same file system
+ * just the moves that are alive at once need room, otherwise all of them do.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#ifndef WIN32
+#endif
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xlog.h"
+#include "catalog.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_tablespace.h"
+#include "commands/tablespace.h"
+#include "common/relpath.h"
+#include "compat.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "file_system.h"
+#include "plan/plan_estimate.h"
+#include "wait/relation_locks.h"
+#include "plan/space.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#define MB						(1024.0 * 1024.0)
+
+/*
+ * Bytes of index per second before there is any experience.  Measured on two
+ * cores and one fast disk under load: copy 55-300 MB/s; rebuild of a btree 38
+ * MB/s, of a GIN or GiST 10-30 MB/s.  A third to a half of that is assumed.
+ */
+#define DEFAULT_COPY_RATE		(50 * MB)
+#define DEFAULT_BTREE_RATE		(15 * MB)
+#define DEFAULT_OTHER_RATE		(5 * MB)
+#define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
+
+/* start of a worker, waits for others, locks, commits */
+#define SECONDS_PER_COPY		0.3
+#define SECONDS_PER_REBUILD		0.5
+
+/* how much of the log of past moves is looked at */
+#define EXPERIENCE_MOVES		20
+#define EXPERIENCE_ROWS			500
+#define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell nothing */
+
+/*
+ * Size of one fork, over all its segments; -1 if it can't be read.
+ */
+static int64
+fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+{
+	char	   *path = relation_file_path(MyDatabaseId, tablespace,
+										  relfilenumber, fork);
+	int64		total = 0;
+	unsigned int segment;
+
+	for (segment = 0;; segment++)
+	{
+		char		segment_path[MAXPGPATH];
+		struct stat st;
+
+		if (segment == 0)
+			strlcpy(segment_path, path, MAXPGPATH);
+		else
+			snprintf(segment_path, MAXPGPATH, "%s.%u", path, segment);
+
+		if (stat(segment_path, &st) < 0)
+		{
+			if (errno != ENOENT || (segment == 0 && fork == MAIN_FORKNUM))
+				total = -1;
+			break;
+		}
+		total += st.st_size;
+	}
+	pfree(path);
+
+	return total;
+}
+
+/*
+ * Bytes of all forks of a relation of this database; -1 if unknown.
+ */
+int64
+relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
+{
+	int64		total = 0;
+	ForkNumber	fork;
+
+	if (!RelFileNumberIsValid(relfilenumber))
+		return -1;
+
+	for (fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	{
+		int64		size = fork_size(tablespace, relfilenumber, fork);
+
+		if (size < 0)
+			return -1;
+		total += size;
+	}
+
+	return total;
+}
+
+/*
+ * Are both tablespaces on one file system?  What can't be told is "no".
+ */
+static bool
+same_file_system(Oid tablespace1, Oid tablespace2)
+{
+	FileSystemFacts facts1;
+	FileSystemFacts facts2;
+
+	return file_system_facts(tablespace1, &facts1) &&
+		file_system_facts(tablespace2, &facts2) &&
+		facts1.device == facts2.device;
+}
+
+/*
+ * Bytes of index per second of the latest moves by each method that
+ * succeeded; 0 = no experience.
+ *
+ * Reads the log of moves without asking for privileges on it: nothing but two
+ * rates leaves this function.  Takes AccessShareLock on the log and its index
+ * and gives it back.
+ */
+static void
+read_experience(double *copy_rate, double *rebuild_rate)
+{
+	Oid			log_oid = extension_relation("index_mover_move_log");
+	Relation	log = table_open(log_oid, AccessShareLock);
+	Relation	pkey = index_open(extension_relation("index_mover_move_log_pkey"),
+								  AccessShareLock);
+	AttrNumber	att_method = get_attnum(log_oid, "method");
+	AttrNumber	att_status = get_attnum(log_oid, "status");
+	AttrNumber	att_size = get_attnum(log_oid, "size_before");
+	AttrNumber	att_started = get_attnum(log_oid, "started_at");
+	AttrNumber	att_finished = get_attnum(log_oid, "finished_at");
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			rows = 0;
+	int			moves[2] = {0, 0};
+	double		bytes[2] = {0, 0};
+	double		seconds[2] = {0, 0};
+
+	/* backward, so that the latest jobs come first */
+	scan = systable_beginscan_ordered(log, pkey, NULL, 0, NULL);
+	while (rows++ < EXPERIENCE_ROWS &&
+		   HeapTupleIsValid(tuple = systable_getnext_ordered(scan, BackwardScanDirection)))
+	{
+		TupleDesc	desc = RelationGetDescr(log);
+		Datum		method,
+					status,
+					size,
+					started,
+					finished;
+		bool		null1,
+					null2,
+					null3,
+					null4,
+					null5;
+		int			i;
+		double		elapsed;
+
+		method = heap_getattr(tuple, att_method, desc, &null1);
+		status = heap_getattr(tuple, att_status, desc, &null2);
+		size = heap_getattr(tuple, att_size, desc, &null3);
+		started = heap_getattr(tuple, att_started, desc, &null4);
+		finished = heap_getattr(tuple, att_finished, desc, &null5);
+		if (null1 || null2 || null3 || null4 || null5)
+			continue;
+		if (strcmp(TextDatumGetCString(status), status_name(STATUS_MOVED)) != 0)
+			continue;
+
+		if (strcmp(TextDatumGetCString(method), method_name(METHOD_COPY)) == 0)
+			i = 0;
+		else if (strcmp(TextDatumGetCString(method), method_name(METHOD_REBUILD)) == 0)
+			i = 1;
+		else
+			continue;
+
+		elapsed = (DatumGetTimestampTz(finished) - DatumGetTimestampTz(started)) /
+			(double) USECS_PER_SEC;
+		if (elapsed <= 0 || DatumGetInt64(size) < EXPERIENCE_MIN_SIZE ||
+			moves[i] >= EXPERIENCE_MOVES)
+			continue;
+		moves[i]++;
+		bytes[i] += DatumGetInt64(size);
+		seconds[i] += elapsed;
+	}
+	systable_endscan_ordered(scan);
+	index_close(pkey, AccessShareLock);
+	table_close(log, AccessShareLock);
+
+	*copy_rate = moves[0] > 0 ? bytes[0] / seconds[0] : 0;
+	*rebuild_rate = moves[1] > 0 ? bytes[1] / seconds[1] : 0;
+}
+
+/*
+ * Seconds of a rebuild at the default rates.
+ */
+static double
+default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(entry->item.index_oid));
+	bool		is_btree = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		is_btree = ((Form_pg_class) GETSTRUCT(tuple))->relam == BTREE_AM_OID;
+		ReleaseSysCache(tuple);
+	}
+
+	return new_size / (is_btree ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE) +
+		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
+}
+
+/*
+ * Fill in bytes and seconds of one planned move.
+ */
+static void
+estimate_item(PlanEntry *entry, const MoveSettings *settings,
+			  double copy_rate, double rebuild_rate)
+{
+	MoveItem   *item = &entry->item;
+	int64		size = item->size_before;
+	int64		heap_size;
+	int64		new_size;
+
+	if (size < 0)
+		return;
+
+	switch (item->method)
+	{
+		case METHOD_COPY:
+			item->bytes_to_read = size;
+			item->bytes_to_write = size;
+			/* verify reads both files once */
+			if (settings->verify)
+				item->bytes_to_read += 2 * size;
+			item->estimated = SECONDS_PER_COPY +
+				size / (copy_rate > 0 ? copy_rate : DEFAULT_COPY_RATE);
+			if (settings->max_rate > 0)
+				item->estimated = Max(item->estimated,
+									  size / (settings->max_rate * 1024.0));
+			break;
+
+		case METHOD_REBUILD:
+			new_size = size;
+			if (entry->bloat_ratio > 0)
+				new_size = size * (1.0 - Min(entry->bloat_ratio, 1.0));
+
+			/*
+			 * The table is scanned twice, to build and to validate, and the
+			 * new index once, to validate.  Sorting what does not fit in
+			 * memory writes it and reads it once more.
+			 */
+			heap_size = relation_files_size(entry->facts.heap_tablespace,
+											entry->facts.heap_relfilenumber);
+			if (heap_size >= 0)
+				item->bytes_to_read = 2 * heap_size + new_size;
+			item->bytes_to_write = new_size;
+			item->sort_bytes = 0;
+			if (new_size / 1024 > settings->maintenance_work_mem)
+			{
+				item->sort_bytes = new_size;
+				if (item->bytes_to_read >= 0)
+					item->bytes_to_read += new_size;
+				item->bytes_to_write += new_size;
+			}
+			item->estimated = SECONDS_PER_REBUILD +
+				(rebuild_rate > 0 ? size / rebuild_rate :
+				 default_rebuild_seconds(entry, new_size, heap_size));
+			break;
+
+		default:
+			item->bytes_to_read = 0;
+			item->bytes_to_write = 0;
+			item->wal_bytes = 0;
+			item->estimated = 0;
+			return;
+	}
+
+	/* the new index is logged whole, page by page, but for wal_level minimal */
+	if (!XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT)
+		item->wal_bytes = 0;
+	else if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
+		item->wal_bytes = size * (1.0 - Min(entry->bloat_ratio, 1.0));
+	else
+		item->wal_bytes = size;
+}
+
+/*
+ * Bytes of the file that a planned move makes in the target tablespace.  Sort
+ * files of a rebuild go to temp_tablespaces.
+ */
+static int64
+new_file_size(const MoveItem *item)
+{
+	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
+}
+
+/* The largest of some numbers, largest first. */
+static void
+keep_largest(int64 *largest, int nlargest, int64 number)
+{
+	for (int i = 0; i < nlargest; i++)
+		if (number > largest[i])
+		{
+			int64		swap = largest[i];
+
+			largest[i] = number;
+			number = swap;
+		}
+}
+
+static int64
+sum_of(const int64 *numbers, int n)
+{
+	int64		sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += numbers[i];
+	return sum;
+}
+
+/* What moves have in one file system that is a target of theirs. */
+typedef struct TargetRoom
+{
+	int64		device;
+	int64		kept;			/* by the moves before, for good */
+	int64	   *largest;		/* that keep nothing, and can run beside others */
+} TargetRoom;
+
+static TargetRoom *
+find_room(List **rooms, int64 device, int nlargest)
+{
+	TargetRoom *room;
+	ListCell   *lc;
+
+	foreach(lc, *rooms)
+	{
+		room = (TargetRoom *) lfirst(lc);
+		if (room->device == device)
+			return room;
+	}
+	room = palloc0(sizeof(TargetRoom));
+	room->device = device;
+	room->largest = palloc0(sizeof(int64) * (nlargest + 1));
+	*rooms = lappend(*rooms, room);
+	return room;
+}
+
+/*
+ * Say for each planned move whether it will find room: its new file, its WAL and
+ * what it sorts in, together with the largest that can run beside it, and what
+ * those before it have kept.
+ */
+void
+estimate_room(List *items, const MoveSettings *settings)
+{
+	List	   *rooms = NIL;
+	int			nlargest = Max(settings->max_workers - 1, 0);
+
+	/* alive beside it, wherever: what they log; what they sort */
+	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
+	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
+	ListCell   *lc;
+
+	foreach(lc, items)
+	{
+		MoveItem   *item = (MoveItem *) lfirst(lc);
+		int64		size = new_file_size(item);
+		FileSystemFacts facts;
+		TargetRoom *room;
+		SpaceNeeds	needs;
+
+		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
+			!file_system_facts(item->to_tablespace, &facts))
+			continue;
+		room = find_room(&rooms, facts.device, nlargest);
+
+		space_needs(&needs, item->to_tablespace,
+					room->kept + sum_of(room->largest, nlargest) + size,
+					item->sort_bytes > 0 ?
+					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
+					item->wal_bytes > 0 ?
+					item->wal_bytes + sum_of(largest_all, nlargest) : 0);
+		item->fits = (size == 0 ||
+					  space_missing(&needs, settings->min_free_space) == NULL) ? 1 : 0;
+
+		keep_largest(largest_all, nlargest, size);
+		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
+		if (!same_file_system(item->from_tablespace, item->to_tablespace))
+			room->kept += size;
+		else
+			keep_largest(room->largest, nlargest, size);
+	}
+	pfree(largest_all);
+	pfree(largest_sort);
+}
+
+/* A plan says what the swap of a copy would have to wait for. */
+static void
+foretell_wait(MoveItem *item)
+{
+	int			pid;
+
+	if (item->method == METHOD_COPY &&
+		(pid = relation_vacuum_pid(item->heap_oid)) != 0)
+		item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
+				 pid);
+}
+
+/*
+ * Fill in what the planned moves need.  entries: PlanEntry *, in order of
+ * execution, with size_before, method and bloat_ratio set.
+ */
+void
+estimate_entries(List *entries, const PlanRequest *request)
+{
+	double		copy_rate = 0;
+	double		rebuild_rate = 0;
+	ListCell   *lc;
+	bool		planned = false;
+
+	foreach(lc, entries)
+	{
+		if (((PlanEntry *) lfirst(lc))->item.status == STATUS_PLANNED)
+			planned = true;
+	}
+	if (!planned)
+		return;
+
+	read_experience(&copy_rate, &rebuild_rate);
+
+	foreach(lc, entries)
+	{
+		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
+
+		if (entry->item.status == STATUS_PLANNED)
+		{
+			estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
+			if (request->dry_run)
+				foretell_wait(&entry->item);
+		}
+	}
+}
+
+/*
+ * WARNING if WAL is to be written while the archiver fails: pg_wal keeps it.
+ */
+void
+warn_if_archiver_fails(const List *items)
+{
+	PgStat_ArchiverStats *stats;
+	int64		wal_bytes = 0;
+	ListCell   *lc;
+
+	if (!XLogArchivingActive())
+		return;
+
+	foreach(lc, items)
+	{
+		const MoveItem *item = (const MoveItem *) lfirst(lc);
+
+		if (item->status == STATUS_PLANNED && item->wal_bytes > 0)
+			wal_bytes += item->wal_bytes;
+	}
+	if (wal_bytes == 0)
+		return;
+
+	stats = pgstat_fetch_stat_archiver();
+	if (stats->last_failed_timestamp > stats->last_archived_timestamp)
+		ereport(WARNING,
+				(errmsg("the WAL archiver is failing"),
+				 errdetail("The last attempt to archive a WAL file failed at %s (%s). The move adds about %lld MB to pg_wal, which stay there until archiving succeeds.",
+						   timestamptz_to_str(stats->last_failed_timestamp),
+						   stats->last_failed_wal,
+						   (long long) (wal_bytes / (1024 * 1024) + 1))));
+}

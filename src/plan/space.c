@@ -1,0 +1,221 @@
+/*-------------------------------------------------------------------------
+ *
+ * space.c
+ *	  Is there room for a move?
+ *
+ * Asked before each index, so that a move that can't end doesn't begin, and
+ * before each MB of a copy, because others write, too: a full file system stops
+ * everybody who writes to it, and a full pg_wal the server.
+ *
+ * Assumption: WAL is recycled after max_wal_size unless somebody keeps it, so
+ * that much is enough where nobody does, and what pg_wal has already is part of
+ * it; a replication slot or the archiver may keep all that the move writes.
+ *
+ * Tricky: target, pg_wal and sort files often share a file system, and then they
+ * need room at the same time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "commands/tablespace.h"
+#include "miscadmin.h"
+#include "postmaster/pgarch.h"
+#include "replication/slot.h"
+#include "storage/fd.h"
+#include "utils/guc.h"
+
+#include "compat.h"
+#include "file_system.h"
+#include "plan/plan_estimate.h"
+#include "plan/space.h"
+
+/* What may be written, by all moves together, until the next look */
+#define NEXT_BYTES		(4 * 1024 * 1024)
+
+static bool
+any_slot_in_use(void)
+{
+	bool		result = false;
+	int			i;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (i = 0; i < max_replication_slots; i++)
+		if (ReplicationSlotCtl->replication_slots[i].in_use)
+			result = true;
+	LWLockRelease(ReplicationSlotControlLock);
+	return result;
+}
+
+static bool
+is_room(int64 needed, int64 available, int64 total, double min_free)
+{
+	return needed <= 0 || needed <= available - (int64) (total * min_free);
+}
+
+static void
+report_no_room(const char *what, int64 needed, int64 available, int64 total,
+			   double min_free)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DISK_FULL),
+			 errmsg("not enough free space in %s", what),
+			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
+					   " bytes are free, of which " INT64_FORMAT " must stay free.",
+					   needed, available, (int64) (total * min_free)),
+			 errhint("Make room, or lower index_mover.min_free_space.")));
+}
+
+static char *
+tablespace_words(Oid tablespace)
+{
+	char	   *name = get_tablespace_name(tablespace);
+
+	return psprintf("tablespace \"%s\"", name ? name : "?");
+}
+
+/* Bytes of WAL files that are in pg_wal already. */
+static int64
+wal_on_disk(void)
+{
+	DIR		   *dir = AllocateDir(XLOGDIR);
+	struct dirent *entry;
+	int64		result = 0;
+
+	while ((entry = ReadDirExtended(dir, XLOGDIR, DEBUG1)) != NULL)
+		if (IsXLogFileName(entry->d_name))
+			result += wal_segment_size;
+	FreeDir(dir);
+	return result;
+}
+
+/* Need so many bytes in a place, also if others are on its file system. */
+static void
+add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int64 bytes)
+{
+	SpaceNeed  *need = NULL;
+
+	if (bytes <= 0)
+		return;
+	for (int i = 0; i < needs->n && need == NULL; i++)
+		if (needs->need[i].device == facts->device)
+			need = &needs->need[i];
+	if (need == NULL)
+	{
+		if (needs->n == SPACE_PLACES)
+			return;
+		need = &needs->need[needs->n++];
+		need->what = what;
+		need->device = facts->device;
+		need->needed = 0;
+		need->available = facts->free_bytes;
+		need->total = facts->total_bytes;
+	}
+	need->needed += bytes;
+}
+
+void
+space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
+			int64 wal_bytes)
+{
+	FileSystemFacts facts;
+
+	needs->n = 0;
+	if (file_system_facts(target, &facts))
+		add_need(needs, tablespace_words(target), &facts, new_bytes);
+
+	if (sort_bytes > 0)
+	{
+		Oid			places[SPACE_PLACES - 2];
+		int			n;
+
+		/* which one a sort gets is a matter of luck: each must have room */
+		PrepareTempTablespaces();
+		n = GetTempTablespaces(places, lengthof(places));
+		if (n == 0)
+			places[n++] = InvalidOid;
+		for (int i = 0; i < n; i++)
+		{
+			Oid			place = OidIsValid(places[i]) ? places[i] : MyDatabaseTableSpace;
+
+			if (file_system_facts(place, &facts))
+				add_need(needs, tablespace_words(place), &facts, sort_bytes);
+		}
+	}
+
+	if (wal_bytes > 0 && folder_facts(XLOGDIR, &facts))
+	{
+		if (!XLogArchivingActive() && !any_slot_in_use())
+			wal_bytes = Min(wal_bytes,
+							(int64) max_wal_size_mb * 1024 * 1024 - wal_on_disk());
+		add_need(needs, "pg_wal", &facts, wal_bytes);
+	}
+}
+
+const SpaceNeed *
+space_missing(const SpaceNeeds *needs, double min_free)
+{
+	for (int i = 0; i < needs->n; i++)
+	{
+		const SpaceNeed *need = &needs->need[i];
+
+		if (!is_room(need->needed, need->available, need->total, min_free))
+			return need;
+	}
+	return NULL;
+}
+
+void
+space_check(const JobShared *job, const MoveItem *item,
+			const MoveSettings *settings)
+{
+	int64		others = 0;
+	int64		others_sort = 0;
+	SpaceNeeds	needs;
+	const SpaceNeed *missing;
+
+	/* what the other moves of the job still have to write */
+	for (int i = 0; i < job->nitems; i++)
+	{
+		const MoveItem *other = &job->items[i];
+
+		if (other == item || other->status != STATUS_RUNNING)
+			continue;
+		others += Max(other->size_before - other->blocks_copied * BLCKSZ, 0);
+		others_sort += Max(other->sort_bytes, 0);
+	}
+
+	if (item->size_before <= 0)
+		return;
+	space_needs(&needs, item->to_tablespace, item->size_before + others,
+				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
+				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
+	missing = space_missing(&needs, settings->min_free_space);
+	if (missing)
+		report_no_room(missing->what, missing->needed, missing->available,
+					   missing->total, settings->min_free_space);
+}
+
+void
+space_check_again(const MoveItem *item, const MoveSettings *settings)
+{
+	FileSystemFacts facts;
+
+	if (file_system_facts(item->to_tablespace, &facts) &&
+		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+				 settings->min_free_space))
+	{
+		StartTransactionCommand();	/* the catalog has the name */
+		report_no_room(tablespace_words(item->to_tablespace), NEXT_BYTES,
+					   facts.free_bytes, facts.total_bytes,
+					   settings->min_free_space);
+	}
+	if (item->wal_bytes > 0 && folder_facts(XLOGDIR, &facts) &&
+		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+				 settings->min_free_space))
+		report_no_room("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+					   settings->min_free_space);
+}

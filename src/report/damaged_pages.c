@@ -1,0 +1,134 @@
+/*-------------------------------------------------------------------------
+ *
+ * damaged_pages.c
+ *	  Measuring pages with damage, in a test build.
+ *
+ * index_mover.test_damages is how often each page that is measured is measured
+ * before, each time with other damage, which depends on index_mover.test_seed.
+ * The damage is made to a private copy, so that neither buffers nor files have it,
+ * and thousands of damages take no more than a second.
+ *
+ * This file is empty unless compiled with -DINDEX_MOVER_TEST.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "report/page_measure.h"
+#include "test_points.h"
+
+#ifdef INDEX_MOVER_TEST
+
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/bufpage.h"
+
+/* A number below n. */
+static int
+below(pg_prng_state *random, int n)
+{
+	return (int) (pg_prng_uint32(random) % (uint32) n);
+}
+
+/*
+ * Damage a page in one of some ways.  The header of most stays what the server
+ * accepts, else it would be all that is looked at.
+ */
+static void
+damage(char *page, pg_prng_state *random)
+{
+	PageHeader	ph = (PageHeader) page;
+	int			times = 1 + below(random, 12);
+	int			way = below(random, 8);
+	int			lower = Min(Max(ph->pd_lower, SizeOfPageHeaderData + sizeof(ItemIdData)), BLCKSZ - 16);
+	int			upper = Min(ph->pd_upper, BLCKSZ - 24);
+
+	if (way == 0)
+		ph->pd_lower = below(random, 4) == 0 ? pg_prng_uint32(random) : below(random, BLCKSZ - 16);
+	if (way == 1)
+		ph->pd_upper = below(random, 4) == 0 ? pg_prng_uint32(random) : ph->pd_lower + below(random, 64);
+	if (way == 2)
+		ph->pd_special = below(random, 4) == 0 ? pg_prng_uint32(random) : BLCKSZ - 8 * below(random, 5);
+	for (int i = 0; i < times; i++)
+	{
+		uint32		bits = pg_prng_uint32(random);
+		int			at;
+
+		switch (way)
+		{
+			case 3:				/* line pointers */
+				at = SizeOfPageHeaderData + sizeof(ItemIdData) *
+					below(random, (lower - SizeOfPageHeaderData) / sizeof(ItemIdData));
+				break;
+			case 4:				/* headers of tuples */
+				at = upper + MAXALIGN(below(random, BLCKSZ - 23 - upper));
+				break;
+			case 5:				/* what the access method says of the page */
+				at = BLCKSZ - 16 + below(random, 13);
+				break;
+			default:
+				at = SizeOfPageHeaderData + below(random, BLCKSZ - SizeOfPageHeaderData - 4);
+				break;
+		}
+		if (below(random, 2) == 0)
+		{
+			uint32		was;
+
+			memcpy(&was, page + at, sizeof(was));
+			bits = was ^ (1U << below(random, 32));
+		}
+		memcpy(page + at, &bits, sizeof(bits));
+	}
+	if (way == 6)
+		memset(page + below(random, BLCKSZ), below(random, 2) ? 0 : 0xFF, 1);
+	if (way == 7)
+	{
+		int			from = 512 * (1 + below(random, BLCKSZ / 512 - 1));
+
+		memset(page + from, 0, BLCKSZ - from);
+	}
+}
+
+/*
+ * Measure a page with damage, as often as the setting says, and leave it as it
+ * was.  What is wrong with it has to be said, or numbers that can be.
+ */
+void
+test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
+{
+	PGAlignedBlock good;
+	pg_prng_state random;
+	int			refused = 0;
+
+	if (test_mutation("overrun"))
+		elog(LOG, "behind the page: %d", ((volatile char *) page)[BLCKSZ + 16383]);
+	if (test_mutation("underrun"))
+		elog(LOG, "before the page: %d", ((volatile char *) page)[-16383]);
+	if (test_damages == 0)
+		return;
+	memcpy(good.data, page, BLCKSZ);
+	pg_prng_seed(&random, ((uint64) test_seed << 32) + blkno);
+	for (int i = 0; i < test_damages; i++)
+	{
+		PageMeasure pm;
+
+		CHECK_FOR_INTERRUPTS();
+		damage(page, &random);
+		if (page_measure(mc, (Page) page, blkno, &pm) != NULL)
+			refused++;
+		else if (!(pm.kind < PAGE_KINDS &&
+				   pm.avail >= 0 && pm.avail <= BLCKSZ &&
+				   pm.used >= 0 && pm.used <= pm.avail &&
+				   pm.packed >= 0 && pm.packed <= pm.used &&
+				   pm.items >= 0 && pm.items <= 1e6 &&
+				   pm.dead >= 0 && pm.dead <= BLCKSZ &&
+				   pm.tuples >= 0 && pm.tuples <= 1e6 &&
+				   pm.heavy >= 0 && pm.heavy <= BLCKSZ && pm.squares >= 0 && pm.squares <= 1e9))
+			elog(ERROR, "damage %d of block %u, with seed %d, is measured as nonsense: kind %d, %g avail, %g used, %g packed, %g items, %g dead, %g tuples, %g heavy, %g squares",
+				 i, blkno, test_seed, pm.kind, pm.avail, pm.used, pm.packed, pm.items, pm.dead, pm.tuples, pm.heavy, pm.squares);
+		memcpy(page, good.data, BLCKSZ);
+	}
+	elog(DEBUG1, "damaged pages: %d refused, %d measured", refused, test_damages - refused);
+}
+
+#endif							/* INDEX_MOVER_TEST */

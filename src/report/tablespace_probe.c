@@ -1,0 +1,387 @@
+/*-------------------------------------------------------------------------
+ *
+ * tablespace_probe.c
+ *	  How fast the storage of a tablespace is.
+ *
+ * The probe reads and writes a file of its own, past the page cache: with
+ * O_DIRECT where the file system has it.  The depth test can't use O_DIRECT,
+ * because PostgreSQL's own way to keep many reads going at a time is to
+ * announce them (posix_fadvise), which works through the page cache; it reads
+ * each block once, of a file that was never in the cache, so the cache has
+ * nothing to offer.
+ *
+ * The file is unlinked as soon as it is open, so no way to end (error, cancel,
+ * kill -9, crash) leaves it behind.  It is created where the server has its
+ * temporary files of that tablespace, with a name that the server removes at
+ * start, for the moment between the two calls.  Descriptors are transient ones
+ * of fd.c, closed at the end of the transaction at the latest.
+ *
+ * Space: at most PROBE_MAX_BYTES and a tenth of what is free.  Time: the
+ * duration is divided between the phases, each of which looks at the clock
+ * after every call; a single call that the storage answers late is the only
+ * thing that can make it longer.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "common/file_perm.h"
+#include "common/file_utils.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "storage/fd.h"
+#include "utils/builtins.h"
+#include "utils/float.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "report/tablespace_probe.h"
+
+#define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)
+#define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
+#define PROBE_CHUNK			(1024 * 1024)
+#define PROBE_ALIGN			4096
+
+#ifdef O_DIRECT
+#define PROBE_O_DIRECT		O_DIRECT
+#else
+#define PROBE_O_DIRECT		0
+#endif
+
+typedef struct Probe
+{
+	char		path[MAXPGPATH];
+	int			fd;				/* O_DIRECT, or the same as buffered_fd */
+	int			buffered_fd;	/* through the page cache */
+	bool		direct;
+	int64		size;			/* bytes written */
+	char	   *chunk;			/* aligned, PROBE_CHUNK bytes */
+	uint32	   *order;			/* blocks of the file in random order */
+	uint32		nblocks;
+	uint32		next;			/* of order */
+} Probe;
+
+static double
+now_seconds(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
+
+static void
+file_error(const Probe *probe, const char *what)
+{
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
+}
+
+/*
+ * Create the file, open it twice, and unlink it.
+ */
+static void
+open_file(Probe *probe, Oid tablespace)
+{
+	char		folder[MAXPGPATH];
+	int			flags = O_RDWR | O_CREAT | O_EXCL | PG_BINARY;
+
+	TempTablespacePath(folder, tablespace);
+	if (MakePGDirectory(folder) < 0 && errno != EEXIST)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not create directory \"%s\": %m", folder)));
+	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
+			 folder, PG_TEMP_FILE_PREFIX, MyProcPid);
+	(void) unlink(probe->path); /* of a process that had our number before */
+
+	probe->buffered_fd = OpenTransientFile(probe->path, flags);
+	if (probe->buffered_fd < 0)
+		file_error(probe, "create");
+	probe->direct = false;
+	probe->fd = probe->buffered_fd;
+	if (PROBE_O_DIRECT != 0)
+	{
+		int			fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PROBE_O_DIRECT);
+
+		/* tmpfs and others refuse it */
+		if (fd >= 0)
+		{
+			probe->fd = fd;
+			probe->direct = true;
+		}
+	}
+	if (unlink(probe->path) < 0)
+		file_error(probe, "remove");
+}
+
+static void
+sync_file(const Probe *probe)
+{
+	/* not pg_fsync(): the question is about the disk, whatever "fsync" says */
+#ifdef HAVE_FDATASYNC
+	if (fdatasync(probe->fd) != 0)
+#else
+	if (fsync(probe->fd) != 0)
+#endif
+		file_error(probe, "sync");
+}
+
+static void
+write_at(const Probe *probe, Size len, int64 offset)
+{
+	CHECK_FOR_INTERRUPTS();
+	errno = 0;
+	if (pg_pwrite(probe->fd, probe->chunk, len, offset) != len)
+	{
+		if (errno == 0)
+			errno = ENOSPC;
+		file_error(probe, "write");
+	}
+}
+
+static void
+read_at(const Probe *probe, int fd, Size len, int64 offset)
+{
+	CHECK_FOR_INTERRUPTS();
+	errno = 0;
+	if (pg_pread(fd, probe->chunk, len, offset) != len)
+	{
+		if (errno == 0)
+			errno = EIO;
+		file_error(probe, "read");
+	}
+}
+
+/*
+ * Forget what the page cache has of the file.
+ */
+static void
+drop_cache(const Probe *probe)
+{
+#if defined(USE_POSIX_FADVISE) && defined(POSIX_FADV_DONTNEED)
+	(void) posix_fadvise(probe->buffered_fd, 0, 0, POSIX_FADV_DONTNEED);
+#endif
+}
+
+/*
+ * Write the file until it is big enough or the time is over.
+ */
+static void
+fill_file(Probe *probe, int64 max_bytes, double seconds)
+{
+	double		end = now_seconds() + seconds;
+
+	/* contents that no storage compresses or finds twice */
+	for (Size i = 0; i < PROBE_CHUNK; i += sizeof(uint64))
+		*(uint64 *) (probe->chunk + i) = pg_prng_uint64(&pg_global_prng_state);
+
+	while (probe->size + PROBE_CHUNK <= max_bytes &&
+		   (probe->size < PROBE_MIN_BYTES || now_seconds() < end))
+	{
+		*(uint64 *) probe->chunk = pg_prng_uint64(&pg_global_prng_state);
+		write_at(probe, PROBE_CHUNK, probe->size);
+		probe->size += PROBE_CHUNK;
+	}
+	sync_file(probe);
+	drop_cache(probe);
+
+	probe->nblocks = probe->size / BLCKSZ;
+	probe->order = palloc(probe->nblocks * sizeof(uint32));
+	for (uint32 i = 0; i < probe->nblocks; i++)
+	{
+		uint32		j = pg_prng_uint64_range(&pg_global_prng_state, 0, i);
+
+		probe->order[i] = probe->order[j];
+		probe->order[j] = i;
+	}
+}
+
+/*
+ * Return the seconds that one block takes to be written and synced.
+ */
+static double
+measure_sync_write(Probe *probe, double seconds)
+{
+	double		start = now_seconds();
+	int			n = 0;
+
+	do
+	{
+		write_at(probe, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+		sync_file(probe);
+		n++;
+	} while (n < 3 || now_seconds() < start + seconds);
+	return (now_seconds() - start) / n;
+}
+
+/*
+ * Return the seconds that one random block takes to be read.
+ */
+static double
+measure_random_read(Probe *probe, double seconds)
+{
+	double		start;
+	uint32		n = 0;
+
+	/* without O_DIRECT each block is good for one read, and half are left */
+	uint32		limit = probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1);
+
+	drop_cache(probe);
+	start = now_seconds();
+	do
+	{
+		read_at(probe, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+		n++;
+	} while ((n < 4 || now_seconds() < start + seconds) && n < limit);
+	probe->next = probe->direct ? 0 : n;
+	return (now_seconds() - start) / n;
+}
+
+/*
+ * Return the random reads a second with that many announced ahead.
+ */
+static double
+measure_deep_read(Probe *probe, double seconds, int queue_depth)
+{
+#if defined(USE_POSIX_FADVISE) && defined(POSIX_FADV_WILLNEED)
+	double		start;
+	uint32		ahead = probe->next;
+	uint32		n = 0;
+
+	drop_cache(probe);
+	start = now_seconds();
+	while (probe->next + n < probe->nblocks &&
+		   (n < 4 || now_seconds() < start + seconds))
+	{
+		for (; ahead < probe->nblocks && ahead < probe->next + n + queue_depth; ahead++)
+			(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[ahead] * BLCKSZ,
+								 BLCKSZ, POSIX_FADV_WILLNEED);
+		read_at(probe, probe->buffered_fd, BLCKSZ, (int64) probe->order[probe->next + n] * BLCKSZ);
+		n++;
+	}
+	return n > 0 ? n / Max(now_seconds() - start, 1e-9) : get_float8_nan();
+#else
+	return get_float8_nan();
+#endif
+}
+
+/*
+ * Return the bytes a second of a sequential read.
+ */
+static double
+measure_sequential_read(Probe *probe, double seconds)
+{
+	double		start;
+	int64		bytes = 0;
+
+	drop_cache(probe);
+	start = now_seconds();
+	do
+	{
+		read_at(probe, probe->fd, PROBE_CHUNK, bytes % probe->size);
+		bytes += PROBE_CHUNK;
+	} while (now_seconds() < start + seconds && (probe->direct || bytes < probe->size));
+	return bytes / Max(now_seconds() - start, 1e-9);
+}
+
+void
+tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
+					 int64 free_bytes, ProbeResult *result)
+{
+	Probe	   *probe = palloc0(sizeof(Probe));
+	int64		max_bytes = Min(PROBE_MAX_BYTES, free_bytes / 10);
+	double		latency;
+
+	if (max_bytes < PROBE_MIN_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("not enough free space for a probe"),
+				 errdetail("The probe writes at least %lld bytes and uses at most a tenth of the free space, which is %lld bytes.",
+						   (long long) PROBE_MIN_BYTES, (long long) free_bytes)));
+
+	probe->chunk = (char *) TYPEALIGN(PROBE_ALIGN, palloc(PROBE_CHUNK + PROBE_ALIGN));
+	open_file(probe, tablespace);
+	fill_file(probe, max_bytes, seconds * 0.25);
+
+	result->direct_io = probe->direct;
+	result->sync_write_ms = measure_sync_write(probe, seconds * 0.15) * 1000;
+	latency = measure_random_read(probe, seconds * 0.25);
+	result->random_read_ms = latency * 1000;
+	result->random_read_iops = 1 / Max(latency, 1e-9);
+	result->random_read_iops_deep = measure_deep_read(probe, seconds * 0.2, queue_depth);
+	result->sequential_read_mb_s = measure_sequential_read(probe, seconds * 0.15) / (1024 * 1024);
+
+	if (probe->fd != probe->buffered_fd)
+		CloseTransientFile(probe->fd);
+	CloseTransientFile(probe->buffered_fd);
+	pfree(probe->order);
+}
+
+/*
+ * random_page_cost has little to do with the ratio of two speeds: 4.0 stands
+ * for a disk that takes 8 ms, 1.1 for flash at 0.1 ms, with most pages cached.
+ * Between these two points a straight line serves.
+ */
+double
+suggested_random_page_cost(const ProbeResult *result)
+{
+	double		cost = 1.1 + (result->random_read_ms - 0.1) * (4.0 - 1.1) / (8.0 - 0.1);
+
+	return Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
+}
+
+/*
+ * By how much more reads at a time are faster is how many the storage works
+ * on at a time.  A disk that gains nothing from it gets 1.
+ */
+int
+suggested_io_concurrency(const ProbeResult *result, int queue_depth)
+{
+	double		gain;
+
+	if (isnan(result->random_read_iops_deep))
+		return 1;
+	gain = result->random_read_iops_deep / result->random_read_iops;
+	if (gain < 1.5)
+		return 1;
+	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
+}
+
+void
+tablespace_probe_record(Oid tablespace, const ProbeResult *result)
+{
+	Relation	rel;
+	HeapTuple	tuple;
+	Datum		values[7];
+	bool		nulls[7] = {false};
+
+	if (RecoveryInProgress() || XactReadOnly)
+		return;
+	rel = table_open(extension_relation("index_mover_probe"), RowExclusiveLock);
+	values[0] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[1] = ObjectIdGetDatum(tablespace);
+	values[2] = Float8GetDatum(result->random_read_ms);
+	values[3] = Float8GetDatum(result->random_read_iops);
+	values[4] = Float8GetDatum(result->random_read_iops_deep);
+	nulls[4] = isnan(result->random_read_iops_deep);
+	values[5] = Float8GetDatum(result->sequential_read_mb_s);
+	values[6] = Float8GetDatum(result->sync_write_ms);
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	extension_insert(rel, tuple);
+	heap_freetuple(tuple);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}

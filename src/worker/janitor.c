@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * janitor.c
+ *	  Cleaning up without being asked, where the library is preloaded.
+ *
+ * After the start of the server, a crash or a promotion, moves that were under
+ * way have left files or invalid indexes behind.  The janitor goes through the
+ * databases once and has a cleanup worker look into each; a worker is needed
+ * because a process can be connected to one database only.
+ *
+ * Then it sleeps for ever: a worker that has ended is not started again after
+ * a crash, one that was alive is.
+ *
+ * Locking: what a scan of pg_database takes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "worker/janitor.h"
+#include "worker/submit.h"
+
+#define RESTART_S	60
+#define POLL_MS		100
+
+PGDLLEXPORT void index_mover_janitor_main(Datum arg);
+
+static uint32 wait_event = 0;
+
+void
+janitor_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "index_mover janitor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "index_mover janitor", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = RESTART_S;
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "index_mover_janitor_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/* The databases that can be connected to, in the current context. */
+static List *
+list_databases(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *result = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (database->datallowconn)
+		{
+			MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
+			result = lappend_oid(result, database->oid);
+			MemoryContextSwitchTo(oldcontext);
+		}
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
+
+static void
+nap(long timeout_ms)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+
+	if (timeout_ms >= 0)
+		events |= WL_TIMEOUT;
+	(void) WaitLatch(MyLatch, events, timeout_ms,
+					 IM_WAIT_EVENT(wait_event, "IndexMoverJanitor"));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Main function of the janitor.
+ */
+void
+index_mover_janitor_main(Datum arg)
+{
+	List	   *databases;
+	ListCell   *lc;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	databases = list_databases();
+	foreach(lc, databases)
+	{
+		BackgroundWorkerHandle *worker = submit_cleanup(lfirst_oid(lc),
+														BOOTSTRAP_SUPERUSERID,
+														MyProcPid);
+		pid_t		pid;
+
+		/* one after the other: worker slots are scarce */
+		while (worker != NULL &&
+			   GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+			nap(POLL_MS);
+	}
+	list_free(databases);
+
+	for (;;)
+		nap(-1);
+}
