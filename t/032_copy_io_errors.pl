@@ -189,16 +189,16 @@ foreach my $case (
 	break_calls('open', 0, 1_000_000, 1, $folder{$to});
 	my $job = begin_job($node, 'io_s', $to, max_rate => '4MB', verify => 'off');
 	poll_until($node, "SELECT blocks_done > blocks_total / 2 FROM index_mover_progress WHERE job = $job", 't', 'half of the copy');
-	$node->safe_psql('postgres', 'UPDATE io SET i = i WHERE i % 6 = 0');
+	$node->safe_psql('postgres', 'UPDATE io SET i = i WHERE i % 16 = 0');
 	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
 	wait_for_job_end($node, $job);
 	my ($status, $again) = split /\|/, $node->safe_psql('postgres', "SELECT status, blocks_recopied FROM index_mover_history WHERE job = $job");
 	mend_calls();
 	my $opened = -s "$ENV{IO_FAULTS}.count" || 0;
 	is($status, 'moved', 'scattered blocks: moved');
-	cmp_ok($again, '>', 500, 'scattered blocks: copied again');
+	cmp_ok($again, '>', 300, 'scattered blocks: copied again');
 	cmp_ok($opened, '>', 0, 'scattered blocks: files are opened');
-	cmp_ok($opened, '<', $again / 2, 'scattered blocks: but not for each of them');
+	cmp_ok($opened, '<', $again / 2, "scattered blocks: but not for each of them: $opened times, $again blocks");
 }
 # A server of PostgreSQL 19 can switch checksums on while a copy goes on.  It knows
 # nothing of the new file, and what is copied once has to have them by then: so all
