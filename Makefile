@@ -7,62 +7,55 @@ PGFILEDESC = "index_mover - moves indexes to another tablespace while they are i
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
-	src/call/again.o \
-	src/call/carry_out.o \
-	src/call/cleanup.o \
-	src/call/steer.o \
+	src/call/call_checks.o \
+	src/call/cleanup_call.o \
+	src/call/control.o \
+	src/call/progress_view.o \
+	src/call/result_rows.o \
 	src/call/submit.o \
-	src/call/submit_queue.o \
-	src/call/watch.o \
+	src/call/wait_for_rows.o \
 	src/worker/janitor.o \
-	src/worker/move.o \
-	src/worker/record.o \
-	src/worker/worker.o \
+	src/worker/job_launch.o \
+	src/worker/move_item.o \
+	src/worker/move_worker.o \
+	src/worker/outcome.o \
 	src/copy/block_set.o \
 	src/copy/cached_blocks.o \
-	src/copy/changed_blocks.o \
-	src/copy/compare_blocks.o \
 	src/copy/copy_eta.o \
 	src/copy/copy_last.o \
-	src/copy/copy_locks.o \
+	src/copy/copy_pace.o \
 	src/copy/copy_rounds.o \
+	src/copy/copy_steps.o \
+	src/copy/copy_swap.o \
 	src/copy/copy_verify.o \
 	src/copy/file_copy.o \
-	src/copy/move_copy.o \
-	src/copy/swap.o \
-	src/copy/wal_ahead.o \
-	src/rebuild/move_rebuild.o \
+	src/copy/wal_changes.o \
+	src/rebuild/rebuild.o \
 	src/rebuild/rebuild_timer.o \
 	src/rebuild/snapshot_guard.o \
-	src/plan/copy_methods.o \
-	src/plan/other_databases.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
+	src/plan/plan_methods.o \
 	src/plan/space.o \
 	src/cleanup/ledger.o \
 	src/cleanup/leftover_files.o \
-	src/cleanup/leftover_index.o \
-	src/cleanup/leftover_twin.o \
+	src/cleanup/leftover_indexes.o \
+	src/cleanup/leftovers.o \
 	src/wait/blockers.o \
-	src/wait/hold_back.o \
-	src/wait/holders.o \
+	src/wait/pacing.o \
 	src/wait/relation_locks.o \
-	src/wait/replica_lag.o \
-	src/wait/throttle.o \
 	src/wait/wait_others.o \
-	src/report/bloat_sample.o \
-	src/report/gin_pending.o \
-	src/report/index_bloat.o \
-	src/report/index_report.o \
+	src/report/bloat.o \
 	src/report/page_measure.o \
 	src/report/rebuilt_size.o \
-	src/report/report_relation.o \
+	src/report/report_open.o \
+	src/report/reports.o \
 	src/report/tablespace_probe.o \
-	src/catalog.o \
 	src/file_system.o \
 	src/history.o \
 	src/job.o \
+	src/own_tables.o \
 	src/runner.o \
 	src/settings.o
 

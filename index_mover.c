@@ -20,33 +20,44 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_am_d.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_tablespace.h"
+#include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
-#include "call/carry_out.h"
-#include "compat.h"
+#include "call/call.h"
 #include "history.h"
-#include "report/index_bloat.h"
-#include "worker/janitor.h"
-#include "rebuild/move_rebuild.h"
+#include "job.h"
 #include "plan/plan.h"
-#include "settings.h"
+#include "plan/plan_private.h"
+#include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
-#include "worker/submit.h"
+#include "report/report.h"
+#include "settings.h"
 #include "test_points.h"
+#include "worker/worker.h"
+
+PGDLLEXPORT void _PG_init(void);
 
 PG_MODULE_MAGIC;
 
@@ -54,8 +65,6 @@ PG_FUNCTION_INFO_V1(index_mover_move_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
-
-PGDLLEXPORT void _PG_init(void);
 
 /* positions of the arguments that the three functions share */
 enum
@@ -106,36 +115,6 @@ _PG_init(void)
 }
 
 /* ---------------------------------------------------------------------
- * Arguments
- * ---------------------------------------------------------------------
- */
-
-static void
-reject_null(FunctionCallInfo fcinfo, int n, const char *name)
-{
-	if (PG_ARGISNULL(n))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-}
-
-static MoveMethod
-parse_method(const char *name)
-{
-	if (pg_strcasecmp(name, "auto") == 0)
-		return METHOD_AUTO;
-	if (pg_strcasecmp(name, "copy") == 0)
-		return METHOD_COPY;
-	if (pg_strcasecmp(name, "rebuild") == 0)
-		return METHOD_REBUILD;
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid method: \"%s\"", name),
-			 errhint("Valid methods are \"auto\", \"copy\", and \"rebuild\".")));
-	return METHOD_AUTO;			/* keep compiler quiet */
-}
-
-/* ---------------------------------------------------------------------
  * Moving
  * ---------------------------------------------------------------------
  */
@@ -180,18 +159,6 @@ check_common_arguments(FunctionCallInfo fcinfo, const char *object,
 	reject_null(fcinfo, ARG_METHOD, "method");
 	reject_null(fcinfo, ARG_DRY_RUN, "dry_run");
 	reject_null(fcinfo, ARG_WAIT, "wait");
-}
-
-static int64
-size_argument(FunctionCallInfo fcinfo, int n, const char *name)
-{
-	int64		size = PG_ARGISNULL(n) ? 0 : PG_GETARG_INT64(n);
-
-	if (size < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be negative", name)));
-	return size;
 }
 
 /* What the caller picks of a schema or tablespace; NULL picks all. */
@@ -340,4 +307,29 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 				(errmsg("%d of %d indexes were not moved", nfailed, list_length(entries)),
 				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
 	PG_RETURN_VOID();
+}
+PG_FUNCTION_INFO_V1(index_mover_movable_methods);
+
+/*
+ * index_mover_movable_methods(index regclass) returns text[]
+ *
+ * For index_report(): the methods that can move the index, by the checks that
+ * a move makes.  Catalogs only; no locks.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_movable_methods(PG_FUNCTION_ARGS)
+{
+	MoveSettings settings;
+	Datum		names[2];
+	int			n = 0;
+	bool		copy;
+	bool		rebuild;
+
+	settings_capture(&settings);
+	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
+	if (copy)
+		names[n++] = CStringGetTextDatum("copy");
+	if (rebuild)
+		names[n++] = CStringGetTextDatum("rebuild");
+	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

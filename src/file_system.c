@@ -16,28 +16,64 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
-#ifndef WIN32
-#include <sys/statvfs.h>
-#endif
-#ifdef __linux__
-#include <sys/vfs.h>
-#endif
+#include <unistd.h>
 
+#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_tablespace.h"
+#include "commands/tablespace.h"
+#include "common/file_perm.h"
+#include "common/relpath.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/checksum.h"
+#include "storage/fd.h"
+#include "storage/smgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
 
+#include "compat.h"
 #include "file_system.h"
+#include "test_points.h"
+
+#ifndef WIN32
+#include <sys/statvfs.h>
+#endif
+
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 
 #ifdef __linux__
 /* linux/magic.h isn't everywhere */
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
 #endif
+
+/* How many blocks a fork of a relation file has; 0 if it does not exist. */
+BlockNumber
+file_blocks(const RelFileLocator *locator, ForkNumber fork)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+
+	if (fork != MAIN_FORKNUM && !smgrexists(smgr, fork))
+		return 0;
+	return smgrnblocks(smgr, fork);
+}
 
 /*
  * Return the folder of a tablespace, relative to the data directory.
@@ -73,6 +109,7 @@ volatile_file_system(const char *folder)
 	return NULL;
 }
 
+/* the same for a folder, given as a path */
 bool
 folder_facts(const char *folder, FileSystemFacts *facts)
 {
@@ -92,6 +129,7 @@ folder_facts(const char *folder, FileSystemFacts *facts)
 #endif
 }
 
+/* false where the directory can't be looked at; needs no privileges */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -100,6 +138,7 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 	return folder_facts(tablespace_folder(tablespace, buffer, sizeof(buffer)), facts);
 }
 
+/* names of the other tablespaces on that device; a palloc'd List of char * */
 List *
 tablespaces_on_device(int64 device, Oid but_not)
 {
@@ -121,4 +160,62 @@ tablespaces_on_device(int64 device, Oid but_not)
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return result;
+}
+
+/*
+ * Size of one fork, over all its segments; -1 if it can't be read.
+ */
+static int64
+fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+{
+	char	   *path = relation_file_path(MyDatabaseId, tablespace,
+										  relfilenumber, fork);
+	int64		total = 0;
+	unsigned int segment;
+
+	for (segment = 0;; segment++)
+	{
+		char		segment_path[MAXPGPATH];
+		struct stat st;
+
+		if (segment == 0)
+			strlcpy(segment_path, path, MAXPGPATH);
+		else
+			snprintf(segment_path, MAXPGPATH, "%s.%u", path, segment);
+
+		if (stat(segment_path, &st) < 0)
+		{
+			if (errno != ENOENT || (segment == 0 && fork == MAIN_FORKNUM))
+				total = -1;
+			break;
+		}
+		total += st.st_size;
+	}
+	pfree(path);
+
+	return total;
+}
+
+/*
+ * Bytes of all forks of a relation of this database; -1 if unknown.
+ */
+int64
+relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
+{
+	int64		total = 0;
+	ForkNumber	fork;
+
+	if (!RelFileNumberIsValid(relfilenumber))
+		return -1;
+
+	for (fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	{
+		int64		size = fork_size(tablespace, relfilenumber, fork);
+
+		if (size < 0)
+			return -1;
+		total += size;
+	}
+
+	return total;
 }

@@ -1,12 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * file_system.h
- *	  What the operating system knows of the place where a tablespace is.
+ *	  Files, file systems, and how large a relation is.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_FILE_SYSTEM_H
 #define IM_FILE_SYSTEM_H
+
+#include "storage/bufmgr.h"
+#include "storage/smgr.h"
+#include "utils/rel.h"
+
+#include "test_points.h"
 
 typedef struct FileSystemFacts
 {
@@ -16,13 +22,26 @@ typedef struct FileSystemFacts
 	const char *lost_on_reboot; /* "tmpfs", "ramfs", or NULL */
 } FileSystemFacts;
 
-/* false where the directory can't be looked at; needs no privileges */
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
-
-/* the same for a folder, given as a path */
 extern bool folder_facts(const char *folder, FileSystemFacts *facts);
-
-/* names of the other tablespaces on that device; a palloc'd List of char * */
 extern List *tablespaces_on_device(int64 device, Oid but_not);
+
+/* Bytes of all forks.  The caller holds a lock on the relation. */
+static inline int64
+relation_size_on_disk(Relation rel)
+{
+	int64		nblocks = 0;
+	ForkNumber	fork;
+
+	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
+		return 0;
+	for (fork = 0; fork <= MAX_FORKNUM; fork++)
+		if (smgrexists(RelationGetSmgr(rel), fork))
+			nblocks += smgrnblocks(RelationGetSmgr(rel), fork);
+	return nblocks * BLCKSZ;
+}
+extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
+
+extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 
 #endif							/* IM_FILE_SYSTEM_H */

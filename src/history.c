@@ -24,8 +24,9 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "catalog.h"
 #include "history.h"
+#include "job.h"
+#include "own_tables.h"
 #include "test_points.h"
 
 #define HISTORY_TABLE	"index_mover_move_log"
@@ -138,6 +139,8 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 }
 
 /*
+ * All run inside the current transaction and need no privileges.
+ *
  * Put the item on record.
  */
 void
@@ -214,6 +217,7 @@ history_exists(int64 job)
 	return result;
 }
 
+/* All of one job, palloc'd, in the order of its plan; NIL: unknown job. */
 List *
 history_read(int64 job)
 {

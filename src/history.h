@@ -11,7 +11,6 @@
 
 #include "job.h"
 
-/* All run inside the current transaction and need no privileges. */
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
 extern bool history_exists(int64 job);
@@ -29,7 +28,6 @@ typedef struct HistoryEntry
 	Oid			role;			/* who submitted the job */
 } HistoryEntry;
 
-/* All of one job, palloc'd, in the order of its plan; NIL: unknown job. */
 extern List *history_read(int64 job);
 
 #endif							/* IM_HISTORY_H */

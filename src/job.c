@@ -28,13 +28,13 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/memutils.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "job.h"
-#include "job_area.h"
+#include "job_private.h"
 #include "test_points.h"
 
 #define AREA_NAME			"index_mover"
@@ -104,9 +104,8 @@ phase_name(MovePhase phase)
  * The area
  * ---------------------------------------------------------------------
  */
-
 static void
-init_area(IM_AREA_INIT_ARGS)
+init_job_area(IM_AREA_INIT_ARGS)
 {
 	JobArea    *new_area = ptr;
 
@@ -132,7 +131,7 @@ job_area(void)
 {
 	if (area == NULL)
 	{
-		area = im_shared_area(AREA_NAME, sizeof(JobArea), init_area);
+		area = im_shared_area(AREA_NAME, sizeof(JobArea), init_job_area);
 		im_register_tranche(area->tranche, AREA_NAME);
 	}
 	return area;
@@ -280,6 +279,11 @@ check_tables_are_free(const JobShared *shared)
 	pfree(tables);
 }
 
+/*
+ * Take a free slot for the job that *shared describes, and the segment it
+ * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
+ * a table of it is being moved already.
+ */
 bool
 job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			  JobState state)
@@ -404,6 +408,10 @@ find_locked(int64 job)
 	return NULL;
 }
 
+/*
+ * Find a job of this database.  Returns false if there is none, or none any
+ * more: one whose worker has not started for minutes is given up here.
+ */
 bool
 job_find(int64 job, JobSlot *copy)
 {
@@ -426,6 +434,10 @@ job_find(int64 job, JobSlot *copy)
 	return slot != NULL;
 }
 
+/*
+ * Is this process a runner of that job, and not ourselves?  What such a one
+ * has put into the ledger is its own affair.
+ */
 bool
 runner_is_alive(int64 job, int pid)
 {

@@ -16,12 +16,13 @@
 #ifndef IM_JOB_H
 #define IM_JOB_H
 
-#include "port/atomics.h"
 #include "nodes/pg_list.h"
-#include "settings.h"
+#include "port/atomics.h"
 #include "storage/dsm.h"
 #include "storage/latch.h"
 #include "storage/shm_mq.h"
+
+#include "settings.h"
 
 typedef enum MoveMethod
 {
@@ -224,22 +225,11 @@ typedef struct RunnerSlot
 /* ---- the area ---- */
 
 extern void job_request_shmem(void);	/* when preloaded */
-
-/*
- * Take a free slot for the job that *shared describes, and the segment it
- * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
- * a table of it is being moved already.
- */
 extern bool job_take_slot(JobShared *shared, dsm_handle segment,
 						  JobPurpose purpose, JobState state);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
-
-/*
- * Find a job of this database.  Returns false if there is none, or none any
- * more: one whose worker has not started for minutes is given up here.
- */
 extern bool job_find(int64 job, JobSlot *copy);
 extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
 extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
@@ -247,51 +237,17 @@ extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
 extern JobShared *job_shared(dsm_segment *segment);
 extern Size job_shared_size(int nitems, int nrunners);
 extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
-
-/*
- * Is this process a runner of that job, and not ourselves?  What such a one
- * has put into the ledger is its own affair.
- */
 extern bool runner_is_alive(int64 job, int pid);
 
 /* ---- in a runner ---- */
 
-/*
- * Become a runner of this job.  ERROR 53000 if there is no slot.  Returns false
- * if the job has ended meanwhile.
- */
 extern bool runner_attach(JobShared *shared);
-
-/*
- * Stop being a runner.  Returns true if none is left that could still change a
- * row: the caller's duty is then to publish them.  With the last one the job's
- * slot is free, too.  No-op, and false, if not attached.
- */
 extern bool runner_detach(void);
-
-/*
- * Is this process a runner, or does it wait for one?  Without a lock, for a
- * signal handler; late is good enough.  In a runner.
- */
 extern bool runner_knows_pid(int pid);
-
-/* Sleep a little between two items, and hear what is asked of the job. */
 extern void runner_nap(JobShared *shared, int ms);
-
-/* Is it a runner of our own job?  Without a lock; late is good enough. */
 extern bool runner_is_fellow(int pid);
-
-/* How many runners of this job work on an index now, at least 1. */
 extern int	runner_count(void);
-
-/* Is there no other runner of this job (any more)? */
 extern bool runner_is_alone(void);
-
-/*
- * This runner will change no row any more, and what is left for it to do is
- * nobody's wait.  Returns true if that holds for all others, too: the caller's
- * duty is then to publish the rows.
- */
 extern bool runner_rows_are_final(void);
 
 /*
@@ -320,51 +276,25 @@ extern void progress_blockers(const int *pids, int npids);
 extern void progress_prepared(const char *name);	/* of a blocker; "" = unknown */
 
 extern bool job_cancel_requested(void);
-
-/*
- * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
- * the waiting caller asks for it, and 40P01 when the waiting caller asks to step
- * back from this index.  Every loop of a runner calls this; so this is
- * also where it reads the configuration again, where that has changed and no
- * transaction is open.
- */
 extern void job_check_cancel(void);
-
-/*
- * Whether a signal to cancel is an ERROR at once, as during a move, or kept for
- * later, as between two indexes, where it would end the runner with what it was
- * about to put on record.
- */
 extern void runner_serve_cancel(bool serve);
-
-/*
- * For the session that waits for a job: have this runner of it, as it was seen,
- * give up its index, because that waits for a process that waits for the session.
- * Returns false if that does not help: the runner is between two indexes, or was
- * asked before and is still in the same wait.
- */
 extern bool runner_ask_to_step_back(const RunnerSlot *seen, int whom);
-
-/* Are we asked for that?  Without a lock, for a signal handler. */
 extern bool runner_must_step_back(void);
-
-/* If so, ERROR 40P01, and it is done.  job_check_cancel() calls this. */
 extern void runner_check_step_back(void);
-
-/*
- * What a process runs, or has run last, for the end of an error's DETAIL; "" if
- * the current user may not see it.  Needs no transaction.
- */
 extern const char *describe_command(int pid);
-
-/* true while pause_move() is in force for the runner's own job */
 extern bool job_pause_requested(void);
-
-/* true once resume_move() has said not to wait for swap_after */
 extern bool job_swap_now_requested(void);
 
 extern const char *method_name(MoveMethod method);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
+
+/* What the methods get.  Lives in a runner, for one item. */
+typedef struct MoveContext
+{
+	JobShared  *job;
+	MoveItem   *item;
+	const MoveSettings *settings;	/* may change under us: read when needed */
+} MoveContext;
 
 #endif							/* IM_JOB_H */

@@ -29,7 +29,7 @@
 
 #include "compat.h"
 #include "job.h"
-#include "job_area.h"
+#include "job_private.h"
 
 /* That much of a command is shown. */
 #define MOST_OF_COMMAND		120
@@ -42,6 +42,10 @@ static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
 
+/*
+ * Become a runner of this job.  ERROR 53000 if there is no slot.  Returns false
+ * if the job has ended meanwhile.
+ */
 bool
 runner_attach(JobShared *shared)
 {
@@ -100,6 +104,10 @@ have_company(bool at_work)
 	return false;
 }
 
+/*
+ * Is this process a runner, or does it wait for one?  Without a lock, for a
+ * signal handler; late is good enough.  In a runner.
+ */
 bool
 runner_knows_pid(int pid)
 {
@@ -112,6 +120,7 @@ runner_knows_pid(int pid)
 	return false;
 }
 
+/* Is it a runner of our own job?  Without a lock; late is good enough. */
 bool
 runner_is_fellow(int pid)
 {
@@ -125,6 +134,7 @@ runner_is_fellow(int pid)
 	return false;
 }
 
+/* How many runners of this job work on an index now, at least 1. */
 int
 runner_count(void)
 {
@@ -142,6 +152,7 @@ runner_count(void)
 	return Max(result, 1);
 }
 
+/* Is there no other runner of this job (any more)? */
 bool
 runner_is_alone(void)
 {
@@ -155,6 +166,11 @@ runner_is_alone(void)
 	return result;
 }
 
+/*
+ * Stop being a runner.  Returns true if none is left that could still change a
+ * row: the caller's duty is then to publish them.  With the last one the job's
+ * slot is free, too.  No-op, and false, if not attached.
+ */
 bool
 runner_detach(void)
 {
@@ -177,6 +193,11 @@ runner_detach(void)
 	return final;
 }
 
+/*
+ * This runner will change no row any more, and what is left for it to do is
+ * nobody's wait.  Returns true if that holds for all others, too: the caller's
+ * duty is then to publish the rows.
+ */
 bool
 runner_rows_are_final(void)
 {
@@ -247,6 +268,7 @@ runner_claim(JobShared *shared, bool anything_left)
 	return result;
 }
 
+/* Sleep a little between two items, and hear what is asked of the job. */
 void
 runner_nap(JobShared *shared, int ms)
 {
@@ -408,18 +430,27 @@ job_cancel_requested(void)
 	return my_job != NULL && my_job->cancel;
 }
 
+/* true while pause_move() is in force for the runner's own job */
 bool
 job_pause_requested(void)
 {
 	return my_job != NULL && my_job->pause;
 }
 
+/* true once resume_move() has said not to wait for swap_after */
 bool
 job_swap_now_requested(void)
 {
 	return my_job != NULL && my_job->swap_now;
 }
 
+/*
+ * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
+ * the waiting caller asks for it, and 40P01 when the waiting caller asks to step
+ * back from this index.  Every loop of a runner calls this; so this is
+ * also where it reads the configuration again, where that has changed and no
+ * transaction is open.
+ */
 void
 job_check_cancel(void)
 {
@@ -437,6 +468,12 @@ job_check_cancel(void)
 	runner_check_step_back();
 }
 
+/*
+ * For the session that waits for a job: have this runner of it, as it was seen,
+ * give up its index, because that waits for a process that waits for the session.
+ * Returns false if that does not help: the runner is between two indexes, or was
+ * asked before and is still in the same wait.
+ */
 bool
 runner_ask_to_step_back(const RunnerSlot *seen, int whom)
 {
@@ -468,12 +505,14 @@ runner_ask_to_step_back(const RunnerSlot *seen, int whom)
 	return helps;
 }
 
+/* Are we asked for that?  Without a lock, for a signal handler. */
 bool
 runner_must_step_back(void)
 {
 	return my_runner != NULL && my_runner->step_back_for != 0;
 }
 
+/* If so, ERROR 40P01, and it is done.  job_check_cancel() calls this. */
 void
 runner_check_step_back(void)
 {
@@ -495,6 +534,10 @@ runner_check_step_back(void)
 			 errhint("Call it again when that process has ended, or use wait => false.")));
 }
 
+/*
+ * What a process runs, or has run last, for the end of an error's DETAIL; "" if
+ * the current user may not see it.  Needs no transaction.
+ */
 const char *
 describe_command(int pid)
 {
@@ -516,6 +559,11 @@ describe_command(int pid)
 	return psprintf(" Process %d: %s", pid, command);
 }
 
+/*
+ * Whether a signal to cancel is an ERROR at once, as during a move, or kept for
+ * later, as between two indexes, where it would end the runner with what it was
+ * about to put on record.
+ */
 void
 runner_serve_cancel(bool serve)
 {

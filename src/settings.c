@@ -369,6 +369,10 @@ setting_text(const char *name, const JsonbValue *value)
 	return NULL;				/* keep compiler quiet */
 }
 
+/*
+ * ERROR 22023 if there is no such setting, or a running job has no use for a
+ * change of it any more.
+ */
 void
 settings_check_alterable(const char *name)
 {
@@ -385,6 +389,10 @@ settings_check_alterable(const char *name)
 					 errhint("Cancel the job with cancel_move(), and submit the rest again.")));
 }
 
+/*
+ * Change one setting of a running job, by its name without prefix.  ERROR as
+ * SET: 22023, 42501.
+ */
 void
 settings_alter(MoveSettings *settings, const char *name, const char *value)
 {
@@ -401,6 +409,10 @@ settings_alter(MoveSettings *settings, const char *name, const char *value)
 		   (char *) &altered + place->offset, place->size);
 }
 
+/*
+ * Apply a job's "settings" argument as SET LOCAL would, with the same rights.
+ * Returns a GUC nest level for AtEOXact_GUC(), or -1 where json is NULL.
+ */
 int
 settings_apply_json(Jsonb *json)
 {

@@ -69,23 +69,8 @@ typedef struct MoveSettings
 
 extern void settings_define(void);
 extern void settings_capture(MoveSettings *settings);
-
-/*
- * Apply a job's "settings" argument as SET LOCAL would, with the same rights.
- * Returns a GUC nest level for AtEOXact_GUC(), or -1 where json is NULL.
- */
 extern int	settings_apply_json(Jsonb *json);
-
-/*
- * ERROR 22023 if there is no such setting, or a running job has no use for a
- * change of it any more.
- */
 extern void settings_check_alterable(const char *name);
-
-/*
- * Change one setting of a running job, by its name without prefix.  ERROR as
- * SET: 22023, 42501.
- */
 extern void settings_alter(MoveSettings *settings, const char *name,
 						   const char *value);
 

@@ -41,6 +41,8 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
+#include "job.h"
 #include "test_points.h"
 
 #ifdef INDEX_MOVER_TEST

@@ -1,578 +1,237 @@
 /*-------------------------------------------------------------------------
  *
  * submit.c
- *	  The caller's side of a job: create it, start it, wait for it.
+ *	  Jobs that start when the caller's transaction commits; drawing job numbers.
  *
- * submit_and_wait() starts a worker at once and waits on its latch, relaying the
- * worker's messages and telling how far it is; whatever ends the wait early
- * (Ctrl-C, a timeout, the loss of the client) cancels the job.  For jobs that
- * start at the caller's commit see submit_queue.c.
+ * submit_at_commit() puts the job on record in the caller's transaction, registers
+ * the worker in the PRE_COMMIT callback, where a failure can still be an error,
+ * and lets it go in the COMMIT callback.
  *
- * Locking: none is held while waiting.  The caller's snapshot is, though, and
- * a rebuild would wait for it for ever: see snapshot_guard.c.
+ * Assumption: all of it is done by the backend whose transaction it is; the
+ * callbacks are registered when the library is loaded.
  *
- * Tricky: the deadlock detector can't see a wait on a latch.  So once a second
- * we look ourselves whether somebody that a worker waits for waits, also
- * indirectly, for us.  Any CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY of
- * this database does, in the end, for our snapshot: so whatever waits for a lock
- * of theirs would wait as long as we do.
+ * Locking: none, but those of the history table's insertions.
+ *
+ * Tricky: a commit that writes nothing but our numbers and records must not wait
+ * for a synchronous standby, see commit_numbers_locally().
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
-#include "libpq/pqformat.h"
-#include "libpq/pqmq.h"
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "storage/dsm.h"
-#include "storage/ipc.h"
-#include "storage/proc.h"
-#include "tcop/dest.h"
-#include "tcop/tcopprot.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
-#include "compat.h"
-#include "rebuild/snapshot_guard.h"
-#include "worker/submit.h"
-#include "call/watch.h"
+#include "call/call.h"
+#include "history.h"
+#include "job.h"
+#include "own_tables.h"
+#include "settings.h"
 #include "worker/worker.h"
 
-#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
-#define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
+#define JOB_SEQUENCE		"index_mover_job_seq"
 
-/* What the wait must undo when it ends early. */
-typedef struct JobWait
+/* A job of this transaction that starts at its commit. */
+typedef struct QueuedJob
 {
-	JobShared  *shared;
-	BackgroundWorkerHandle *worker; /* the first one */
-	shm_mq_handle **messages;	/* of each runner */
-	ErrorData	worker_error;	/* the last ERROR or FATAL that a worker has
-								 * sent; elevel 0 = none */
-} JobWait;
+	int64		job;
+	int			slot;
+	SubTransactionId subid;		/* forgotten if this one aborts */
+	bool		optional;		/* the transaction commits also without it */
+	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
+} QueuedJob;
 
-static uint32 wait_event = 0;
-
-/* Say that a job which came with a call for something else is given up. */
-static void
-warn_optional(void)
-{
-	ereport(WARNING,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("could not start a job to remove what interrupted moves have left"),
-			 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
-}
+static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
 /*
- * Create the job's segment and take a slot.  The segment is pinned, and stays
- * until the slot is freed.  If there is no room for another job, ERROR; but an
- * optional job is given up, with a WARNING and NULL.
+ * Where the WAL of this transaction ended when it had only drawn job numbers, and
+ * recorded jobs.
  */
-JobShared *
-submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
-				  JobState state, List *items, const MoveSettings *settings,
-				  bool waits, dsm_segment **segment)
-{
-	JobShared  *shared;
-	ListCell   *lc;
-	int			n = 0;
-	int			max_runners = purpose != JOB_MOVE ? 1 :
-		Max(1, Min(list_length(items), settings->max_workers));
-
-	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
-						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (*segment == NULL && submit_is_optional(purpose, items))
-	{
-		warn_optional();
-		return NULL;
-	}
-	if (*segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many dynamic shared memory segments"),
-				 errhint("You may need to increase \"max_connections\".")));
-
-	shared = job_shared(*segment);
-	memset(shared, 0, offsetof(JobShared, items));
-	shared->job = job;
-	shared->database = database;
-	shared->role = role;
-	shared->submitted_at = GetCurrentTimestamp();
-	shared->settings = *settings;
-	shared->nitems = list_length(items);
-	shared->max_runners = max_runners;
-	shared->caller_waits = waits;
-	shared->caller_pid = waits ? MyProcPid : 0;
-	shared->caller_procno = im_my_procno();
-	pg_atomic_init_u32(&shared->rows_final, 0);
-	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
-								 shared->nitems * sizeof(MoveItem));
-	foreach(lc, items)
-		shared->items[n++] = *(MoveItem *) lfirst(lc);
-
-	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
-	{
-		if (submit_is_optional(purpose, items))
-		{
-			dsm_detach(*segment);
-			warn_optional();
-			return NULL;
-		}
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many jobs of index_mover"),
-				 errdetail("At most %d jobs can run or wait at the same time.",
-						   IM_MAX_JOBS),
-				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
-	}
-	dsm_pin_segment(*segment);
-	return shared;
-}
+static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
 
 /*
- * Have the postmaster start the job's first worker.  If there is no room for
- * one, ERROR; but an optional job is given up, with a WARNING and NULL.
+ * Between submit.c and submit_queue.c: draw a number; create a job, with a
+ * pinned segment and a slot; start its first worker.  For want of one NULL is
+ * given back only if the job is optional, a clean-up that comes with a call for
+ * something else.
+ *
+ * Draw a job's number that the history doesn't have: who replicates sequences
+ * may have set ours back.  That may write WAL and assign an xid, so that the
+ * caller's commit would wait for a synchronous standby, for nothing: see
+ * commit_numbers_locally().
  */
-BackgroundWorkerHandle *
-submit_register_worker(int slot, int64 job, bool optional)
+int64
+submit_next_job(void)
 {
-	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
+	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
+		 only_numbers_upto == XactLastRecEnd);
+	int64		result;
 
-	if (handle == NULL && optional)
-	{
-		job_free_slot(slot, job);
-		ereport(WARNING,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not register background process to remove what interrupted moves have left"),
-				 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
-	}
-	else if (handle == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not register background process"),
-				 errhint("You may need to increase \"max_worker_processes\".")));
-	return handle;
-}
-
-/* Is this a clean-up that comes with a call for something else? */
-bool
-submit_is_optional(JobPurpose purpose, const List *items)
-{
-	return purpose == JOB_CLEANUP && items != NIL;
-}
-
-/* ---------------------------------------------------------------------
- * Waiting
- * ---------------------------------------------------------------------
- */
-
-/* Pass on what one runner had to say. */
-static void
-relay_messages_of(JobWait *wait, shm_mq_handle *messages)
-{
-	for (;;)
-	{
-		Size		nbytes;
-		void	   *data;
-		StringInfoData msg;
-		char		msgtype;
-
-		if (shm_mq_receive(messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
-			return;
-
-		initStringInfo(&msg);
-		appendBinaryStringInfo(&msg, data, nbytes);
-		msgtype = pq_getmsgbyte(&msg);
-
-		/* errors of moves are in the rows; others end the worker */
-		if (msgtype == 'N' || msgtype == 'E')
-		{
-			ErrorData	edata;
-
-			pq_parse_errornotice(&msg, &edata);
-			if (msgtype == 'N')
-				ThrowErrorData(&edata);
-			else
-				wait->worker_error = edata;
-		}
-		pfree(msg.data);
-	}
-}
-
-static void
-relay_messages(JobWait *wait)
-{
-	int			i;
-
-	for (i = 0; i < wait->shared->max_runners; i++)
-		relay_messages_of(wait, wait->messages[i]);
-}
-
-/* Make ourselves the receiver of what all runners will say. */
-static void
-attach_queues(JobWait *wait, dsm_segment *segment)
-{
-	int			i;
-
-	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
-	for (i = 0; i < wait->shared->max_runners; i++)
-	{
-		Size		size;
-		shm_mq	   *mq = job_queue(wait->shared, i, &size);
-
-		mq = shm_mq_create(mq, size);
-		shm_mq_set_receiver(mq, MyProc);
-		wait->messages[i] = shm_mq_attach(mq, segment, NULL);
-	}
-}
-
-/* Add whom a runner waits for to the list. */
-static List *
-add_runner_blockers(List *pids, const RunnerSlot *runner)
-{
-	int			i;
-
-	for (i = 0; i < runner->nblockers; i++)
-		if (runner->blockers[i] != 0)	/* 0 = a prepared transaction */
-			pids = list_append_unique_int(pids, runner->blockers[i]);
-	return pids;
-}
-
-/*
- * Add the pids that this one waits for to the list: for locks, and for moves
- * that it has called, which the lock manager knows nothing of.
- */
-static List *
-add_blockers_of(List *pids, int pid, const RunnerSlot *runners, int nrunners)
-{
-	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
-															   Int32GetDatum(pid)));
-	Datum	   *elems;
-	int			nelems;
-	int			i;
-
-	deconstruct_array(array, INT4OID, sizeof(int32), true, TYPALIGN_INT,
-					  &elems, NULL, &nelems);
-	for (i = 0; i < nelems; i++)
-		if (DatumGetInt32(elems[i]) != 0)
-			pids = list_append_unique_int(pids, DatumGetInt32(elems[i]));
-
-	for (i = 0; i < nrunners; i++)
-	{
-		if (runners[i].pid == pid)
-			pids = add_runner_blockers(pids, &runners[i]);
-		if (runners[i].caller_pid == pid)
-			pids = list_append_unique_int(pids, runners[i].pid);
-	}
-	return pids;
-}
-
-static bool
-is_runner_of(const JobShared *shared, const RunnerSlot *runner)
-{
-	return runner->job == shared->job && runner->database == MyDatabaseId;
-}
-
-/* Is this process a runner of the job? */
-static bool
-is_own_runner(const JobShared *shared, int pid, const RunnerSlot *runners, int nrunners)
-{
-	int			i;
-
-	for (i = 0; i < nrunners; i++)
-		if (runners[i].pid == pid && is_runner_of(shared, &runners[i]))
-			return true;
-	return false;
-}
-
-/*
- * If somebody that a runner of the job waits for waits for us, directly or not,
- * have the runner step back from its index: the others can be moved.  Where that
- * does not help, raise the error that the deadlock detector would raise if our
- * wait were a lock's.
- */
-static void
-check_deadlock(const JobShared *shared)
-{
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-	MemoryContext oldcontext;
-	MemoryContext context;
-	bool		in_vain = false;
-	int			blocker = 0;
-	int			i;
-
-	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover deadlock check",
-									ALLOCSET_SMALL_SIZES);
-	oldcontext = MemoryContextSwitchTo(context);
-
-	for (i = 0; i < nrunners && !in_vain; i++)
-	{
-		List	   *pids;
-		bool		found;
-		int			j;
-
-		if (!is_runner_of(shared, &runners[i]))
-			continue;
-		blocker = 0;
-		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
-		found = list_member_int(pids, MyProcPid);
-
-		/* the list grows while we walk along it */
-		for (j = 0; j < list_length(pids) && !found; j++)
-		{
-			blocker = list_nth_int(pids, j);
-			/* whom that one waits for is its own affair */
-			if (is_own_runner(shared, blocker, runners, nrunners))
-				continue;
-			pids = add_blockers_of(pids, blocker, runners, nrunners);
-			found = list_member_int(pids, MyProcPid);
-		}
-		in_vain = found &&
-			(blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker));
-	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
-
-	if (!in_vain)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected"),
-			 blocker == 0 ?
-			 errdetail("The move waits for the session that has called it.") :
-			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
-					   blocker),
-			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
-}
-
-/* Notice the loss of the client without waiting for the next message to it. */
-static void
-check_client(void)
-{
-	if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
-		!pq_check_connection())
-	{
-		ClientConnectionLost = true;
-		InterruptPending = true;
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
-/* Tell the waiting client how far the job is. */
-static void
-notice_progress(const JobShared *shared)
-{
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-	int			i;
-
-	for (i = 0; i < nrunners; i++)
-		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
-			watch_notice(&runners[i]);
-}
-
-/* Has the first worker ended, or never begun? */
-static bool
-worker_has_stopped(const JobWait *wait)
-{
-	pid_t		pid;
-
-	return GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED;
-}
-
-/* Cancel the job when the wait ends by ERROR or FATAL. */
-static void
-abandon_job(int code, Datum arg)
-{
-	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
-	JobShared  *shared = wait->shared;
-	TimestampTz start = GetCurrentTimestamp();
-	JobSlot		slot;
-
-	snapshot_guard_end();
-	(void) job_request_cancel(shared->job);
-
-	/*
-	 * After an error the user's next command should find the table free, so
-	 * give the worker a moment.  Interrupts aren't served here, hence short.
-	 */
-	while (!proc_exit_inprogress &&
-		   job_get_slot(shared->slot, shared->job, &slot) &&
-		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
-	{
-		/* a worker that never was will not free the slot */
-		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
-			job_free_slot(shared->slot, shared->job);
-		/* a worker that starts just now missed the signal, not the flag */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
-	}
-}
-
-/* Wait until the job's rows are final. */
-static void
-wait_for_rows(JobWait *wait)
-{
-	JobShared  *shared = wait->shared;
-	TimestampTz last_look = GetCurrentTimestamp();
-	TimestampTz last_notice = last_look;
-
-	for (;;)
-	{
-		TimestampTz now;
-		JobSlot		slot;
-		bool		stopped;
-
-		CHECK_FOR_INTERRUPTS();
-		snapshot_guard_answer();
-
-		/*
-		 * In this order: who has stopped has said all that he will say.  The
-		 * first worker may end before the others do, but never in the state
-		 * "starting".
-		 */
-		stopped = worker_has_stopped(wait) &&
-			(!job_get_slot(shared->slot, shared->job, &slot) ||
-			 slot.state == JOB_STARTING);
-		relay_messages(wait);
-		if (pg_atomic_read_u32(&shared->rows_final) != 0)
-		{
-			pg_read_barrier();
-			relay_messages(wait);
-			break;
-		}
-		if (stopped)
-		{
-			job_free_slot(shared->slot, shared->job);
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("background worker of index_mover did not start or ended early"),
-					 wait->worker_error.elevel != 0 ?
-					 errdetail_internal("%s", wait->worker_error.message) : 0,
-					 errhint("See the server log for the reason.")));
-		}
-
-		now = GetCurrentTimestamp();
-		if (TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
-		{
-			check_client();
-			check_deadlock(shared);
-			last_look = now;
-		}
-		if (shared->settings.progress_interval > 0 &&
-			TimestampDifferenceExceeds(last_notice, now, shared->settings.progress_interval))
-		{
-			notice_progress(shared);
-			last_notice = now;
-		}
-
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_INTERVAL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
-	}
-}
-
-MoveItem *
-submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
-				int64 *job)
-{
-	JobWait		wait = {0};
-	dsm_segment *segment;
-	MoveItem   *result;
-	Size		size;
-
-	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
-									purpose, JOB_STARTING, items, settings,
-									true, &segment);
-	if (wait.shared == NULL)
-		return NULL;
-	*job = wait.shared->job;
-
-	attach_queues(&wait, segment);
-
-	/* before the job can start: see snapshot_guard_hide_callers() */
-	snapshot_guard_begin();
-	PG_TRY();
-	{
-		wait.worker = submit_register_worker(wait.shared->slot, wait.shared->job,
-									  submit_is_optional(purpose, items));
-	}
-	PG_CATCH();
-	{
-		snapshot_guard_end();
-		job_free_slot(wait.shared->slot, wait.shared->job);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	if (wait.worker == NULL)
-	{
-		snapshot_guard_end();
-		dsm_detach(segment);
-		return NULL;
-	}
-	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
-	{
-		wait_for_rows(&wait);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
-	snapshot_guard_end();
-
-	size = sizeof(MoveItem) * wait.shared->nitems;
-	result = palloc(Max(size, 1));
-	memcpy(result, wait.shared->items, size);
-
-	/* the worker finds nobody listening from here on, and doesn't mind */
-	dsm_detach(segment);
-
-	/* the rows say only that a worker has ended; a FATAL is SIGTERM's */
-	if (wait.worker_error.elevel == ERROR)
-		ereport(WARNING,
-				(errcode(wait.worker_error.sqlerrcode),
-				 errmsg("background worker of index_mover ended early: %s",
-						wait.worker_error.message)));
+	do
+		result = extension_nextval(JOB_SEQUENCE);
+	while (history_exists(result));
+	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
 	return result;
 }
 
-bool
-submit_wait_for(int64 job)
+/*
+ * Before the commit of a transaction that has drawn job numbers and written
+ * nothing else: it need not wait for a synchronous standby.  If one is stopped,
+ * the move would end, but never the call.
+ */
+static void
+commit_numbers_locally(void)
 {
-	JobSlot		slot;
-	bool		found = false;
-
-	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
-	{
-		found = true;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 100, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return found;
+	if (!XLogRecPtrIsInvalid(only_numbers_upto) &&
+		only_numbers_upto == XactLastRecEnd &&
+		synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
-BackgroundWorkerHandle *
-submit_cleanup(Oid database, Oid role, int notify_pid)
+/*
+ * Queue a job that starts when this transaction commits, and is forgotten if
+ * it doesn't.  Returns the job's number; 0 for a JOB_CLEANUP with items that is
+ * not done for want of a slot.
+ */
+int64
+submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
-	BackgroundWorkerHandle *worker;
-	MoveSettings settings;
-	int			slot;
+	QueuedJob  *queued;
+	MemoryContext oldcontext;
+	bool		only_ours;
+	int			i;
 
-	settings_capture(&settings);
-	shared = submit_create_job(CLEANUP_JOB, database, role, JOB_CLEANUP,
-							   JOB_STARTING, NIL, &settings, false, &segment);
-	slot = shared->slot;
+	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	queued = palloc0(sizeof(QueuedJob));
+	queued_jobs = lappend(queued_jobs, queued);
+	MemoryContextSwitchTo(oldcontext);
+	queued->subid = GetCurrentSubTransactionId();
+
+	/* the segment is pinned: our own mapping may go with the resource owner */
+	shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
+							   purpose, JOB_WAITING_FOR_COMMIT, items, settings,
+							   false, &segment);
+	if (shared == NULL)
+		return 0;				/* nor has the entry a job */
+	queued->slot = shared->slot;
+	queued->job = shared->job;
+	queued->optional = submit_is_optional(purpose, items);
+
+	/*
+	 * On record from here on: a worker that never starts can't do it.  A commit
+	 * that writes nothing else still waits for no standby.
+	 */
+	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+	shared->recorded = true;
+	for (i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
+	{
+		shared->items[i].status = STATUS_QUEUED;
+		history_insert(shared, i);
+	}
+	if (only_ours)
+		only_numbers_upto = XactLastRecEnd;
 	dsm_detach(segment);
+	return queued->job;
+}
 
-	worker = worker_register(slot, CLEANUP_JOB, 0, notify_pid);
-	if (worker == NULL)
-		job_free_slot(slot, CLEANUP_JOB);
-	return worker;
+static void
+forget_queued_jobs(void)
+{
+	list_free_deep(queued_jobs);
+	queued_jobs = NIL;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	ListCell   *lc;
+
+	if (event == XACT_EVENT_PRE_COMMIT)
+		commit_numbers_locally();
+	else if (event != XACT_EVENT_PRE_PREPARE)
+		only_numbers_upto = InvalidXLogRecPtr;
+
+	if (queued_jobs == NIL)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					queued->worker = submit_register_worker(queued->slot, queued->job,
+													 queued->optional);
+			}
+			break;
+		case XACT_EVENT_COMMIT:
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
+			}
+			forget_queued_jobs();
+			break;
+		case XACT_EVENT_ABORT:
+			/* a worker that is registered already finds its slot gone */
+			foreach(lc, queued_jobs)
+			{
+				QueuedJob  *queued = lfirst(lc);
+
+				if (queued->job != 0)
+					job_free_slot(queued->slot, queued->job);
+			}
+			forget_queued_jobs();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has queued moves of indexes")));
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	ListCell   *lc;
+
+	foreach(lc, queued_jobs)
+	{
+		QueuedJob  *queued = lfirst(lc);
+
+		if (queued->subid != mySubid)
+			continue;
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
+			queued->subid = parentSubid;
+		else if (event == SUBXACT_EVENT_ABORT_SUB)
+		{
+			if (queued->job != 0)
+				job_free_slot(queued->slot, queued->job);
+			queued_jobs = foreach_delete_current(queued_jobs, lc);
+			pfree(queued);
+		}
+	}
+}
+
+void
+submit_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
 }

@@ -8,33 +8,56 @@
 #ifndef IM_CLEANUP_H
 #define IM_CLEANUP_H
 
+#include "nodes/pg_list.h"
+
+#include "cleanup/ledger.h"
 #include "job.h"
+#include "test_points.h"
 
-/* In a transaction: is anything of this job in the ledger? */
 extern bool cleanup_is_needed(int64 job);
-
-/*
- * In a runner, outside of transactions: remove all that can be removed, of all
- * tables, or of those of the job's items.  Waits at most that long for the
- * transactions that use a table.  Returns false if something is left.
- */
 extern bool cleanup_run(JobShared *shared, int max_wait_ms);
-
-/*
- * The same for what dead jobs have left on one table, before it is worked on
- * again.  Waits at most that long for other transactions.  As part of a move: it
- * obeys pause_move(), and a cancel is an ERROR.
- */
 extern void cleanup_table(Oid heap_oid, int max_wait_ms);
 
-/*
- * Have removed what dead jobs have left on those tables of a plan on which
- * nothing is to be moved: a job that moves does it itself.  plan: of MoveItem.
- * The first form waits for that, but not long for others that use the table;
- * the second leaves it to a job that begins when this transaction commits.
- * ERRORs as for submit_and_wait() and submit_at_commit().
- */
-extern void cleanup_and_wait(const List *plan, const MoveSettings *settings);
-extern void cleanup_at_commit(const List *plan, const MoveSettings *settings);
+/* What index_mover_cleanup() tells about one of them. */
+typedef struct LeftoverFile
+{
+	int64		ledger_id;
+	LedgerKind	kind;
+	Oid			heap_oid;		/* the table of the index it was for */
+	char	   *name;			/* path of the first segment */
+	Oid			tablespace;
+	int64		size;			/* bytes of all forks; -1 = no such file */
+} LeftoverFile;
+
+extern void ledger_row_claim(int64 id);
+extern bool ledger_row_claim_again(int64 id);
+extern void ledger_row_release(int64 id);
+extern void leftover_file_drop_buffers(const RelFileLocator *locator);
+extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
+extern void leftover_file_remove(const LedgerEntry *entry,
+								 void (*rest) (int ms));
+extern void leftover_files_remove(void (*rest) (int ms));
+extern List *leftover_files_list(void);
+
+/* What index_mover_cleanup() tells about one of them. */
+typedef struct LeftoverIndex
+{
+	Oid			index_oid;
+	bool		duplicate;		/* was repaired meanwhile by somebody's DDL */
+	char	   *name;			/* qualified and quoted */
+	Oid			tablespace;		/* never 0 */
+	int64		size;			/* bytes, all forks */
+} LeftoverIndex;
+
+extern int	leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms,
+									bool show);
+extern bool leftover_index_remove_unlisted(const LedgerEntry *entry, int max_wait_ms);
+extern bool leftover_index_is_ours(Oid index_oid);
+extern List *leftover_indexes_list(void);
+extern List *leftover_index_tables(void);
+extern Oid	leftover_twin(const LedgerEntry *entry, Oid *keeper);
+extern Oid	leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper);
+extern bool is_reindex_leftover_name(const char *name);
+extern List *tables_with_leftovers(void);
 
 #endif							/* IM_CLEANUP_H */

@@ -31,9 +31,8 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 
-#include "catalog.h"
-#include "compat.h"
 #include "cleanup/ledger.h"
+#include "own_tables.h"
 
 #define LEDGER_TABLE	"index_mover_ledger"
 #define LEDGER_PKEY		"index_mover_ledger_pkey"
@@ -75,6 +74,9 @@ begin_scan_by_id(Relation rel, int64 id, ScanKey key)
 }
 
 /*
+ * All run inside the current transaction, need no privileges of the current
+ * user, and touch no user-defined code.  ledger_insert() fills entry->id.
+ *
  * Draw the number of a row that is to be inserted later.  Who replicates
  * sequences may have set ours back.
  */

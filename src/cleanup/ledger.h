@@ -12,9 +12,10 @@
 #ifndef IM_LEDGER_H
 #define IM_LEDGER_H
 
-#include "compat.h"
 #include "nodes/pg_list.h"
 #include "utils/timestamp.h"
+
+#include "test_points.h"
 
 typedef enum LedgerKind
 {
@@ -41,10 +42,6 @@ typedef struct LedgerEntry
 	NameData	new_name;		/* of new_index, "" for files */
 } LedgerEntry;
 
-/*
- * All run inside the current transaction, need no privileges of the current
- * user, and touch no user-defined code.  ledger_insert() fills entry->id.
- */
 extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
 extern void ledger_delete(int64 id);	/* no error if it was gone */

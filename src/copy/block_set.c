@@ -14,9 +14,10 @@
  */
 #include "postgres.h"
 
-#include "copy/block_set.h"
 #include "nodes/bitmapset.h"
 #include "utils/memutils.h"
+
+#include "copy/block_set.h"
 
 #define BLOCKS_PER_PART ((BlockNumber) RELSEG_SIZE)
 
@@ -121,6 +122,8 @@ block_set_add_all(BlockSet *set, const BlockSet *other)
 }
 
 /*
+ * The first member >= from, or InvalidBlockNumber.
+ *
  * Find the first member >= from, in block order; InvalidBlockNumber if there
  * is none.  (from + 1 can't wrap: InvalidBlockNumber is never a member.)
  */

@@ -19,8 +19,6 @@ extern void block_set_remove(BlockSet *set, BlockNumber block);
 extern bool block_set_has(const BlockSet *set, BlockNumber block);
 extern int64 block_set_count(const BlockSet *set);
 extern void block_set_add_all(BlockSet *set, const BlockSet *other);
-
-/* The first member >= from, or InvalidBlockNumber. */
 extern BlockNumber block_set_next(const BlockSet *set, BlockNumber from);
 
 #endif							/* IM_BLOCK_SET_H */

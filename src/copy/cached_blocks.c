@@ -11,13 +11,16 @@
  */
 #include "postgres.h"
 
-#include "copy/cached_blocks.h"
-#include "compat.h"
-#include "copy/file_copy.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/smgr.h"
+
+#include "compat.h"
+#include "copy/block_set.h"
+#include "copy/copy_private.h"
+#include "file_system.h"
+#include "test_points.h"
 
 /* For an estimate, look at one buffer of so many */
 #define SAMPLE_EVERY	16
@@ -52,6 +55,7 @@ cached_blocks(const RelFileLocator *locator)
 	return set;
 }
 
+/* About how many blocks that will be, from a sample of the buffers; no locks. */
 double
 cached_blocks_estimate(const RelFileLocator *locator)
 {

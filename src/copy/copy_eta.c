@@ -21,9 +21,12 @@
  */
 #include "postgres.h"
 
-#include "copy/cached_blocks.h"
-#include "copy/copy_state.h"
 #include "utils/timestamp.h"
+
+#include "copy/block_set.h"
+#include "copy/copy_private.h"
+#include "copy/wal_changes.h"
+#include "job.h"
 
 /* Bytes of the old file that are removed in a second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)
@@ -74,6 +77,8 @@ seconds_after(const CopyState *cs, CopyPart part, double total)
 }
 
 /*
+ * copy_eta.c
+ *
  * So many blocks of a part are done.  Publishes the time left.
  */
 void

@@ -37,12 +37,20 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "copy/copy_state.h"
 #include "portability/instr_time.h"
 #include "storage/smgr.h"
-#include "test_points.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+
+#include "compat.h"
+#include "copy/block_set.h"
+#include "copy/copy_private.h"
+#include "copy/file_copy.h"
+#include "copy/wal_changes.h"
+#include "file_system.h"
+#include "job.h"
+#include "test_points.h"
+#include "wait/wait.h"
 
 /* So few changed blocks end the rounds before an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
@@ -66,7 +74,11 @@ copy_through_buffer(CopyState *cs, BlockNumber block)
 		block_set_add(cs->unverified, block);
 }
 
-/* Copy what is on the list through shared buffers, and empty it. */
+/*
+ * copy_last.c
+ *
+ * Copy what is on the list through shared buffers, and empty it.
+ */
 CopyOutcome
 copy_todo_through_buffers(CopyState *cs)
 {

@@ -24,12 +24,18 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/storage_xlog.h"
-#include "copy/copy_state.h"
-#include "plan/space.h"
 #include "storage/smgr.h"
-#include "test_points.h"
 #include "utils/timestamp.h"
-#include "copy/wal_ahead.h"
+
+#include "compat.h"
+#include "copy/block_set.h"
+#include "copy/copy_private.h"
+#include "copy/file_copy.h"
+#include "copy/wal_changes.h"
+#include "file_system.h"
+#include "job.h"
+#include "test_points.h"
+#include "wait/wait.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
@@ -47,124 +53,6 @@
 
 static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
 static CopyOutcome copy_changed_directly(CopyState *cs);
-
-/*
- * Between two pieces of work, with no transaction open: is the job cancelled,
- * does anybody wait behind us, is it paused, are we too fast for max_rate or
- * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
- * no room for the next piece.
- */
-CopyOutcome
-copy_breathe(CopyState *cs)
-{
-	MovePhase	phase = PHASE_COPYING;
-	CopyOutcome outcome = GO_ON;
-	bool		waited = false;
-	TimestampTz start = GetCurrentTimestamp();
-	int64		rested_before = cs->rested_ms;
-
-	copy_check_interrupts();
-	space_check_again(cs->mc->item, cs->mc->settings);
-	wal_ahead();
-
-	for (;;)
-	{
-		const MoveSettings *settings = cs->mc->settings;
-		MovePhase	before;
-		int			ms;
-
-		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
-			break;
-
-		if (job_pause_requested())
-		{
-			before = progress_phase(PHASE_PAUSED);
-			progress_blockers(NULL, 0);
-			ms = SHORT_REST_MS;
-		}
-		else if (replica_lag_too_large(&cs->lag, settings))
-		{
-			before = progress_phase(PHASE_THROTTLED);
-			ms = SHORT_REST_MS;
-		}
-		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
-			before = progress_phase(PHASE_THROTTLED);
-		else
-			break;
-		if (!waited)
-			phase = before;
-		waited = true;
-		(void) throttle_rest(Min(ms, SHORT_REST_MS));
-		copy_check_interrupts();
-
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			break;
-	}
-	if (waited)
-	{
-		progress_phase(phase);
-		cs->rested_ms = rested_before +
-			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-	}
-	return outcome;
-}
-
-/*
- * Read the WAL up to now.  In a transaction of its own, except under the lock.
- */
-CopyOutcome
-copy_drain(CopyState *cs)
-{
-	bool		own_transaction = !IsTransactionState();
-	XLogRecPtr	upto;
-	ChangesResult result;
-
-	if (own_transaction)
-	{
-		/* not under the lock; changed_blocks.c keeps open what it makes */
-		wal_ahead();
-		StartTransactionCommand();
-	}
-	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : changed_blocks_mark();
-	result = changed_blocks_read(cs->changes, upto, cs->copied);
-	if (own_transaction)
-		CommitTransactionCommand();
-
-	switch (result)
-	{
-		case CHANGES_READ:
-			break;
-		case CHANGES_FILE_REPLACED:
-			cs->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
-			return START_AGAIN;
-		case CHANGES_WAL_GONE:
-			cs->start_again = "WAL that tells its changes was removed before it was read";
-			return START_AGAIN;
-	}
-	progress_changed(changed_blocks_count(cs->changes) + block_set_count(cs->todo));
-	copy_change_rate(cs);
-	return GO_ON;
-}
-
-/* Read the WAL if it could be recycled before we come to it. */
-CopyOutcome
-copy_keep_up(CopyState *cs)
-{
-	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
-}
-
-/* Put what draining has found onto the list of blocks to be copied again. */
-void
-copy_take_changes(CopyState *cs)
-{
-	BlockSet   *set = changed_blocks_take(cs->changes);
-
-	if (IM_MUTATION("one-block"))
-		block_set_remove(set, block_set_next(set, 1));
-	if (!IM_MUTATION("catch-up"))
-		block_set_add_all(cs->todo, set);
-	block_set_free(set);
-}
 
 /* Copy, directly, the blocks from where we are up to a length of the file. */
 static CopyOutcome
@@ -332,6 +220,7 @@ do_rounds(CopyState *cs, bool first_time)
 	return GO_ON;
 }
 
+/* copy_rounds.c */
 CopyOutcome
 copy_rounds(CopyState *cs)
 {

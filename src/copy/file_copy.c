@@ -74,7 +74,6 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "common/file_perm.h"
-#include "copy/file_copy.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -82,8 +81,12 @@
 #include "storage/checksum.h"
 #include "storage/fd.h"
 #include "storage/smgr.h"
-#include "test_points.h"
 #include "utils/memutils.h"
+
+#include "compat.h"
+#include "copy/block_set.h"
+#include "copy/file_copy.h"
+#include "test_points.h"
 
 /* Pages in one WAL record, see log_newpages() */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
@@ -163,17 +166,6 @@ file_copy_free(FileCopy *copy)
 		FreeAccessStrategy(copy->ring);
 	if (copy)
 		copy->ring = NULL;
-}
-
-/* How many blocks a fork of a relation file has; 0 if it does not exist. */
-BlockNumber
-file_blocks(const RelFileLocator *locator, ForkNumber fork)
-{
-	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
-
-	if (fork != MAIN_FORKNUM && !smgrexists(smgr, fork))
-		return 0;
-	return smgrnblocks(smgr, fork);
 }
 
 /*

@@ -9,9 +9,10 @@
 #define IM_FILE_COPY_H
 
 #include "access/xlogdefs.h"
-#include "copy/block_set.h"
 #include "common/relpath.h"
-#include "compat.h"
+
+#include "copy/block_set.h"
+#include "test_points.h"
 
 /* Blocks copied at a time: 1 MB, a divisor of RELSEG_SIZE */
 #define FILE_COPY_CHUNK	((BlockNumber) (1024 * 1024 / BLCKSZ))
@@ -38,6 +39,5 @@ extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
 extern void file_copy_flush_wal(FileCopy *copy);
 extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
-extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 
 #endif							/* IM_FILE_COPY_H */

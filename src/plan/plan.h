@@ -9,6 +9,8 @@
 #define IM_PLAN_H
 
 #include "job.h"
+#include "settings.h"
+#include "test_points.h"
 
 typedef enum PlanScope
 {
@@ -36,36 +38,10 @@ typedef struct PlanRequest
 	MoveSettings settings;
 } PlanRequest;
 
-/*
- * Make the plan: a List of MoveItem *, palloc'd in the current context, in the
- * order of execution.  STATUS_PLANNED items are to be moved; STATUS_SKIPPED
- * ones carry sqlstate and detail.  Reads catalogs only, and releases every
- * lock it took.  ERRORs are those of the manual: 42809 wrong kind of relation,
- * 0A000 catalogs and temporary tables, 42501, 55006 the caller's transaction
- * holds a lock on what would be moved.
- */
 extern List *plan_moves(const PlanRequest *request);
-
-/*
- * Say of each item of a plan, in order of execution, whether there will be room
- * for it, and warn of an archiver that fails.  plan_moves() does that itself,
- * but for what is part of a larger plan.  items: of MoveItem.
- */
 extern void plan_complete(List *items, const MoveSettings *settings);
-
-/* Look up and check the target: 42704, 22023 (pg_global), 42501. */
 extern Oid	plan_target_tablespace(const char *name);
-
-/*
- * Checked again by the runner after it has locked table and index: fills
- * item->status/sqlstate/detail and returns false if the index can't be moved
- * any more (dropped, already in place, invalid, no privilege ...); otherwise
- * refreshes the item's names and source tablespace and returns true.  began: the
- * work itself has begun already; only the words depend on it.
- */
 extern bool plan_recheck(MoveItem *item, bool began);
-
-/* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
 extern bool plan_may_move(Oid heap_oid);
 
 /*
@@ -75,5 +51,60 @@ extern bool plan_may_move(Oid heap_oid);
  */
 typedef bool (*plan_estimate_bloat_hook_type) (Oid index_oid, double *ratio);
 extern plan_estimate_bloat_hook_type plan_estimate_bloat_hook;
+extern bool copy_can_move(Oid index_oid, const char *access_methods,
+						  char **reason);
+extern bool rebuild_can_move(Oid index_oid, char **reason);
+extern bool recovery_needs_full_pages(Oid index_oid);
+
+/*
+ * What a move needs of one file system.  Places on the same file system are one
+ * need: of what they need together.
+ */
+typedef struct SpaceNeed
+{
+	const char *what;			/* "tablespace "x"", "pg_wal"; the first place */
+	int64		device;
+	int64		needed;			/* bytes */
+	int64		available;
+	int64		total;
+} SpaceNeed;
+
+#define SPACE_PLACES	8		/* target, pg_wal, places of sort files */
+
+typedef struct SpaceNeeds
+{
+	int			n;
+	SpaceNeed	need[SPACE_PLACES];
+} SpaceNeeds;
+
+extern void space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes,
+						int64 sort_bytes, int64 wal_bytes);
+extern const SpaceNeed *space_missing(const SpaceNeeds *needs, double min_free);
+extern void space_check(const JobShared *job, const MoveItem *item,
+						const MoveSettings *settings);
+extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
+
+/* What pg_class and pg_index say about an index; no lock behind it. */
+typedef struct IndexFacts
+{
+	Oid			index_oid;
+	Oid			heap_oid;
+	Oid			schema_oid;
+	NameData	index_name;
+	NameData	schema_name;
+	NameData	heap_name;
+	char		relkind;		/* RELKIND_INDEX or RELKIND_PARTITIONED_INDEX */
+	char		persistence;
+	Oid			tablespace;		/* never 0: the database default by its OID */
+	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */
+	Oid			heap_tablespace;	/* the same three of the table */
+	RelFileNumber heap_relfilenumber;
+	bool		valid;
+	bool		live;
+} IndexFacts;
+
+extern bool index_facts(Oid index_oid, IndexFacts *facts);
+extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
+extern void item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 
 #endif							/* IM_PLAN_H */

@@ -32,22 +32,25 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
-#include "catalog.h"
 #include "commands/tablespace.h"
-#include "compat.h"
-#include "plan/copy_methods.h"
-#include "cleanup/leftover_index.h"
-#include "cleanup/leftover_twin.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "plan/plan.h"
-#include "plan/plan_checks.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
+
+#include "cleanup/cleanup.h"
+#include "compat.h"
+#include "job.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "plan/plan_private.h"
+
+static void item_vsay(MoveItem *item, const char *fmt, va_list args)
+			pg_attribute_printf(2, 0);
 
 /*
  * Fetch what the catalogs say about an index; false if there is no such index.
@@ -117,9 +120,6 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->heap_name = facts->heap_name;
 	item->from_tablespace = facts->tablespace;
 }
-
-static void item_vsay(MoveItem *item, const char *fmt, va_list args)
-			pg_attribute_printf(2, 0);
 
 /*
  * Append a sentence to the row's detail, clipped at a character's boundary.
@@ -194,6 +194,7 @@ may_use_schema(Oid schema_oid)
 						ACL_USAGE) == ACLCHECK_OK;
 }
 
+/* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
 bool
 plan_may_move(Oid heap_oid)
 {
@@ -300,6 +301,10 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	return true;
 }
 
+/*
+ * Say which methods can move an index, whoever asks and wherever it is now.
+ * access_methods is as for copy_can_move().  No locks.
+ */
 void
 movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
 {
@@ -320,6 +325,8 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 }
 
 /*
+ * Look up and check the target: 42704, 22023 (pg_global), 42501.
+ *
  * Look up and check the target of a move.
  *
  * 42704 no such tablespace; 22023 pg_global; 42501 no CREATE on it, which, as
@@ -496,6 +503,12 @@ check_no_lock_held(const List *items)
 }
 
 /*
+ * Checked again by the runner after it has locked table and index: fills
+ * item->status/sqlstate/detail and returns false if the index can't be moved
+ * any more (dropped, already in place, invalid, no privilege ...); otherwise
+ * refreshes the item's names and source tablespace and returns true.  began: the
+ * work itself has begun already; only the words depend on it.
+ *
  * Ask everything again, in the runner, with table and index locked.
  *
  * Must be called in a transaction.  item->index_oid is what counts: an index

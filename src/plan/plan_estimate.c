@@ -20,30 +20,33 @@
 #include "postgres.h"
 
 #include <sys/stat.h>
-#ifndef WIN32
-#endif
 
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
-#include "catalog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
 #include "common/relpath.h"
-#include "compat.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "file_system.h"
-#include "plan/plan_estimate.h"
-#include "wait/relation_locks.h"
-#include "plan/space.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
+
+#include "file_system.h"
+#include "job.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "plan/plan_private.h"
+#include "settings.h"
+#include "wait/relation_locks.h"
+
+#ifndef WIN32
+#endif
 
 #define MB						(1024.0 * 1024.0)
 
@@ -65,64 +68,6 @@
 #define EXPERIENCE_MOVES		20
 #define EXPERIENCE_ROWS			500
 #define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell nothing */
-
-/*
- * Size of one fork, over all its segments; -1 if it can't be read.
- */
-static int64
-fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
-{
-	char	   *path = relation_file_path(MyDatabaseId, tablespace,
-										  relfilenumber, fork);
-	int64		total = 0;
-	unsigned int segment;
-
-	for (segment = 0;; segment++)
-	{
-		char		segment_path[MAXPGPATH];
-		struct stat st;
-
-		if (segment == 0)
-			strlcpy(segment_path, path, MAXPGPATH);
-		else
-			snprintf(segment_path, MAXPGPATH, "%s.%u", path, segment);
-
-		if (stat(segment_path, &st) < 0)
-		{
-			if (errno != ENOENT || (segment == 0 && fork == MAIN_FORKNUM))
-				total = -1;
-			break;
-		}
-		total += st.st_size;
-	}
-	pfree(path);
-
-	return total;
-}
-
-/*
- * Bytes of all forks of a relation of this database; -1 if unknown.
- */
-int64
-relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
-{
-	int64		total = 0;
-	ForkNumber	fork;
-
-	if (!RelFileNumberIsValid(relfilenumber))
-		return -1;
-
-	for (fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-	{
-		int64		size = fork_size(tablespace, relfilenumber, fork);
-
-		if (size < 0)
-			return -1;
-		total += size;
-	}
-
-	return total;
-}
 
 /*
  * Are both tablespaces on one file system?  What can't be told is "no".
@@ -374,6 +319,8 @@ find_room(List **rooms, int64 device, int nlargest)
 }
 
 /*
+ * Both are for whole plans: a List of MoveItem *, in order of execution.
+ *
  * Say for each planned move whether it will find room: its new file, its WAL and
  * what it sorts in, together with the largest that can run beside it, and what
  * those before it have kept.

@@ -28,10 +28,10 @@
 #include "storage/fd.h"
 #include "utils/guc.h"
 
-#include "compat.h"
 #include "file_system.h"
-#include "plan/plan_estimate.h"
-#include "plan/space.h"
+#include "job.h"
+#include "plan/plan.h"
+#include "settings.h"
 
 /* What may be written, by all moves together, until the next look */
 #define NEXT_BYTES		(4 * 1024 * 1024)
@@ -117,6 +117,11 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 	need->needed += bytes;
 }
 
+/*
+ * Collect what is needed of the file systems of the target, of pg_wal and, if
+ * there is something to be sorted on disk, of temp_tablespaces.  In a
+ * transaction; no locks.
+ */
 void
 space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 			int64 wal_bytes)
@@ -155,6 +160,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 	}
 }
 
+/* The first need for which there is no room; NULL if it all fits. */
 const SpaceNeed *
 space_missing(const SpaceNeeds *needs, double min_free)
 {
@@ -168,6 +174,11 @@ space_missing(const SpaceNeeds *needs, double min_free)
 	return NULL;
 }
 
+/*
+ * ERROR 53100, with needed and free bytes in the detail, if the move, together
+ * with those that run beside it, would leave less than min_free_space of a file
+ * system that it writes to.  In a transaction; no locks.
+ */
 void
 space_check(const JobShared *job, const MoveItem *item,
 			const MoveSettings *settings)
@@ -199,6 +210,10 @@ space_check(const JobShared *job, const MoveItem *item,
 					   missing->total, settings->min_free_space);
 }
 
+/*
+ * The same for the next few MB, before each MB that is written.  With no
+ * transaction open.
+ */
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {

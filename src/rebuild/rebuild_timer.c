@@ -71,10 +71,11 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "wait/blockers.h"
 #include "compat.h"
-#include "rebuild/rebuild_timer.h"
-#include "wait/replica_lag.h"
+#include "job.h"
+#include "rebuild/rebuild.h"
+#include "settings.h"
+#include "wait/wait.h"
 
 #define TICK_MS			10
 #define HOLDER_TICKS	50		/* from one look at whom core waits for to the
@@ -249,7 +250,7 @@ cancel_command(void)
 
 /* Cancel the command if it is about to cost a slot.  In the handler. */
 static void
-look_at_slots(void)
+look_at_slots_in_handler(void)
 {
 	XLogRecPtr	end = ProcLastRecPtr;
 	uint64		written = pgWalUsage.wal_bytes;
@@ -299,7 +300,7 @@ look(void)
 	if (settings != NULL)
 	{
 		if (!canceled)
-			look_at_slots();
+			look_at_slots_in_handler();
 		if (!canceled && runner_must_step_back())
 			cancel_command();
 		if (ticks++ % HOLDER_TICKS == 0)
@@ -309,6 +310,13 @@ look(void)
 	errno = save_errno;
 }
 
+/*
+ * From here to rebuild_timer_end(), signal those whom core's command waits for
+ * longer than lock_wait, as on_blocker says; cancel it if it writes WAL that
+ * max_slot_wal_keep_size would make some slot pay for, or if the caller asks to
+ * step back; look for deadlocks early; and have each wait reported once, as
+ * log_lock_waits and deadlock_timeout are configured.  In a transaction.
+ */
 void
 rebuild_timer_begin(const MoveSettings *job_settings)
 {
@@ -334,6 +342,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 						 TICK_MS);
 }
 
+/* Tell of those who were signaled since the last call.  In a transaction. */
 void
 rebuild_timer_tell(MoveItem *item)
 {
@@ -364,6 +373,10 @@ rebuild_timer_end(void)
 	canceled = false;
 }
 
+/*
+ * If this is the ERROR of our cancel, make it tell why: 53400 for a slot; 40P01
+ * if we are to step back.  To be called before rebuild_timer_end().
+ */
 void
 rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 {

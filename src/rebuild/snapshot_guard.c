@@ -101,7 +101,6 @@ static void guard_xact_callback(XactEvent event, void *arg);
  * The area
  * ---------------------------------------------------------------------
  */
-
 Size
 snapshot_guard_shmem_size(void)
 {
@@ -109,7 +108,7 @@ snapshot_guard_shmem_size(void)
 }
 
 static void
-init_area(IM_AREA_INIT_ARGS)
+init_guard_area(IM_AREA_INIT_ARGS)
 {
 	GuardArea  *new_area = ptr;
 	int			i;
@@ -123,7 +122,7 @@ static void
 attach_area(void)
 {
 	if (area == NULL)
-		area = im_shared_area(AREA_NAME, snapshot_guard_shmem_size(), init_area);
+		area = im_shared_area(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area);
 }
 
 static pg_atomic_uint32 *
@@ -139,7 +138,6 @@ word_of(PGPROC *proc)
  * In the waiting session
  * ---------------------------------------------------------------------
  */
-
 void
 snapshot_guard_init(void)
 {
@@ -183,6 +181,11 @@ start_guard(void)
 	guarded_lxid = PROC_LXID(MyProc);
 }
 
+/*
+ * In a session that waits for a job while it has a snapshot.  begin: before
+ * the job can start; answer: each time the latch is set; end: when the wait
+ * ends.  The end of the transaction does what end does, should that be missed.
+ */
 void
 snapshot_guard_begin(void)
 {
@@ -364,6 +367,8 @@ guard_relation_info(RELATION_INFO_PARAMS)
  */
 
 /*
+ * In a runner.
+ *
  * Does this process wait for a job, so that it will hide when asked?
  */
 bool

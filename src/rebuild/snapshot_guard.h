@@ -14,17 +14,9 @@
 
 extern void snapshot_guard_init(void);	/* from _PG_init() */
 extern Size snapshot_guard_shmem_size(void);	/* for a shmem_request_hook */
-
-/*
- * In a session that waits for a job while it has a snapshot.  begin: before
- * the job can start; answer: each time the latch is set; end: when the wait
- * ends.  The end of the transaction does what end does, should that be missed.
- */
 extern void snapshot_guard_begin(void);
 extern void snapshot_guard_answer(void);
 extern void snapshot_guard_end(void);
-
-/* In a runner. */
 extern bool snapshot_guard_waits_for_job(PGPROC *proc);
 extern void snapshot_guard_hide_callers(TimestampTz deadline);
 extern void snapshot_guard_show_callers(void);

@@ -14,7 +14,7 @@
  */
 #include "postgres.h"
 
-#include "report/page_measure.h"
+#include "report/report_private.h"
 #include "test_points.h"
 
 #ifdef INDEX_MOVER_TEST

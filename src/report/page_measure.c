@@ -32,7 +32,7 @@
 #include "access/spgist_private.h"
 #include "catalog/pg_am_d.h"
 
-#include "report/page_measure.h"
+#include "report/report_private.h"
 
 /* One tuple of a btree leaf, as deduplication sees it. */
 typedef struct BtreeKey
@@ -647,6 +647,8 @@ measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
  *		the door
  * ----------------------------------------------------------------
  */
+
+/* btree, hash, GIN, GiST, SP-GiST and BRIN */
 bool
 page_measure_supports(Oid relam)
 {
@@ -655,6 +657,11 @@ page_measure_supports(Oid relam)
 		relam == SPGIST_AM_OID || relam == BRIN_AM_OID;
 }
 
+/*
+ * Measure a private copy of a page.  Returns NULL, or what is wrong with the
+ * page (a fragment, not translated).  Never reads beyond the page, whatever
+ * is on it.
+ */
 const char *
 page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {

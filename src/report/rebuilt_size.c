@@ -30,7 +30,7 @@
 #include "catalog/pg_am_d.h"
 #include "utils/float.h"
 
-#include "report/rebuilt_size.h"
+#include "report/report_private.h"
 
 /*
  * How full fresh builds leave their pages: the extremes over operator classes
@@ -334,6 +334,9 @@ rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
+ * Return the pages after a rebuild: where what the pages tell leaves it open, at
+ * most so many, or with rc->smallest at least so many.
+ *
  * Return the pages, metapage included.
  */
 double

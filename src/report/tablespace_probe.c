@@ -45,8 +45,8 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "catalog.h"
-#include "report/tablespace_probe.h"
+#include "own_tables.h"
+#include "report/report_private.h"
 
 #define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)
 #define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
@@ -297,6 +297,11 @@ measure_sequential_read(Probe *probe, double seconds)
 	return bytes / Max(now_seconds() - start, 1e-9);
 }
 
+/*
+ * Measure for about that many seconds.  Writes a temporary file into the
+ * tablespace, at most 256 MB and a tenth of free_bytes, which is gone when
+ * this returns, fails or is cancelled.  ERROR 53100 where there is no room.
+ */
 void
 tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 					 int64 free_bytes, ProbeResult *result)
@@ -360,6 +365,9 @@ suggested_io_concurrency(const ProbeResult *result, int queue_depth)
 	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
 }
 
+/*
+ * Remember a result for recommend_moves(), where the transaction may write.
+ */
 void
 tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 {

@@ -17,15 +17,10 @@
 #include "access/transam.h"
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "wait/blockers.h"
-#include "compat.h"
-#include "wait/holders.h"
-#include "job.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
-#include "wait/relation_locks.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -37,11 +32,9 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
-#include "wait/wait_others.h"
 
-#define ASK_AGAIN_MS	50
-
-static uint32 wait_event = 0;
+#include "compat.h"
+#include "wait/relation_locks.h"
 
 /*
  * Lock a relation of this database, standing in the queue for at most
@@ -235,73 +228,4 @@ virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 			pids[npids++] = pid;
 	}
 	return npids;
-}
-
-/*
- * Take a lock on a relation to the end of the transaction, by asking again and
- * again rather than by queueing, so that nobody has to wait behind us.  The
- * pids of who holds it are published while we wait.  When index_mover.lock_wait,
- * counted from since, is over, on_blocker says what happens to them.
- *
- * Returns false if the job has been paused meanwhile, or if one of the holders
- * waits for a lock of ours, which the deadlock detector can't see, for we are in
- * no queue: the caller ends his transaction, and with it gives back what he has,
- * before he rests or comes again.
- *
- * ERROR 55P03 naming the holders when it was all in vain.
- */
-bool
-lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
-							   const MoveSettings *settings, TimestampTz since)
-{
-	TimestampTz grace_until = 0;
-	TimestampTz looked_at = GetCurrentTimestamp();
-
-	while (!ConditionalLockRelationOid(relid, mode))
-	{
-		VirtualTransactionId *holders;
-		int			nholders;
-		int			pids[IM_MAX_BLOCKERS];
-		int			npids;
-		bool		over;
-
-		holders = relation_lock_holders(relid, mode, &nholders);
-		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
-		progress_blockers(pids, npids);
-		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
-			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
-		if (over && blockers_signal(item, settings, pids, npids) > 0)
-			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													  BLOCKER_GRACE_MS);
-		else if (over)
-		{
-			char	   *name = get_rel_name(relid);
-			StringInfoData list;
-
-			initStringInfo(&list);
-			holders_describe(&list, relid, pids, npids);
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock relation \"%s\" within %g seconds",
-							name ? name : "?", settings->lock_wait / 1000.0),
-					 npids > 0 ?
-					 errdetail("The lock was held by: %s.", list.data) : 0,
-					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
-		}
-		pfree(holders);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ASK_AGAIN_MS, IM_WAIT_EVENT(wait_event, "IndexMoverLock"));
-		ResetLatch(MyLatch);
-		job_check_cancel();
-		if (job_pause_requested())
-			return false;
-		if (TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), DeadlockTimeout))
-		{
-			if (lockers_wait_for_us(relid, mode, 0))
-				return false;
-			looked_at = GetCurrentTimestamp();
-		}
-	}
-	progress_blockers(NULL, 0);
-	return true;
 }

@@ -9,9 +9,11 @@
 #ifndef IM_RELATION_LOCKS_H
 #define IM_RELATION_LOCKS_H
 
-#include "job.h"
 #include "portability/instr_time.h"
 #include "storage/lock.h"
+
+#include "job.h"
+#include "settings.h"
 
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms, instr_time *granted_at);

@@ -26,25 +26,36 @@
 #include <signal.h>
 
 #include "access/transam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "storage/sinvaladt.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
-#include "wait/blockers.h"
 #include "compat.h"
-#include "wait/hold_back.h"
-#include "wait/holders.h"
+#include "job.h"
+#include "settings.h"
 #include "wait/relation_locks.h"
-#include "wait/wait_others.h"
+#include "wait/wait.h"
+
+#define ASK_AGAIN_MS	50
+
+static uint32 lock_wait_event = 0;
 
 #define SHORTEST_NAP_MS		2
 #define LONGEST_NAP_MS		100
@@ -79,6 +90,75 @@ typedef struct Wait
 
 /* Outlives transactions; reset when the next wait begins. */
 static MemoryContext wait_context = NULL;
+
+/*
+ * Take a lock on a relation to the end of the transaction, by asking again and
+ * again rather than by queueing, so that nobody has to wait behind us.  The
+ * pids of who holds it are published while we wait.  When index_mover.lock_wait,
+ * counted from since, is over, on_blocker says what happens to them.
+ *
+ * Returns false if the job has been paused meanwhile, or if one of the holders
+ * waits for a lock of ours, which the deadlock detector can't see, for we are in
+ * no queue: the caller ends his transaction, and with it gives back what he has,
+ * before he rests or comes again.
+ *
+ * ERROR 55P03 naming the holders when it was all in vain.
+ */
+bool
+lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
+							   const MoveSettings *settings, TimestampTz since)
+{
+	TimestampTz grace_until = 0;
+	TimestampTz looked_at = GetCurrentTimestamp();
+
+	while (!ConditionalLockRelationOid(relid, mode))
+	{
+		VirtualTransactionId *holders;
+		int			nholders;
+		int			pids[IM_MAX_BLOCKERS];
+		int			npids;
+		bool		over;
+
+		holders = relation_lock_holders(relid, mode, &nholders);
+		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
+		progress_blockers(pids, npids);
+		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
+			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
+		if (over && blockers_signal(item, settings, pids, npids) > 0)
+			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  BLOCKER_GRACE_MS);
+		else if (over)
+		{
+			char	   *name = get_rel_name(relid);
+			StringInfoData list;
+
+			initStringInfo(&list);
+			holders_describe(&list, relid, pids, npids);
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not lock relation \"%s\" within %g seconds",
+							name ? name : "?", settings->lock_wait / 1000.0),
+					 npids > 0 ?
+					 errdetail("The lock was held by: %s.", list.data) : 0,
+					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
+		}
+		pfree(holders);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ASK_AGAIN_MS, IM_WAIT_EVENT(lock_wait_event, "IndexMoverLock"));
+		ResetLatch(MyLatch);
+		job_check_cancel();
+		if (job_pause_requested())
+			return false;
+		if (TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), DeadlockTimeout))
+		{
+			if (lockers_wait_for_us(relid, mode, 0))
+				return false;
+			looked_at = GetCurrentTimestamp();
+		}
+	}
+	progress_blockers(NULL, 0);
+	return true;
+}
 
 TimestampTz
 wait_deadline(int max_ms)
@@ -194,7 +274,7 @@ find_deadlock(const int *pids, int npids, int caller_pid, int *which, int *whom)
 
 /* ERROR 40P01 if waiting for these processes would be for ever. */
 static void
-check_deadlock(const int *pids, int npids, int caller_pid)
+check_waits_for_us(const int *pids, int npids, int caller_pid)
 {
 	int			which;
 	int			whom;
@@ -245,7 +325,7 @@ name_prepared(Wait *wait, const Others *others)
 }
 
 static void
-give_up(const Wait *wait, const int *pids, int npids, TimestampTz now)
+give_up_waiting(const Wait *wait, const int *pids, int npids, TimestampTz now)
 {
 	long		waited = TimestampDifferenceMilliseconds(wait->started_at, now);
 	StringInfoData who;
@@ -307,7 +387,7 @@ nap(Wait *wait, const int *pids, int npids)
 
 	if (now >= wait->deadlock_check_at)
 	{
-		check_deadlock(pids, npids, limits->caller_pid);
+		check_waits_for_us(pids, npids, limits->caller_pid);
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
@@ -327,7 +407,7 @@ nap(Wait *wait, const int *pids, int npids)
 		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
 	if (limits->deadline != 0 && now >= limits->deadline &&
 		now >= wait->grace_until)
-		give_up(wait, pids, npids, now);
+		give_up_waiting(wait, pids, npids, now);
 
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 wait->nap_ms, IM_WAIT_EVENT(wait_event, "IndexMoverWaitOthers"));
@@ -417,6 +497,11 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 	end_wait(&wait);
 }
 
+/*
+ * Would it be for ever?  Whether somebody who has, or wants, a lock that is in
+ * the way of this one waits, also indirectly, for a lock of ours, or for the
+ * session that waits for our job.
+ */
 bool
 lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 {
@@ -515,6 +600,11 @@ unlock(Oid relid)
 	LockRelease(&tag, ShareUpdateExclusiveLock, true);
 }
 
+/*
+ * Get ShareUpdateExclusiveLock on table and index for the session, table
+ * first.  The caller releases both with unlock_table_and_index().  Returns
+ * true if it had to wait.
+ */
 bool
 lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 {

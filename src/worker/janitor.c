@@ -36,15 +36,14 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "worker/janitor.h"
-#include "worker/submit.h"
+#include "worker/worker.h"
 
 #define RESTART_S	60
 #define POLL_MS		100
 
-PGDLLEXPORT void index_mover_janitor_main(Datum arg);
-
 static uint32 wait_event = 0;
+
+PGDLLEXPORT void index_mover_janitor_main(Datum arg);
 
 void
 janitor_register(void)
@@ -95,7 +94,7 @@ list_databases(void)
 }
 
 static void
-nap(long timeout_ms)
+wait_a_while(long timeout_ms)
 {
 	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
 
@@ -132,10 +131,10 @@ index_mover_janitor_main(Datum arg)
 		/* one after the other: worker slots are scarce */
 		while (worker != NULL &&
 			   GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
-			nap(POLL_MS);
+			wait_a_while(POLL_MS);
 	}
 	list_free(databases);
 
 	for (;;)
-		nap(-1);
+		wait_a_while(-1);
 }

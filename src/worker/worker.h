@@ -1,22 +1,49 @@
 /*-------------------------------------------------------------------------
  *
  * worker.h
- *	  The background worker that carries out a job.
+ *	  The background workers that carry out jobs.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_WORKER_H
 #define IM_WORKER_H
 
-#include "job.h"
 #include "postmaster/bgworker.h"
+#include "storage/dsm.h"
 
-/*
- * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
- * there is no background worker slot.  runner: 0 for the first one, which asks
- * for the others.  notify_pid: whom to tell about its start and end, 0 = nobody.
- */
+#include "job.h"
+#include "settings.h"
+
+extern BackgroundWorkerHandle *submit_cleanup(Oid database, Oid role,
+											  int notify_pid);
+extern JobShared *submit_create_job(int64 job, Oid database, Oid role,
+									JobPurpose purpose, JobState state,
+									List *items, const MoveSettings *settings,
+									bool waits, dsm_segment **segment);
+extern BackgroundWorkerHandle *submit_register_worker(int slot, int64 job,
+													  bool optional);
+extern bool submit_is_optional(JobPurpose purpose, const List *items);
 extern BackgroundWorkerHandle *worker_register(int slot, int64 job, int runner,
 											   int notify_pid);
+
+/* ---- the driver, for worker.c ---- */
+
+extern void move_item(JobShared *job, MoveItem *item);
+extern void move_take_error(MoveItem *item, ErrorData *edata);
+extern void move_find_out(MoveItem *item);
+extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
+extern bool move_has_more(const JobShared *job, int n);
+
+extern bool record_all(JobShared *shared);
+extern void record_item(JobShared *shared, int n);
+extern bool record_extension_is_gone(void);
+
+extern void janitor_register(void); /* from _PG_init(), while preloading */
+
+typedef struct WorkerExtra
+{
+	int64		job;
+	int			runner;			/* 0 = the first one */
+} WorkerExtra;
 
 #endif							/* IM_WORKER_H */

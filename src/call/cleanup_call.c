@@ -1,0 +1,221 @@
+/*-------------------------------------------------------------------------
+ *
+ * cleanup_call.c
+ *	  index_mover_cleanup(), and cleanup that comes with other calls.
+ *
+ * The removal itself needs waits and transactions of its own, so it is done by
+ * a worker, whoever asks (cleanup/leftovers.c): here the caller lists what is
+ * left, has it removed, and lists again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/tablespace.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#include "call/call.h"
+#include "cleanup/cleanup.h"
+#include "cleanup/ledger.h"
+#include "job.h"
+#include "plan/plan.h"
+#include "settings.h"
+
+PG_FUNCTION_INFO_V1(index_mover_cleanup);
+
+/*
+ * Pick of a plan's rows one for each table that has leftovers and nothing to
+ * move, and that the current user may move indexes of.  A table that this
+ * transaction has locked is left alone if the caller waits: the worker would
+ * wait for him.
+ */
+static List *
+pick_tables(const List *plan, bool waits)
+{
+	List	   *tables = tables_with_leftovers();
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	if (tables == NIL)
+		return NIL;
+	foreach(lc, plan)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		if (item->status != STATUS_SKIPPED)
+			tables = list_delete_oid(tables, item->heap_oid);
+	}
+	foreach(lc, plan)
+	{
+		MoveItem   *item = lfirst(lc);
+
+		if (!list_member_oid(tables, item->heap_oid) ||
+			!plan_may_move(item->heap_oid) ||
+			(waits && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
+			continue;
+		tables = list_delete_oid(tables, item->heap_oid);
+		result = lappend(result, item);
+	}
+	return result;
+}
+
+/*
+ * Have removed what dead jobs have left on those tables of a plan on which
+ * nothing is to be moved: a job that moves does it itself.  plan: of MoveItem.
+ * The first form waits for that, but not long for others that use the table;
+ * the second leaves it to a job that begins when this transaction commits.
+ * ERRORs as for submit_and_wait() and submit_at_commit().
+ */
+void
+cleanup_and_wait(const List *plan, const MoveSettings *settings)
+{
+	List	   *items = pick_tables(plan, true);
+	int64		job;
+
+	if (items != NIL)
+		(void) submit_and_wait(JOB_CLEANUP, items, settings, &job);
+}
+
+void
+cleanup_at_commit(const List *plan, const MoveSettings *settings)
+{
+	List	   *items = pick_tables(plan, false);
+
+	if (items != NIL)
+		(void) submit_at_commit(JOB_CLEANUP, items, settings);
+}
+
+static bool
+file_is_listed(List *leftovers, int64 ledger_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, leftovers)
+		if (((LeftoverFile *) lfirst(lc))->ledger_id == ledger_id)
+			return true;
+	return false;
+}
+
+static bool
+is_listed(List *leftovers, Oid index_oid)
+{
+	ListCell   *lc;
+
+	/* not by the ledger's row: a step on the way may have made a new one */
+	foreach(lc, leftovers)
+		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
+			return true;
+	return false;
+}
+
+/*
+ * index_mover_cleanup(dry_run boolean DEFAULT false, OUT kind text,
+ *		OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
+ *		RETURNS SETOF record
+ *
+ * Removes what crashed or killed moves of this database have left behind, and
+ * returns one row for each thing: size in bytes, action "remove" (dry_run),
+ * "removed", or why it is still there.  Nothing that a move did not make is
+ * touched.
+ *
+ * Locks: none in the calling session; in the worker ShareUpdateExclusiveLock on
+ * table and index for moments.  Waits at most index_mover.lock_wait for
+ * transactions that use the table.  EXECUTE is revoked from PUBLIC.
+ * ERRORs: 22004 NULL, 25001 in a transaction block, 25006 in a read-only
+ * transaction or during recovery, 42501 within a security-restricted operation,
+ * 53000 no worker.
+ */
+Datum
+index_mover_cleanup(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		dry_run;
+	List	   *before;
+	List	   *after = NIL;
+	List	   *files;
+	List	   *files_after = NIL;
+	ListCell   *lc;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("dry_run must not be null")));
+	dry_run = PG_GETARG_BOOL(0);
+	/* an index expression may call us, in a worker that removes leftovers */
+	check_moment("index_mover_cleanup()", true, false);
+	/* a standby can't know whose mover is still at work on the primary */
+	PreventCommandDuringRecovery("index_mover_cleanup()");
+	if (!dry_run)
+	{
+		PreventCommandIfReadOnly("index_mover_cleanup()");
+		prevent_in_transaction_block("index_mover_cleanup()",
+									 "Call it on its own, with autocommit on.");
+	}
+
+	InitMaterializedSRF(fcinfo, 0);
+	before = leftover_indexes_list();
+	files = leftover_files_list();
+	/* also where only rows of the ledger are left */
+	if (!dry_run && tables_with_leftovers() != NIL)
+	{
+		MoveSettings settings;
+		int64		job;
+
+		settings_capture(&settings);
+		(void) submit_and_wait(JOB_CLEANUP, NIL, &settings, &job);
+		after = leftover_indexes_list();
+		files_after = leftover_files_list();
+	}
+
+	foreach(lc, before)
+	{
+		const LeftoverIndex *leftover = lfirst(lc);
+		char	   *tablespace = get_tablespace_name(leftover->tablespace);
+		Datum		values[5];
+		bool		nulls[5] = {0};
+
+		values[0] = CStringGetTextDatum(leftover->duplicate ? "duplicate index" : "invalid index");
+		values[1] = CStringGetTextDatum(leftover->name);
+		nulls[2] = (tablespace == NULL);
+		values[2] = tablespace == NULL ? (Datum) 0 :
+			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
+		values[3] = Int64GetDatum(leftover->size);
+		values[4] = CStringGetTextDatum(dry_run ? "remove" :
+										is_listed(after, leftover->index_oid) ?
+										"kept: its table is in use, try again later" : "removed");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	foreach(lc, files)
+	{
+		const LeftoverFile *file = lfirst(lc);
+		char	   *tablespace = get_tablespace_name(file->tablespace);
+		Datum		values[5];
+		bool		nulls[5] = {0};
+
+		values[0] = CStringGetTextDatum(file->kind == LEDGER_NEW_FILE ?
+										"unfinished copy" : "old file");
+		values[1] = CStringGetTextDatum(file->name);
+		nulls[2] = (tablespace == NULL);
+		values[2] = tablespace == NULL ? (Datum) 0 :
+			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
+		nulls[3] = (file->size < 0);
+		values[3] = Int64GetDatum(file->size);
+		if (file_is_listed(files_after, file->ledger_id))
+			values[4] = CStringGetTextDatum("kept: could not be removed, see the server log");
+		else if (file->size < 0)
+			values[4] = CStringGetTextDatum(dry_run ? "forget: there is no such file of ours" :
+											"forgotten: there is no such file of ours");
+		else
+			values[4] = CStringGetTextDatum(dry_run ? "remove" : "removed");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,332 @@
+/*-------------------------------------------------------------------------
+ *
+ * progress_view.c
+ *	  Watching jobs: the view index_mover_progress.
+ *
+ * The numbers come from the runners' slots.  While core's REINDEX runs, it is
+ * core that knows the phase and the blocks, and it publishes them in the
+ * worker's backend status entry, so they are read from there, in the words of
+ * pg_stat_progress_create_index.
+ *
+ * Everybody sees that a job runs; what it works on is for the job's role, the
+ * table's owner and pg_read_all_stats.
+ *
+ * Locking: the slots' LWLock for moments, and what pg_blocking_pids() takes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/progress.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "call/call.h"
+#include "compat.h"
+#include "job.h"
+#include "wait/wait.h"
+
+PG_FUNCTION_INFO_V1(index_mover_running);
+PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
+PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
+
+/* phases of pg_stat_progress_create_index, see system_views.sql */
+static const char *const core_phases[] = {
+	[0] = "initializing",
+	[PROGRESS_CREATEIDX_PHASE_WAIT_1] = "waiting for writers before build",
+	[PROGRESS_CREATEIDX_PHASE_BUILD] = "building index",
+	[PROGRESS_CREATEIDX_PHASE_WAIT_2] = "waiting for writers before validation",
+	[PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN] = "index validation: scanning index",
+	[PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT] = "index validation: sorting tuples",
+	[PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN] = "index validation: scanning table",
+	[PROGRESS_CREATEIDX_PHASE_WAIT_3] = "waiting for old snapshots",
+	[PROGRESS_CREATEIDX_PHASE_WAIT_4] = "waiting for readers before marking dead",
+	[PROGRESS_CREATEIDX_PHASE_WAIT_5] = "waiting for readers before dropping",
+};
+
+/* How far a runner is, after a look at core's own progress report. */
+typedef struct Progress
+{
+	const char *phase;
+	int64		blocks_total;
+	int64		blocks_done;
+	int			core_blocker;	/* whom core waits for; 0 = nobody */
+} Progress;
+
+static void
+look_at_backend(const RunnerSlot *runner, Progress *progress)
+{
+	int			n;
+	int			i;
+
+	progress->phase = phase_name(runner->phase);
+	progress->blocks_total = runner->blocks_total;
+	progress->blocks_done = runner->blocks_done;
+	progress->core_blocker = 0;
+
+	if (runner->phase != PHASE_REBUILDING)
+		return;
+
+	n = pgstat_fetch_stat_numbackends();
+	for (i = 1; i <= n; i++)
+	{
+		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
+		const PgBackendStatus *status = local ? &local->backendStatus : NULL;
+		int64		phase;
+
+		if (status == NULL || status->st_procpid != runner->pid ||
+			status->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX)
+			continue;
+		phase = status->st_progress_param[PROGRESS_CREATEIDX_PHASE];
+		if (phase >= 0 && phase < lengthof(core_phases))
+			progress->phase = core_phases[phase];
+		progress->blocks_total = status->st_progress_param[PROGRESS_SCAN_BLOCKS_TOTAL];
+		progress->blocks_done = status->st_progress_param[PROGRESS_SCAN_BLOCKS_DONE];
+		progress->core_blocker = status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
+	}
+}
+
+/*
+ * Seconds left, -1 if unknown.  A copy says so itself, for all that is left to
+ * do.  Of a rebuild nobody knows: core tells how far it is with a phase, but
+ * nothing of those that have not begun (the sort between the scan and the
+ * writing, which an access method may or may not have, the three scans of the
+ * validation), and a number for one phase would look like one for the rest.
+ */
+static double
+seconds_left(const RunnerSlot *runner)
+{
+	double		since;
+
+	if (runner->method != METHOD_COPY || runner->eta < 0)
+		return -1;
+	/* as long as it pleases somebody */
+	if (runner->phase == PHASE_PAUSED || runner->phase == PHASE_WAIT_START ||
+		runner->phase == PHASE_WAIT_SWAP_LOCK || runner->phase == PHASE_GIVING_WAY)
+		return -1;
+	since = TimestampDifferenceMilliseconds(runner->eta_at,
+											GetCurrentTimestamp()) / 1000.0;
+	return Max(runner->eta - since, 0);
+}
+
+/* Send a NOTICE with phase, percent, rate and time left. */
+void
+watch_notice(const RunnerSlot *runner)
+{
+	Progress	progress;
+	double		left;
+	StringInfoData buf;
+	int			i;
+
+	pgstat_clear_backend_activity_snapshot();
+	look_at_backend(runner, &progress);
+	left = seconds_left(runner);
+
+	initStringInfo(&buf);
+	if (progress.blocks_total > 0)
+		appendStringInfo(&buf, ", %.0f %%",
+						 100.0 * progress.blocks_done / progress.blocks_total);
+	if (runner->bytes_per_second > 0)
+		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
+	if (runner->changed_per_second > 0)
+		appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
+						 runner->changed_per_second);
+	if (left >= 0)
+		appendStringInfo(&buf, ", about %.0f s left", left);
+	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
+	{
+		char	   *who = replica_lag_worst();
+
+		appendStringInfo(&buf, ", %s is %.0f MB behind (see move_blockers())",
+						 who ? who : "a standby or slot", runner->wal_lag / 1048576.0);
+	}
+	for (i = 0; i < runner->nblockers; i++)
+	{
+		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
+		if (runner->blockers[i] == 0)
+		{
+			if (runner->prepared[0] != '\0')
+				appendStringInfo(&buf, "prepared transaction \"%s\"", runner->prepared);
+			else
+				appendStringInfoString(&buf, "a prepared transaction");
+		}
+		else
+			appendStringInfo(&buf, "process %d", runner->blockers[i]);
+	}
+	if (runner->nblockers == 0 && progress.core_blocker != 0)
+		appendStringInfo(&buf, ", waits for process %d", progress.core_blocker);
+
+	ereport(NOTICE,
+			(errmsg("index \"%s\": %s%s", NameStr(runner->index_name),
+					progress.phase, buf.data)));
+	pfree(buf.data);
+}
+
+/* May the current user see what the runner works on? */
+static bool
+may_see_job(const RunnerSlot *runner)
+{
+	HeapTuple	tuple;
+	bool		result = false;
+
+	if (has_privs_of_role(GetUserId(), runner->role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
+		return true;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(runner->heap_oid));
+	if (HeapTupleIsValid(tuple))
+	{
+		result = has_privs_of_role(GetUserId(),
+								   ((Form_pg_class) GETSTRUCT(tuple))->relowner);
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+/* The pids that a runner waits for: what it says itself, or what core knows. */
+static Datum
+blocked_by(const RunnerSlot *runner, const Progress *progress)
+{
+	Datum		pids[IM_MAX_BLOCKERS];
+	int			i;
+
+	if (runner->nblockers > 0)
+	{
+		for (i = 0; i < runner->nblockers; i++)
+			pids[i] = Int32GetDatum(runner->blockers[i]);
+		return PointerGetDatum(construct_array(pids, runner->nblockers, INT4OID,
+											   sizeof(int32), true, TYPALIGN_INT));
+	}
+	if (progress->core_blocker != 0)
+	{
+		pids[0] = Int32GetDatum(progress->core_blocker);
+		return PointerGetDatum(construct_array(pids, 1, INT4OID, sizeof(int32),
+											   true, TYPALIGN_INT));
+	}
+	return DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(runner->pid));
+}
+
+/*
+ * index_mover_running(OUT ...) RETURNS SETOF record
+ *
+ * One row per runner of this database; blocks are counted in blocks, rates in
+ * bytes per second.  No locks.  Anybody may call it; the columns that say what
+ * is worked on are NULL for those who may not know.
+ */
+Datum
+index_mover_running(PG_FUNCTION_ARGS)
+{
+#define RUNNING_COLS 20
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners;
+	int			i;
+	NameData	dbname;
+
+	InitMaterializedSRF(fcinfo, 0);
+	namestrcpy(&dbname, get_database_name(MyDatabaseId));
+	nrunners = job_read_runners(runners);
+
+	for (i = 0; i < nrunners; i++)
+	{
+		const RunnerSlot *runner = &runners[i];
+		Datum		values[RUNNING_COLS] = {0};
+		bool		nulls[RUNNING_COLS];
+		Progress	progress;
+		double		left;
+
+		if (runner->database != MyDatabaseId)
+			continue;
+
+		memset(nulls, true, sizeof(nulls));
+#define SET(n, datum) (values[n] = (datum), nulls[n] = false)
+		SET(0, Int32GetDatum(runner->pid));
+		SET(1, ObjectIdGetDatum(runner->database));
+		SET(2, NameGetDatum(&dbname));
+		SET(5, Int64GetDatum(runner->job));
+		if (may_see_job(runner))
+		{
+			look_at_backend(runner, &progress);
+			left = seconds_left(runner);
+			if (OidIsValid(runner->heap_oid))
+			{
+				SET(3, ObjectIdGetDatum(runner->heap_oid));
+				SET(4, ObjectIdGetDatum(runner->index_oid));
+				SET(6, CStringGetTextDatum(NameStr(runner->index_name)));
+				SET(7, CStringGetTextDatum(quote_qualified_identifier(NameStr(runner->schema_name),
+																	  NameStr(runner->heap_name))));
+				SET(8, CStringGetTextDatum(method_name(runner->method)));
+				SET(10, Int64GetDatum(progress.blocks_total));
+				SET(11, Int64GetDatum(progress.blocks_done));
+				SET(12, Int64GetDatum(runner->blocks_changed));
+				SET(15, Int64GetDatum(runner->lock_attempts));
+			}
+			/* a worker that only cleans up has no index of its own */
+			SET(9, CStringGetTextDatum(progress.phase));
+			if (runner->bytes_per_second > 0)
+				SET(13, Int64GetDatum(runner->bytes_per_second));
+			if (left >= 0)
+			{
+				Interval   *eta = palloc0(sizeof(Interval));
+
+				/* hundredths of a second: what follows is noise */
+				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
+				SET(14, IntervalPGetDatum(eta));
+			}
+			SET(16, blocked_by(runner, &progress));
+			if (runner->wal_lag >= 0)
+				SET(17, Int64GetDatum(runner->wal_lag));
+			SET(18, TimestampTzGetDatum(runner->started_at));
+			if (runner->changed_per_second >= 0)
+				SET(19, Int64GetDatum(runner->changed_per_second));
+		}
+#undef SET
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * index_mover_job_is_alive(job bigint) RETURNS boolean
+ *
+ * Whether the job of this database is queued or has a live worker.  No locks,
+ * no privileges, no errors.
+ */
+Datum
+index_mover_job_is_alive(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
+}
+
+/*
+ * index_mover_job_is_paused(job bigint) RETURNS boolean
+ *
+ * Whether pause_move() is in force for a job of this database.  No locks, no
+ * privileges, no errors.
+ */
+Datum
+index_mover_job_is_paused(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+
+	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot) && slot.pause);
+}

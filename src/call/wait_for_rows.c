@@ -1,0 +1,460 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_for_rows.c
+ *	  Running a job and waiting for its rows.
+ *
+ * submit_and_wait() starts a worker at once and waits on its latch, relaying the
+ * worker's messages and telling how far it is; whatever ends the wait early
+ * (Ctrl-C, a timeout, the loss of the client) cancels the job.  For jobs that
+ * start at the caller's commit see submit.c.
+ *
+ * Locking: none is held while waiting.  The caller's snapshot is, though, and
+ * a rebuild would wait for it without end: see rebuild/snapshot_guard.c.
+ *
+ * Tricky: the deadlock detector cannot see a wait on a latch.  So once a second
+ * we look ourselves whether a process that the worker waits for waits, also
+ * indirectly, for us.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "libpq/pqformat.h"
+#include "libpq/pqmq.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "call/call.h"
+#include "compat.h"
+#include "job.h"
+#include "rebuild/snapshot_guard.h"
+#include "settings.h"
+#include "test_points.h"
+#include "worker/worker.h"
+
+#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
+#define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
+
+/* What the wait must undo when it ends early. */
+typedef struct JobWait
+{
+	JobShared  *shared;
+	BackgroundWorkerHandle *worker; /* the first one */
+	shm_mq_handle **messages;	/* of each runner */
+	ErrorData	worker_error;	/* the last ERROR or FATAL that a worker has
+								 * sent; elevel 0 = none */
+} JobWait;
+
+static uint32 wait_event = 0;
+
+/* ---------------------------------------------------------------------
+ * Waiting
+ * ---------------------------------------------------------------------
+ */
+
+/* Pass on what one runner had to say. */
+static void
+relay_messages_of(JobWait *wait, shm_mq_handle *messages)
+{
+	for (;;)
+	{
+		Size		nbytes;
+		void	   *data;
+		StringInfoData msg;
+		char		msgtype;
+
+		if (shm_mq_receive(messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
+			return;
+
+		initStringInfo(&msg);
+		appendBinaryStringInfo(&msg, data, nbytes);
+		msgtype = pq_getmsgbyte(&msg);
+
+		/* errors of moves are in the rows; others end the worker */
+		if (msgtype == 'N' || msgtype == 'E')
+		{
+			ErrorData	edata;
+
+			pq_parse_errornotice(&msg, &edata);
+			if (msgtype == 'N')
+				ThrowErrorData(&edata);
+			else
+				wait->worker_error = edata;
+		}
+		pfree(msg.data);
+	}
+}
+
+static void
+relay_messages(JobWait *wait)
+{
+	int			i;
+
+	for (i = 0; i < wait->shared->max_runners; i++)
+		relay_messages_of(wait, wait->messages[i]);
+}
+
+/* Make ourselves the receiver of what all runners will say. */
+static void
+attach_queues(JobWait *wait, dsm_segment *segment)
+{
+	int			i;
+
+	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
+	for (i = 0; i < wait->shared->max_runners; i++)
+	{
+		Size		size;
+		shm_mq	   *mq = job_queue(wait->shared, i, &size);
+
+		mq = shm_mq_create(mq, size);
+		shm_mq_set_receiver(mq, MyProc);
+		wait->messages[i] = shm_mq_attach(mq, segment, NULL);
+	}
+}
+
+/* Add whom a runner waits for to the list. */
+static List *
+add_runner_blockers(List *pids, const RunnerSlot *runner)
+{
+	int			i;
+
+	for (i = 0; i < runner->nblockers; i++)
+		if (runner->blockers[i] != 0)	/* 0 = a prepared transaction */
+			pids = list_append_unique_int(pids, runner->blockers[i]);
+	return pids;
+}
+
+/*
+ * Add the pids that this one waits for to the list: for locks, and for moves
+ * that it has called, which the lock manager knows nothing of.
+ */
+static List *
+add_blockers_of(List *pids, int pid, const RunnerSlot *runners, int nrunners)
+{
+	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+															   Int32GetDatum(pid)));
+	Datum	   *elems;
+	int			nelems;
+	int			i;
+
+	deconstruct_array(array, INT4OID, sizeof(int32), true, TYPALIGN_INT,
+					  &elems, NULL, &nelems);
+	for (i = 0; i < nelems; i++)
+		if (DatumGetInt32(elems[i]) != 0)
+			pids = list_append_unique_int(pids, DatumGetInt32(elems[i]));
+
+	for (i = 0; i < nrunners; i++)
+	{
+		if (runners[i].pid == pid)
+			pids = add_runner_blockers(pids, &runners[i]);
+		if (runners[i].caller_pid == pid)
+			pids = list_append_unique_int(pids, runners[i].pid);
+	}
+	return pids;
+}
+
+static bool
+is_runner_of(const JobShared *shared, const RunnerSlot *runner)
+{
+	return runner->job == shared->job && runner->database == MyDatabaseId;
+}
+
+/* Is this process a runner of the job? */
+static bool
+is_own_runner(const JobShared *shared, int pid, const RunnerSlot *runners, int nrunners)
+{
+	int			i;
+
+	for (i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid && is_runner_of(shared, &runners[i]))
+			return true;
+	return false;
+}
+
+/*
+ * If somebody that a runner of the job waits for waits for us, directly or not,
+ * have the runner step back from its index: the others can be moved.  Where that
+ * does not help, raise the error that the deadlock detector would raise if our
+ * wait were a lock's.
+ */
+static void
+check_worker_deadlock(const JobShared *shared)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	MemoryContext oldcontext;
+	MemoryContext context;
+	bool		in_vain = false;
+	int			blocker = 0;
+	int			i;
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover deadlock check",
+									ALLOCSET_SMALL_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+
+	for (i = 0; i < nrunners && !in_vain; i++)
+	{
+		List	   *pids;
+		bool		found;
+		int			j;
+
+		if (!is_runner_of(shared, &runners[i]))
+			continue;
+		blocker = 0;
+		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
+		found = list_member_int(pids, MyProcPid);
+
+		/* the list grows while we walk along it */
+		for (j = 0; j < list_length(pids) && !found; j++)
+		{
+			blocker = list_nth_int(pids, j);
+			/* whom that one waits for is its own affair */
+			if (is_own_runner(shared, blocker, runners, nrunners))
+				continue;
+			pids = add_blockers_of(pids, blocker, runners, nrunners);
+			found = list_member_int(pids, MyProcPid);
+		}
+		in_vain = found &&
+			(blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker));
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+
+	if (!in_vain)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 blocker == 0 ?
+			 errdetail("The move waits for the session that has called it.") :
+			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
+					   blocker),
+			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
+}
+
+/* Notice the loss of the client without waiting for the next message to it. */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
+		!pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* Tell the waiting client how far the job is. */
+static void
+notice_progress(const JobShared *shared)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	int			i;
+
+	for (i = 0; i < nrunners; i++)
+		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
+			watch_notice(&runners[i]);
+}
+
+/* Has the first worker ended, or never begun? */
+static bool
+worker_has_stopped(const JobWait *wait)
+{
+	pid_t		pid;
+
+	return GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED;
+}
+
+/* Cancel the job when the wait ends by ERROR or FATAL. */
+static void
+abandon_job(int code, Datum arg)
+{
+	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
+	JobShared  *shared = wait->shared;
+	TimestampTz start = GetCurrentTimestamp();
+	JobSlot		slot;
+
+	snapshot_guard_end();
+	(void) job_request_cancel(shared->job);
+
+	/*
+	 * After an error the user's next command should find the table free, so
+	 * give the worker a moment.  Interrupts aren't served here, hence short.
+	 */
+	while (!proc_exit_inprogress &&
+		   job_get_slot(shared->slot, shared->job, &slot) &&
+		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
+	{
+		/* a worker that never was will not free the slot */
+		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
+			job_free_slot(shared->slot, shared->job);
+		/* a worker that starts just now missed the signal, not the flag */
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+	}
+}
+
+/* Wait until the job's rows are final. */
+static void
+wait_for_rows(JobWait *wait)
+{
+	JobShared  *shared = wait->shared;
+	TimestampTz last_look = GetCurrentTimestamp();
+	TimestampTz last_notice = last_look;
+
+	for (;;)
+	{
+		TimestampTz now;
+		JobSlot		slot;
+		bool		stopped;
+
+		CHECK_FOR_INTERRUPTS();
+		snapshot_guard_answer();
+
+		/*
+		 * In this order: who has stopped has said all that he will say.  The
+		 * first worker may end before the others do, but never in the state
+		 * "starting".
+		 */
+		stopped = worker_has_stopped(wait) &&
+			(!job_get_slot(shared->slot, shared->job, &slot) ||
+			 slot.state == JOB_STARTING);
+		relay_messages(wait);
+		if (pg_atomic_read_u32(&shared->rows_final) != 0)
+		{
+			pg_read_barrier();
+			relay_messages(wait);
+			break;
+		}
+		if (stopped)
+		{
+			job_free_slot(shared->slot, shared->job);
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("background worker of index_mover did not start or ended early"),
+					 wait->worker_error.elevel != 0 ?
+					 errdetail_internal("%s", wait->worker_error.message) : 0,
+					 errhint("See the server log for the reason.")));
+		}
+
+		now = GetCurrentTimestamp();
+		if (TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
+		{
+			check_client();
+			check_worker_deadlock(shared);
+			last_look = now;
+		}
+		if (shared->settings.progress_interval > 0 &&
+			TimestampDifferenceExceeds(last_notice, now, shared->settings.progress_interval))
+		{
+			notice_progress(shared);
+			last_notice = now;
+		}
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_INTERVAL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * Run a job and wait for its rows, which are returned as a palloc'd copy.  A
+ * JOB_CLEANUP with items is not done, and NULL returned, if there is no slot or
+ * no worker.
+ * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
+ * the job waits for waits for us; 57014 and the like after cancelling the job.
+ */
+MoveItem *
+submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
+				int64 *job)
+{
+	JobWait		wait = {0};
+	dsm_segment *segment;
+	MoveItem   *result;
+	Size		size;
+
+	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
+									purpose, JOB_STARTING, items, settings,
+									true, &segment);
+	if (wait.shared == NULL)
+		return NULL;
+	*job = wait.shared->job;
+
+	attach_queues(&wait, segment);
+
+	/* before the job can start: see snapshot_guard_hide_callers() */
+	snapshot_guard_begin();
+	PG_TRY();
+	{
+		wait.worker = submit_register_worker(wait.shared->slot, wait.shared->job,
+									  submit_is_optional(purpose, items));
+	}
+	PG_CATCH();
+	{
+		snapshot_guard_end();
+		job_free_slot(wait.shared->slot, wait.shared->job);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (wait.worker == NULL)
+	{
+		snapshot_guard_end();
+		dsm_detach(segment);
+		return NULL;
+	}
+	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	{
+		wait_for_rows(&wait);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	snapshot_guard_end();
+
+	size = sizeof(MoveItem) * wait.shared->nitems;
+	result = palloc(Max(size, 1));
+	memcpy(result, wait.shared->items, size);
+
+	/* the worker finds nobody listening from here on, and doesn't mind */
+	dsm_detach(segment);
+
+	/* the rows say only that a worker has ended; a FATAL is SIGTERM's */
+	if (wait.worker_error.elevel == ERROR)
+		ereport(WARNING,
+				(errcode(wait.worker_error.sqlerrcode),
+				 errmsg("background worker of index_mover ended early: %s",
+						wait.worker_error.message)));
+	return result;
+}
+
+/*
+ * Wait, without looking at its rows, until a job submitted by anybody has
+ * ended.  Returns false if there is no such job running.
+ */
+bool
+submit_wait_for(int64 job)
+{
+	JobSlot		slot;
+	bool		found = false;
+
+	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
+	{
+		found = true;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 100, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}

@@ -1,0 +1,882 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftover_indexes.c
+ *	  Removing the indexes that our interrupted rebuilds have left.
+ *
+ * REINDEX CONCURRENTLY, when it is cancelled, leaves an invalid index behind:
+ * the new one (x_ccnew) before the swap, the old one (x_ccold) after it.  The
+ * ledger names both by OID, so only ours are touched, whatever they are called
+ * by now; pg_index tells which of the two it is.
+ *
+ * The way is that of DROP INDEX CONCURRENTLY, with core's functions: nobody
+ * uses the index for queries any more; mark it dead; nobody has it open any
+ * more; drop it.  Unlike there, nothing at all is held while we wait for
+ * others, so nobody can come to stand behind us: locks are taken, without
+ * queueing, for the two steps, which last milliseconds.
+ *
+ * Locking: ShareUpdateExclusiveLock on table and index within each step; never
+ * an exclusive lock on the table.
+ *
+ * Tricky: between the steps anybody may drop or even repair (REINDEX) the
+ * index, so each step decides anew, under its locks, what is to be removed.  One
+ * that was repaired, and is a mere duplicate, goes all the way of DROP INDEX
+ * CONCURRENTLY: its ledger row, by turning into one of another kind, keeps the
+ * knowledge that queries may have used it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "miscadmin.h"
+#include "nodes/nodes.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "cleanup/cleanup.h"
+#include "cleanup/ledger.h"
+#include "file_system.h"
+#include "job.h"
+#include "wait/wait.h"
+
+#define UNLISTED	INT64CONST(0)	/* number of an entry that no ledger has */
+
+/* An index as pg_index describes it. */
+typedef struct IndexState
+{
+	bool		exists;			/* and still is an index of that table */
+	bool		valid;
+	bool		live;
+} IndexState;
+
+typedef enum Verdict
+{
+	FORGET,						/* there is nothing of ours any more */
+	FORGET_VALID,				/* somebody has repaired it, and it may be in
+								 * use for what it is */
+	REMOVE,
+} Verdict;
+
+/* What is to be removed for a ledger row. */
+typedef struct Victim
+{
+	Oid			index_oid;		/* 0 = nothing */
+	Oid			keeper;			/* of a duplicate: what it duplicates */
+	bool		valid;			/* a duplicate that queries may use */
+	bool		dead;			/* nobody maintains it any more */
+	bool		never_valid;	/* no query can ever have used it */
+} Victim;
+
+static IndexState
+index_state(Oid index_oid, Oid heap_oid)
+{
+	IndexState	result = {false, false, false};
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
+
+		if (row->indrelid == heap_oid)
+		{
+			result.exists = true;
+			result.valid = row->indisvalid;
+			result.live = row->indislive;
+		}
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+/*
+ * Decide what a ledger row stands for now.  Runs in a transaction.
+ */
+static Verdict
+find_victim(const LedgerEntry *entry, Victim *victim)
+{
+	IndexState	new_index = index_state(entry->new_index_oid, entry->heap_oid);
+	IndexState	old_index = index_state(entry->index_oid, entry->heap_oid);
+
+	memset(victim, 0, sizeof(Victim));
+
+	if (!new_index.exists && !old_index.exists && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = leftover_twin_made_anew(entry, &victim->keeper);
+		victim->valid = true;
+		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
+	}
+	if (!new_index.exists)
+		return FORGET;
+	if (!new_index.valid)
+	{
+		/* not swapped in (yet): ours, whatever became of the old one */
+		victim->index_oid = entry->new_index_oid;
+		victim->dead = !new_index.live;
+		victim->never_valid = (entry->kind == LEDGER_INDEX);
+		return REMOVE;
+	}
+	if (!old_index.exists)
+	{
+		/* moved, and all is done, unless it still has the name of before the swap */
+		const char *name = get_rel_name(entry->new_index_oid);
+
+		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
+			FORGET_VALID : FORGET;
+	}
+	if (!old_index.valid && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = entry->index_oid;
+		victim->dead = !old_index.live;
+		return REMOVE;
+	}
+	if (old_index.valid)
+		victim->index_oid = leftover_twin(entry, &victim->keeper);
+	victim->valid = true;
+	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
+}
+
+/* "schema.name" for messages; NULL if it is gone. */
+static char *
+qualified_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+
+	if (name == NULL || schema == NULL)
+		return NULL;
+	return quote_qualified_identifier(schema, name);
+}
+
+/* Lock table and index to the end of the transaction, if that is possible now. */
+static bool
+lock_now(Oid heap_oid, Oid index_oid)
+{
+	return ConditionalLockRelationOid(heap_oid, ShareUpdateExclusiveLock) &&
+		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
+}
+
+typedef enum Step
+{
+	STEP_DONE,					/* the row is gone */
+	STEP_REMOVED,				/* and so is an index */
+	STEP_CLEARED,				/* out of use for queries from now on */
+	STEP_WAIT_UNUSED,			/* wait for all who use the table, then again */
+	STEP_WAIT_LOCK,				/* somebody has the lock just now */
+} Step;
+
+/* Delete the row from the ledger, if there is one. */
+static void
+strike_off(const LedgerEntry *entry)
+{
+	if (entry->id != UNLISTED)
+		ledger_delete(entry->id);
+}
+
+/*
+ * Put a duplicate out of use for queries; as the first step of core's DROP INDEX
+ * CONCURRENTLY.  From the commit on, the ledger says that queries may have used
+ * it: *entry is the row that takes the place of the old one.
+ */
+static void
+clear_valid(LedgerEntry *entry, const Victim *victim)
+{
+	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
+	CacheInvalidateRelcacheByRelid(entry->heap_oid);
+	strike_off(entry);
+	entry->kind = LEDGER_DUPLICATE;
+	entry->new_index_oid = victim->index_oid;
+	entry->index_oid = victim->keeper;
+	if (entry->id != UNLISTED)
+		ledger_insert(entry);
+}
+
+static void
+drop_index(Oid index_oid)
+{
+	ObjectAddresses *objects = new_object_addresses();
+	ObjectAddress object;
+
+	ObjectAddressSet(object, RelationRelationId, index_oid);
+	add_exact_object_address(&object, objects);
+	performMultipleDeletions(objects, DROP_RESTRICT,
+							 PERFORM_DELETION_CONCURRENT_LOCK |
+							 PERFORM_DELETION_INTERNAL);
+}
+
+/*
+ * Go one step for one ledger row, in a transaction of its own, and tell what
+ * has to be waited for before the next.  own: it is of our own job, which has
+ * just failed.  unused: the caller has waited for all who used the table, after
+ * the last step.  *victim_out: the index to remove.  *marked: the index that
+ * this process knows to have been dead before the last wait; the caller keeps
+ * it.
+ */
+static Step
+one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
+{
+	Verdict		verdict;
+	Step		result = STEP_DONE;
+	Victim		victim;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+
+	verdict = find_victim(entry, &victim);
+	if (verdict == FORGET_VALID)
+	{
+		char	   *old_name = qualified_name(entry->index_oid);
+
+		ereport(WARNING,
+				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
+						qualified_name(entry->new_index_oid)),
+				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
+				 errhint("Drop the one that is not needed.")));
+	}
+
+	switch (verdict)
+	{
+		case FORGET_VALID:
+		case FORGET:
+			strike_off(entry);
+			break;
+
+		case REMOVE:
+
+			/*
+			 * An index that was never valid has never been used by a query,
+			 * so it can be marked dead right away, and writers needn't
+			 * maintain it any longer.  That it never was is certain only as
+			 * long as nobody had the time to repair it, and then to put it
+			 * out of use again.
+			 */
+			if (!victim.valid && !victim.dead && !unused &&
+				!(victim.never_valid && own))
+				result = STEP_WAIT_UNUSED;
+			else if (victim.dead && *marked != victim.index_oid)
+			{
+				/* marked by one who was killed: he may not have waited */
+				*marked = victim.index_oid;
+				result = STEP_WAIT_UNUSED;
+			}
+			else if (!lock_now(entry->heap_oid, victim.index_oid))
+				result = STEP_WAIT_LOCK;
+			else
+			{
+				Victim		again;
+
+				/* the locks may have brought news */
+				if (find_victim(entry, &again) != REMOVE ||
+					memcmp(&again, &victim, sizeof(Victim)) != 0)
+					result = STEP_WAIT_LOCK;
+				else if (victim.valid)
+				{
+					clear_valid(entry, &victim);
+					*marked = InvalidOid;
+					result = STEP_CLEARED;
+				}
+				else if (!victim.dead)
+				{
+					index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
+					*marked = victim.index_oid;
+					result = STEP_WAIT_UNUSED;
+				}
+				else
+				{
+					drop_index(victim.index_oid);
+					strike_off(entry);
+					result = STEP_REMOVED;
+				}
+			}
+			break;
+	}
+
+	*victim_out = victim.index_oid;
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return result;
+}
+
+/*
+ * Show in index_mover_progress what a worker that only cleans up works on.
+ */
+static void
+show_leftover(const LedgerEntry *entry)
+{
+	MoveItem	item;
+	Victim		victim;
+
+	StartTransactionCommand();
+	if (find_victim(entry, &victim) == REMOVE)
+	{
+		char	   *name = get_rel_name(victim.index_oid);
+		char	   *heap_name = get_rel_name(entry->heap_oid);
+		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
+
+		memset(&item, 0, sizeof(item));
+		item.index_oid = victim.index_oid;
+		item.heap_oid = entry->heap_oid;
+		namestrcpy(&item.index_name, name ? name : "");
+		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
+		namestrcpy(&item.schema_name, schema ? schema : "");
+		item.method = METHOD_REBUILD;
+		item.status = STATUS_RUNNING;
+		item.started_at = GetCurrentTimestamp();
+		progress_begin(&item);
+		progress_phase(PHASE_CLEANING_UP);
+	}
+	CommitTransactionCommand();
+}
+
+/*
+ * Do all steps for one ledger row.  Returns true if an index was removed.
+ * begins: obey pause_move() and a cancel meanwhile.  ERROR 55P03 if it takes too
+ * long.
+ */
+static bool
+remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
+{
+	WaitLimits	limits;
+	Oid			victim;
+	Oid			marked = InvalidOid;
+	bool		unused = false;
+
+	limits.phase = PHASE_CLEANING_UP;
+	limits.deadline = wait_deadline(max_wait_ms);
+	limits.item = blockers_item(&limits.settings);
+	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
+	limits.caller_pid = 0;
+	limits.cancellable = begins;
+	limits.pausable = begins;
+
+	for (;;)
+	{
+		switch (one_step(entry, own, unused, &victim, &marked))
+		{
+			case STEP_REMOVED:
+				return true;
+			case STEP_DONE:
+				return false;
+			case STEP_CLEARED:
+				/* whoever used it up to now is to be waited for */
+				unused = false;
+				break;
+			case STEP_WAIT_UNUSED:
+				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
+				unused = true;
+				break;
+			case STEP_WAIT_LOCK:
+
+				/*
+				 * Only look at the locks, and take them again in the step:
+				 * these are for the session, and those for the transaction.
+				 */
+				lock_table_and_index(entry->heap_oid, victim, &limits);
+				unlock_table_and_index(entry->heap_oid, victim);
+				/* whoever had them may have put it to use for a while */
+				unused = false;
+				break;
+		}
+	}
+}
+
+static bool
+is_index_entry(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
+}
+
+/* palloc'd entries of the kind and job we are to deal with */
+static List *
+read_entries(Oid only_heap, int64 job)
+{
+	List	   *all = ledger_read();
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, all)
+	{
+		LedgerEntry *entry = lfirst(lc);
+
+		if (!is_index_entry(entry) ||
+			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
+			(job != 0 && entry->job != job) ||
+			runner_is_alive(entry->job, entry->pid))
+			continue;
+		result = lappend(result, entry);
+	}
+	return result;
+}
+
+/*
+ * After an error: leave the session as the next step expects it, and say what
+ * it was, unless we have only waited too long.  Returns true for a cancel.
+ */
+static bool
+take_error(const LedgerEntry *entry, MemoryContext context)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(context);
+	edata = CopyErrorData();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	progress_blockers(NULL, 0);
+
+	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		return true;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ereport(WARNING,
+				(errcode(edata->sqlerrcode),
+				 errmsg("could not remove the leftover of an interrupted move: %s",
+						edata->message),
+				 errdetail("Index with OID %u or %u of table with OID %u.",
+						   entry->new_index_oid, entry->index_oid, entry->heap_oid),
+				 errhint("The next move, or index_mover_cleanup(), will try again.")));
+	return false;
+}
+
+/*
+ * The same for one leftover of this process, the extension and its ledger having
+ * been dropped meanwhile.  To be called until it returns true: there is nothing
+ * left.
+ */
+bool
+leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	LedgerEntry entry = *listed;
+	volatile bool done = false;
+
+	entry.id = UNLISTED;
+	PG_TRY();
+	{
+		(void) remove_one(&entry, false, false, max_wait_ms);
+		done = true;
+	}
+	PG_CATCH();
+	{
+		(void) take_error(&entry, context);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return done;
+}
+
+/*
+ * Remove leftovers: those of one job (which may be the caller's own), or, with
+ * job = 0, those of all jobs that aren't alive; only_heap, unless InvalidOid,
+ * restricts it to one table.  show: index_mover_progress shows what is worked on,
+ * because this is no part of a move.  Waits for transactions that use the table at
+ * most max_wait_ms for each (0 = for ever); what can't be removed then stays in
+ * the ledger.  Returns how many were removed.
+ *
+ * Without job and show it is the beginning of a move, which has nothing to lose
+ * yet: then it obeys pause_move(), and a cancel is an ERROR.
+ *
+ * To be called with no transaction open and no lock held, in a runner.  No other
+ * ERRORs but when terminated.
+ */
+int
+leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
+{
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext context;
+	List	   *entries;
+	ListCell   *lc;
+	bool		begins = (job == 0 && !show);
+	volatile int removed = 0;
+
+	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
+									ALLOCSET_SMALL_SIZES);
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	entries = read_entries(only_heap, job);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller_context);
+
+	foreach(lc, entries)
+	{
+		LedgerEntry *entry = lfirst(lc);
+		volatile bool again = true;
+
+		while (again)
+		{
+			again = false;
+			PG_TRY();
+			{
+				if (show)
+					show_leftover(entry);
+				if (remove_one(entry, job != 0, begins, max_wait_ms))
+					removed++;
+			}
+			PG_CATCH();
+			{
+				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+				{
+					MemoryContextSwitchTo(caller_context);
+					MemoryContextDelete(context);
+					PG_RE_THROW();
+				}
+				/* who has already cancelled the move may do so once more */
+				again = take_error(entry, context);
+			}
+			PG_END_TRY();
+			MemoryContextSwitchTo(caller_context);
+			if (show)
+				progress_end();
+		}
+	}
+
+	MemoryContextDelete(context);
+	return removed;
+}
+
+/*
+ * Is this index one that a rebuild of ours has made and not yet finished, or
+ * has left behind?  Runs in the current transaction.
+ */
+bool
+leftover_index_is_ours(Oid index_oid)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		Victim		victim;
+
+		if (is_index_entry(entry) && find_victim(entry, &victim) == REMOVE &&
+			victim.index_oid == index_oid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The OIDs, without duplicates, of the tables that the ledger names in rows of
+ * this kind of jobs that aren't alive, also where only the row is left.  Runs
+ * in the current transaction.
+ */
+List *
+leftover_index_tables(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, read_entries(InvalidOid, 0))
+		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
+	return result;
+}
+
+/*
+ * List, palloc'd, the leftovers of all jobs that aren't alive.  Runs in the
+ * current transaction and changes nothing.
+ */
+List *
+leftover_indexes_list(void)
+{
+	List	   *entries = read_entries(InvalidOid, 0);
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		LeftoverIndex *leftover;
+		Relation	rel;
+		Victim		victim;
+
+		if (find_victim(entry, &victim) != REMOVE)
+			continue;
+		rel = try_relation_open(victim.index_oid, AccessShareLock);
+		if (rel == NULL)
+			continue;
+
+		leftover = palloc0(sizeof(LeftoverIndex));
+		leftover->index_oid = victim.index_oid;
+		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
+		leftover->name = pstrdup(qualified_name(victim.index_oid));
+		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
+			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
+		leftover->size = relation_size_on_disk(rel);
+		relation_close(rel, AccessShareLock);
+		result = lappend(result, leftover);
+	}
+	return result;
+}
+
+/* ----------------------------------------------------------------
+ *	Is this valid index a leftover of ours, which somebody's DDL has repaired?
+ *
+ * Commands that write a table or all its indexes anew (TRUNCATE, CLUSTER, VACUUM
+ * FULL, REINDEX TABLE, many forms of ALTER TABLE) don't ask whether an index is
+ * valid: the unfinished index of an interrupted rebuild comes out as a valid
+ * one, a duplicate that costs writers time for ever.  ALTER TABLE .. TYPE even
+ * drops it and makes another one with its name.
+ *
+ * It is ours to remove as long as nobody can have begun to rely on it: it has
+ * the name that REINDEX CONCURRENTLY has given it, its definition is that of the
+ * index beside it, which is valid, and there is nothing that depends on it, no
+ * constraint, clustering, replica identity or partitioned index above it.  It is
+ * known by its OID.  Where that is gone it must have the very name that we have
+ * made, and have been made by the same transaction as the index beside it; no
+ * user makes two equal indexes at once, one of them called x_ccnew.
+ *
+ * Locking: none; everything comes from the system caches, so that whoever has
+ * the table locked is not waited for.  The caller asks again under locks.
+ * ----------------------------------------------------------------
+ */
+
+/* Does it look like what REINDEX CONCURRENTLY makes: "x_ccnew", "x_ccold1"? */
+bool
+is_reindex_leftover_name(const char *name)
+{
+	int			len = strlen(name);
+
+	while (len > 0 && name[len - 1] >= '0' && name[len - 1] <= '9')
+		len--;
+	return len > 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 ||
+					   strncmp(name + len - 6, "_ccold", 6) == 0);
+}
+
+/*
+ * Is this column of two catalog rows the same?  as_nodes: compare expressions,
+ * which know at which place of which statement they were written.
+ */
+static bool
+same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
+{
+	bool		a_null;
+	bool		b_null;
+	Datum		a_value = SysCacheGetAttr(cache, a, column, &a_null);
+	Datum		b_value = SysCacheGetAttr(cache, b, column, &b_null);
+
+	if (a_null || b_null)
+		return a_null && b_null;
+	if (as_nodes)
+		return equal(stringToNode(TextDatumGetCString(a_value)),
+					 stringToNode(TextDatumGetCString(b_value)));
+	return datumIsEqual(PointerGetDatum(PG_DETOAST_DATUM(a_value)),
+						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
+}
+
+/* Have two rows of a cache the same in the columns that make up an index? */
+static bool
+same_rows(int cache, HeapTuple a, HeapTuple b)
+{
+	Form_pg_index x;
+	Form_pg_index y;
+
+	switch (cache)
+	{
+		case RELOID:
+			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
+				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
+				same_column(cache, a, b, Anum_pg_class_reloptions, false);
+		case ATTNUM:
+			/* parameters of operator classes */
+			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
+		default:
+			x = (Form_pg_index) GETSTRUCT(a);
+			y = (Form_pg_index) GETSTRUCT(b);
+			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
+				x->indnkeyatts == y->indnkeyatts && x->indisunique == y->indisunique &&
+				x->indnullsnotdistinct == y->indnullsnotdistinct &&
+				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
+				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
+				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
+				same_column(cache, a, b, Anum_pg_index_indoption, false) &&
+				same_column(cache, a, b, Anum_pg_index_indexprs, true) &&
+				same_column(cache, a, b, Anum_pg_index_indpred, true);
+	}
+}
+
+/*
+ * The same for the rows with these keys, column being the second one if the
+ * cache has two; false if one of the rows is not there.
+ */
+static bool
+same_in(int cache, Oid a, Oid b, int16 column)
+{
+	HeapTuple	x = SearchSysCache(cache, ObjectIdGetDatum(a), Int16GetDatum(column), 0, 0);
+	HeapTuple	y = SearchSysCache(cache, ObjectIdGetDatum(b), Int16GetDatum(column), 0, 0);
+	bool		result = HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
+		same_rows(cache, x, y);
+
+	if (HeapTupleIsValid(x))
+		ReleaseSysCache(x);
+	if (HeapTupleIsValid(y))
+		ReleaseSysCache(y);
+	return result;
+}
+
+/* Are two indexes made in the same way, name, tablespace and place apart? */
+static bool
+same_definition(Oid a, Oid b)
+{
+	HeapTuple	tuple;
+	int			natts;
+	int			n;
+
+	if (!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
+		return false;
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(a));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	natts = ((Form_pg_index) GETSTRUCT(tuple))->indnatts;
+	ReleaseSysCache(tuple);
+	for (n = 1; n <= natts; n++)
+		if (!same_in(ATTNUM, a, b, n))
+			return false;
+	return true;
+}
+
+/* Does anything depend on this index? */
+static bool
+has_dependents(Oid index_oid)
+{
+	Relation	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	bool		result;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	result = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/* Is it an index like any other, that nothing and nobody has a use for? */
+static bool
+is_used_by_nobody(Oid index_oid)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	Form_pg_index row;
+	bool		plain;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	row = (Form_pg_index) GETSTRUCT(tuple);
+	plain = row->indisvalid && !row->indisprimary && !row->indisexclusion &&
+		!row->indisclustered && !row->indisreplident;
+	ReleaseSysCache(tuple);
+	return plain && !get_rel_relispartition(index_oid) &&
+		!OidIsValid(get_index_constraint(index_oid)) && !has_dependents(index_oid);
+}
+
+static bool
+has_name(Oid relid, const char *name)
+{
+	char	   *real_name = get_rel_name(relid);
+
+	return real_name != NULL && strcmp(real_name, name) == 0;
+}
+
+/*
+ * The ledger row names two indexes that are both valid (new_index_oid valid and
+ * index_oid valid), or, of kind LEDGER_DUPLICATE, one that is valid again.
+ * Returns the one that is a leftover, and so a mere duplicate of *keeper;
+ * InvalidOid if neither can be said to be.
+ */
+Oid
+leftover_twin(const LedgerEntry *entry, Oid *keeper)
+{
+	Oid			twin = entry->new_index_oid;
+	char	   *name;
+
+	*keeper = entry->index_oid;
+	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
+	{
+		/* swapped already, so it is the old one that has such a name */
+		twin = entry->index_oid;
+		*keeper = entry->new_index_oid;
+	}
+	name = get_rel_name(twin);
+	if (name != NULL && is_reindex_leftover_name(name) &&
+		is_used_by_nobody(twin) && same_definition(twin, *keeper))
+		return twin;
+	return InvalidOid;
+}
+
+/* The transaction that has made an index, as its row in pg_index says. */
+static TransactionId
+made_by(Oid index_oid)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	TransactionId result = InvalidTransactionId;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		result = HeapTupleHeaderGetRawXmin(tuple->t_data);
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+/*
+ * Neither index of the row exists any more.  If a command that makes all
+ * indexes of a column anew (ALTER TABLE .. TYPE) has done so with the leftover,
+ * too, return that new one, which is a mere duplicate of *keeper; else
+ * InvalidOid.
+ */
+Oid
+leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper)
+{
+	Oid			twin = get_relname_relid(NameStr(entry->new_name),
+										 get_rel_namespace(entry->heap_oid));
+	Relation	pg_index;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	TransactionId xid = made_by(twin);
+
+	*keeper = InvalidOid;
+	if (!OidIsValid(twin) || !TransactionIdIsValid(xid) || !is_used_by_nobody(twin) ||
+		!is_reindex_leftover_name(NameStr(entry->new_name)))
+		return InvalidOid;
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(entry->heap_oid));
+	pg_index = table_open(IndexRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (!OidIsValid(*keeper) && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
+
+		if (row->indexrelid != twin && row->indisvalid &&
+			HeapTupleHeaderGetRawXmin(tuple->t_data) == xid &&
+			same_definition(row->indexrelid, twin))
+			*keeper = row->indexrelid;
+	}
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return OidIsValid(*keeper) ? twin : InvalidOid;
+}

@@ -1,0 +1,133 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftovers.c
+ *	  Removing what moves have left behind, in a worker.
+ *
+ * The ledger names it.  Invalid index entries (leftover_indexes.c) need waits
+ * and transactions of their own, so all of it is done by a worker, whichever
+ * asks: index_mover_cleanup(), a move that is about to begin on the same table,
+ * a call that finds nothing to move there, or a worker that was terminated and
+ * has asked for a successor.
+ *
+ * Locking: see leftover_indexes.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/tablespace.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#include "cleanup/cleanup.h"
+#include "cleanup/ledger.h"
+#include "job.h"
+#include "own_tables.h"
+#include "wait/wait.h"
+
+/* In a transaction: is anything of this job in the ledger? */
+bool
+cleanup_is_needed(int64 job)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+		if (((LedgerEntry *) lfirst(lc))->job == job)
+			return true;
+	return false;
+}
+
+/* Between the steps of removing a large file. */
+static void
+rest_while_removing(int ms)
+{
+	(void) throttle_rest(ms);
+}
+
+/* The same, as part of a move. */
+static void
+rest_while_moving(int ms)
+{
+	(void) throttle_rest(ms);
+	(void) rest_while_paused();
+}
+
+/*
+ * The tables that dead jobs have left something on, or a row in the ledger.  In
+ * the current transaction.
+ */
+List *
+tables_with_leftovers(void)
+{
+	List	   *result = leftover_index_tables();
+	ListCell   *lc;
+
+	foreach(lc, leftover_files_list())
+		result = list_append_unique_oid(result, ((LeftoverFile *) lfirst(lc))->heap_oid);
+	return result;
+}
+
+/* Is nothing left of what this job is to remove? */
+static bool
+is_clean(const JobShared *shared)
+{
+	List	   *tables;
+	bool		result;
+	int			i;
+
+	StartTransactionCommand();
+	tables = tables_with_leftovers();
+	result = (shared->nitems > 0 || tables == NIL);
+	for (i = 0; i < shared->nitems; i++)
+		if (list_member_oid(tables, shared->items[i].heap_oid))
+			result = false;
+	CommitTransactionCommand();
+	return result;
+}
+
+/*
+ * In a runner, outside of transactions: remove all that can be removed, of all
+ * tables, or of those of the job's items.  Waits at most that long for the
+ * transactions that use a table.  Returns false if something is left.
+ */
+bool
+cleanup_run(JobShared *shared, int max_wait_ms)
+{
+	bool		installed;
+	int			i;
+
+	/* the janitor asks in every database */
+	StartTransactionCommand();
+	installed = extension_installed();
+	CommitTransactionCommand();
+	if (!installed)
+		return true;
+
+	progress_phase(PHASE_CLEANING_UP);
+	(void) leftover_files_remove(rest_while_removing);
+	if (shared->nitems == 0)
+		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
+	for (i = 0; i < shared->nitems; i++)
+		(void) leftover_indexes_remove(shared->items[i].heap_oid, 0, max_wait_ms, true);
+	return is_clean(shared);
+}
+
+/*
+ * The same for what dead jobs have left on one table, before it is worked on
+ * again.  Waits at most that long for other transactions.  As part of a move: it
+ * obeys pause_move(), and a cancel is an ERROR.
+ */
+void
+cleanup_table(Oid heap_oid, int max_wait_ms)
+{
+	/* files of any table: that takes no lock, and they may be large */
+	(void) leftover_files_remove(rest_while_moving);
+	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
+}

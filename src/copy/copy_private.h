@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_private.h
+ *	  What the parts of the method copy share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_COPY_PRIVATE_H
+#define IM_COPY_PRIVATE_H
+
+#include "access/rmgr.h"
+#include "storage/bufmgr.h"
+
+#include "cleanup/ledger.h"
+#include "copy/block_set.h"
+#include "copy/file_copy.h"
+#include "copy/wal_changes.h"
+#include "job.h"
+#include "settings.h"
+#include "test_points.h"
+#include "wait/wait.h"
+
+extern double cached_blocks_estimate(const RelFileLocator *locator);
+
+extern BlockSet *cached_blocks(const RelFileLocator *locator);
+extern BlockNumber load_blocks(const RelFileLocator *locator, const BlockSet *set,
+							   BlockNumber from, int most);
+
+extern RmgrId page_resource_manager(Oid access_method);
+extern bool same_block(const RelFileLocator *one, const RelFileLocator *other,
+					   BlockNumber block, RmgrId rmid,
+					   BufferAccessStrategy strategy);
+
+typedef enum SwapResult
+{
+	SWAP_DONE,					/* and committed */
+	SWAP_START_AGAIN,			/* the new file is of no use any more */
+} SwapResult;
+
+typedef enum LastBlocks
+{
+	LAST_BLOCKS_COPIED,			/* the files are equal now */
+	LAST_BLOCKS_TOO_MANY,		/* it would take too long under the lock */
+	LAST_BLOCKS_START_AGAIN,
+} LastBlocks;
+
+typedef struct Swap
+{
+	/* set by the caller */
+	Oid			relid;			/* whose file is exchanged */
+	Oid			table;			/* whose plans should know, locked by caller */
+	RelFileLocator from;
+	RelFileLocator to;
+	int64		ledger_id;		/* of the row for the new file */
+	LedgerEntry old_file;		/* the row for the old one, without id */
+	const MoveSettings *settings;
+	MoveItem   *item;			/* for which blockers are signalled */
+	const int64 *rested_ms;		/* how long catch_up() has rested so far, which is
+								 * no part of lock_wait */
+
+	bool	   *told;			/* see swap_still_waiting() */
+
+	/*
+	 * catch_up: called with no transaction open, before each attempt; brings
+	 * the new file near the old one, lets others pass.  stay_near: the same
+	 * while there can be no attempt, or, in a transaction, in the queue: learns
+	 * what has changed, and copies nothing.  Both return false if the copy has
+	 * to be started again.  last_blocks: called under the exclusive lock; makes
+	 * the files equal, or gives up if that would take longer than most_us
+	 * microseconds.
+	 */
+	bool		(*catch_up) (void *arg);
+	bool		(*stay_near) (void *arg);
+	LastBlocks	(*last_blocks) (void *arg, int64 most_us);
+	void	   *arg;
+
+	/* results */
+	int64		lock_attempts;
+	int64		lock_time;		/* microseconds, from the grant to the commit */
+} Swap;
+
+extern SwapResult swap_when_possible(Swap *swap);
+extern void swap_still_waiting(const MoveItem *item, Oid relid,
+							   const MoveSettings *settings,
+							   const int *pids, int npids, bool *told);
+
+/* A rest no longer than this keeps the WAL from being recycled unread */
+#define SHORT_REST_MS		20
+
+typedef enum CopyOutcome
+{
+	GO_ON,
+	START_AGAIN,				/* the copy is of no use; the file is new, or
+								 * WAL is missing */
+	NOT_MOVABLE,				/* plan_recheck() has said why */
+} CopyOutcome;
+
+/* The parts of the work, in their order, for copy_eta(). */
+typedef enum CopyPart
+{
+	PART_COPY,
+	PART_AGAIN,
+	PART_VERIFY,
+	PART_PREWARM,
+	PART_REMOVE,
+} CopyPart;
+
+/* Belongs to copy_eta.c; set to zero at the start of a copy. */
+typedef struct CopyEta
+{
+	CopyPart	part;
+	TimestampTz part_began;		/* 0 = none yet */
+	int64		rested_before;	/* cs->rested_ms then */
+	double		busy_rate;		/* bytes copied per second, without rests */
+	double		cached;			/* blocks to be loaded after the swap */
+	TimestampTz changes_at;		/* when these were counted */
+	int64		changes;
+} CopyEta;
+
+typedef struct CopyState
+{
+	MemoryContext cxt;
+	MoveContext *mc;
+	Oid			index;
+	Oid			table;
+	bool		locked;
+	bool		began;			/* the first look found it movable */
+	RelFileLocator from;
+	RelFileLocator to;
+	RmgrId		rmid;
+	bool		opted_in;		/* its access method is one of
+								 * index_mover.copy_access_methods */
+
+	LedgerEntry new_file;		/* id 0 = no row */
+	bool		new_file_made;	/* by us: else one of that name is not ours */
+	LedgerEntry old_file;		/* the same, after the swap */
+
+	ChangedBlocks *changes;
+	FileCopy   *copy;
+	Throttle	throttle;
+	ReplicaLag	lag;
+	bool		told;			/* that lock_wait is over and the copy goes on */
+	int64		rested_ms;		/* because of a pause, a rate, a lag: no part of
+								 * lock_wait */
+	CopyEta		eta;
+	BlockNumber copied;			/* blocks below are in the new file */
+	BlockSet   *todo;			/* of these, the ones to be copied again */
+	BlockSet   *unverified;		/* copied since they were verified */
+	bool		verifying;		/* keep "unverified" up to date */
+	const char *start_again;	/* why the copy has to be started again */
+	CopyOutcome outcome;		/* of a callback that returns less */
+} CopyState;
+
+extern void copy_check_interrupts(void);
+extern CopyOutcome copy_wait_for_locks(CopyState *cs);
+extern void copy_release_locks(CopyState *cs);
+extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
+extern bool copy_is_in_the_way(CopyState *cs);
+extern CopyOutcome copy_give_way(CopyState *cs);
+extern CopyOutcome copy_rounds(CopyState *cs);
+extern CopyOutcome copy_rounds_again(CopyState *cs);
+extern CopyOutcome copy_free_space_map(CopyState *cs);
+extern CopyOutcome copy_breathe(CopyState *cs);
+extern CopyOutcome copy_keep_up(CopyState *cs);
+extern CopyOutcome copy_drain(CopyState *cs);
+extern void copy_take_changes(CopyState *cs);
+extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
+extern void copy_change_rate(CopyState *cs);
+extern CopyOutcome copy_verify_all(CopyState *cs);
+extern CopyOutcome copy_verify_rest(CopyState *cs);
+extern void copy_verify_locked(CopyState *cs);
+extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
+extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
+extern bool copy_catch_up(void *arg);
+extern bool copy_stay_near(void *arg);
+extern LastBlocks copy_last_blocks(void *arg, int64 most_us);
+
+#endif							/* IM_COPY_PRIVATE_H */

@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_steps.c
+ *	  The method copy: move a relation's file while the relation is in use.
+ *
+ * The steps, each in transactions of its own:
+ *
+ *	1. lock; choose a file number, record it in the ledger, create the file;
+ *	2. follow the WAL from here on (changed_blocks.c);
+ *	3. copy every block once (file_copy.c), draining the WAL as we go;
+ *	4. copy again what has changed meanwhile, in rounds, until it is little;
+ *	5. copy the free space map, make the new file durable;
+ *	6. from here on through shared buffers, unless too much is left: what still
+ *	   changes, again and again until the lock can be had; then the last blocks
+ *	   and the swap (swap.c);
+ *	7. load what was cached, remove the old file (leftover_files.c).
+ *
+ * Assumption: the WAL tells every change of a block but hint bits (copy_methods.c
+ * says of which access methods that is known), and these:
+ *	- block 0: SP-GiST's metapage; so it is copied under the lock, always;
+ *	- blocks of zeros that an extension has added; so what is beyond the copied
+ *	  length is always copied as a whole;
+ *	- the free space map: it corrects itself, and was never exact.
+ *
+ * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
+ * index, both for the session.  That keeps out DROP, TRUNCATE, REINDEX and
+ * rewrites, and lets VACUUM pass.  If DDL waits behind us we let go of both,
+ * queue behind it, and look whether the file is still the same.  No snapshot
+ * and no xid is held in the long phase, and no transaction lasts longer than
+ * the copying of 1 MB: vacuum is not held back anywhere, and CREATE INDEX
+ * CONCURRENTLY of a sister index does not wait for us.
+ *
+ * Tricky point: nothing but the ledger knows the new file, and nothing but the
+ * ledger the old one after the swap.  An ERROR ends in copy_cleanup(), an exit
+ * in our before_shmem_exit callback, a crash in leftover_files_remove() of
+ * whoever comes next.  After the swap's commit no error may reach the caller:
+ * the move has happened.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_class.h"
+#include "catalog/storage_xlog.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
+#include "storage/smgr.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "cleanup/cleanup.h"
+#include "cleanup/ledger.h"
+#include "compat.h"
+#include "copy/block_set.h"
+#include "copy/copy.h"
+#include "copy/copy_private.h"
+#include "copy/file_copy.h"
+#include "copy/wal_changes.h"
+#include "file_system.h"
+#include "job.h"
+#include "own_tables.h"
+#include "test_points.h"
+#include "wait/wait.h"
+
+/* A copy that had to be started again so often is given up */
+#define MOST_STARTS			5
+
+/* The move that is going on in this process. */
+static CopyState *current = NULL;
+
+static CopyOutcome copy_once(CopyState *cs);
+static void make_file(CopyState *cs);
+static void discard_file(CopyState *cs);
+static void prewarm(CopyState *cs);
+static void after_swap(CopyState *cs);
+static void forget_state(void);
+static void cleanup_at_exit(int code, Datum arg);
+static void remove_what_is_left(CopyState *cs);
+
+/* Remember our own records, so that draining needs not read them. */
+static void
+own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
+{
+	CopyState  *cs = (CopyState *) arg;
+
+	changed_blocks_skip(cs->changes, start, end);
+}
+
+/*
+ * pause_move() after the swap: rest_between_steps, with no transaction open, until the job is
+ * resumed, or somebody waits behind our locks.  (Before it, copy_breathe() and
+ * copy_wait_for_locks() obey it, and go on reading the WAL.)
+ */
+static void
+rest_after_swap(CopyState *cs)
+{
+	MovePhase	phase;
+
+	if (!job_pause_requested())
+		return;
+	phase = progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !(cs->locked && copy_is_in_the_way(cs)))
+	{
+		(void) throttle_rest(SHORT_REST_MS);
+		copy_check_interrupts();
+	}
+	progress_phase(phase);
+}
+
+/*
+ * Rest between the steps of removing the old file, if we are to be gentle; and
+ * while the job is paused.
+ */
+static void
+rest_between_steps(int ms)
+{
+	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
+	copy_check_interrupts();
+	rest_after_swap(current);
+}
+
+/* Move one index by copying its file; see move.h for the contract. */
+void
+move_by_copy(MoveContext *mc)
+{
+	static bool registered = false;
+	MoveItem   *item = mc->item;
+	MemoryContext cxt;
+	CopyState  *cs;
+	uint64		wal_before = pgWalUsage.wal_bytes;
+
+	if (!registered)
+	{
+		before_shmem_exit(cleanup_at_exit, (Datum) 0);
+		registered = true;
+	}
+
+	forget_state();
+	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+								ALLOCSET_DEFAULT_SIZES);
+	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+	cs->cxt = cxt;
+	cs->mc = mc;
+	cs->index = item->index_oid;
+	cs->table = item->heap_oid;
+	current = cs;
+
+	item->blocks_copied = 0;
+	item->blocks_recopied = 0;
+	item->lock_attempts = 0;
+
+	for (int start = 1;; start++)
+	{
+		CopyOutcome outcome = copy_once(cs);
+
+		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		if (outcome == GO_ON)
+			break;
+		discard_file(cs);
+		copy_release_locks(cs);
+		if (outcome == NOT_MOVABLE)
+			break;
+		if (start == MOST_STARTS)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("gave up copying index \"%s\" after %d starts",
+							NameStr(item->index_name), MOST_STARTS),
+					 errdetail("The last time, %s.", cs->start_again)));
+		ereport(LOG,
+				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
+						NameStr(item->index_name), cs->start_again)));
+	}
+	forget_state();
+}
+
+/*
+ * Clean up after an ERROR; see move.h for the contract.  Waits for nobody: no
+ * lock on the table is needed to drop a file that only the ledger knows.
+ */
+void
+copy_cleanup(MoveContext *mc, int max_wait_ms)
+{
+	if (current == NULL)
+		return;
+	remove_what_is_left(current);
+	/* else there may be another call */
+	if (current->new_file.id == 0 && current->old_file.id == 0)
+		forget_state();
+}
+
+/* Everything from the locks to the removal of the old file. */
+static CopyOutcome
+copy_once(CopyState *cs)
+{
+	MoveItem   *item = cs->mc->item;
+	MemoryContext oldcxt;
+	CopyOutcome outcome;
+	Swap		swap;
+	SwapResult	result;
+
+	cs->copied = 0;
+	cs->verifying = false;
+	memset(&cs->eta, 0, sizeof(cs->eta));
+
+	(void) copy_wait_for_locks(cs);
+	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
+		return outcome;
+	make_file(cs);
+
+	StartTransactionCommand();
+	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	cs->changes = changed_blocks_begin(&cs->from, copy_check_interrupts);
+	cs->copy = file_copy_create(&cs->from, &cs->to, own_record, cs);
+	cs->todo = block_set_create();
+	cs->unverified = block_set_create();
+	MemoryContextSwitchTo(oldcxt);
+	CommitTransactionCommand();
+
+	progress_phase(PHASE_COPYING);
+	if ((outcome = copy_rounds(cs)) != GO_ON)
+		return outcome;
+
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
+	IM_POINT("copy-before-sync");
+	StartTransactionCommand();
+	if (!IM_MUTATION("sync"))
+		file_copy_sync(cs->copy);
+	CommitTransactionCommand();
+	IM_POINT("copy-synced");
+
+	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+		return outcome;
+	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
+		return outcome;
+	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
+		return outcome;
+
+	memset(&swap, 0, sizeof(swap));
+	swap.relid = cs->index;
+	swap.table = cs->table;
+	swap.from = cs->from;
+	swap.to = cs->to;
+	swap.ledger_id = cs->new_file.id;
+	swap.old_file = cs->new_file;
+	swap.old_file.id = 0;
+	swap.old_file.kind = LEDGER_OLD_FILE;
+	swap.old_file.tablespace = cs->from.spcOid;
+	swap.old_file.relfilenumber = cs->from.relNumber;
+	swap.settings = cs->mc->settings;
+	swap.item = cs->mc->item;
+	swap.rested_ms = &cs->rested_ms;
+	swap.told = &cs->told;
+	swap.catch_up = copy_catch_up;
+	swap.stay_near = copy_stay_near;
+	swap.last_blocks = copy_last_blocks;
+	swap.arg = cs;
+
+	/* now, so that it need not be done under the lock */
+	StartTransactionCommand();
+	swap.old_file.id = ledger_new_id();
+	ledger_row_claim(swap.old_file.id);
+	CommitTransactionCommand();
+
+	cs->outcome = START_AGAIN;
+	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	result = swap_when_possible(&swap);
+	MemoryContextSwitchTo(oldcxt);
+	item->lock_attempts += swap.lock_attempts;
+	if (result != SWAP_DONE)
+	{
+		ledger_row_release(swap.old_file.id);
+		return cs->outcome;
+	}
+
+	/* it is done; whatever goes wrong now, the index has moved */
+	cs->old_file = swap.old_file;
+	item->lock_time = swap.lock_time;
+	item->status = STATUS_MOVED;
+	item->finished_at = GetCurrentTimestamp();
+	after_swap(cs);
+	return GO_ON;
+}
+
+/*
+ * Choose a number for the new file, record it, create it.  The row is
+ * committed, and flushed, before the file exists.
+ */
+static void
+make_file(CopyState *cs)
+{
+	MoveItem   *item = cs->mc->item;
+	LedgerEntry entry;
+	SMgrRelation smgr;
+
+	StartTransactionCommand();
+	commit_locally();
+	memset(&entry, 0, sizeof(entry));
+	entry.kind = LEDGER_NEW_FILE;
+	entry.tablespace = item->to_tablespace;
+	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
+											  RELPERSISTENCE_PERMANENT);
+	entry.heap_oid = cs->table;
+	entry.index_oid = cs->index;
+	entry.job = cs->mc->job->job;
+	entry.pid = MyProcPid;
+	entry.made_at = GetCurrentTimestamp();
+	ledger_insert(&entry);
+	ledger_row_claim(entry.id);
+	CommitTransactionCommand();
+	cs->new_file = entry;
+	IM_POINT("copy-registered");
+
+	cs->to.spcOid = item->to_tablespace;
+	cs->to.dbOid = MyDatabaseId;
+	cs->to.relNumber = entry.relfilenumber;
+
+	StartTransactionCommand();
+	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	/* a file of that name, which is an error, would be somebody else's */
+	smgrcreate(smgr, MAIN_FORKNUM, false);
+	cs->new_file_made = true;
+	log_smgrcreate(&cs->to, MAIN_FORKNUM);
+	CommitTransactionCommand();
+	IM_POINT("copy-created");
+}
+
+/* Drop the new file and its ledger row, and all that belongs to the copy. */
+static void
+discard_file(CopyState *cs)
+{
+	if (cs->new_file.id != 0)
+	{
+		StartTransactionCommand();
+		commit_locally();
+		leftover_file_drop(&cs->new_file, cs->new_file_made);
+		CommitTransactionCommand();
+		ledger_row_release(cs->new_file.id);
+		cs->new_file.id = 0;
+		cs->new_file_made = false;
+	}
+	changed_blocks_end(cs->changes);
+	cs->changes = NULL;
+	file_copy_free(cs->copy);
+	cs->copy = NULL;
+	block_set_free(cs->todo);
+	cs->todo = NULL;
+	block_set_free(cs->unverified);
+	cs->unverified = NULL;
+}
+
+/*
+ * Load the blocks of the new file that the old one had in shared buffers, in
+ * short transactions.  Whoever wants to drop or change the index does not wait
+ * for that: the rest_between_steps will be loaded by those who use it.
+ */
+static void
+prewarm(CopyState *cs)
+{
+	MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+	BlockSet   *cached;
+	BlockNumber block = 0;
+
+	progress_phase(PHASE_PREWARMING);
+	cached = cached_blocks(&cs->from);
+	MemoryContextSwitchTo(oldcxt);
+	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
+
+	StartTransactionCommand();
+	/* the old buffers are free for the new blocks */
+	leftover_file_drop_buffers(&cs->from);
+	CommitTransactionCommand();
+
+	while (block != InvalidBlockNumber)
+	{
+		copy_check_interrupts();
+		rest_after_swap(cs);
+		if (copy_is_in_the_way(cs))
+			break;
+		StartTransactionCommand();
+		block = load_blocks(&cs->to, cached, block, FILE_COPY_CHUNK);
+		CommitTransactionCommand();
+		IM_POINT("prewarm-step");
+	}
+	block_set_free(cached);
+}
+
+/*
+ * The move has happened.  Load what was cached, remove the old file.  An error
+ * here is not the move's: it is reported as a WARNING, and what is left behind
+ * is in the ledger.
+ */
+static void
+after_swap(CopyState *cs)
+{
+	MoveItem   *item = cs->mc->item;
+	MemoryContext oldcxt = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		IM_POINT("swapped");
+		/* the row for the new file is gone with the swap */
+		ledger_row_release(cs->new_file.id);
+		cs->new_file.id = 0;
+
+		StartTransactionCommand();
+		item->size_after = 0;
+		for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+			item->size_after += (int64) file_blocks(&cs->to, fork) * BLCKSZ;
+		CommitTransactionCommand();
+		if (cs->mc->settings->prewarm)
+			prewarm(cs);
+		IM_POINT("prewarmed");
+		copy_release_locks(cs);
+
+		progress_phase(PHASE_REMOVING_OLD_FILE);
+		copy_eta(cs, PART_REMOVE, cs->copied, 0);
+		leftover_file_remove(&cs->old_file, rest_between_steps);
+		ledger_row_release(cs->old_file.id);
+		cs->old_file.id = 0;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(oldcxt);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+		cs->locked = false;
+		MemoryContextSwitchTo(oldcxt);
+		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece: %s",
+						NameStr(item->index_name), error->message)));
+		FreeErrorData(error);
+
+		/* so at once */
+		remove_what_is_left(cs);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Remove the file, new or old, that the ledger says is ours, at once.  Called
+ * with no transaction open and no lock held.  Throws nothing: what can't be
+ * removed now stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
+ * FATAL, an error ends it, and the exit goes on; the same stays in the ledger.)
+ * So does everything if the postmaster is gone: the error may come of the
+ * caller's being gone, too.
+ */
+static void
+remove_what_is_left(CopyState *cs)
+{
+	MemoryContext oldcxt = CurrentMemoryContext;
+	LedgerEntry *entries[2];
+	bool		made[2];
+
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+
+	entries[0] = &cs->new_file;
+	made[0] = cs->new_file_made;
+	entries[1] = &cs->old_file;
+	made[1] = true;
+
+	for (int i = 0; i < 2; i++)
+	{
+		if (entries[i]->id == 0)
+			continue;
+		PG_TRY();
+		{
+			StartTransactionCommand();
+			commit_locally();
+			if (ledger_row_claim_again(entries[i]->id))
+			{
+				IM_POINT("left-file-drop");
+				leftover_file_drop(entries[i], made[i]);
+				CommitTransactionCommand();
+				ledger_row_release(entries[i]->id);
+			}
+			else
+				CommitTransactionCommand();
+			entries[i]->id = 0;
+		}
+		PG_CATCH();
+		{
+			ErrorData  *error;
+
+			MemoryContextSwitchTo(oldcxt);
+			error = CopyErrorData();
+			FlushErrorState();
+			AbortOutOfAnyTransaction();
+			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+			MemoryContextSwitchTo(oldcxt);
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not remove a file that a move has left behind: %s",
+							error->message),
+					 errhint("Call index_mover_cleanup() later.")));
+			FreeErrorData(error);
+		}
+		PG_END_TRY();
+	}
+}
+
+/*
+ * Free the state of a move.  What is in the ledger stays there; the locks are
+ * gone, by copy_release_locks() or by the abort after an error.
+ */
+static void
+forget_state(void)
+{
+	CopyState  *cs = current;
+
+	if (cs == NULL)
+		return;
+	current = NULL;
+	file_copy_free(cs->copy);
+	MemoryContextDelete(cs->cxt);
+}
+
+/*
+ * The worker is terminated in the middle of a move: as after an ERROR, but
+ * here, because a FATAL error passes by everyone who could catch it.  Runs
+ * before the transaction machinery is shut down.  Not if the postmaster is
+ * gone: then nothing may keep us, and the ledger has it.
+ */
+static void
+cleanup_at_exit(int code, Datum arg)
+{
+	CopyState  *cs = current;
+
+	if (cs == NULL || !PostmasterIsAlive())
+		return;
+	current = NULL;
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	remove_what_is_left(cs);
+}

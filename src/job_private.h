@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_private.h
+ *	  The shared area, for job.c and runner.c only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_JOB_PRIVATE_H
+#define IM_JOB_PRIVATE_H
+
+#include "storage/lwlock.h"
+
+#include "job.h"
+
+typedef struct JobArea
+{
+	int			tranche;		/* before 17: allocated once per cluster start */
+	LWLock		lock;
+	LWLock		submit_lock;
+	uint32		nuses;			/* of slots, so far */
+	JobSlot		jobs[IM_MAX_JOBS];
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+} JobArea;
+
+extern JobArea *job_area(void);
+extern JobSlot *job_slot_locked(int slot, int64 job);
+extern void job_free_slot_locked(JobSlot *slot);
+
+#endif							/* IM_JOB_PRIVATE_H */

@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan_methods.c
+ *	  Which indexes the methods copy and rebuild are able to move.
+ *
+ * Copy follows the WAL to learn which blocks of the index change while it
+ * copies them.  That assumes that each change of a block is logged in a record
+ * that names the block, which is a property of the access method: so there is
+ * a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's limits.
+ *
+ * What neither may touch now, for a fault of core's: recovery_needs_full_pages().
+ *
+ * No locks: the answers come from the system caches and may be outdated when
+ * the caller holds no lock on the index.  What can change in an index's life
+ * (logged or unlogged) is looked at again by plan_recheck().
+ *
+ * An access method is known by its handler function, not by its name, because
+ * names of access methods are free for anyone who may create one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xlog.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_proc.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "plan/plan.h"
+
+/*
+ * Handlers of extensions that log each change of a block by generic WAL records,
+ * and a whole build by images of the pages (t/115_other_access_methods.pl).
+ */
+static const struct
+{
+	const char *function;
+	const char *library;
+}			extension_handlers[] =
+{
+	{"blhandler", "$libdir/bloom"},
+	{"hnswhandler", "$libdir/vector"},
+	{"ivfflathandler", "$libdir/vector"},
+	{"rumhandler", "$libdir/rum"},
+};
+
+static bool
+is_known_extension_handler(Oid handler)
+{
+	HeapTuple	tuple;
+	Datum		function;
+	Datum		library;
+	bool		isnull[2];
+	bool		result = false;
+
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+
+	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[0]);
+	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[1]);
+	for (int i = 0; i < lengthof(extension_handlers) && !isnull[0] && !isnull[1]; i++)
+		result = result ||
+			(strcmp(TextDatumGetCString(function), extension_handlers[i].function) == 0 &&
+			 strcmp(TextDatumGetCString(library), extension_handlers[i].library) == 0);
+	ReleaseSysCache(tuple);
+
+	return result;
+}
+
+/*
+ * Is the name on a list such as "am1, am2"?  The setting's check hook
+ * has refused malformed ones.
+ */
+static bool
+name_is_listed(const char *name, const char *list)
+{
+	char	   *copy;
+	List	   *names;
+	ListCell   *lc;
+	bool		result = false;
+
+	if (list == NULL || list[0] == '\0')
+		return false;
+
+	copy = pstrdup(list);
+	if (SplitIdentifierString(copy, ',', &names))
+	{
+		foreach(lc, names)
+		{
+			if (strcmp((char *) lfirst(lc), name) == 0)
+				result = true;
+		}
+		list_free(names);
+	}
+	pfree(copy);
+
+	return result;
+}
+
+/*
+ * The handler of an access method, and its name.
+ */
+static Oid
+handler_of(Oid am, char **am_name)
+{
+	HeapTuple	tuple;
+	Form_pg_am	form;
+	Oid			handler;
+
+	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(am));
+	if (!HeapTupleIsValid(tuple))
+	{
+		*am_name = pstrdup("?");
+		return InvalidOid;
+	}
+	form = (Form_pg_am) GETSTRUCT(tuple);
+	handler = form->amhandler;
+	*am_name = pstrdup(NameStr(form->amname));
+	ReleaseSysCache(tuple);
+
+	return handler;
+}
+
+/*
+ * Does every change of an index of this access method reach the WAL with the
+ * number of the block?
+ */
+static bool
+access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
+{
+	Oid			handler = handler_of(am, am_name);
+
+	switch (handler)
+	{
+		case InvalidOid:
+			return false;
+		case F_BTHANDLER:
+		case F_HASHHANDLER:
+		case F_GISTHANDLER:
+		case F_GINHANDLER:
+		case F_SPGHANDLER:
+		case F_BRINHANDLER:
+			return true;
+		default:
+			return is_known_extension_handler(handler) ||
+				name_is_listed(*am_name, access_methods);
+	}
+}
+
+/*
+ * Both look at catalogs only, take no lock on the index or its table, and
+ * need no privilege.  *reason, if not NULL, becomes a palloc'd clause ("the
+ * index is unlogged, ...") when the answer is false, NULL when it is true.
+ *
+ * access_methods: a job's or the session's copy_access_methods.
+ *
+ * Can method copy move this index?
+ */
+bool
+copy_can_move(Oid index_oid, const char *access_methods, char **reason)
+{
+	HeapTuple	tuple;
+	char		persistence;
+	Oid			am;
+	char	   *why = NULL;
+	char	   *am_name;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		why = pstrdup("the index does not exist any more");
+	else
+	{
+		persistence = ((Form_pg_class) GETSTRUCT(tuple))->relpersistence;
+		am = ((Form_pg_class) GETSTRUCT(tuple))->relam;
+		ReleaseSysCache(tuple);
+
+		if (persistence == RELPERSISTENCE_UNLOGGED)
+			why = pstrdup("the index is unlogged, so no WAL tells which of its blocks change");
+		else if (persistence != RELPERSISTENCE_PERMANENT)
+			why = pstrdup("the index is temporary");
+		else if (!access_method_is_copyable(am, access_methods, &am_name))
+			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
+						   am_name);
+	}
+
+	if (reason)
+		*reason = why;
+	return why == NULL;
+}
+
+/*
+ * Can core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) move this index?
+ */
+bool
+rebuild_can_move(Oid index_oid, char **reason)
+{
+	HeapTuple	tuple;
+	Form_pg_index form;
+	bool		exclusion;
+	bool		deferrable;
+	char	   *why = NULL;
+
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		why = pstrdup("the index does not exist any more");
+	else
+	{
+		form = (Form_pg_index) GETSTRUCT(tuple);
+		exclusion = form->indisexclusion;
+		deferrable = form->indisunique && !form->indimmediate;
+		ReleaseSysCache(tuple);
+
+		if (exclusion)
+			why = pstrdup("REINDEX CONCURRENTLY does not support exclusion constraints");
+		else if (IsToastNamespace(get_rel_namespace(index_oid)))
+			why = pstrdup("REINDEX cannot move the indexes of TOAST tables");
+		else if (deferrable &&
+				 strtol(GetConfigOption("server_version_num", false, false),
+						NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
+			why = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
+						   GetConfigOption("server_version", false, false));
+	}
+
+	if (reason)
+		*reason = why;
+	return why == NULL;
+}
+
+/*
+ * Must the index stay where it is for as long as full_page_writes is off, which
+ * it is now?  Looks at catalogs only, without locks or privileges.
+ *
+ * Would a crash after the move of this index be fatal?
+ *
+ * A move removes a file that WAL since the last checkpoint has changed, as do
+ * DROP INDEX and REINDEX.  Recovery then meets changes of blocks that are not
+ * there, unless these are full images, and passes them over; but
+ * brin_xlog_insert_update() (brin_xlog.c) asks for the number of the buffer it
+ * has not got.  Since version 16, where GetBufferDescriptor() takes an unsigned
+ * number, that is a segmentation fault, again at each start.  Only what the
+ * setting is now can be seen here, not what it was since the checkpoint.
+ */
+bool
+recovery_needs_full_pages(Oid index_oid)
+{
+	HeapTuple	tuple;
+	Form_pg_class form;
+	Oid			am = InvalidOid;
+	char	   *am_name;
+
+	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
+		return false;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	if (form->relkind == RELKIND_INDEX &&
+		form->relpersistence == RELPERSISTENCE_PERMANENT)
+		am = form->relam;
+	ReleaseSysCache(tuple);
+
+	return OidIsValid(am) && handler_of(am, &am_name) == F_BRINHANDLER;
+}

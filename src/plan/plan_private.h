@@ -1,0 +1,38 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan_private.h
+ *	  What the parts of the planner share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_PLAN_PRIVATE_H
+#define IM_PLAN_PRIVATE_H
+
+#include "nodes/pg_list.h"
+
+#include "job.h"
+#include "plan/plan.h"
+#include "settings.h"
+
+extern void item_fill(MoveItem *item, const IndexFacts *facts);
+extern bool item_check(MoveItem *item, const IndexFacts *facts);
+extern void movable_methods(Oid index_oid, const char *access_methods,
+							bool *copy, bool *rebuild);
+
+extern void check_named_relation(Oid relid, char relkind, const char *relname);
+extern void check_no_lock_held(const List *items);
+
+/* An item while it is planned. */
+typedef struct PlanEntry
+{
+	MoveItem	item;			/* first: a list of entries is a list of items */
+	IndexFacts	facts;
+	double		bloat_ratio;	/* -1: not measured */
+	int64		blocks_read;	/* since the statistics were reset */
+} PlanEntry;
+extern void estimate_entries(List *entries, const PlanRequest *request);
+extern void estimate_room(List *items, const MoveSettings *settings);
+extern void warn_if_archiver_fails(const List *items);
+extern void notice_other_databases(Oid tablespace);
+
+#endif							/* IM_PLAN_PRIVATE_H */

@@ -1,0 +1,711 @@
+/*-------------------------------------------------------------------------
+ *
+ * rebuild.c
+ *	  Method rebuild: core's REINDEX (TABLESPACE ..) INDEX CONCURRENTLY.
+ *
+ * Core's command is run as it is, as a utility statement at top level, and no
+ * catalog is written here by hand.  What is added:
+ *
+ * - Old writers and snapshots are waited for before the command begins, so
+ *   that a cancel during that wait, often the longest part, leaves nothing.
+ * - The command finds the index by its name.  We hold session-level locks on
+ *   table and index meanwhile, so neither can be renamed or dropped, but their
+ *   schema can be.  An object-access hook sees the new index entry before its
+ *   transaction commits, and an entry for another table, or in another
+ *   tablespace, is an ERROR there.
+ * - The same hook writes the ledger row, in the transaction that makes the
+ *   entry: there is no moment at which a crash leaves one that nobody knows.
+ * - Sessions that wait for a job are kept out of the command's way; see
+ *   snapshot_guard.c for why, and before_core_waits() for when.
+ *
+ * Locking: ShareUpdateExclusiveLock on table and index for the session, taken
+ * without queueing; then what core takes.
+ *
+ * Tricky: core commits and starts transactions inside the command, so all that
+ * lasts longer lives in a context of our own, and an error may come at a time
+ * when the index is moved already and only the old one is still to be removed:
+ * then the item says STATUS_MOVED although the ERROR is passed on.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "commands/progress.h"
+#include "commands/tablespace.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "pgstat.h"
+#include "storage/lock.h"
+#include "tcop/dest.h"
+#include "tcop/utility.h"
+#include "utils/backend_progress.h"
+#include "utils/backend_status.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "cleanup/cleanup.h"
+#include "cleanup/ledger.h"
+#include "file_system.h"
+#include "job.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "rebuild/rebuild.h"
+#include "rebuild/snapshot_guard.h"
+#include "settings.h"
+#include "test_points.h"
+#include "wait/relation_locks.h"
+#include "wait/wait.h"
+
+#define MAX_TRIES			3	/* looks for old transactions, see wait_and_lock() */
+
+/* The rebuild that runs in this process. */
+typedef struct Rebuild
+{
+	bool		active;			/* core's command runs: the hooks work */
+	MoveContext *mc;
+	Oid			heap_oid;
+	Oid			old_index;
+	Oid			new_index;		/* set by the hook */
+	LedgerEntry entry;			/* the row that the hook has written */
+} Rebuild;
+
+static Rebuild rebuild;
+static MemoryContext rebuild_context = NULL;
+static object_access_hook_type prev_object_access_hook = NULL;
+
+static void rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
+								  int subId, void *arg);
+static void rebuild_xact_callback(XactEvent event, void *arg);
+
+/* Install the hooks that a runner needs; called from _PG_init(). */
+void
+move_rebuild_init(void)
+{
+	prev_object_access_hook = object_access_hook;
+	object_access_hook = rebuild_object_access;
+	RegisterXactCallback(rebuild_xact_callback, NULL);
+}
+
+/* ---------------------------------------------------------------------
+ * The new index entry
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Look at rows that this very command has just inserted: find the table of an
+ * index, the index's tablespace (0 = the database's) and name.  false: no index.
+ */
+static bool
+read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace, NameData *name)
+{
+	Relation	rel;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	rel = table_open(IndexRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, IndexRelidIndexId, true, SnapshotSelf, 1, &key);
+	tuple = systable_getnext(scan);
+	*heap_oid = HeapTupleIsValid(tuple) ?
+		((Form_pg_index) GETSTRUCT(tuple))->indrelid : InvalidOid;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	if (!OidIsValid(*heap_oid))
+		return false;
+
+	rel = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, ClassOidIndexId, true, SnapshotSelf, 1, &key);
+	tuple = systable_getnext(scan);
+	*tablespace = HeapTupleIsValid(tuple) ?
+		((Form_pg_class) GETSTRUCT(tuple))->reltablespace : InvalidOid;
+	if (HeapTupleIsValid(tuple))
+		*name = ((Form_pg_class) GETSTRUCT(tuple))->relname;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return true;
+}
+
+/*
+ * Write the new entry to the ledger.  Runs in the middle of index_create():
+ * no command counter may be advanced here.
+ */
+static void
+rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
+					  int subId, void *arg)
+{
+	const MoveItem *item;
+	LedgerEntry *entry = &rebuild.entry;
+	Oid			heap_oid;
+	Oid			tablespace;
+	NameData	name = {""};
+
+	if (prev_object_access_hook)
+		prev_object_access_hook(access, classId, objectId, subId, arg);
+
+	if (!rebuild.active || access != OAT_POST_CREATE ||
+		classId != RelationRelationId || subId != 0 ||
+		!read_new_entry(objectId, &heap_oid, &tablespace, &name))
+		return;
+
+	item = rebuild.mc->item;
+	if (heap_oid != rebuild.heap_oid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is not where it was", NameStr(item->index_name)),
+				 errdetail("An index of another table has its name now, so its schema must have been renamed.")));
+	if (tablespace != (item->to_tablespace == MyDatabaseTableSpace ?
+					   InvalidOid : item->to_tablespace))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("tablespace with OID %u is not what it was", item->to_tablespace),
+				 errdetail("Another tablespace has its name now.")));
+
+	memset(entry, 0, sizeof(LedgerEntry));
+	entry->kind = LEDGER_INDEX;
+	entry->heap_oid = rebuild.heap_oid;
+	entry->index_oid = rebuild.old_index;
+	entry->new_index_oid = objectId;
+	entry->job = rebuild.mc->job->job;
+	entry->pid = MyProcPid;
+	entry->new_name = name;
+	ledger_insert(entry);
+
+	rebuild.new_index = objectId;
+	IM_POINT("rebuild-entry-made");
+}
+
+/* ---------------------------------------------------------------------
+ * Core's wait for old snapshots
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * What core is doing, from the numbers that it publishes about itself.  They
+ * stay, without a command to belong to, where a function of the index has caught
+ * an error: the end of each subtransaction that fails takes that away.
+ */
+static int64
+core_phase(void)
+{
+	if (MyBEEntry == NULL ||
+		(MyBEEntry->st_progress_command != PROGRESS_COMMAND_INVALID &&
+		 (MyBEEntry->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX ||
+		  MyBEEntry->st_progress_command_target != rebuild.heap_oid)))
+		return -1;
+	return MyBEEntry->st_progress_param[PROGRESS_CREATEIDX_PHASE];
+}
+
+/*
+ * Called before each commit inside core's command.
+ *
+ * The commit after validation is followed, within the same second, by core's
+ * list of old snapshots that it then waits for.  So here is where we wait for
+ * all of them but the sessions that wait for jobs, and where we make those
+ * hide.  We hold no snapshot ourselves any more, so nobody waits for us.
+ *
+ * RecentXmin is the xmin of our latest snapshot, so at least that of the
+ * snapshot that validation used, which is core's limit.
+ */
+static void
+before_core_waits(void)
+{
+	const MoveContext *mc = rebuild.mc;
+	WaitLimits	limits;
+
+	limits.phase = PHASE_WAIT_SNAPSHOTS;
+	limits.deadline = wait_deadline(mc->settings->lock_wait);
+	limits.item = mc->item;
+	limits.settings = mc->settings;
+	limits.caller_pid = mc->job->caller_pid;
+	limits.cancellable = true;
+	limits.signal_at = limits.deadline;
+	limits.pausable = false;	/* core's command has begun */
+
+	InvalidateCatalogSnapshot();
+	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
+	snapshot_guard_hide_callers(limits.deadline);
+	IM_POINT("caller-hidden");
+}
+
+static void
+set_rebuild_option(const char *name, int value)
+{
+	char		buffer[32];
+
+	snprintf(buffer, sizeof(buffer), "%d", value);
+	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
+}
+
+/*
+ * Bound each of core's own waits.  Who is in the way after lock_wait may be
+ * signalled (rebuild_timer.c), and then gets a little time.
+ */
+static void
+set_core_lock_timeout(const MoveSettings *settings)
+{
+	int64		limit = settings->lock_wait;
+
+	if (limit > 0 && SIGNALS_BLOCKERS(settings))
+		limit += BLOCKER_GRACE_MS;
+	set_rebuild_option("lock_timeout", (int) Min(limit, INT_MAX));
+}
+
+static void
+rebuild_xact_callback(XactEvent event, void *arg)
+{
+	if (!rebuild.active)
+		return;
+	if (event == XACT_EVENT_COMMIT)
+		IM_POINT(core_phase() == 0 ? "rebuild-entry-committed" : "rebuild-step-committed");
+	if (event != XACT_EVENT_PRE_COMMIT)
+		return;
+
+	rebuild_timer_tell(rebuild.mc->item);
+	/* alter_move() may have changed it */
+	set_core_lock_timeout(rebuild.mc->settings);
+	switch (core_phase())
+	{
+		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:
+		case PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT:
+		case PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN:
+			before_core_waits();
+			break;
+		default:
+			snapshot_guard_show_callers();
+			break;
+	}
+}
+
+/* ---------------------------------------------------------------------
+ * Running the command
+ * ---------------------------------------------------------------------
+ */
+
+/*
+ * Give core the job's settings.  For the process, not a transaction: there
+ * will be several.
+ */
+static void
+apply_rebuild_settings(const MoveSettings *settings)
+{
+	set_rebuild_option("maintenance_work_mem", settings->maintenance_work_mem);
+	set_rebuild_option("max_parallel_maintenance_workers", settings->max_parallel_maintenance_workers);
+
+	/* core_phase() reads what is published only with this */
+	SetConfigOption("track_activities", "on", PGC_SUSET, PGC_S_SESSION);
+
+	/* core takes snapshots where it must be able to let go of them */
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_SESSION);
+}
+
+/* Take back what holds for core's command only. */
+static void
+end_core_settings(void)
+{
+	set_rebuild_option("lock_timeout", 0);
+	rebuild_timer_end();
+}
+
+/* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
+static PlannedStmt *
+make_reindex_statement(const MoveItem *item, const char *tablespace)
+{
+	ReindexStmt *stmt = makeNode(ReindexStmt);
+	PlannedStmt *result = makeNode(PlannedStmt);
+
+	stmt->kind = REINDEX_OBJECT_INDEX;
+	stmt->relation = makeRangeVar(pstrdup(NameStr(item->schema_name)),
+								  pstrdup(NameStr(item->index_name)), -1);
+	stmt->params = list_make2(makeDefElem("concurrently", NULL, -1),
+							  makeDefElem("tablespace",
+										  (Node *) makeString(pstrdup(tablespace)), -1));
+
+	result->commandType = CMD_UTILITY;
+	result->canSetTag = true;
+	result->utilityStmt = (Node *) stmt;
+	result->stmt_location = -1;
+	return result;
+}
+
+/*
+ * Run core's command.  No transaction is open before and after.  The caller
+ * holds the session locks, and cleans up after an ERROR.
+ */
+static void
+run_reindex(MoveContext *mc)
+{
+	MemoryContext caller_context = CurrentMemoryContext;
+	char	   *tablespace;
+	char	   *text;
+	PlannedStmt *statement;
+	QueryCompletion completion;
+
+	if (rebuild_context == NULL)
+		rebuild_context = AllocSetContextCreate(TopMemoryContext,
+												"index_mover rebuild",
+												ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(rebuild_context);
+
+	IM_POINT("rebuild-begins");
+	StartTransactionCommand();
+
+	tablespace = get_tablespace_name(mc->item->to_tablespace);
+	if (tablespace == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace with OID %u does not exist",
+						mc->item->to_tablespace)));
+
+	MemoryContextSwitchTo(rebuild_context);
+	statement = make_reindex_statement(mc->item, tablespace);
+	text = psprintf("REINDEX (TABLESPACE %s) INDEX CONCURRENTLY %s",
+					quote_identifier(tablespace),
+					quote_qualified_identifier(NameStr(mc->item->schema_name),
+											   NameStr(mc->item->index_name)));
+	IM_POINT("rebuild-named");
+
+	/* core keeps there what has to survive its transactions */
+	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
+										  ALLOCSET_DEFAULT_SIZES);
+
+	pgstat_report_activity(STATE_RUNNING, text);
+	progress_phase(PHASE_REBUILDING);
+	InitializeQueryCompletion(&completion);
+
+	MemoryContextSwitchTo(PortalContext);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	rebuild.active = true;
+	ProcessUtility(statement, text, false, PROCESS_UTILITY_TOPLEVEL,
+				   NULL, NULL, None_Receiver, &completion);
+	rebuild.active = false;
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+
+	/*
+	 * The old index is gone, so the new one is no leftover any more.  If the
+	 * hook wasn't called, then because another extension's doesn't call those
+	 * before it.
+	 */
+	if (OidIsValid(rebuild.new_index))
+		ledger_delete(rebuild.entry.id);
+	else
+		rebuild.new_index = get_relname_relid(NameStr(mc->item->index_name),
+											  get_rel_namespace(rebuild.heap_oid));
+	CommitTransactionCommand();
+
+	PortalContext = NULL;
+	MemoryContextSwitchTo(caller_context);
+	MemoryContextReset(rebuild_context);
+}
+
+/* Is the new index in use, and so the old one out of use? */
+static bool
+is_swapped(void)
+{
+	HeapTuple	tuple;
+	bool		result = false;
+
+	if (!OidIsValid(rebuild.new_index))
+		return false;
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(rebuild.new_index));
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
+
+		result = (row->indrelid == rebuild.heap_oid && row->indisvalid);
+		ReleaseSysCache(tuple);
+	}
+	if (result)
+	{
+		char	   *name = get_rel_name(rebuild.new_index);
+
+		/* another command can have made it valid, but not have swapped it in */
+		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
+	}
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Fill in what the item tells about the new index. */
+static void
+report_moved(MoveItem *item)
+{
+	Relation	rel;
+
+	StartTransactionCommand();
+	rebuild_timer_tell(item);
+	item->status = STATUS_MOVED;
+	item->index_oid = rebuild.new_index;
+	item->lock_time = 0;
+	item->size_after = -1;
+	rel = try_relation_open(rebuild.new_index, AccessShareLock);
+	if (rel != NULL)
+	{
+		item->size_after = relation_size_on_disk(rel);
+		relation_close(rel, AccessShareLock);
+	}
+	CommitTransactionCommand();
+}
+
+/*
+ * Tell of whom core was waiting for when its lock_timeout ran out, which is
+ * our lock_wait.  To be called before the abort.
+ */
+static int
+core_waited_for(void)
+{
+	return core_phase() < 0 ? 0 :
+		(int) MyBEEntry->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
+}
+
+/*
+ * If we are the one that had to end so that another process, which waits for a
+ * lock of ours, can go on, say that in place of the deadlock it would have been,
+ * and what that process runs.  To be called before the abort releases the locks.
+ */
+static void
+tell_who_passes(ErrorData *edata)
+{
+	const char *object = "the table or the index";
+	const char *command;
+	int			pid = 0;
+	int			i;
+
+	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return;
+	if (relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
+		relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0)
+	{
+		object = "the tables of the extension";
+		for (i = 0; OidIsValid(extension_held(i)); i++)
+			if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0)
+				break;
+	}
+	if (pid == 0)
+		return;
+	command = describe_command(pid);
+	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid, object);
+	edata->detail = *command != '\0' ? pstrdup(command + 1) : NULL;
+	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
+}
+
+/*
+ * After an ERROR: abort, let go of everything, and find out how far it went.
+ */
+static void
+clean_up_after_error(MoveContext *mc)
+{
+	rebuild.active = false;
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	snapshot_guard_show_callers();
+	PortalContext = NULL;
+	end_core_settings();
+	progress_blockers(NULL, 0);
+
+	IM_POINT("rebuild-aborted");
+
+	/* a second cancel must not keep us from telling the truth */
+	HOLD_INTERRUPTS();
+	StartTransactionCommand();
+	rebuild_timer_tell(mc->item);
+	CommitTransactionCommand();
+	if (is_swapped())
+		report_moved(mc->item);
+	RESUME_INTERRUPTS();
+}
+
+/*
+ * Wait for old writers and snapshots while nothing is held or made yet, and
+ * then get the session locks.
+ *
+ * Core will wait for the same again, after it has made the new entry, but then
+ * they will be gone: whoever comes from now on is younger than this look, and
+ * so most likely short.  If getting the locks took time, that is no longer
+ * true, so look again; but not for ever, for there may always be somebody.
+ *
+ * Here is also where a rebuild is held back, see hold_back.c.
+ */
+static void
+wait_and_lock(WaitLimits *limits)
+{
+	const MoveSettings *settings = limits->settings;
+	int			tries;
+
+	for (tries = 1;; tries++)
+	{
+		if (hold_back(settings, limits->item->wal_bytes) || tries == 1)
+		{
+			limits->deadline = wait_deadline(settings->lock_wait);
+			limits->signal_at = limits->deadline;
+			tries = 1;
+		}
+		limits->phase = PHASE_WAIT_WRITERS;
+		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
+		limits->phase = PHASE_WAIT_SNAPSHOTS;
+		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, limits);
+
+		limits->phase = PHASE_WAIT_START;
+		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+			 tries == MAX_TRIES) && !must_hold_back(settings, limits->item->wal_bytes))
+			break;
+		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
+	}
+}
+
+/*
+ * Both methods are called in a background worker, connected to the database,
+ * GetUserId() = the job's role, with NO transaction open and no lock held, and
+ * return in the same state.
+ *
+ * Return normally: item->status is STATUS_MOVED (or STATUS_SKIPPED with
+ * item->detail and sqlstate saying why), and the outcome is committed.
+ * ERROR: nothing is changed for the user, the index is where it was; unless
+ * item->status is STATUS_MOVED already, and only something that is no longer
+ * needed could not be removed.  move.c then aborts the transaction, releases all locks, and calls the cleanup
+ * function below, which removes what the ledger says this job left behind.
+ */
+void
+move_by_rebuild(MoveContext *mc)
+{
+	MoveItem   *item = mc->item;
+	WaitLimits	limits;
+	uint64		wal_before = pgWalUsage.wal_bytes;
+	bool		movable;
+
+	memset(&rebuild, 0, sizeof(rebuild));
+	rebuild.mc = mc;
+	rebuild.heap_oid = item->heap_oid;
+	rebuild.old_index = item->index_oid;
+
+	apply_rebuild_settings(mc->settings);
+
+	limits.item = mc->item;
+	limits.settings = mc->settings;
+	limits.caller_pid = mc->job->caller_pid;
+	limits.cancellable = true;
+	limits.pausable = true;
+	wait_and_lock(&limits);
+
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		movable = plan_recheck(item, false);
+		if (movable)
+		{
+			/* it may have been long since the last look */
+			space_check(mc->job, item, mc->settings);
+			rebuild_timer_begin(mc->settings);
+		}
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+
+		if (movable)
+		{
+			set_core_lock_timeout(mc->settings);
+			run_reindex(mc);
+			end_core_settings();
+		}
+	}
+	PG_CATCH();
+	{
+		int			waited_for = core_waited_for();
+		ErrorData  *edata;
+		StringInfoData who;
+
+		MemoryContextSwitchTo(TopMemoryContext);
+		edata = CopyErrorData();
+		FlushErrorState();
+		tell_who_passes(edata);
+		rebuild_timer_explain(edata, mc->item);
+		clean_up_after_error(mc);
+		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+			runner_check_step_back();
+		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
+			edata->detail == NULL && waited_for != 0)
+		{
+			initStringInfo(&who);
+			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
+			AbortOutOfAnyTransaction();
+			MemoryContextSwitchTo(TopMemoryContext);
+			edata->detail = psprintf("It waited for %s.", who.data);
+			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
+		}
+		ReThrowError(edata);
+	}
+	PG_END_TRY();
+
+	unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
+
+	if (movable)
+	{
+		report_moved(item);
+		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	}
+}
+
+/* move_find_out() for an item that this process was rebuilding. */
+void
+rebuild_find_out(MoveItem *item)
+{
+	rebuild.active = false;
+	/* what is known may be of an index that was moved before this one */
+	if (rebuild.old_index == item->index_oid && is_swapped())
+		report_moved(item);
+}
+
+/*
+ * Called with no transaction open after an ERROR of the function above, and
+ * with item->status already failed or cancelled.  Must not throw for anything
+ * that can be retried later: a leftover that can't be removed now stays in the
+ * ledger.  Waits for other transactions at most max_wait_ms for each (0 = for
+ * ever).
+ *
+ * Remove what this job's rebuilds have left.
+ */
+void
+rebuild_cleanup(MoveContext *mc, int max_wait_ms)
+{
+	MovePhase	before = progress_phase(PHASE_CLEANING_UP);
+	bool		listed;
+	Oid			busy;
+
+	/* somebody may have dropped the ledger, or be about to; see leftover_file_drop() */
+	StartTransactionCommand();
+	listed = extension_hold(&busy) == EXTENSION_HELD;
+	CommitTransactionCommand();
+
+	if (listed)
+		(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
+	else if (OidIsValid(rebuild.new_index) &&
+			 leftover_index_remove_unlisted(&rebuild.entry, max_wait_ms))
+		rebuild.new_index = InvalidOid;
+	progress_phase(before);
+}

@@ -1,0 +1,804 @@
+/*-------------------------------------------------------------------------
+ *
+ * bloat.c
+ *	  How much of an index a rebuild would give back, from a sample of it.
+ *
+ * The blocks to look at come from bloat_sample.c: a stratified random sample in
+ * two passes.  After the first pass the interval decides whether the second is
+ * worth its time.
+ *
+ * The 95 % interval follows from the design: leaving out one block of a stratum
+ * at a time (the stratified jackknife) gives the variance of any smooth
+ * function of the totals, here rebuilt_pages().  It is widened as Wilson's
+ * interval is, because a sample without a single deleted page doesn't prove
+ * that there are none.
+ *
+ * Blocks are read in the order of the file, with prefetch, through a small
+ * ring of buffers, so that neither the cache nor the disk arm suffers.  Locks:
+ * the caller's AccessShareLock on the index (and the table, if it hands it
+ * over), and a share lock on one buffer for as long as it takes to copy it.
+ *
+ * The tricky point is the row count of pg_class: it makes the estimate of
+ * uneven bloat much better, and can be wrong (refine_estimates()).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/hash.h"
+#include "access/nbtree.h"
+#include "catalog/pg_am_d.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/fsm_internals.h"
+#include "storage/smgr.h"
+#include "utils/float.h"
+#include "utils/memutils.h"
+#include "utils/spccache.h"
+
+#include "report/report.h"
+#include "report/report_private.h"
+#include "test_points.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+/* the second pass is read if the interval is wider than that to either side */
+#define GOOD_ENOUGH		0.02
+
+/*
+ * What a plan may cost for each index: so few blocks that a disk of 80 reads a
+ * second gets through the first pass.
+ */
+#define PLAN_SAMPLE			160
+#define PLAN_MILLISECONDS	1000
+
+typedef struct BloatScan
+{
+	Relation	index;
+	BlockNumber nblocks;
+	int64		blocks_read;
+	TimestampTz deadline;		/* 0 = none */
+	BufferAccessStrategy strategy;
+	MeasureContext mc;
+	RebuildContext rc;
+	double		known_rows;		/* reltuples; <= 0 = unknown */
+	char	   *copy;			/* of the block that is looked at */
+
+	BloatSample sample;
+	int			draws;			/* of each stratum, read so far */
+} BloatScan;
+
+/* the share of the sample that may go into reading the free space map */
+#define FSM_SHARE		10
+/* the most blocks to look at among those that the map calls free */
+#define FREE_SAMPLE		40
+/* category from which on the map calls a block free (RecordFreeIndexPage) */
+#define FSM_FREE_CAT	250
+
+static void
+report_corrupted(Relation index, BlockNumber blkno, const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" contains corrupted page at block %u",
+					RelationGetRelationName(index), blkno),
+			 errdetail_internal("The page cannot be read: %s.", problem)));
+}
+
+/*
+ * Return where to copy a block to.  With AddressSanitizer all that a line pointer
+ * can lead to around it is out of bounds.
+ */
+static char *
+copy_buffer(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+	static PGAlignedBlock guarded[9];
+
+	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
+	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
+	return guarded[4].data;
+#else
+	static PGAlignedBlock copy;
+
+	return copy.data;
+#endif
+}
+
+/*
+ * Copy a block into scan->copy, so that it can be looked at without a lock.
+ */
+static void
+copy_block(BloatScan *scan, BlockNumber blkno)
+{
+	Buffer		buffer;
+
+	CHECK_FOR_INTERRUPTS();
+	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+								scan->strategy);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(scan->copy, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	scan->blocks_read++;
+}
+
+static void
+measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
+{
+	const char *problem;
+
+	IM_POINT("measure");
+	copy_block(scan, blkno);
+	IM_MEASURE_DAMAGED(&scan->mc, scan->copy, blkno);
+	problem = page_measure(&scan->mc, (Page) scan->copy, blkno, pm);
+	if (problem)
+		report_corrupted(scan->index, blkno, problem);
+}
+
+/*
+ * Read block 0, which is always in the sample.  GiST has its root there, the
+ * others their metapage.  Adds it to the totals where it is no metapage.
+ */
+static void
+read_first_block(BloatScan *scan, PageTotals *totals)
+{
+	Page		page = (Page) scan->copy;
+	PageHeader	ph = (PageHeader) page;
+
+	if (scan->mc.relam == GIST_AM_OID)
+	{
+		PageMeasure pm;
+
+		measure_block(scan, 0, &pm);
+		page_totals_add(totals, &pm, 1);
+		return;
+	}
+
+	copy_block(scan, 0);
+	if (PageIsNew(page) || ph->pd_lower > BLCKSZ || ph->pd_special > BLCKSZ)
+		report_corrupted(scan->index, 0, "invalid metapage");
+	if (scan->mc.relam == BTREE_AM_OID)
+	{
+		BTMetaPageData *meta = BTPageGetMeta(page);
+
+		if (meta->btm_magic != BTREE_MAGIC)
+			report_corrupted(scan->index, 0, "invalid metapage");
+		/* as in _bt_load(): a unique index is built without posting lists */
+		scan->mc.deduplicates = meta->btm_version == BTREE_VERSION &&
+			meta->btm_allequalimage &&
+			!scan->index->rd_index->indisunique &&
+			BTGetDeduplicateItems(scan->index);
+	}
+	else if (scan->mc.relam == HASH_AM_OID)
+	{
+		HashMetaPage meta = HashPageGetMeta(page);
+
+		if (meta->hashm_magic != HASH_MAGIC)
+			report_corrupted(scan->index, 0, "invalid metapage");
+		if (meta->hashm_ntuples >= 0 && meta->hashm_ntuples < 1e15)
+			scan->rc.hash_tuples = meta->hashm_ntuples;
+		scan->rc.hash_ffactor = meta->hashm_ffactor;
+	}
+}
+
+static bool
+is_late(const BloatScan *scan)
+{
+	return scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline;
+}
+
+/*
+ * Read the chosen blocks from..to-1, some ahead of need.  Returns false where the
+ * deadline has come before.
+ */
+static bool
+read_sample(BloatScan *scan, int from, int to)
+{
+	SampledBlock *blocks = scan->sample.blocks;
+	int			distance = get_tablespace_maintenance_io_concurrency(scan->index->rd_rel->reltablespace);
+	int			ahead = from;
+
+	for (int i = from; i < to; i++)
+	{
+		if (is_late(scan))
+			return false;
+		for (; distance > 0 && ahead < to && ahead <= i + distance; ahead++)
+		{
+			if (ahead > i)
+				PrefetchBuffer(scan->index, MAIN_FORKNUM, blocks[ahead].blkno);
+		}
+		measure_block(scan, blocks[i].blkno, &blocks[i].pm);
+	}
+	return true;
+}
+
+/*
+ * Return how many blocks a sampled one stands for, by what has been read.
+ */
+static double
+block_weight(const BloatScan *scan, const SampledBlock *s)
+{
+	return s->stratum < 0 ? 1 : s->stratum_size / scan->draws;
+}
+
+/*
+ * Replace the estimated page counts by what pgstatindex has counted.
+ */
+static void
+apply_exact(PageTotals *t, const ExactPages *pages)
+{
+	double		avail = t->count[PAGE_LEAF] > 0 ? t->avail[PAGE_LEAF] / t->count[PAGE_LEAF] :
+		BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData));
+	double		used = isnan(pages->leaf_density) ? 0 : pages->leaf_pages * avail * pages->leaf_density;
+	double		scale = t->used[PAGE_LEAF] > 0 ? used / t->used[PAGE_LEAF] : 0;
+
+	if (scale == 0)
+		t->packed[PAGE_LEAF] = used;
+	t->packed[PAGE_LEAF] *= scale;
+	if (t->count[PAGE_LEAF] > 0)
+		t->heavy[PAGE_LEAF] *= pages->leaf_pages / t->count[PAGE_LEAF];
+	t->tuples[PAGE_LEAF] *= scale;
+	t->used[PAGE_LEAF] = used;
+	t->avail[PAGE_LEAF] = pages->leaf_pages * avail;
+	t->count[PAGE_LEAF] = pages->leaf_pages;
+	t->count[PAGE_INTERNAL] = pages->internal_pages;
+}
+
+/* What is computed from the totals, and its sampling variance. */
+typedef struct Estimates
+{
+	double		bloat;
+	double		rows;			/* row pointers on the leaf pages */
+	double		density;		/* of the leaf pages: used / space */
+	double		density_by_rows;	/* the same by way of known_rows */
+} Estimates;
+
+static void
+compute_estimates(const BloatScan *scan, const PageTotals *totals,
+				  const ExactPages *pages, Estimates *est)
+{
+	PageTotals	t = *totals;
+
+	if (pages)
+		apply_exact(&t, pages);
+	est->bloat = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
+	est->rows = t.items[PAGE_LEAF] + t.dead[PAGE_LEAF];
+	est->density = page_totals_density(&t);
+	est->density_by_rows = est->rows > 0 && scan->known_rows > 0 ?
+		est->density * scan->known_rows / est->rows : est->density;
+}
+
+/*
+ * Compute the variance of the estimates under the sampling design: in each
+ * stratum leave out one of its blocks at a time, and let the others stand for
+ * it.
+ */
+static void
+jackknife_variance(BloatScan *scan, const PageTotals *totals,
+				   const ExactPages *pages, Estimates *variance)
+{
+	int			m = scan->draws;
+	SampledBlock **strata = palloc(sizeof(SampledBlock *) * scan->sample.nstrata * BLOAT_SAMPLE_DRAWS);
+
+	memset(variance, 0, sizeof(*variance));
+	for (int i = 0; i < scan->sample.nblocks; i++)
+	{
+		SampledBlock *s = &scan->sample.blocks[i];
+
+		if (s->stratum >= 0)
+			strata[s->stratum * BLOAT_SAMPLE_DRAWS + s->draw] = s;
+	}
+	for (int stratum = 0; m > 1 && stratum < scan->sample.nstrata; stratum++)
+	{
+		SampledBlock **blocks = strata + stratum * BLOAT_SAMPLE_DRAWS;
+		double		weight = block_weight(scan, blocks[0]);
+		double		unread = 1.0 - m / blocks[0]->stratum_size;
+		Estimates	without[BLOAT_SAMPLE_DRAWS];
+		Estimates	mean = {0};
+
+		for (int j = 0; j < m; j++)
+		{
+			PageTotals	t = *totals;
+
+			for (int k = 0; k < m; k++)
+				page_totals_add(&t, &blocks[k]->pm, k == j ? -weight : weight / (m - 1));
+			compute_estimates(scan, &t, pages, &without[j]);
+			mean.bloat += without[j].bloat / m;
+			mean.rows += without[j].rows / m;
+			mean.density += without[j].density / m;
+			mean.density_by_rows += without[j].density_by_rows / m;
+		}
+		for (int j = 0; j < m; j++)
+		{
+#define ADD_VARIANCE(what) \
+			variance->what += unread * (m - 1) / m * \
+				(without[j].what - mean.what) * (without[j].what - mean.what)
+			ADD_VARIANCE(bloat);
+			ADD_VARIANCE(rows);
+			ADD_VARIANCE(density);
+			ADD_VARIANCE(density_by_rows);
+#undef ADD_VARIANCE
+		}
+	}
+	pfree(strata);
+}
+
+/*
+ * Set the 95 % interval around the ratio that the sample alone gives.
+ */
+static void
+set_interval(const BloatScan *scan, double ratio, double variance, double *low_out, double *high_out)
+{
+	int			draws = scan->draws * scan->sample.nstrata;
+	double		z = 1.96 + 2.4 / Max(draws - scan->sample.nstrata, 1);	/* about Student's t */
+	double		sampled = draws;
+	double		stands_for = 0;
+	double		low = ratio;
+	double		high = ratio;
+
+	for (int i = 0; i < scan->sample.nblocks; i++)
+	{
+		if (scan->sample.blocks[i].stratum >= 0 && scan->sample.blocks[i].draw == 0)
+			stands_for += scan->sample.blocks[i].stratum_size;
+	}
+	if (sampled > 0)
+	{
+		double		share = stands_for / scan->nblocks;
+
+		/* the finite population makes the sample worth more */
+		double		n = sampled / Max(1.0 - sampled / stands_for, 1e-6) / (share * share);
+		double		center = (ratio + z * z / (2 * n)) / (1 + z * z / n);
+		double		half = z * sqrt(variance + z * z / (4 * n * n));
+
+		/* Wilson's, but never narrower on one side than on the other */
+		low = Min(ratio, center) - half;
+		high = Max(ratio, center) + half;
+	}
+	*low_out = Min(Max(low, 0), 1);
+	*high_out = Min(Max(high, 0), 1);
+}
+
+/*
+ * Choose the point estimates.  VACUUM counts an index's row pointers, and for
+ * uneven bloat that number says more than a sample can; but it may be out of
+ * date, or come from ANALYZE.  So it is used only where the sample doesn't
+ * contradict it, and only for the point: the interval stays the sample's.
+ */
+static void
+refine_estimates(BloatScan *scan, const PageTotals *totals,
+				 const Estimates *variance, Estimates *est)
+{
+	PageTotals	t = *totals;
+	double		scale;
+
+	if (scan->known_rows <= 0 || est->rows <= 0 ||
+		fabs(est->rows - scan->known_rows) > 3 * sqrt(variance->rows))
+		return;
+	scale = scan->known_rows / est->rows;
+	if (variance->density_by_rows < variance->density)
+		est->density = Min(est->density_by_rows, 1);
+	t.packed[PAGE_LEAF] *= scale;
+	t.tuples[PAGE_LEAF] *= scale;
+	t.items[PAGE_LEAF] *= scale;
+	est->bloat = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
+}
+
+/*
+ * Compute the estimates from the totals, their variance, and the interval.
+ * Where what the pages tell allows of two sizes, the interval is from that of
+ * the larger one to that of the smaller one, and the estimates are those of the
+ * larger one.  Returns whether that is so; *error is how far the interval of
+ * the sample alone goes.
+ */
+static bool
+judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
+	  Estimates *est, Estimates *variance, double *error)
+{
+	Estimates	smaller;
+	Estimates	its_variance;
+	double		page = 1.0 / scan->nblocks;
+	double		low;
+
+	scan->rc.smallest = false;
+	compute_estimates(scan, totals, pages, est);
+	jackknife_variance(scan, totals, pages, variance);
+	set_interval(scan, est->bloat, variance->bloat, &be->bloat_ratio_low, &be->bloat_ratio_high);
+	*error = be->bloat_ratio_high - be->bloat_ratio_low;
+
+	scan->rc.smallest = true;
+	compute_estimates(scan, totals, pages, &smaller);
+	jackknife_variance(scan, totals, pages, &its_variance);
+	scan->rc.smallest = false;
+	if (smaller.bloat <= est->bloat)
+		return false;
+	set_interval(scan, smaller.bloat, its_variance.bloat, &low, &be->bloat_ratio_high);
+
+	/* what is computed are parts of pages */
+	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
+	be->bloat_ratio_high = Min(be->bloat_ratio_high + page, 1);
+	return true;
+}
+
+/*
+ * Measure an open, valid index, in the current memory context, which is left to
+ * the caller.  sample_pages is the most blocks to read (at least 1); full reads
+ * them all; pages is NULL or saves reading for page counts.  At the deadline (0 =
+ * none) it makes do with the blocks that it has, or gives nothing but NaN if these
+ * are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
+ */
+void
+index_bloat_measure(Relation index, int sample_pages, bool full,
+					const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
+{
+	BloatScan  *scan = palloc0(sizeof(BloatScan));
+	PageTotals	totals = {0};
+	Estimates	est;
+	Estimates	variance = {0};
+	double		error;
+	double		rebuilt;
+	bool		open;
+
+	scan->index = index;
+	scan->nblocks = RelationGetNumberOfBlocks(index);
+	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+	scan->copy = copy_buffer();
+	scan->deadline = deadline;
+	scan->mc.relam = index->rd_rel->relam;
+	if (scan->mc.relam == BTREE_AM_OID || scan->mc.relam == GIST_AM_OID ||
+		scan->mc.relam == SPGIST_AM_OID)
+		scan->known_rows = index->rd_rel->reltuples;
+
+	be->pages = scan->nblocks;
+	be->sampled_pages = 0;
+	be->leaf_density = be->fillfactor = get_float8_nan();
+	be->bloat_ratio = be->bloat_ratio_low = be->bloat_ratio_high = get_float8_nan();
+	be->exact = false;
+	if (!page_measure_supports(scan->mc.relam) || scan->nblocks == 0)
+		return;
+
+	rebuild_context_init(index, &scan->rc);
+	be->fillfactor = scan->rc.fillfactor;
+	read_first_block(scan, &totals);
+	if (full || scan->nblocks <= sample_pages)
+	{
+		PageMeasure pm;
+
+		for (BlockNumber blkno = 1; blkno < scan->nblocks; blkno++)
+		{
+			if (is_late(scan))
+				return;
+			measure_block(scan, blkno, &pm);
+			page_totals_add(&totals, &pm, 1);
+		}
+		pages = NULL;
+		be->exact = true;
+		open = judge_sample(scan, &totals, NULL, be, &est, &variance, &error);
+	}
+	else
+	{
+		PageTotals	first_block = totals;
+		BloatSample *sample = &scan->sample;
+
+		bloat_sample_draw(index, scan->nblocks, sample_pages - 1, scan->strategy, sample);
+		scan->blocks_read += sample->fsm_blocks_read;
+		be->sampled_pages = scan->blocks_read;
+		if (sample->nblocks == 0)
+			return;				/* nothing but the metapage: no estimate */
+		be->exact = pages != NULL;
+		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
+		{
+			if (!read_sample(scan, from, to))
+			{
+				be->sampled_pages = scan->blocks_read;
+				if (from == 0)
+					return;
+				break;			/* what the first pass says is good, if wide */
+			}
+			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
+			totals = first_block;
+			for (int i = 0; i < to; i++)
+				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
+			open = judge_sample(scan, &totals, pages, be, &est, &variance, &error);
+			if (to == sample->nblocks || error <= 2 * GOOD_ENOUGH)
+				break;
+		}
+	}
+
+	if (!be->exact)
+		refine_estimates(scan, &totals, &variance, &est);
+	be->sampled_pages = pages ? be->pages : scan->blocks_read;
+	be->leaf_density = pages ? pages->leaf_density : est.density;
+	if (!open)
+	{
+		/* what was smooth for the interval's sake is whole pages after all */
+		rebuilt = (1.0 - est.bloat) * scan->nblocks;
+		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
+		if (be->exact)
+			be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
+		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
+		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
+	}
+}
+
+/* ---- for the planner ---- */
+typedef struct EstimateArg
+{
+	Oid			index_oid;
+	int64		blocks_read;
+	double		ratio;
+} EstimateArg;
+
+static void
+estimate_callback(void *argptr)
+{
+	EstimateArg *arg = argptr;
+	Relation	index = report_try_open(arg->index_oid, InvalidOid);
+	BloatEstimate be;
+
+	if (index == NULL)
+		return;
+	index_bloat_measure(index, PLAN_SAMPLE, false, NULL,
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
+	arg->blocks_read = be.sampled_pages;
+	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
+	report_close(index);
+}
+
+/*
+ * The planner's question: a cheap look at one index.  Sets the share that a
+ * rebuild gives back, or where only an interval is known, gives back at least.
+ * Returns false where the bloat can't be measured (access method, lock, validity,
+ * damage, storage too slow for it).  Reads blocks for a second at most, and takes
+ * less memory than work_mem; holds AccessShareLock meanwhile, which it never
+ * waits for.
+ */
+bool
+estimate_bloat(Oid index_oid, double *ratio)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	EstimateArg arg = {0};
+	bool		ok;
+
+	arg.index_oid = index_oid;
+	arg.ratio = get_float8_nan();
+	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
+	MemoryContextSwitchTo(oldcontext);
+	/* nothing of it was freed before, so this is what it took */
+	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
+		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
+	MemoryContextDelete(context);
+	if (ok)
+		*ratio = arg.ratio;
+	return ok;
+}
+
+/* ----------------------------------------------------------------
+ *	Which blocks of an index to look at.
+ *
+ * The design is stratified random sampling: the file is cut into equal parts,
+ * the strata, and four blocks are drawn at random from each.  Blocks that the
+ * free space map calls free form strata of their own, since nearly all of them
+ * are empty: without that, an index in which every other page is deleted would
+ * need four times the sample.  The map only decides where to look more
+ * closely; what counts is what is found on the page, so a stale map costs
+ * precision and never truth.
+ *
+ * The blocks come in two passes, the first two of each stratum and then the
+ * others, because most indexes are so evenly filled that half of the sample
+ * says enough, and on a disk every block is an arm's move.  Each pass is in
+ * the order of the file.
+ *
+ * Only pages of the free space map are read here, and they count as blocks
+ * read.
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Copy a block of the free space map.  A damaged one counts as empty, as in
+ * core: the map is only a hint.
+ */
+static void
+read_fsm_block(Relation index, BlockNumber blkno, BufferAccessStrategy strategy, char *copy)
+{
+	Buffer		buffer;
+
+	CHECK_FOR_INTERRUPTS();
+	buffer = ReadBufferExtended(index, FSM_FORKNUM, blkno, RBM_ZERO_ON_ERROR, strategy);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+}
+
+/*
+ * Return the block of the free space map that says how full the blocks from
+ * slot * SlotsPerFSMPage on are.  (fsm_logical_to_physical() in freespace.c,
+ * for the lowest level; the depth is FSM_TREE_DEPTH there.)
+ */
+static BlockNumber
+fsm_leaf_block(BlockNumber slot)
+{
+	int			depth = SlotsPerFSMPage >= 1626 ? 3 : 4;
+	BlockNumber blocks = 0;
+
+	for (int level = 0; level < depth; level++)
+	{
+		blocks += slot + 1;
+		slot /= SlotsPerFSMPage;
+	}
+	return blocks - 1;
+}
+
+/*
+ * Sort the blocks 1 .. nblocks - 1 into those that the free space map calls
+ * free, from the start of blocks[], and the others, from its end.  Returns false, having read nothing, where the map
+ * doesn't exist, is too big to be worth it, or means something else.
+ */
+static bool
+split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
+			 BufferAccessStrategy strategy, int *blocks_read,
+			 BlockNumber *blocks, BlockNumber *nfree, BlockNumber *nother)
+{
+	BlockNumber fsm_size;
+	PGAlignedBlock copy;
+	BlockNumber slots = (nblocks - 1) / SlotsPerFSMPage + 1;
+
+	*nfree = *nother = 0;
+	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks)
+		return false;
+	if (!smgrexists(RelationGetSmgr(index), FSM_FORKNUM))
+		return false;
+	fsm_size = smgrnblocks(RelationGetSmgr(index), FSM_FORKNUM);
+
+	for (BlockNumber slot = 0; slot < slots; slot++)
+	{
+		BlockNumber fsm_block = fsm_leaf_block(slot);
+		BlockNumber first = slot * SlotsPerFSMPage;
+		bool		known = fsm_block < fsm_size;
+		FSMPage		fsm = (FSMPage) PageGetContents((Page) copy.data);
+
+		if (known)
+		{
+			read_fsm_block(index, fsm_block, strategy, copy.data);
+			(*blocks_read)++;
+		}
+		for (int i = 0; i < SlotsPerFSMPage; i++)
+		{
+			BlockNumber blkno = first + i;
+
+			if (blkno == 0)
+				continue;
+			if (blkno >= nblocks)
+				break;
+			if (known && fsm->fp_nodes[NonLeafNodesPerPage + i] >= FSM_FREE_CAT)
+				blocks[(*nfree)++] = blkno;
+			else
+				blocks[nblocks - 2 - (*nother)++] = blkno;
+		}
+	}
+	return true;
+}
+
+/*
+ * Draw n of the nframe blocks of a frame, DRAWS from each of equal parts.
+ * frame is NULL for the blocks 1 .. nframe.
+ */
+static void
+draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, int n)
+{
+	int			draws = sample->draws;
+	int			parts = n / draws;
+
+	if (n >= nframe)
+	{
+		for (BlockNumber i = 0; i < nframe; i++)
+		{
+			SampledBlock *s = &sample->blocks[sample->nblocks++];
+
+			s->blkno = frame ? frame[i] : i + 1;
+			s->stratum = -1;
+			s->stratum_size = 1;
+		}
+		return;
+	}
+	for (int part = 0; part < parts; part++)
+	{
+		uint64		start = (uint64) nframe * part / parts;
+		uint64		end = (uint64) nframe * (part + 1) / parts;
+		uint64		drawn[BLOAT_SAMPLE_DRAWS];
+
+		for (int i = 0; i < draws; i++)
+		{
+			SampledBlock *s = &sample->blocks[sample->nblocks++];
+			bool		again;
+
+			do
+			{
+				drawn[i] = pg_prng_uint64_range(&pg_global_prng_state, start, end - 1);
+				again = false;
+				for (int j = 0; j < i; j++)
+					again |= drawn[j] == drawn[i];
+			} while (again);
+			s->blkno = frame ? frame[drawn[i]] : drawn[i] + 1;
+			s->stratum = sample->nstrata;
+			s->draw = i;
+			s->stratum_size = end - start;
+		}
+		sample->nstrata++;
+	}
+}
+
+/*
+ * Order by pass, then by block.
+ */
+static int
+compare_blocks(const void *a, const void *b)
+{
+	const SampledBlock *x = a;
+	const SampledBlock *y = b;
+	bool		x_second = x->draw >= BLOAT_SAMPLE_FIRST;
+	bool		y_second = y->draw >= BLOAT_SAMPLE_FIRST;
+
+	if (x_second != y_second)
+		return x_second ? 1 : -1;
+	return x->blkno < y->blkno ? -1 : (x->blkno > y->blkno ? 1 : 0);
+}
+
+/*
+ * Draw at most n of the blocks 1 .. nblocks - 1 (n must be less than that),
+ * pages of the free space map that are read for it included.  What it takes is in
+ * the current memory context.
+ */
+void
+bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
+				  BufferAccessStrategy strategy, BloatSample *sample)
+{
+	BlockNumber population = nblocks - 1;
+	BlockNumber *blocks = NULL;
+	BlockNumber nfree = 0;
+	BlockNumber nother = 0;
+	int			max_fsm = n / FSM_SHARE;
+
+	Assert(n >= 0 && n < population);
+	memset(sample, 0, sizeof(*sample));
+	/* of an index of terabytes these are more than palloc() gives */
+	sample->blocks = palloc_extended(sizeof(SampledBlock) * (Size) Max(n, 1),
+									 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	/* a tiny sample can't have strata of four */
+	sample->draws = n >= 2 * BLOAT_SAMPLE_DRAWS ? BLOAT_SAMPLE_DRAWS : Max(Min(n, BLOAT_SAMPLE_FIRST), 1);
+
+	if ((population + 1) / SlotsPerFSMPage < max_fsm &&
+		population <= work_mem * (Size) 1024 / 4 / sizeof(BlockNumber))
+	{
+		blocks = palloc_extended(sizeof(BlockNumber) * (Size) population, MCXT_ALLOC_HUGE);
+		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
+						 blocks, &nfree, &nother))
+			n -= sample->fsm_blocks_read;
+		else
+			nfree = nother = 0;
+	}
+
+	if (nfree == 0)
+		draw_blocks(sample, NULL, population, n);
+	else
+	{
+		int			n_free = (int) ((double) n * nfree / population);
+
+		n_free = Min(Max(n_free, BLOAT_SAMPLE_DRAWS), FREE_SAMPLE);
+		if (nother < n - n_free)
+			n_free = n - nother;
+		draw_blocks(sample, blocks, nfree, n_free);
+		draw_blocks(sample, blocks + nfree, nother, n - n_free);
+	}
+	qsort(sample->blocks, sample->nblocks, sizeof(SampledBlock), compare_blocks);
+	while (sample->first_pass < sample->nblocks &&
+		   sample->blocks[sample->first_pass].draw < BLOAT_SAMPLE_FIRST)
+		sample->first_pass++;
+}

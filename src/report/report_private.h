@@ -1,0 +1,187 @@
+/*-------------------------------------------------------------------------
+ *
+ * report_private.h
+ *	  What the parts of the reports share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_REPORT_PRIVATE_H
+#define IM_REPORT_PRIVATE_H
+
+#include "datatype/timestamp.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "utils/rel.h"
+
+typedef enum PageKind
+{
+	PAGE_FIXED,					/* meta, bitmap, revmap: a rebuild makes it too */
+	PAGE_LEAF,					/* tuples that point to the table */
+	PAGE_INTERNAL,				/* tuples that point to other pages */
+	PAGE_OVERFLOW,				/* hash: continues a bucket */
+	PAGE_POSTING_LEAF,			/* GIN: leaf of a posting tree */
+	PAGE_POSTING_LAST,			/* GIN: rightmost or only leaf of one */
+	PAGE_POSTING_INTERNAL,		/* GIN */
+	PAGE_PENDING,				/* GIN: pending list */
+	PAGE_EMPTY,					/* deleted, half-dead, unused or never used */
+	PAGE_KINDS
+} PageKind;
+
+typedef struct PageMeasure
+{
+	PageKind	kind;
+	double		avail;			/* bytes for tuples and line pointers */
+	double		used;			/* of avail, counted as pgstatindex counts */
+	double		packed;			/* of used, what a rebuild would write */
+	double		items;			/* table rows pointed to, dead ones not counted */
+	double		dead;			/* tuples marked dead */
+	double		tuples;			/* tuples after the rebuild */
+	double		heavy;			/* btree: bytes of the high key, not in packed
+								 * hash: items whose value fills half a page */
+	double		squares;		/* hash: squared rows per value, summed, of
+								 * the values that aren't heavy */
+	double		one_size;		/* btree: 1 = all tuples are of one size */
+} PageMeasure;
+
+/* What has to be known about the index as a whole to judge one page. */
+typedef struct MeasureContext
+{
+	Oid			relam;
+	bool		deduplicates;	/* btree: a rebuild makes posting lists */
+} MeasureContext;
+
+extern bool page_measure_supports(Oid relam);
+extern const char *page_measure(const MeasureContext *mc, Page page,
+								BlockNumber blkno, PageMeasure *pm);
+
+#ifdef INDEX_MOVER_TEST
+extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno);
+#define IM_MEASURE_DAMAGED(mc, page, blkno)	test_measure_damaged(mc, page, blkno)
+#else
+#define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
+#endif
+
+/*
+ * Sums over the pages of an index, or the estimates of those sums from a
+ * sample.  The metapage is not in them.
+ */
+typedef struct PageTotals
+{
+	double		count[PAGE_KINDS];
+	double		avail[PAGE_KINDS];
+	double		used[PAGE_KINDS];
+	double		packed[PAGE_KINDS];
+	double		items[PAGE_KINDS];
+	double		dead[PAGE_KINDS];
+	double		tuples[PAGE_KINDS];
+	double		heavy[PAGE_KINDS];
+	double		squares[PAGE_KINDS];
+	double		one_size[PAGE_KINDS];
+} PageTotals;
+
+/* What the rebuild depends on besides the pages. */
+typedef struct RebuildContext
+{
+	Oid			relam;
+	double		fillfactor;		/* 0 to 1; NaN where the method has none */
+	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
+	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
+	double		brin_least;		/* BRIN: bytes of an empty summary, with line pointer */
+	bool		smallest;		/* where two sizes are possible, the smaller one */
+} RebuildContext;
+
+extern void rebuild_context_init(Relation index, RebuildContext *rc);
+extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
+extern double page_totals_density(const PageTotals *totals);
+extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
+
+#define BLOAT_SAMPLE_DRAWS	4	/* blocks drawn from each stratum */
+#define BLOAT_SAMPLE_FIRST	2	/* of them, in the first pass */
+
+typedef struct SampledBlock
+{
+	BlockNumber blkno;
+	int			stratum;		/* -1 = in the sample with certainty */
+	int			draw;			/* number of the draw in its stratum */
+	double		stratum_size;	/* in blocks */
+	PageMeasure pm;				/* filled in by who reads the block */
+} SampledBlock;
+
+typedef struct BloatSample
+{
+	SampledBlock *blocks;		/* in the order in which to read them */
+	int			nblocks;
+	int			first_pass;		/* so many of them make the first pass */
+	int			draws;			/* from each stratum, in both passes */
+	int			nstrata;
+	int			fsm_blocks_read;
+} BloatSample;
+
+extern void bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
+							  BufferAccessStrategy strategy, BloatSample *sample);
+
+/* What pgstatindex found, for the exact path of btree. */
+typedef struct ExactPages
+{
+	double		leaf_pages;
+	double		internal_pages;
+	double		leaf_density;	/* 0 to 1; NaN without leaf pages */
+} ExactPages;
+
+typedef struct BloatEstimate
+{
+	int64		pages;
+	int64		sampled_pages;	/* blocks read, metapage and FSM included */
+	double		leaf_density;	/* 0 to 1; NaN = no leaf page seen */
+	double		fillfactor;		/* what a rebuild aims at, 0 to 1; NaN = none */
+	double		bloat_ratio;	/* NaN = only the interval is known, or nothing */
+	double		bloat_ratio_low;
+	double		bloat_ratio_high;
+	bool		exact;			/* no sampling error */
+} BloatEstimate;
+
+extern void index_bloat_measure(Relation index, int sample_pages, bool full,
+								const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);
+
+typedef struct GinPending
+{
+	int64		pages;
+	int64		tuples;			/* heap rows waiting in the list */
+	int64		limit_bytes;	/* size at which an insert flushes it */
+	bool		fastupdate;
+} GinPending;
+
+extern void gin_pending_read(Relation index, GinPending *pending);
+extern Relation report_open(Oid index_oid, Oid required_am);
+extern Relation report_try_open(Oid index_oid, Oid required_am);
+
+extern void report_close(Relation rel);
+extern bool report_try_size(Oid relid, int64 *size);
+
+/*
+ * Run callback(arg) in a subtransaction.  Returns false where it failed
+ * because the index is damaged or went away; other errors are passed on.
+ * Whatever callback has opened is closed then.
+ */
+typedef void (*ReportCallback) (void *arg);
+extern bool report_survive(ReportCallback callback, void *arg);
+
+/* NaN = could not be measured */
+typedef struct ProbeResult
+{
+	double		random_read_ms;
+	double		random_read_iops;	/* one read after the other */
+	double		random_read_iops_deep;	/* queue_depth at a time */
+	double		sequential_read_mb_s;
+	double		sync_write_ms;	/* one block, written and synced */
+	bool		direct_io;		/* false: the page cache may have helped */
+} ProbeResult;
+
+extern void tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
+								 int64 free_bytes, ProbeResult *result);
+
+extern double suggested_random_page_cost(const ProbeResult *result);
+extern int	suggested_io_concurrency(const ProbeResult *result, int queue_depth);
+extern void tablespace_probe_record(Oid tablespace, const ProbeResult *result);
+
+#endif							/* IM_REPORT_PRIVATE_H */

@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.h
+ *	  Waiting for others, and being gentle to them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_WAIT_H
+#define IM_WAIT_H
+
+#include "lib/stringinfo.h"
+#include "portability/instr_time.h"
+#include "storage/lock.h"
+#include "storage/lockdefs.h"
+#include "storage/proc.h"
+#include "utils/backend_status.h"
+
+#include "job.h"
+#include "settings.h"
+
+/* How long to wait, and what to tell about it. */
+typedef struct WaitLimits
+{
+	MovePhase	phase;			/* shown while there is somebody to wait for */
+	TimestampTz deadline;		/* ERROR 55P03 then; 0 = for ever */
+	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
+	MoveItem   *item;			/* for which others are signalled, or NULL */
+	const MoveSettings *settings;	/* with item */
+	int			caller_pid;		/* who waits for us outside the lock manager; 0
+								 * = nobody */
+	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
+	bool		pausable;		/* nothing is held: obey pause_move(), which
+								 * puts off the two moments above; with
+								 * cancellable */
+} WaitLimits;
+
+extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */
+
+extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
+							 WaitLimits *limits);
+extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
+
+extern void wait_for_snapshots(TransactionId limit_xmin,
+							   bool (*hides) (PGPROC *proc),
+							   WaitLimits *limits);
+extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
+								 WaitLimits *limits);
+extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
+
+/* How long those who were signalled may take to let go */
+#define BLOCKER_GRACE_MS	5000
+
+extern void blockers_begin(MoveItem *item, const MoveSettings *settings);
+extern MoveItem *blockers_item(const MoveSettings **settings);
+extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
+							const int *pids, int npids);
+extern PgBackendStatus *blockers_find(int pid);
+extern bool blockers_may_signal(Oid role);
+extern void blockers_note(const MoveItem *item, int pid, Oid role,
+						  bool terminate, TimestampTz xact_start);
+extern void blockers_tell(MoveItem *item);
+extern void blockers_cancel_autovacuum(const int *pids, int npids);
+extern void holders_describe(StringInfo buf, Oid relid, const int *pids, int npids);
+extern char *prepared_transaction_name(VirtualTransactionId vxid);
+
+/* One per move; set to zero at its start. */
+typedef struct Throttle
+{
+	instr_time	last;			/* when "owed" was last brought up to date */
+	double		owed;			/* bytes that were written too early */
+	int64		bytes;			/* since the rate was last shown */
+	double		rate;			/* bytes per second, as shown */
+	instr_time	shown;
+} Throttle;
+
+extern void throttle_written(Throttle *throttle, int64 bytes);
+extern int	throttle_due(Throttle *throttle, const MoveSettings *settings);
+extern bool throttle_rest(int ms);
+
+/* What a move remembers about it; set to zero at its start. */
+typedef struct ReplicaLag
+{
+	bool		waiting;		/* until it is below half of the limit */
+	int64		at_once;		/* bytes of WAL that will be written without
+								 * another look; 0 for a copy */
+} ReplicaLag;
+
+extern char *replica_lag_worst(void);
+extern int64 replica_lag_slot_limit(void);
+
+extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
+
+extern bool must_hold_back(const MoveSettings *settings, int64 wal_bytes);
+extern bool hold_back(const MoveSettings *settings, int64 wal_bytes);
+extern int64 rest_while_paused(void);
+
+#endif							/* IM_WAIT_H */

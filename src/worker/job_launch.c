@@ -1,0 +1,209 @@
+/*-------------------------------------------------------------------------
+ *
+ * job_launch.c
+ *	  Creating a job: its segment, its slot, its first worker.
+ *
+ * Used by callers that submit a job, and by workers that need a successor to
+ * clean up.  An optional job, a cleanup that comes with a call for something
+ * else, is not done where there is no slot or no worker for it; all others
+ * fail then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "libpq/pqformat.h"
+#include "libpq/pqmq.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/ps_status.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "job.h"
+#include "settings.h"
+#include "worker/worker.h"
+
+/* Say that a job which came with a call for something else is given up. */
+static void
+warn_optional(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("could not start a job to remove what interrupted moves have left"),
+			 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+}
+
+/*
+ * Create the job's segment and take a slot.  The segment is pinned, and stays
+ * until the slot is freed.  If there is no room for another job, ERROR; but an
+ * optional job is given up, with a WARNING and NULL.
+ */
+JobShared *
+submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
+				  JobState state, List *items, const MoveSettings *settings,
+				  bool waits, dsm_segment **segment)
+{
+	JobShared  *shared;
+	ListCell   *lc;
+	int			n = 0;
+	int			max_runners = purpose != JOB_MOVE ? 1 :
+		Max(1, Min(list_length(items), settings->max_workers));
+
+	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
+						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (*segment == NULL && submit_is_optional(purpose, items))
+	{
+		warn_optional();
+		return NULL;
+	}
+	if (*segment == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments"),
+				 errhint("You may need to increase \"max_connections\".")));
+
+	shared = job_shared(*segment);
+	memset(shared, 0, offsetof(JobShared, items));
+	shared->job = job;
+	shared->database = database;
+	shared->role = role;
+	shared->submitted_at = GetCurrentTimestamp();
+	shared->settings = *settings;
+	shared->nitems = list_length(items);
+	shared->max_runners = max_runners;
+	shared->caller_waits = waits;
+	shared->caller_pid = waits ? MyProcPid : 0;
+	shared->caller_procno = im_my_procno();
+	pg_atomic_init_u32(&shared->rows_final, 0);
+	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
+								 shared->nitems * sizeof(MoveItem));
+	foreach(lc, items)
+		shared->items[n++] = *(MoveItem *) lfirst(lc);
+
+	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
+	{
+		if (submit_is_optional(purpose, items))
+		{
+			dsm_detach(*segment);
+			warn_optional();
+			return NULL;
+		}
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many jobs of index_mover"),
+				 errdetail("At most %d jobs can run or wait at the same time.",
+						   IM_MAX_JOBS),
+				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+	}
+	dsm_pin_segment(*segment);
+	return shared;
+}
+
+/*
+ * Have the postmaster start the job's first worker.  If there is no room for
+ * one, ERROR; but an optional job is given up, with a WARNING and NULL.
+ */
+BackgroundWorkerHandle *
+submit_register_worker(int slot, int64 job, bool optional)
+{
+	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
+
+	if (handle == NULL && optional)
+	{
+		job_free_slot(slot, job);
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not register background process to remove what interrupted moves have left"),
+				 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+	}
+	else if (handle == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not register background process"),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	return handle;
+}
+
+/* Is this a clean-up that comes with a call for something else? */
+bool
+submit_is_optional(JobPurpose purpose, const List *items)
+{
+	return purpose == JOB_CLEANUP && items != NIL;
+}
+
+/*
+ * Start a worker that cleans up in a database; nobody waits for its rows.
+ * Returns NULL if there is none to be had.  Needs no transaction, so that an
+ * exit callback can call it.  notify_pid: as in worker_register().
+ */
+BackgroundWorkerHandle *
+submit_cleanup(Oid database, Oid role, int notify_pid)
+{
+	dsm_segment *segment;
+	JobShared  *shared;
+	BackgroundWorkerHandle *worker;
+	MoveSettings settings;
+	int			slot;
+
+	settings_capture(&settings);
+	shared = submit_create_job(CLEANUP_JOB, database, role, JOB_CLEANUP,
+							   JOB_STARTING, NIL, &settings, false, &segment);
+	slot = shared->slot;
+	dsm_detach(segment);
+
+	worker = worker_register(slot, CLEANUP_JOB, 0, notify_pid);
+	if (worker == NULL)
+		job_free_slot(slot, CLEANUP_JOB);
+	return worker;
+}
+
+/*
+ * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
+ * there is no background worker slot.  runner: 0 for the first one, which asks
+ * for the others.  notify_pid: whom to tell about its start and end, 0 = nobody.
+ */
+BackgroundWorkerHandle *
+worker_register(int slot, int64 job, int runner, int notify_pid)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	WorkerExtra extra = {0};
+
+	if (job == CLEANUP_JOB)
+		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
+	strlcpy(worker.bgw_type, "index_mover", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	/* a job that failed is not tried again behind the user's back */
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(slot);
+	extra.job = job;
+	extra.runner = runner;
+	memcpy(worker.bgw_extra, &extra, sizeof(extra));
+	worker.bgw_notify_pid = notify_pid;
+
+	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
+}

@@ -1,0 +1,315 @@
+/*-------------------------------------------------------------------------
+ *
+ * move_item.c
+ *	  One index from start to end: the frame around the two methods.
+ *
+ * move_item() is where an error becomes a row: it catches whatever a method
+ * throws, leaves the session without transaction and locks, and writes down
+ * what happened.  What a failed move has left behind is removed by
+ * move_cleanup(), which the worker calls when the outcome is on record.
+ *
+ * Locking: what the methods take, and nothing before or after.
+ *
+ * Tricky: a unique build's error carries the offending key in its detail, and
+ * the row's owner may be somebody who may not read the table.  So the detail of
+ * integrity violations is dropped.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "commands/tablecmds.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/acl.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "cleanup/cleanup.h"
+#include "copy/copy.h"
+#include "job.h"
+#include "plan/plan.h"
+#include "rebuild/rebuild.h"
+#include "wait/relation_locks.h"
+#include "wait/wait.h"
+#include "worker/worker.h"
+
+/*
+ * Set the tablespace that a partitioned index gives to the indexes of new
+ * partitions.  As ATExecSetTableSpaceNoStorage(), but without standing in the
+ * queue for the exclusive lock: every query of the table would stand behind.
+ */
+static void
+move_default(MoveContext *mc)
+{
+	MoveItem   *item = mc->item;
+	TimestampTz since = GetCurrentTimestamp();
+	Relation	rel;
+
+	progress_phase(PHASE_WAIT_SWAP_LOCK);
+	for (;;)
+	{
+		since += rest_while_paused();
+		StartTransactionCommand();
+		if (lock_relation_without_queueing(item->heap_oid, AccessShareLock, item,
+										   mc->settings, since) &&
+			lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item,
+										   mc->settings, since))
+			break;
+		CommitTransactionCommand();
+	}
+	if (plan_recheck(item, false))
+	{
+		Oid			target = item->to_tablespace;
+
+		progress_phase(PHASE_SWAPPING);
+		rel = relation_open(item->index_oid, NoLock);
+		if (CheckRelationTableSpaceMove(rel, target))
+		{
+			SetRelationTableSpace(rel, target, InvalidOid);
+			InvokeObjectPostAlterHook(RelationRelationId, item->index_oid, 0);
+		}
+		relation_close(rel, NoLock);
+		item->status = STATUS_MOVED;
+		item->size_after = 0;
+	}
+	CommitTransactionCommand();
+}
+
+/* Move it once, by its method. */
+static void
+move_once(MoveContext *mc)
+{
+	switch (mc->item->method)
+	{
+		case METHOD_REBUILD:
+			move_by_rebuild(mc);
+			break;
+		case METHOD_COPY:
+			move_by_copy(mc);
+			break;
+		case METHOD_DEFAULT:
+			move_default(mc);
+			break;
+		default:
+			elog(ERROR, "move without a method");
+	}
+}
+
+/*
+ * The index has not been moved.  If that is because it is gone, and its table has
+ * another one under its name now, as after REINDEX CONCURRENTLY, make that one the
+ * item's and return true.
+ */
+static bool
+find_successor(MoveItem *item)
+{
+	IndexFacts	facts;
+	Oid			index_oid;
+	bool		found;
+
+	if (item->status != STATUS_SKIPPED)
+		return false;
+	StartTransactionCommand();
+	index_oid = get_relname_relid(NameStr(item->index_name),
+								  get_rel_namespace(item->heap_oid));
+	found = !index_facts(item->index_oid, &facts) &&
+		index_facts(index_oid, &facts) && facts.heap_oid == item->heap_oid;
+	CommitTransactionCommand();
+	if (!found)
+		return false;
+
+	ereport(DEBUG1,
+			(errmsg_internal("index_mover moves index %u, which has replaced index %u",
+							 index_oid, item->index_oid)));
+	item->index_oid = index_oid;
+	item->status = STATUS_RUNNING;
+	item->sqlstate[0] = '\0';
+	item->detail[0] = '\0';
+	progress_begin(item);
+	return true;
+}
+
+/* Leave the session as the next item expects it. */
+static void
+reset_session(void)
+{
+	AbortOutOfAnyTransaction();
+	/* session-level locks survive that where no transaction was open */
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	pgstat_progress_end_command();
+}
+
+/*
+ * Move one item: never throws; the outcome is in the item.  With no
+ * transaction open before and after.
+ */
+void
+move_item(JobShared *job, MoveItem *item)
+{
+	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MemoryContext context = CurrentMemoryContext;
+
+	item->sqlstate[0] = '\0';
+	item->lock_time = -1;
+	item->size_after = -1;
+
+	PG_TRY();
+	{
+		runner_serve_cancel(true);
+
+		blockers_begin(item, mc.settings);
+
+		/* first what earlier moves of this table may have left behind */
+		cleanup_table(item->heap_oid, mc.settings->lock_wait);
+
+		StartTransactionCommand();
+		space_check(job, item, mc.settings);
+		CommitTransactionCommand();
+
+		do
+			move_once(&mc);
+		while (find_successor(item));
+		runner_serve_cancel(false);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
+		edata = CopyErrorData();
+		FlushErrorState();
+		reset_session();
+		MemoryContextSwitchTo(context);
+		move_take_error(item, edata);
+		FreeErrorData(edata);
+		QueryCancelPending = false;
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	blockers_tell(item);
+	/* a copy has noted the time of its swap: what comes after is no part of it */
+	if (item->finished_at == 0)
+		item->finished_at = GetCurrentTimestamp();
+	if (item->status == STATUS_MOVED)
+		ereport(LOG,
+				(errmsg("moved index \"%s.%s\" to another tablespace by %s in %ld ms",
+						NameStr(item->schema_name), NameStr(item->index_name),
+						method_name(item->method),
+						(long) TimestampDifferenceMilliseconds(item->started_at,
+															   item->finished_at))));
+	else
+		ereport(LOG,
+				(errmsg("did not move index \"%s.%s\" (%s%s%s): %s",
+						NameStr(item->schema_name), NameStr(item->index_name),
+						status_name(item->status),
+						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate,
+						item->detail)));
+}
+
+/*
+ * The process ends in the middle of an item: if it is moved, set its status to
+ * STATUS_MOVED.  With no transaction open before and after.
+ */
+void
+move_find_out(MoveItem *item)
+{
+	HeapTuple	tuple;
+
+	/* else it has come to an end, and only the record is missing */
+	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
+		return;
+	if (item->method == METHOD_REBUILD)
+	{
+		rebuild_find_out(item);
+		return;
+	}
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(item->index_oid));
+	if (HeapTupleIsValid(tuple))
+	{
+		Oid			tablespace = ((Form_pg_class) GETSTRUCT(tuple))->reltablespace;
+
+		if (!OidIsValid(tablespace))
+			tablespace = MyDatabaseTableSpace;
+		if (tablespace == item->to_tablespace)
+			item->status = STATUS_MOVED;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+}
+
+/* Remove what a failed or cancelled item has left behind; never throws. */
+void
+move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
+{
+	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		runner_serve_cancel(true);
+		blockers_begin(item, mc.settings);
+		progress_phase(PHASE_CLEANING_UP);
+		if (item->method == METHOD_REBUILD)
+			rebuild_cleanup(&mc, max_wait_ms);
+		else if (item->method == METHOD_COPY)
+			copy_cleanup(&mc, max_wait_ms);
+		runner_serve_cancel(false);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
+		edata = CopyErrorData();
+		FlushErrorState();
+		reset_session();
+		MemoryContextSwitchTo(context);
+		/* for the log: to the caller an ERROR would be the end of the worker */
+		edata->elevel = LOG;
+		ThrowErrorData(edata);
+		FreeErrorData(edata);
+		QueryCancelPending = false;
+		RESUME_INTERRUPTS();
+		ereport(LOG,
+				(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
+						NameStr(item->schema_name), NameStr(item->index_name)),
+				 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+}
+
+/* true if an item after this one is still to be moved */
+bool
+move_has_more(const JobShared *job, int n)
+{
+	int			i;
+
+	for (i = n + 1; i < job->nitems; i++)
+		if (job->items[i].status == STATUS_QUEUED)
+			return true;
+	return false;
+}

@@ -1,0 +1,577 @@
+/*-------------------------------------------------------------------------
+ *
+ * move_worker.c
+ *	  The background worker that carries out a job.
+ *
+ * It connects to the job's database as the job's role, with settings of its
+ * own whatever ALTER ROLE or ALTER DATABASE say, and works through the items
+ * one after the other, together with other workers if index_mover.max_workers
+ * allows; one that fails does not stop the others.  What became
+ * of each is in shared memory for the waiting caller, and in the history for
+ * everybody else.
+ *
+ * Assumption: a role that may not log in must be able to move its indexes (SET
+ * ROLE in the caller).  17 has a flag for that; before, the worker connects as
+ * the bootstrap superuser and sets the session's user, so that neither RESET
+ * ROLE nor an error leads back to the superuser.
+ *
+ * Locking: between two items only AccessShareLock on the extension's own tables,
+ * so that DROP EXTENSION waits for the end of the job.
+ *
+ * Tricky: SIGTERM ends the process in the middle of anything.  The exit
+ * callback then says so in the rows and in the history (in a transaction of
+ * its own, as RemoveTempRelationsCallback() does), and asks for a successor
+ * that removes what this one had to leave behind.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "libpq/pqmq.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/ps_status.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "cleanup/cleanup.h"
+#include "compat.h"
+#include "history.h"
+#include "job.h"
+#include "own_tables.h"
+#include "rebuild/rebuild.h"
+#include "settings.h"
+#include "test_points.h"
+#include "worker/worker.h"
+
+#define COMMIT_POLL_MS	20
+#define PAUSE_POLL_MS	200
+#define EXTENSION_GONE_DETAIL	"the extension was dropped"
+#define QUICK_CLEANUP_MS	1000
+
+static JobShared *my_shared = NULL;
+static int	current_item = -1;	/* the one that is running */
+static bool is_first = false;	/* the first runner of its job */
+static bool is_attached = false;
+static bool is_done = false;	/* nothing is left to say at exit */
+static bool cleanup_put_off = false;	/* something has to wait for the job's end */
+static int	my_slot;
+static int64 my_job;
+static uint32 wait_event = 0;
+
+PGDLLEXPORT void index_mover_worker_main(Datum arg);
+
+/* Wait for the commit of the transaction that has queued the job. */
+static bool
+wait_for_commit(int slot, int64 job, JobSlot *copy)
+{
+	while (job_get_slot(slot, job, copy))
+	{
+		if (copy->state != JOB_WAITING_FOR_COMMIT)
+			return true;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 COMMIT_POLL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverCommit"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return false;				/* rolled back, or given up */
+}
+
+static void
+set_worker_option(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Settings of the worker: nothing that a role, a database or the cluster sets
+ * for ordinary sessions may stop or redirect a move.
+ */
+static void
+apply_job_settings(const MoveSettings *settings)
+{
+	set_worker_option("search_path", "pg_catalog, pg_temp");
+	set_worker_option("statement_timeout", "0");
+	set_worker_option("lock_timeout", "0");
+	set_worker_option("idle_in_transaction_session_timeout", "0");
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		set_worker_option("transaction_timeout", "0");	/* 17 and later */
+	set_worker_option("default_transaction_isolation", "read committed");
+	set_worker_option("default_transaction_read_only", "off");
+	set_worker_option("default_transaction_deferrable", "off");
+	set_worker_option("session_replication_role", "origin");
+	set_worker_option("default_tablespace", "");
+	set_worker_option("row_security", "on");
+	set_worker_option("zero_damaged_pages", "off");
+	set_worker_option("ignore_checksum_failure", "off");
+	set_worker_option("client_min_messages", "notice");
+
+	/* the waiting caller's backend passes messages on, and converts them */
+	set_worker_option("client_encoding", GetDatabaseEncodingName());
+
+	/*
+	 * A move changes no data, so nothing is lost if a synchronous standby
+	 * doesn't have it yet; but a commit that waits for one keeps its locks.
+	 */
+	set_worker_option("synchronous_commit", "local");
+
+	set_worker_option("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
+	set_worker_option("max_parallel_maintenance_workers",
+			psprintf("%d", settings->max_parallel_maintenance_workers));
+}
+
+/*
+ * Connect to the job's database as its role.  If the database's settings have
+ * a role, core has made it the current one by then, without asking whether the
+ * job's role may be that.
+ */
+static void
+connect_as(Oid database, Oid role)
+{
+#ifdef BGWORKER_BYPASS_ROLELOGINCHECK
+	BackgroundWorkerInitializeConnectionByOid(database, role,
+											  BGWORKER_BYPASS_ALLOWCONN |
+											  BGWORKER_BYPASS_ROLELOGINCHECK);
+#else
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+	set_worker_option("role", "none");
+	StartTransactionCommand();
+	SetSessionAuthorization(role, superuser_arg(role));
+	CommitTransactionCommand();
+	/* who may signal us is who may signal the role's sessions */
+	MyProc->roleId = role;
+#endif
+	set_worker_option("role", "none");
+}
+
+/* Nobody need wait for us any more. */
+static void
+publish_rows(JobShared *shared)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->rows_final, 1);
+	if (shared->caller_waits)
+		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
+}
+
+/* Say of all items that nobody has taken that they won't be moved. */
+static void
+give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
+			 const char *detail)
+{
+	int			n;
+
+	while ((n = runner_claim(shared, true)) >= 0)
+	{
+		MoveItem   *item = &shared->items[n];
+
+		item->status = status;
+		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
+		strlcpy(item->detail, detail, sizeof(item->detail));
+		record_item(shared, n);
+	}
+}
+
+static void
+cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
+{
+	if (item->status != STATUS_MOVED)
+		item->status = STATUS_CANCELLED;
+	if (item->started_at != 0 && item->finished_at == 0)
+		item->finished_at = GetCurrentTimestamp();
+	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
+	strlcpy(item->detail, detail, sizeof(item->detail));
+}
+
+/* Say of an item that the process which had taken it is being terminated. */
+static void
+say_terminated(MoveItem *item)
+{
+	cancel_item(item, "57P01", "background worker was terminated");
+}
+
+static void
+item_terminated(JobShared *shared, int n, bool recordable)
+{
+	say_terminated(&shared->items[n]);
+	if (recordable)
+		history_update(shared, n);
+}
+
+/*
+ * Exit callback: what a worker that ends early still has to say and to do.
+ * Runs transactions, as RemoveTempRelationsCallback() does; an error in here
+ * ends it, and free_slot_at_exit() does the rest.
+ */
+static void
+worker_exit(int code, Datum arg)
+{
+	JobShared  *shared = my_shared;
+	bool		recordable;
+	bool		leftovers;
+	Oid			busy;
+	int			n;
+
+	/* it looks at what is unmapped soon */
+	rebuild_timer_end();
+
+	/*
+	 * In this order, and always: outside of transactions core's own callbacks
+	 * don't release session-level locks, and they would outlive the process.
+	 */
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	if (is_done)
+		return;
+
+	/* without a postmaster nothing may keep us: we would block its restart */
+	if (!PostmasterIsAlive())
+		return;
+
+	/* the other runners of the job end, too */
+	if (shared->nitems > 0)
+		(void) job_request_cancel(shared->job);
+
+	if (current_item >= 0)
+		move_find_out(&shared->items[current_item]);
+	StartTransactionCommand();
+
+	/*
+	 * A DROP EXTENSION that has waited for us has its locks by now, and we can't
+	 * be interrupted: don't wait for its transaction.
+	 */
+	recordable = (extension_hold(&busy) == EXTENSION_HELD);
+	if (current_item >= 0)
+		item_terminated(shared, current_item, recordable);
+	current_item = -1;
+	while ((n = runner_claim(shared, true)) >= 0)
+		item_terminated(shared, n, recordable);
+	leftovers = recordable && shared->nitems > 0 && cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
+	extension_release();
+
+	if (runner_detach())
+		publish_rows(shared);
+	if (leftovers)
+		(void) submit_cleanup(shared->database, shared->role, 0);
+}
+
+/*
+ * Exit callback, the last of ours: nothing may stay taken, and nobody may go on
+ * waiting, however little of the above was possible.
+ *
+ * A first worker that couldn't begin has nothing to say in rows: the waiting
+ * caller finds the slot gone, and raises the error that we have sent.
+ */
+static void
+free_slot_at_exit(int code, Datum arg)
+{
+	int			n;
+
+	if (is_done)
+		return;
+	if (!is_attached)
+	{
+		if (is_first)
+			job_free_slot(my_slot, my_job);
+		return;
+	}
+	for (n = 0; n < my_shared->nitems && runner_is_alone(); n++)
+	{
+		MoveItem   *item = &my_shared->items[n];
+
+		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
+			item->status == STATUS_RUNNING || item->status == STATUS_PAUSED)
+			say_terminated(item);
+	}
+	if (runner_detach())
+		publish_rows(my_shared);
+}
+
+/* Set the session's title for pg_stat_activity and ps. */
+static void
+show_activity(const MoveItem *item)
+{
+	char	   *text = psprintf("moving index %s.%s (%s)",
+								NameStr(item->schema_name),
+								NameStr(item->index_name),
+								method_name(item->method));
+
+	debug_query_string = NULL;
+	pgstat_report_activity(STATE_RUNNING, text);
+	set_ps_display(text);
+	pfree(text);
+}
+
+static bool
+needs_cleanup(const JobShared *shared)
+{
+	bool		result;
+
+	if (record_extension_is_gone())
+		return true;
+	StartTransactionCommand();
+	result = cleanup_is_needed(shared->job);
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Between two indexes, obey pause_move(). */
+static void
+wait_while_paused(JobShared *shared)
+{
+	int			i;
+
+	if (!job_pause_requested() || job_cancel_requested())
+		return;
+
+	/* show the index that comes next */
+	for (i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status == STATUS_QUEUED)
+			break;
+	if (i == shared->nitems)
+		return;
+	progress_begin(&shared->items[i]);
+	progress_phase(PHASE_PAUSED);
+	while (job_pause_requested() && !job_cancel_requested())
+		runner_nap(shared, PAUSE_POLL_MS);
+	progress_end();
+}
+
+/* Ask for the other runners that the job may have. */
+static void
+start_other_runners(JobShared *shared)
+{
+	int			i;
+
+	for (i = 1; i < shared->max_runners; i++)
+		if (worker_register(my_slot, my_job, i, 0) == NULL)
+		{
+			ereport(NOTICE,
+					(errmsg("moving %d instead of %d indexes at the same time", i,
+							shared->max_runners),
+					 errdetail("There is no background worker slot left."),
+					 errhint("You may need to increase \"max_worker_processes\".")));
+			break;
+		}
+}
+
+/*
+ * Move one item that we have claimed, put the outcome on record, and clean up.
+ */
+static void
+run_item(JobShared *shared, int n)
+{
+	MoveItem   *item = &shared->items[n];
+	bool		cancelled;
+
+	current_item = n;
+	item->started_at = GetCurrentTimestamp();
+	record_item(shared, n);
+	show_activity(item);
+	progress_begin(item);
+
+	if (record_extension_is_gone())
+		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
+	else
+		move_item(shared, item);
+
+	record_item(shared, n);
+	current_item = -1;
+	/* a cancel that comes after the swap doesn't undo the move */
+	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
+				 record_extension_is_gone() ||
+				 strcmp(item->sqlstate, "57014") == 0);
+	/* an index that was dropped meanwhile is "skipped", and may leave something */
+	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
+	{
+		if (cancelled)
+		{
+			(void) job_request_cancel(shared->job);
+			if (record_extension_is_gone())
+				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
+			else
+				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+		}
+
+		/*
+		 * Cleaning up may have to wait for others for long.  If it can't be
+		 * done at once, don't keep a waiting caller that waits for nothing
+		 * else.
+		 */
+		move_cleanup(shared, item, QUICK_CLEANUP_MS);
+		if (needs_cleanup(shared))
+		{
+			if (!move_has_more(shared, -1) && runner_rows_are_final())
+				publish_rows(shared);
+			move_cleanup(shared, item, 0);
+			/* also that steps back from what waits for our caller */
+			cleanup_put_off = needs_cleanup(shared);
+		}
+	}
+	progress_end();
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * Work through the items.
+ */
+static void
+run_moves(JobShared *shared, bool first)
+{
+	MemoryContext item_context;
+	bool		recorded = true;
+
+	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
+										 ALLOCSET_DEFAULT_SIZES);
+	if (first)
+	{
+		if (!shared->recorded)
+			recorded = record_all(shared);
+		if (recorded)
+			start_other_runners(shared);
+	}
+
+	while (recorded)
+	{
+		MemoryContext oldcontext;
+		int			n;
+
+		IM_POINT("next-item");
+		wait_while_paused(shared);
+		if (job_cancel_requested())
+		{
+			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+			break;
+		}
+		if (shared->settings.max_duration > 0 &&
+			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
+									   shared->settings.max_duration * 1000))
+		{
+			give_up_rest(shared, STATUS_SKIPPED, "",
+						 "not started: index_mover.max_duration was over");
+			break;
+		}
+
+		n = runner_claim(shared, false);
+		if (n == CLAIM_NONE)
+			break;
+		if (n == CLAIM_LATER)
+		{
+			runner_nap(shared, PAUSE_POLL_MS);
+			continue;
+		}
+		oldcontext = MemoryContextSwitchTo(item_context);
+		run_item(shared, n);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(item_context);
+	}
+
+	/* in this order: who sees the rows may move or drop anything at once */
+	extension_release();
+	is_done = true;
+	if (runner_detach())
+		publish_rows(shared);
+	if (cleanup_put_off)
+		(void) submit_cleanup(shared->database, shared->role, 0);
+}
+
+/*
+ * Remove leftovers.  Who has asked for a move waits only for what can be done
+ * at once, as after a move that failed.
+ */
+static void
+run_cleanup(JobShared *shared)
+{
+	bool		for_move = (shared->nitems > 0);
+
+	runner_serve_cancel(true);
+	if (!for_move || !cleanup_run(shared, QUICK_CLEANUP_MS))
+	{
+		if (for_move && runner_rows_are_final())
+			publish_rows(shared);
+		(void) cleanup_run(shared, shared->settings.lock_wait);
+	}
+	is_done = true;
+	if (runner_detach())
+		publish_rows(shared);
+}
+
+/*
+ * Main function of the worker.  arg: the job's slot.
+ */
+void
+index_mover_worker_main(Datum arg)
+{
+	int			slot = DatumGetInt32(arg);
+	WorkerExtra extra;
+	JobSlot		job;
+	dsm_segment *segment;
+	JobShared  *shared;
+
+	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	/* before anything can fail: give the slot back whatever happens */
+	my_slot = slot;
+	my_job = extra.job;
+	is_first = (extra.runner == 0);
+	before_shmem_exit(free_slot_at_exit, (Datum) 0);
+
+	if (!wait_for_commit(slot, extra.job, &job))
+		proc_exit(0);
+
+	/* no resource owner here, so the mapping lives as long as the process */
+	segment = dsm_attach(job.segment);
+	if (segment == NULL)
+		proc_exit(0);			/* the submitter has given up */
+	shared = job_shared(segment);
+	my_shared = shared;
+
+	/* let a waiting caller hear why the connection was refused */
+	if (shared->caller_waits)
+	{
+		Size		size;
+		shm_mq	   *mq = job_queue(shared, extra.runner, &size);
+
+		shm_mq_set_sender(mq, MyProc);
+		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
+	}
+	runner_serve_cancel(false);
+	connect_as(job.database, job.role);
+	apply_job_settings(&shared->settings);
+	IM_KEEP_POINTS();
+	pgstat_report_appname("index_mover");
+
+	is_attached = runner_attach(shared);
+	if (!is_attached)
+	{
+		is_done = true;			/* the others were faster */
+		proc_exit(0);
+	}
+	before_shmem_exit(worker_exit, (Datum) 0);
+
+	if (job.purpose == JOB_CLEANUP)
+		run_cleanup(shared);
+	else
+		run_moves(shared, extra.runner == 0);
+
+	proc_exit(0);
+}
