@@ -11,7 +11,7 @@
  * changed since they were copied.
  *
  * The functions here check arguments and the right moment, have a plan made
- * (plan.c) and have it carried out (carry_out.c).
+ * (plan.c) and have it carried out (result_rows_of_plan.c).
  *
  * Locking: nothing is locked in the caller's session when the wait begins; the
  * planner releases what it takes.
@@ -102,8 +102,8 @@ _PG_init(void)
 	settings_define();
 	submit_init();
 	snapshot_guard_init();
-	move_rebuild_init();
-	plan_estimate_bloat_hook = estimate_bloat;
+	rebuild_init();
+	plan_estimate_bloat_hook = bloat_estimate;
 
 	/* without preloading, the slack of the main segment serves */
 	if (process_shared_preload_libraries_in_progress)
@@ -132,7 +132,7 @@ move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 	List	   *plan;
 	int			nestlevel;
 
-	check_moment(function, dry_run, wait);
+	call_check_moment(function, dry_run, wait);
 
 	nestlevel = settings_apply_json(PG_ARGISNULL(ARG_SETTINGS) ? NULL :
 									PG_GETARG_JSONB_P(ARG_SETTINGS));
@@ -140,13 +140,13 @@ move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 	if (nestlevel >= 0)
 		AtEOXact_GUC(true, nestlevel);
 
-	request->method = parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
+	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
 	request->waits = wait && !dry_run;
 	request->dry_run = dry_run;
 	request->to_tablespace = plan_target_tablespace(tablespace);
 	plan = plan_moves(request);
 
-	carry_out(fcinfo, plan, &request->settings, dry_run, wait);
+	result_rows_of_plan(fcinfo, plan, &request->settings, dry_run, wait);
 	return (Datum) 0;
 }
 
@@ -154,11 +154,11 @@ static void
 check_common_arguments(FunctionCallInfo fcinfo, const char *object,
 					   const char *tablespace)
 {
-	reject_null(fcinfo, ARG_OBJECT, object);
-	reject_null(fcinfo, ARG_TABLESPACE, tablespace);
-	reject_null(fcinfo, ARG_METHOD, "method");
-	reject_null(fcinfo, ARG_DRY_RUN, "dry_run");
-	reject_null(fcinfo, ARG_WAIT, "wait");
+	call_reject_null(fcinfo, ARG_OBJECT, object);
+	call_reject_null(fcinfo, ARG_TABLESPACE, tablespace);
+	call_reject_null(fcinfo, ARG_METHOD, "method");
+	call_reject_null(fcinfo, ARG_DRY_RUN, "dry_run");
+	call_reject_null(fcinfo, ARG_WAIT, "wait");
 }
 
 /* What the caller picks of a schema or tablespace; NULL picks all. */
@@ -169,8 +169,8 @@ get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
 		request->name_like = PG_GETARG_TEXT_PP(ARG_NAME_LIKE);
 	if (!PG_ARGISNULL(ARG_NAME_NOT_LIKE))
 		request->name_not_like = PG_GETARG_TEXT_PP(ARG_NAME_NOT_LIKE);
-	request->min_size = size_argument(fcinfo, ARG_MIN_SIZE, "min_size");
-	request->max_size = size_argument(fcinfo, ARG_MAX_SIZE, "max_size");
+	request->min_size = call_size_argument(fcinfo, ARG_MIN_SIZE, "min_size");
+	request->max_size = call_size_argument(fcinfo, ARG_MAX_SIZE, "max_size");
 }
 
 /*
@@ -272,7 +272,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	int			nfailed = 0;
 	bool		was_running;
 
-	reject_null(fcinfo, 0, "job");
+	call_reject_null(fcinfo, 0, "job");
 	job = PG_GETARG_INT64(0);
 
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
@@ -285,7 +285,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	SPI_commit();
-	was_running = submit_wait_for(job);
+	was_running = wait_for_job(job);
 	SPI_finish();
 
 	entries = history_read(job);
@@ -308,6 +308,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
 	PG_RETURN_VOID();
 }
+
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 
 /*

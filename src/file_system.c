@@ -79,7 +79,7 @@ file_blocks(const RelFileLocator *locator, ForkNumber fork)
  * Return the folder of a tablespace, relative to the data directory.
  */
 static const char *
-tablespace_folder(Oid tablespace, char *buffer, Size size)
+tablespace_directory(Oid tablespace, char *buffer, Size size)
 {
 	if (tablespace == DEFAULTTABLESPACE_OID)
 		return "base";
@@ -111,7 +111,7 @@ volatile_file_system(const char *folder)
 
 /* the same for a folder, given as a path */
 bool
-folder_facts(const char *folder, FileSystemFacts *facts)
+directory_facts(const char *folder, FileSystemFacts *facts)
 {
 #ifndef WIN32
 	struct statvfs vfs;
@@ -135,7 +135,7 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
 	char		buffer[64];
 
-	return folder_facts(tablespace_folder(tablespace, buffer, sizeof(buffer)), facts);
+	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);
 }
 
 /* names of the other tablespaces on that device; a palloc'd List of char * */

@@ -23,7 +23,7 @@ typedef struct FileSystemFacts
 } FileSystemFacts;
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
-extern bool folder_facts(const char *folder, FileSystemFacts *facts);
+extern bool directory_facts(const char *folder, FileSystemFacts *facts);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 /* Bytes of all forks.  The caller holds a lock on the relation. */

@@ -83,7 +83,8 @@ typedef struct MoveItem
 	NameData	index_name;
 	NameData	schema_name;	/* of index and table */
 	NameData	heap_name;
-	Oid			from_tablespace;	/* never 0: the database default by its OID */
+	Oid			from_tablespace;	/* never 0: the database default by its
+									 * OID */
 	Oid			to_tablespace;
 	MoveMethod	method;
 	MoveStatus	status;
@@ -118,15 +119,16 @@ typedef struct JobShared
 	MoveSettings settings;		/* caller; alter_move() later, under slot lock */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
-	bool		recorded;		/* constant: the submitter has put it on record */
+	bool		recorded;		/* constant: the submitter has put it on
+								 * record */
 	bool		caller_waits;	/* constant: move_indexes(wait => true) */
 	int			caller_pid;		/* constant; 0 = nobody waits */
 	int			caller_procno;	/* constant: for its latch */
 
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
 	int			max_runners;	/* constant: so many at the same time */
-	Size		mq_offset;		/* a queue for messages per runner, from segment
-								 * start; in use if caller_waits */
+	Size		mq_offset;		/* a queue for messages per runner, from
+								 * segment start; in use if caller_waits */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
 } JobShared;
 
@@ -137,8 +139,8 @@ typedef struct JobShared
 typedef enum JobPurpose
 {
 	JOB_MOVE,
-	JOB_CLEANUP,				/* remove what the ledger names: all, or on the
-								 * tables of the (skipped) items */
+	JOB_CLEANUP,				/* remove what the ledger names: all, or on
+								 * the tables of the (skipped) items */
 } JobPurpose;
 
 #define IM_PREPARED_LEN	64
@@ -214,11 +216,12 @@ typedef struct RunnerSlot
 	int			nblockers;
 	int			blockers[IM_MAX_BLOCKERS];
 	char		prepared[IM_PREPARED_LEN];	/* name of a prepared transaction
-											 * among them; clipped, "" = unknown */
+											 * among them; clipped, "" =
+											 * unknown */
 	TimestampTz started_at;
-	int			step_back_for;	/* process that the item is not to wait for; 0 =
-								 * none.  Written by the session that waits for
-								 * the job, too */
+	int			step_back_for;	/* process that the item is not to wait for; 0
+								 * = none.  Written by the session that waits
+								 * for the job, too */
 	TimestampTz step_back_since;
 } RunnerSlot;
 
@@ -245,7 +248,7 @@ extern bool runner_attach(JobShared *shared);
 extern bool runner_detach(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
-extern bool runner_is_fellow(int pid);
+extern bool runner_of_same_job(int pid);
 extern int	runner_count(void);
 extern bool runner_is_alone(void);
 extern bool runner_rows_are_final(void);
@@ -264,7 +267,8 @@ extern int	runner_claim(JobShared *shared, bool anything_left);
 
 extern void progress_begin(const MoveItem *item);
 extern void progress_end(void);
-extern MovePhase progress_phase(MovePhase phase);	/* returns the phase before */
+extern MovePhase progress_phase(MovePhase phase);	/* returns the phase
+													 * before */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_changed(int64 blocks_changed);
 extern void progress_rate(int64 bytes_per_second);
@@ -273,7 +277,8 @@ extern void progress_eta(double seconds);	/* of the whole index, from now */
 extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
-extern void progress_prepared(const char *name);	/* of a blocker; "" = unknown */
+extern void progress_prepared(const char *name);	/* of a blocker; "" =
+													 * unknown */
 
 extern bool job_cancel_requested(void);
 extern void job_check_cancel(void);

@@ -122,7 +122,7 @@ runner_knows_pid(int pid)
 
 /* Is it a runner of our own job?  Without a lock; late is good enough. */
 bool
-runner_is_fellow(int pid)
+runner_of_same_job(int pid)
 {
 	int			i;
 

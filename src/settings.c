@@ -143,8 +143,8 @@ swap_moment(const char *text)
 	if (text[strspn(text, " ")] == '\0')
 		return 0;
 	time_of_day = strchr(text, ':') != NULL &&
-		text[strspn(text, " 0123456789:.")] == '\0' &&
-		strspn(text + strspn(text, " "), "0123456789") <= 2;
+		text[		strspn(text, " 0123456789:.")] == '\0' &&
+		strspn(text +strspn(text, " "), "0123456789") <= 2;
 
 	PG_TRY();
 	{
@@ -376,7 +376,10 @@ setting_text(const char *name, const JsonbValue *value)
 void
 settings_check_alterable(const char *name)
 {
-	/* these have had their effect when the job begins, or belong to the caller */
+	/*
+	 * these have had their effect when the job begins, or belong to the
+	 * caller
+	 */
 	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
 	int			i;
 

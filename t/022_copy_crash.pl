@@ -51,6 +51,8 @@ my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced
 my %elsewhere = (
 	(map { $_ => 't/052_worker_odd_moments.pl' } qw(history-insert history-update next-item)),
 	(map { $_ => 't/020_rebuild_crash.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
+	'copy-logging' => 't/026_copy_backup.pl', 'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_low_priority.pl',
+	'rebuild-aborted' => 't/059_ddl_of_every_kind.pl',
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;

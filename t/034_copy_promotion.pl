@@ -102,6 +102,8 @@ foreach my $case (@cases)
 		else
 		{
 			is($row, "failed\n", "$name: the move has failed");
+			# the job that cleans up once more when the first attempt was in vain
+			wait_for_no_worker($primary);
 		}
 		set_test_point($primary, '');
 	}

@@ -34,7 +34,7 @@
  * ---------------------------------------------------------------------
  */
 void
-reject_null(FunctionCallInfo fcinfo, int n, const char *name)
+call_reject_null(FunctionCallInfo fcinfo, int n, const char *name)
 {
 	if (PG_ARGISNULL(n))
 		ereport(ERROR,
@@ -43,7 +43,7 @@ reject_null(FunctionCallInfo fcinfo, int n, const char *name)
 }
 
 MoveMethod
-parse_method(const char *name)
+call_parse_method(const char *name)
 {
 	if (pg_strcasecmp(name, "auto") == 0)
 		return METHOD_AUTO;
@@ -59,7 +59,7 @@ parse_method(const char *name)
 }
 
 int64
-size_argument(FunctionCallInfo fcinfo, int n, const char *name)
+call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
 {
 	int64		size = PG_ARGISNULL(n) ? 0 : PG_GETARG_INT64(n);
 
@@ -83,10 +83,10 @@ add_hint(void *hint)
  * block, a subtransaction or a pipeline (core's checks and core's messages,
  * which have none).
  *
- * Refuse to be in a transaction block: see carry_out.h.
+ * Refuse to be in a transaction block: see result_rows_of_plan.h.
  */
 void
-prevent_in_transaction_block(const char *function, const char *hint)
+call_prevent_in_block(const char *function, const char *hint)
 {
 	ErrorContextCallback callback;
 
@@ -103,10 +103,10 @@ prevent_in_transaction_block(const char *function, const char *hint)
  * security-restricted operation; and unless dry_run 25006 in a read-only
  * transaction or during recovery, and with wait 25001 in a transaction block.
  *
- * Refuse what can't work at this moment: see carry_out.h.
+ * Refuse what can't work at this moment: see result_rows_of_plan.h.
  */
 void
-check_moment(const char *function, bool dry_run, bool wait)
+call_check_moment(const char *function, bool dry_run, bool wait)
 {
 	/* e.g. an index expression that calls us */
 	if (InSecurityRestrictedOperation())
@@ -119,6 +119,6 @@ check_moment(const char *function, bool dry_run, bool wait)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	if (wait)
-		prevent_in_transaction_block(psprintf("%s with wait => true", function),
-									 "Call it on its own, with autocommit on, or with wait => false.");
+		call_prevent_in_block(psprintf("%s with wait => true", function),
+							  "Call it on its own, with autocommit on, or with wait => false.");
 }

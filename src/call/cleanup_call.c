@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(index_mover_cleanup);
 static List *
 pick_tables(const List *plan, bool waits)
 {
-	List	   *tables = tables_with_leftovers();
+	List	   *tables = leftovers_tables();
 	List	   *result = NIL;
 	ListCell   *lc;
 
@@ -72,20 +72,20 @@ pick_tables(const List *plan, bool waits)
  * nothing is to be moved: a job that moves does it itself.  plan: of MoveItem.
  * The first form waits for that, but not long for others that use the table;
  * the second leaves it to a job that begins when this transaction commits.
- * ERRORs as for submit_and_wait() and submit_at_commit().
+ * ERRORs as for wait_for_rows() and submit_at_commit().
  */
 void
-cleanup_and_wait(const List *plan, const MoveSettings *settings)
+cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
 {
 	List	   *items = pick_tables(plan, true);
 	int64		job;
 
 	if (items != NIL)
-		(void) submit_and_wait(JOB_CLEANUP, items, settings, &job);
+		(void) wait_for_rows(JOB_CLEANUP, items, settings, &job);
 }
 
 void
-cleanup_at_commit(const List *plan, const MoveSettings *settings)
+cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 {
 	List	   *items = pick_tables(plan, false);
 
@@ -100,7 +100,7 @@ file_is_listed(List *leftovers, int64 ledger_id)
 
 	foreach(lc, leftovers)
 		if (((LeftoverFile *) lfirst(lc))->ledger_id == ledger_id)
-			return true;
+		return true;
 	return false;
 }
 
@@ -112,7 +112,7 @@ is_listed(List *leftovers, Oid index_oid)
 	/* not by the ledger's row: a step on the way may have made a new one */
 	foreach(lc, leftovers)
 		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
-			return true;
+		return true;
 	return false;
 }
 
@@ -150,27 +150,27 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 				 errmsg("dry_run must not be null")));
 	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call us, in a worker that removes leftovers */
-	check_moment("index_mover_cleanup()", true, false);
+	call_check_moment("index_mover_cleanup()", true, false);
 	/* a standby can't know whose mover is still at work on the primary */
 	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
 	{
 		PreventCommandIfReadOnly("index_mover_cleanup()");
-		prevent_in_transaction_block("index_mover_cleanup()",
-									 "Call it on its own, with autocommit on.");
+		call_prevent_in_block("index_mover_cleanup()",
+							  "Call it on its own, with autocommit on.");
 	}
 
 	InitMaterializedSRF(fcinfo, 0);
 	before = leftover_indexes_list();
 	files = leftover_files_list();
 	/* also where only rows of the ledger are left */
-	if (!dry_run && tables_with_leftovers() != NIL)
+	if (!dry_run && leftovers_tables() != NIL)
 	{
 		MoveSettings settings;
 		int64		job;
 
 		settings_capture(&settings);
-		(void) submit_and_wait(JOB_CLEANUP, NIL, &settings, &job);
+		(void) wait_for_rows(JOB_CLEANUP, NIL, &settings, &job);
 		after = leftover_indexes_list();
 		files_after = leftover_files_list();
 	}

@@ -145,8 +145,8 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	if (find_job(fcinfo, &slot, &entries))
 		PG_RETURN_BOOL(job_request_pause(slot.job, false));
 
-	check_moment("resume_move()", false, false);
-	rest = again_rest(entries);
+	call_check_moment("resume_move()", false, false);
+	rest = control_queue_rest(entries);
 	if (rest == 0)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT " has nothing left to do",
@@ -206,7 +206,7 @@ has_item(List *items, Oid index_oid)
 
 	foreach(lc, items)
 		if (((MoveItem *) lfirst(lc))->index_oid == index_oid)
-			return true;
+		return true;
 	return false;
 }
 
@@ -255,7 +255,10 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 	request.waits = waits;
 	request.part = true;
 
-	/* a partitioned index's plan has its leaves too, which speak for themselves */
+	/*
+	 * a partitioned index's plan has its leaves too, which speak for
+	 * themselves
+	 */
 	foreach(lc, plan_moves(&request))
 	{
 		MoveItem   *item = lfirst(lc);
@@ -291,7 +294,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errmsg("%s must not be null", PG_ARGISNULL(0) ? "job" : "wait")));
 	job = PG_GETARG_INT64(0);
 	wait = PG_GETARG_BOOL(1);
-	check_moment("undo_move()", false, wait);
+	call_check_moment("undo_move()", false, wait);
 
 	entries = history_read(job);
 	if (entries == NIL)
@@ -318,7 +321,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 			plan = plan_entry(plan, entry, entry->from_tablespace, &settings, wait);
 	}
 	plan_complete(plan, &settings);
-	carry_out(fcinfo, plan, &settings, false, wait);
+	result_rows_of_plan(fcinfo, plan, &settings, false, wait);
 	return (Datum) 0;
 }
 
@@ -328,7 +331,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
  * nothing is left to do.
  */
 int64
-again_rest(List *entries)
+control_queue_rest(List *entries)
 {
 	List	   *plan = NIL;
 	List	   *items = NIL;
@@ -347,7 +350,7 @@ again_rest(List *entries)
 	plan_complete(plan, &settings);
 	foreach(lc, plan)
 		if (((MoveItem *) lfirst(lc))->status != STATUS_SKIPPED)
-			items = lappend(items, lfirst(lc));
-	cleanup_at_commit(plan, &settings);
+		items = lappend(items, lfirst(lc));
+	cleanup_call_at_commit(plan, &settings);
 	return items == NIL ? 0 : submit_at_commit(JOB_MOVE, items, &settings);
 }

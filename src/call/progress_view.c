@@ -128,7 +128,7 @@ seconds_left(const RunnerSlot *runner)
 
 /* Send a NOTICE with phase, percent, rate and time left. */
 void
-watch_notice(const RunnerSlot *runner)
+progress_view_notice(const RunnerSlot *runner)
 {
 	Progress	progress;
 	double		left;

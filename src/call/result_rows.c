@@ -184,8 +184,8 @@ report_failures(const MoveItem *items, int nitems, const MoveSettings *settings)
  * order of the plan.  ERRORs: those of submit.h; 55000 with on_failure = error.
  */
 void
-carry_out(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
-		  bool dry_run, bool wait)
+result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
+					bool dry_run, bool wait)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *job_items = NIL;
@@ -218,17 +218,17 @@ carry_out(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
 		if (job_items != NIL)
 		{
 			notice_long_wait(job_items);
-			rows = submit_and_wait(JOB_MOVE, job_items, settings, &job);
+			rows = wait_for_rows(JOB_MOVE, job_items, settings, &job);
 			for (i = 0; i < list_length(job_items); i++)
 				put_row(rsinfo, &rows[i], job);
 		}
-		cleanup_and_wait(plan, settings);
+		cleanup_call_and_wait(plan, settings);
 		if (job_items != NIL)
 			report_failures(rows, list_length(job_items), settings);
 	}
 	else
 	{
-		cleanup_at_commit(plan, settings);
+		cleanup_call_at_commit(plan, settings);
 		if (job_items == NIL)
 			return;
 		job = submit_at_commit(JOB_MOVE, job_items, settings);

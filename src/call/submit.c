@@ -116,18 +116,18 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	queued->subid = GetCurrentSubTransactionId();
 
 	/* the segment is pinned: our own mapping may go with the resource owner */
-	shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
+	shared = job_launch_create(submit_next_job(), MyDatabaseId, GetUserId(),
 							   purpose, JOB_WAITING_FOR_COMMIT, items, settings,
 							   false, &segment);
 	if (shared == NULL)
 		return 0;				/* nor has the entry a job */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
-	queued->optional = submit_is_optional(purpose, items);
+	queued->optional = job_launch_is_optional(purpose, items);
 
 	/*
-	 * On record from here on: a worker that never starts can't do it.  A commit
-	 * that writes nothing else still waits for no standby.
+	 * On record from here on: a worker that never starts can't do it.  A
+	 * commit that writes nothing else still waits for no standby.
 	 */
 	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 	shared->recorded = true;
@@ -170,8 +170,8 @@ xact_callback(XactEvent event, void *arg)
 				QueuedJob  *queued = lfirst(lc);
 
 				if (queued->job != 0)
-					queued->worker = submit_register_worker(queued->slot, queued->job,
-													 queued->optional);
+					queued->worker = job_launch_worker(queued->slot, queued->job,
+													   queued->optional);
 			}
 			break;
 		case XACT_EVENT_COMMIT:

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * wait_for_rows.c
+ * collect_rows.c
  *	  Running a job and waiting for its rows.
  *
- * submit_and_wait() starts a worker at once and waits on its latch, relaying the
+ * wait_for_rows() starts a worker at once and waits on its latch, relaying the
  * worker's messages and telling how far it is; whatever ends the wait early
  * (Ctrl-C, a timeout, the loss of the client) cancels the job.  For jobs that
  * start at the caller's commit see submit.c.
@@ -42,7 +42,8 @@
 #include "test_points.h"
 #include "worker/worker.h"
 
-#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and client */
+#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and
+									 * client */
 #define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
 
 /* What the wait must undo when it ends early. */
@@ -265,7 +266,7 @@ notice_progress(const JobShared *shared)
 
 	for (i = 0; i < nrunners; i++)
 		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
-			watch_notice(&runners[i]);
+			progress_view_notice(&runners[i]);
 }
 
 /* Has the first worker ended, or never begun? */
@@ -309,7 +310,7 @@ abandon_job(int code, Datum arg)
 
 /* Wait until the job's rows are final. */
 static void
-wait_for_rows(JobWait *wait)
+collect_rows(JobWait *wait)
 {
 	JobShared  *shared = wait->shared;
 	TimestampTz last_look = GetCurrentTimestamp();
@@ -378,15 +379,15 @@ wait_for_rows(JobWait *wait)
  * the job waits for waits for us; 57014 and the like after cancelling the job.
  */
 MoveItem *
-submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
-				int64 *job)
+wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
+			  int64 *job)
 {
 	JobWait		wait = {0};
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
 
-	wait.shared = submit_create_job(submit_next_job(), MyDatabaseId, GetUserId(),
+	wait.shared = job_launch_create(submit_next_job(), MyDatabaseId, GetUserId(),
 									purpose, JOB_STARTING, items, settings,
 									true, &segment);
 	if (wait.shared == NULL)
@@ -399,8 +400,8 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	snapshot_guard_begin();
 	PG_TRY();
 	{
-		wait.worker = submit_register_worker(wait.shared->slot, wait.shared->job,
-									  submit_is_optional(purpose, items));
+		wait.worker = job_launch_worker(wait.shared->slot, wait.shared->job,
+										job_launch_is_optional(purpose, items));
 	}
 	PG_CATCH();
 	{
@@ -417,7 +418,7 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
 	}
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
-		wait_for_rows(&wait);
+		collect_rows(&wait);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
@@ -443,7 +444,7 @@ submit_and_wait(JobPurpose purpose, List *items, const MoveSettings *settings,
  * ended.  Returns false if there is no such job running.
  */
 bool
-submit_wait_for(int64 job)
+wait_for_job(int64 job)
 {
 	JobSlot		slot;
 	bool		found = false;

@@ -14,9 +14,9 @@
 #include "job.h"
 #include "test_points.h"
 
-extern bool cleanup_is_needed(int64 job);
-extern bool cleanup_run(JobShared *shared, int max_wait_ms);
-extern void cleanup_table(Oid heap_oid, int max_wait_ms);
+extern bool leftovers_of_job(int64 job);
+extern bool leftovers_remove(JobShared *shared, int max_wait_ms);
+extern void leftovers_remove_of_table(Oid heap_oid, int max_wait_ms);
 
 /* What index_mover_cleanup() tells about one of them. */
 typedef struct LeftoverFile
@@ -58,6 +58,6 @@ extern List *leftover_index_tables(void);
 extern Oid	leftover_twin(const LedgerEntry *entry, Oid *keeper);
 extern Oid	leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper);
 extern bool is_reindex_leftover_name(const char *name);
-extern List *tables_with_leftovers(void);
+extern List *leftovers_tables(void);
 
 #endif							/* IM_CLEANUP_H */

@@ -96,7 +96,7 @@ static bool is_file_row(const LedgerEntry *entry);
 static bool is_named_by_others(const LedgerEntry *entry);
 static bool is_removable(const RelFileLocator *locator);
 static int64 file_size(const RelFileLocator *locator);
-static bool folder_is_away(const RelFileLocator *locator);
+static bool directory_is_away(const RelFileLocator *locator);
 static void put_on_drop_list(const RelFileLocator *locator);
 static void shorten_file(const RelFileLocator *locator, BlockNumber nblocks);
 
@@ -164,7 +164,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
 	/*
-	 * Who drops the extension drops the ledger, but not what it speaks of.  If
+	 * Who drops the extension drops the ledger, but not what it speaks of. If
 	 * he only wanted to, the row is forgotten at the next look.
 	 */
 	if (listed && !ledger_exists(entry->id))
@@ -173,7 +173,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	{
 		if (file_size(&locator) >= 0)
 			put_on_drop_list(&locator);
-		else if (folder_is_away(&locator))
+		else if (directory_is_away(&locator))
 			return;
 	}
 	if (listed)
@@ -512,7 +512,7 @@ file_size(const RelFileLocator *locator)
  * the first file.)
  */
 static bool
-folder_is_away(const RelFileLocator *locator)
+directory_is_away(const RelFileLocator *locator)
 {
 	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
 	struct stat st;

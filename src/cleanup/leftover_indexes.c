@@ -138,7 +138,10 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	}
 	if (!old_index.exists)
 	{
-		/* moved, and all is done, unless it still has the name of before the swap */
+		/*
+		 * moved, and all is done, unless it still has the name of before the
+		 * swap
+		 */
 		const char *name = get_rel_name(entry->new_index_oid);
 
 		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
@@ -187,7 +190,7 @@ typedef enum Step
 
 /* Delete the row from the ledger, if there is one. */
 static void
-strike_off(const LedgerEntry *entry)
+delete_row(const LedgerEntry *entry)
 {
 	if (entry->id != UNLISTED)
 		ledger_delete(entry->id);
@@ -203,7 +206,7 @@ clear_valid(LedgerEntry *entry, const Victim *victim)
 {
 	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
 	CacheInvalidateRelcacheByRelid(entry->heap_oid);
-	strike_off(entry);
+	delete_row(entry);
 	entry->kind = LEDGER_DUPLICATE;
 	entry->new_index_oid = victim->index_oid;
 	entry->index_oid = victim->keeper;
@@ -258,7 +261,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	{
 		case FORGET_VALID:
 		case FORGET:
-			strike_off(entry);
+			delete_row(entry);
 			break;
 
 		case REMOVE:
@@ -304,7 +307,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 				else
 				{
 					drop_index(victim.index_oid);
-					strike_off(entry);
+					delete_row(entry);
 					result = STEP_REMOVED;
 				}
 			}

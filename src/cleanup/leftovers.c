@@ -34,13 +34,13 @@
 
 /* In a transaction: is anything of this job in the ledger? */
 bool
-cleanup_is_needed(int64 job)
+leftovers_of_job(int64 job)
 {
 	ListCell   *lc;
 
 	foreach(lc, ledger_read())
 		if (((LedgerEntry *) lfirst(lc))->job == job)
-			return true;
+		return true;
 	return false;
 }
 
@@ -56,7 +56,7 @@ static void
 rest_while_moving(int ms)
 {
 	(void) throttle_rest(ms);
-	(void) rest_while_paused();
+	(void) pacing_rest_while_paused();
 }
 
 /*
@@ -64,7 +64,7 @@ rest_while_moving(int ms)
  * the current transaction.
  */
 List *
-tables_with_leftovers(void)
+leftovers_tables(void)
 {
 	List	   *result = leftover_index_tables();
 	ListCell   *lc;
@@ -83,7 +83,7 @@ is_clean(const JobShared *shared)
 	int			i;
 
 	StartTransactionCommand();
-	tables = tables_with_leftovers();
+	tables = leftovers_tables();
 	result = (shared->nitems > 0 || tables == NIL);
 	for (i = 0; i < shared->nitems; i++)
 		if (list_member_oid(tables, shared->items[i].heap_oid))
@@ -98,7 +98,7 @@ is_clean(const JobShared *shared)
  * transactions that use a table.  Returns false if something is left.
  */
 bool
-cleanup_run(JobShared *shared, int max_wait_ms)
+leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	bool		installed;
 	int			i;
@@ -125,7 +125,7 @@ cleanup_run(JobShared *shared, int max_wait_ms)
  * obeys pause_move(), and a cancel is an ERROR.
  */
 void
-cleanup_table(Oid heap_oid, int max_wait_ms)
+leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: that takes no lock, and they may be large */
 	(void) leftover_files_remove(rest_while_moving);

@@ -74,8 +74,8 @@ cached_blocks_estimate(const RelFileLocator *locator)
  * being truncated or dropped.
  */
 BlockNumber
-load_blocks(const RelFileLocator *locator, const BlockSet *set,
-			BlockNumber from, int most)
+cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
+				   BlockNumber from, int most)
 {
 	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
 

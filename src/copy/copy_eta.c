@@ -104,7 +104,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 				return;
 			/* will have to be copied again, and again */
 			share = (double) done / total;
-			share = (changed_blocks_count(cs->changes) + block_set_count(cs->todo)) /
+			share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
 				(share * share) / total;
 			share = Min(share, MOST_SHARE_CHANGED);
 			left = (total - done + total * share / (1 - share)) * BLCKSZ /
@@ -138,7 +138,7 @@ copy_change_rate(CopyState *cs)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int64		changes = cs->mc->item->blocks_recopied +
-		changed_blocks_count(cs->changes) + block_set_count(cs->todo);
+		wal_changes_count(cs->changes) + block_set_count(cs->todo);
 
 	if (cs->eta.changes_at != 0)
 	{

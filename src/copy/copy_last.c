@@ -89,7 +89,7 @@ copy_todo_through_buffers(CopyState *cs)
 		CopyOutcome outcome;
 		int			ncopied = 0;
 
-		if ((outcome = copy_breathe(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		StartTransactionCommand();
 		do
@@ -127,12 +127,15 @@ copy_wait_for_swap_time(CopyState *cs)
 		CopyOutcome outcome;
 
 		(void) throttle_rest(SHORT_REST_MS);
-		if ((outcome = copy_breathe(cs)) != GO_ON ||
+		if ((outcome = copy_between_chunks(cs)) != GO_ON ||
 			(outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 
-		/* not too often: a block that changes all the time is copied each time */
-		if (changed_blocks_count(cs->changes) > 0 &&
+		/*
+		 * not too often: a block that changes all the time is copied each
+		 * time
+		 */
+		if (wal_changes_count(cs->changes) > 0 &&
 			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
 									   CATCH_UP_INTERVAL_MS))
 		{
@@ -161,7 +164,7 @@ copy_catch_up(void *arg)
 		BlockNumber nblocks;
 		int64		left;
 
-		if ((cs->outcome = copy_breathe(cs)) != GO_ON ||
+		if ((cs->outcome = copy_between_chunks(cs)) != GO_ON ||
 			(cs->outcome = copy_drain(cs)) != GO_ON)
 			return false;
 		copy_take_changes(cs);
@@ -215,7 +218,7 @@ copy_stay_near(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 
-	if ((!IsTransactionState() && (cs->outcome = copy_breathe(cs)) != GO_ON) ||
+	if ((!IsTransactionState() && (cs->outcome = copy_between_chunks(cs)) != GO_ON) ||
 		(cs->outcome = copy_drain(cs)) != GO_ON)
 		return false;
 	cs->outcome = START_AGAIN;
@@ -238,7 +241,7 @@ copy_last_blocks(void *arg, int64 most_us)
 
 	if (IM_MUTATION("under-lock"))
 		IM_LOG_SPECIAL(&cs->from);
-	if (changed_blocks_unread_us(cs->changes) > most_us)
+	if (wal_changes_unread_us(cs->changes) > most_us)
 		return LAST_BLOCKS_TOO_MANY;
 	if ((cs->outcome = copy_drain(cs)) != GO_ON)
 		return LAST_BLOCKS_START_AGAIN;

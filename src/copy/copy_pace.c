@@ -153,7 +153,7 @@ copy_wait_for_locks(CopyState *cs)
 
 			name = get_rel_name(wanted);
 			initStringInfo(&list);
-			holders_describe(&list, wanted, pids, npids);
+			blockers_describe(&list, wanted, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not lock relation \"%s\" within %g seconds",
@@ -224,7 +224,7 @@ copy_check_relation(CopyState *cs, bool first)
 		MyDatabaseTableSpace;
 	file.dbOid = MyDatabaseId;
 	file.relNumber = form->relfilenode;
-	cs->rmid = page_resource_manager(form->relam);
+	cs->rmid = copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->index, "", NULL);
 	CommitTransactionCommand();
@@ -279,7 +279,7 @@ copy_give_way(CopyState *cs)
  * no room for the next piece.
  */
 CopyOutcome
-copy_breathe(CopyState *cs)
+copy_between_chunks(CopyState *cs)
 {
 	MovePhase	phase = PHASE_COPYING;
 	CopyOutcome outcome = GO_ON;
@@ -349,8 +349,8 @@ copy_drain(CopyState *cs)
 		wal_ahead();
 		StartTransactionCommand();
 	}
-	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : changed_blocks_mark();
-	result = changed_blocks_read(cs->changes, upto, cs->copied);
+	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : wal_changes_mark();
+	result = wal_changes_read(cs->changes, upto, cs->copied);
 	if (own_transaction)
 		CommitTransactionCommand();
 
@@ -365,7 +365,7 @@ copy_drain(CopyState *cs)
 			cs->start_again = "WAL that tells its changes was removed before it was read";
 			return START_AGAIN;
 	}
-	progress_changed(changed_blocks_count(cs->changes) + block_set_count(cs->todo));
+	progress_changed(wal_changes_count(cs->changes) + block_set_count(cs->todo));
 	copy_change_rate(cs);
 	return GO_ON;
 }
@@ -374,14 +374,14 @@ copy_drain(CopyState *cs)
 CopyOutcome
 copy_keep_up(CopyState *cs)
 {
-	return changed_blocks_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+	return wal_changes_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
 }
 
 /* Put what draining has found onto the list of blocks to be copied again. */
 void
 copy_take_changes(CopyState *cs)
 {
-	BlockSet   *set = changed_blocks_take(cs->changes);
+	BlockSet   *set = wal_changes_take(cs->changes);
 
 	if (IM_MUTATION("one-block"))
 		block_set_remove(set, block_set_next(set, 1));
@@ -392,7 +392,7 @@ copy_take_changes(CopyState *cs)
 
 /* The resource manager that knows how to mask the pages of an access method. */
 RmgrId
-page_resource_manager(Oid access_method)
+copy_page_rmgr(Oid access_method)
 {
 	switch (access_method)
 	{

@@ -23,13 +23,13 @@
 extern double cached_blocks_estimate(const RelFileLocator *locator);
 
 extern BlockSet *cached_blocks(const RelFileLocator *locator);
-extern BlockNumber load_blocks(const RelFileLocator *locator, const BlockSet *set,
-							   BlockNumber from, int most);
+extern BlockNumber cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
+									  BlockNumber from, int most);
 
-extern RmgrId page_resource_manager(Oid access_method);
-extern bool same_block(const RelFileLocator *one, const RelFileLocator *other,
-					   BlockNumber block, RmgrId rmid,
-					   BufferAccessStrategy strategy);
+extern RmgrId copy_page_rmgr(Oid access_method);
+extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
+							  BlockNumber block, RmgrId rmid,
+							  BufferAccessStrategy strategy);
 
 typedef enum SwapResult
 {
@@ -55,19 +55,19 @@ typedef struct Swap
 	LedgerEntry old_file;		/* the row for the old one, without id */
 	const MoveSettings *settings;
 	MoveItem   *item;			/* for which blockers are signalled */
-	const int64 *rested_ms;		/* how long catch_up() has rested so far, which is
-								 * no part of lock_wait */
+	const int64 *rested_ms;		/* how long catch_up() has rested so far,
+								 * which is no part of lock_wait */
 
 	bool	   *told;			/* see swap_still_waiting() */
 
 	/*
 	 * catch_up: called with no transaction open, before each attempt; brings
 	 * the new file near the old one, lets others pass.  stay_near: the same
-	 * while there can be no attempt, or, in a transaction, in the queue: learns
-	 * what has changed, and copies nothing.  Both return false if the copy has
-	 * to be started again.  last_blocks: called under the exclusive lock; makes
-	 * the files equal, or gives up if that would take longer than most_us
-	 * microseconds.
+	 * while there can be no attempt, or, in a transaction, in the queue:
+	 * learns what has changed, and copies nothing.  Both return false if the
+	 * copy has to be started again.  last_blocks: called under the exclusive
+	 * lock; makes the files equal, or gives up if that would take longer than
+	 * most_us microseconds.
 	 */
 	bool		(*catch_up) (void *arg);
 	bool		(*stay_near) (void *arg);
@@ -79,7 +79,7 @@ typedef struct Swap
 	int64		lock_time;		/* microseconds, from the grant to the commit */
 } Swap;
 
-extern SwapResult swap_when_possible(Swap *swap);
+extern SwapResult copy_swap(Swap *swap);
 extern void swap_still_waiting(const MoveItem *item, Oid relid,
 							   const MoveSettings *settings,
 							   const int *pids, int npids, bool *told);
@@ -140,8 +140,8 @@ typedef struct CopyState
 	Throttle	throttle;
 	ReplicaLag	lag;
 	bool		told;			/* that lock_wait is over and the copy goes on */
-	int64		rested_ms;		/* because of a pause, a rate, a lag: no part of
-								 * lock_wait */
+	int64		rested_ms;		/* because of a pause, a rate, a lag: no part
+								 * of lock_wait */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
@@ -160,7 +160,7 @@ extern CopyOutcome copy_give_way(CopyState *cs);
 extern CopyOutcome copy_rounds(CopyState *cs);
 extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);
-extern CopyOutcome copy_breathe(CopyState *cs);
+extern CopyOutcome copy_between_chunks(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);

@@ -66,13 +66,13 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		BlockNumber nblocks = FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK;
 		XLogRecPtr	lsn;
 
-		if ((outcome = copy_breathe(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 
 		nblocks = Min(nblocks, upto - cs->copied);
 		StartTransactionCommand();
 		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
-		changed_blocks_seen(cs->changes, cs->copied, nblocks, lsn);
+		wal_changes_seen(cs->changes, cs->copied, nblocks, lsn);
 		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 
@@ -109,7 +109,7 @@ copy_changed_directly(CopyState *cs)
 		CopyOutcome outcome;
 		int			ncopied;
 
-		if ((outcome = copy_breathe(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		StartTransactionCommand();
 		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
@@ -159,7 +159,10 @@ do_rounds(CopyState *cs, bool first_time)
 
 		if (!first_time)
 		{
-			/* there may be some on the list that the new file doesn't have yet */
+			/*
+			 * there may be some on the list that the new file doesn't have
+			 * yet
+			 */
 			for (; cs->copied < nblocks; cs->copied++)
 				block_set_add(cs->todo, cs->copied);
 		}
@@ -276,7 +279,7 @@ copy_free_space_map(CopyState *cs)
 
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
-		CopyOutcome outcome = copy_breathe(cs);
+		CopyOutcome outcome = copy_between_chunks(cs);
 
 		if (outcome != GO_ON)
 			return outcome;

@@ -89,12 +89,12 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 {
 	CopyState  *cs = (CopyState *) arg;
 
-	changed_blocks_skip(cs->changes, start, end);
+	wal_changes_skip(cs->changes, start, end);
 }
 
 /*
  * pause_move() after the swap: rest_between_steps, with no transaction open, until the job is
- * resumed, or somebody waits behind our locks.  (Before it, copy_breathe() and
+ * resumed, or somebody waits behind our locks.  (Before it, copy_between_chunks() and
  * copy_wait_for_locks() obey it, and go on reading the WAL.)
  */
 static void
@@ -215,7 +215,7 @@ copy_once(CopyState *cs)
 
 	StartTransactionCommand();
 	oldcxt = MemoryContextSwitchTo(cs->cxt);
-	cs->changes = changed_blocks_begin(&cs->from, copy_check_interrupts);
+	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
 	cs->copy = file_copy_create(&cs->from, &cs->to, own_record, cs);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
@@ -270,7 +270,7 @@ copy_once(CopyState *cs)
 
 	cs->outcome = START_AGAIN;
 	oldcxt = MemoryContextSwitchTo(cs->cxt);
-	result = swap_when_possible(&swap);
+	result = copy_swap(&swap);
 	MemoryContextSwitchTo(oldcxt);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
@@ -345,7 +345,7 @@ discard_file(CopyState *cs)
 		cs->new_file.id = 0;
 		cs->new_file_made = false;
 	}
-	changed_blocks_end(cs->changes);
+	wal_changes_end(cs->changes);
 	cs->changes = NULL;
 	file_copy_free(cs->copy);
 	cs->copy = NULL;
@@ -384,7 +384,7 @@ prewarm(CopyState *cs)
 		if (copy_is_in_the_way(cs))
 			break;
 		StartTransactionCommand();
-		block = load_blocks(&cs->to, cached, block, FILE_COPY_CHUNK);
+		block = cached_blocks_load(&cs->to, cached, block, FILE_COPY_CHUNK);
 		CommitTransactionCommand();
 		IM_POINT("prewarm-step");
 	}

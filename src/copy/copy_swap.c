@@ -213,7 +213,7 @@ wait_is_over(const Swap *swap, TimestampTz start, int64 rested_before)
  * everything as it was, with the transaction to be aborted by the caller's caller.
  */
 SwapResult
-swap_when_possible(Swap *swap)
+copy_swap(Swap *swap)
 {
 	static bool registered = false;
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
@@ -320,7 +320,10 @@ swap_when_possible(Swap *swap)
 			if (TimestampDifferenceExceeds(autovacuum_told_at, GetCurrentTimestamp(),
 										   DeadlockTimeout))
 			{
-				/* as core does for who queues; the next one may be there already */
+				/*
+				 * as core does for who queues; the next one may be there
+				 * already
+				 */
 				blockers_cancel_autovacuum(pids, npids);
 				autovacuum_told_at = GetCurrentTimestamp();
 			}
@@ -335,7 +338,10 @@ swap_when_possible(Swap *swap)
 		}
 		pfree(stuck);
 
-		/* attempts in vain, though nobody stays for long: there is much traffic */
+		/*
+		 * attempts in vain, though nobody stays for long: there is much
+		 * traffic
+		 */
 		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
 			GetCurrentTimestamp() >= grace_until)
 		{
@@ -415,9 +421,9 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 		*result = SWAP_START_AGAIN;
 
 		/*
-		 * Nothing that has to last: the lock need not wait for a flush.  But a
-		 * standby, which may know of the lock already, keeps it until it gets
-		 * this record.
+		 * Nothing that has to last: the lock need not wait for a flush.  But
+		 * a standby, which may know of the lock already, keeps it until it
+		 * gets this record.
 		 */
 		set_commit("off");
 		CommitTransactionCommand();
@@ -546,7 +552,7 @@ lock_wait_is_over(Swap *swap, const int *pids, int npids)
 	}
 	name = get_rel_name(swap->relid);
 	initStringInfo(&list);
-	holders_describe(&list, swap->relid, pids, npids);
+	blockers_describe(&list, swap->relid, pids, npids);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
@@ -573,7 +579,7 @@ swap_still_waiting(const MoveItem *item, Oid relid, const MoveSettings *settings
 		return;
 	*told = true;
 	initStringInfo(&list);
-	holders_describe(&list, relid, pids, npids);
+	blockers_describe(&list, relid, pids, npids);
 	ereport(WARNING,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",

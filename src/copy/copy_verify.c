@@ -78,12 +78,12 @@ copy_verify_all(CopyState *cs)
 	{
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
 
-		if ((outcome = copy_breathe(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		StartTransactionCommand();
 		for (; block < end; block++)
 		{
-			if (!same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_add(suspects, block);
 		}
 		CommitTransactionCommand();
@@ -98,7 +98,7 @@ copy_verify_all(CopyState *cs)
 	if ((outcome = copy_drain(cs)) != GO_ON)
 		return outcome;
 	{
-		BlockSet   *changed = changed_blocks_take(cs->changes);
+		BlockSet   *changed = wal_changes_take(cs->changes);
 
 		for (BlockNumber block = block_set_next(suspects, 0);
 			 block != InvalidBlockNumber;
@@ -141,13 +141,13 @@ copy_verify_rest(CopyState *cs)
 		StartTransactionCommand();
 		for (BlockNumber n = 0; n < FILE_COPY_CHUNK && block != InvalidBlockNumber; n++)
 		{
-			if (same_block(&cs->from, &cs->to, block, cs->rmid, ring))
+			if (copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_remove(cs->unverified, block);
 			block = block_set_next(cs->unverified, block + 1);
 		}
 		CommitTransactionCommand();
 		if (block != InvalidBlockNumber &&
-			((outcome = copy_breathe(cs)) != GO_ON ||
+			((outcome = copy_between_chunks(cs)) != GO_ON ||
 			 (outcome = copy_keep_up(cs)) != GO_ON))
 			break;
 	}
@@ -166,7 +166,7 @@ copy_verify_locked(CopyState *cs)
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->unverified, block + 1))
 	{
-		if (!same_block(&cs->from, &cs->to, block, cs->rmid, NULL))
+		if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, NULL))
 			report_difference(cs, block);
 		block_set_remove(cs->unverified, block);
 	}
@@ -207,8 +207,8 @@ get_page(const RelFileLocator *locator, BlockNumber block,
 
 /* Compare one block of the main forks; rmid says whose pages these are. */
 bool
-same_block(const RelFileLocator *one, const RelFileLocator *other,
-		   BlockNumber block, RmgrId rmid, BufferAccessStrategy strategy)
+copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
+				  BlockNumber block, RmgrId rmid, BufferAccessStrategy strategy)
 {
 	PGAlignedBlock pages[2];
 	bool		empty[2];

@@ -240,8 +240,8 @@ file_copy_sync(FileCopy *copy)
 
 	/*
 	 * Core leaves the entry of a new file to the file system's good will (a
-	 * crash replays the file's creation); but here a checkpoint may have passed
-	 * since, and then nothing is replayed.
+	 * crash replays the file's creation); but here a checkpoint may have
+	 * passed since, and then nothing is replayed.
 	 */
 	directory = relation_fork_path(copy->to, MAIN_FORKNUM);
 	get_parent_directory(directory);
@@ -560,8 +560,8 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			int			rc;
 
 			/*
-			 * An error must not be passed over: the kernel reports it once, and
-			 * a later fsync would find nothing wrong.
+			 * An error must not be passed over: the kernel reports it once,
+			 * and a later fsync would find nothing wrong.
 			 */
 			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
 			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,

@@ -3,7 +3,7 @@
  * wal_changes.c
  *	  Which blocks of one relation file have changed, as the WAL tells.
  *
- * Reads the WAL from the moment of changed_blocks_begin() on, and collects
+ * Reads the WAL from the moment of wal_changes_begin() on, and collects
  * the block numbers of every record's references to the main fork of one
  * relation file.  It knows nothing about what the caller does with them.
  *
@@ -11,7 +11,7 @@
  * before the change until after the record is inserted.  So a caller who notes
  * the insert position first and takes the page's share lock then, has seen
  * every change whose record starts before that position (the record's start is
- * reserved under the exclusive lock); see changed_blocks_seen().  Changes that
+ * reserved under the exclusive lock); see wal_changes_seen().  Changes that
  * are not in the WAL (hint bits, the metapage of SP-GiST, zero pages of an
  * extension) are not reported: the caller has to know of them.
  *
@@ -29,7 +29,7 @@
  * valid.  So we keep open the segment that the last read has ended in and those
  * after it, also those to come, which wal_ahead() has made under their names:
  * WAL_AHEAD bytes, whatever the segments' size.  Who reads whenever
- * changed_blocks_read_is_due() says so loses nothing to a checkpoint, however
+ * wal_changes_read_is_due() says so loses nothing to a checkpoint, however
  * fast.  If a segment is gone all the same, CHANGES_WAL_GONE says so, and nothing
  * collected may be relied upon.
  *
@@ -74,14 +74,14 @@
 #include "copy/wal_changes.h"
 #include "test_points.h"
 
-/* See changed_blocks_read_is_due(). */
+/* See wal_changes_read_is_due(). */
 #define LEAST_UNREAD		(1024 * 1024)
 #define READ_INTERVAL_MS	20
 
 /* Segments open at the same time: of 1 MB, as much unread as there is ahead */
 #define MOST_HELD			32
 
-/* See changed_blocks_unread_us(): bytes per microsecond */
+/* See wal_changes_unread_us(): bytes per microsecond */
 #define FIRST_GUESS_OF_SPEED	100
 #define SLOWEST_SPEED			5
 #define ENOUGH_TO_MEASURE		(256 * 1024)
@@ -176,11 +176,11 @@ free_reader(void *arg)
  * Every change whose record starts after this call will be reported.  Writes
  * and flushes a record that does nothing, to have a place to start from.
  * Allocated in a context of its own below the current one; end it with
- * changed_blocks_end(), or by deleting or resetting that context.
+ * wal_changes_end(), or by deleting or resetting that context.
  */
 ChangedBlocks *
-changed_blocks_begin(const RelFileLocator *locator,
-					 void (*check_interrupts) (void))
+wal_changes_begin(const RelFileLocator *locator,
+				  void (*check_interrupts) (void))
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "index_mover changed blocks",
@@ -213,7 +213,7 @@ changed_blocks_begin(const RelFileLocator *locator,
 	changes->on_reset.arg = changes;
 	MemoryContextRegisterResetCallback(cxt, &changes->on_reset);
 
-	(void) changed_blocks_mark();
+	(void) wal_changes_mark();
 	XLogBeginRead(changes->reader, ProcLastRecPtr);
 	hold_segments(changes);
 
@@ -223,7 +223,7 @@ changed_blocks_begin(const RelFileLocator *locator,
 
 /* Stop following, and free everything; NULL is allowed. */
 void
-changed_blocks_end(ChangedBlocks *changes)
+wal_changes_end(ChangedBlocks *changes)
 {
 	if (changes)
 		MemoryContextDelete(changes->cxt);
@@ -234,7 +234,7 @@ changed_blocks_end(ChangedBlocks *changes)
  * can go up to: the end of a new record that does nothing, flushed to disk.
  */
 XLogRecPtr
-changed_blocks_mark(void)
+wal_changes_mark(void)
 {
 	char		nothing = 0;
 	XLogRecPtr	end;
@@ -249,11 +249,11 @@ changed_blocks_mark(void)
 /*
  * The caller has read these blocks under share lock after lsn was the insert
  * position: records that start before it are in what he has read.  Forgotten
- * after the next changed_blocks_read(), whose target is later than any lsn.
+ * after the next wal_changes_read(), whose target is later than any lsn.
  */
 void
-changed_blocks_seen(ChangedBlocks *changes, BlockNumber first,
-					BlockNumber nblocks, XLogRecPtr lsn)
+wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
+				 BlockNumber nblocks, XLogRecPtr lsn)
 {
 	if (changes->nseen == changes->maxseen)
 	{
@@ -273,7 +273,7 @@ changed_blocks_seen(ChangedBlocks *changes, BlockNumber first,
  * costs a tenth of the time of a copy.
  */
 void
-changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
+wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 {
 	/* records that follow each other directly are one piece */
 	if (changes->nown > 0 &&
@@ -301,7 +301,7 @@ changed_blocks_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
  * for longer than the quickest checkpoint takes.
  */
 bool
-changed_blocks_read_is_due(const ChangedBlocks *changes)
+wal_changes_read_is_due(const ChangedBlocks *changes)
 {
 	XLogRecPtr	here = changes->reader->EndRecPtr;
 	XLogRecPtr	end = GetXLogInsertRecPtr();
@@ -320,7 +320,7 @@ changed_blocks_read_is_due(const ChangedBlocks *changes)
  * speed of the reads so far.
  */
 int64
-changed_blocks_unread_us(const ChangedBlocks *changes)
+wal_changes_unread_us(const ChangedBlocks *changes)
 {
 	XLogRecPtr	here = changes->reader->EndRecPtr;
 	XLogRecPtr	end = GetXLogInsertRecPtr();
@@ -329,17 +329,17 @@ changed_blocks_unread_us(const ChangedBlocks *changes)
 }
 
 int64
-changed_blocks_count(const ChangedBlocks *changes)
+wal_changes_count(const ChangedBlocks *changes)
 {
 	return block_set_count(changes->set);
 }
 
 /*
  * Hand over what was collected and go on with an empty set.  The caller frees
- * it with block_set_free(), or it goes with changed_blocks_end().
+ * it with block_set_free(), or it goes with wal_changes_end().
  */
 BlockSet *
-changed_blocks_take(ChangedBlocks *changes)
+wal_changes_take(ChangedBlocks *changes)
 {
 	BlockSet   *set = changes->set;
 	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
@@ -350,7 +350,7 @@ changed_blocks_take(ChangedBlocks *changes)
 }
 
 /*
- * Read the WAL up to "upto", which changed_blocks_mark() has returned, and add
+ * Read the WAL up to "upto", which wal_changes_mark() has returned, and add
  * the blocks below "limit" to the set: the caller will read those from limit
  * on later, and so after every change that is found now.
  *
@@ -358,7 +358,7 @@ changed_blocks_take(ChangedBlocks *changes)
  * is gone, the return value says so in nearly all cases.
  */
 ChangesResult
-changed_blocks_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
+wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 {
 	XLogReaderState *reader = changes->reader;
 	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
@@ -603,8 +603,8 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 	/*
 	 * Records that change relation files in other ways than through their
 	 * block references carry this flag.  The same cases as in pg_rewind's
-	 * extractPageInfo(): what is known not to touch a file that somebody holds
-	 * a lock on, is passed over; what is not known is not.
+	 * extractPageInfo(): what is known not to touch a file that somebody
+	 * holds a lock on, is passed over; what is not known is not.
 	 */
 	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
 	{

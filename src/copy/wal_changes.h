@@ -23,21 +23,21 @@ typedef enum ChangesResult
 	CHANGES_WAL_GONE,			/* a segment was removed before it was read */
 } ChangesResult;
 
-extern ChangedBlocks *changed_blocks_begin(const RelFileLocator *locator,
-										   void (*check_interrupts) (void));
-extern void changed_blocks_end(ChangedBlocks *changes);
+extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator,
+										void (*check_interrupts) (void));
+extern void wal_changes_end(ChangedBlocks *changes);
 
-extern XLogRecPtr changed_blocks_mark(void);
-extern ChangesResult changed_blocks_read(ChangedBlocks *changes,
-										 XLogRecPtr upto, BlockNumber limit);
-extern void changed_blocks_seen(ChangedBlocks *changes, BlockNumber first,
-								BlockNumber nblocks, XLogRecPtr lsn);
-extern void changed_blocks_skip(ChangedBlocks *changes,
-								XLogRecPtr start, XLogRecPtr end);
-extern int64 changed_blocks_unread_us(const ChangedBlocks *changes);
-extern bool changed_blocks_read_is_due(const ChangedBlocks *changes);
-extern int64 changed_blocks_count(const ChangedBlocks *changes);
-extern BlockSet *changed_blocks_take(ChangedBlocks *changes);
+extern XLogRecPtr wal_changes_mark(void);
+extern ChangesResult wal_changes_read(ChangedBlocks *changes,
+									  XLogRecPtr upto, BlockNumber limit);
+extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
+							 BlockNumber nblocks, XLogRecPtr lsn);
+extern void wal_changes_skip(ChangedBlocks *changes,
+							 XLogRecPtr start, XLogRecPtr end);
+extern int64 wal_changes_unread_us(const ChangedBlocks *changes);
+extern bool wal_changes_read_is_due(const ChangedBlocks *changes);
+extern int64 wal_changes_count(const ChangedBlocks *changes);
+extern BlockSet *wal_changes_take(ChangedBlocks *changes);
 
 /*
  * So much WAL may come between two calls without reaching a segment not made;

@@ -129,7 +129,7 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 
-	check_named_relation(relid, relkind, relname);
+	plan_check_named_relation(relid, relkind, relname);
 
 	switch (relkind)
 	{
@@ -286,7 +286,7 @@ indexes_of_tablespace(Oid tablespace)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no matching relations in tablespace \"%s\" found", name)));
-	notice_other_databases(tablespace);
+	plan_notice_other_databases(tablespace);
 
 	return indexes;
 }
@@ -629,9 +629,9 @@ plan_moves(const PlanRequest *request)
 	}
 
 	if (request->waits && !request->dry_run)
-		check_no_lock_held(entries);
+		plan_check_no_lock_held(entries);
 
-	estimate_entries(entries, request);
+	plan_estimate_entries(entries, request);
 	if (!request->part)
 		plan_complete(entries, &request->settings);
 
@@ -646,8 +646,8 @@ plan_moves(const PlanRequest *request)
 void
 plan_complete(List *items, const MoveSettings *settings)
 {
-	estimate_room(items, settings);
-	warn_if_archiver_fails(items);
+	plan_estimate_space(items, settings);
+	plan_warn_archiver(items);
 }
 
 /* ----------------------------------------------------------------
@@ -819,7 +819,7 @@ database_uses_tablespace(Oid database, Oid tablespace)
  * Tell how many indexes of other databases are in the tablespace.
  */
 void
-notice_other_databases(Oid tablespace)
+plan_notice_other_databases(Oid tablespace)
 {
 	Relation	pg_database;
 	SysScanDesc scan;

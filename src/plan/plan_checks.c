@@ -7,12 +7,12 @@
  * without a lock, and the runner, later and with the index locked.  So each
  * condition is written once (item_check) and answers with a row, never with an
  * error: of many indexes one that can't be moved must not stop the others.
- * Errors are only for what the user named (check_named_relation, the target).
+ * Errors are only for what the user named (plan_check_named_relation, the target).
  *
  * No locks are taken on user relations.  Everything comes from the system
  * caches; an index that vanishes in between is "not there", not an error.
  *
- * The tricky point: check_no_lock_held() asks what *this* transaction has
+ * The tricky point: plan_check_no_lock_held() asks what *this* transaction has
  * locked.  That works only because nothing in the planner locks a relation of
  * the user and keeps it.
  *
@@ -360,7 +360,7 @@ plan_target_tablespace(const char *name)
  * index, the questions are asked about its table.
  */
 void
-check_named_relation(Oid relid, char relkind, const char *relname)
+plan_check_named_relation(Oid relid, char relkind, const char *relname)
 {
 	Oid			heap_oid = relid;
 	Oid			schema_oid = get_rel_namespace(relid);
@@ -471,7 +471,7 @@ refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
  * items: of MoveItem, only the planned ones count.
  */
 void
-check_no_lock_held(const List *items)
+plan_check_no_lock_held(const List *items)
 {
 	ListCell   *lc;
 	ListCell   *lc2;

@@ -296,7 +296,8 @@ typedef struct TargetRoom
 {
 	int64		device;
 	int64		kept;			/* by the moves before, for good */
-	int64	   *largest;		/* that keep nothing, and can run beside others */
+	int64	   *largest;		/* that keep nothing, and can run beside
+								 * others */
 } TargetRoom;
 
 static TargetRoom *
@@ -326,7 +327,7 @@ find_room(List **rooms, int64 device, int nlargest)
  * those before it have kept.
  */
 void
-estimate_room(List *items, const MoveSettings *settings)
+plan_estimate_space(List *items, const MoveSettings *settings)
 {
 	List	   *rooms = NIL;
 	int			nlargest = Max(settings->max_workers - 1, 0);
@@ -386,7 +387,7 @@ foretell_wait(MoveItem *item)
  * execution, with size_before, method and bloat_ratio set.
  */
 void
-estimate_entries(List *entries, const PlanRequest *request)
+plan_estimate_entries(List *entries, const PlanRequest *request)
 {
 	double		copy_rate = 0;
 	double		rebuild_rate = 0;
@@ -420,7 +421,7 @@ estimate_entries(List *entries, const PlanRequest *request)
  * WARNING if WAL is to be written while the archiver fails: pg_wal keeps it.
  */
 void
-warn_if_archiver_fails(const List *items)
+plan_warn_archiver(const List *items)
 {
 	PgStat_ArchiverStats *stats;
 	int64		wal_bytes = 0;

@@ -47,6 +47,7 @@ static const struct
 	const char *function;
 	const char *library;
 }			extension_handlers[] =
+
 {
 	{"blhandler", "$libdir/bloom"},
 	{"hnswhandler", "$libdir/vector"},

@@ -19,8 +19,8 @@ extern bool item_check(MoveItem *item, const IndexFacts *facts);
 extern void movable_methods(Oid index_oid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
-extern void check_named_relation(Oid relid, char relkind, const char *relname);
-extern void check_no_lock_held(const List *items);
+extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
+extern void plan_check_no_lock_held(const List *items);
 
 /* An item while it is planned. */
 typedef struct PlanEntry
@@ -30,9 +30,9 @@ typedef struct PlanEntry
 	double		bloat_ratio;	/* -1: not measured */
 	int64		blocks_read;	/* since the statistics were reset */
 } PlanEntry;
-extern void estimate_entries(List *entries, const PlanRequest *request);
-extern void estimate_room(List *items, const MoveSettings *settings);
-extern void warn_if_archiver_fails(const List *items);
-extern void notice_other_databases(Oid tablespace);
+extern void plan_estimate_entries(List *entries, const PlanRequest *request);
+extern void plan_estimate_space(List *items, const MoveSettings *settings);
+extern void plan_warn_archiver(const List *items);
+extern void plan_notice_other_databases(Oid tablespace);
 
 #endif							/* IM_PLAN_PRIVATE_H */

@@ -151,7 +151,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 		}
 	}
 
-	if (wal_bytes > 0 && folder_facts(XLOGDIR, &facts))
+	if (wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
 	{
 		if (!XLogArchivingActive() && !any_slot_in_use())
 			wal_bytes = Min(wal_bytes,
@@ -228,7 +228,7 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 					   facts.free_bytes, facts.total_bytes,
 					   settings->min_free_space);
 	}
-	if (item->wal_bytes > 0 && folder_facts(XLOGDIR, &facts) &&
+	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts) &&
 		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
 				 settings->min_free_space))
 		report_no_room("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,

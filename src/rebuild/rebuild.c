@@ -74,7 +74,8 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-#define MAX_TRIES			3	/* looks for old transactions, see wait_and_lock() */
+#define MAX_TRIES			3	/* looks for old transactions, see
+								 * wait_and_lock() */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
@@ -97,7 +98,7 @@ static void rebuild_xact_callback(XactEvent event, void *arg);
 
 /* Install the hooks that a runner needs; called from _PG_init(). */
 void
-move_rebuild_init(void)
+rebuild_init(void)
 {
 	prev_object_access_hook = object_access_hook;
 	object_access_hook = rebuild_object_access;
@@ -386,6 +387,7 @@ run_reindex(MoveContext *mc)
 					quote_identifier(tablespace),
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->index_name)));
+
 	IM_POINT("rebuild-named");
 
 	/* core keeps there what has to survive its transactions */
@@ -550,7 +552,7 @@ clean_up_after_error(MoveContext *mc)
  * so most likely short.  If getting the locks took time, that is no longer
  * true, so look again; but not for ever, for there may always be somebody.
  *
- * Here is also where a rebuild is held back, see hold_back.c.
+ * Here is also where a rebuild is held back, see pacing_hold_back.c.
  */
 static void
 wait_and_lock(WaitLimits *limits)
@@ -560,7 +562,7 @@ wait_and_lock(WaitLimits *limits)
 
 	for (tries = 1;; tries++)
 	{
-		if (hold_back(settings, limits->item->wal_bytes) || tries == 1)
+		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
 			limits->deadline = wait_deadline(settings->lock_wait);
 			limits->signal_at = limits->deadline;
@@ -573,7 +575,7 @@ wait_and_lock(WaitLimits *limits)
 
 		limits->phase = PHASE_WAIT_START;
 		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
-			 tries == MAX_TRIES) && !must_hold_back(settings, limits->item->wal_bytes))
+			 tries == MAX_TRIES) && !pacing_is_held_back(settings, limits->item->wal_bytes))
 			break;
 		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 	}
@@ -652,7 +654,7 @@ move_by_rebuild(MoveContext *mc)
 			edata->detail == NULL && waited_for != 0)
 		{
 			initStringInfo(&who);
-			holders_describe(&who, rebuild.heap_oid, &waited_for, 1);
+			blockers_describe(&who, rebuild.heap_oid, &waited_for, 1);
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
 			edata->detail = psprintf("It waited for %s.", who.data);
@@ -697,7 +699,10 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	bool		listed;
 	Oid			busy;
 
-	/* somebody may have dropped the ledger, or be about to; see leftover_file_drop() */
+	/*
+	 * somebody may have dropped the ledger, or be about to; see
+	 * leftover_file_drop()
+	 */
 	StartTransactionCommand();
 	listed = extension_hold(&busy) == EXTENSION_HELD;
 	CommitTransactionCommand();

@@ -69,9 +69,9 @@
  * compare-exchange that finds the count at 0, so a runner that counts itself in
  * and finds HIDDEN set can rely on it.
  */
-#define WORD_WAITS		((uint32) 0x80000000) /* waits for a job */
-#define WORD_HIDDEN		((uint32) 0x40000000) /* PROC_IN_SAFE_IC is set */
-#define WORD_COUNT		((uint32) 0x3FFFFFFF) /* runners that want it hidden */
+#define WORD_WAITS		((uint32) 0x80000000)	/* waits for a job */
+#define WORD_HIDDEN		((uint32) 0x40000000)	/* PROC_IN_SAFE_IC is set */
+#define WORD_COUNT		((uint32) 0x3FFFFFFF)	/* runners that want it hidden */
 
 typedef struct GuardArea
 {
@@ -398,8 +398,8 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 		hidden_procs = MemoryContextAlloc(TopMemoryContext, sizeof(int) * area->nwords);
 
 	/*
-	 * Ask all of them first, then wait for all.  Those who don't wait for a job
-	 * are asked, too: they may begin to before core makes its list.
+	 * Ask all of them first, then wait for all.  Those who don't wait for a
+	 * job are asked, too: they may begin to before core makes its list.
 	 */
 	for (i = 0; i < area->nwords; i++)
 	{

@@ -397,7 +397,7 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
  */
 static bool
 judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
-	  Estimates *est, Estimates *variance, double *error)
+			 Estimates *est, Estimates *variance, double *error)
 {
 	Estimates	smaller;
 	Estimates	its_variance;
@@ -432,8 +432,8 @@ judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages,
  * are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
  */
 void
-index_bloat_measure(Relation index, int sample_pages, bool full,
-					const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
+bloat_measure(Relation index, int sample_pages, bool full,
+			  const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
 {
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	PageTotals	totals = {0};
@@ -543,8 +543,8 @@ estimate_callback(void *argptr)
 
 	if (index == NULL)
 		return;
-	index_bloat_measure(index, PLAN_SAMPLE, false, NULL,
-						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
+	bloat_measure(index, PLAN_SAMPLE, false, NULL,
+				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
 	arg->blocks_read = be.sampled_pages;
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
 	report_close(index);
@@ -559,7 +559,7 @@ estimate_callback(void *argptr)
  * waits for.
  */
 bool
-estimate_bloat(Oid index_oid, double *ratio)
+bloat_estimate(Oid index_oid, double *ratio)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
 												  ALLOCSET_SMALL_SIZES);

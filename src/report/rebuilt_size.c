@@ -40,7 +40,7 @@
 #define GIN_MOST			0.90
 #define GIN_POSTING_DENSITY	0.977
 #define GIST_LEAST			0.38
-#define GIST_MOST			1.0		/* a build that sorts ignores fillfactor */
+#define GIST_MOST			1.0 /* a build that sorts ignores fillfactor */
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
 
@@ -275,7 +275,10 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 	if (t->tuples[PAGE_POSTING_LAST] > 0)
 		bytes += small * t->packed[PAGE_POSTING_LAST] / t->tuples[PAGE_POSTING_LAST];
 
-	/* of what waits in the pending list each key may be one more TID in a list */
+	/*
+	 * of what waits in the pending list each key may be one more TID in a
+	 * list
+	 */
 	bytes += rc->smallest ? t->items[PAGE_PENDING] : t->packed[PAGE_PENDING];
 
 	if (deep > 0)

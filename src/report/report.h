@@ -8,6 +8,6 @@
 #ifndef IM_REPORT_H
 #define IM_REPORT_H
 
-extern bool estimate_bloat(Oid index_oid, double *ratio);
+extern bool bloat_estimate(Oid index_oid, double *ratio);
 
 #endif							/* IM_REPORT_H */

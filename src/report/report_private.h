@@ -15,7 +15,8 @@
 
 typedef enum PageKind
 {
-	PAGE_FIXED,					/* meta, bitmap, revmap: a rebuild makes it too */
+	PAGE_FIXED,					/* meta, bitmap, revmap: a rebuild makes it
+								 * too */
 	PAGE_LEAF,					/* tuples that point to the table */
 	PAGE_INTERNAL,				/* tuples that point to other pages */
 	PAGE_OVERFLOW,				/* hash: continues a bucket */
@@ -33,7 +34,8 @@ typedef struct PageMeasure
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
 	double		packed;			/* of used, what a rebuild would write */
-	double		items;			/* table rows pointed to, dead ones not counted */
+	double		items;			/* table rows pointed to, dead ones not
+								 * counted */
 	double		dead;			/* tuples marked dead */
 	double		tuples;			/* tuples after the rebuild */
 	double		heavy;			/* btree: bytes of the high key, not in packed
@@ -86,8 +88,10 @@ typedef struct RebuildContext
 	double		fillfactor;		/* 0 to 1; NaN where the method has none */
 	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
 	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
-	double		brin_least;		/* BRIN: bytes of an empty summary, with line pointer */
-	bool		smallest;		/* where two sizes are possible, the smaller one */
+	double		brin_least;		/* BRIN: bytes of an empty summary, with line
+								 * pointer */
+	bool		smallest;		/* where two sizes are possible, the smaller
+								 * one */
 } RebuildContext;
 
 extern void rebuild_context_init(Relation index, RebuildContext *rc);
@@ -134,14 +138,15 @@ typedef struct BloatEstimate
 	int64		sampled_pages;	/* blocks read, metapage and FSM included */
 	double		leaf_density;	/* 0 to 1; NaN = no leaf page seen */
 	double		fillfactor;		/* what a rebuild aims at, 0 to 1; NaN = none */
-	double		bloat_ratio;	/* NaN = only the interval is known, or nothing */
+	double		bloat_ratio;	/* NaN = only the interval is known, or
+								 * nothing */
 	double		bloat_ratio_low;
 	double		bloat_ratio_high;
 	bool		exact;			/* no sampling error */
 } BloatEstimate;
 
-extern void index_bloat_measure(Relation index, int sample_pages, bool full,
-								const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);
+extern void bloat_measure(Relation index, int sample_pages, bool full,
+						  const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);
 
 typedef struct GinPending
 {

@@ -126,8 +126,8 @@ bloat_callback(void *argptr)
 
 	if (index)
 	{
-		index_bloat_measure(index, arg->sample_pages,
-							arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
+		bloat_measure(index, arg->sample_pages,
+					  arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
 		arg->found = true;
 		report_close(index);
 	}

@@ -401,7 +401,7 @@ describe_session(StringInfo buf, Oid relid, int pid)
  * For those who are about to raise an error: may leave a transaction open.
  */
 void
-holders_describe(StringInfo buf, Oid relid, const int *pids, int npids)
+blockers_describe(StringInfo buf, Oid relid, const int *pids, int npids)
 {
 	bool		prepared_told = false;
 	MemoryContext context = CurrentMemoryContext;

@@ -344,7 +344,7 @@ replica_lag_worst(void)
 
 /* Is there a reason to rest?  wal_bytes: what the rebuild will write. */
 bool
-must_hold_back(const MoveSettings *settings, int64 wal_bytes)
+pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
 	lag.at_once = wal_bytes;
 	return job_pause_requested() || replica_lag_too_large(&lag, settings);
@@ -356,7 +356,7 @@ must_hold_back(const MoveSettings *settings, int64 wal_bytes)
  * reason to.
  */
 bool
-hold_back(const MoveSettings *settings, int64 wal_bytes)
+pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {
 	bool		rested = false;
 	MovePhase	before = PHASE_INITIALIZING;
@@ -393,7 +393,7 @@ hold_back(const MoveSettings *settings, int64 wal_bytes)
  * cancelled.
  */
 int64
-rest_while_paused(void)
+pacing_rest_while_paused(void)
 {
 	TimestampTz start = GetCurrentTimestamp();
 	MovePhase	before;

@@ -128,9 +128,10 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 	partition = LockHashPartitionLock(LockTagHashCode(&tag));
 
 	/*
-	 * Nobody begins or ends to wait for this lock while we hold its partition.
-	 * Another lock that somebody waits for may change under us; but it is
-	 * another one, and to read its tag in vain is all that can happen.
+	 * Nobody begins or ends to wait for this lock while we hold its
+	 * partition. Another lock that somebody waits for may change under us;
+	 * but it is another one, and to read its tag in vain is all that can
+	 * happen.
 	 */
 	LWLockAcquire(partition, LW_SHARED);
 	for (uint32 i = 0; i < ProcGlobal->allProcCount && count < maxpids; i++)

@@ -26,8 +26,8 @@ typedef struct WaitLimits
 	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
 	MoveItem   *item;			/* for which others are signalled, or NULL */
 	const MoveSettings *settings;	/* with item */
-	int			caller_pid;		/* who waits for us outside the lock manager; 0
-								 * = nobody */
+	int			caller_pid;		/* who waits for us outside the lock manager;
+								 * 0 = nobody */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
 	bool		pausable;		/* nothing is held: obey pause_move(), which
 								 * puts off the two moments above; with
@@ -60,7 +60,7 @@ extern void blockers_note(const MoveItem *item, int pid, Oid role,
 						  bool terminate, TimestampTz xact_start);
 extern void blockers_tell(MoveItem *item);
 extern void blockers_cancel_autovacuum(const int *pids, int npids);
-extern void holders_describe(StringInfo buf, Oid relid, const int *pids, int npids);
+extern void blockers_describe(StringInfo buf, Oid relid, const int *pids, int npids);
 extern char *prepared_transaction_name(VirtualTransactionId vxid);
 
 /* One per move; set to zero at its start. */
@@ -90,8 +90,8 @@ extern int64 replica_lag_slot_limit(void);
 
 extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
 
-extern bool must_hold_back(const MoveSettings *settings, int64 wal_bytes);
-extern bool hold_back(const MoveSettings *settings, int64 wal_bytes);
-extern int64 rest_while_paused(void);
+extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
+extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
+extern int64 pacing_rest_while_paused(void);
 
 #endif							/* IM_WAIT_H */

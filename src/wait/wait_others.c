@@ -133,7 +133,7 @@ lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
 			StringInfoData list;
 
 			initStringInfo(&list);
-			holders_describe(&list, relid, pids, npids);
+			blockers_describe(&list, relid, pids, npids);
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not lock relation \"%s\" within %g seconds",
@@ -254,7 +254,7 @@ find_deadlock(const int *pids, int npids, int caller_pid, int *which, int *whom)
 				continue;		/* a prepared transaction waits for nobody */
 			/* another runner of the job that waits for the caller steps back */
 			if (chain[j] == MyProcPid ||
-				(caller_pid != 0 && chain[j] == caller_pid && !runner_is_fellow(pids[i])))
+				(caller_pid != 0 && chain[j] == caller_pid && !runner_of_same_job(pids[i])))
 			{
 				*which = pids[i];
 				*whom = chain[j];
@@ -334,7 +334,7 @@ give_up_waiting(const Wait *wait, const int *pids, int npids, TimestampTz now)
 	if (npids == 0)
 		appendStringInfoString(&who, "others that queue for the same lock");
 	else
-		holders_describe(&who, wait->relid, pids, npids);
+		blockers_describe(&who, wait->relid, pids, npids);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -348,7 +348,7 @@ static void
 put_off(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
-	int64		rested = rest_while_paused();
+	int64		rested = pacing_rest_while_paused();
 
 	if (limits->deadline != 0)
 		limits->deadline += rested;
@@ -382,7 +382,7 @@ nap(Wait *wait, const int *pids, int npids)
 
 	/* what the job itself does at the same time must not make it fail */
 	for (int i = 0; i < npids && limits->deadline != 0; i++)
-		if (runner_is_fellow(pids[i]))
+		if (runner_of_same_job(pids[i]))
 			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
 
 	if (now >= wait->deadlock_check_at)
@@ -392,8 +392,8 @@ nap(Wait *wait, const int *pids, int npids)
 	}
 
 	/*
-	 * As core does for who waits for a lock, or for the end of a transaction; the
-	 * next one may be there already.
+	 * As core does for who waits for a lock, or for the end of a transaction;
+	 * the next one may be there already.
 	 */
 	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
 	{

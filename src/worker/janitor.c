@@ -123,9 +123,9 @@ index_mover_janitor_main(Datum arg)
 	databases = list_databases();
 	foreach(lc, databases)
 	{
-		BackgroundWorkerHandle *worker = submit_cleanup(lfirst_oid(lc),
-														BOOTSTRAP_SUPERUSERID,
-														MyProcPid);
+		BackgroundWorkerHandle *worker = job_launch_cleanup(lfirst_oid(lc),
+															BOOTSTRAP_SUPERUSERID,
+															MyProcPid);
 		pid_t		pid;
 
 		/* one after the other: worker slots are scarce */

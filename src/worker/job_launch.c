@@ -58,7 +58,7 @@ warn_optional(void)
  * optional job is given up, with a WARNING and NULL.
  */
 JobShared *
-submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
+job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				  JobState state, List *items, const MoveSettings *settings,
 				  bool waits, dsm_segment **segment)
 {
@@ -70,7 +70,7 @@ submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (*segment == NULL && submit_is_optional(purpose, items))
+	if (*segment == NULL && job_launch_is_optional(purpose, items))
 	{
 		warn_optional();
 		return NULL;
@@ -101,7 +101,7 @@ submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
 	{
-		if (submit_is_optional(purpose, items))
+		if (job_launch_is_optional(purpose, items))
 		{
 			dsm_detach(*segment);
 			warn_optional();
@@ -123,9 +123,9 @@ submit_create_job(int64 job, Oid database, Oid role, JobPurpose purpose,
  * one, ERROR; but an optional job is given up, with a WARNING and NULL.
  */
 BackgroundWorkerHandle *
-submit_register_worker(int slot, int64 job, bool optional)
+job_launch_worker(int slot, int64 job, bool optional)
 {
-	BackgroundWorkerHandle *handle = worker_register(slot, job, 0, MyProcPid);
+	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
 
 	if (handle == NULL && optional)
 	{
@@ -145,7 +145,7 @@ submit_register_worker(int slot, int64 job, bool optional)
 
 /* Is this a clean-up that comes with a call for something else? */
 bool
-submit_is_optional(JobPurpose purpose, const List *items)
+job_launch_is_optional(JobPurpose purpose, const List *items)
 {
 	return purpose == JOB_CLEANUP && items != NIL;
 }
@@ -153,10 +153,10 @@ submit_is_optional(JobPurpose purpose, const List *items)
 /*
  * Start a worker that cleans up in a database; nobody waits for its rows.
  * Returns NULL if there is none to be had.  Needs no transaction, so that an
- * exit callback can call it.  notify_pid: as in worker_register().
+ * exit callback can call it.  notify_pid: as in job_launch_register().
  */
 BackgroundWorkerHandle *
-submit_cleanup(Oid database, Oid role, int notify_pid)
+job_launch_cleanup(Oid database, Oid role, int notify_pid)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
@@ -165,12 +165,12 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
 	int			slot;
 
 	settings_capture(&settings);
-	shared = submit_create_job(CLEANUP_JOB, database, role, JOB_CLEANUP,
+	shared = job_launch_create(CLEANUP_JOB, database, role, JOB_CLEANUP,
 							   JOB_STARTING, NIL, &settings, false, &segment);
 	slot = shared->slot;
 	dsm_detach(segment);
 
-	worker = worker_register(slot, CLEANUP_JOB, 0, notify_pid);
+	worker = job_launch_register(slot, CLEANUP_JOB, 0, notify_pid);
 	if (worker == NULL)
 		job_free_slot(slot, CLEANUP_JOB);
 	return worker;
@@ -182,7 +182,7 @@ submit_cleanup(Oid database, Oid role, int notify_pid)
  * for the others.  notify_pid: whom to tell about its start and end, 0 = nobody.
  */
 BackgroundWorkerHandle *
-worker_register(int slot, int64 job, int runner, int notify_pid)
+job_launch_register(int slot, int64 job, int runner, int notify_pid)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;

@@ -64,7 +64,7 @@ move_default(MoveContext *mc)
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	for (;;)
 	{
-		since += rest_while_paused();
+		since += pacing_rest_while_paused();
 		StartTransactionCommand();
 		if (lock_relation_without_queueing(item->heap_oid, AccessShareLock, item,
 										   mc->settings, since) &&
@@ -162,7 +162,7 @@ reset_session(void)
 void
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
 
 	item->sqlstate[0] = '\0';
@@ -176,7 +176,7 @@ move_item(JobShared *job, MoveItem *item)
 		blockers_begin(item, mc.settings);
 
 		/* first what earlier moves of this table may have left behind */
-		cleanup_table(item->heap_oid, mc.settings->lock_wait);
+		leftovers_remove_of_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
 		space_check(job, item, mc.settings);
@@ -198,7 +198,7 @@ move_item(JobShared *job, MoveItem *item)
 		FlushErrorState();
 		reset_session();
 		MemoryContextSwitchTo(context);
-		move_take_error(item, edata);
+		outcome_take_error(item, edata);
 		FreeErrorData(edata);
 		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
@@ -206,7 +206,11 @@ move_item(JobShared *job, MoveItem *item)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
-	/* a copy has noted the time of its swap: what comes after is no part of it */
+
+	/*
+	 * a copy has noted the time of its swap: what comes after is no part of
+	 * it
+	 */
 	if (item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
@@ -262,7 +266,7 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job, .item = item, .settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();

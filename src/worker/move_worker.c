@@ -67,7 +67,8 @@ static int	current_item = -1;	/* the one that is running */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to say at exit */
-static bool cleanup_put_off = false;	/* something has to wait for the job's end */
+static bool cleanup_put_off = false;	/* something has to wait for the job's
+										 * end */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
@@ -130,7 +131,7 @@ apply_job_settings(const MoveSettings *settings)
 
 	set_worker_option("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
 	set_worker_option("max_parallel_maintenance_workers",
-			psprintf("%d", settings->max_parallel_maintenance_workers));
+					  psprintf("%d", settings->max_parallel_maintenance_workers));
 }
 
 /*
@@ -182,7 +183,7 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 		item->status = status;
 		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
 		strlcpy(item->detail, detail, sizeof(item->detail));
-		record_item(shared, n);
+		outcome_record_item(shared, n);
 	}
 }
 
@@ -199,7 +200,7 @@ cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 
 /* Say of an item that the process which had taken it is being terminated. */
 static void
-say_terminated(MoveItem *item)
+note_termination(MoveItem *item)
 {
 	cancel_item(item, "57P01", "background worker was terminated");
 }
@@ -207,7 +208,7 @@ say_terminated(MoveItem *item)
 static void
 item_terminated(JobShared *shared, int n, bool recordable)
 {
-	say_terminated(&shared->items[n]);
+	note_termination(&shared->items[n]);
 	if (recordable)
 		history_update(shared, n);
 }
@@ -251,8 +252,8 @@ worker_exit(int code, Datum arg)
 	StartTransactionCommand();
 
 	/*
-	 * A DROP EXTENSION that has waited for us has its locks by now, and we can't
-	 * be interrupted: don't wait for its transaction.
+	 * A DROP EXTENSION that has waited for us has its locks by now, and we
+	 * can't be interrupted: don't wait for its transaction.
 	 */
 	recordable = (extension_hold(&busy) == EXTENSION_HELD);
 	if (current_item >= 0)
@@ -260,14 +261,14 @@ worker_exit(int code, Datum arg)
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
 		item_terminated(shared, n, recordable);
-	leftovers = recordable && shared->nitems > 0 && cleanup_is_needed(shared->job);
+	leftovers = recordable && shared->nitems > 0 && leftovers_of_job(shared->job);
 	CommitTransactionCommand();
 	extension_release();
 
 	if (runner_detach())
 		publish_rows(shared);
 	if (leftovers)
-		(void) submit_cleanup(shared->database, shared->role, 0);
+		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
 
 /*
@@ -296,7 +297,7 @@ free_slot_at_exit(int code, Datum arg)
 
 		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
 			item->status == STATUS_RUNNING || item->status == STATUS_PAUSED)
-			say_terminated(item);
+			note_termination(item);
 	}
 	if (runner_detach())
 		publish_rows(my_shared);
@@ -322,10 +323,10 @@ needs_cleanup(const JobShared *shared)
 {
 	bool		result;
 
-	if (record_extension_is_gone())
+	if (outcome_extension_is_gone())
 		return true;
 	StartTransactionCommand();
-	result = cleanup_is_needed(shared->job);
+	result = leftovers_of_job(shared->job);
 	CommitTransactionCommand();
 	return result;
 }
@@ -359,7 +360,7 @@ start_other_runners(JobShared *shared)
 	int			i;
 
 	for (i = 1; i < shared->max_runners; i++)
-		if (worker_register(my_slot, my_job, i, 0) == NULL)
+		if (job_launch_register(my_slot, my_job, i, 0) == NULL)
 		{
 			ereport(NOTICE,
 					(errmsg("moving %d instead of %d indexes at the same time", i,
@@ -381,28 +382,32 @@ run_item(JobShared *shared, int n)
 
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
-	record_item(shared, n);
+	outcome_record_item(shared, n);
 	show_activity(item);
 	progress_begin(item);
 
-	if (record_extension_is_gone())
+	if (outcome_extension_is_gone())
 		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
 	else
 		move_item(shared, item);
 
-	record_item(shared, n);
+	outcome_record_item(shared, n);
 	current_item = -1;
 	/* a cancel that comes after the swap doesn't undo the move */
 	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
-				 record_extension_is_gone() ||
+				 outcome_extension_is_gone() ||
 				 strcmp(item->sqlstate, "57014") == 0);
-	/* an index that was dropped meanwhile is "skipped", and may leave something */
+
+	/*
+	 * an index that was dropped meanwhile is "skipped", and may leave
+	 * something
+	 */
 	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
 	{
 		if (cancelled)
 		{
 			(void) job_request_cancel(shared->job);
-			if (record_extension_is_gone())
+			if (outcome_extension_is_gone())
 				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
 			else
 				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
@@ -441,7 +446,7 @@ run_moves(JobShared *shared, bool first)
 	if (first)
 	{
 		if (!shared->recorded)
-			recorded = record_all(shared);
+			recorded = outcome_record_all(shared);
 		if (recorded)
 			start_other_runners(shared);
 	}
@@ -487,7 +492,7 @@ run_moves(JobShared *shared, bool first)
 	if (runner_detach())
 		publish_rows(shared);
 	if (cleanup_put_off)
-		(void) submit_cleanup(shared->database, shared->role, 0);
+		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
 
 /*
@@ -500,11 +505,11 @@ run_cleanup(JobShared *shared)
 	bool		for_move = (shared->nitems > 0);
 
 	runner_serve_cancel(true);
-	if (!for_move || !cleanup_run(shared, QUICK_CLEANUP_MS))
+	if (!for_move || !leftovers_remove(shared, QUICK_CLEANUP_MS))
 	{
 		if (for_move && runner_rows_are_final())
 			publish_rows(shared);
-		(void) cleanup_run(shared, shared->settings.lock_wait);
+		(void) leftovers_remove(shared, shared->settings.lock_wait);
 	}
 	is_done = true;
 	if (runner_detach())

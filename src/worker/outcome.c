@@ -68,7 +68,7 @@ what_else_to_tell(const MoveItem *item, const ErrorData *edata)
 
 /* Write down in an item an error that has kept it from being moved. */
 void
-move_take_error(MoveItem *item, ErrorData *edata)
+outcome_take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 	const char *more = what_else_to_tell(item, edata);
@@ -173,7 +173,7 @@ try_to_record(JobShared *shared, int n)
  * the first one it was there when it looked.
  */
 void
-record_item(JobShared *shared, int n)
+outcome_record_item(JobShared *shared, int n)
 {
 	const MoveItem *item = &shared->items[n];
 	MemoryContext context = CurrentMemoryContext;
@@ -205,13 +205,16 @@ record_item(JobShared *shared, int n)
  * is moved, and the rows say why.
  */
 bool
-record_all(JobShared *shared)
+outcome_record_all(JobShared *shared)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
 	int			i;
 
-	/* all of them first: if we are terminated meanwhile, each row shall say so */
+	/*
+	 * all of them first: if we are terminated meanwhile, each row shall say
+	 * so
+	 */
 	for (i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			shared->items[i].status = STATUS_QUEUED;
@@ -245,14 +248,14 @@ record_all(JobShared *shared)
 					shared->job, error->message)));
 	for (i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
-			move_take_error(&shared->items[i], error);
+			outcome_take_error(&shared->items[i], error);
 	FreeErrorData(error);
 	return false;
 }
 
 /* Has the extension been dropped under us?  Then there is nothing left to do. */
 bool
-record_extension_is_gone(void)
+outcome_extension_is_gone(void)
 {
 	return extension_gone;
 }

@@ -14,29 +14,29 @@
 #include "job.h"
 #include "settings.h"
 
-extern BackgroundWorkerHandle *submit_cleanup(Oid database, Oid role,
-											  int notify_pid);
-extern JobShared *submit_create_job(int64 job, Oid database, Oid role,
+extern BackgroundWorkerHandle *job_launch_cleanup(Oid database, Oid role,
+												  int notify_pid);
+extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									JobPurpose purpose, JobState state,
 									List *items, const MoveSettings *settings,
 									bool waits, dsm_segment **segment);
-extern BackgroundWorkerHandle *submit_register_worker(int slot, int64 job,
-													  bool optional);
-extern bool submit_is_optional(JobPurpose purpose, const List *items);
-extern BackgroundWorkerHandle *worker_register(int slot, int64 job, int runner,
-											   int notify_pid);
+extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job,
+												 bool optional);
+extern bool job_launch_is_optional(JobPurpose purpose, const List *items);
+extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
+												   int notify_pid);
 
 /* ---- the driver, for worker.c ---- */
 
 extern void move_item(JobShared *job, MoveItem *item);
-extern void move_take_error(MoveItem *item, ErrorData *edata);
+extern void outcome_take_error(MoveItem *item, ErrorData *edata);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 extern bool move_has_more(const JobShared *job, int n);
 
-extern bool record_all(JobShared *shared);
-extern void record_item(JobShared *shared, int n);
-extern bool record_extension_is_gone(void);
+extern bool outcome_record_all(JobShared *shared);
+extern void outcome_record_item(JobShared *shared, int n);
+extern bool outcome_extension_is_gone(void);
 
 extern void janitor_register(void); /* from _PG_init(), while preloading */
 
