@@ -88,7 +88,7 @@ COMMENT ON COLUMN index_mover_move_log.to_tablespace IS 'tablespace it was to go
 COMMENT ON COLUMN index_mover_move_log.from_tablespace_oid IS 'OID of the tablespace it was in';
 COMMENT ON COLUMN index_mover_move_log.to_tablespace_oid IS 'OID of the tablespace it was to go to';
 COMMENT ON COLUMN index_mover_move_log.method IS 'copy, rebuild, or default for a partitioned index';
-COMMENT ON COLUMN index_mover_move_log.status IS 'queued, running, paused, moved, skipped, failed or cancelled';
+COMMENT ON COLUMN index_mover_move_log.status IS 'queued, running, paused, moved, skipped, failed or canceled';
 COMMENT ON COLUMN index_mover_move_log.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_move_log.size_after IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_move_log.submitted_at IS 'when the job was submitted';
@@ -163,7 +163,7 @@ COMMENT ON COLUMN index_move.relation IS 'its table';
 COMMENT ON COLUMN index_move.from_tablespace IS 'tablespace it is in, or was in';
 COMMENT ON COLUMN index_move.to_tablespace IS 'tablespace it is to go to';
 COMMENT ON COLUMN index_move.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
-COMMENT ON COLUMN index_move.status IS 'planned, queued, moved, skipped, failed or cancelled';
+COMMENT ON COLUMN index_move.status IS 'planned, queued, moved, skipped, failed or canceled';
 COMMENT ON COLUMN index_move.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_move.size_after IS 'bytes, of all its files';
 COMMENT ON COLUMN index_move.bytes_to_read IS 'estimate: bytes that are read';
@@ -321,14 +321,14 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
 					WHERE c.oid = l.relation
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
-COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, cancelled and interrupted ones';
+COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_history.index_name IS 'name of the index, without schema';
 COMMENT ON COLUMN index_mover_history.relation IS 'the table; a number if it is gone';
 COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
 COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
 COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
-COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, skipped, failed, cancelled or interrupted';
+COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_history.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_history.size_after IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_history.started_at IS 'start of this index';

@@ -196,7 +196,7 @@ get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
  * recovery; 40P01 what the move waits for waits for this session; 42501; 42704
  * tablespace; 42809 wrong kind of relation; 0A000 system catalogs, temporary
  * tables; 53000 no worker or no slot; 55006 the table is being moved, or this
- * transaction holds a lock on it; 55000 on_failure = error; 57014 cancelled.
+ * transaction holds a lock on it; 55000 on_failure = error; 57014 canceled.
  */
 Datum
 index_mover_move_indexes(PG_FUNCTION_ARGS)

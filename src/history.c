@@ -5,7 +5,7 @@
  *	  index_mover_history.
  *
  * Written by the runner in transactions of their own, so that a failed,
- * cancelled or killed move is on record, and in C, so that nobody can forge a
+ * canceled or killed move is on record, and in C, so that nobody can forge a
  * row.  A row says "queued" or "running" until the runner has said more; the
  * view turns that into "interrupted" where the job has no live runner.
  *

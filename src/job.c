@@ -71,7 +71,7 @@ static const char *const status_names[] = {
 	[STATUS_MOVED] = "moved",
 	[STATUS_SKIPPED] = "skipped",
 	[STATUS_FAILED] = "failed",
-	[STATUS_CANCELLED] = "cancelled",
+	[STATUS_CANCELED] = "canceled",
 	[STATUS_INTERRUPTED] = "interrupted",
 };
 

@@ -1,4 +1,4 @@
-# Cancelling a rebuild, in each of its phases, in each way there is.
+# Canceling a rebuild, in each of its phases, in each way there is.
 #
 # One wave for each way.  In a wave every phase has a database of its own, so
 # that the rebuilds don't wait for each other; in each of them blockers hold a
@@ -193,7 +193,7 @@ for my $way (sort keys %ways)
 		soon_ok($took, $RETURN + $statement_timeout, "$way, $phase: the call returns in time");
 		if ($w->{row})
 		{
-			like($out, $phases{$phase}{swapped} ? qr/^t_wait\|moved\|57\w+$/m : qr/^t_wait\|cancelled\|57\w+$/m, "$way, $phase: the row says so")
+			like($out, $phases{$phase}{swapped} ? qr/^t_wait\|moved\|57\w+$/m : qr/^t_wait\|canceled\|57\w+$/m, "$way, $phase: the row says so")
 			  or diag $err;
 		}
 		elsif (!$w->{killed})
@@ -253,7 +253,7 @@ for my $way (sort keys %ways)
 			'1', "$way, $phase: the index is there, old or new");
 		my ($history, $sqlstate) = split /\|/,
 		  sql($p, "SELECT status, sqlstate FROM index_mover_history WHERE job = $p->{job}");
-		is($history, $phases{$phase}{swapped} ? 'moved' : 'cancelled', "$way, $phase: history");
+		is($history, $phases{$phase}{swapped} ? 'moved' : 'canceled', "$way, $phase: history");
 		# The next call succeeds.
 		my ($rc, $out, $err) = $node->psql($p->{db},
 			"SELECT status FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild')");

@@ -140,7 +140,7 @@ move_ok('a sql_drop trigger that refuses: a rebuild');
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '$to', method => 'copy')"), 'moved', 'a sql_drop trigger that refuses: a copy');
 $to = other_place($to);
 {
-	# a rebuild that is cancelled, and removes what it has made
+	# a rebuild that is canceled, and removes what it has made
 	my $reader = $node->background_psql('postgres', on_error_die => 1);
 	$reader->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t');
 	my $refused = $node->safe_psql('postgres', "SELECT max(job) FROM move_indexes('t_v', '$to', method => 'rebuild', wait => false)");
@@ -150,7 +150,7 @@ $to = other_place($to);
 	$reader->quit;
 	wait_for_job_end($node, $refused);
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $refused"), 'cancelled', 'a sql_drop trigger that refuses: a cancel');
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $refused"), 'canceled', 'a sql_drop trigger that refuses: a cancel');
 	leftovers_ok($node, 'a sql_drop trigger that refuses', within => 5);
 }
 $node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse; DROP TABLE dropped');

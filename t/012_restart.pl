@@ -156,12 +156,12 @@ my $crash = sub {
 
 one_case('immediate', 'building index', $immediate, history => qr/^interrupted$/, cleanup => 1);
 one_case('immediate', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/);
-one_case('fast', 'building index', $fast, history => qr/^cancelled$/, cleanup => 1, stays => 1);
-one_case('fast', 'waiting for writers before build', $fast, history => qr/^cancelled$/, cleanup => 1, stays => 1);
-one_case('smart', 'waiting for readers before marking dead', $smart, history => qr/^(cancelled)?$/);
+one_case('fast', 'building index', $fast, history => qr/^canceled$/, cleanup => 1, stays => 1);
+one_case('fast', 'waiting for writers before build', $fast, history => qr/^canceled$/, cleanup => 1, stays => 1);
+one_case('smart', 'waiting for readers before marking dead', $smart, history => qr/^(canceled)?$/);
 # a worker that notices it in time still says so itself
-one_case('postmaster killed', 'building index', $kill_postmaster, history => qr/^(cancelled|interrupted)$/, stays => 1);
-one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(cancelled|interrupted)$/, stays => 1);
+one_case('postmaster killed', 'building index', $kill_postmaster, history => qr/^(canceled|interrupted)$/, stays => 1);
+one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(canceled|interrupted)$/, stays => 1);
 # nothing is left to move, but something to remove
 one_case('immediate, all swapped', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1);
 one_case('fast, all swapped, named itself', 'waiting for readers before marking dead', $fast, history => qr/^$/, all_swapped => 1, stays => 1,
@@ -194,7 +194,7 @@ verdict_ok($node, 'held', 'with the row of the prepared transaction');
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'");
 $node->restart;
 one_case('janitor', 'building index', $immediate, history => qr/^interrupted$/, janitor => 1);
-one_case('janitor', 'waiting for readers before marking dead', $kill_postmaster, history => qr/^(cancelled|interrupted)?$/, janitor => 1);
+one_case('janitor', 'waiting for readers before marking dead', $kill_postmaster, history => qr/^(canceled|interrupted)?$/, janitor => 1);
 
 $node->stop;
 done_testing();

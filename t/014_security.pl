@@ -289,7 +289,7 @@ my $call = start_call($node, 'sleeper', "SELECT status FROM move_indexes('evil.s
 wait_for_phase($node, 'building index');
 $node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sleeper'");
 my ($status, $out, $err, $took) = finish_call($call);
-is(sqlstate_of($err), '57014', 'a function that sleeps can be cancelled');
+is(sqlstate_of($err), '57014', 'a function that sleeps can be canceled');
 soon_ok($took, 5, 'within 5 seconds');
 leftovers_ok($node, 'after that', within => 5);
 

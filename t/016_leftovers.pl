@@ -1,4 +1,4 @@
-# A rebuild that is cancelled, in each of its phases: before core's catalog
+# A rebuild that is canceled, in each of its phases: before core's catalog
 # entry exists nothing is left; later the leftover is removed as soon as nobody
 # uses the table any more, and until then nobody stands behind us.  And what a
 # killed worker leaves is removed by the next call: ours, and only ours.
@@ -115,14 +115,14 @@ my %way = (
 my %cancel = (
 	'pg_cancel_backend(caller)' => { sql => 'SELECT pg_cancel_backend(%CALLER%)', state => '57014' },
 	'pg_terminate_backend(caller)' => { sql => 'SELECT pg_terminate_backend(%CALLER%)', state => '57P01' },
-	'pg_cancel_backend(worker)' => { sql => 'SELECT pg_cancel_backend(%WORKER%)', row => 'cancelled|57014' },
-	'pg_terminate_backend(worker)' => { sql => 'SELECT pg_terminate_backend(%WORKER%)', row => 'cancelled|57P01' },
-	'cancel_move()' => { sql => 'SELECT cancel_move(job) FROM index_mover_progress', row => 'cancelled|57014' },
+	'pg_cancel_backend(worker)' => { sql => 'SELECT pg_cancel_backend(%WORKER%)', row => 'canceled|57014' },
+	'pg_terminate_backend(worker)' => { sql => 'SELECT pg_terminate_backend(%WORKER%)', row => 'canceled|57P01' },
+	'cancel_move()' => { sql => 'SELECT cancel_move(job) FROM index_mover_progress', row => 'canceled|57014' },
 	'statement_timeout' => { timeout => 1, state => '57014' },
 );
 
 my $calls = 0;
-# How long it took at most until a worker stood where it was to be cancelled: a
+# How long it took at most until a worker stood where it was to be canceled: a
 # busy machine must get there before the timeout strikes.
 my $longest_setup = 0;
 
@@ -176,7 +176,7 @@ sub try_cancel
 	else
 	{
 		my $row = $cancel->{row};
-		$row =~ s/^cancelled/moved/ if $way->{moved};
+		$row =~ s/^canceled/moved/ if $way->{moved};
 		is($out, "$row\n", "$name: the caller's row") or diag $err;
 	}
 
@@ -257,7 +257,7 @@ SQL
 	$holder->run('BEGIN; LOCK TABLE two.a, two.b IN ACCESS SHARE MODE');
 	$node->safe_psql('postgres', 'SELECT cancel_move(job) FROM index_mover_progress LIMIT 1');
 	my ($status, $out, $err, $waited) = finish_call($call);
-	is($out, "cancelled|57014\ncancelled|57014\n", 'two workers: both indexes are cancelled');
+	is($out, "canceled|57014\ncanceled|57014\n", 'two workers: both indexes are canceled');
 	cmp_ok($waited, '<', 5, 'two workers: the call returns within 5 s');
 	poll_until($node, "SELECT string_agg(phase, ', ') FROM index_mover_progress", 'cleaning up', 'two workers: one is still cleaning up');
 	$holder->run('COMMIT');
@@ -270,7 +270,7 @@ SQL
 
 # ---- kill -9 ---------------------------------------------------------------
 # Beside it a stranger's leftover of the same kind, with the name that ours
-# would have: core's own REINDEX, cancelled.
+# would have: core's own REINDEX, canceled.
 my $gate = IndexMover::Session->new($node);
 my $stranger = IndexMover::Session->new($node);
 $gate->run('SELECT pg_advisory_lock(42)');

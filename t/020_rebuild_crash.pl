@@ -1,4 +1,4 @@
-# A rebuild that is killed, terminated, cancelled or fails at each of its pause
+# A rebuild that is killed, terminated, canceled or fails at each of its pause
 # points: all of them are before the swap, so the index is where it was, whole, and
 # nothing is left behind; what the unfinished one has left goes without anybody's
 # help, or after a kill with the next clean-up.  (In its phases, by every way to
@@ -63,7 +63,7 @@ foreach my $action (qw(kill error terminate cancel))
 			(undef, $out, $err) = finish_call($call);
 		}
 		chomp $out;
-		my %row = (error => 'failed|XX000', terminate => 'cancelled|57P01', cancel => 'cancelled|57014');
+		my %row = (error => 'failed|XX000', terminate => 'canceled|57P01', cancel => 'canceled|57014');
 		is($out, $row{$action}, "$name: the row") or diag $err if $row{$action};
 		is(place($node, 'rc_s'), $from, "$name: the index is where it was");
 		if ($action eq 'kill')
@@ -132,7 +132,7 @@ foreach my $case (
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
 	is(place($node, 'rc_s'), $from, "$name: the index is where it was");
 	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
-		$mode eq 'immediate' ? 'interrupted' : 'cancelled', "$name: the history");
+		$mode eq 'immediate' ? 'interrupted' : 'canceled', "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	survived_ok($node, 'rc', $name, "SELECT status FROM move_indexes('rc_s', '$to', method => 'rebuild')",
 		max_keys => 50, restarted => 1, count => 'server shut down in mid-rebuild');

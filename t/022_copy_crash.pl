@@ -1,4 +1,4 @@
-# A copy that is killed, terminated, cancelled or fails at every step: the index
+# A copy that is killed, terminated, canceled or fails at every step: the index
 # is where it was or where it was to be, whole, and nothing is left behind, here
 # and on a standby.
 use strict;
@@ -201,7 +201,7 @@ foreach my $action (qw(kill error terminate cancel))
 			chomp $out;
 			my %expected = $swapped
 			  ? (error => qr/^moved\|/, cancel => qr/^moved\|/, terminate => qr/^moved\|/)
-			  : (error => qr/^failed\|XX000/, cancel => qr/^cancelled\|57014/, terminate => qr/^cancelled\|57P01/);
+			  : (error => qr/^failed\|XX000/, cancel => qr/^canceled\|57014/, terminate => qr/^canceled\|57P01/);
 			like($out, $expected{$action}, "$name: the row");
 		}
 		ok($node->log_contains(qr/test point "$point"/, $log), "$name: it came there")
@@ -240,7 +240,7 @@ set_test_point($node, '');
 check_all('error in the removal, too', $from);
 next_call_ok('error in the removal, too', 'copy, worker: error');
 
-# the same, but there the worker is killed, terminated or cancelled
+# the same, but there the worker is killed, terminated or canceled
 foreach my $action (qw(kill terminate cancel))
 {
 	my $name = "$action in the removal, after an error";

@@ -284,9 +284,9 @@ if (part('drop'))
 	$s->send('DROP TABLESPACE regress_gone');
 	$s->answer;
 	like($s->errors, qr/55000/, 'target dropped in mid-copy: refused as not empty');
-	ok($s->run("SELECT cancel_move($job)"), 'cancelled');
+	ok($s->run("SELECT cancel_move($job)"), 'canceled');
 	$s->run("CALL wait_for_move($job)");
-	$files_ok->('cancelled');
+	$files_ok->('canceled');
 	$s->run('CHECKPOINT; DROP TABLESPACE regress_gone');
 	pass('after a cancel the target can be dropped');
 

@@ -162,9 +162,9 @@ foreach my $case ([ 'prewarm-step', 'while blocks are loaded' ], [ 'old-file-ste
 	poll_until($node, "SELECT string_agg(phase, ',') FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 	$s->run("SELECT cancel_move($job)");
 	$s->run("CALL wait_for_move($job)");
-	is($s->run("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "cancelled $name: moved all the same");
+	is($s->run("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "canceled $name: moved all the same");
 	poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0', 'the removal');
-	all_right_in($to, "cancelled $name");
+	all_right_in($to, "canceled $name");
 }
 
 # ---- DDL does not wait for the loading ---------------------------------------------------

@@ -201,7 +201,7 @@ is($reader->run(sprintf($query, 0)), $before, 'which goes on and gets the same r
 $reader->send(sprintf($query, '1'));
 $reader->answer;
 like($reader->errors, qr/40001|conflict with recovery/,
-	'after max_standby_streaming_delay the query is cancelled');
+	'after max_standby_streaming_delay the query is canceled');
 $reader->end;
 $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', "SELECT confl_lock FROM pg_stat_database_conflicts WHERE datname = 'postgres'"),

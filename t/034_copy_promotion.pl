@@ -121,7 +121,7 @@ foreach my $case (@cases)
 		{
 			$primary->safe_psql('postgres', "SELECT pg_${what}_backend($call->{worker})");
 			(undef, $row) = finish_call($call);
-			is($row, "cancelled\n", "$name: the move was cancelled");
+			is($row, "canceled\n", "$name: the move was canceled");
 			# a successor of the one that was terminated, too
 			poll_until($primary, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up");
 		}

@@ -132,10 +132,10 @@ sql("SELECT pause_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
 is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
 soon_ok(wait_for_job_end($node, $job), 2, 'it ends soon');
-is(outcome($job), 'st_s cancelled', 'the history says cancelled');
+is(outcome($job), 'st_s canceled', 'the history says canceled');
 is(place($node, 'st_s'), 'regress_slow', 'the index is where it was');
-leftovers_ok($node, 'cancelled while paused', within => 2);
-files_ok($node, 'cancelled while paused');
+leftovers_ok($node, 'canceled while paused', within => 2);
+files_ok($node, 'canceled while paused');
 
 # who waits for long is told before
 my $waiter = start_call($node, 'waiter', <<'SQL');
@@ -333,7 +333,7 @@ $job = begin_job($node, 'st', 'regress_slow', max_rate => '128kB', max_workers =
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocks_done > 0", '2', 'two runners');
 sql("SELECT pg_terminate_backend(max(pid)) FROM index_mover_progress WHERE job = $job");
 soon_ok(wait_for_job_end($node, $job), 5, 'a terminated runner ends its job');
-is(outcome($job), 'st_n cancelled, st_pkey cancelled, st_s cancelled', 'the history says so of all indexes');
+is(outcome($job), 'st_n canceled, st_pkey canceled, st_s canceled', 'the history says so of all indexes');
 leftovers_ok($node, 'terminated runner', within => 5);
 files_ok($node, 'terminated runner');
 

@@ -68,17 +68,17 @@ like(sql('SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'), q
 $blocker = session('postgres');
 $blocker->send('SELECT pg_sleep(60)');
 ($out, $err) = move('"on_blocker": "cancel", "lock_wait": "500ms"');
-like($out, qr/^moved\|\|.*It has cancelled process ${\$blocker->pid} of role/, 'cancel: a running statement');
+like($out, qr/^moved\|\|.*It has canceled process ${\$blocker->pid} of role/, 'cancel: a running statement');
 $blocker->answer;
 like($blocker->errors, qr/canceling statement due to user request/, 'the statement got 57014');
 is(is_alive($blocker), '1', 'the session lives on');
 $blocker->run('ROLLBACK');
 $blocker->end;
 
-# who is idle has nothing to be cancelled
+# who is idle has nothing to be canceled
 $blocker = session('postgres');
 ($out, $err) = move('"on_blocker": "cancel", "lock_wait": "500ms"');
-like($out, qr/^failed\|.*It has cancelled process/, 'cancel: in vain where nothing runs');
+like($out, qr/^failed\|.*It has canceled process/, 'cancel: in vain where nothing runs');
 is(is_alive($blocker), '1', 'an idle session lives on');
 
 # fail
@@ -251,7 +251,7 @@ is(is_alive($blocker), '0', 'it is gone');
 like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'a reader that stays, before the old index is dropped');
 
 ($out, $err) = rebuild_with('running', '"on_blocker": "cancel"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE'); $blocker->send('SELECT pg_sleep(100)') });
-like($out, qr/^moved\|\|It has cancelled process ${\$blocker->pid} of role/, 'a running statement is cancelled');
+like($out, qr/^moved\|\|It has canceled process ${\$blocker->pid} of role/, 'a running statement is canceled');
 $blocker->answer;
 like($blocker->errors, qr/canceling statement due to user request/, 'it got 57014');
 is(is_alive($blocker), '1', 'the session lives on');
@@ -282,33 +282,33 @@ $blocker->end;
 leftovers_ok($node, 'after rebuilds that failed', within => 5);
 verdict_ok($node, 'lt', 'after rebuilds that failed');
 
-# who is in the way of removing what a cancelled rebuild has made
+# who is in the way of removing what a canceled rebuild has made
 {
 	my $to = elsewhere($node, 'lt_gate');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
 	my $job = sql("SELECT max(job) FROM move_indexes('lt', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\"}')");
-	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', 'a rebuild to be cancelled');
+	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', 'a rebuild to be canceled');
 	$blocker = IndexMover::Session->new($node);
 	$blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
 	my $log = -s $node->logfile;
 	sql("SELECT alter_move($job, 'lock_wait', '500ms'), cancel_move($job)");
 	$node->wait_for_log(qr/terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, $log);
 	wait_for_no_worker($node);
-	is(is_alive($blocker), '0', 'who is in the way of removing a cancelled rebuild\'s index is terminated');
-	is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'cancelled 57014', 'the rebuild is cancelled all the same');
+	is(is_alive($blocker), '0', 'who is in the way of removing a canceled rebuild\'s index is terminated');
+	is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014', 'the rebuild is canceled all the same');
 	$gate->end;
-	leftovers_ok($node, 'after a cancelled rebuild', within => 5);
+	leftovers_ok($node, 'after a canceled rebuild', within => 5);
 }
 
 # The worker can be signalled by whoever could signal a session of the job's
 # role: the role itself, its members, and pg_signal_backend.
 sql('GRANT EXECUTE ON FUNCTION pause_move TO regress_mover; GRANT pg_signal_backend TO regress_client; CREATE ROLE regress_nobody LOGIN');
 foreach my $case (
-	[ 'regress_client', 'pg_cancel_backend', 'cancelled 57014' ],
-	[ 'regress_client', 'pg_terminate_backend', 'cancelled 57P01' ],
-	[ 'regress_mover', 'pg_cancel_backend', 'cancelled 57014' ],
-	[ 'regress_mover', 'pg_terminate_backend', 'cancelled 57P01' ])
+	[ 'regress_client', 'pg_cancel_backend', 'canceled 57014' ],
+	[ 'regress_client', 'pg_terminate_backend', 'canceled 57P01' ],
+	[ 'regress_mover', 'pg_cancel_backend', 'canceled 57014' ],
+	[ 'regress_mover', 'pg_terminate_backend', 'canceled 57P01' ])
 {
 	my ($role, $function, $end) = @$case;
 	my $to = elsewhere($node, 'bl_s');
@@ -325,7 +325,7 @@ foreach my $case (
 }
 leftovers_ok($node, 'signalled workers', within => 5);
 
-# an autovacuum that is in the way is cancelled, as for anybody who queues
+# an autovacuum that is in the way is canceled, as for anybody who queues
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
 sql("DELETE FROM bl WHERE i % 10 = 0");
 sql("ALTER SYSTEM SET autovacuum = on");
@@ -338,7 +338,7 @@ poll_until($node, 'SHOW log_min_messages', 'debug1', 'the new setting');
 $start = time;
 ($out, $err) = move('"lock_wait": "20s"');
 like($out, qr/^moved\|/, 'an autovacuum gives way');
-ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was cancelled');
+ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was canceled');
 sql('ALTER SYSTEM RESET log_min_messages');
 soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");

@@ -220,7 +220,7 @@ foreach my $how ('cancel', 'pause')
 	if ($how eq 'cancel')
 	{
 		wait_for_job_end($node, $job);
-		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'cancelled 57014', 'a cancel while it cleans up ends it');
+		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014', 'a cancel while it cleans up ends it');
 		next;
 	}
 	wait_for_state($job, 'paused');

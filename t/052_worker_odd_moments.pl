@@ -53,7 +53,7 @@ sub cancel_at_record
 	like($caller->{stderr}, qr/WARNING:  2 of 2 indexes were not moved/, "$name: who waits is told");
 	$caller->{stderr} = '';
 	is($node->safe_psql('postgres', "SELECT index_name, status, sqlstate FROM index_mover_history WHERE job = $job ORDER BY 1"),
-		"t_1|cancelled|57014\nt_2|cancelled|57014", "$name: the history tells the truth");
+		"t_1|canceled|57014\nt_2|canceled|57014", "$name: the history tells the truth");
 	wait_for_no_worker($node);
 	all_right($node, 't', $name, within => 5);
 	return;
@@ -157,7 +157,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover
 	'interrupted,interrupted', 'the history says so, too, before anybody else has a job');
 $never = lose_job();
 $node->psql('postgres', "SELECT cancel_move($never)", stdout => \$stdout, stderr => \$stderr);
-is($stdout, 'f', 'it is not there to be cancelled');
+is($stdout, 'f', 'it is not there to be canceled');
 like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
 $never = lose_job();
 $node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
@@ -172,7 +172,7 @@ like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wai
 	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', '... and is over then');
 	$session->end;
 }
-# and so is who is cancelled before he has noticed it: both are asleep, the postmaster
+# and so is who is canceled before he has noticed it: both are asleep, the postmaster
 # until he waits, and he until the postmaster knows that the worker has ended
 {
 	my ($session, $observer) = map { IndexMover::Session->new($node) } 1 .. 2;
@@ -183,7 +183,7 @@ like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wai
 		kill 'STOP', $session->pid or die "cannot stop the caller: $!";
 		kill 'CONT', $node->{_pid};
 		$node->wait_for_log(qr/background worker "index_mover[^"]*" \(PID \d+\) exited with exit code 1/, $log);
-		is($observer->run('SELECT pg_cancel_backend(' . $session->pid . ')'), 't', 'a waiting call whose worker never came is cancelled');
+		is($observer->run('SELECT pg_cancel_backend(' . $session->pid . ')'), 't', 'a waiting call whose worker never came is canceled');
 		kill 'CONT', $session->pid;
 	});
 	is($rows, '', '... no rows');
@@ -242,7 +242,7 @@ is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" }
 
 set_test_point($node, 'next-item:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
-is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminated\n" } 1, 2),
+is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2),
 	'an error between two moves ends the job');
 like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: test point "next-item"/, '... and is told');
 set_test_point($node, '');
@@ -285,7 +285,7 @@ foreach my $point (qw(history-insert history-update next-item))
 		}
 		else
 		{
-			is($stdout, join('', map { "t_$_|cancelled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
+			is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
 		}
 		is(tablespace_of($node, 't'), $from, "$name: where the indexes are");
 		survived_ok($node, 't', $name, "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",

@@ -1,7 +1,7 @@
 # DROP EXTENSION while a copy is running waits for the end of the job, and harms
 # neither the job nor itself.  A rebuild waits for old snapshots, so also for that
 # of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
-# the ledger is gone; nor is it if a copy is cancelled while DROP EXTENSION waits.
+# the ledger is gone; nor is it if a copy is canceled while DROP EXTENSION waits.
 # A worker that is terminated then ends, though that transaction stays open.
 use strict;
 use warnings;
@@ -71,7 +71,7 @@ $dropper->answer;
 is($dropper->errors, '', 'rebuild: the extension is dropped');
 ($status, $out, $err) = finish_call($call);
 # (the other worker may have begun with g_2 when the first one finds the extension gone)
-like($out, qr/^g_1\|failed\|55006\|gave way to process \d+, which waits for a lock on the tables of the extension: .*\ng_2\|cancelled\|(55000\|the extension was dropped|57014\|canceling statement due to user request)$/,
+like($out, qr/^g_1\|failed\|55006\|gave way to process \d+, which waits for a lock on the tables of the extension: .*\ng_2\|canceled\|(55000\|the extension was dropped|57014\|canceling statement due to user request)$/,
 	'rebuild: the rows say so') or diag $err;
 my $indexes = "SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'g'::regclass";
 is($node->safe_psql('postgres', $indexes), 'g_1 g_1_ccnew g_2', 'rebuild: the unfinished index is there as long as the table is in use');
@@ -87,12 +87,12 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('g', 'regress
 metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
 
-# ---- a copy that is cancelled ---------------------------------------------
+# ---- a copy that is canceled ---------------------------------------------
 # Without a caller who waits, DROP EXTENSION goes through before the worker gets
 # to its clean-up.
 foreach my $wait ('true', 'false')
 {
-	my $name = "cancelled copy, wait => $wait";
+	my $name = "canceled copy, wait => $wait";
 	$call = start_call($node, "copier_$wait",
 		"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', wait => $wait, settings => '{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
@@ -106,7 +106,7 @@ foreach my $wait ('true', 'false')
 	($status, $out, $err) = finish_call($call);
 	if ($wait eq 'true')
 	{
-		like($out, qr/^cancelled\|57014\n(cancelled\|(57014|55000)\n?){2}$/, "$name: the rows say so") or diag $err;
+		like($out, qr/^canceled\|57014\n(canceled\|(57014|55000)\n?){2}$/, "$name: the rows say so") or diag $err;
 	}
 	wait_for_no_worker($node);
 	files_ok($node, "$name, extension dropped");
@@ -114,9 +114,9 @@ foreach my $wait ('true', 'false')
 	$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 }
 is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
-	'cancelled copy: made again, it works');
-leftovers_ok($node, 'cancelled copy, extension dropped', within => 5);
-files_ok($node, 'cancelled copy, extension dropped');
+	'canceled copy: made again, it works');
+leftovers_ok($node, 'canceled copy, extension dropped', within => 5);
+files_ok($node, 'canceled copy, extension dropped');
 
 # ---- a worker that is terminated --------------------------------------------
 $call = start_call($node, 'copier',
@@ -130,7 +130,7 @@ $node->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
 $dropper->answer;
 is($dropper->errors, '', 'terminated worker: the extension is dropped, but not for good');
 ($status, $out, $err) = finish_call($call);
-is($out, "cancelled|57P01\n" x 3, 'terminated worker: the caller has his rows') or diag $err;
+is($out, "canceled|57P01\n" x 3, 'terminated worker: the caller has his rows') or diag $err;
 poll_process_is_gone($worker);
 ok(process_is_gone($worker), 'terminated worker: it is gone');
 is($dropper->run("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', '... while that transaction is still open');

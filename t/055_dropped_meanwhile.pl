@@ -39,7 +39,7 @@ like($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_m
 	qr/^skipped\|42704\|.*dropped/, 'the row says so in plain words');
 survived_ok($node, 'other', 'dropped meanwhile', "SELECT status FROM move_indexes('other', 'regress_fast', 'rebuild')");
 
-# A job that was cancelled while it built, and can't remove yet what it has made,
+# A job that was canceled while it built, and can't remove yet what it has made,
 # because somebody reads the table: it is not free for another.
 make_gate($node, 'gate', 42);
 $node->safe_psql('postgres', <<'SQL');
@@ -57,5 +57,5 @@ $node->safe_psql('postgres', "SELECT cancel_move($job); CALL wait_for_move($job)
 like($err, qr/55006: relation "other" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./, 'a job that is cleaning up');
 $writer->run('COMMIT');
 $gate->run('SELECT pg_advisory_unlock(42)');
-survived_ok($node, 'other', 'cancelled, then it is free', "SELECT status FROM move_indexes('other_gate', 'regress_fast', 'rebuild')");
+survived_ok($node, 'other', 'canceled, then it is free', "SELECT status FROM move_indexes('other_gate', 'regress_fast', 'rebuild')");
 done_testing();

@@ -291,7 +291,7 @@ for my $way (qw(cancel terminate kill))
 	{
 		$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 		$prober->answer;
-		like($prober->errors, qr/57014/, 'cancelled');
+		like($prober->errors, qr/57014/, 'canceled');
 	}
 	elsif ($way eq 'terminate')
 	{

@@ -34,8 +34,8 @@ foreach my $driver (@drivers)
 	is($outcome{'queued in a transaction'}, 'queued', "$driver: but not with wait => false");
 	is($outcome{'waiting for the job'}, 'done', "$driver: CALL wait_for_move()");
 	is($outcome{'then'}, "[('moved',)]", "$driver: the job has moved the index");
-	is($outcome{'cancelled'}, '57014', "$driver: cancel() ends the call");
-	is($outcome{'after the cancel'}, "[('cancelled',)]", "$driver: and the move");
+	is($outcome{'canceled'}, '57014', "$driver: cancel() ends the call");
+	is($outcome{'after the cancel'}, "[('canceled',)]", "$driver: and the move");
 	is(tablespace_of($node, 't'), 't_v: regress_slow', "$driver: the index is where it was");
 	leftovers_ok($node, $driver, within => 5);
 }

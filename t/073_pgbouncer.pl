@@ -104,7 +104,7 @@ foreach my $mode ('session', 'transaction')
 	$run = start_slow($mode, $there);
 	$run->{harness}->kill_kill(grace => 1);
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'), 'cancelled',
+	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'), 'canceled',
 		"$mode: a client that goes away ends the move");
 	leftovers_ok($node, $mode, within => 5);
 }

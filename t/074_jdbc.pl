@@ -35,8 +35,8 @@ is($outcome{'notices'}, 'true', 'with notices');
 is($outcome{'in a transaction'}, '25001', 'without autocommit it is refused');
 is($outcome{'waiting for the job'}, 'done', 'CALL wait_for_move() of a job in a transaction');
 is($outcome{'then'}, 'moved', 'the job has moved the index');
-is($outcome{'cancelled'}, '57014', 'cancel() ends a prepared call');
-is($outcome{'after the cancel'}, 'cancelled', 'and the move');
+is($outcome{'canceled'}, '57014', 'cancel() ends a prepared call');
+is($outcome{'after the cancel'}, 'canceled', 'and the move');
 is(tablespace_of($node, 't'), 't_v: regress_slow', 'the index is where it was');
 leftovers_ok($node, 'after the cancel', within => 5);
 

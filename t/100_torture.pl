@@ -1,6 +1,6 @@
 # Everything at once, at random: moves there and back by each method, of every
 # kind of index, under load, while workers, clients and servers are killed, moves
-# are cancelled and paused, definitions change and the standby restarts; then
+# are canceled and paused, definitions change and the standby restarts; then
 # everything is checked.  scripts/torture runs it for as long as you like, with a
 # new seed each time; here it is always the same, so that what a change breaks is
 # seen by the change.

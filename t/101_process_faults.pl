@@ -1,4 +1,4 @@
-# What can happen to the processes of a copy: its caller is cancelled, timed out,
+# What can happen to the processes of a copy: its caller is canceled, timed out,
 # terminated or lost; the server is shut down in each mode; memory, file
 # descriptors or time are taken from the worker; the library is replaced.
 use strict;
@@ -73,7 +73,7 @@ foreach my $way (sort keys %ways)
 		wait_for_no_worker($node);
 		is(place($node, 'p_s'), $from, "$name: the index has stayed");
 		is($node->safe_psql('postgres', 'SELECT status, sqlstate FROM index_mover_history ORDER BY job DESC LIMIT 1'),
-			'cancelled|57014', "$name: the history");
+			'canceled|57014', "$name: the history");
 		survived($name);
 	}
 }
@@ -89,10 +89,10 @@ SELECT oracle.remember_keys('d'), oracle.remember_metadata('d');
 SQL
 foreach my $case (
 	[ 'immediate', 'copy-half', qr/^interrupted$/ ],
-	[ 'fast', 'copy-half', qr/^cancelled$/ ],
-	[ 'smart', 'copy-half', qr/^cancelled$/ ],
-	[ 'smart', 'copy-created', qr/^cancelled$/ ],
-	[ 'fast', 'swap-locked', qr/^cancelled$/ ],
+	[ 'fast', 'copy-half', qr/^canceled$/ ],
+	[ 'smart', 'copy-half', qr/^canceled$/ ],
+	[ 'smart', 'copy-created', qr/^canceled$/ ],
+	[ 'fast', 'swap-locked', qr/^canceled$/ ],
 	[ 'immediate', 'swap-before-commit', qr/^interrupted$/ ],
 	[ 'fast', 'swapped', qr/^moved$/ ],
 	[ 'smart', 'old-file-drop', qr/^moved$/ ],

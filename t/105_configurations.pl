@@ -239,7 +239,7 @@ count_moves();
 	$node->restart;
 	($rc, $out, $err) = $node->psql('postgres', "SELECT status, count(*) FROM move_indexes('many', 'regress_fast') WHERE status <> 'skipped' GROUP BY 1");
 	is($rc, 0, '500 partitions with more locks') or diag $err;
-	unlike($out, qr/failed|cancelled/, "500 partitions with more locks: $out");
+	unlike($out, qr/failed|canceled/, "500 partitions with more locks: $out");
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename LIKE 'many\\_%' AND tablespace = 'regress_fast'"), '500', 'all 500 are where they belong');
 	leftovers_ok($node, '500 partitions', within => 5);
 	files_ok($node, '500 partitions');
@@ -351,7 +351,7 @@ SKIP:
 	skip 'the server has no German messages', 1 if $err !~ /existiert nicht/;
 	foreach my $method ('copy', 'rebuild')
 	{
-		# one that waits for somebody and gives up, one that is cancelled while it waits
+		# one that waits for somebody and gives up, one that is canceled while it waits
 		my $holder = IndexMover::Session->new($node);
 		$holder->run('BEGIN; UPDATE odd SET big = big WHERE id = 7');
 		($rc, $out, $err) = $node->psql('postgres',
@@ -361,7 +361,7 @@ SKIP:
 		my $worker = wait_for_phase($node, 'waiting%');
 		$node->safe_psql('postgres', "SELECT pg_cancel_backend($worker)");
 		($rc, $out, $err) = finish_call($call);
-		is($out, "cancelled|57014\n", "lc_messages, $method: cancelled") or diag $err;
+		is($out, "canceled|57014\n", "lc_messages, $method: canceled") or diag $err;
 		$holder->run('COMMIT');
 		$holder->end;
 		moved_ok('odd_big', "lc_messages, $method: moved", to => 'regress_fast', arguments => ", method => '$method'");

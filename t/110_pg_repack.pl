@@ -75,7 +75,7 @@ foreach my $case (
 		wait_for_job_end($node, $job);
 		my $row = $node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job");
 		note "$name: $row";
-		like($row, qr/^(moved\||failed\|(55006|55P03|42704)|cancelled\|57014)/, "$name: a row that says what has come of it");
+		like($row, qr/^(moved\||failed\|(55006|55P03|42704)|canceled\|57014)/, "$name: a row that says what has come of it");
 		$node->safe_psql('postgres', "SELECT oracle.remember_keys('r'), oracle.remember_metadata('r')");
 		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
 	}

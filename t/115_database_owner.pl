@@ -291,7 +291,7 @@ $busy->send('SELECT txid_current(), pg_sleep(600)');
 poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $busy->pid, 'PgSleep', 'a session at work');
 run_printed(q(SELECT action FROM public.move_blockers() WHERE pid = ) . $busy->pid, 'pg_cancel_backend');
 $busy->answer;
-like($busy->errors, qr/canceling statement due to user request/, 'the statement is cancelled');
+like($busy->errors, qr/canceling statement due to user request/, 'the statement is canceled');
 $busy->end;
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
 $node->restart;    # so that there is something to read

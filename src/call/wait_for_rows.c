@@ -376,7 +376,7 @@ collect_rows(JobWait *wait)
  * JOB_CLEANUP with items is not done, and NULL returned, if there is no slot or
  * no worker.
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
- * the job waits for waits for us; 57014 and the like after cancelling the job.
+ * the job waits for waits for us; 57014 and the like after canceling the job.
  */
 MoveItem *
 wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,

@@ -3,7 +3,7 @@
  * leftover_indexes.c
  *	  Removing the indexes that our interrupted rebuilds have left.
  *
- * REINDEX CONCURRENTLY, when it is cancelled, leaves an invalid index behind:
+ * REINDEX CONCURRENTLY, when it is canceled, leaves an invalid index behind:
  * the new one (x_ccnew) before the swap, the old one (x_ccold) after it.  The
  * ledger names both by OID, so only ours are touched, whatever they are called
  * by now; pg_index tells which of the two it is.
@@ -543,7 +543,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 					MemoryContextDelete(context);
 					PG_RE_THROW();
 				}
-				/* who has already cancelled the move may do so once more */
+				/* who has already canceled the move may do so once more */
 				again = take_error(entry, context);
 			}
 			PG_END_TRY();

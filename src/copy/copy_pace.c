@@ -53,7 +53,7 @@
 /*
  * copy_locks.c
  *
- * Is it cancelled, or the postmaster gone?  Every loop asks.
+ * Is it canceled, or the postmaster gone?  Every loop asks.
  */
 void
 copy_check_interrupts(void)
@@ -121,7 +121,7 @@ copy_wait_for_locks(CopyState *cs)
 				outcome = meanwhile;
 		}
 
-		/* short waits, so that a cancelled job notices */
+		/* short waits, so that a canceled job notices */
 		StartTransactionCommand();
 		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS,
 								 NULL))
@@ -273,7 +273,7 @@ copy_give_way(CopyState *cs)
 }
 
 /*
- * Between two pieces of work, with no transaction open: is the job cancelled,
+ * Between two pieces of work, with no transaction open: is the job canceled,
  * does anybody wait behind us, is it paused, are we too fast for max_rate or
  * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
  * no room for the next piece.

@@ -14,7 +14,7 @@
  *
  * The tricky point: a partitioned index has no file, but the indexes of future
  * partitions are made where it says.  It becomes an item of its own
- * (METHOD_DEFAULT), after all others, so that a job which is cancelled half-way
+ * (METHOD_DEFAULT), after all others, so that a job which is canceled half-way
  * has not begun to send new partitions elsewhere.
  *
  *-------------------------------------------------------------------------

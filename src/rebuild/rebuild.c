@@ -685,7 +685,7 @@ rebuild_find_out(MoveItem *item)
 
 /*
  * Called with no transaction open after an ERROR of the function above, and
- * with item->status already failed or cancelled.  Must not throw for anything
+ * with item->status already failed or canceled.  Must not throw for anything
  * that can be retried later: a leftover that can't be removed now stays in the
  * ledger.  Waits for other transactions at most max_wait_ms for each (0 = for
  * ever).

@@ -300,7 +300,7 @@ measure_sequential_read(Probe *probe, double seconds)
 /*
  * Measure for about that many seconds.  Writes a temporary file into the
  * tablespace, at most 256 MB and a tenth of free_bytes, which is gone when
- * this returns, fails or is cancelled.  ERROR 53100 where there is no room.
+ * this returns, fails or is canceled.  ERROR 53100 where there is no room.
  */
 void
 tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,

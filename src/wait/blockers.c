@@ -120,7 +120,7 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 			  TimestampTz xact_start)
 {
 	char	   *name = GetUserNameFromId(role, true);
-	const char *verb = terminate ? "terminated" : "cancelled";
+	const char *verb = terminate ? "terminated" : "canceled";
 
 	if (told.data == NULL)
 	{

@@ -120,7 +120,7 @@ throttle_due(Throttle *throttle, const MoveSettings *settings)
 
 /*
  * Rest, interruptibly, with no transaction open.  Returns false if woken up
- * early.  ERROR 57014 if the job is cancelled; ends the process at once if the
+ * early.  ERROR 57014 if the job is canceled; ends the process at once if the
  * postmaster is gone.
  */
 bool
@@ -390,7 +390,7 @@ pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
  * Rest as long as the job is paused, with no transaction open and no lock held
  * that others could wait for.  Returns for how many microseconds: what the
  * caller's time limits are to be put off by.  ERROR 57014 if the job is
- * cancelled.
+ * canceled.
  */
 int64
 pacing_rest_while_paused(void)

@@ -262,7 +262,7 @@ move_find_out(MoveItem *item)
 	CommitTransactionCommand();
 }
 
-/* Remove what a failed or cancelled item has left behind; never throws. */
+/* Remove what a failed or canceled item has left behind; never throws. */
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {

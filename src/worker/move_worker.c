@@ -191,7 +191,7 @@ static void
 cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 {
 	if (item->status != STATUS_MOVED)
-		item->status = STATUS_CANCELLED;
+		item->status = STATUS_CANCELED;
 	if (item->started_at != 0 && item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
@@ -378,7 +378,7 @@ static void
 run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
-	bool		cancelled;
+	bool		canceled;
 
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
@@ -394,23 +394,23 @@ run_item(JobShared *shared, int n)
 	outcome_record_item(shared, n);
 	current_item = -1;
 	/* a cancel that comes after the swap doesn't undo the move */
-	cancelled = (item->status == STATUS_CANCELLED || job_cancel_requested() ||
-				 outcome_extension_is_gone() ||
-				 strcmp(item->sqlstate, "57014") == 0);
+	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||
+				outcome_extension_is_gone() ||
+				strcmp(item->sqlstate, "57014") == 0);
 
 	/*
 	 * an index that was dropped meanwhile is "skipped", and may leave
 	 * something
 	 */
-	if (cancelled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
+	if (canceled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
 	{
-		if (cancelled)
+		if (canceled)
 		{
 			(void) job_request_cancel(shared->job);
 			if (outcome_extension_is_gone())
-				give_up_rest(shared, STATUS_CANCELLED, "55000", EXTENSION_GONE_DETAIL);
+				give_up_rest(shared, STATUS_CANCELED, "55000", EXTENSION_GONE_DETAIL);
 			else
-				give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+				give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
 		}
 
 		/*
@@ -460,7 +460,7 @@ run_moves(JobShared *shared, bool first)
 		wait_while_paused(shared);
 		if (job_cancel_requested())
 		{
-			give_up_rest(shared, STATUS_CANCELLED, "57014", "the job was cancelled");
+			give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
 			break;
 		}
 		if (shared->settings.max_duration > 0 &&

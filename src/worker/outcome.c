@@ -76,7 +76,7 @@ outcome_take_error(MoveItem *item, ErrorData *edata)
 	/* an error that came when only the old index was still to be removed */
 	if (item->status != STATUS_MOVED)
 		item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-						job_cancel_requested()) ? STATUS_CANCELLED : STATUS_FAILED;
+						job_cancel_requested()) ? STATUS_CANCELED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
 	if (more != NULL)

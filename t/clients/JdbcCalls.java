@@ -68,9 +68,9 @@ public class JdbcCalls {
         canceller.start();
         try {
             slow.executeQuery();
-            tell("cancelled", "no");
+            tell("canceled", "no");
         } catch (SQLException e) {
-            tell("cancelled", e.getSQLState());
+            tell("canceled", e.getSQLState());
         }
         canceller.join();
         tell("after the cancel", call(statement, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1"));

@@ -68,7 +68,7 @@ def cancel():
 
 thread = threading.Thread(target=cancel)
 thread.start()
-tell('cancelled', call(
+tell('canceled', call(
     cursor, "SELECT status FROM move_indexes('t', 'regress_fast', 'copy', settings => '{\"max_rate\": \"64kB\"}')"))
 thread.join()
 tell('after the cancel', call(cursor, 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'))

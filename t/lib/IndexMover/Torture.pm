@@ -32,7 +32,7 @@ our @EXPORT = qw(torture);
 use constant { CLIENTS => 4, MOVERS => 3, CALM_ROUND => 4 };
 
 # What the load may meet when it is disturbed: connections lost, statements
-# cancelled.  Anything else is an error of ours.  (23505 from INSERT .. ON
+# canceled.  Anything else is an error of ours.  (23505 from INSERT .. ON
 # CONFLICT while a unique index is rebuilt is in PostgreSQL's manual.)
 my $expected_by_load = qr/^(57P0[123]|57014|08\w{3}|42704: prepared transaction|55000: prepared transaction|23505|40001: could not serialize|25P0[12])/;
 
@@ -377,7 +377,7 @@ sub torture
 	check($t, $t->{standby}, 'promoted standby');
 	my ($rc, $out, $err) = $t->{standby}->psql('postgres',
 		"SELECT DISTINCT status FROM move_indexes('zoo', 'regress_fast') UNION SELECT status FROM move_indexes('zoo', 'regress_slow')");
-	unlike($out, qr/failed|cancelled/, 'promoted standby: moves work') or diag $err;
+	unlike($out, qr/failed|canceled/, 'promoted standby: moves work') or diag $err;
 	is($rc, 0, 'promoted standby: the calls end well') or diag $err;
 	$t->{standby}->stop;
 

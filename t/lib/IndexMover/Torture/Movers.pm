@@ -16,7 +16,7 @@ our @EXPORT_OK = qw(run_mover quick_sql);
 use constant LONGEST => 150;
 
 # What a move may end with that is disturbed so: in use, or not to be had for others
-# within lock_wait; cancelled; terminated, crashed, starting up; the worker has gone, or
+# within lock_wait; canceled; terminated, crashed, starting up; the worker has gone, or
 # the copy can't keep up; no room for a job or worker, or for a connection while those
 # of the dead still count; shared memory of a server that has crashed; the connection lost.
 my $expected = qr/^(?:55006|55P03|57014|57P0[123]|55000|53000|53300|58P01|08\w{3})$/;
