@@ -189,9 +189,9 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 		segment = dsm_attach(slot.segment);
 	if (segment == NULL)
 		PG_RETURN_BOOL(false);	/* it has just ended */
-	settings_alter(&job_shared(segment)->settings,
-				   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-				   text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	job_alter_settings(job_shared(segment),
+					   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+					   text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	if (!mapped)
 		dsm_detach(segment);
 	PG_RETURN_BOOL(true);

@@ -162,7 +162,7 @@ reset_session(void)
 void
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	item->sqlstate[0] = '\0';
@@ -266,7 +266,7 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();
