@@ -103,7 +103,6 @@ _PG_init(void)
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();
-	plan_estimate_bloat_hook = bloat_estimate;
 
 	/* without preloading, the slack of the main segment serves */
 	if (process_shared_preload_libraries_in_progress)
