@@ -124,16 +124,8 @@ begin_to_record(JobShared *shared)
 static ErrorData *
 take_record_error(MemoryContext context)
 {
-	ErrorData  *error;
-
-	MemoryContextSwitchTo(context);
 	runner_serve_cancel(false);
-	error = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	MemoryContextSwitchTo(context);
-	return error;
+	return errors_take(context);
 }
 
 /*
