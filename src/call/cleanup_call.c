@@ -19,7 +19,6 @@
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"

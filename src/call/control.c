@@ -18,7 +18,6 @@
 #include "catalog/index.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"

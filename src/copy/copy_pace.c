@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/bufmask.h"
 #include "access/htup_details.h"
 #include "access/spgist_private.h"
 #include "access/xact.h"
@@ -26,12 +25,10 @@
 #include "access/xlog_internal.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "catalog/storage_xlog.h"
 #include "miscadmin.h"
 #include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/smgr.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"

@@ -26,7 +26,6 @@
 #include <signal.h>
 
 #include "access/transam.h"
-#include "access/twophase.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -36,7 +35,6 @@
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
-#include "storage/sinvaladt.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"

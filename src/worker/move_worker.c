@@ -44,7 +44,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
