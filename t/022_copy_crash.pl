@@ -131,9 +131,12 @@ sub next_call_ok
 	return;
 }
 
+# A kill at each of them; the others at one of each class: the file is on record,
+# made, in mid-copy, durable, under the lock, committed, the old file half gone.
+my %class = map { $_ => 1 } qw(copy-registered copy-created copy-half copy-synced swap-before-commit swapped old-file-step);
 foreach my $action (qw(kill error terminate cancel))
 {
-	foreach my $point (@before_swap, @after_swap)
+	foreach my $point (picked { $action eq 'kill' || $class{$_} } "points of $action", @before_swap, @after_swap)
 	{
 		my $name = "$action at $point";
 		my $from = place($node, 'crash_s');
