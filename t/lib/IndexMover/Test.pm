@@ -84,7 +84,7 @@ sub picked(&$@)
 	my ($is_picked, $what, @cases) = @_;
 	return @cases if faults();
 	my @picked = grep { $is_picked->() } @cases;
-	faults(@cases - @picked . ' of ' . @cases . " $what");
+	faults(@cases - @picked . ' of ' . @cases . " $what") if @picked < @cases;
 	return @picked;
 }
 
@@ -194,7 +194,7 @@ sub setup_database
 
 # Make the table $table with an index of every kind that core can rebuild
 # concurrently, in tablespace regress_slow, and $rows rows.  (Whether it can a
-# deferrable constraint's depends on the minor version: t/018_deferrable.pl.)
+# deferrable constraint's depends on the minor version: t/016_rebuild_deferrable.pl.)
 sub make_zoo
 {
 	my ($node, $table, $rows, $db) = @_;

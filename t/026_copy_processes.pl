@@ -55,7 +55,7 @@ my $turn = 0;
 foreach my $way (sort keys %ways)
 {
 	$turn = !$turn;
-	foreach my $point (picked { $turn == ($_ eq 'copy-half') } "points of $way", 'copy-half', 'swap-locked')
+	foreach my $point (picked { $turn == ($_ eq 'copy-half') } 'points of each way to end the caller', 'copy-half', 'swap-locked')
 	{
 		my ($do, $sqlstate, $before) = @{ $ways{$way} };
 		$before //= $way eq 'statement_timeout' ? sprintf("SET statement_timeout = '%ds';", 10 + 3 * $longest_setup) : '';

@@ -122,7 +122,7 @@ for my $way (sort keys %ways)
 	my $statement_timeout = $w->{timeout} ? 10 + int(3 * $longest_setup) : 0;
 	# three phases a wave meet each phase twice at least
 	my %third = map { $names[ (3 * $wave + $_) % @names ] => 1 } 0 .. 2;
-	my @these = picked { $third{$_} } "phases of $way", @names;
+	my @these = picked { $third{$_} } 'phases of each way to cancel', @names;
 	$wave++;
 
 	# ---- bring all into their phases ----

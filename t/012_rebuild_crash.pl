@@ -2,7 +2,7 @@
 # points: all of them are before the swap, so the index is where it was, whole, and
 # nothing is left behind; what the unfinished one has left goes without anybody's
 # help, or after a kill with the next clean-up.  (In its phases, by every way to
-# cancel, and with others in the way: t/010_cancel.pl, t/016_leftovers.pl.)  Then
+# cancel, and with others in the way: t/010_rebuild_cancel.pl, t/011_rebuild_leftovers.pl.)  Then
 # the server is shut down there, and the postmaster killed.
 use strict;
 use warnings;
@@ -37,7 +37,7 @@ my @points = (qw(rebuild-begins rebuild-named rebuild-entry-made caller-hidden),
 my %class = map { $_ => 1 } qw(rebuild-begins rebuild-entry-made rebuild-step-committed);
 foreach my $action (qw(kill error terminate cancel))
 {
-	foreach my $point (picked { $action eq 'kill' || $class{$_} } "points of $action", @points)
+	foreach my $point (picked { $action eq 'kill' || $class{$_} } 'points, but for kills', @points)
 	{
 		next if $action eq 'error' && $committing{$point};
 		my $name = "$action at $point";

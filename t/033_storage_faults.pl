@@ -1,7 +1,7 @@
 # Storage that fails under a rebuild, whose blocks go through shared buffers; a
 # target directory that goes away or can't be written; damaged blocks of the
 # source, with checksums and without.  (Storage that fails under a copy: t/031
-# and t/032; a machine that loses what was not synced: t/103.)
+# and t/032; a machine that loses what was not synced: t/034.)
 use strict;
 use warnings;
 
