@@ -1,6 +1,6 @@
 # Moves by copying when storage, WAL or the server let them down: a full target,
 # recycled WAL, little WAL, crashes with and without a checkpoint, a dead
-# postmaster.  (A source that goes away, and the ledger: t/036_copy_ledger.pl.)
+# postmaster.  (A source that goes away, and the ledger: t/028_copy_ledger.pl.)
 #
 # A standby is looked at, too, but not where WAL has to be recycled as soon as the
 # copy's own checkpoints allow it (a standby might want it still, and who keeps WAL

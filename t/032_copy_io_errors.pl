@@ -42,6 +42,7 @@ use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 # name, operation, errno or bytes, first, times, whose file, the row or 'crash', moved,
 # the WARNING
 foreach my $case (
+	picked { $_->[0] =~ /^(?:reading|.* full later|fsync|.* old file fails$|pg_wal)/ } 'failures',
 	[ 'reading the source fails', 'read', EIO, 5, ALWAYS, 'from', 'failed|58030', 0 ],
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030', 0 ],
 	[ 'the target is full at once', 'write', ENOSPC, 1, ALWAYS, 'to', 'failed|53100', 0 ],

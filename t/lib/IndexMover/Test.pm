@@ -21,6 +21,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
+  faults long picked needs_faults
   needs_test_points has_test_points has_sanitizer no_finding_ok set_test_point set_tests held_at let_go
   new_node setup_database make_zoo
   start_call finish_call call_is_running caller_pid sqlstate_of begin_job
@@ -29,6 +30,12 @@ our @EXPORT = qw(
   verdict_ok files_ok leftovers_ok metadata_ok dump_schema dump_ok all_right survived_ok count_fault standby_ok
   tablespace_of block_size
 );
+
+# Core's modules take away most of what psql would be told by the environment.
+BEGIN
+{
+	delete @ENV{ grep { /^PG[A-Z]/ && $_ ne 'PGAPPNAME' } keys %ENV };
+}
 
 our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
 
@@ -51,6 +58,41 @@ END
 	{
 		note "count: $_ $count{$_}" for sort keys %count;
 	}
+}
+
+# ---------------------------------------------------------------------------
+# How much is tested
+# ---------------------------------------------------------------------------
+
+# PG_TEST_EXTRA is core's own switch for what takes long or wants more than a
+# server: with "faults" every fault is tried at every step, with "long" what takes a
+# quarter of an hour and more.  Without, a test says what it leaves out.
+sub extra
+{
+	my ($word, $left_out) = @_;
+	return 1 if ($ENV{PG_TEST_EXTRA} // '') =~ /\b$word\b/;
+	note "left out: $left_out (PG_TEST_EXTRA=$word)" if $left_out;
+	return 0;
+}
+
+sub faults { return extra('faults', @_); }
+sub long { return extra('long', @_); }
+
+# Those of the cases for which the block is true; with "faults" all of them.
+sub picked(&$@)
+{
+	my ($is_picked, $what, @cases) = @_;
+	return @cases if faults();
+	my @picked = grep { $is_picked->() } @cases;
+	faults(@cases - @picked . ' of ' . @cases . " $what") if @picked < @cases;
+	return @picked;
+}
+
+# Skip the whole file without "faults".
+sub needs_faults
+{
+	plan skip_all => 'left out without PG_TEST_EXTRA=faults' unless faults();
+	return;
 }
 
 # ---------------------------------------------------------------------------
@@ -107,7 +149,7 @@ sub new_node
 		extra => $options{extra} || []);
 	# Core's test settings are those of a small server that may lose its data;
 	# the settings here are what a user starts with, but no autovacuum: tests
-	# say when they want it.
+	# say when they want it.  How full the machine's disk is, no test depends on.
 	$node->append_conf('postgresql.conf', <<CONF);
 wal_level = replica
 max_wal_senders = 10
@@ -120,6 +162,7 @@ restart_after_crash = on
 allow_in_place_tablespaces = on
 log_error_verbosity = verbose
 log_statement = none
+index_mover.min_free_space = 0
 CONF
 	# And each copy is compared with the original, whatever else a test looks at,
 	# but where that would be in the way: these say so, and why.
@@ -151,7 +194,7 @@ sub setup_database
 
 # Make the table $table with an index of every kind that core can rebuild
 # concurrently, in tablespace regress_slow, and $rows rows.  (Whether it can a
-# deferrable constraint's depends on the minor version: t/018_deferrable.pl.)
+# deferrable constraint's depends on the minor version: t/016_rebuild_deferrable.pl.)
 sub make_zoo
 {
 	my ($node, $table, $rows, $db) = @_;

@@ -51,9 +51,11 @@ my %ways = (
 	'loss of a client that is told nothing' => [ sub { kill 'KILL', $_[0]{harness}{KIDS}[0]{PID} }, '', 'SET client_min_messages = error;' ]);
 # a busy machine must have come to the point before the timeout strikes
 my $longest_setup = 0;
+my $turn = 0;
 foreach my $way (sort keys %ways)
 {
-	foreach my $point ('copy-half', 'swap-locked')
+	$turn = !$turn;
+	foreach my $point (picked { $turn == ($_ eq 'copy-half') } 'points of each way to end the caller', 'copy-half', 'swap-locked')
 	{
 		my ($do, $sqlstate, $before) = @{ $ways{$way} };
 		$before //= $way eq 'statement_timeout' ? sprintf("SET statement_timeout = '%ds';", 10 + 3 * $longest_setup) : '';
@@ -88,6 +90,7 @@ CREATE INDEX d_s ON d (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('d'), oracle.remember_metadata('d');
 SQL
 foreach my $case (
+	picked { "@$_[0, 1]" =~ /^(?:immediate copy-half|fast swap.*|smart old.*)$/ } 'shutdowns',
 	[ 'immediate', 'copy-half', qr/^interrupted$/ ],
 	[ 'fast', 'copy-half', qr/^canceled$/ ],
 	[ 'smart', 'copy-half', qr/^canceled$/ ],

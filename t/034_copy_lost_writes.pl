@@ -118,6 +118,7 @@ sub with_checkpoints
 }
 
 foreach my $case (
+	picked { "@$_" =~ /^(?:swapped copy-synced| copy-end)$/ } 'power failures',
 	# where the power fails, and where there is a checkpoint before
 	[ 'copy-synced', '' ], [ 'swap-before-commit', 'copy-synced' ], [ 'swapped', '' ], [ 'swapped', 'copy-synced' ],
 	[ 'swapped', 'copy-half' ], [ 'old-file-dropped', 'copy-synced' ], [ '', 'copy-synced' ], [ '', 'copy-end' ], [ '', 'swapped' ])

@@ -18,6 +18,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+needs_faults();
+
 my $CANCELS = $ENV{INDEX_MOVER_CANCELS} || 3;
 my $KILLS = $ENV{INDEX_MOVER_KILLS} || 2;
 # what takes long, or is a lesson about the others only: for scripts/reliability

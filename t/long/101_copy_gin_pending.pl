@@ -1,7 +1,7 @@
 # GIN's pending list at 64 MB, flushed into the index while a copy stands still in the
 # middle, by an INSERT whose rows are too many for it; while the copy wants its lock, by
 # gin_clean_pending_list(), and by VACUUM; and beside a rebuild.  Run by "scripts/test --long",
-# for it takes minutes; t/104_transactions.pl has the same in small.
+# for it takes minutes; t/057_world_transactions.pl has the same in small.
 use strict;
 use warnings;
 

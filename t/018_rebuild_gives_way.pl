@@ -1,7 +1,8 @@
 # A rebuild gives way to DDL that wants the table for itself.  The row says to whom,
 # and what that process runs; and what the interrupted rebuild has
 # left is removed even where the DDL has made a valid index of it, rightly so for
-# whoever has begun to use it: a REPEATABLE READ reader is there meanwhile.
+# whoever has begun to use it: a REPEATABLE READ reader is there meanwhile.  Where the
+# DDL drops the table, the row says so.
 use strict;
 use warnings;
 
@@ -302,6 +303,56 @@ SQL
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_pkey am_w', "$name: detached, it is removed");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
+}
+
+# ---------------------------------------------------------------------------
+# A table that is dropped meanwhile: the row says what has happened, not what the
+# move has stumbled over.  And a table whose last job is still cleaning up
+# ---------------------------------------------------------------------------
+{
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE d (i int);
+INSERT INTO d SELECT generate_series(1, 1000);
+CREATE INDEX d_1 ON d (i);
+CREATE TABLE kept (i int);
+INSERT INTO kept SELECT generate_series(1, 100);
+CREATE INDEX kept_1 ON kept (i);
+SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');
+SQL
+
+	# hold the rebuild up until the DROP stands behind it
+	my $writer = IndexMover::Session->new($node);
+	$writer->run('BEGIN; INSERT INTO d VALUES (0)');
+	my $job = $node->safe_psql('postgres', "SELECT DISTINCT job FROM move_indexes('d', 'regress_fast', 'rebuild', wait => false)");
+	poll_until($node, "SELECT count(*) = 1 FROM index_mover_progress WHERE job = $job AND phase = 'waiting for writers before build'", 't', 'the rebuild');
+	my $drop = start_call($node, 'dropper', 'DROP TABLE d');
+	poll_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'd'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted", 't', 'the DROP');
+	$writer->run('COMMIT');
+	my ($status, $out, $err) = finish_call($drop);
+	is($err, '', 'the table is dropped');
+	wait_for_no_worker($node);
+	like($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"),
+		qr/^skipped\|42704\|.*dropped/, 'the row says so in plain words');
+	survived_ok($node, 'kept', 'dropped meanwhile', "SELECT status FROM move_indexes('kept', 'regress_fast', 'rebuild')");
+
+	# A job that was canceled while it built, and can't remove yet what it has made,
+	# because somebody reads the table: it is not free for another.
+	$node->safe_psql('postgres', <<'SQL');
+CREATE INDEX kept_gate ON kept (gate(i));
+SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');
+SQL
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$job = $node->safe_psql('postgres', "SELECT DISTINCT job FROM move_indexes('kept_gate', 'regress_fast', 'rebuild', wait => false)");
+	poll_until($node, "SELECT count(*) = 1 FROM index_mover_progress WHERE job = $job AND phase = 'building index'", 't', 'the build');
+	$writer->run('BEGIN; SELECT count(*) FROM kept');
+	$node->safe_psql('postgres', "SELECT cancel_move($job); CALL wait_for_move($job)");
+	($status, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('kept_gate', 'regress_fast', 'rebuild', wait => false)",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, qr/55006: relation "kept" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./, 'a job that is cleaning up');
+	$writer->run('COMMIT');
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	survived_ok($node, 'kept', 'canceled, then it is free', "SELECT status FROM move_indexes('kept_gate', 'regress_fast', 'rebuild')");
 }
 $node->stop;
 done_testing();

@@ -42,7 +42,8 @@ backup_ok($node, 'before', 'a backup before all');
 # ---- moves, each with a backup and a restore point in the middle -------------------
 # point, is the swap done by then, what is left out
 # (a megabyte is logged in several records, the first of which comes before copy-logging)
-my @points = ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
+my %picked = map { $_ => 1 } qw(copy-logged copy-half old-file-step);
+my @points = picked { $picked{ $_->[2] || $_->[0] } } 'points of a backup', ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
 my %at;
 foreach my $case (@points)
 {
@@ -87,6 +88,7 @@ poll_until($node, "SELECT last_archived_wal >= '$last' FROM pg_stat_archiver", '
 # name, backup, restore point or '' for the end of the backup, where the index is,
 # is there an unfinished move
 foreach my $case (
+	picked { $picked{ $_->[1] } && $_->[0] !~ /recovered to after/ || $_->[2] =~ /copy-logged|at copy-half/ } 'ways to restore',
 	[ 'backup at copy-half', 'copy-half', '', $at{'copy-half'}{at}, 1 ],
 	[ 'backup at old-file-step', 'old-file-step', '', $at{'old-file-step'}{at}, 1 ],
 	[ 'log-once', 'log-once', 'after log-once', $at{'log-once'}{after}, 0 ],

@@ -49,10 +49,10 @@ my %exclusive = map { $_ => 1 } qw(swap-locked swap-block swap-copied swap-befor
 my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced');
 # those of the whole job, of a rebuild, and of what is done when a copy has failed
 my %elsewhere = (
-	(map { $_ => 't/052_worker_odd_moments.pl' } qw(history-insert history-update next-item)),
-	(map { $_ => 't/020_rebuild_crash.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
-	'copy-logging' => 't/026_copy_backup.pl', 'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_low_priority.pl',
-	'rebuild-aborted' => 't/059_ddl_of_every_kind.pl',
+	(map { $_ => 't/048_control_worker_odd_moments.pl' } qw(history-insert history-update next-item)),
+	(map { $_ => 't/012_rebuild_crash.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
+	'copy-logging' => 't/036_copy_backup.pl', 'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
+	'rebuild-aborted' => 't/055_world_ddl.pl',
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;
@@ -131,9 +131,12 @@ sub next_call_ok
 	return;
 }
 
+# A kill at each of them; the others at one of each class: the file is on record,
+# made, in mid-copy, durable, under the lock, committed, the old file half gone.
+my %class = map { $_ => 1 } qw(copy-registered copy-created copy-half copy-synced swap-before-commit swapped old-file-step);
 foreach my $action (qw(kill error terminate cancel))
 {
-	foreach my $point (@before_swap, @after_swap)
+	foreach my $point (picked { $action eq 'kill' || $class{$_} } 'points, but for kills', @before_swap, @after_swap)
 	{
 		my $name = "$action at $point";
 		my $from = place($node, 'crash_s');

@@ -17,7 +17,7 @@ use Test::More;
 
 needs_test_points();
 
-my $long = ($ENV{PG_TEST_EXTRA} // '') =~ /\bfaults\b/;
+my $long = faults('a million rows, and a hundred times as much damage');
 my $ROWS = $long ? 1_000_000 : 20_000;
 my $DAMAGES = $long ? 1_000_000 : 10_000;      # of each access method
 my $seed = $ENV{INDEX_MOVER_SEED} || int(rand(1e9));

@@ -1,7 +1,7 @@
 # The pause at full size: an index of 1 GB, paused in the middle for ten minutes
 # of writes, while checkpoints recycle the WAL at max_wal_size = 64 MB.  Run by
 # "scripts/test --long", for it takes a quarter of an hour and 4 GB;
-# t/040_steer.pl has the same in small.
+# t/040_control_steer.pl has the same in small.
 #
 # INDEX_MOVER_LONG_SECONDS: how long to write (600).
 use strict;

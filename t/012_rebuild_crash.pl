@@ -2,7 +2,7 @@
 # points: all of them are before the swap, so the index is where it was, whole, and
 # nothing is left behind; what the unfinished one has left goes without anybody's
 # help, or after a kill with the next clean-up.  (In its phases, by every way to
-# cancel, and with others in the way: t/010_cancel.pl, t/016_leftovers.pl.)  Then
+# cancel, and with others in the way: t/010_rebuild_cancel.pl, t/011_rebuild_leftovers.pl.)  Then
 # the server is shut down there, and the postmaster killed.
 use strict;
 use warnings;
@@ -34,9 +34,10 @@ SQL
 my %committing = map { $_ => 1 } qw(rebuild-entry-committed rebuild-step-committed);
 my @points = (qw(rebuild-begins rebuild-named rebuild-entry-made caller-hidden), sort keys %committing);
 
+my %class = map { $_ => 1 } qw(rebuild-begins rebuild-entry-made rebuild-step-committed);
 foreach my $action (qw(kill error terminate cancel))
 {
-	foreach my $point (@points)
+	foreach my $point (picked { $action eq 'kill' || $class{$_} } 'points, but for kills', @points)
 	{
 		next if $action eq 'error' && $committing{$point};
 		my $name = "$action at $point";
@@ -92,7 +93,7 @@ foreach my $action (qw(kill error terminate cancel))
 # ---- the postmaster is killed ------------------------------------------------------
 # Its worker may come to the end of the command, or to a wait, where it ends: the
 # index is in one place or the other.
-foreach my $point (@points)
+foreach my $point (picked { $_ eq 'rebuild-entry-committed' } 'points where the postmaster is killed', @points)
 {
 	my $name = "postmaster killed at $point";
 	my $to = elsewhere($node, 'rc_s');
@@ -113,6 +114,7 @@ foreach my $point (@points)
 
 # ---- the server is shut down ---------------------------------------------------------
 foreach my $case (
+	picked { $_->[1] =~ /begins|entry-committed|hidden/ } 'shutdowns',
 	[ 'fast', 'rebuild-begins' ],
 	[ 'smart', 'rebuild-named' ],
 	[ 'fast', 'rebuild-entry-made' ],

@@ -3,7 +3,7 @@
 # in cron.job_run_details, and two schedules that want the same table.
 #
 # pg_cron is not part of PostgreSQL; without it there is nothing to test here.
-# (t/090_readme.pl runs the scheduled commands in any case.)
+# (t/090_docs_readme.pl runs the scheduled commands in any case.)
 use strict;
 use warnings;
 

@@ -1,8 +1,8 @@
 # Autovacuum as eager as it can be, beside moves of a table that is written to all
 # the time: a copy lets it pass, stands still while it removes entries from the index,
 # and is exact; a rebuild keeps it out, is not disturbed by it, and lets it back in.
-# (One that is in the way of a copy's swap, or there against wraparound: t/042_blockers.pl,
-# t/043_low_priority.pl.)
+# (One that is in the way of a copy's swap, or there against wraparound: t/042_control_blockers.pl,
+# t/043_control_low_priority.pl.)
 use strict;
 use warnings;
 

@@ -198,8 +198,13 @@ sub one_case
 set_test_point($node, join ',', map { "$_:wait" } values %point);
 foreach my $case (@ddl)
 {
-	my ($ddl, $waits, $copy, $rebuild, %options) = @$case;
+	my ($ddl, $waits, $copy, undef, %options) = @$case;
 	one_case('copy', $ddl, $copy, $waits, %options) if $copy;
+}
+# a rebuild gives way to all of them alike
+foreach my $case (picked { $_->[0] =~ /^(?:DROP|REINDEX|VACUUM|TRUNCATE|ALTER INDEX)/ } 'commands in mid-rebuild', @ddl)
+{
+	my ($ddl, undef, undef, $rebuild, %options) = @$case;
 	one_case('rebuild', $ddl, $rebuild, 1, %options);
 }
 

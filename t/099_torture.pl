@@ -9,9 +9,11 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
 use IndexMover::Torture;
 use Test::More;
 
+needs_faults() unless long();
 torture(
 	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 120,
 	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 40,

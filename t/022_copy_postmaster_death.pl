@@ -62,6 +62,7 @@ sub kill_at
 # Point; whether the swap is before it; further: what the test build is told besides,
 # and at which point others write before, for what comes only then.
 foreach my $case (
+	picked { $_->[0] =~ /^(?:copy-half|swap-before-commit|old-file-step|copy-end)$/ } 'points',
 	(map { [ $_, 0 ] } qw(copy-registered copy-created copy-logged copy-first copy-half)),
 	[ 'copy-round', 0, written => 'copy-end' ],
 	[ 'copy-before-sync', 0 ],

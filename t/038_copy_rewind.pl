@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 needs_test_points();
+needs_faults();
 
 my $old = new_node('old', streaming => 1, conf => "wal_log_hints = on\nwal_keep_size = 512MB\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB");
 foreach my $table ('half', 'locked')

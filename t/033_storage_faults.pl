@@ -1,7 +1,7 @@
 # Storage that fails under a rebuild, whose blocks go through shared buffers; a
 # target directory that goes away or can't be written; damaged blocks of the
 # source, with checksums and without.  (Storage that fails under a copy: t/031
-# and t/032; a machine that loses what was not synced: t/103.)
+# and t/032; a machine that loses what was not synced: t/034.)
 use strict;
 use warnings;
 
@@ -49,6 +49,7 @@ use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 # ---- a rebuild ----------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row
 foreach my $case (
+	picked { $_->[0] =~ /^(?:the target is full|fsync)/ } 'failures under a rebuild',
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
 	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
 	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
@@ -95,7 +96,7 @@ foreach my $case (
 # ---- the target's directory goes away, or can't be written ------------------------
 foreach my $how ('gone', 'read-only')
 {
-	foreach my $point ('copy-registered', 'copy-half')
+	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered', 'copy-half')
 	{
 		my $name = "target $how at $point";
 		my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
