@@ -262,7 +262,7 @@ for my $way (sort keys %ways)
 		my ($rc, $out, $err) = $node->psql($p->{db},
 			"SELECT status FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild')");
 		like($out, qr/^(moved|skipped)$/, "$way, $phase: the next call succeeds") or diag $err;
-		is(tablespace_of($node, 't', $p->{db}), "t_wait: $p->{target}", "$way, $phase: and the index is where it belongs");
+		is(tablespace_of_index($node, 't', dbname => $p->{db}), "t_wait: $p->{target}", "$way, $phase: and the index is where it belongs");
 		verdict_ok($node, 't', "$way, $phase", dbname => $p->{db});
 		metadata_ok($node, 't', "$way, $phase", dbname => $p->{db}, restarted => 1);
 		files_ok($node, "$way, $phase", dbname => $p->{db});

@@ -218,7 +218,7 @@ sub try_cancel
 	$_->end foreach $session, $helper, $builder;
 
 	$here = $to if $way->{moved};
-	is(tablespace_of($node, 'lt'), "lt_gate: $here", "$name: the index is where it should be");
+	is(tablespace_of_index($node, 'lt'), "lt_gate: $here", "$name: the index is where it should be");
 	$to = other_place($here);
 	survived_ok($node, 'lt', $name, "SELECT status FROM move_indexes('lt', '$to', 'rebuild')");
 	$here = $to;

@@ -41,7 +41,7 @@ foreach my $action (qw(kill error terminate cancel))
 	{
 		next if $action eq 'error' && $committing{$point};
 		my $name = "$action at $point";
-		my $from = place($node, 'rc_s');
+		my $from = tablespace_of_index($node, 'rc_s');
 		my $to = other_place($from);
 		my $move = "FROM move_indexes('rc_s', '$to', method => 'rebuild')";
 		$node->safe_psql('postgres', 'UPDATE rc SET s = md5(s) WHERE i % 50 = 7');
@@ -66,7 +66,7 @@ foreach my $action (qw(kill error terminate cancel))
 		chomp $out;
 		my %row = (error => 'failed|XX000', terminate => 'canceled|57P01', cancel => 'canceled|57014');
 		is($out, $row{$action}, "$name: the row") or diag $err if $row{$action};
-		is(place($node, 'rc_s'), $from, "$name: the index is where it was");
+		is(tablespace_of_index($node, 'rc_s'), $from, "$name: the index is where it was");
 		if ($action eq 'kill')
 		{
 			wait_for_no_worker($node);
@@ -124,7 +124,7 @@ foreach my $case (
 {
 	my ($mode, $point) = @$case;
 	my $name = "$mode shutdown at $point";
-	my $from = place($node, 'rc_s');
+	my $from = tablespace_of_index($node, 'rc_s');
 	my $to = other_place($from);
 	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('rc_s', '$to', method => 'rebuild', wait => false)", prepared => 1);
 	finish_call($call);
@@ -132,7 +132,7 @@ foreach my $case (
 	ok(process_is_gone($call->{worker}), "$name: no worker is left");
 	$node->start;
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
-	is(place($node, 'rc_s'), $from, "$name: the index is where it was");
+	is(tablespace_of_index($node, 'rc_s'), $from, "$name: the index is where it was");
 	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 		$mode eq 'immediate' ? 'interrupted' : 'canceled', "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');

@@ -190,7 +190,7 @@ $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('held_i', 'reg
 wait_for_phase($node, 'waiting for writers%');
 $node->safe_psql('postgres', "COMMIT PREPARED 'still here'");
 $node->safe_psql('postgres', "CALL wait_for_move($job)");
-is(tablespace_of($node, 'held'), 'held_i: regress_fast', 'it moves as soon as that one ends');
+is(tablespace_of_index($node, 'held'), 'held_i: regress_fast', 'it moves as soon as that one ends');
 verdict_ok($node, 'held', 'with the row of the prepared transaction');
 
 # ---- preloaded: the janitor --------------------------------------------------

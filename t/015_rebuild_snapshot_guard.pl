@@ -80,7 +80,7 @@ SQL
 	set_test_point($node, '');
 	$_->end foreach $gate, $caller;
 	wait_for_no_worker($node);
-	like(tablespace_of($node, 'moved'), qr/: $to$/, 'the index is moved');
+	like(tablespace_of_index($node, 'moved'), qr/: $to$/, 'the index is moved');
 	$to = other_place($to);
 	return ($answer, $errors);
 }

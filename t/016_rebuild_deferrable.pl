@@ -75,7 +75,7 @@ else
 		'copy|moved', 'a copy moves the index, however bloated');
 }
 $_->end foreach $writer, $core;
-is(tablespace_of($node, 'd'), 'd_num: regress_fast', 'it is in the target');
+is(tablespace_of_index($node, 'd'), 'd_num: regress_fast', 'it is in the target');
 all_right($node, 'd', 'moved', within => 5);
 
 # ---- and afterwards -------------------------------------------------------

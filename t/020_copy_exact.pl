@@ -317,7 +317,7 @@ foreach my $case (picked { $_->[1] =~ /catch-up|tail/ } 'parts left out of the c
 	like($row, qr/^failed\|XX001\|.*differs from the original/,
 		"$am without $mutation: the block compare notices");
 	files_ok($node, "$am without $mutation, after the error");
-	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
+	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
 	# SP-GiST's metapage is a cache: look-ups can't tell
 	next if $mutation eq 'block-0';
 
@@ -422,7 +422,7 @@ foreach my $record (picked { !/log-special$/ } 'kinds of WAL', grep { $only eq '
 	my $starts = () = slurp_file($node->logfile, $log) =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
 	is($starts, 4, "$record: after it was started again");
 	set_tests($node);
-	is(tablespace_of($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
+	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
 	files_ok($node, $record);
 	verdict_ok($node, 'exact', $record, max_keys => 20);
 }
@@ -456,7 +456,7 @@ if ($only eq '.' || 'special' =~ /$only/)
 	cmp_ok($node->safe_psql('postgres', 'SELECT lock_attempts FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 1, "$name: with another attempt");
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET log_min_messages');
 	set_tests($node);
-	is(tablespace_of($node, 'exact'), 'exact_i: regress_fast', "$name: where it was to be");
+	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_fast', "$name: where it was to be");
 	verdict_ok($node, 'exact', $name, max_keys => 100);
 	files_ok($node, $name);
 	leftovers_ok($node, $name, within => 5);

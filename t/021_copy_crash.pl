@@ -86,7 +86,7 @@ sub all_rows
 sub check_all
 {
 	my ($name, $expected) = @_;
-	is(place($node, 'crash_s'), $expected, "$name: the index is in $expected");
+	is(tablespace_of_index($node, 'crash_s'), $expected, "$name: the index is in $expected");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
@@ -139,7 +139,7 @@ foreach my $action (qw(kill error terminate cancel))
 	foreach my $point (picked { $action eq 'kill' || $class{$_} } 'points, but for kills', @before_swap, @after_swap)
 	{
 		my $name = "$action at $point";
-		my $from = place($node, 'crash_s');
+		my $from = tablespace_of_index($node, 'crash_s');
 		my $to = other_place($from);
 		my $swapped = grep { $_ eq $point } @after_swap;
 		my $paused = $action eq 'terminate' || $action eq 'cancel';
@@ -231,7 +231,7 @@ foreach my $action (qw(kill error terminate cancel))
 }
 
 # a copy that fails, and so does the removal of what it has made
-my $from = place($node, 'crash_s');
+my $from = tablespace_of_index($node, 'crash_s');
 my $to = other_place($from);
 set_test_point($node, 'copy-half:error,left-file-drop:error');
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",

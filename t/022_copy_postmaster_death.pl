@@ -78,7 +78,7 @@ foreach my $case (
 {
 	my ($point, $swapped, %options) = @$case;
 	my $name = $options{cleanup} ? "$point, then $options{cleanup} of index_mover_cleanup()" : $point;
-	my $from = place($node, 'orphan_s');
+	my $from = tablespace_of_index($node, 'orphan_s');
 	my $to = other_place($from);
 	$node->safe_psql('postgres', "UPDATE orphan SET s = md5(s) WHERE i % 500 = 7");
 	my $log = -s $node->logfile;
@@ -102,7 +102,7 @@ foreach my $case (
 		kill_at("$name, again", $options{cleanup},
 			start_call($node, 'cleaner', 'SELECT * FROM index_mover_cleanup()'), $log);
 	}
-	is(place($node, 'orphan_s'), $swapped ? $to : $from, "$name: where the index is");
+	is(tablespace_of_index($node, 'orphan_s'), $swapped ? $to : $from, "$name: where the index is");
 	# (between left-file-drop and its commit, the removal does not ask for the postmaster)
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $point eq 'old-file-dropped' ? '0' : '1',
 		"$name: and nothing more was done") unless $point eq 'left-file-drop';

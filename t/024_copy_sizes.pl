@@ -189,7 +189,7 @@ $s = IndexMover::Session->new($node);
 ($row, $touched, $before, $after) = move_and_change('none_k', 'regress_fast', '');
 is($row, 'moved||', 'no block: moved');
 is("$before $after " . blocks('none_k'), '0 0 0', 'no block: nothing came of nothing');
-like(tablespace_of($node, 'none'), qr/^none_k: regress_fast$/, 'no block: where it was to be');
+like(tablespace_of_index($node, 'none'), qr/^none_k: regress_fast$/, 'no block: where it was to be');
 files_ok($node, 'no block');
 $s->run('REINDEX INDEX none_k; INSERT INTO none SELECT generate_series(1, 1000)');
 verdict_ok($node, 'none', 'no block, built anew');

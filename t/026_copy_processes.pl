@@ -60,7 +60,7 @@ foreach my $way (sort keys %ways)
 		my ($do, $sqlstate, $before) = @{ $ways{$way} };
 		$before //= $way eq 'statement_timeout' ? sprintf("SET statement_timeout = '%ds';", 10 + 3 * $longest_setup) : '';
 		my $name = "$way at $point";
-		my $from = place($node, 'p_s');
+		my $from = tablespace_of_index($node, 'p_s');
 		my $setup = time;
 		my $call = held_at($node, $point, $before . move());
 		$setup = time - $setup;
@@ -73,7 +73,7 @@ foreach my $way (sort keys %ways)
 		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session", timeout => 5);
 		let_go($call);
 		wait_for_no_worker($node);
-		is(place($node, 'p_s'), $from, "$name: the index has stayed");
+		is(tablespace_of_index($node, 'p_s'), $from, "$name: the index has stayed");
 		is($node->safe_psql('postgres', 'SELECT status, sqlstate FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 			'canceled|57014', "$name: the history");
 		survived($name);
@@ -104,14 +104,14 @@ foreach my $case (
 	my ($mode, $point, $status) = @$case;
 	my $name = "$mode shutdown at $point";
 	my $swapped = $point =~ /^(?:swapped|old-file)/;
-	my ($from, $to) = (place($node, 'd_s'), elsewhere($node, 'd_s'));
+	my ($from, $to) = (tablespace_of_index($node, 'd_s'), elsewhere($node, 'd_s'));
 	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('d_s', '$to', method => 'copy', wait => false)", prepared => 1);
 	finish_call($call);
 	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
 	ok(process_is_gone($call->{worker}), "$name: no worker is left");
 	$node->start;
 	$node->safe_psql('postgres', "ROLLBACK PREPARED 'holder'");
-	is(place($node, 'd_s'), $swapped ? $to : $from, "$name: where the index is");
+	is(tablespace_of_index($node, 'd_s'), $swapped ? $to : $from, "$name: where the index is");
 	like($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'), $status, "$name: the history");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	survived_ok($node, 'd', $name, move('d_s'), max_keys => 50, restarted => 1, count => 'server shut down in mid-copy');

@@ -59,7 +59,7 @@ foreach my $case (
 	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])
 {
 	my ($name, $operation, $errno, $first, $times, $whose, $expected, $moved, $warning) = @$case;
-	my $from = place($node, 'io_s');
+	my $from = tablespace_of_index($node, 'io_s');
 	my $to = other_place($from);
 
 	# nothing in shared buffers, so that reading reads
@@ -94,7 +94,7 @@ foreach my $case (
 		like($out, qr/^\Q$expected\E/, "$name: the row") or diag $err;
 		like($err, $warning, "$name: the WARNING") if $warning;
 	}
-	is(place($node, 'io_s'), $moved ? $to : $from, "$name: where the index is");
+	is(tablespace_of_index($node, 'io_s'), $moved ? $to : $from, "$name: where the index is");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', 'CHECKPOINT');

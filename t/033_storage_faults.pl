@@ -63,7 +63,7 @@ foreach my $case (
 		local $ENV{LD_PRELOAD} = $library;
 		$node->restart;
 	}
-	my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
+	my ($from, $to) = (tablespace_of_index($node, 'st_s'), elsewhere($node, 'st_s'));
 	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('st')") : $folder{$to};
 	my $log = -s $node->logfile;
 	break_calls($operation, $errno, $first, $times, $path);
@@ -73,7 +73,7 @@ foreach my $case (
 		# recovery can't write either: the server stays down until there is room
 		mend_full_wal($node, $log);
 		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
-		is(place($node, 'st_s'), $from, "$name: the index has stayed");
+		is(tablespace_of_index($node, 'st_s'), $from, "$name: the index has stayed");
 	}
 	elsif ($expected eq 'crash')
 	{
@@ -86,7 +86,7 @@ foreach my $case (
 	else
 	{
 		is($out, $expected, "$name: the row") or diag $err;
-		is(place($node, 'st_s'), $from, "$name: the index has stayed");
+		is(tablespace_of_index($node, 'st_s'), $from, "$name: the index has stayed");
 	}
 	my $fired = mend_calls();
 	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
@@ -99,7 +99,7 @@ foreach my $how ('gone', 'read-only')
 	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered', 'copy-half')
 	{
 		my $name = "target $how at $point";
-		my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
+		my ($from, $to) = (tablespace_of_index($node, 'st_s'), elsewhere($node, 'st_s'));
 		my $dir = $node->data_dir . "/$folder{$to}";
 		$dir =~ s{/$}{};
 		my ($version) = glob("$dir/PG_*");
@@ -126,7 +126,7 @@ foreach my $how ('gone', 'read-only')
 # ---- the target has a file of that number -------------------------------------------
 {
 	my $name = 'a file in the way';
-	my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
+	my ($from, $to) = (tablespace_of_index($node, 'st_s'), elsewhere($node, 'st_s'));
 	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate, detail FROM move_indexes('st_s', '$to', method => 'copy')");
 	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
 	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
@@ -143,7 +143,7 @@ foreach my $how ('gone', 'read-only')
 foreach my $checksums (1, 0)
 {
 	my $name = 'a damaged block of the source, ' . ($checksums ? 'with' : 'without') . ' checksums';
-	my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
+	my ($from, $to) = (tablespace_of_index($node, 'st_s'), elsewhere($node, 'st_s'));
 	my $path = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('st_s')");
 	my $page_size = block_size($node);
 	$node->stop;
@@ -161,7 +161,7 @@ foreach my $checksums (1, 0)
 	$node->start;
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'copy')");
 	is($out, 'failed|XX001', "$name: refused by copy") or diag $err;
-	is(place($node, 'st_s'), $from, "$name: the index has stayed");
+	is(tablespace_of_index($node, 'st_s'), $from, "$name: the index has stayed");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('st_s', '$to', method => 'rebuild')");
@@ -172,7 +172,7 @@ foreach my $checksums (1, 0)
 # ---- damaged WAL, where it tells of the changes meanwhile --------------------------
 {
 	my $name = 'damaged WAL';
-	my ($from, $to) = (place($node, 'st_s'), elsewhere($node, 'st_s'));
+	my ($from, $to) = (tablespace_of_index($node, 'st_s'), elsewhere($node, 'st_s'));
 	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate, detail FROM move_indexes('st_s', '$to', method => 'copy')");
 	$node->safe_psql('postgres', 'SELECT pg_switch_wal(); CREATE TABLE behind_the_switch ()');
 	my ($segment, $offset) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())');
@@ -185,7 +185,7 @@ foreach my $checksums (1, 0)
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	like($out, qr/^failed\|58030\|could not read WAL at/m, "$name: the row") or diag $err;
-	is(place($node, 'st_s'), $from, "$name: the index has stayed");
+	is(tablespace_of_index($node, 'st_s'), $from, "$name: the index has stayed");
 	# nothing may want to read it any more
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	survived($name, 'copy');

@@ -127,7 +127,7 @@ foreach my $case (
 	my $name = ($point ? "at $point" : 'after the end') . ($checkpoint ? ", checkpoint at $checkpoint" : '');
 	$node->stop if $node->{_pid};
 	start_with_library();
-	my $from = place($node, 'st_s');
+	my $from = tablespace_of_index($node, 'st_s');
 	my $to = other_place($from);
 	$node->safe_psql('postgres', 'TRUNCATE filler; UPDATE st SET s = md5(s) WHERE i % 500 = 1; CHECKPOINT; UPDATE st SET s = md5(s) WHERE i % 500 = 2');
 	my $call;
@@ -152,9 +152,9 @@ foreach my $case (
 	eval { finish_call($call) } if $point;
 	$node->start;
 	set_test_point($node, '');
-	is(place($node, 'st_s'), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
+	is(tablespace_of_index($node, 'st_s'), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq place($node, 'st_s') ? $to : $from),
+	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq tablespace_of_index($node, 'st_s') ? $to : $from),
 		max_keys => 2000, restarted => 1, count => 'power failures beside a copy');
 }
 
@@ -165,7 +165,7 @@ SKIP:
 	# where the catch-up asserts that there was one
 	skip 'this server has assertions', 3 if $asserts;
 	start_with_library();
-	my $from = place($node, 'st_s');
+	my $from = tablespace_of_index($node, 'st_s');
 	my $to = other_place($from);
 	set_tests($node, test_mutation => 'sync');
 	my $call = with_checkpoints('copy-synced', "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')");

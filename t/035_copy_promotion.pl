@@ -86,7 +86,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 	$other->start;
 	$n++;
 
-	my $from = place($primary, 'crash_s');
+	my $from = tablespace_of_index($primary, 'crash_s');
 	my $to = elsewhere($primary, 'crash_s');
 	my ($call, $row);
 	if ($what =~ /^error|^kill/)
@@ -164,7 +164,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 			$swapped ? 'old file|removed' : 'unfinished copy|removed',
 			"$name: index_mover_cleanup() removes it");
 	}
-	is(place($other, 'crash_s'), $swapped ? $to : $from, "$name: where the index is");
+	is(tablespace_of_index($other, 'crash_s'), $swapped ? $to : $from, "$name: where the index is");
 	files_ok($other, $name) unless $who eq 'move';
 	$other->safe_psql('postgres', "SELECT oracle.bt_index_parent_check('crash_s', true, true)");
 	is($other->safe_psql('postgres', move_to(elsewhere($other, 'crash_s'))), 'moved', "$name: the next move works");

@@ -49,7 +49,7 @@ foreach my $case (@points)
 {
 	my ($point, $swapped, $mutation) = @$case;
 	my $name = $mutation || $point;
-	my $from = place($node, 'kept_s');
+	my $from = tablespace_of_index($node, 'kept_s');
 	my $to = other_place($from);
 	set_tests($node, test_point => "$point:wait", test_mutation => $mutation);
 	my $gate = IndexMover::Session->new($node);
@@ -111,7 +111,7 @@ foreach my $case (
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
-	is(place($other, 'kept_s'), $place, "$name: where the index is");
+	is(tablespace_of_index($other, 'kept_s'), $place, "$name: where the index is");
 	if (my $pages = $target =~ /^after (.*)$/ && $at{$1}{pages})
 	{
 		cmp_ok(scalar @$pages, '>', 200, "$name: there are pages to compare");

@@ -81,7 +81,7 @@ foreach my $case ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'cop
 {
 	my ($point, $swapped, $mutation) = @$case;
 	my $name = $mutation || $point;
-	my $from = place($node, 'kept_s');
+	my $from = tablespace_of_index($node, 'kept_s');
 	my $to = other_place($from);
 	my $first = $point eq 'copy-logged' ? 'copy-half' : $point;
 	set_tests($node, test_point => "$first:wait" . ($first ne $point ? ",$point:wait2" : ''), test_mutation => $mutation);
@@ -130,7 +130,7 @@ foreach my $case (
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
-	is(place($other, 'kept_s'), $at{$name}, "$name: where the index is");
+	is(tablespace_of_index($other, 'kept_s'), $at{$name}, "$name: where the index is");
 	if ($name eq 'behind log-once')
 	{
 		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");

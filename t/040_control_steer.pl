@@ -99,7 +99,7 @@ is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
-is(place($node, 'st_s'), 'regress_fast', 'the index is where it should be');
+is(tablespace_of_index($node, 'st_s'), 'regress_fast', 'the index is where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
 all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
 
@@ -133,7 +133,7 @@ poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'pa
 is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
 soon_ok(wait_for_job_end($node, $job), 2, 'it ends soon');
 is(outcome($job), 'st_s canceled', 'the history says canceled');
-is(place($node, 'st_s'), 'regress_slow', 'the index is where it was');
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'the index is where it was');
 leftovers_ok($node, 'canceled while paused', within => 2);
 files_ok($node, 'canceled while paused');
 
@@ -158,7 +158,7 @@ foreach my $seconds (3, 10, 30, 100)
 	$when = sql("SELECT now() + interval '$seconds s'");
 	$job = begin_job($node, 'small_pkey', 'regress_fast', swap_after => $when);
 	poll_until($node, "SELECT coalesce(max(phase), 'ended') IN ('waiting for time to swap', 'ended') FROM index_mover_progress WHERE job = $job", 't', 'swap_after');
-	$place = place($node, 'small_pkey');
+	$place = tablespace_of_index($node, 'small_pkey');
 	last if sql("SELECT now() < '$when'") eq 't';
 	# not looked in time: once more, with more of it
 	wait_for_job_end($node, $job);
@@ -177,7 +177,7 @@ $when = sql("SELECT to_char(now() - interval '1 min', 'HH24:MI')");
 $job = begin_job($node, 'small_pkey', 'regress_slow', swap_after => $when);
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'time of day');
 usleep(300_000);
-is(place($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
+is(tablespace_of_index($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
@@ -190,7 +190,7 @@ is(outcome($job), 'small_pkey moved', 'alter_move ends the wait');
 $job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify => 'on');
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
-is(place($node, 'st_s'), 'regress_slow', 'infinity waits');
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
@@ -376,7 +376,7 @@ my ($rest) = $err =~ /the rest of job $job is job (\d+)/;
 ok($rest, 'a NOTICE gives the number of the job with the rest');
 $node->safe_psql('postgres', "CALL wait_for_move($rest)");
 is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
-is(tablespace_of($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
+is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
 all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2);
 
 done_testing();

@@ -90,7 +90,7 @@ foreach my $case (
 	[ 'old-file-step', { swapped => 1 } ])
 {
 	my ($point, $case) = @$case;
-	my $before = place($node, 'pp_s');
+	my $before = tablespace_of_index($node, 'pp_s');
 	my %settings;
 	$settings{verify} = 'on' if $case->{verify};
 	$settings{max_rate} = '4MB' if $case->{changes};
@@ -111,7 +111,7 @@ foreach my $case (
 	sql("SELECT pause_move($job)");
 	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
 	paused_ok($job, $point);
-	my $after = place($node, 'pp_s');
+	my $after = tablespace_of_index($node, 'pp_s');
 	if ($case->{swapped})
 	{
 		isnt($after, $before, "$point: the index is moved already");
@@ -123,7 +123,7 @@ foreach my $case (
 	}
 	set_test_point($node, '');
 	resume_ok($job, $point);
-	isnt(place($node, 'pp_s'), $before, "$point: the index is where it should be");
+	isnt(tablespace_of_index($node, 'pp_s'), $before, "$point: the index is where it should be");
 }
 all_right($node, 'pp', 'paused at places', no_metadata => 1, max_keys => 200, within => 5);
 
@@ -201,9 +201,9 @@ sql("SELECT pause_move($job)");
 wait_for_state($job, 'paused');
 $other->run('COMMIT');
 paused_ok($job, 'partitioned index');
-is(place($node, 'pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
+is(tablespace_of_index($node, 'pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
 resume_ok($job, 'partitioned index');
-is(place($node, 'pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
+is(tablespace_of_index($node, 'pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
 $gate->end;
 $other->end;
 

@@ -188,9 +188,9 @@ like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wai
 	});
 	is($rows, '', '... no rows');
 	like($session->errors, qr/^ERROR:  57014: canceling statement due to user request$/m, '... an error');
-	my $from = tablespace_of($node, 't');
+	my $from = tablespace_of_index($node, 't');
 	is($session->run("SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', '... and its table is free');
-	isnt(tablespace_of($node, 't'), $from, '... to be moved');
+	isnt(tablespace_of_index($node, 't'), $from, '... to be moved');
 	$TARGET = elsewhere($node, 't_1');
 	$_->end foreach $session, $observer;
 }
@@ -258,7 +258,7 @@ foreach my $point (qw(history-insert history-update next-item))
 		my $name = "$action at $point";
 		# there shall be one worker, that of this move
 		wait_for_no_worker($node);
-		my $from = tablespace_of($node, 't');
+		my $from = tablespace_of_index($node, 't');
 		my $last = $node->safe_psql('postgres', 'SELECT coalesce(max(job), 0) FROM index_mover_history');
 		$TARGET = elsewhere($node, 't_1');
 		my $call = held_at($node, $point,
@@ -287,7 +287,7 @@ foreach my $point (qw(history-insert history-update next-item))
 		{
 			is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
 		}
-		is(tablespace_of($node, 't'), $from, "$name: where the indexes are");
+		is(tablespace_of_index($node, 't'), $from, "$name: where the indexes are");
 		survived_ok($node, 't', $name, "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",
 			max_keys => 100, restarted => 1, count => 'processes of a copy');
 	}

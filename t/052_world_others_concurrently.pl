@@ -100,7 +100,7 @@ foreach my $case (
 		{
 			is("$status $sqlstate", 'failed 40P01', "$name: $index steps back");
 			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b.*\. Process $pid: \Q$command\E;$/, '... and names whom, and what that runs');
-			is(place($node, "s.$index"), $from, '... and is where it was');
+			is(tablespace_of_index($node, "s.$index"), $from, '... and is where it was');
 			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved: deadlock detected: The move waits/, '... which is a warning');
 			is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE index_name = '$index' ORDER BY job DESC LIMIT 1"),
 				"failed|40P01|$detail", '... and on record');
@@ -166,7 +166,7 @@ foreach my $method ('copy', 'rebuild')
 	let_it_meet($name);
 	other_is_done($name);
 	is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"), 'moved||', "$name: it is moved");
-	is(place($node, 's.busy_v'), $to, "$name: really");
+	is(tablespace_of_index($node, 's.busy_v'), $to, "$name: really");
 	isnt($node->safe_psql('postgres', "SELECT 's.busy_v'::regclass::oid"), $old, "$name: it is another one by now");
 	is($node->safe_psql('postgres', "SELECT index_name, status FROM undo_move($job)"), 'busy_v|moved', "$name: and is on record as that");
 	leftovers_ok($node, $name, within => 5);

@@ -289,7 +289,7 @@ SQL
 like($full, qr/53000: /, 'too many jobs: one clean error');
 leftovers_ok($node, 'nothing of them is left', within => 5);
 move_ok('and the next call succeeds');
-is(tablespace_of($node, 'many_1'), 'many_1_i: default', 'none of the many has moved');
+is(tablespace_of_index($node, 'many_1'), 'many_1_i: default', 'none of the many has moved');
 
 # ---- no worker to be had ---------------------------------------------------------------
 $node->adjust_conf('postgresql.conf', 'max_worker_processes', '0');

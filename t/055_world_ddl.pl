@@ -232,7 +232,7 @@ foreach my $case (picked { $_->[0] =~ /^(?:DROP|REINDEX|VACUUM|TRUNCATE|ALTER IN
 	$holders[1]->end;
 	my ($rc, $out, $err) = finish_call($call);
 	like($out, $gave_way, "$name: the row") or diag $err;
-	is(tablespace_of($node, 'dd.t') =~ /^t_k: (.*)$/m ? $1 : '', 'regress_slow', "$name: the index is where it was");
+	is(tablespace_of_index($node, 'dd.t') =~ /^t_k: (.*)$/m ? $1 : '', 'regress_slow', "$name: the index is where it was");
 	set_test_point($node, '');
 	$session->end;
 	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('dd.t')");

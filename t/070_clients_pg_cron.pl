@@ -99,7 +99,7 @@ SQL
 			my ($status, $message) = end_of_run($jobid);
 			is($status, 'succeeded', "$mode: $page: $command{$jobid}") or diag($message);
 		}
-		is(tablespace_of($node, 'accounts'), "accounts_pkey: fast_storage\naccounts_v: fast_storage",
+		is(tablespace_of_index($node, 'accounts'), "accounts_pkey: fast_storage\naccounts_v: fast_storage",
 			"$mode: $page: the indexes are moved");
 		next if $page eq 'README.md';
 		is($node->safe_psql('postgres',
@@ -151,7 +151,7 @@ SQL
 	$reader->run('COMMIT');
 	($status, $message) = end_of_run($first);
 	is($status, 'succeeded', "$mode: the first is not disturbed") or diag($message);
-	is(tablespace_of($node, 'held'), 'held_i: fast_storage', "$mode: and has moved the index");
+	is(tablespace_of_index($node, 'held'), 'held_i: fast_storage', "$mode: and has moved the index");
 	$reader->end;
 	$node->safe_psql('postgres', 'SELECT cron.unschedule(jobid) FROM cron.job');
 	leftovers_ok($node, $mode, within => 5);

@@ -36,7 +36,7 @@ foreach my $driver (@drivers)
 	is($outcome{'then'}, "[('moved',)]", "$driver: the job has moved the index");
 	is($outcome{'canceled'}, '57014', "$driver: cancel() ends the call");
 	is($outcome{'after the cancel'}, "[('canceled',)]", "$driver: and the move");
-	is(tablespace_of($node, 't'), 't_v: regress_slow', "$driver: the index is where it was");
+	is(tablespace_of_index($node, 't'), 't_v: regress_slow', "$driver: the index is where it was");
 	leftovers_ok($node, $driver, within => 5);
 }
 

@@ -89,7 +89,7 @@ foreach my $mode ('session', 'transaction')
 	my $job = $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history');
 	($status, $out, $err) = call($mode, "CALL wait_for_move($job)");
 	is($status, 0, "$mode: CALL wait_for_move()") or diag($err);
-	is(tablespace_of($node, 't'), "t_v: $there", "$mode: and the index is moved");
+	is(tablespace_of_index($node, 't'), "t_v: $there", "$mode: and the index is moved");
 	($here, $there) = ($there, $here);
 
 	# Ctrl-C: psql's cancel request goes through the pool, too.
@@ -98,7 +98,7 @@ foreach my $mode ('session', 'transaction')
 	$run->{harness}->finish;
 	is(sqlstate_of($run->{err}), '57014', "$mode: Ctrl-C ends the call");
 	wait_for_no_worker($node);
-	is(tablespace_of($node, 't'), "t_v: $here", "$mode: and the move");
+	is(tablespace_of_index($node, 't'), "t_v: $here", "$mode: and the move");
 
 	# A client that is gone.
 	$run = start_slow($mode, $there);

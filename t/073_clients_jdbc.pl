@@ -37,7 +37,7 @@ is($outcome{'waiting for the job'}, 'done', 'CALL wait_for_move() of a job in a 
 is($outcome{'then'}, 'moved', 'the job has moved the index');
 is($outcome{'canceled'}, '57014', 'cancel() ends a prepared call');
 is($outcome{'after the cancel'}, 'canceled', 'and the move');
-is(tablespace_of($node, 't'), 't_v: regress_slow', 'the index is where it was');
+is(tablespace_of_index($node, 't'), 't_v: regress_slow', 'the index is where it was');
 leftovers_ok($node, 'after the cancel', within => 5);
 
 $node->stop;

@@ -48,7 +48,7 @@ foreach my $case (
 	foreach my $what ('table', 'index')
 	{
 		my $name = "$method, $phase, pg_repack of the $what";
-		my $from = place($node, 'r_s');
+		my $from = tablespace_of_index($node, 'r_s');
 		my $to = other_place($from);
 		my $old;
 		if ($method eq 'rebuild')

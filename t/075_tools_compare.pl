@@ -72,7 +72,7 @@ sub end_tool
 {
 	my ($tool, $call, $from) = @_;
 	my ($status) = finish_call($call);
-	my $moved = place($node, 'c_s') ne $from;
+	my $moved = tablespace_of_index($node, 'c_s') ne $from;
 	note "$tool->{name}: $call->{out} $call->{err}" unless $moved;
 	return $moved;
 }
@@ -112,7 +112,7 @@ foreach my $tool (@tools)
 
 	# once in peace, with a reader and a writer that feel it
 	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')", write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
-	my $from = place($node, 'c_s');
+	my $from = tablespace_of_index($node, 'c_s');
 	my $start = time;
 	ok(end_tool($tool, start_tool($tool), $from), "$name: moves the index");
 	my $duration = time - $start;
@@ -145,7 +145,7 @@ foreach my $tool (@tools)
 		{
 			my $ddl = IndexMover::Session->new($node, name => 'ddl');
 			$ddl->run('BEGIN; SELECT count(*) FROM c WHERE i = 1');
-			$from = place($node, 'c_s');
+			$from = tablespace_of_index($node, 'c_s');
 			$start = time;
 			my $call = start_tool($tool);
 			my $waiting = 0;
@@ -176,7 +176,7 @@ foreach my $tool (@tools)
 		next if $n{"${how}s"} >= ($how eq 'cancel' ? $CANCELS : $KILLS);
 		clean_by_hand();
 		my $before = $known_orphans;
-		$from = place($node, 'c_s');
+		$from = tablespace_of_index($node, 'c_s');
 		$start = time;
 		my $look = IndexMover::Session->new($node);
 		my $call = start_tool($tool);
@@ -192,7 +192,7 @@ foreach my $tool (@tools)
 		$look->end;
 		wait_until_up($node);
 		usleep(100_000), wait_until_up($node) if $how eq 'kill';
-		next unless $hit && place($node, 'c_s') eq $from;
+		next unless $hit && tablespace_of_index($node, 'c_s') eq $from;
 		$n{"${how}s"}++;
 		wait_for_no_worker($node);
 		my $look_for_rest = sub {

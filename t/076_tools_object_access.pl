@@ -93,12 +93,12 @@ foreach my $case (
 sub refused
 {
 	my ($name, $index, $method, $what, $status) = @_;
-	my ($from, $to) = (place($node, $index), elsewhere($node, $index));
+	my ($from, $to) = (tablespace_of_index($node, $index), elsewhere($node, $index));
 	set_hook('refuse', $what);
 	my $log = -s $node->logfile;
 	my $sql = move($index, $method);
 	is(as_mover($sql), "$status|42501|nobody may $what relations today", "$name: the row");
-	is(place($node, $index), $status eq 'moved' ? $to : $from, "$name: where the index is");
+	is(tablespace_of_index($node, $index), $status eq 'moved' ? $to : $from, "$name: where the index is");
 	wait_for_no_worker($node);
 	my $left = $what eq 'drop' ? 1 : 0;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $left, "$name: what is left");

@@ -39,7 +39,7 @@ foreach my $way ([ 'custom', '--format=custom' ], [ 'plain', '--format=plain' ])
 		? [ 'pg_restore', '--exit-on-error', '-d', $node->connstr($db), "$file.$format" ]
 		: [ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', "$file.$format" ],
 		"$format: restore");
-	is(tablespace_of($node, 't', $db), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
+	is(tablespace_of_index($node, 't', dbname => $db), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
 		"$format: the indexes are in the same tablespaces");
 	is($node->safe_psql($db, <<'SQL'), 't|f', "$format: privileges on the functions are kept");
 SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_privilege('regress_owner', oid, 'EXECUTE')

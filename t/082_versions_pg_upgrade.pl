@@ -73,7 +73,7 @@ SQL
 	command_ok([ 'sh', './delete_old_cluster.sh' ], "$name: the old cluster is deleted");
 	$new->start;
 
-	is(tablespace_of($new, 't'), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
+	is(tablespace_of_index($new, 't'), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
 		"$name: the indexes are where they were");
 	is($new->safe_psql('postgres', $history), $before, "$name: the history came along");
 	is($new->safe_psql('postgres', "SELECT string_agg(index_name, ' ' ORDER BY index_name) FROM index_mover_history WHERE status = 'interrupted'"),
@@ -101,7 +101,7 @@ SQL
 		my $job = $new->safe_psql('postgres', "SELECT job FROM index_mover_history WHERE index_name = 'behind_copy_i' ORDER BY job LIMIT 1");
 		$new->safe_psql('postgres', "SELECT resume_move($job)");
 		wait_for_no_worker($new);
-		is(tablespace_of($new, 'behind_copy'), 'behind_copy_i: regress_fast', "$name: an interrupted job can be resumed");
+		is(tablespace_of_index($new, 'behind_copy'), 'behind_copy_i: regress_fast', "$name: an interrupted job can be resumed");
 		verdict_ok($new, 'behind_copy', "$name: an interrupted job can be resumed");
 		verdict_ok($new, 'behind_rebuild', "$name: what was being rebuilt");
 		files_ok($new, "$name: an interrupted job can be resumed");

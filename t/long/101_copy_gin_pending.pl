@@ -75,7 +75,7 @@ sub beside
 		is($others->errors, '', "$name: nor has the flush failed");
 		$others->end;
 	}
-	is(place($node, 'words_w'), $to, "$name: where it should be");
+	is(tablespace_of_index($node, 'words_w'), $to, "$name: where it should be");
 	my $after = pending();
 	cmp_ok($after, '<', $before / 2, "$name: the list was flushed, and has $after pages");
 	all_right($node, 'words', $name, within => 5, max_keys => 100);
