@@ -24,26 +24,19 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_am_d.h"
-#include "catalog/pg_namespace.h"
-#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/bufpage.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/timestamp.h"
 
 #include "call/call.h"
 #include "history.h"
@@ -103,7 +96,6 @@ _PG_init(void)
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();
-	plan_estimate_bloat_hook = bloat_estimate;
 
 	/* without preloading, the slack of the main segment serves */
 	if (process_shared_preload_libraries_in_progress)

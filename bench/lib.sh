@@ -104,6 +104,7 @@ min_wal_size = 8GB
 maintenance_work_mem = 256MB
 track_wal_io_timing = on
 log_line_prefix = '%m [%p] %q%a '
+index_mover.min_free_space = 0
 CONF
     cat
   } | as_server tee -a "$WORK/data/postgresql.conf" > /dev/null

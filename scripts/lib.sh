@@ -7,6 +7,13 @@
 # installed into the system: private_postgres() makes a copy of the installed
 # PostgreSQL, which finds its own files relative to its binaries.
 
+# Where the environment lets psql go, and with which settings, is not meant for the
+# servers that are made here: each script exports its own.
+for name in "${!PG@}"; do
+  case "$name" in PG_CONFIG|PG_CONFIG_[0-9]*|PG_MAJOR|PG_TEST_*) ;; *) unset "$name" ;; esac
+done
+unset name INITDB_TEMPLATE
+
 # The version to work with, unless the environment says: the oldest that is here
 # with its headers, else the one that this release of Debian has.
 if [ -z "${PG_MAJOR:-}" ]; then

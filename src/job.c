@@ -435,6 +435,17 @@ job_find(int64 job, JobSlot *copy)
 }
 
 /*
+ * Change a setting of a running job, by its name without prefix.  Its runners
+ * read it at their next job_check_cancel().  ERROR as SET: 22023, 42501.
+ */
+void
+job_alter_settings(JobShared *shared, const char *name, const char *value)
+{
+	settings_alter(&shared->settings, &job_area()->lock, name, value);
+	pg_atomic_fetch_add_u32(&shared->settings_version, 1);
+}
+
+/*
  * Is this process a runner of that job, and not ourselves?  What such a one
  * has put into the ledger is its own affair.
  */

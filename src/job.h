@@ -116,7 +116,9 @@ typedef struct JobShared
 	Oid			database;
 	Oid			role;			/* set by the caller, constant */
 	TimestampTz submitted_at;
-	MoveSettings settings;		/* caller; alter_move() later, under slot lock */
+	MoveSettings settings;		/* submitter; alter_move() later, under the
+								 * area's lock.  Runners: runner_settings() */
+	pg_atomic_uint32 settings_version;	/* changes with them */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
 	bool		recorded;		/* constant: the submitter has put it on
@@ -238,6 +240,7 @@ extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
 extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
 extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
 extern JobShared *job_shared(dsm_segment *segment);
+extern void job_alter_settings(JobShared *shared, const char *name, const char *value);
 extern Size job_shared_size(int nitems, int nrunners);
 extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
 extern bool runner_is_alive(int64 job, int pid);
@@ -245,6 +248,7 @@ extern bool runner_is_alive(int64 job, int pid);
 /* ---- in a runner ---- */
 
 extern bool runner_attach(JobShared *shared);
+extern const MoveSettings *runner_settings(void);
 extern bool runner_detach(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
@@ -299,7 +303,7 @@ typedef struct MoveContext
 {
 	JobShared  *job;
 	MoveItem   *item;
-	const MoveSettings *settings;	/* may change under us: read when needed */
+	const MoveSettings *settings;	/* runner_settings() */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

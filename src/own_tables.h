@@ -39,6 +39,7 @@ extern ExtensionHold extension_hold(Oid *busy);
 extern Oid	extension_held(int n);	/* the n-th of them; InvalidOid: no more */
 extern void extension_release(void);
 extern void commit_locally(void);
+extern ErrorData *errors_take(MemoryContext context);
 extern void set_commit(const char *value);
 
 #endif							/* IM_OWN_TABLES_H */

@@ -8,6 +8,7 @@
 #ifndef IM_SETTINGS_H
 #define IM_SETTINGS_H
 
+#include "storage/lwlock.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -39,7 +40,7 @@ typedef enum MoveOrder
 typedef struct MoveSettings
 {
 	int			lock_timeout;	/* ms */
-	int			lock_wait;		/* ms; 0 = for ever */
+	int			lock_wait;		/* ms; 0 = without limit */
 	int			on_blocker;		/* OnBlocker */
 	int			on_failure;		/* OnFailure */
 	bool		give_way;
@@ -68,10 +69,10 @@ typedef struct MoveSettings
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
 extern void settings_define(void);
-extern void settings_capture(MoveSettings *settings);
+extern void settings_capture(MoveSettings *result);
 extern int	settings_apply_json(Jsonb *json);
 extern void settings_check_alterable(const char *name);
-extern void settings_alter(MoveSettings *settings, const char *name,
-						   const char *value);
+extern void settings_alter(MoveSettings *result, LWLock *lock,
+						   const char *name, const char *value);
 
 #endif							/* IM_SETTINGS_H */

@@ -235,7 +235,7 @@ if (part('file'))
 		is(finish_job($job), 'moved|', "$name in mid-copy: moved");
 		like(slurp_file($node->logfile, $log), qr/starts the copy of index "online_k" again, because its file was replaced/,
 			"$name in mid-copy: the copy was started again");
-		like(tablespace_of($node, 'online'), qr/online_k: regress_fast/, "$name in mid-copy: where it was to be");
+		like(tablespace_of_index($node, 'online'), qr/online_k: regress_fast/, "$name in mid-copy: where it was to be");
 		index_ok("$name in mid-copy");
 		files_ok($node, "$name in mid-copy");
 		leftovers_ok($node, "$name in mid-copy", within => 2);
@@ -483,7 +483,7 @@ SQL
 		my $rows = $s->run("SELECT status, from_tablespace, to_tablespace FROM undo_move($job)");
 		is(scalar(grep { $_ ne 'moved|regress_fast|regress_slow' } split /\n/, $rows), 0, "undo_move($job): all back") or diag $rows;
 	}
-	like(tablespace_of($node, 'kinds'), qr/^(\w+: regress_slow\n?)+$/, 'where they were');
+	like(tablespace_of_index($node, 'kinds'), qr/^(\w+: regress_slow\n?)+$/, 'where they were');
 	verdict_ok($node, 'kinds', 'moved back', max_keys => 100);
 	files_ok($node, 'moved back');
 	leftovers_ok($node, 'moved back', within => 2);

@@ -64,7 +64,7 @@ sub phase { return $s->run("SELECT string_agg(phase, ',') FROM index_mover_progr
 sub all_right_in
 {
 	my ($to, $name) = @_;
-	like(tablespace_of($node, 'after_swap'), qr/^after_swap_s: $to$/, "$name: moved");
+	like(tablespace_of_index($node, 'after_swap'), qr/^after_swap_s: $to$/, "$name: moved");
 	is($s->run('SELECT count(*) FROM index_mover_ledger'), '0', "$name: the ledger is empty");
 	files_ok($node, $name);
 	leftovers_ok($node, $name, within => 5);

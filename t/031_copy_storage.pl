@@ -1,6 +1,6 @@
 # Moves by copying when storage, WAL or the server let them down: a full target,
 # recycled WAL, little WAL, crashes with and without a checkpoint, a dead
-# postmaster.  (A source that goes away, and the ledger: t/036_copy_ledger.pl.)
+# postmaster.  (A source that goes away, and the ledger: t/028_copy_ledger.pl.)
 #
 # A standby is looked at, too, but not where WAL has to be recycled as soon as the
 # copy's own checkpoints allow it (a standby might want it still, and who keeps WAL
@@ -220,7 +220,7 @@ check_all('WAL of a move', 'store', $to, look_up => 1);
 # ---------------------------------------------------------------------------
 foreach my $what ('copying', 'waiting')
 {
-	my $from = place($node, 'store_s');
+	my $from = tablespace_of_index($node, 'store_s');
 	$to = elsewhere($node, 'store_s');
 	my $blocker;
 	if ($what eq 'waiting')
@@ -244,7 +244,7 @@ $node->append_conf('postgresql.conf', 'full_page_writes = off');
 $node->restart;
 foreach my $point ('copy-half', 'old-file-step')
 {
-	my $from = place($node, 'store_s');
+	my $from = tablespace_of_index($node, 'store_s');
 	$to = elsewhere($node, 'store_s');
 	$call = move_to_point($point, 'store_s', $to);
 	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 8");
@@ -276,7 +276,7 @@ if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertio
 			"BRIN stays where it is while full_page_writes is off: $method");
 	}
 	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges'))), '{}', 'and is reported as not movable');
-	is(place($node, 'ranges_s'), 'regress_slow', 'it is where it was');
+	is(tablespace_of_index($node, 'ranges_s'), 'regress_slow', 'it is where it was');
 
 	full_page_writes('on');
 	$call = move_to_point('copy-end', 'ranges_s', 'regress_fast');
@@ -284,7 +284,7 @@ if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertio
 	is(finish_move($call), 'failed|55000', 'nor is it swapped if that is switched off in mid-copy');
 	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 		qr/^full_page_writes was switched off while BRIN index "ranges_s" was being moved/, 'which is why');
-	is(place($node, 'ranges_s'), 'regress_slow', 'it is where it was, again');
+	is(tablespace_of_index($node, 'ranges_s'), 'regress_slow', 'it is where it was, again');
 	full_page_writes('on');
 }
 foreach my $method ('copy', 'rebuild')
@@ -606,7 +606,7 @@ SQL
 			'sh', $full, $node->logfile, $last
 		]) or die 'server does not start with a pg_wal of its own';
 	$node->_update_pid(1);
-	my $from = place($node, 'small_s');
+	my $from = tablespace_of_index($node, 'small_s');
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_fast LOCATION ''");
 	$call = move_to_point('copy-half', 'small_s', 'regress_fast');
 	# the reserve is 4.8 MB
@@ -620,7 +620,7 @@ SQL
 	wait_for_no_worker($node);
 	leftovers_ok($node, 'pg_wal is full', within => 5);
 	files_ok($node, 'pg_wal is full');
-	is(place($node, 'small_s'), $from, 'pg_wal is full: the index is where it was');
+	is(tablespace_of_index($node, 'small_s'), $from, 'pg_wal is full: the index is where it was');
 	unlike(slurp_file($node->logfile, $log), qr/PANIC/, 'pg_wal is full: the server goes on');
 	$node->safe_psql('postgres', q{COPY (SELECT 1) TO PROGRAM 'rm pg_wal/fill'});
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_fast', method => 'copy')"),

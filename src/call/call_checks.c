@@ -10,21 +10,13 @@
 #include <math.h>
 
 #include "access/xact.h"
-#include "catalog/pg_namespace.h"
-#include "commands/tablespace.h"
-#include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "call/call.h"
 #include "job.h"

@@ -19,7 +19,6 @@
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
@@ -144,10 +143,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	List	   *files_after = NIL;
 	ListCell   *lc;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("dry_run must not be null")));
+	call_reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call us, in a worker that removes leftovers */
 	call_check_moment("index_mover_cleanup()", true, false);

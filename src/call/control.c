@@ -18,7 +18,6 @@
 #include "catalog/index.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
@@ -50,10 +49,7 @@ find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
 	Oid			role;
 	bool		running;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("job must not be null")));
+	call_reject_null(fcinfo, 0, "job");
 	job = PG_GETARG_INT64(0);
 
 	*entries = NIL;
@@ -174,10 +170,8 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	dsm_segment *segment;
 	bool		mapped;
 
-	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", PG_ARGISNULL(1) ? "setting" : "value")));
+	call_reject_null(fcinfo, 1, "setting");
+	call_reject_null(fcinfo, 2, "value");
 	settings_check_alterable(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	if (!find_running_job(fcinfo, &slot))
 		PG_RETURN_BOOL(false);
@@ -189,9 +183,9 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 		segment = dsm_attach(slot.segment);
 	if (segment == NULL)
 		PG_RETURN_BOOL(false);	/* it has just ended */
-	settings_alter(&job_shared(segment)->settings,
-				   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-				   text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	job_alter_settings(job_shared(segment),
+					   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+					   text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	if (!mapped)
 		dsm_detach(segment);
 	PG_RETURN_BOOL(true);
@@ -288,10 +282,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	MoveSettings settings;
 	JobSlot		slot;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", PG_ARGISNULL(0) ? "job" : "wait")));
+	call_reject_null(fcinfo, 0, "job");
+	call_reject_null(fcinfo, 1, "wait");
 	job = PG_GETARG_INT64(0);
 	wait = PG_GETARG_BOOL(1);
 	call_check_moment("undo_move()", false, wait);

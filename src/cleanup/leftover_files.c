@@ -308,14 +308,9 @@ leftover_files_remove(void (*rest) (int ms))
 		{
 			ErrorData  *error;
 
-			MemoryContextSwitchTo(oldcxt);
-			error = CopyErrorData();
-			if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			if (geterrcode() == ERRCODE_QUERY_CANCELED)
 				PG_RE_THROW();
-			FlushErrorState();
-			AbortOutOfAnyTransaction();
-			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-			MemoryContextSwitchTo(oldcxt);
+			error = errors_take(oldcxt);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
 					 errmsg("could not remove a file that a move has left behind: %s",

@@ -34,7 +34,6 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
@@ -58,6 +57,7 @@
 #include "cleanup/ledger.h"
 #include "file_system.h"
 #include "job.h"
+#include "own_tables.h"
 #include "wait/wait.h"
 
 #define UNLISTED	INT64CONST(0)	/* number of an entry that no ledger has */
@@ -438,13 +438,8 @@ read_entries(Oid only_heap, int64 job)
 static bool
 take_error(const LedgerEntry *entry, MemoryContext context)
 {
-	ErrorData  *edata;
+	ErrorData  *edata = errors_take(context);
 
-	MemoryContextSwitchTo(context);
-	edata = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	progress_blockers(NULL, 0);
 
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)

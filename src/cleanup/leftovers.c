@@ -16,15 +16,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/tablespace.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
-#include "utils/snapmgr.h"
-#include "utils/tuplestore.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"

@@ -43,14 +43,6 @@ extern void plan_complete(List *items, const MoveSettings *settings);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern bool plan_may_move(Oid heap_oid);
-
-/*
- * Measures the share of an index that a rebuild would give back; false if it
- * can't.  Must release the locks it takes.  Set by _PG_init(); without it,
- * "auto" does not look at bloat.
- */
-typedef bool (*plan_estimate_bloat_hook_type) (Oid index_oid, double *ratio);
-extern plan_estimate_bloat_hook_type plan_estimate_bloat_hook;
 extern bool copy_can_move(Oid index_oid, const char *access_methods,
 						  char **reason);
 extern bool rebuild_can_move(Oid index_oid, char **reason);

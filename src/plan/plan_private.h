@@ -33,6 +33,5 @@ typedef struct PlanEntry
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
-extern void plan_notice_other_databases(Oid tablespace);
 
 #endif							/* IM_PLAN_PRIVATE_H */

@@ -613,7 +613,8 @@ move_by_rebuild(MoveContext *mc)
 		{
 			/* it may have been long since the last look */
 			space_check(mc->job, item, mc->settings);
-			rebuild_timer_begin(mc->settings);
+			/* its handler reads two words of them, as they are at that time */
+			rebuild_timer_begin(&mc->job->settings);
 		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();

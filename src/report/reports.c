@@ -48,16 +48,23 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 
 #define PROBE_MAX_DEPTH		1024
 
+/* ERROR 22004 if an argument is null that must not be. */
+static void
+reject_null(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+}
+
 /*
  * Return the OID argument argno, or raise 22004.
  */
 static Oid
 required_index(FunctionCallInfo fcinfo, int argno)
 {
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("index must not be null")));
+	reject_null(fcinfo, argno, "index");
 	return PG_GETARG_OID(argno);
 }
 
@@ -166,10 +173,7 @@ index_mover_measure_bloat(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));
 	arg.sample_pages = PG_GETARG_INT32(1);
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("exact must not be null")));
+	reject_null(fcinfo, 2, "exact");
 	arg.exact = PG_GETARG_BOOL(2);
 	if (!PG_ARGISNULL(4))
 	{
@@ -303,10 +307,7 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 static Oid
 required_tablespace(FunctionCallInfo fcinfo, int argno)
 {
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("tablespace must not be null")));
+	reject_null(fcinfo, argno, "tablespace");
 	return get_tablespace_oid(NameStr(*PG_GETARG_NAME(argno)), false);
 }
 
@@ -365,10 +366,7 @@ probe_duration(FunctionCallInfo fcinfo, int argno)
 	Interval   *interval;
 	double		seconds;
 
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("duration must not be null")));
+	reject_null(fcinfo, argno, "duration");
 	interval = PG_GETARG_INTERVAL_P(argno);
 	seconds = interval->time / (double) USECS_PER_SEC +
 		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
@@ -411,10 +409,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	double		cost;
 	int			concurrency;
 
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("queue_depth must not be null")));
+	reject_null(fcinfo, 2, "queue_depth");
 	queue_depth = PG_GETARG_INT32(2);
 	if (queue_depth < 1 || queue_depth > PROBE_MAX_DEPTH)
 		ereport(ERROR,

@@ -81,14 +81,6 @@ now_seconds(void)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
-static void
-file_error(const Probe *probe, const char *what)
-{
-	ereport(ERROR,
-			(errcode_for_file_access(),
-			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
-}
-
 /*
  * Create the file, open it twice, and unlink it.
  */
@@ -109,7 +101,9 @@ open_file(Probe *probe, Oid tablespace)
 
 	probe->buffered_fd = OpenTransientFile(probe->path, flags);
 	if (probe->buffered_fd < 0)
-		file_error(probe, "create");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not create file \"%s\": %m", probe->path)));
 	probe->direct = false;
 	probe->fd = probe->buffered_fd;
 	if (PROBE_O_DIRECT != 0)
@@ -124,7 +118,9 @@ open_file(Probe *probe, Oid tablespace)
 		}
 	}
 	if (unlink(probe->path) < 0)
-		file_error(probe, "remove");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not remove file \"%s\": %m", probe->path)));
 }
 
 static void
@@ -136,7 +132,9 @@ sync_file(const Probe *probe)
 #else
 	if (fsync(probe->fd) != 0)
 #endif
-		file_error(probe, "sync");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not fsync file \"%s\": %m", probe->path)));
 }
 
 static void
@@ -148,7 +146,9 @@ write_at(const Probe *probe, Size len, int64 offset)
 	{
 		if (errno == 0)
 			errno = ENOSPC;
-		file_error(probe, "write");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", probe->path)));
 	}
 }
 
@@ -161,7 +161,9 @@ read_at(const Probe *probe, int fd, Size len, int64 offset)
 	{
 		if (errno == 0)
 			errno = EIO;
-		file_error(probe, "read");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", probe->path)));
 	}
 }
 

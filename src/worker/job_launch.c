@@ -13,28 +13,19 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
-#include "libpq/pqmq.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
 #include "tcop/dest.h"
-#include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/ps_status.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -94,6 +85,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = im_my_procno();
 	pg_atomic_init_u32(&shared->rows_final, 0);
+	pg_atomic_init_u32(&shared->settings_version, 0);
 	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
 								 shared->nitems * sizeof(MoveItem));
 	foreach(lc, items)

@@ -29,7 +29,6 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -166,7 +165,7 @@ reset_session(void)
 void
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	item->sqlstate[0] = '\0';
@@ -270,7 +269,7 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();

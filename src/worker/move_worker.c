@@ -44,7 +44,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
@@ -463,9 +462,9 @@ run_moves(JobShared *shared, bool first)
 			give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
 			break;
 		}
-		if (shared->settings.max_duration > 0 &&
+		if (runner_settings()->max_duration > 0 &&
 			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
-									   shared->settings.max_duration * 1000))
+									   runner_settings()->max_duration * 1000))
 		{
 			give_up_rest(shared, STATUS_SKIPPED, "",
 						 "not started: index_mover.max_duration was over");
@@ -509,7 +508,7 @@ run_cleanup(JobShared *shared)
 	{
 		if (for_move && runner_rows_are_final())
 			publish_rows(shared);
-		(void) leftovers_remove(shared, shared->settings.lock_wait);
+		(void) leftovers_remove(shared, runner_settings()->lock_wait);
 	}
 	is_done = true;
 	if (runner_detach())
@@ -561,6 +560,7 @@ index_mover_worker_main(Datum arg)
 	}
 	runner_serve_cancel(false);
 	connect_as(job.database, job.role);
+	/* of these, core's own, which alter_move() does not change */
 	apply_job_settings(&shared->settings);
 	IM_KEEP_POINTS();
 	pgstat_report_appname("index_mover");

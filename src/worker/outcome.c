@@ -19,25 +19,16 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
-#include "commands/tablecmds.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "history.h"
 #include "job.h"
@@ -124,16 +115,8 @@ begin_to_record(JobShared *shared)
 static ErrorData *
 take_record_error(MemoryContext context)
 {
-	ErrorData  *error;
-
-	MemoryContextSwitchTo(context);
 	runner_serve_cancel(false);
-	error = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	MemoryContextSwitchTo(context);
-	return error;
+	return errors_take(context);
 }
 
 /*

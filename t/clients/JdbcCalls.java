@@ -1,4 +1,4 @@
-// Calls through JDBC, for t/074_jdbc.pl: java JdbcCalls.java URL
+// Calls through JDBC, for t/073_clients_jdbc.pl: java JdbcCalls.java URL
 //   Prints "what: outcome" in lines.
 import java.sql.*;
 

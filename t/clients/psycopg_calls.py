@@ -1,4 +1,4 @@
-# Calls through psycopg, for t/072_psycopg.pl: psycopg_calls.py MODULE CONNSTR
+# Calls through psycopg, for t/071_clients_psycopg.pl: psycopg_calls.py MODULE CONNSTR
 #   MODULE is psycopg2 or psycopg.  Prints "what: outcome" in lines.
 import importlib
 import sys

@@ -120,7 +120,7 @@ sub different_files
 sub verdict
 {
 	my ($number, @different) = @_;
-	$IndexMover::Test::count{'blocks compared with those of a copy or a standby'} += $number;
+	$IndexMover::Oracle::count{'blocks compared with those of a copy or a standby'} += $number;
 	return $number ? join(', ', @different) : 'nothing to compare';
 }
 

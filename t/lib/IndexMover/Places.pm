@@ -2,9 +2,9 @@
 #   In which tablespace an index lies, and which is the other one.  new_node() makes
 #   two, regress_slow and regress_fast, and the tests move to and fro between them.
 #
-#   my $from = place($node, 'i');         # 'regress_slow', say
-#   my $to = other_place($from);          # 'regress_fast'
-#   my $to = elsewhere($node, 'i');       # the same in one
+#   my $from = tablespace_of_index($node, 'i');     # 'regress_slow', say
+#   my $to = other_place($from);                    # 'regress_fast'
+#   my $to = elsewhere($node, 'i');                 # the same in one
 #   arrived_ok($node, 't', 'i', $to, 'name');
 #
 # What is said is what the catalog says at that moment, without a lock: while a
@@ -18,18 +18,7 @@ use Exporter 'import';
 use IndexMover::Test;
 use Test::More;
 
-our @EXPORT = qw(place other_place elsewhere arrived_ok);
-
-# The tablespace of an index, 'default' if it is its database's.
-sub place
-{
-	my ($node, $index, %options) = @_;
-	return $node->safe_psql($options{dbname} || 'postgres', <<SQL);
-SELECT coalesce(t.spcname, 'default')
-  FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
- WHERE c.oid = '$index'::regclass
-SQL
-}
+our @EXPORT = qw(other_place elsewhere arrived_ok);
 
 sub other_place
 {
@@ -41,7 +30,7 @@ sub other_place
 sub elsewhere
 {
 	my ($node, $index, %options) = @_;
-	return other_place(place($node, $index, %options));
+	return other_place(tablespace_of_index($node, $index, %options));
 }
 
 # The index of this table is where it should be, and right; a clean-up leaves
@@ -53,7 +42,7 @@ sub elsewhere
 sub arrived_ok
 {
 	my ($node, $table, $index, $place, $name, %options) = @_;
-	is(place($node, $index), $place, "$name: the index is in $place");
+	is(tablespace_of_index($node, $index), $place, "$name: the index is in $place");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
 	leftovers_ok($node, $name, within => 5);

@@ -37,11 +37,12 @@ sub new
 			],
 			'>&', \$run->{out}, IPC::Run::timer($TIMEOUT + 30));
 	}
-	# until each of them has done something
+	# until each of them has done something: its log is there earlier, and gets its
+	# first lines when there are a hundred
 	foreach my $name (sort keys %statements)
 	{
 		my $start = time;
-		until (glob("$self->{dir}/$name.*[0-9]") || !$self->{runs}{$name}{harness}->pumpable)
+		until ((grep { -s } glob("$self->{dir}/$name.*[0-9]")) || !$self->{runs}{$name}{harness}->pumpable)
 		{
 			die "the $name probe does not start: $self->{runs}{$name}{out}" if time - $start > $TIMEOUT;
 			$self->{runs}{$name}{harness}->pump_nb;

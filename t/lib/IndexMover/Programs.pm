@@ -38,7 +38,7 @@ sub finds_nothing_ok
 		skip "$program is not installed", 1 unless $path;
 		my $said = '';
 		my $right = IPC::Run::run([ $path, @$arguments ], '<', \'', '>&', \$said);
-		$IndexMover::Test::count{$count}++;
+		$IndexMover::Oracle::count{$count}++;
 		ok($right, "$name: $program") or diag $said;
 		return $right;
 	}

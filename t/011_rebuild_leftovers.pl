@@ -1,0 +1,416 @@
+# A rebuild that is canceled, in each of its phases: before core's catalog
+# entry exists nothing is left; later the leftover is removed as soon as nobody
+# uses the table any more, and until then nobody stands behind us.  And what a
+# killed worker leaves is removed by the next call: ours, and only ours.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $HOLD = faults() ? 10 : 1;		# seconds a blocker stays after the cancel
+
+my $node = new_node('leftovers');
+
+# An index whose build waits while somebody holds advisory lock 42.
+make_gate($node, 'gate', 42);
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE lt (id int, v int);
+INSERT INTO lt SELECT g, g FROM generate_series(1, 50) g;
+SET default_tablespace = regress_slow;
+CREATE INDEX lt_gate ON lt (gate(v)) WITH (fillfactor = 90);
+CREATE TABLE other (i int);
+SELECT oracle.remember_keys('lt'), oracle.remember_metadata('lt');
+SQL
+
+my $indexes = "SELECT string_agg(c.relname || CASE WHEN i.indisvalid THEN '' ELSE '!' END, ' ' ORDER BY c.relname)"
+  . " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'lt'::regclass";
+my $here = 'regress_slow';
+
+sub wait_blocked_in
+{
+	my ($phase, $name) = @_;
+	poll_until($node,
+		"SELECT count(*) FROM index_mover_progress WHERE phase = '$phase' AND cardinality(blocked_by) > 0",
+		'1', "$name: phase \"$phase\" with somebody to wait for");
+	return worker_pid($node);
+}
+
+# Ways to bring the rebuild to a stop.  Each takes the call and two sessions,
+# and returns when the worker waits in the phase, and a closure that lets go of
+# whatever it waits for.
+my %way = (
+	'waiting for writers before build (ours)' => {
+		before => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+		phase  => 'waiting for writers before build',
+		left   => 'lt_gate' },
+	'waiting for old snapshots (ours)' => {
+		before => sub { $_[0]->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other') },
+		phase  => 'waiting for old snapshots',
+		left   => 'lt_gate' },
+	'waiting for lock to start' => {
+		before => sub { $_[0]->run('BEGIN; ALTER INDEX lt_gate SET (fillfactor = 90)') },
+		phase  => 'waiting for lock to start',
+		left   => 'lt_gate' },
+	'initializing' => {
+		before => sub { $_[0]->run('BEGIN; LOCK TABLE pg_depend IN SHARE MODE') },
+		phase  => 'initializing',
+		left   => 'lt_gate' },
+	'waiting for writers before build (core)' => {
+		before => sub { $_[1]->run('BEGIN; LOCK TABLE pg_depend IN SHARE MODE') },
+		then   => sub {
+			wait_blocked_in('initializing', 'core');
+			$_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
+			$_[1]->run('COMMIT');
+		},
+		phase => 'waiting for writers before build',
+		left  => 'lt_gate lt_gate_ccnew!' },
+	'building index' => {
+		before => sub { $_[0]->run('SELECT pg_advisory_lock(42)') },
+		phase  => 'building index',
+		free   => sub { $_[0]->run('SELECT pg_advisory_unlock(42)') },
+		left   => 'lt_gate lt_gate_ccnew!',
+		gone_at_once => 1 },
+	'waiting for writers before validation' => {
+		while_building => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+		phase => 'waiting for writers before validation',
+		left  => 'lt_gate lt_gate_ccnew!' },
+	'waiting for old snapshots (validated)' => {
+		while_building => sub { $_[0]->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other') },
+		phase => 'waiting for old snapshots',
+		left  => 'lt_gate lt_gate_ccnew!',
+		gone_at_once => 1 },
+	'waiting for readers before marking dead' => {
+		while_building => sub { $_[0]->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE') },
+		phase => 'waiting for readers before marking dead',
+		left  => 'lt_gate lt_gate_ccold!',
+		moved => 1 },
+	'waiting for readers before dropping' => {
+		while_building => sub { $_[1]->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE') },
+		then => sub {
+			my ($session, $first) = @_;
+			wait_blocked_in('waiting for readers before marking dead', 'dropping');
+			my $catalog = IndexMover::Session->new($node);
+			$catalog->run('BEGIN; LOCK TABLE pg_index IN SHARE MODE');
+			$first->run('COMMIT');
+			poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'pg_index'::regclass AND NOT granted", '1');
+			$session->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE');
+			$catalog->run('COMMIT');
+			$catalog->end;
+		},
+		phase => 'waiting for readers before dropping',
+		left  => 'lt_gate lt_gate_ccold!',
+		moved => 1 },
+);
+
+# Ways to cancel it: SQL to run elsewhere.  What the caller then gets: its own
+# error, or its row.
+my %cancel = (
+	'pg_cancel_backend(caller)' => { sql => 'SELECT pg_cancel_backend(%CALLER%)', state => '57014' },
+	'pg_terminate_backend(caller)' => { sql => 'SELECT pg_terminate_backend(%CALLER%)', state => '57P01' },
+	'pg_cancel_backend(worker)' => { sql => 'SELECT pg_cancel_backend(%WORKER%)', row => 'canceled|57014' },
+	'pg_terminate_backend(worker)' => { sql => 'SELECT pg_terminate_backend(%WORKER%)', row => 'canceled|57P01' },
+	'cancel_move()' => { sql => 'SELECT cancel_move(job) FROM index_mover_progress', row => 'canceled|57014' },
+	'statement_timeout' => { timeout => 1, state => '57014' },
+);
+
+my $calls = 0;
+# How long it took at most until a worker stood where it was to be canceled: a
+# busy machine must get there before the timeout strikes.
+my $longest_setup = 0;
+
+sub try_cancel
+{
+	my ($where, $how) = @_;
+	my $way = $way{$where};
+	my $cancel = $cancel{$how};
+	my $name = "$where, $how";
+	my $to = other_place($here);
+
+	my $session = IndexMover::Session->new($node);
+	my $helper = IndexMover::Session->new($node);
+	my $builder = IndexMover::Session->new($node);
+
+	$way->{before}->($session, $helper) if $way->{before};
+	$builder->run('SELECT pg_advisory_lock(42)') if $way->{while_building};
+
+	my $timeout = $cancel->{timeout} ? 10 + int(3 * $longest_setup) : 0;
+	my $setup = time;
+	my $call = start_call($node, 'call' . ++$calls,
+		($timeout ? "SET statement_timeout = '${timeout}s'; " : '') . "SELECT status, sqlstate FROM move_indexes('lt', '$to', 'rebuild')");
+	my $caller = caller_pid($call);
+
+	if ($way->{while_building})
+	{
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$name: build");
+		$way->{while_building}->($session, $helper);
+		$builder->run('SELECT pg_advisory_unlock(42)');
+	}
+	$way->{then}->($session, $helper) if $way->{then};
+	my $worker = wait_blocked_in($way->{phase}, $name);
+	pass("$name: the worker is in that phase");
+
+	$setup = time - $setup;
+	$longest_setup = $setup if $setup > $longest_setup;
+	if ($cancel->{sql})
+	{
+		my $sql = $cancel->{sql};
+		$sql =~ s/%CALLER%/$caller/;
+		$sql =~ s/%WORKER%/$worker/;
+		$node->safe_psql('postgres', $sql);
+	}
+	my ($status, $out, $err, $waited) = finish_call($call);
+	$waited -= $timeout;
+	soon_ok($waited, 5, "$name: the call returns within 5 s");
+	if ($cancel->{state})
+	{
+		is(sqlstate_of($err), $cancel->{state}, "$name: the caller's error");
+	}
+	else
+	{
+		my $row = $cancel->{row};
+		$row =~ s/^canceled/moved/ if $way->{moved};
+		is($out, "$row\n", "$name: the caller's row") or diag $err;
+	}
+
+	# while whoever was in the way still is
+	my $left = $node->safe_psql('postgres', $indexes);
+	if ($way->{left} !~ /!/ || $way->{gone_at_once})
+	{
+		poll_until($node, $indexes, 'lt_gate', "$name: gone at once", timeout => 5);
+		$left = $node->safe_psql('postgres', $indexes);
+		is($left, 'lt_gate', "$name: nothing is left");
+	}
+	else
+	{
+		is($left, $way->{left}, "$name: the leftover, while its table is in use");
+	}
+	my $until = time + $HOLD;
+	if ($left =~ /!/)
+	{
+		# a second cancel doesn't stop the cleaning up
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'cleaning up' AND cardinality(blocked_by) > 0",
+			'1', "$name: cleaning up", timeout => 5);
+		$node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM index_mover_progress');
+	}
+	my $harm = 0;
+	while (time < $until && $where !~ /lock to start|initializing/)
+	{
+		my ($rc, undef, $problem) = $node->psql('postgres',
+			'SET lock_timeout = 5000; BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; LOCK TABLE lt IN SHARE UPDATE EXCLUSIVE MODE; ROLLBACK');
+		$harm++, diag $problem if $rc;
+		usleep(200_000);
+	}
+	is($harm, 0, "$name: nobody waits behind us");
+
+	if ($way->{free}) { $way->{free}->($session) }
+	else { $session->run('COMMIT') }
+	my $released = time;
+	poll_until($node, $indexes, 'lt_gate', "$name: removal", timeout => 10);
+	soon_ok(time - $released, 5, "$name: nothing is left within 5 s after that");
+	$_->end foreach $session, $helper, $builder;
+
+	$here = $to if $way->{moved};
+	is(tablespace_of_index($node, 'lt'), "lt_gate: $here", "$name: the index is where it should be");
+	$to = other_place($here);
+	survived_ok($node, 'lt', $name, "SELECT status FROM move_indexes('lt', '$to', 'rebuild')");
+	$here = $to;
+	return;
+}
+
+# Every phase, with one way to cancel each; then every way in the phase that
+# leaves most.
+my @how = sort keys %cancel;
+my $n = 0;
+for my $where (sort keys %way)
+{
+	my $how = $how[ $n++ % @how ];
+	try_cancel($where, $how);
+}
+if (faults('each way to cancel in the phase that leaves most'))
+{
+	try_cancel('waiting for writers before validation', $_) foreach @how;
+}
+
+# ---- two workers, one of them with something to clean up -------------------
+# Whoever of them is the last to know his rows must let the caller go.
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA two;
+CREATE TABLE two.a (v int);
+CREATE TABLE two.b (v int);
+INSERT INTO two.a SELECT generate_series(1, 10);
+INSERT INTO two.b SELECT generate_series(1, 10);
+CREATE INDEX a_gate ON two.a (gate(v));
+CREATE INDEX b_gate ON two.b (gate(v));
+SQL
+{
+	my ($builder, $holder, $writer) = map { IndexMover::Session->new($node) } 1 .. 3;
+	$builder->run('SELECT pg_advisory_lock(42)');
+	$writer->run('BEGIN; LOCK TABLE two.b IN ROW EXCLUSIVE MODE');
+	my $call = start_call($node, 'two', "SELECT status, sqlstate FROM move_schema_indexes('two', 'regress_fast', 'rebuild')");
+	poll_until($node, "SELECT string_agg(phase, ', ' ORDER BY phase) FROM index_mover_progress",
+		'building index, waiting for writers before build', 'two workers: one builds, the other waits for a writer');
+	$holder->run('BEGIN; LOCK TABLE two.a, two.b IN ACCESS SHARE MODE');
+	$node->safe_psql('postgres', 'SELECT cancel_move(job) FROM index_mover_progress LIMIT 1');
+	my ($status, $out, $err, $waited) = finish_call($call);
+	is($out, "canceled|57014\ncanceled|57014\n", 'two workers: both indexes are canceled');
+	cmp_ok($waited, '<', 5, 'two workers: the call returns within 5 s');
+	poll_until($node, "SELECT string_agg(phase, ', ') FROM index_mover_progress", 'cleaning up', 'two workers: one is still cleaning up');
+	$holder->run('COMMIT');
+	$builder->run('SELECT pg_advisory_unlock(42)');
+	$_->end foreach $builder, $holder, $writer;
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'two workers');
+	$node->safe_psql('postgres', 'DROP SCHEMA two CASCADE');
+}
+
+# ---- kill -9 ---------------------------------------------------------------
+# Beside it a stranger's leftover of the same kind, with the name that ours
+# would have: core's own REINDEX, canceled.
+my $gate = IndexMover::Session->new($node);
+my $stranger = IndexMover::Session->new($node);
+$gate->run('SELECT pg_advisory_lock(42)');
+$stranger->send('REINDEX INDEX CONCURRENTLY lt_gate');
+poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase LIKE 'building index%'", '1');
+$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $stranger->pid . ')');
+$stranger->answer;
+$gate->run('SELECT pg_advisory_unlock(42)');
+$_->end foreach $gate, $stranger;
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "core's own leftover is there");
+my $foreign = $node->safe_psql('postgres', "SELECT 'lt_gate_ccnew'::regclass::oid");
+$node->safe_psql('postgres', "SELECT oracle.remember_metadata('lt')");
+
+sub kill_worker
+{
+	my ($where) = @_;
+	my $way = $way{$where};
+	my $to = other_place($here);
+	my $session = IndexMover::Session->new($node);
+	my $helper = IndexMover::Session->new($node);
+	my $builder = IndexMover::Session->new($node);
+
+	$way->{before}->($session, $helper) if $way->{before};
+	$builder->run('SELECT pg_advisory_lock(42)') if $way->{while_building};
+	my $call = start_call($node, 'call' . ++$calls, "SELECT status FROM move_indexes('lt_gate', '$to', 'rebuild')");
+	if ($way->{while_building})
+	{
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$where: build");
+		$way->{while_building}->($session, $helper);
+		$builder->run('SELECT pg_advisory_unlock(42)');
+	}
+	$way->{then}->($session, $helper) if $way->{then};
+	my $worker = wait_blocked_in($way->{phase}, $where);
+	my $job = $node->safe_psql('postgres', 'SELECT job FROM index_mover_progress');
+
+	kill 'KILL', $worker;
+	finish_call($call);
+	$_->end foreach $session, $helper, $builder;
+	wait_until_up($node);
+	$here = $to if $way->{moved};
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
+		'interrupted', "kill -9, $where: the history tells");
+	return;
+}
+
+my %left_by = (
+	'waiting for writers before build (core)' => 1,
+	'building index' => 1,
+	'waiting for old snapshots (validated)' => 1,
+	'waiting for readers before marking dead' => 1,
+	'waiting for readers before dropping' => 1);
+
+# Before that commit there is no entry; but the file that core has made for it,
+# still empty, is what any CREATE leaves when it is killed: so that comes last.
+for my $where (sort(keys %left_by), 'initializing')
+{
+	my $name = "kill -9, $where";
+	if ($where eq 'initializing')
+	{
+		$node->safe_psql('postgres', 'CHECKPOINT');
+		files_ok($node, 'after all kills with a leftover');
+		$left_by{$where} = 0;
+	}
+	kill_worker($where);
+
+	my $list = $node->safe_psql('postgres', 'SELECT kind, tablespace, action, object FROM index_mover_cleanup(true)');
+	is(scalar(split /\n/, $list), $left_by{$where}, "$name: what index_mover_cleanup() would remove") or diag $list;
+	unlike($list, qr/lt_gate_ccnew$/m, "$name: not the stranger's");
+	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
+		2 + $left_by{$where}, "$name: dry_run removes nothing");
+
+	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or was interrupted%'"),
+		$left_by{$where}, "$name: the plan tells ours from the stranger's");
+
+	if ($where =~ /building|dead/)
+	{
+		like($node->safe_psql('postgres', 'SELECT action FROM index_mover_cleanup()'), qr/^removed$/, "$name: index_mover_cleanup() removes it");
+		is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: and only it");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: once");
+	}
+	my $to = other_place($here);
+	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('lt', '$to', 'rebuild') WHERE status <> 'skipped'"),
+		'lt_gate|moved', "$name: the next call moves");
+	$here = $to;
+	is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: ours is removed, the stranger's not");
+	is($node->safe_psql('postgres', "SELECT i.indexrelid, i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'lt_gate_ccnew'"),
+		"$foreign|f|" . ($node->safe_psql('postgres', "SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = $foreign")),
+		"$name: it is the same, neither repaired nor moved");
+	metadata_ok($node, 'lt', $name, restarted => 1);
+	verdict_ok($node, 'lt', $name);
+}
+$node->safe_psql('postgres', "DROP INDEX lt_gate_ccnew; SELECT oracle.remember_metadata('lt')");
+
+# Nothing to move, something to remove, and somebody who uses the table: who
+# waits for nothing else isn't kept, and the worker goes on without him.
+kill_worker('waiting for readers before marking dead');
+is($node->safe_psql('postgres', "SELECT DISTINCT m.status FROM lt, move_indexes('lt_gate', '$here') m"),
+	'skipped', 'a caller who has locked the table himself');
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left stays, rather than an error');
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '0');
+$node->restart;
+for my $wait ('true', 'false')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here', wait => $wait)");
+	is("$rc $out", '0 skipped', "no worker to be had, wait => $wait: the call ends well");
+	like($err, qr/WARNING:  could not register background process to remove what interrupted moves have left/, "no worker to be had, wait => $wait: with a warning");
+}
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', '8');
+$node->restart;
+my $reader = IndexMover::Session->new($node);
+$reader->run('BEGIN; LOCK TABLE lt IN ACCESS SHARE MODE');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here')"),
+	'skipped', 'a call that finds nothing to move returns while the table is in use');
+wait_blocked_in('cleaning up', 'nothing to move');
+is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccold!', 'what is left is still there');
+$reader->run('COMMIT');
+$reader->end;
+poll_until($node, $indexes, 'lt_gate', 'removal when nobody uses the table any more');
+wait_for_no_worker($node);
+leftovers_ok($node, 'after all kills');
+metadata_ok($node, 'lt', 'after all kills', restarted => 1);
+
+# Two finish the same work: the row of the ledger goes while the clean-up is
+# about to delete it, which core calls "tuple concurrently deleted" (XX000).
+kill_worker('waiting for readers before marking dead');
+my $rival = IndexMover::Session->new($node);
+$rival->run('BEGIN; DELETE FROM index_mover_ledger');
+my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT l.granted AND a.backend_type = 'index_mover'",
+	'1', 'a clean-up waits for who deletes its row');
+$rival->run('COMMIT');
+$rival->end;
+my ($status, $out, $err) = finish_call($cleanup);
+is("$status $out$err", "0 removed\n", 'a row that goes meanwhile is no error');
+wait_for_no_worker($node);
+is($node->safe_psql('postgres', $indexes), 'lt_gate', 'and the leftover goes all the same');
+leftovers_ok($node, 'after the rival');
+verdict_ok($node, 'lt', 'after the rival');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved', 'the next call moves');
+done_testing();

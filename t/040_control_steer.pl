@@ -1,0 +1,382 @@
+# Steering running jobs: pause, resume, alter, cancel, the moment of the swap,
+# undo, the limits of a job, several runners, and what a crash leaves to do.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+# the phases are those of a move as it is by default; with "verify" where it is said
+my $node = new_node('steer', verify => 0, conf => <<CONF);
+max_wal_size = 64MB
+min_wal_size = 32MB
+checkpoint_timeout = 1h
+log_checkpoints = off
+CONF
+
+$node->safe_psql('postgres', <<SQL);
+SET client_min_messages = warning;
+CREATE TABLE st (i int, s text, n int) WITH (fillfactor = 80, autovacuum_enabled = off);
+INSERT INTO st SELECT g, md5(g::text), g % 1000 FROM generate_series(1, 150000) g;
+SET default_tablespace = regress_slow;
+ALTER TABLE st ADD PRIMARY KEY (i);
+CREATE INDEX st_s ON st (s);
+CREATE INDEX st_n ON st (n);
+SET default_tablespace = '';
+CREATE TABLE small (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
+INSERT INTO small SELECT generate_series(1, 100);
+CREATE ROLE regress_steer_other;
+GRANT EXECUTE ON FUNCTION pause_move, alter_move, cancel_move, undo_move TO regress_steer_other;
+VACUUM ANALYZE st;
+SQL
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# What became of a job: "name status" in the order of the names.
+sub outcome
+{
+	my ($job) = @_;
+	return sql("SELECT string_agg(index_name || ' ' || status, ', ' ORDER BY index_name) FROM index_mover_history WHERE job = $job");
+}
+
+sub wait_for_blocks
+{
+	my ($job, $blocks) = @_;
+	poll_until($node, "SELECT coalesce(max(blocks_done), 0) >= $blocks FROM index_mover_progress WHERE job = $job",
+		't', "$blocks blocks of job $job");
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# Pause and resume in mid-copy
+# ---------------------------------------------------------------------------
+my $job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB', verify => 'on');
+wait_for_blocks($job, 100);
+my $pid = worker_pid($node);
+
+is(sql("SET ROLE regress_steer_other; SELECT count(*) FROM index_mover_progress WHERE index_name IS NOT NULL"),
+	'0', 'others do not see what a job works on');
+my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE regress_steer_other; SELECT pause_move($job)",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($err), '42501', 'others may not pause it');
+
+my $start = time;
+is(sql("SELECT pause_move($job)"), 't', 'pause_move');
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+soon_ok(time - $start, 1, 'a copy pauses within a second');
+my $done = sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job");
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)"),
+	'0', 'a paused copy has no snapshot, no transaction ID and no transaction');
+
+my $log = -s $node->logfile;
+sql("DELETE FROM st WHERE i % 50 = 0");
+(my $vacuum_rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '2s'; VACUUM (VERBOSE) st");
+is($vacuum_rc, 0, 'VACUUM passes a paused copy');
+like($err, qr/3000 removed, 147000 remain, 0 are dead but not yet removable/, 'and removes all dead rows');
+
+# more WAL than is kept: only who follows it can go on
+my $wal_start = sql('SELECT pg_current_wal_lsn()');
+foreach my $n (1 .. 8)
+{
+	sql("UPDATE st SET s = md5(s), n = n + 1 WHERE i % 8 = $n - 1");
+	sql('SELECT pg_switch_wal()');
+	let_process_sleep($pid, 4);	# checkpoints of real servers take longer than that
+	sql('CHECKPOINT');
+}
+cmp_ok(sql("SELECT pg_current_wal_lsn() - '$wal_start' > 100 * 1024 * 1024"), 'eq', 't', 'more WAL was written than max_wal_size keeps');
+is(sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job"), $done, 'the copy stood still meanwhile');
+is(sql("SELECT count(*) FROM pg_ls_waldir() WHERE name = pg_walfile_name('$wal_start')"), '0', 'the WAL of the beginning is gone');
+
+is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused job');
+is(sql("SELECT resume_move($job)"), 't', 'resume_move');
+wait_for_job_end($node, $job);
+is(outcome($job), 'st_s moved', 'the copy went on to its end');
+is(tablespace_of_index($node, 'st_s'), 'regress_fast', 'the index is where it should be');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
+all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
+
+# ---------------------------------------------------------------------------
+# alter_move of a running job; cancel of a paused one
+# ---------------------------------------------------------------------------
+$job = begin_job($node, 'st_s', 'regress_slow', max_rate => '16kB');
+wait_for_blocks($job, 1);
+foreach my $case (
+	[ "alter_move($job, 'no_such', '1')", '22023' ],
+	[ "alter_move($job, 'on_failure', 'error')", '22023' ],
+	[ "alter_move($job, 'max_rate', 'fast')", '22023' ],
+	[ "alter_move($job, NULL, '1')", '22004' ],
+	[ "undo_move($job)", '55006' ],
+	[ 'alter_move(999999, \'max_rate\', \'1\')', '42704' ])
+{
+	my ($call, $state) = @$case;
+	($rc, $out, $err) = $node->psql('postgres', "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	is(sqlstate_of($err), $state, $call);
+}
+$start = time;
+is(sql("SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
+wait_for_job_end($node, $job);
+soon_ok(time - $start, 8, 'the new rate holds at once');
+is(outcome($job), 'st_s moved', 'moved');
+
+$job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB');
+wait_for_blocks($job, 1);
+sql("SELECT pause_move($job)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
+soon_ok(wait_for_job_end($node, $job), 2, 'it ends soon');
+is(outcome($job), 'st_s canceled', 'the history says canceled');
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'the index is where it was');
+leftovers_ok($node, 'canceled while paused', within => 2);
+files_ok($node, 'canceled while paused');
+
+# who waits for long is told before
+my $waiter = start_call($node, 'waiter', <<'SQL');
+SET statement_timeout = '60s';
+SELECT * FROM move_indexes('st_s', 'regress_fast', method => 'copy', settings => '{"max_rate": "16kB"}')
+SQL
+poll_until($node, 'SELECT max(blocks_done) > 0 FROM index_mover_progress', 't', 'the first block');
+is(sql('SELECT bool_and(cancel_move(job)) FROM (SELECT DISTINCT job FROM index_mover_progress) p'), 't', 'cancel_move of a job that somebody waits for');
+($rc, $out, $err) = finish_call($waiter);
+like($err, qr/NOTICE: .*the move takes about \d+ minutes, and this session's snapshot holds back vacuum/, 'a long move: the snapshot');
+like($err, qr/NOTICE: .*the move takes about \d+ seconds, but statement_timeout is 60000 ms/, 'a long move: the timeout');
+wait_for_no_worker($node);
+
+# ---------------------------------------------------------------------------
+# When to swap
+# ---------------------------------------------------------------------------
+my ($when, $place);
+foreach my $seconds (3, 10, 30, 100)
+{
+	$when = sql("SELECT now() + interval '$seconds s'");
+	$job = begin_job($node, 'small_pkey', 'regress_fast', swap_after => $when);
+	poll_until($node, "SELECT coalesce(max(phase), 'ended') IN ('waiting for time to swap', 'ended') FROM index_mover_progress WHERE job = $job", 't', 'swap_after');
+	$place = tablespace_of_index($node, 'small_pkey');
+	last if sql("SELECT now() < '$when'") eq 't';
+	# not looked in time: once more, with more of it
+	wait_for_job_end($node, $job);
+	sql("SELECT undo_move($job)");
+}
+is($place, 'regress_slow', 'before its time the copy is not swapped in');
+sql('INSERT INTO small SELECT generate_series(101, 5000)');
+wait_for_job_end($node, $job);
+is(outcome($job), 'small_pkey moved', 'it is at its time');
+is(sql("SELECT finished_at >= '$when' AND finished_at < '$when'::timestamptz + interval '2 s' * $IndexMover::Test::SLACK FROM index_mover_history WHERE job = $job"),
+	't', 'neither sooner nor much later');
+verdict_ok($node, 'small', 'swapped at its time');
+
+# a time of day is the next one
+$when = sql("SELECT to_char(now() - interval '1 min', 'HH24:MI')");
+$job = begin_job($node, 'small_pkey', 'regress_slow', swap_after => $when);
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'time of day');
+usleep(300_000);
+is(tablespace_of_index($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
+# pausing and resuming is not what it waits for
+sql("SELECT pause_move($job)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+sql("SELECT resume_move($job)");
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'after the pause');
+sql("SELECT alter_move($job, 'swap_after', '')");
+wait_for_job_end($node, $job);
+is(outcome($job), 'small_pkey moved', 'alter_move ends the wait');
+
+$job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify => 'on');
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
+sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
+is(sql("SELECT resume_move($job)"), 't', 'resume_move');
+wait_for_job_end($node, $job);
+is(outcome($job), 'st_s moved', 'resume_move ends the wait');
+verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200);
+($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('st_s', 'regress_slow', settings => '{\"swap_after\": \"sometime\"}')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($err), '22023', 'swap_after that is no time');
+
+# ---------------------------------------------------------------------------
+# undo_move, resume_move of what has ended
+# ---------------------------------------------------------------------------
+is(sql("SELECT index_name, from_tablespace, to_tablespace, status FROM undo_move($job)"),
+	'st_s|regress_fast|regress_slow|moved', 'undo_move');
+is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'skipped'"), '1', 'twice: nothing to do');
+($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
+like($err, qr/NOTICE:  job $job has nothing left to do/, 'resume_move of a job that has ended');
+is($out, 'f', 'returns false');
+
+is(sql("SELECT cancel_move($job)"), 'f', 'cancel_move too');
+foreach my $case (
+	[ 'undo_move(NULL)', qr/22004: job must not be null/ ],
+	[ "undo_move($job, NULL)", qr/22004: wait must not be null/ ],
+	[ 'undo_move(999999)', qr/42704: job 999999 does not exist/ ],
+	[ "undo_move($job)", qr/42501: permission denied to undo job $job/, 'regress_steer_other' ],
+	[ "cancel_move($job)", qr/42501: permission denied to steer job $job/, 'regress_steer_other' ])
+{
+	my ($call, $message, $user) = @$case;
+	($rc, $out, $err) = $node->psql('postgres', ($user ? "SET ROLE $user; " : '') . "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	like($err, $message, $call);
+}
+
+# of what is gone
+sql("CREATE TABLESPACE regress_gone LOCATION ''; CREATE TABLE gone (i int PRIMARY KEY USING INDEX TABLESPACE regress_gone, j int UNIQUE USING INDEX TABLESPACE regress_gone)");
+$job = begin_job($node, 'gone', 'regress_fast');
+wait_for_job_end($node, $job);
+is(outcome($job), 'gone_j_key moved, gone_pkey moved', 'moved out of a tablespace');
+sql('DROP TABLESPACE regress_gone; ALTER TABLE gone DROP CONSTRAINT gone_j_key');
+($rc, $out, $err) = $node->psql('postgres', "SELECT undo_move($job)", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($err, qr/42704: tablespace with OID \d+ does not exist/, 'undo_move to a tablespace that was dropped');
+sql('ALTER TABLE gone DROP CONSTRAINT gone_pkey');
+($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM undo_move($job)");
+is("$rc $out", '0 0', 'undo_move of dropped indexes has nothing to do');
+like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and says so of gone_$_") foreach 'pkey', 'j_key';
+
+# ---------------------------------------------------------------------------
+# max_duration
+# ---------------------------------------------------------------------------
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');
+wait_for_job_end($node, $job);
+is(outcome($job), 'st_n moved, st_pkey skipped, st_s skipped', 'max_duration: no further index is started');
+like(sql("SELECT message FROM index_mover_history WHERE job = $job AND index_name = 'st_s'"), qr/max_duration was over/, 'and the history says why');
+sql("SELECT count(*) FROM undo_move($job)");
+
+# ---------------------------------------------------------------------------
+# Rebuilds pause between two indexes, and never run side by side on a table
+# ---------------------------------------------------------------------------
+my $writer = IndexMover::Session->new($node);
+$writer->run('BEGIN; LOCK TABLE st IN ROW EXCLUSIVE MODE');
+$job = begin_job($node, 'st', 'regress_fast', method => 'rebuild', order => 'name');
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND index_name = 'st_n'", 'waiting for writers before build', 'the writer');
+is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_name IS NOT NULL"), '1', 'one rebuild of a table at a time');
+sql("SELECT pause_move($job)");
+poll_until($node, "SELECT bool_or(phase = 'paused' AND index_name = 'st_n') FROM index_mover_progress WHERE job = $job", 't', 'the pause before the build');
+$writer->run('COMMIT');
+is(outcome($job), 'st_n paused, st_pkey paused, st_s paused', 'a rebuild that waits for writers pauses before it builds');
+is(sql("SELECT count(*) FROM pg_class WHERE relname LIKE 'st%\\_ccnew'"), '0', 'and has made nothing');
+sql("SELECT resume_move($job)");
+my $together = 0;
+while (sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"))
+{
+	$together++ if sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_name IS NOT NULL AND phase NOT IN ('initializing', 'paused')") > 1;
+}
+is($together, 0, 'no two rebuilds at the same time');
+is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'the rest was rebuilt after resume_move');
+is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'moved'"), '3', 'undo_move of rebuilds');
+
+# one that builds goes on to its end; an index expression holds it in the middle
+sql(<<'SQL');
+CREATE FUNCTION gate(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_lock_shared(42);
+	PERFORM pg_advisory_unlock_shared(42);
+	RETURN i;
+END $$;
+CREATE TABLE gated (i int);
+INSERT INTO gated SELECT generate_series(1, 20);
+CREATE INDEX gated_a ON gated (gate(i)) TABLESPACE regress_slow;
+CREATE INDEX gated_b ON gated (i) TABLESPACE regress_slow;
+SQL
+$writer->run('SELECT pg_advisory_lock(42)');
+$job = begin_job($node, 'gated', 'regress_fast', method => 'rebuild', order => 'name');
+poll_until($node, "SELECT bool_or(phase = 'building index' AND index_name = 'gated_a') FROM index_mover_progress WHERE job = $job", 't', 'the build');
+sql("SELECT pause_move($job)");
+$writer->run('SELECT pg_advisory_unlock(42)');
+poll_until($node, "SELECT bool_or(phase = 'paused' AND index_name = 'gated_b') FROM index_mover_progress WHERE job = $job", 't', 'the pause between two rebuilds');
+is(outcome($job), 'gated_a moved, gated_b paused', 'the rebuild that had begun has ended, the next has not begun');
+sql("SELECT resume_move($job)");
+wait_for_job_end($node, $job);
+is(outcome($job), 'gated_a moved, gated_b moved', 'and is done after resume_move');
+
+# how long a rebuild will take is not known, however far the scan of the table is
+sql(<<'SQL');
+CREATE FUNCTION late_gate(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+	IF i = 2900 THEN
+		PERFORM pg_advisory_lock_shared(42);
+		PERFORM pg_advisory_unlock_shared(42);
+	END IF;
+	RETURN i;
+END $$;
+CREATE TABLE late (i int);
+INSERT INTO late SELECT generate_series(1, 3000);
+CREATE INDEX late_i ON late (late_gate(i)) TABLESPACE regress_slow;
+SQL
+$writer->run('SELECT pg_advisory_lock(42)');
+$job = begin_job($node, 'late', 'regress_fast', method => 'rebuild');
+poll_until($node, "SELECT phase = 'building index' AND blocks_done > 0 AND blocks_done < blocks_total FROM index_mover_progress WHERE job = $job", 't', 'the build, well on its way');
+is(sql("SELECT eta IS NULL FROM index_mover_progress WHERE job = $job"), 't', 'a rebuild does not say how long it will take');
+$writer->run('SELECT pg_advisory_unlock(42)');
+wait_for_job_end($node, $job);
+is(outcome($job), 'late_i moved', 'it is moved');
+$writer->end;
+
+# ---------------------------------------------------------------------------
+# Several runners
+# ---------------------------------------------------------------------------
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '512kB', max_workers => 2, verify => 'on');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase IN ('copying blocks', 'throttled') AND relid = 'st'::regclass", '2', 'two copies of one table');
+pass('two indexes of one table are copied at the same time');
+sql("UPDATE st SET s = md5(s), n = n - 1 WHERE i % 10 = 7");
+sql("SELECT pause_move($job)");
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'paused'", '2', 'the pause of both');
+sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
+wait_for_job_end($node, $job);
+is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'all are moved');
+all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 200);
+
+# one of two is terminated: the job ends
+$job = begin_job($node, 'st', 'regress_slow', max_rate => '128kB', max_workers => 2);
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND blocks_done > 0", '2', 'two runners');
+sql("SELECT pg_terminate_backend(max(pid)) FROM index_mover_progress WHERE job = $job");
+soon_ok(wait_for_job_end($node, $job), 5, 'a terminated runner ends its job');
+is(outcome($job), 'st_n canceled, st_pkey canceled, st_s canceled', 'the history says so of all indexes');
+leftovers_ok($node, 'terminated runner', within => 5);
+files_ok($node, 'terminated runner');
+
+# ---------------------------------------------------------------------------
+# Too few worker processes; a crash, and the janitor
+# ---------------------------------------------------------------------------
+# one is the launcher of logical replication, one the janitor
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'index_mover'\nmax_worker_processes = 3");
+$node->restart;
+# the janitor looks into each database now
+for (my $quiet = 0; $quiet < 10; $quiet++)
+{
+	$quiet = 0 if sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'");
+	usleep(100_000);
+}
+($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM move_indexes('st', 'regress_slow', method => 'copy') WHERE status = 'moved'");
+is($out, '3', 'with one worker process for two everything is moved');
+like($err, qr/NOTICE:  moving 1 instead of 2 indexes at the same time/, 'and a NOTICE says what is missing');
+$job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name');
+($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('small', 'regress_fast')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($err), '53000', 'no worker process at all');
+like($err, qr/HINT:  You may need to increase "max_worker_processes"/, 'and the setting to raise');
+poll_until($node, "SELECT count(*) FROM index_mover_history WHERE job = $job AND status = 'moved'", '1', 'the first index');
+sql("SELECT alter_move($job, 'max_rate', '128kB')");
+wait_for_blocks($job, 10);
+
+$pid = worker_pid($node);
+$log = -s $node->logfile;
+kill 'KILL', $pid;
+$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+poll_until($node, "SELECT count(*) FROM index_mover_ledger", '0', 'the janitor');
+pass('after a crash the janitor removes the leftovers without being asked');
+is(outcome($job), 'st_n moved, st_pkey interrupted, st_s interrupted', 'the job is on record as interrupted');
+wait_for_no_worker($node);
+$node->safe_psql('postgres', 'CHECKPOINT');
+files_ok($node, 'after the crash');
+($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
+is($out, 't', 'resume_move of an interrupted job');
+my ($rest) = $err =~ /the rest of job $job is job (\d+)/;
+ok($rest, 'a NOTICE gives the number of the job with the rest');
+$node->safe_psql('postgres', "CALL wait_for_move($rest)");
+is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
+is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
+all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2);
+
+done_testing();

@@ -1,0 +1,236 @@
+# pause_move() is obeyed in every phase of a copy: it says "paused", keeps
+# nobody's vacuum waiting, and goes on from there.  (Under the exclusive lock of
+# the swap it goes on to the end of that first.)
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+needs_test_points();
+
+# the phases are those of a move as it is by default; with "verify" where it is said
+my $node = new_node('pause_phases', verify => 0, conf => "max_wal_size = 128MB\n");
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE pp (i int, s text) WITH (autovacuum_enabled = off);
+INSERT INTO pp SELECT g, md5(g::text) FROM generate_series(1, 40000) g;
+CREATE INDEX pp_s ON pp (s) WITH (fillfactor = 10) TABLESPACE regress_slow;
+VACUUM ANALYZE pp;
+CREATE TABLE pp_dead (i int) WITH (autovacuum_enabled = off);
+SQL
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+cmp_ok(sql("SELECT pg_relation_size('pp_s')"), '>', 18 * 1024 * 1024, 'the old file is removed in more than one step');
+
+my $gate = IndexMover::Session->new($node);
+
+sub begin_move
+{
+	my (%settings) = @_;
+	return begin_job($node, 'pp_s', elsewhere($node, 'pp_s'), %settings);
+}
+
+sub wait_for_state
+{
+	my ($job, $phase) = @_;
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", $phase, "phase \"$phase\"");
+	return;
+}
+
+# Expect the job to say "paused", in the end, and to be in nobody's way then.
+sub paused_ok
+{
+	my ($job, $name) = @_;
+	wait_for_state($job, 'paused');
+	pass("$name: paused");
+	is(sql("SELECT eta IS NULL AND blocked_by = '{}' FROM index_mover_progress WHERE job = $job"), 't', "$name: it waits for nobody, and for no known time");
+	is(sql("SELECT status FROM index_mover_history WHERE job = $job"), 'paused', "$name: the history says so");
+	is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)"),
+		'0', "$name: no snapshot, no transaction ID");
+	sql('INSERT INTO pp_dead SELECT generate_series(1, 100); DELETE FROM pp_dead');
+	my ($rc, $out, $err) = $node->psql('postgres', "VACUUM (VERBOSE) pp_dead; SET lock_timeout = '60s'; VACUUM pp");
+	is($rc, 0, "$name: VACUUM of the table passes");
+	like($err, qr/100 removed, 0 remain, 0 are dead but not yet removable/, "$name: dead rows are removed elsewhere");
+	return;
+}
+
+sub resume_ok
+{
+	my ($job, $name) = @_;
+	is(sql("SELECT alter_move($job, 'max_rate', '0') AND resume_move($job)"), 't', "$name: resume_move");
+	wait_for_job_end($node, $job);
+	is(sql("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "$name: moved");
+	return;
+}
+
+# ---------------------------------------------------------------------------
+# At places in the code: held there, told to pause, let go
+# ---------------------------------------------------------------------------
+my $log;
+
+foreach my $case (
+	[ 'copy-registered', {} ],
+	[ 'copy-first', {} ],
+	[ 'copy-half', {} ],
+	[ 'copy-round', { changes => 1 } ],
+	[ 'copy-before-sync', {} ],
+	[ 'copy-synced', {} ],
+	[ 'copy-verifying', { verify => 1 } ],
+	[ 'swap-locked', { swapped => 1 } ],
+	[ 'swapped', { swapped => 1 } ],
+	[ 'prewarmed', { swapped => 1 } ],
+	[ 'old-file-step', { swapped => 1 } ])
+{
+	my ($point, $case) = @$case;
+	my $before = tablespace_of_index($node, 'pp_s');
+	my %settings;
+	$settings{verify} = 'on' if $case->{verify};
+	$settings{max_rate} = '4MB' if $case->{changes};
+	# something for prewarming to do
+	sql("SELECT count(*) FROM (SELECT /* all of it */ s FROM pp ORDER BY s) q") if $case->{swapped};
+
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	set_test_point($node, "$point:wait");
+	$log = -s $node->logfile;
+	my $job = begin_move(%settings);
+	if ($case->{changes})
+	{
+		poll_until($node, "SELECT blocks_done > 256 FROM index_mover_progress WHERE job = $job", 't', 'some blocks');
+		sql("UPDATE pp SET s = md5(s) WHERE i % 4 = 0");
+		sql("SELECT alter_move($job, 'max_rate', '0')");
+	}
+	$node->wait_for_log(qr/test point "$point": waiting/, $log);
+	sql("SELECT pause_move($job)");
+	$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+	paused_ok($job, $point);
+	my $after = tablespace_of_index($node, 'pp_s');
+	if ($case->{swapped})
+	{
+		isnt($after, $before, "$point: the index is moved already");
+		is(sql('SELECT count(*) FROM index_mover_ledger'), '1', "$point: the old file is still there");
+	}
+	else
+	{
+		is($after, $before, "$point: the index is where it was");
+	}
+	set_test_point($node, '');
+	resume_ok($job, $point);
+	isnt(tablespace_of_index($node, 'pp_s'), $before, "$point: the index is where it should be");
+}
+all_right($node, 'pp', 'paused at places', no_metadata => 1, max_keys => 200, within => 5);
+
+# ---------------------------------------------------------------------------
+# While it waits
+# ---------------------------------------------------------------------------
+my $other = IndexMover::Session->new($node);
+my $job;
+
+# for its locks, at the start
+$other->run('BEGIN; LOCK TABLE pp IN ACCESS EXCLUSIVE MODE');
+$job = begin_move();
+wait_for_state($job, 'waiting for lock to start');
+sql("SELECT pause_move($job)");
+wait_for_state($job, 'paused');
+$other->run('COMMIT');
+paused_ok($job, 'waiting for lock to start');
+is(sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job"), '0', 'and nothing was begun');
+resume_ok($job, 'waiting for lock to start');
+
+# for DDL that it has let pass
+$job = begin_move(max_rate => '1MB');
+poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy');
+$log = -s $node->logfile;
+$other->run('BEGIN; ALTER TABLE pp ADD COLUMN x int');
+poll_until($node, "SELECT phase IN ('giving way', 'waiting for lock to start') FROM index_mover_progress WHERE job = $job", 't', 'the copy that gives way');
+sql("SELECT pause_move($job)");
+wait_for_state($job, 'paused');
+pass('pauses when it waits behind DDL');
+$other->run('COMMIT');
+paused_ok($job, 'giving way');
+resume_ok($job, 'giving way');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
+
+# because of a rate
+$job = begin_move(max_rate => '64kB');
+wait_for_state($job, 'throttled');
+sql("SELECT pause_move($job)");
+paused_ok($job, 'throttled');
+resume_ok($job, 'throttled');
+
+# for its time
+$job = begin_move(swap_after => 'infinity');
+wait_for_state($job, 'waiting for time to swap');
+sql("SELECT pause_move($job)");
+paused_ok($job, 'waiting for time to swap');
+sql("SELECT resume_move($job)");
+wait_for_state($job, 'waiting for time to swap');
+sql("SELECT alter_move($job, 'swap_after', '')");
+wait_for_job_end($node, $job);
+
+# for the exclusive lock; the time of the pause is no part of lock_wait
+$other->run("BEGIN; SELECT count(*) FROM pp WHERE s = 'x'");
+$job = begin_move(lock_wait => 0, on_blocker => 'fail');
+poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for the lock');
+sql("SELECT pause_move($job)");
+paused_ok($job, 'waiting for lock to swap');
+sql("SELECT alter_move($job, 'lock_wait', '4s')");
+my $paused = sql('SELECT clock_timestamp()');
+usleep(4_200_000);
+my $resumed = sql('SELECT clock_timestamp()');
+sql("SELECT resume_move($job)");
+poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", 'failed 55P03', 'the end of lock_wait');
+cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::timestamptz - '$paused')) FROM index_mover_history WHERE job = $job"), '>', 4, 'the time of the pause is no part of lock_wait');
+$other->run('COMMIT');
+wait_for_job_end($node, $job);
+all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within => 5);
+
+# for the lock on a partitioned index, whose default for new partitions is set
+sql('CREATE TABLE pd (i int) PARTITION BY RANGE (i); CREATE INDEX pd_i ON pd (i) TABLESPACE regress_slow');
+$other->run('BEGIN; LOCK TABLE ONLY pd IN ACCESS EXCLUSIVE MODE');
+$job = sql("SELECT max(job) FROM move_indexes('pd', 'regress_fast', wait => false, settings => '{\"lock_wait\": \"0\"}')");
+poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for a partitioned index');
+sql("SELECT pause_move($job)");
+wait_for_state($job, 'paused');
+$other->run('COMMIT');
+paused_ok($job, 'partitioned index');
+is(tablespace_of_index($node, 'pd_i'), 'regress_slow', 'partitioned index: nothing is set while it is paused');
+resume_ok($job, 'partitioned index');
+is(tablespace_of_index($node, 'pd_i'), 'regress_fast', 'partitioned index: it is afterwards');
+$gate->end;
+$other->end;
+
+# for those who use a table on which an earlier move has left something
+leave_behind($node, 'postgres');
+$other = IndexMover::Session->new($node);
+$other->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
+my $left = "SELECT count(*) FROM pg_class WHERE relname = 'behind_rebuild_i_ccnew'";
+foreach my $how ('cancel', 'pause')
+{
+	$job = sql("SELECT max(job) FROM move_indexes('behind_rebuild', 'regress_fast', method => 'copy', wait => false, settings => '{\"lock_wait\": \"0\"}')");
+	poll_until($node, "SELECT phase = 'cleaning up' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', "$how: cleaning up before the move");
+	sql("SELECT ${how}_move($job)");
+	if ($how eq 'cancel')
+	{
+		wait_for_job_end($node, $job);
+		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014', 'a cancel while it cleans up ends it');
+		next;
+	}
+	wait_for_state($job, 'paused');
+	$other->run('COMMIT');
+	paused_ok($job, 'cleaning up before the move');
+	is(sql($left), '1', 'cleaning up before the move: and goes no further');
+	resume_ok($job, 'cleaning up before the move');
+	is(sql($left), '0', 'cleaning up before the move: done after it');
+}
+leftovers_ok($node, 'cleaned up before a move', within => 5);
+$other->end;
+
+done_testing();

@@ -1,0 +1,327 @@
+# A cancel that hits the worker when it isn't moving anything, but puts on record
+# what it does, cancels the job and not the worker; killed or terminated there, it
+# leaves nothing.  A worker that can't even connect, or be loaded, is an error of the
+# call, not rows that say nothing.  A job whose worker
+# never comes at all is given up after minutes, but not because its transaction
+# was open for that long.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Processes;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+needs_test_points();
+
+my $node = new_node('worker_odd_moments');
+my $TARGET = 'regress_fast';
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE t (i int);
+INSERT INTO t SELECT generate_series(1, 1000);
+CREATE INDEX t_1 ON t (i);
+CREATE INDEX t_2 ON t (i);
+SELECT oracle.remember_keys('t'), oracle.remember_metadata('t');
+SQL
+
+my $locker = IndexMover::Session->new($node);
+my $caller = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+
+sub cancel_at_record
+{
+	my ($how, $name) = @_;
+
+	# the lock is granted at the commit of the submission, which writes there, too
+	my $job = $caller->query_safe("BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$locker->send('BEGIN; LOCK TABLE index_mover_move_log IN SHARE MODE');
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $locker->pid, 't', "$name: the lock is queued");
+	$caller->query_safe('COMMIT');
+	$locker->answer;
+	poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Lock'",
+		't', "$name: the worker waits to write the history");
+	$node->safe_psql('postgres', $how->($job));
+	sleep(0.5);
+	$locker->run('COMMIT');
+	$caller->query("CALL wait_for_move($job)");
+	like($caller->{stderr}, qr/WARNING:  2 of 2 indexes were not moved/, "$name: who waits is told");
+	$caller->{stderr} = '';
+	is($node->safe_psql('postgres', "SELECT index_name, status, sqlstate FROM index_mover_history WHERE job = $job ORDER BY 1"),
+		"t_1|canceled|57014\nt_2|canceled|57014", "$name: the history tells the truth");
+	wait_for_no_worker($node);
+	all_right($node, 't', $name, within => 5);
+	return;
+}
+
+cancel_at_record(sub { "SELECT cancel_move($_[0])" }, 'cancel_move');
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"),
+	'moved,moved', 'the next call succeeds');
+$TARGET = 'regress_slow';
+cancel_at_record(sub { 'SELECT cancel_move(job), pg_cancel_backend(pid) FROM index_mover_progress' }, 'both ways at once');
+
+# A worker that can't connect to its database.
+my ($stdout, $stderr);
+$node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'postgres';
+SELECT status FROM move_indexes('t', '$TARGET');
+UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres';
+SQL
+is($stdout, '', 'a worker that cannot connect: no rows');
+like($stderr, qr/ERROR:  55000: background worker of index_mover did not start/, '... an error');
+like($stderr, qr/DETAIL:  .*postgres/, '... that says why');
+unlike($stderr, qr/WARNING/, '... and nothing else');
+$node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"),
+	'moved,moved', 'the next call succeeds, too');
+all_right($node, 't', 'a worker that cannot connect', within => 5);
+
+# The same for a job that nobody waits for: it is on record since it was queued.
+$node->psql('postgres', <<SQL, stdout => \$stdout, stderr => \$stderr);
+BEGIN;
+SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', wait => false);
+SELECT string_agg(status, ',') FROM index_mover_history h WHERE job = (SELECT max(job) FROM index_mover_history);
+UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'postgres';
+COMMIT;
+SQL
+like($stdout, qr/^(\d+)\nqueued,queued$/, 'a job is on record when it is queued');
+my ($lost) = $stdout =~ /^(\d+)/;
+$node->safe_psql('template1', 'SELECT 1');
+my $gone = sub { $node->safe_psql('template1', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index%'") eq 't' };
+sleep(0.1) until $gone->();
+$node->safe_psql('template1', "UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'postgres'");
+poll_until($node, "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $lost", 'interrupted,interrupted',
+	'its worker cannot connect: the history says that it is over');
+($stdout, $stderr) = ('', '');
+$node->psql('postgres', "CALL wait_for_move($lost)", stdout => \$stdout, stderr => \$stderr);
+like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'and who waits for it is told');
+like($node->safe_psql('postgres', "SELECT resume_move($lost)"), qr/^t/, 'it can be resumed');
+wait_for_no_worker($node);
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job > $lost"), 'moved,moved', 'and is done then')
+  or diag $node->safe_psql('postgres', 'SELECT * FROM index_mover_history');
+$node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0', 'what was rolled back is not on record');
+all_right($node, 't', 'a job that was lost, and resumed', within => 5);
+
+# ---- a worker that never comes ------------------------------------------------
+# Its library can't be loaded, so there is nobody to free the job's slot.  Returns
+# what the session answers then.  meanwhile => a function that is called when the
+# session has sent the command.
+sub without_library
+{
+	my ($session, $sql, %options) = @_;
+	my $log = -s $node->logfile;
+	# from 18 on this path is searched for '$libdir/..', too, so the caller gets
+	# hold of what it calls before
+	$session->run("LOAD '\$libdir/index_mover'");
+	$session->run("SELECT count(*) FROM move_indexes('t', '$TARGET', dry_run => true)");
+	$node->safe_psql('postgres', "ALTER SYSTEM SET dynamic_library_path = '/nowhere'");
+	$node->reload;
+	poll_until($node, 'SHOW dynamic_library_path', '/nowhere', 'the new setting');
+	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!" if $options{meanwhile};
+	$session->send($sql);
+	$options{meanwhile}->($log) if $options{meanwhile};
+	my $answer = $session->answer;
+	$node->wait_for_log(qr/could not access file "index_mover"/, $log);
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET dynamic_library_path');
+	$node->reload;
+	poll_until($node, 'SHOW dynamic_library_path', '$libdir', 'the old setting');
+	return $answer;
+}
+
+sub lose_job
+{
+	my $session = IndexMover::Session->new($node);
+	$session->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'");
+	my $job = without_library($session, "SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	die 'job was not queued: ' . $session->errors unless $job;
+	$session->end;
+	return $job;
+}
+
+$TARGET = elsewhere($node, 't_1');
+my $never = lose_job();
+($stdout, $stderr) = ('', '');
+$node->psql('postgres', "SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')", stdout => \$stdout, stderr => \$stderr);
+is($stdout, 'moved,moved', 'a job whose worker never came does not keep its table') or diag $stderr;
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
+	'interrupted,interrupted', '... and the history says so');
+$TARGET = elsewhere($node, 't_1');
+$never = lose_job();
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $never"),
+	'interrupted,interrupted', 'the history says so, too, before anybody else has a job');
+$never = lose_job();
+$node->psql('postgres', "SELECT cancel_move($never)", stdout => \$stdout, stderr => \$stderr);
+is($stdout, 'f', 'it is not there to be canceled');
+like($stderr, qr/NOTICE:  job $never is not running/, '... with a NOTICE');
+$never = lose_job();
+$node->psql('postgres', "SET statement_timeout = '60s'; CALL wait_for_move($never)", stderr => \$stderr);
+like($stderr, qr/WARNING:  2 of 2 indexes were not moved/, 'nor does anybody wait for it for ever');
+# who asks for a move and waits is told by the end of its worker, however it came about
+{
+	my $session = IndexMover::Session->new($node);
+	my $rows = without_library($session, "SELECT status FROM move_indexes('t', '$TARGET')");
+	is($rows, '', 'a waiting call whose worker never came: no rows');
+	like($session->errors, qr/^ERROR:  55000: background worker of index_mover did not start or ended early$/m, '... an error');
+	like($session->errors, qr/^HINT:  See the server log for the reason\.$/m, '... that says where to look');
+	is($session->run('SELECT count(*) FROM index_mover_progress'), '0', '... and is over then');
+	$session->end;
+}
+# and so is who is canceled before he has noticed it: both are asleep, the postmaster
+# until he waits, and he until the postmaster knows that the worker has ended
+{
+	my ($session, $observer) = map { IndexMover::Session->new($node) } 1 .. 2;
+	my $waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $session->pid;
+	my $rows = without_library($session, "SELECT status FROM move_indexes('t', '$TARGET')", meanwhile => sub {
+		my ($log) = @_;
+		sleep(0.02) until $observer->run($waits) eq 'Extension';
+		kill 'STOP', $session->pid or die "cannot stop the caller: $!";
+		kill 'CONT', $node->{_pid};
+		$node->wait_for_log(qr/background worker "index_mover[^"]*" \(PID \d+\) exited with exit code 1/, $log);
+		is($observer->run('SELECT pg_cancel_backend(' . $session->pid . ')'), 't', 'a waiting call whose worker never came is canceled');
+		kill 'CONT', $session->pid;
+	});
+	is($rows, '', '... no rows');
+	like($session->errors, qr/^ERROR:  57014: canceling statement due to user request$/m, '... an error');
+	my $from = tablespace_of_index($node, 't');
+	is($session->run("SELECT string_agg(status, ',') FROM move_indexes('t', '$TARGET')"), 'moved,moved', '... and its table is free');
+	isnt(tablespace_of_index($node, 't'), $from, '... to be moved');
+	$TARGET = elsewhere($node, 't_1');
+	$_->end foreach $session, $observer;
+}
+survived_ok($node, 't', 'worker that never came', "SELECT status FROM move_indexes('t', '" . elsewhere($node, 't_1') . "')");
+$TARGET = elsewhere($node, 't_1');
+
+# A transaction that queues a job and is then open for long.  The postmaster is
+# asleep, so that there is time for others to look before the worker comes.
+{
+	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
+	$node->safe_psql('postgres', 'CREATE TABLE u (i int); CREATE INDEX u_i ON u (i)');
+	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	$slow->run('RESET index_mover.test_mutation');
+	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!";
+	$slow->send('COMMIT');
+	$slow->answer;
+	$other->send("BEGIN; SELECT count(*) FROM move_indexes('u', 'regress_fast', wait => false); ROLLBACK");
+	$other->answer;
+	kill 'CONT', $node->{_pid};
+	is($other->errors, '', 'another job is queued before the worker of the first has come');
+	$other->run("CALL wait_for_move($queued)");
+	is($other->run("SELECT string_agg(status, ',') FROM index_mover_history WHERE job = $queued"), 'moved,moved',
+		'a job that was queued long before the commit is done');
+	$_->end foreach $slow, $other;
+}
+
+# ---- a history that can't be written --------------------------------------------
+$TARGET = elsewhere($node, 't_1');
+sub move { return "SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy') ORDER BY 1" }
+my $call = held_at($node, 'history-update', move());
+$node->safe_psql('postgres', 'DELETE FROM index_mover_move_log');
+let_go($call);
+(undef, $stdout, $stderr) = finish_call($call);
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'the history may be deleted just when it is about to be written');
+is($stderr, '', '... without a word');
+
+$TARGET = elsewhere($node, 't_1');
+set_test_point($node, 'history-update:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
+my @warnings = sort $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)": test point "history-update"/g;
+is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
+
+$TARGET = elsewhere($node, 't_1');
+set_test_point($node, 'history-insert:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|failed|XX000|test point \"history-insert\"\n" } 1, 2),
+	'a job that cannot be recorded moves nothing, and the rows say why') or diag $stderr;
+
+set_test_point($node, 'next-item:error');
+(undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
+is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2),
+	'an error between two moves ends the job');
+like($stderr, qr/WARNING:  XX000: background worker of index_mover ended early: test point "next-item"/, '... and is told');
+set_test_point($node, '');
+survived_ok($node, 't', 'history', "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET') WHERE status = 'moved'");
+
+# A worker that is killed or terminated there has moved nothing yet, and left nothing.
+$locker->end;
+$caller->quit;
+foreach my $point (qw(history-insert history-update next-item))
+{
+	foreach my $action (qw(kill terminate))
+	{
+		my $name = "$action at $point";
+		# there shall be one worker, that of this move
+		wait_for_no_worker($node);
+		my $from = tablespace_of_index($node, 't');
+		my $last = $node->safe_psql('postgres', 'SELECT coalesce(max(job), 0) FROM index_mover_history');
+		$TARGET = elsewhere($node, 't_1');
+		my $call = held_at($node, $point,
+			"SELECT index_name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => '{\"max_workers\": 1}') ORDER BY 1");
+		my $log = -s $node->logfile;
+		if ($action eq 'kill')
+		{
+			kill('KILL', $call->{worker}) or die "cannot kill $call->{worker}: $!";
+		}
+		else
+		{
+			$node->safe_psql('postgres', "SELECT pg_terminate_backend($call->{worker})");
+			# what it has to say at its end is said there, too
+			if ($point eq 'history-update') { $node->wait_for_log(qr/test point "$point": waiting/, $log) }
+			else { poll_process_is_gone($call->{worker}) }
+		}
+		let_go($call);
+		(undef, $stdout, $stderr) = finish_call($call);
+		if ($action eq 'kill')
+		{
+			wait_until_up($node);
+			is($node->safe_psql('postgres', "SELECT index_name, status FROM index_mover_history WHERE job > $last ORDER BY 1"),
+				$point eq 'history-insert' ? '' : "t_1|interrupted\nt_2|interrupted", "$name: the history has what was committed");
+		}
+		else
+		{
+			is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
+		}
+		is(tablespace_of_index($node, 't'), $from, "$name: where the indexes are");
+		survived_ok($node, 't', $name, "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",
+			max_keys => 100, restarted => 1, count => 'processes of a copy');
+	}
+}
+$locker = IndexMover::Session->new($node);
+
+# ---- no room for the job that removes leftovers ---------------------------------
+# A leftover by hand: an invalid index that the ledger names.  The table's other
+# index is where it shall be, so that there is nothing else to do.
+$node->safe_psql('postgres', <<'SQL');
+CREATE INDEX u_left ON u (i);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'u_left'::regclass;
+INSERT INTO index_mover_ledger
+SELECT nextval('index_mover_ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'u'::regclass, 'u_i'::regclass, 'u_left'::regclass, 999999, 0, now(), 'u_left'
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+DO $$ BEGIN
+	FOR i IN 1..32 LOOP
+		EXECUTE format('CREATE TABLE many_%s (i int); CREATE INDEX many_%s_i ON many_%s (i)', i, i, i);
+	END LOOP;
+END $$;
+SQL
+$locker->run("BEGIN; SELECT count(*) FROM generate_series(1, 32) g, move_indexes(('many_' || g)::regclass, 'regress_fast', wait => false)");
+for my $wait ('true', 'false')
+{
+	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout, stderr => \$stderr);
+	is("$rc $stdout", '0 skipped', "no slot for a clean-up, wait => $wait: the call ends well");
+	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
+}
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '1', 'what is left stays');
+$locker->run('ROLLBACK');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default')"), 'skipped', 'the next call');
+leftovers_ok($node, 'the next call', within => 5);
+files_ok($node, 'the next call');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
+
+$locker->end;
+done_testing();

@@ -1,0 +1,93 @@
+# Job numbers come from a sequence in each database, so the same number means
+# different jobs in different databases.  A worker that comes late, when its
+# job is gone and another database's job of the same number has its place, must
+# not take that for its own; and nobody steers or sees another database's job.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+# room for two workers, besides the logical replication launcher
+my $node = new_node('two_databases');
+$node->append_conf('postgresql.conf', "max_worker_processes = 3\n");
+$node->restart;
+my $TARGET = 'regress_fast';
+
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+setup_database($node, 'other');
+for my $database ('postgres', 'other')
+{
+	$node->safe_psql($database, <<'SQL');
+CREATE TABLE t1 AS SELECT generate_series(1, 10) AS i;
+CREATE INDEX ON t1 (i);
+CREATE TABLE t2 AS SELECT generate_series(1, 10) AS i;
+CREATE INDEX ON t2 (i);
+CREATE TABLE t3 AS SELECT generate_series(1, 10) AS i;
+CREATE INDEX ON t3 (i);
+SELECT oracle.remember_keys(t), oracle.remember_metadata(t) FROM unnest('{t1, t2, t3}'::regclass[]) t;
+SQL
+}
+
+my $first = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
+my $second = $node->background_psql('other', on_error_stop => 0, timeout => 180);
+my $postmaster = $node->{_pid};
+
+sub queue
+{
+	my ($table) = @_;
+	return "SELECT max(job) FROM move_indexes('$table', '$TARGET', wait => false)";
+}
+
+# The first two jobs get a worker, the third doesn't, so that the commit fails.
+# The postmaster is asleep and starts the workers later.
+$first->query_safe('BEGIN');
+my @jobs = map { scalar $first->query(queue($_)) } ('t1', 't2', 't3');
+kill 'STOP', $postmaster or die "cannot stop the postmaster: $!";
+$first->query('COMMIT');
+like($first->{stderr}, qr/could not register background process/, 'a commit without enough workers fails');
+$first->{stderr} = '';
+
+# meanwhile the other database's jobs of the same numbers take the same places
+$second->query_safe('BEGIN');
+my @others = map { scalar $second->query(queue($_)) } ('t1', 't2');
+is_deeply(\@others, [ @jobs[0, 1] ], 'the jobs of both databases have the same numbers');
+
+# a worker that has no job ends before anything could show it
+kill 'CONT', $postmaster;
+sleep(1);
+$first->query("SELECT cancel_move($jobs[0])");
+like($first->{stderr}, qr/job $jobs[0] does not exist/, 'nobody of the first database can cancel a job of the second');
+$first->{stderr} = '';
+
+$second->query('COMMIT');
+is($second->{stderr}, '', 'the other database gets its workers');
+$second->query("CALL wait_for_move($_)") for @others;
+is($second->query('SELECT string_agg(DISTINCT status, \',\') || count(*) FROM index_mover_history'),
+	'moved2', '... and its jobs do what they are for');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), '0', 'nothing of the first');
+is($second->{stderr}, '', 'no warnings');
+for my $database ('postgres', 'other')
+{
+	wait_for_no_worker($node, dbname => $database);
+	all_right($node, $_, "database $database, $_", dbname => $database, within => 5) for 't1', 't2', 't3';
+}
+
+$first->quit;
+$second->quit;
+
+# the other database has files in a tablespace
+sub plan_notice
+{
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT count(*) FROM move_tablespace_indexes('$TARGET', 'regress_slow', dry_run => true)");
+	return $err;
+}
+like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" also has files of other databases\nDETAIL:  They belong to "other",/, 'the other database is named');
+survived_ok($node, $_, "at the end, $_", "SELECT status FROM move_indexes('$_', '$TARGET')") for 't1', 't3';
+done_testing();

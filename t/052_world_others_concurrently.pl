@@ -1,0 +1,225 @@
+# Somebody else's REINDEX CONCURRENTLY or CREATE INDEX CONCURRENTLY, while a session
+# waits for its move: in the end they wait for that session's snapshot, so an index
+# that waits for a lock of theirs can't be moved by this call.  It steps back, and
+# says for whom; the others are moved.  An index that such a command has replaced is
+# found by its name.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('concurrently', conf => "log_lock_waits = on\n");
+$node->safe_psql('postgres', <<'SQL');
+CREATE SCHEMA s;
+CREATE TABLE s.busy (i int PRIMARY KEY, v int);
+CREATE TABLE s.quiet (i int PRIMARY KEY, v int);
+INSERT INTO s.busy SELECT g, g FROM generate_series(1, 1000) g;
+INSERT INTO s.quiet SELECT g, g FROM generate_series(1, 1000) g;
+CREATE INDEX busy_v ON s.busy (v);
+CREATE INDEX quiet_v ON s.quiet (v);
+SELECT oracle.remember_keys('s.busy'), oracle.remember_metadata('s.busy');
+SELECT oracle.remember_keys('s.quiet'), oracle.remember_metadata('s.quiet');
+SQL
+
+my ($writer, $other, $caller) = map { IndexMover::Session->new($node) } 1 .. 3;
+my $pid = $other->pid;
+my ($from, $to) = ('regress_slow', 'regress_fast');
+
+# The one that has to step back first: while another is rebuilt, the caller hides.
+my $one_by_one = '{"order": "name", "max_workers": 1}';
+
+# All indexes are where each case begins.
+sub back
+{
+	my $not = $node->safe_psql('postgres', "SELECT count(*) FROM move_schema_indexes('s', '$from', method => 'copy') WHERE status NOT IN ('moved', 'skipped')");
+	is($not, '0', 'all can be moved now');
+	return;
+}
+
+# The other's command begins, and waits for a writer.
+sub start_other
+{
+	my ($command) = @_;
+	$writer->run('BEGIN; UPDATE s.busy SET v = v WHERE i = 1');
+	$other->send($command);
+	poll_until($node, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid", 'Lock', "$command: begins");
+	return;
+}
+
+# It is what a runner waits for; then it may go on, and waits for the caller.
+sub let_it_meet
+{
+	my ($name) = @_;
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE $pid = ANY (blocked_by)", 't', "$name: the move waits for it");
+	$writer->run('COMMIT');
+	return;
+}
+
+sub other_is_done
+{
+	my ($name) = @_;
+	$other->answer;
+	is($other->errors, '', "$name: the other's command is done");
+	wait_for_no_worker($node);
+	return;
+}
+
+foreach my $case (
+	[ 'copy', 'REINDEX TABLE CONCURRENTLY s.busy', 'busy' ],
+	[ 'rebuild', 'REINDEX TABLE CONCURRENTLY s.busy', 'busy' ],
+	[ 'rebuild', 'CREATE INDEX CONCURRENTLY busy_new ON s.busy (v, i)', 'busy' ],
+	# what pg_repack does with the indexes of a table, but for its last lock
+	[ 'copy', 'CREATE INDEX CONCURRENTLY busy_new ON s.busy (v, i)', '' ])
+{
+	my ($method, $command, $stays) = @$case;
+	my $name = "$method, $command";
+	$node->safe_psql('postgres', 'DROP INDEX IF EXISTS s.busy_new');
+	back();
+	start_other($command);
+	$caller->send("SELECT index_name, status, sqlstate, detail FROM move_schema_indexes('s', '$to', method => '$method', settings => '$one_by_one') WHERE status <> 'skipped' ORDER BY 1");
+	if ($stays) { let_it_meet($name); }
+	else
+	{
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE relid = 's.busy'::regclass", 't', "$name: the job");
+		$writer->run('COMMIT');
+	}
+	my @rows = split /\n/, $caller->answer;
+	unlike($caller->errors, qr/ERROR/, "$name: the call itself goes on");
+	is(scalar(@rows), 4, "$name: all are told of") or diag "@rows", $caller->errors;
+	foreach my $row (@rows)
+	{
+		my ($index, $status, $sqlstate, $detail) = split /\|/, $row;
+		if ($stays && $index =~ /^$stays/)
+		{
+			is("$status $sqlstate", 'failed 40P01', "$name: $index steps back");
+			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b.*\. Process $pid: \Q$command\E;$/, '... and names whom, and what that runs');
+			is(tablespace_of_index($node, "s.$index"), $from, '... and is where it was');
+			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved: deadlock detected: The move waits/, '... which is a warning');
+			is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE index_name = '$index' ORDER BY job DESC LIMIT 1"),
+				"failed|40P01|$detail", '... and on record');
+		}
+		else
+		{
+			is($status, 'moved', "$name: $index is moved");
+		}
+	}
+	other_is_done($name);
+	leftovers_ok($node, $name, within => 5);
+}
+
+# ---- with on_failure = error it counts ----------------------------------------
+{
+	my $name = 'on_failure = error';
+	back();
+	start_other('REINDEX INDEX CONCURRENTLY s.busy_v');
+	$caller->send("SET index_mover.on_failure = error; SELECT * FROM move_indexes('s.busy_v', '$to', method => 'copy')");
+	let_it_meet($name);
+	$caller->answer;
+	like($caller->errors, qr/ERROR:  55000: 1 of 1 indexes were not moved\nDETAIL:  index "busy_v": deadlock detected/, "$name: it counts");
+	$caller->run('RESET index_mover.on_failure');
+	other_is_done($name);
+}
+
+# ---- a wait of core's, inside of a rebuild; what that leaves is removed later ---------
+{
+	my $name = 'core waits';
+	make_gate($node, 'gate', 42);
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE one_row AS SELECT 1 AS one;
+CREATE SCHEMA c;
+CREATE TABLE c.gated AS SELECT 1 AS i;
+CREATE INDEX a_gated ON c.gated (gate(i));
+CREATE INDEX b_gated ON c.gated (i);
+SQL
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	$caller->send("SELECT index_name, status, sqlstate FROM one_row, move_schema_indexes('c', '$to', method => 'rebuild', settings => '$one_by_one')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$name: it builds");
+	$other->run('BEGIN; LOCK TABLE c.gated IN ROW EXCLUSIVE MODE');
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE $pid = ANY (pg_blocking_pids(pid))", 'waiting for writers before validation', "$name: for the other");
+	$other->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
+	is($caller->answer, "a_gated|failed|40P01\nb_gated|failed|40P01", "$name: both step back") or diag $caller->errors;
+	like($caller->errors, qr/WARNING:  40P01: index "a_gated" was not moved: deadlock detected: The move waits, directly or indirectly, for process $pid, which waits for the session that has called the move\. Process $pid: LOCK TABLE one_row/, "$name: and says for whom");
+	$other->answer;
+	is($other->errors, '', "$name: the other goes on");
+	$other->run('COMMIT');
+	leftovers_ok($node, $name, within => 20);
+	$gate->end;
+}
+
+# ---- nobody waits: the move waits to the other's end, and moves what it has made ------
+foreach my $method ('copy', 'rebuild')
+{
+	my $name = "replaced, $method";
+	back();
+	my $old = $node->safe_psql('postgres', "SELECT 's.busy_v'::regclass::oid");
+	start_other('REINDEX INDEX CONCURRENTLY s.busy_v');
+	my $job = $node->safe_psql('postgres', "SELECT max(job) FROM move_indexes('s.busy_v', '$to', method => '$method', wait => false)");
+	let_it_meet($name);
+	other_is_done($name);
+	is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"), 'moved||', "$name: it is moved");
+	is(tablespace_of_index($node, 's.busy_v'), $to, "$name: really");
+	isnt($node->safe_psql('postgres', "SELECT 's.busy_v'::regclass::oid"), $old, "$name: it is another one by now");
+	is($node->safe_psql('postgres', "SELECT index_name, status FROM undo_move($job)"), 'busy_v|moved', "$name: and is on record as that");
+	leftovers_ok($node, $name, within => 5);
+}
+
+# ---- the server log, while core waits inside of a rebuild ----------------------------
+# For an advisory lock, and for a transaction: each of them is reported once, as
+# without us.
+{
+	my $name = 'log_lock_waits';
+	$node->safe_psql('postgres', 'CREATE TABLE logged AS SELECT 1 AS i; CREATE INDEX logged_gate ON logged (gate(i))');
+	my $log_from = -s $node->logfile;
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	my $call = start_call($node, 'logged', "SELECT status FROM move_indexes('logged_gate', '$to', method => 'rebuild')");
+	my $seconds = "FROM pg_locks l JOIN index_mover_progress p USING (pid) WHERE NOT l.granted AND l.waitstart < now() - interval '4 s'";
+	poll_until($node, "SELECT locktype $seconds", 'advisory', "$name: core waits");
+	my $worker = worker_pid($node);
+	$writer->run('BEGIN; INSERT INTO s.quiet VALUES (0); LOCK TABLE logged IN ROW EXCLUSIVE MODE');
+	$gate->run('SELECT pg_advisory_unlock(42)');
+	poll_until($node, "SELECT locktype $seconds", 'virtualxid', "$name: core waits again");
+	$writer->run('ROLLBACK');
+	my (undef, $out) = finish_call($call);
+	is($out, "moved\n", "$name: and goes on");
+	my @reports = slurp_file($node->logfile, $log_from) =~ /process $worker still waiting for (.*) after/g;
+	cmp_ok(scalar(@reports), '>=', 1, "$name: waits are reported");
+	cmp_ok(scalar(@reports), '<=', 2, "$name: each of them once") or diag join "\n", @reports[0 .. 5];
+	$gate->end;
+}
+
+# ---- one that arrives in mid-copy waits for the end of the copy ------------------------
+# The copy would lose its lock to it, and then wait for it, and it for the caller.
+# Other commands that want the same lock pass.
+{
+	my $name = 'in mid-copy';
+	$node->safe_psql('postgres', 'CREATE SCHEMA m; CREATE TABLE m.big AS SELECT g AS i FROM generate_series(1, 150000) g; CREATE INDEX big_i ON m.big (i)');
+	$caller->send("SELECT status, sqlstate FROM move_indexes('m.big_i', '$to', method => 'copy', settings => '{\"max_rate\": \"128kB\"}')");
+	wait_for_phase($node, 'throttled');
+	my $job = $node->safe_psql('postgres', 'SELECT job FROM index_mover_progress');
+	$other->run(q{COMMENT ON INDEX m.big_i IS 'passes'});
+	is($other->errors, '', "$name: a comment passes");
+	$other->send('REINDEX TABLE CONCURRENTLY m.big');
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND relation = 'm.big_i'::regclass AND NOT granted", '1', "$name: the other waits for its lock");
+	is($node->safe_psql('postgres', 'SELECT phase FROM index_mover_progress'), 'throttled', "$name: the copy is under way");
+	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
+	is($caller->answer, 'moved|', "$name: it is moved") or diag $caller->errors;
+	other_is_done($name);
+	is(place($node, 'm.big_i'), $to, "$name: really");
+	leftovers_ok($node, $name, within => 5);
+}
+
+verdict_ok($node, 's.busy', 'in the end');
+verdict_ok($node, 's.quiet', 'in the end');
+$_->end foreach $writer, $other, $caller;
+$node->stop;
+done_testing();

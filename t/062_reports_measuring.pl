@@ -1,0 +1,174 @@
+# What reads pages never reads beyond them: under AddressSanitizer, where the
+# compiler has it, indexes of every access method are measured, by samples and as
+# a whole, as they are and each page with damage, thousands of times.  And what
+# method auto may take to decide: blocks for a second, and less than work_mem.
+#
+# With "faults" in PG_TEST_EXTRA the indexes have a million entries and more, and
+# each page has a hundred times as much damage.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $long = faults('a million rows, and a hundred times as much damage');
+my $ROWS = $long ? 1_000_000 : 20_000;
+my $DAMAGES = $long ? 1_000_000 : 10_000;      # of each access method
+my $seed = $ENV{INDEX_MOVER_SEED} || int(rand(1e9));
+note "seed $seed, $ROWS rows, " . (has_sanitizer() ? 'with AddressSanitizer' : 'without AddressSanitizer');
+
+my $node = new_node('measured', conf => "fsync = off\nmax_wal_size = 8GB\nmaintenance_work_mem = 128MB\nshared_buffers = 128MB");
+
+# ---------------------------------------------------------------------------
+# Would it be seen?
+# ---------------------------------------------------------------------------
+
+SKIP:
+{
+	skip 'no AddressSanitizer', 4 unless has_sanitizer();
+	$node->safe_psql('postgres', 'CREATE TABLE few AS SELECT generate_series(1, 1000) AS id; CREATE INDEX few_id ON few (id)');
+	foreach my $way (qw(overrun underrun))
+	{
+		my $log = -s $node->logfile;
+		my ($rc) = $node->psql('postgres', "SET index_mover.test_mutation = '$way'; SELECT * FROM index_bloat('few_id')");
+		isnt($rc, 0, "$way: the session ends");
+		wait_until_up($node);
+		like(slurp_file($node->logfile, $log), qr/ERROR: AddressSanitizer: use-after-poison/, "$way: AddressSanitizer says why");
+	}
+	# these were meant
+	$node->stop;
+	$node->rotate_logfile;
+	$node->start;
+}
+
+# ---------------------------------------------------------------------------
+# Every access method
+# ---------------------------------------------------------------------------
+
+$node->safe_psql('postgres', <<SQL);
+CREATE EXTENSION pg_trgm;
+CREATE EXTENSION bloom;
+CREATE TABLE m WITH (autovacuum_enabled = off) AS
+	SELECT g AS id, g % 300 AS k, md5(g::text) AS t, ARRAY[g % 50, g % 1000, g] AS a,
+		   point(g * 7919::bigint % 100003, g * 104729::bigint % 99991) AS p, int4range(g, g + g % 1000) AS r,
+		   jsonb_build_object('k', g % 500, 'name', left(md5(g::text), 4), 'tags', ARRAY[g % 10, g % 77]) AS j
+	  FROM generate_series(1, $ROWS) g;
+CREATE UNIQUE INDEX m_btree ON m (id);
+CREATE INDEX m_btree_dedup ON m (k);
+CREATE INDEX m_btree_text ON m (t);
+CREATE INDEX m_hash ON m USING hash (k);
+CREATE INDEX m_hash_unique ON m USING hash (t);
+CREATE INDEX m_gin_array ON m USING gin (a) WITH (gin_pending_list_limit = 65536);
+CREATE INDEX m_gin_trgm ON m USING gin (t gin_trgm_ops);
+CREATE INDEX m_gin_path ON m USING gin (j jsonb_path_ops);
+CREATE INDEX m_gist_point ON m USING gist (p);
+CREATE INDEX m_gist_range ON m USING gist (r);
+CREATE INDEX m_gist_trgm ON m USING gist (left(t, 12) gist_trgm_ops);
+CREATE INDEX m_spgist_point ON m USING spgist (p);
+CREATE INDEX m_spgist_text ON m USING spgist (t);
+CREATE INDEX m_brin ON m USING brin (t) WITH (pages_per_range = 1);
+CREATE INDEX m_bloom ON m USING bloom (id, k);
+DELETE FROM m WHERE id % 3 = 0 OR id BETWEEN $ROWS / 4 AND $ROWS / 2;
+VACUUM m;
+INSERT INTO m SELECT id + $ROWS, k, t, a, p, r, j FROM m WHERE id % 50 = 1;
+SQL
+my @indexes = split /\n/, $node->safe_psql('postgres', q(SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'm'::regclass ORDER BY 1));
+
+# Each look is in a session of its own: what one has allocated doesn't hide what
+# another does wrong.
+my $sane = <<'SQL';
+bool_and(bloat_ratio_low BETWEEN 0 AND bloat_ratio_high AND bloat_ratio_high <= 1
+	AND coalesce(bloat_ratio BETWEEN bloat_ratio_low AND bloat_ratio_high, true))
+SQL
+foreach my $index (@indexes)
+{
+	my $answer = $index eq 'm_bloom' ? '' : 't';
+	is($node->safe_psql('postgres', "SELECT $sane FROM generate_series(1, 5) n, index_bloat('$index', 100 * n)"), $answer, "$index: samples");
+	is($node->safe_psql('postgres', "SELECT $sane FROM index_bloat('$index', exact => true)"), $answer, "$index: every page");
+	like($node->safe_psql('postgres', "SELECT status FROM move_indexes('$index', 'regress_fast', dry_run => true)"), qr/^(planned|skipped)$/, "$index: a plan");
+}
+is($node->safe_psql('postgres', q(SELECT count(*) FROM index_report('m'))), scalar @indexes, 'a report');
+is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regress_fast', dry_run => true))), scalar @indexes, 'a plan for all');
+
+# and what copies them, and reads the WAL for that
+foreach my $to ('regress_fast', 'pg_default')
+{
+	is($node->safe_psql('postgres', "SELECT string_agg(index || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND index <> 'm_bloom'::regclass"),
+		'', "copied to $to");
+}
+
+# ---------------------------------------------------------------------------
+# Damage
+# ---------------------------------------------------------------------------
+
+my %damages;
+foreach my $index (grep { $_ ne 'm_bloom' } @indexes)
+{
+	my ($method) = $index =~ /^m_([a-z]+)/;
+	my $pages = $node->safe_psql('postgres', "SELECT least(pg_relation_size('$index') / current_setting('block_size')::int - 1, 300)");
+	# the first half of a sample may be enough
+	my $times = int(3 * $DAMAGES / $pages) + 1;
+	my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
+SET client_min_messages = debug1;
+SET index_mover.test_seed = $seed;
+SET index_mover.test_damages = $times;
+SELECT bloat_ratio_low <= bloat_ratio_high FROM index_bloat('$index', $pages);
+SQL
+	is($out, 't', "$index: damaged pages, an error or numbers that can be");
+	diag($err =~ s/^DEBUG:.*\n//gmr) if $out ne 't';
+	while ($err =~ /damaged pages: (\d+) refused, (\d+) measured/g)
+	{
+		$damages{$method}[0] += $1;
+		$damages{$method}[1] += $2;
+	}
+}
+foreach my $method (qw(btree hash gin gist spgist brin))
+{
+	my ($refused, $measured) = @{ $damages{$method} || [ 0, 0 ] };
+	note "$method: $refused damaged pages refused, $measured measured";
+	cmp_ok($refused + $measured, '>=', $DAMAGES, "$method: many");
+	ok($refused > 0 && $measured > 0, "$method: with some there is an error, with some there are numbers");
+}
+
+# ---------------------------------------------------------------------------
+# What it takes to decide
+# ---------------------------------------------------------------------------
+
+# Blocks read and bytes of memory, by a plan of method auto, and what it says.
+sub deciding
+{
+	my ($index, $settings) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', "SET client_min_messages = debug1; $settings SELECT detail FROM move_indexes('$index', 'regress_fast', dry_run => true)");
+	my ($blocks, $bytes) = $err =~ /estimated the bloat of index \d+ from (\d+) blocks in (\d+) bytes/ or die $err;
+	return ($blocks, $bytes, $out);
+}
+
+# so large that a list of its blocks takes more than the least work_mem
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE large WITH (autovacuum_enabled = off) AS SELECT g AS id, g || repeat('x', 400) AS t FROM generate_series(1, 40000) g;
+CREATE INDEX large_t ON large (t) WITH (fillfactor = 10);
+DELETE FROM large WHERE id % 1000 < 500;
+VACUUM large;
+SQL
+cmp_ok($node->safe_psql('postgres', q(SELECT pg_relation_size('large_t') / current_setting('block_size')::int)), '>', 64 * 1024 / 4, 'a large index')
+  if block_size($node) == 8192;
+foreach my $work_mem (64, 4096)
+{
+	my ($blocks, $bytes, $said) = deciding('large_t', "SET work_mem = $work_mem;");
+	cmp_ok($bytes, '<', $work_mem * 1024, "work_mem of $work_mem kB: no more memory than that");
+	like($said, qr/estimated bloat of 0\.[4-9]/, 'and it decides');
+}
+# each block takes 100 ms at least: of the 80 of a first pass there are ten in a second
+my ($blocks, undef, $said) = deciding('large_t', "SET index_mover.test_point = 'measure:sleep';");
+cmp_ok($blocks, '<=', 30, 'slow storage: it reads for a second');
+is($said, 'Copy; its bloat could not be measured.', 'and says so');
+no_finding_ok($node);
+
+$node->stop;
+done_testing();

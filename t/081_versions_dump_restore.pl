@@ -1,0 +1,64 @@
+# A database with the extension in pg_dump and pg_restore: the indexes are where
+# they were, privileges on the functions are kept; history, job numbers and what
+# crashed moves have left behind are not taken along.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('dump');
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE regress_mover;
+CREATE ROLE regress_owner;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO regress_mover;
+CREATE TABLE t (id int PRIMARY KEY, v int);
+INSERT INTO t SELECT g, g FROM generate_series(1, 5000) g;
+CREATE INDEX t_v ON t (v);
+CREATE INDEX t_stays ON t (v, id);
+SQL
+$node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_fast', 'copy')") foreach 't_pkey', 't_v';
+leave_behind($node, 'postgres');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(dry_run => true)'), '>=', 2,
+	'a rebuild and a copy have left something behind');
+my $history = $node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history');
+
+my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
+foreach my $way ([ 'custom', '--format=custom' ], [ 'plain', '--format=plain' ])
+{
+	my ($format, $option) = @$way;
+	my $db = "restored_$format";
+	$node->command_ok([ 'pg_dump', $option, '-f', "$file.$format", '-d', $node->connstr('postgres') ], "$format: dump");
+	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	$node->command_ok(
+		$format eq 'custom'
+		? [ 'pg_restore', '--exit-on-error', '-d', $node->connstr($db), "$file.$format" ]
+		: [ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', "$file.$format" ],
+		"$format: restore");
+	is(tablespace_of_index($node, 't', dbname => $db), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
+		"$format: the indexes are in the same tablespaces");
+	is($node->safe_psql($db, <<'SQL'), 't|f', "$format: privileges on the functions are kept");
+SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_privilege('regress_owner', oid, 'EXECUTE')
+  FROM pg_proc WHERE proname = 'move_indexes'
+SQL
+	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$format: the history is empty");
+	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$format: there is nothing to clean up");
+	is($node->safe_psql($db, "SELECT string_agg(c.relname, ' ') FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"),
+		'', "$format: no invalid index came along");
+	is($node->safe_psql($db, "SELECT job, status FROM move_indexes('t_stays', 'regress_fast', 'copy')"), '1|moved',
+		"$format: moves work, and jobs are counted from 1");
+	files_ok($node, $format, dbname => $db);
+}
+
+# and the original still knows what is its own
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $history, 'the original has its history');
+$node->safe_psql('postgres', 'SELECT index_mover_cleanup()');
+leftovers_ok($node, 'the original, after clean-up', within => 5);
+files_ok($node, 'the original, after clean-up');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,21 @@
+# Everything at once, at random: moves there and back by each method, of every
+# kind of index, under load, while workers, clients and servers are killed, moves
+# are canceled and paused, definitions change and the standby restarts; then
+# everything is checked.  scripts/torture runs it for as long as you like, with a
+# new seed each time; here it is always the same, so that what a change breaks is
+# seen by the change.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use IndexMover::Torture;
+use Test::More;
+
+needs_faults() unless long();
+torture(
+	seconds => $ENV{INDEX_MOVER_TORTURE_SECONDS} || 120,
+	round => $ENV{INDEX_MOVER_TORTURE_ROUND} || 40,
+	seed => $ENV{INDEX_MOVER_TORTURE_SEED} || 15);
+done_testing();

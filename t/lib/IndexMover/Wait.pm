@@ -1,0 +1,114 @@
+# IndexMover::Wait
+#   Waiting for a state instead of sleeping, and how long something may take.
+package IndexMover::Wait;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use IPC::Run ();
+use List::Util ();
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(poll_until wait_until_up wait_for_phase wait_for_no_worker wait_for_job_end worker_pid soon_ok);
+
+our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;
+
+# The seconds in the tests are what is promised on a machine that has nothing
+# else to do.  A busy one makes pauses of seconds, so that a test fails only if
+# something takes this many times as long; where something is wrong it takes
+# for ever, or until somebody lets go who doesn't before.  With
+# INDEX_MOVER_SLACK=1 the promise itself is tested.
+our $SLACK = $ENV{INDEX_MOVER_SLACK} || 10;
+
+# Poll until the query gives the expected answer ('t'); dies with the last
+# answer when it does not.  Returns the seconds it took.  Option timeout: in
+# seconds of a machine that has nothing else to do.
+sub poll_until
+{
+	my ($node, $query, $expected, $what, %options) = @_;
+	$expected = 't' unless defined $expected;
+	my $limit = $options{timeout} ? List::Util::min($options{timeout} * $SLACK, $TIMEOUT) : $TIMEOUT;
+	my $start = time;
+	my ($out, $err);
+	while (1)
+	{
+		# where the connection is refused, psql may end before it is told the query
+		eval { $node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err); 1 } or do
+		{
+			die $@ unless $@ =~ /Broken pipe/;
+			($out, $err) = (undef, $@);
+		};
+		return time - $start if defined $out && $out eq $expected;
+		last if time - $start > $limit;
+		usleep(40_000);
+	}
+	my $state = $node->safe_psql('postgres',
+		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
+	die 'gave up waiting for ' . ($what || $query)
+	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
+}
+
+# Wait until the server takes connections (again).  The query goes on psql's
+# command line: through a pipe, it breaks when the connection is refused.  Not at
+# once: the postmaster may not have noticed yet that a process was killed.
+sub wait_until_up
+{
+	my ($node) = @_;
+	my $start = time;
+	my @psql = ('psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT 1');
+	my ($out, $err);
+	usleep(200_000);
+	until (IPC::Run::run(\@psql, '>', \$out, '2>', \$err))
+	{
+		die "server does not come up: $err" if time - $start > $TIMEOUT;
+		usleep(100_000);
+	}
+	return;
+}
+
+# Wait until a move is in a phase (pattern of LIKE); returns the worker's pid.
+sub wait_for_phase
+{
+	my ($node, $phase, %options) = @_;
+	poll_until($node,
+		"SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE '$phase'",
+		't', "phase \"$phase\"", %options);
+	return worker_pid($node, %options);
+}
+
+# The pid of the process that moves (one of them).
+sub worker_pid
+{
+	my ($node, %options) = @_;
+	return $node->safe_psql($options{dbname} || 'postgres',
+		'SELECT pid FROM index_mover_progress WHERE pid IS NOT NULL ORDER BY started_at DESC LIMIT 1');
+}
+
+# Wait until no process of ours works in this database any more.
+sub wait_for_no_worker
+{
+	my ($node, %options) = @_;
+	return poll_until($node,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database()",
+		't', 'end of all workers', %options);
+}
+
+# Wait until a job has ended and its last worker has said so.  Not by the view of
+# the running moves: there, a job whose worker is still starting is not yet seen.
+sub wait_for_job_end
+{
+	my ($node, $job, %options) = @_;
+	return poll_until($node, "SELECT NOT index_mover_job_is_alive($job)", 't', "the end of job $job", %options);
+}
+
+# Something has taken so many seconds, and had to be done within these.
+sub soon_ok
+{
+	my ($seconds, $limit, $name) = @_;
+	note sprintf('%s: %.2f s, on an idle machine less than %s s', $name, $seconds, $limit);
+	return cmp_ok($seconds, '<', $limit * $SLACK, $name);
+}
+
+1;
