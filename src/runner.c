@@ -133,14 +133,14 @@ have_company(bool at_work)
 
 /*
  * Is this process a runner, or does it wait for one?  Without a lock, for a
- * signal handler; late is good enough.  In a runner.
+ * signal handler; late is good enough.
  */
 bool
 runner_knows_pid(int pid)
 {
 	int			i;
 
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (i = 0; area != NULL && i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use &&
 			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
 			return true;
@@ -566,7 +566,8 @@ runner_check_step_back(void)
 
 /*
  * What a process runs, or has run last, for the end of an error's DETAIL; "" if
- * the current user may not see it.  Needs no transaction.
+ * the current user may not see it.  Needs no transaction.  (Here, and not beside
+ * blockers_describe(), because the error above has it.)
  */
 const char *
 describe_command(int pid)

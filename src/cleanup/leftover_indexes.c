@@ -359,7 +359,7 @@ show_leftover(const LedgerEntry *entry)
 static bool
 remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 {
-	WaitLimits	limits;
+	WaitLimits	limits = {0};
 	Oid			victim;
 	Oid			marked = InvalidOid;
 	bool		unused = false;
