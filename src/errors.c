@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * errors.c
- *	  After an error that a worker survives.
+ *	  What a worker does after an error that it survives.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,10 +14,12 @@
 #include "own_tables.h"
 
 /*
- * In PG_CATCH() of a worker: take the error, and leave the session without a
- * transaction and without locks, also those held for the session, which survive
- * the abort where no transaction was open.  Returns the error, palloc'd in this
- * context, which is the current one then.
+ * Take the error, and leave the session without a transaction and without
+ * locks, including session locks, which survive the abort if no transaction
+ * was open.  Returns the error, palloc'd in context, which is then the
+ * current one.
+ *
+ * Call this in PG_CATCH() of a worker.
  */
 ErrorData *
 errors_take(MemoryContext context)

@@ -5,12 +5,12 @@
  *
  * A job runs in a background worker, which does not see the caller's SETs, so
  * the caller's effective values are captured when the job is submitted.  The
- * "settings" argument is applied as SET LOCAL would, by core's own routine and
- * so with the rights that SET needs; it exists because pg_cron runs one
- * statement per transaction, where nothing can be SET first.
+ * "settings" argument is applied like SET LOCAL, by core's routine and so
+ * with the privileges that SET needs.  It exists because pg_cron runs one
+ * statement per transaction, where nothing can be SET before.
  *
  * A setting is added in two places: a field of MoveSettings, and a row of
- * settings[] below, with what \dconfig and pg_settings say of it.
+ * settings[] below, with the descriptions for \dconfig and pg_settings.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,19 +51,19 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
-/* The values of this session; strings are converted when they are captured. */
+/* the values of this session; captured strings are converted */
 static MoveSettings session;
 static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
 
-/* All settings, in the order of the manual. */
+/* All settings, in the order of the manual */
 typedef struct Setting
 {
 	const char *name;
 	enum config_type type;
 	Size		offset;			/* in MoveSettings */
 	Size		size;
-	double		boot;			/* also of an enum or boolean; strings: "" */
+	double		boot;			/* also of an enum or boolean; "" for strings */
 	double		min;
 	double		max;
 	const struct config_enum_entry *options;
@@ -146,8 +146,8 @@ static const Setting settings[] = {
 };
 
 /*
- * A list of names; whether there are such access methods can't be looked up
- * here.  A job carries it in shared memory of fixed size.
+ * Check a list of names and its length, because a job has it in shared memory
+ * of fixed size.  Whether the access methods exist cannot be looked up here.
  */
 static bool
 check_copy_access_methods(char **newval, void **extra, GucSource source)
@@ -172,16 +172,16 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 }
 
 /*
- * The moment that a value of index_mover.swap_after means now: a time of day
- * means the next one.  0 = at once.  ERROR 22023 if it is no time.
+ * Return the time that a value of index_mover.swap_after means now, where a
+ * time of day is the next one; 0 is at once.  ERROR 22023 if it is no time.
  *
- * Not a check hook's work: these run outside of transactions as well, where
+ * A check hook cannot do this: it also runs outside of transactions, where
  * words like "tomorrow" and names of time zones have no meaning.
  */
 static TimestampTz
 swap_moment(const char *text)
 {
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz result = 0;
 	bool		time_of_day;
@@ -210,7 +210,7 @@ swap_moment(const char *text)
 	{
 		ErrorData  *error;
 
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 		error = CopyErrorData();
 		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_DATA_EXCEPTION)
 			PG_RE_THROW();
@@ -226,9 +226,7 @@ swap_moment(const char *text)
 	return result;
 }
 
-/*
- * Define all settings.  Called once from _PG_init().
- */
+/* Define all settings.  Called once from _PG_init(). */
 void
 settings_define(void)
 {
@@ -271,16 +269,14 @@ settings_define(void)
 	MarkGUCPrefixReserved("index_mover");
 }
 
-/*
- * Fill *result with the effective values of this backend.
- */
+/* Fill *result with the effective values of this backend. */
 void
 settings_capture(MoveSettings *result)
 {
 	*result = session;
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
-	/* a job that only cleans up can be submitted outside of transactions */
+	/* a cleanup can be submitted outside of transactions */
 	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
@@ -290,10 +286,9 @@ static char *
 known_settings(void)
 {
 	StringInfoData buf;
-	int			i;
 
 	initStringInfo(&buf);
-	for (i = 0; i < lengthof(settings); i++)
+	for (int i = 0; i < lengthof(settings); i++)
 		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "",
 						 settings[i].name + strlen(PREFIX));
 	return buf.data;
@@ -303,9 +298,7 @@ known_settings(void)
 static const Setting *
 find_setting(const char *name)
 {
-	int			i;
-
-	for (i = 0; i < lengthof(settings); i++)
+	for (int i = 0; i < lengthof(settings); i++)
 		if (strcmp(settings[i].name + strlen(PREFIX), name) == 0)
 			return &settings[i];
 	ereport(ERROR,
@@ -315,7 +308,7 @@ find_setting(const char *name)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Set a setting to the end of the GUC nest level, with the rights of SET. */
+/* Set a setting for the GUC nest level, with the privileges of SET. */
 static void
 set_setting(const char *name, const char *value)
 {
@@ -324,7 +317,7 @@ set_setting(const char *name, const char *value)
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-/* The text of a JSON scalar. */
+/* Return the text of a JSON scalar. */
 static char *
 setting_text(const char *name, const JsonbValue *value)
 {
@@ -347,16 +340,13 @@ setting_text(const char *name, const JsonbValue *value)
 }
 
 /*
- * ERROR 22023 if there is no such setting, or a running job has no use for a
- * change of it any more.
+ * Raise ERROR 22023 if there is no such setting, or if changing it would not
+ * affect a running job.
  */
 void
 settings_check_alterable(const char *name)
 {
-	/*
-	 * these have had their effect when the job begins, or belong to the
-	 * caller
-	 */
+	/* used up when the job begins, or the caller's */
 	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
 
 	(void) find_setting(name);
@@ -369,9 +359,9 @@ settings_check_alterable(const char *name)
 }
 
 /*
- * Change one setting of *result, by its name without prefix, while holding a
- * lock: it is read by other processes, and none may see half of a value.  ERROR
- * as SET: 22023, 42501.
+ * Change one setting of *result, by its name without prefix.  The change is
+ * made under the lock, because other processes read the value and must not
+ * see half of it.  ERROR as SET: 22023, 42501.
  */
 void
 settings_alter(MoveSettings *result, LWLock *lock, const char *name, const char *value)
@@ -380,7 +370,7 @@ settings_alter(MoveSettings *result, LWLock *lock, const char *name, const char 
 	int			nestlevel = NewGUCNestLevel();
 	MoveSettings altered;
 
-	/* core checks the value as SET does */
+	/* core checks the value as for SET */
 	set_setting(name, value);
 	settings_capture(&altered);
 	AtEOXact_GUC(true, nestlevel);
@@ -392,8 +382,8 @@ settings_alter(MoveSettings *result, LWLock *lock, const char *name, const char 
 }
 
 /*
- * Apply a job's "settings" argument as SET LOCAL would, with the same rights.
- * Returns a GUC nest level for AtEOXact_GUC(), or -1 where json is NULL.
+ * Apply a job's "settings" argument like SET LOCAL, with the same privileges.
+ * Returns a GUC nest level for AtEOXact_GUC(), or -1 if json is NULL.
  */
 int
 settings_apply_json(Jsonb *json)

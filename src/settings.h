@@ -34,8 +34,8 @@ typedef enum MoveOrder
 } MoveOrder;
 
 /*
- * The effective values of the caller when a job is submitted.  Lives in the
- * job's shared memory, so no pointers.
+ * The caller's effective values when a job is submitted.  In the job's shared
+ * memory, so without pointers.
  */
 typedef struct MoveSettings
 {
@@ -58,12 +58,12 @@ typedef struct MoveSettings
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 
-	/* core's own, which a rebuild obeys */
+	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
 } MoveSettings;
 
-/* Are sessions signalled that are in the way after lock_wait? */
+/* whether to signal sessions that still block after lock_wait */
 #define SIGNALS_BLOCKERS(settings) \
 	((settings)->on_blocker == ON_BLOCKER_CANCEL || \
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)

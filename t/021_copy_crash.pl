@@ -53,6 +53,7 @@ my %elsewhere = (
 	(map { $_ => 't/012_rebuild_crash.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
 	'copy-logging' => 't/036_copy_backup.pl', 'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
 	'rebuild-aborted' => 't/055_world_ddl.pl',
+	'measure' => 't/062_reports_measuring.pl',
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;

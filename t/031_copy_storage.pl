@@ -503,8 +503,8 @@ SKIP:
 	skip 'cannot mount a small file system in a namespace of its own: ' . ($why || $@), 1
 	  unless $mounted;
 
-	# for the standby
-	$node->append_conf('postgresql.conf', 'wal_keep_size = 1GB');
+	# for the standby; and the reserve is what it is for users
+	$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\nindex_mover.min_free_space = 0.05");
 
 	# pg_ctl's children stay in the namespace
 	local $ENV{PGDATA} = $node->data_dir;

@@ -3,19 +3,20 @@
  * plan.c
  *	  Which indexes to move, in which order, by which method, and why.
  *
- * A plan is a list of rows.  Everything that speaks against moving one index
- * is a row that says so; errors are for the call as a whole.  The plan is made
- * without locking what it talks about, so it can be outdated when a runner
- * comes to an item: plan_recheck() asks again then.
+ * A plan is a list of rows.  What prevents the move of one index is told in
+ * its row; errors are for the call as a whole.  The plan is made without
+ * locks, so it can be outdated when a runner comes to an item: plan_recheck()
+ * repeats the checks then.
  *
- * Locks: catalogs only, each released at once, and an index for as long as its
- * bloat is measured, if it is free.  So planning never waits for a user's lock,
- * and the caller that waits for the move never holds one because of it.
+ * Locks: on catalogs, each released at once, and on an index while its bloat
+ * is measured, if that lock is available.  So planning never waits for a
+ * user's lock, and the caller that waits for the move holds none because of
+ * it.
  *
- * The tricky point: a partitioned index has no file, but the indexes of future
- * partitions are made where it says.  It becomes an item of its own
- * (METHOD_DEFAULT), after all others, so that a job which is canceled half-way
- * has not begun to send new partitions elsewhere.
+ * Tricky: a partitioned index has no file, but it determines where the
+ * indexes of future partitions are made.  It is an item of its own
+ * (METHOD_DEFAULT) after all others, so that a job canceled half-way has not
+ * redirected new partitions.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,7 +66,7 @@
 
 
 /*
- * Append the OIDs of all indexes of a table, but not those of its partitions.
+ * Append the OIDs of all indexes of a table, without those of its partitions.
  */
 static List *
 indexes_of_table(List *indexes, Oid heap_oid)
@@ -89,8 +90,9 @@ indexes_of_table(List *indexes, Oid heap_oid)
 }
 
 /*
- * Tables that inherit from the named one, other than partitions, are tables of
- * their own, also a hypertable's chunks: say that they stay, and how they go.
+ * Tell the user that tables that inherit from the named one and are not
+ * partitions, such as a hypertable's chunks, are not moved, and how to move
+ * them.
  */
 static void
 notice_children(Oid relid, const char *relname, Oid to_tablespace)
@@ -109,9 +111,7 @@ notice_children(Oid relid, const char *relname, Oid to_tablespace)
 																   relname)))));
 }
 
-/*
- * The indexes that the user named by their table, or by one of themselves.
- */
+/* Return the indexes of a table or index that the user has named. */
 static List *
 indexes_of_relation(Oid relid, Oid to_tablespace)
 {
@@ -138,7 +138,7 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 		case RELKIND_PARTITIONED_TABLE:
 			foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 			{
-				/* foreign tables and the like are passed over, as in REINDEX */
+				/* skip foreign tables and the like, as REINDEX does */
 				relkind = get_rel_relkind(lfirst_oid(lc));
 				if (relkind == RELKIND_RELATION ||
 					relkind == RELKIND_PARTITIONED_TABLE)
@@ -161,9 +161,9 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 }
 
 /*
- * The indexes that pg_class rows of one schema, or of one tablespace, describe.
- * What is passed over is what core's ALTER INDEX ALL IN TABLESPACE passes
- * over: catalogs, shared and temporary relations, TOAST.
+ * Return the indexes of a schema or of a tablespace, whichever is valid.
+ * Passes over what ALTER INDEX ALL IN TABLESPACE passes over: catalogs,
+ * shared and temporary relations, TOAST.
  */
 static List *
 indexes_in(Oid schema, Oid tablespace)
@@ -213,8 +213,8 @@ indexes_in(Oid schema, Oid tablespace)
 }
 
 /*
- * The indexes of a schema: 3F000 no such schema, 42501 no USAGE on it, 0A000
- * one of the system's.
+ * Return the indexes of a schema.  ERROR 3F000 no such schema, 42501 no USAGE
+ * on it, 0A000 system or temporary schema.
  */
 static List *
 indexes_of_schema(Oid schema)
@@ -258,9 +258,8 @@ indexes_of_schema(Oid schema)
 }
 
 /*
- * Whoever empties a tablespace wants to know that it will not be empty: tell
- * which other databases have files there.  Only a session of theirs can say what
- * they are, and move it.
+ * Tell which other databases have files in the tablespace.  A user that wants
+ * to empty it should know; only a session there can move these files.
  */
 static void
 notice_other_databases(Oid tablespace)
@@ -278,7 +277,7 @@ notice_other_databases(Oid tablespace)
 		DIR		   *dir = AllocateDir(path);
 		struct dirent *entry = NULL;
 
-		/* the directory stays when all that was in it has gone */
+		/* the directory stays after its last file has gone */
 		while (dir != NULL && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
 			if (entry->d_name[0] != '.')
 				break;
@@ -302,8 +301,8 @@ notice_other_databases(Oid tablespace)
 }
 
 /*
- * The indexes of this database in a tablespace: 42704 no such tablespace,
- * 22023 pg_global.
+ * Return the indexes of this database in a tablespace.  ERROR 42704 no such
+ * tablespace, 22023 pg_global.
  */
 static List *
 indexes_of_tablespace(Oid tablespace)
@@ -311,7 +310,7 @@ indexes_of_tablespace(Oid tablespace)
 	char	   *name = get_tablespace_name(tablespace);
 	List	   *indexes;
 
-	/* dropped since the caller looked its name up: not seen by any test */
+	/* dropped since the caller looked up its name: no test sees this */
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -332,9 +331,9 @@ indexes_of_tablespace(Oid tablespace)
 }
 
 /*
- * Measure bloat, unless somebody has the table or the index locked away: a
- * plan must not wait.  The measuring code locks them again, which can't wait
- * any more then.
+ * Measure bloat unless table or index is locked exclusively, because a plan
+ * must not wait.  The measuring code locks them again, which cannot block
+ * then.
  */
 static bool
 measure_bloat(const IndexFacts *facts, double *ratio)
@@ -356,8 +355,7 @@ measure_bloat(const IndexFacts *facts, double *ratio)
 }
 
 /*
- * Set the method of a row that wants to be moved, and say why; or make it a
- * skipped one.
+ * Set the method of a row that should be moved, and say why, or skip the row.
  */
 static void
 choose_method(PlanEntry *entry, const PlanRequest *request)
@@ -441,7 +439,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 }
 
 /*
- * Say which of the settings that slow down or put off a copy don't hold for a
+ * Say which of the settings that slow down or delay a copy do not apply to a
  * rebuild that has begun.
  */
 static void
@@ -472,8 +470,8 @@ is_like(const MoveItem *item, text *pattern)
 }
 
 /*
- * Is the index one of those that were asked for?  What is not has no row.  An
- * index of unknown size, or without a file, has no size to be picked by.
+ * Return whether the request selects the index; if not, it gets no row.  An
+ * index without a file, or of unknown size, is never selected by size.
  */
 static bool
 is_picked(const MoveItem *item, const PlanRequest *request)
@@ -489,9 +487,7 @@ is_picked(const MoveItem *item, const PlanRequest *request)
 	return true;
 }
 
-/*
- * Make the row of one index; NULL if it is gone, or was not asked for.
- */
+/* Make the row of one index; NULL if it is gone or not selected. */
 static PlanEntry *
 plan_index(Oid index_oid, const PlanRequest *request)
 {
@@ -538,7 +534,10 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	stats = pgstat_fetch_stat_tabentry(index_oid);
 	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
 
-	/* what the user names can be repaired; TOAST's can't, once invalid */
+	/*
+	 * an index that the user names can be repaired; an invalid one of TOAST
+	 * cannot
+	 */
 	item->repair = !entry->facts.valid &&
 		request->scope == SCOPE_RELATION &&
 		request->object == index_oid &&
@@ -555,7 +554,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	return entry;
 }
 
-/* Moves with a file first, then the defaults, then the skipped rows. */
+/* Moves with a file come first, then the defaults, then the skipped rows. */
 static int
 entry_class(const PlanEntry *entry)
 {
@@ -605,17 +604,14 @@ compare_reads(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Make the plan: a List of MoveItem *, palloc'd in the current context, in the
- * order of execution.  STATUS_PLANNED items are to be moved; STATUS_SKIPPED
- * ones carry sqlstate and detail.  Reads catalogs only, and releases every
- * lock it took.  ERRORs are those of the manual: 42809 wrong kind of relation,
- * 0A000 catalogs and temporary tables, 42501, 55006 the caller's transaction
- * holds a lock on what would be moved.
+ * Make the plan: a List of MoveItem *, palloc'd in the current context, in
+ * the order of execution.  STATUS_PLANNED items are to be moved;
+ * STATUS_SKIPPED ones carry sqlstate and detail.  Reads catalogs only, and
+ * releases every lock it takes.
  *
- * Make the plan.  See plan.h.
- *
- * The locks that the caller's transaction holds are looked at last, when it is
- * known what would be moved, and before anything is submitted.
+ * ERROR 42809 wrong kind of relation, 0A000 catalogs and temporary tables,
+ * 42501, 55006 the caller's transaction holds a lock on what would be moved.
+ * The latter is checked last, when it is known what would be moved.
  */
 List *
 plan_moves(const PlanRequest *request)
@@ -676,9 +672,9 @@ plan_moves(const PlanRequest *request)
 }
 
 /*
- * Say of each item of a plan, in order of execution, whether there will be room
- * for it, and warn of an archiver that fails.  plan_moves() does that itself,
- * but for what is part of a larger plan.  items: of MoveItem.
+ * Fill in for each MoveItem of a plan, in order of execution, whether the
+ * free space suffices, and warn of a failing archiver.  plan_moves() has done
+ * so unless the request is part of a larger plan.
  */
 void
 plan_complete(List *items, const MoveSettings *settings)

@@ -22,7 +22,7 @@ extern void movable_methods(Oid index_oid, const char *access_methods,
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
 extern void plan_check_no_lock_held(const List *items);
 
-/* An item while it is planned. */
+/* An item during planning */
 typedef struct PlanEntry
 {
 	MoveItem	item;			/* first: a list of entries is a list of items */
