@@ -301,10 +301,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		{
 			slot = candidate;
 
-			/*
-			 * the index, combined with a counter that makes a repetition
-			 * unlikely
-			 */
+			/* the index, combined with a counter that rarely repeats */
 			area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
 			shared->slot = area->nuses * IM_MAX_JOBS + i;
 		}
@@ -331,10 +328,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	return slot != NULL;
 }
 
-/*
- * Return the slot if it is still this job's, else NULL.  The caller holds the
- * lock.
- */
+/* Return the slot, or NULL if it is not this job's; under the lock. */
 JobSlot *
 job_slot_locked(int slot, int64 job)
 {
@@ -359,8 +353,7 @@ job_free_slot(int slot, int64 job)
 }
 
 /*
- * Set the state of a job's slot.  Returns false if it is not this job's any
- * more.
+ * Set the state of a slot.  Returns false if it is not this job's any more.
  */
 bool
 job_set_state(int slot, int64 job, JobState state)
@@ -464,9 +457,8 @@ runner_is_alive(int64 job, int pid)
 }
 
 /*
- * Cancel a job of this database.  Returns false if it is not running (any
- * more).  The flag is for the runner's own loops, the signal for core's
- * waits.
+ * Cancel a job of this database; false if it is not running (any more).  The
+ * flag is for the runner's own loops, the signal for core's waits.
  */
 bool
 job_request_cancel(int64 job)
@@ -492,10 +484,7 @@ job_request_cancel(int64 job)
 	return found;
 }
 
-/*
- * Pause or resume a job of this database.  Returns false if it is not running
- * (any more).
- */
+/* Pause or resume a job of this database; false as above. */
 bool
 job_request_pause(int64 job, bool pause)
 {
@@ -517,10 +506,7 @@ job_request_pause(int64 job, bool pause)
 	return found;
 }
 
-/*
- * Copy all runner slots in use, at most IM_MAX_RUNNERS, and return their
- * number.
- */
+/* Copy the runner slots in use, IM_MAX_RUNNERS at most; return how many. */
 int
 job_read_runners(RunnerSlot *copies)
 {

@@ -59,9 +59,8 @@ set_commit(const char *value)
 }
 
 /*
- * Have the current transaction's commit flushed here without waiting for a
- * synchronous standby.  Every transaction of ours that holds a lock does
- * this.
+ * Have the current transaction's commit flushed without waiting for a
+ * synchronous standby, as does every transaction of ours that holds a lock.
  */
 void
 commit_locally(void)
@@ -105,9 +104,8 @@ extension_installed(void)
 }
 
 /*
- * Return the OID of the extension's schema.  ERROR 55000 if the extension is
- * not installed in this database, which a worker can find after DROP
- * EXTENSION.
+ * Return the OID of the extension's schema.  ERROR 55000 if it is not
+ * installed in this database, as a worker may find after DROP EXTENSION.
  */
 Oid
 extension_schema(void)
@@ -161,9 +159,7 @@ static LockRelId held[lengthof(held_relations)];
 
 static bool is_held = false;
 
-/*
- * Return the current OID of a relation of ours, InvalidOid if it was dropped.
- */
+/* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
 Oid
 extension_find_relation(const char *name)
 {
@@ -181,11 +177,11 @@ release_first(int n)
 }
 
 /*
- * Keep the extension's tables and sequences from being dropped until the end of
- * the session or extension_release().  The caller is in a transaction.  While a
- * move runs, DROP EXTENSION waits for these locks, because only the ledger knows
- * what the move has made.  Every error releases them with all other locks, so the
- * caller repeats this call after it.
+ * Keep the extension's tables and sequences from being dropped until the end
+ * of the session or extension_release().  The caller is in a transaction.
+ * While a move runs, DROP EXTENSION waits for these locks, because only the
+ * ledger knows what the move has made.  Every error releases them with all
+ * other locks; call this again then.
  */
 ExtensionHold
 extension_hold(Oid *busy)
@@ -334,8 +330,8 @@ extension_delete(Relation rel, HeapTuple tuple)
  * index_mover_not_by_replication() RETURNS trigger
  *
  * Discard the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE, enabled
- * for session_replication_role = replica only, in which the workers of
- * subscriptions run.
+ * for session_replication_role = replica only, that of subscriptions'
+ * workers.
  */
 Datum
 index_mover_not_by_replication(PG_FUNCTION_ARGS)

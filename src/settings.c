@@ -340,8 +340,7 @@ setting_text(const char *name, const JsonbValue *value)
 }
 
 /*
- * Raise ERROR 22023 if there is no such setting, or if changing it would not
- * affect a running job.
+ * Raise ERROR 22023 if there is no such setting, or a running job ignores it.
  */
 void
 settings_check_alterable(const char *name)

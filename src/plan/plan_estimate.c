@@ -253,9 +253,7 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
 }
 
-/*
- * Add a number to the nlargest largest ones, which are in descending order.
- */
+/* Add a number to the nlargest largest ones, which are sorted downwards. */
 static void
 keep_largest(int64 *largest, int nlargest, int64 number)
 {
@@ -320,8 +318,7 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	int			nlargest = Max(settings->max_workers - 1, 0);
 
 	/*
-	 * of the moves that can run at the same time, to any target: WAL, sort
-	 * files
+	 * of moves that can run at the same time, to any target: WAL, sort files
 	 */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
@@ -407,10 +404,7 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 	}
 }
 
-/*
- * Warn if WAL will be written while the archiver fails, because pg_wal keeps
- * it.
- */
+/* Warn if WAL will be written while the archiver fails: pg_wal keeps it. */
 void
 plan_warn_archiver(const List *items)
 {

@@ -95,8 +95,7 @@ scan_items(Page page, OffsetNumber first, Size min_size)
 
 /*
  * Advance to the next tuple.  Returns false at the end, with scan->invalid if
- * a line pointer points outside of the tuple area or to something too short
- * for a tuple.
+ * a line pointer points outside of the tuple area or to less than a tuple.
  */
 static bool
 next_item(ItemScan *scan)

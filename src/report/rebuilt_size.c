@@ -107,9 +107,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 	}
 }
 
-/*
- * Return the leaf pages that a build fills with these bytes to this density.
- */
+/* Return the leaf pages that a build fills to this density with bytes. */
 static double
 leaf_pages(const PageTotals *t, double bytes, double density)
 {
@@ -253,10 +251,7 @@ gin_small_trees(const PageTotals *t)
 	return Max(t->tuples[PAGE_POSTING_LAST] - by_chance, 0);
 }
 
-/*
- * Posting trees get their rows in table order, so all pages but the last are
- * full.
- */
+/* Posting trees get rows in table order: all pages but the last are full. */
 static double
 rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 {
