@@ -12,11 +12,11 @@
 #error index_mover needs PostgreSQL 15 or newer
 #endif
 
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "storage/shmem.h"
 #include "storage/sinvaladt.h"
 #include "storage/smgr.h"
 #include "utils/backend_status.h"

@@ -95,7 +95,7 @@ volatile_file_system(const char *directory)
 	return NULL;
 }
 
-/* The same for the path of a directory. */
+/* Get the facts about a directory's file system; false if unreadable. */
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)
 {
@@ -115,10 +115,7 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 #endif
 }
 
-/*
- * Get what the operating system knows of a tablespace's file system.  Returns
- * false if the directory cannot be read.  Needs no privileges.
- */
+/* The same for the directory of a tablespace.  Needs no privileges. */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -182,9 +179,7 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 	return total;
 }
 
-/*
- * Return the bytes of a relation of this database, all forks; -1 if unknown.
- */
+/* Return the bytes of a relation of this database, -1 if unknown. */
 int64
 relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 {

@@ -14,7 +14,7 @@
  * take it, and always before the first.
  *
  * Tricky: a slot is freed by its last runner, even when that exits with
- * FATAL. But the postmaster may fail to start the worker.  So a slot that has
+ * FATAL.  But the postmaster may fail to start the worker.  So a slot that has
  * been JOB_STARTING for minutes is freed by the next process that looks for a
  * job or submits one.  If the worker starts after all, it finds its slot gone
  * and exits.
@@ -328,7 +328,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	return slot != NULL;
 }
 
-/* Return the slot, or NULL if it is not this job's; under the lock. */
+/* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
 JobSlot *
 job_slot_locked(int slot, int64 job)
 {
@@ -352,9 +352,7 @@ job_free_slot(int slot, int64 job)
 	LWLockRelease(&area->lock);
 }
 
-/*
- * Set the state of a slot.  Returns false if it is not this job's any more.
- */
+/* Set the state of a slot.  Returns false if it is not this job's. */
 bool
 job_set_state(int slot, int64 job, JobState state)
 {
@@ -484,7 +482,7 @@ job_request_cancel(int64 job)
 	return found;
 }
 
-/* Pause or resume a job of this database; false as above. */
+/* Pause or resume a job of this database; false if it is not running. */
 bool
 job_request_pause(int64 job, bool pause)
 {

@@ -72,7 +72,7 @@ PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 
 /*
  * Return the OID of the extension's schema, InvalidOid if it is not
- * installed. (core's get_extension_schema() is static before 16.)
+ * installed.  (core's get_extension_schema() is static before 16.)
  */
 static Oid
 find_schema(void)
@@ -147,8 +147,8 @@ extension_nextval(const char *sequence)
 
 /*
  * The relations that DROP EXTENSION locks before it looks for dependents.
- * Without one of them DROP EXTENSION could hold that one and wait for
- * another, while we wait for it.
+ * If one were missing here, DROP EXTENSION could hold it and wait for
+ * another one, while we wait for it.
  */
 static const char *const held_relations[] = {
 	"index_mover_ledger", "index_mover_move_log",
@@ -330,8 +330,7 @@ extension_delete(Relation rel, HeapTuple tuple)
  * index_mover_not_by_replication() RETURNS trigger
  *
  * Discard the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE, enabled
- * for session_replication_role = replica only, that of subscriptions'
- * workers.
+ * for session_replication_role = replica only, as in subscriptions' workers.
  */
 Datum
 index_mover_not_by_replication(PG_FUNCTION_ARGS)

@@ -163,8 +163,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
 	/*
-	 * DROP EXTENSION drops the ledger, but not the files it names.  If that
-	 * was rolled back, the next cleanup forgets the row.
+	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
+	 * does not succeed, the next cleanup forgets the row.
 	 */
 	if (listed && !ledger_exists(entry->id))
 		return;
@@ -211,8 +211,7 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
  * its own.  Calls rest() between them, with 0 if no other process has written
  * WAL since, because then none waits for a flush.
  *
- * The caller has no transaction open, and holds the row's lock for the
- * session.
+ * The caller has no transaction open, and a session lock on the row.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
@@ -426,9 +425,8 @@ entry_locator(const LedgerEntry *entry)
 }
 
 /*
- * Return whether a file may be removed: not if a relation of this database
- * owns it, even by a row that a running transaction is inserting or has
- * deleted.
+ * Return whether no relation of this database owns a file, not even by a row
+ * that a running transaction is inserting or has deleted.
  */
 static bool
 is_removable(const RelFileLocator *locator)

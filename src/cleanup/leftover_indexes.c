@@ -10,18 +10,16 @@
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
  * wait until no query uses the index; mark it dead; wait until no session has
- * it open; drop it.  Unlike there, no lock is held during the waits, so that
- * no session queues behind us: the two steps, of milliseconds, lock without
- * queueing.
+ * it open; drop it.  Unlike there, no lock is held during the waits, and the
+ * two steps, of milliseconds, lock without queueing: no session has to queue
+ * behind us.
  *
- * Locks: ShareUpdateExclusiveLock on table and index within each step, never
- * more.
+ * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
  *
  * Tricky: between the steps DDL may drop or even repair (REINDEX) the index.
  * So each step decides again, under its locks, what is to be removed.  A
- * repaired index that is a mere duplicate is put out of use first, and its
- * ledger row replaced by one of another kind, because queries may have used
- * it.
+ * repaired index that is a mere duplicate is put out of use first.  Queries
+ * may have used it, so its ledger row is replaced by one of another kind.
  *
  *-------------------------------------------------------------------------
  */
@@ -624,30 +622,6 @@ leftover_indexes_list(void)
  * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
  * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
  * valid.  So the unfinished index of an interrupted rebuild becomes a valid
- * one, a duplicate that costs writers time permanently.  ALTER TABLE .. TYPE
- * even drops it and makes another one with its name.
- *
- * Such an index is ours to remove as long as nothing can have begun to rely
- * on it.  It has the name that REINDEX CONCURRENTLY gave it; its definition
- * is that of the other index, which is valid; and no constraint, clustering,
- * replica identity, partitioned index or other object depends on it.  It is
- * identified by its OID.  If that is gone, it must have the very name of the
- * index that we made, and the same transaction must have made it and the
- * other index: no user makes two equal indexes at once and calls one of them
- * x_ccnew.
- *
- * Locks: none, not even of the table; everything comes from the system
- * caches, so an exclusive lock on the table does not block us.  The caller
- * repeats the check under locks.
- * ----------------------------------------------------------------
- */
-
-/*
- * Leftovers that DDL has made valid
- *
- * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
- * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
- * valid.  So the unfinished index of an interrupted rebuild becomes a valid
  * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
  * makes another one with its name.
  *
@@ -661,7 +635,10 @@ leftover_indexes_list(void)
  *
  * Everything comes from the system caches, so an exclusive lock on the table
  * does not block us.  The caller repeats the check under locks.
+ * ----------------------------------------------------------------
  */
+
+/* Return whether REINDEX CONCURRENTLY makes such names: x_ccnew, x_ccold1. */
 bool
 is_reindex_leftover_name(const char *name)
 {

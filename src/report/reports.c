@@ -304,7 +304,8 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
 
 /*
  * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
- *		free_bytes bigint, total_bytes bigint, device bigint, lost_on_reboot text
+ *		free_bytes bigint, total_bytes bigint, device bigint,
+ *		lost_on_reboot text
  *
  * For recommend_moves().  NULLs for what the file system does not tell.
  * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
