@@ -83,18 +83,21 @@ static const char *const method_names[] = {
 	[METHOD_DEFAULT] = "default",
 };
 
+/* Return the name that users see. */
 const char *
 method_name(MoveMethod method)
 {
 	return method_names[method];
 }
 
+/* Return the name that users see. */
 const char *
 status_name(MoveStatus status)
 {
 	return status_names[status];
 }
 
+/* Return the name that users see. */
 const char *
 phase_name(MovePhase phase)
 {
@@ -134,12 +137,14 @@ job_area(void)
 	return area;
 }
 
+/* Return the job that a mapped segment holds. */
 JobShared *
 job_shared(dsm_segment *segment)
 {
 	return (JobShared *) dsm_segment_address(segment);
 }
 
+/* Return the size of the segment of such a job. */
 Size
 job_shared_size(int nitems, int nrunners)
 {

@@ -74,9 +74,9 @@ typedef enum MovePhase
 
 /*
  * One index of a job: first the plan, then the result.  The planner fills it
- * in local memory, job_submit() copies it to shared memory, and then only its
- * runner writes it.  -1 is "not estimated" or "not measured" and becomes
- * NULL.
+ * in local memory, job_launch_create() copies it to shared memory, and then
+ * only its runner writes it.  -1 is "not estimated" or "not measured" and
+ * becomes NULL.
  */
 typedef struct MoveItem
 {

@@ -97,6 +97,7 @@ find_schema(void)
 	return result;
 }
 
+/* Return whether the extension is installed in this database. */
 bool
 extension_installed(void)
 {
@@ -233,12 +234,14 @@ extension_hold(Oid *busy)
 	return EXTENSION_HELD;
 }
 
+/* Return the n-th relation that is held, InvalidOid after the last. */
 Oid
 extension_held(int n)
 {
 	return is_held && n < lengthof(held_relations) ? held[n].relId : InvalidOid;
 }
 
+/* Release what extension_hold() has locked.  No-op if that is nothing. */
 void
 extension_release(void)
 {
@@ -271,6 +274,7 @@ extension_open(const char *name)
 	return rel;
 }
 
+/* Close what extension_open() has opened.  The lock stays. */
 void
 extension_close(Relation rel)
 {

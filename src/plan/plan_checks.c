@@ -117,7 +117,6 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->from_tablespace = facts->tablespace;
 }
 
-/* Append a sentence to the row's detail, clipped at a character boundary. */
 static void
 item_vsay(MoveItem *item, const char *fmt, va_list args)
 {
@@ -133,6 +132,7 @@ item_vsay(MoveItem *item, const char *fmt, va_list args)
 	item->detail[used + len] = '\0';
 }
 
+/* Append a sentence to the row's detail, clipped at a character boundary. */
 void
 item_say(MoveItem *item, const char *fmt,...)
 {

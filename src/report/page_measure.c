@@ -633,6 +633,7 @@ measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 }
 
 
+/* Return whether page_measure() knows the access method. */
 bool
 page_measure_supports(Oid relam)
 {

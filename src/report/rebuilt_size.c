@@ -43,6 +43,7 @@
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
 
+/* Add a page to the totals, as if there were weight such pages. */
 void
 page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 {
@@ -73,6 +74,7 @@ page_totals_density(const PageTotals *t)
 	return avail > 0 ? used / avail : get_float8_nan();
 }
 
+/* Set what a rebuild depends on, except what the metapage of hash says. */
 void
 rebuild_context_init(Relation index, RebuildContext *rc)
 {

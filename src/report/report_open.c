@@ -177,6 +177,7 @@ report_try_size(Oid relid, int64 *size)
 	return result;
 }
 
+/* Close what report_open() has opened, and release the lock. */
 void
 report_close(Relation rel)
 {
