@@ -317,9 +317,7 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	List	   *targets = NIL;
 	int			nlargest = Max(settings->max_workers - 1, 0);
 
-	/*
-	 * of moves that can run at the same time, to any target: WAL, sort files
-	 */
+	/* of concurrent moves to any target: WAL, sort files */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
