@@ -46,7 +46,6 @@ busy_seconds(const CopyState *cs)
 	return Max(ms - (cs->rested_ms - cs->eta.rested_before), 1) / 1000.0;
 }
 
-/* Begin a part of the work, whose speed is measured separately. */
 static void
 begin_part(CopyState *cs, CopyPart part)
 {

@@ -115,10 +115,7 @@ rest_after_swap(CopyState *cs)
 	progress_phase(phase);
 }
 
-/*
- * Rest between the steps of removing the old file, if pacing is on, and while
- * the job is paused.
- */
+/* Rest between two steps of removing the old file, and while paused. */
 static void
 rest_between_steps(int ms)
 {
@@ -295,10 +292,7 @@ copy_once(CopyState *cs)
 	return GO_ON;
 }
 
-/*
- * Choose a number for the new file, record it, and create the file.  The row
- * is committed and flushed before the file exists.
- */
+/* Create the new file; its row in the ledger is flushed before it exists. */
 static void
 make_file(CopyState *cs)
 {

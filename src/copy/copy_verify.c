@@ -54,7 +54,6 @@
 #include "job.h"
 #include "test_points.h"
 
-/* Raise the ERROR for a block that differs. */
 static void
 report_difference(CopyState *cs, BlockNumber block)
 {
@@ -184,7 +183,6 @@ copy_verify_locked(CopyState *cs)
 	}
 }
 
-/* Read the current contents of a page. */
 static void
 get_page(const RelFileLocator *locator, BlockNumber block,
 		 BufferAccessStrategy strategy, char *page)

@@ -13,9 +13,9 @@
  *
  * There are two ways to write the new file:
  *
- * Directly (file_copy_range(), file_copy_set()): bypassing shared buffers, 1
- * MB a write, logged as full pages in records of our own, with checksums set
- * on the private copy.  file_copy_sync() makes it durable.
+ * Directly (file_copy_range(), file_copy_set()): bypassing shared buffers, in
+ * writes of 1 MB, logged as full pages in records of our own, with checksums
+ * set on the private copy.  file_copy_sync() makes it durable.
  *
  * Through shared buffers (file_copy_through_buffer()), for the last blocks:
  * needs no fsync by us, because the checkpointer does it.  A block in shared
@@ -374,7 +374,6 @@ read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nbloc
 	CloseTransientFile(fd);
 }
 
-/* Read the current contents of one block of the old file. */
 static void
 read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 {

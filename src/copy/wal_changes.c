@@ -167,7 +167,7 @@ release_segment(HeldSegment *held, bool with_close)
 	held->fd = 0;
 }
 
-/* Close the WAL segments with the memory context, also after an error. */
+/* Memory context callback: close the WAL segments, also after an error. */
 static void
 free_reader(void *arg)
 {
@@ -538,7 +538,6 @@ hold_segments(ChangedBlocks *changes)
 	}
 }
 
-/* Return whether the reader has the segment of this position open. */
 static bool
 segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
 {
@@ -546,7 +545,7 @@ segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
 		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
 }
 
-/* Return whether the segment of this position was removed or recycled. */
+/* Return whether this position's segment was removed or recycled. */
 static bool
 segment_is_gone(XLogRecPtr ptr)
 {
