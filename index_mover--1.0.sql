@@ -11,11 +11,10 @@
 ---------------------------------------------------------------------------
 
 CREATE SEQUENCE index_mover_job_seq;
-COMMENT ON SEQUENCE index_mover_job_seq IS 'numbers of index_mover''s jobs';
 
 CREATE SEQUENCE index_mover_ledger_seq;
-COMMENT ON SEQUENCE index_mover_ledger_seq IS 'numbers of the rows of index_mover_ledger';
 
+-- What moves have made and not yet handed over or removed: src/README, "Protocol of the ledger".
 CREATE TABLE index_mover_ledger (
 	id bigint PRIMARY KEY,
 	system_identifier text NOT NULL,
@@ -31,23 +30,8 @@ CREATE TABLE index_mover_ledger (
 	made_at timestamptz NOT NULL,
 	new_name name NOT NULL DEFAULT ''
 );
-COMMENT ON TABLE index_mover_ledger IS 'files and index entries that a move has made and not yet handed over or removed';
-COMMENT ON COLUMN index_mover_ledger.id IS 'number of the row';
-COMMENT ON COLUMN index_mover_ledger.system_identifier IS 'of the cluster the row was written in; elsewhere it is not believed';
-COMMENT ON COLUMN index_mover_ledger.database IS 'OID of the database the row was written in';
-COMMENT ON COLUMN index_mover_ledger.kind IS 'n: new file of a copy, o: old file, i: index entry of a rebuild, d: such an entry, made valid by others';
-COMMENT ON COLUMN index_mover_ledger.tablespace IS 'OID of the tablespace that the file is in; 0: the default one of the database';
-COMMENT ON COLUMN index_mover_ledger.relfilenumber IS 'number of the file; 0 where there is none';
-COMMENT ON COLUMN index_mover_ledger.relation IS 'OID of the table';
-COMMENT ON COLUMN index_mover_ledger.index IS 'OID of the index that is moved';
-COMMENT ON COLUMN index_mover_ledger.new_index IS 'OID of the index entry that a rebuild has made; 0 where there is none';
-COMMENT ON COLUMN index_mover_ledger.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_ledger.pid IS 'process ID of the worker';
-COMMENT ON COLUMN index_mover_ledger.made_at IS 'when the row was written';
-COMMENT ON COLUMN index_mover_ledger.new_name IS 'name that the rebuild gave its index entry';
-COMMENT ON TYPE index_mover_ledger IS 'row of index_mover_ledger';
-COMMENT ON TYPE index_mover_ledger[] IS 'array of index_mover_ledger';
 
+-- Every move of every job; read through the view index_mover_history.
 CREATE TABLE index_mover_move_log (
 	job bigint NOT NULL,
 	item int NOT NULL,
@@ -76,34 +60,6 @@ CREATE TABLE index_mover_move_log (
 	role oid NOT NULL,
 	PRIMARY KEY (job, item)
 );
-COMMENT ON TABLE index_mover_move_log IS 'every move of every job; read it through the view index_mover_history';
-COMMENT ON COLUMN index_mover_move_log.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_move_log.item IS 'number of the index within the job';
-COMMENT ON COLUMN index_mover_move_log.index IS 'OID of the index; after a rebuild the new one';
-COMMENT ON COLUMN index_mover_move_log.index_name IS 'name of the index, without schema';
-COMMENT ON COLUMN index_mover_move_log.relation IS 'OID of the table';
-COMMENT ON COLUMN index_mover_move_log.relation_name IS 'name of the table at the time, with schema';
-COMMENT ON COLUMN index_mover_move_log.from_tablespace IS 'tablespace it was in';
-COMMENT ON COLUMN index_mover_move_log.to_tablespace IS 'tablespace it was to go to';
-COMMENT ON COLUMN index_mover_move_log.from_tablespace_oid IS 'OID of the tablespace it was in';
-COMMENT ON COLUMN index_mover_move_log.to_tablespace_oid IS 'OID of the tablespace it was to go to';
-COMMENT ON COLUMN index_mover_move_log.method IS 'copy, rebuild, or default for a partitioned index';
-COMMENT ON COLUMN index_mover_move_log.status IS 'queued, running, paused, moved, skipped, failed or canceled';
-COMMENT ON COLUMN index_mover_move_log.size_before IS 'bytes, of all its files';
-COMMENT ON COLUMN index_mover_move_log.size_after IS 'bytes, of all its files';
-COMMENT ON COLUMN index_mover_move_log.submitted_at IS 'when the job was submitted';
-COMMENT ON COLUMN index_mover_move_log.started_at IS 'start of this index';
-COMMENT ON COLUMN index_mover_move_log.finished_at IS 'end of this index';
-COMMENT ON COLUMN index_mover_move_log.lock_time IS 'how long a copy had the exclusive lock';
-COMMENT ON COLUMN index_mover_move_log.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN index_mover_move_log.blocks_copied IS 'blocks that a copy has copied in its first pass';
-COMMENT ON COLUMN index_mover_move_log.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
-COMMENT ON COLUMN index_mover_move_log.wal_bytes IS 'bytes of WAL that the worker has written for it';
-COMMENT ON COLUMN index_mover_move_log.sqlstate IS 'why it was not moved, or what went wrong';
-COMMENT ON COLUMN index_mover_move_log.message IS 'why it was not moved; else why this method';
-COMMENT ON COLUMN index_mover_move_log.role IS 'OID of the role that submitted the job';
-COMMENT ON TYPE index_mover_move_log IS 'row of index_mover_move_log';
-COMMENT ON TYPE index_mover_move_log[] IS 'array of index_mover_move_log';
 
 -- What these tables say is about this cluster only, and a publication FOR ALL
 -- TABLES includes them.  What C code writes is not decoded (src/catalog.c): for
@@ -115,17 +71,13 @@ CREATE FUNCTION index_mover_not_by_replication()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_not_by_replication'
 LANGUAGE C;
-COMMENT ON FUNCTION index_mover_not_by_replication()
-	IS 'trigger: leaves out the row; enabled for replication only';
 REVOKE ALL ON FUNCTION index_mover_not_by_replication() FROM PUBLIC;
 
 CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_ledger
 	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
-COMMENT ON TRIGGER index_mover_not_by_replication ON index_mover_ledger IS 'throws away what a subscription brings';
 ALTER TABLE index_mover_ledger ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_move_log
 	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
-COMMENT ON TRIGGER index_mover_not_by_replication ON index_mover_move_log IS 'throws away what a subscription brings';
 ALTER TABLE index_mover_move_log ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 
 REVOKE ALL ON SEQUENCE index_mover_job_seq, index_mover_ledger_seq FROM PUBLIC;
@@ -176,7 +128,6 @@ COMMENT ON COLUMN index_move.lock_time IS 'how long a copy had the exclusive loc
 COMMENT ON COLUMN index_move.job IS 'number of the job; NULL in a dry run, and where the plan skipped the index';
 COMMENT ON COLUMN index_move.sqlstate IS 'why it was skipped or has failed; with status moved: what went wrong afterwards';
 COMMENT ON COLUMN index_move.detail IS 'why it was skipped or has failed; else why this method';
-COMMENT ON TYPE index_move[] IS 'array of index_move';
 
 CREATE FUNCTION move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto',
@@ -235,15 +186,11 @@ CREATE FUNCTION index_mover_job_is_alive(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_alive'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION index_mover_job_is_alive(bigint)
-	IS 'whether a job of this database is queued or has a live worker';
 
 CREATE FUNCTION index_mover_job_is_paused(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION index_mover_job_is_paused(bigint)
-	IS 'whether pause_move() is in force for a running job of this database';
 
 CREATE FUNCTION index_mover_running(
 	OUT pid int, OUT datid oid, OUT datname name, OUT relid oid, OUT index_relid oid,
@@ -255,8 +202,6 @@ CREATE FUNCTION index_mover_running(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION index_mover_running()
-	IS 'the running moves of this database; use the view index_mover_progress';
 
 CREATE VIEW index_mover_progress AS
 	SELECT * FROM index_mover_running();
@@ -281,8 +226,6 @@ COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits 
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
 COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this index';
 COMMENT ON COLUMN index_mover_progress.blocks_changed_per_second IS 'blocks already copied that change in a second';
-COMMENT ON TYPE index_mover_progress IS 'row of index_mover_progress';
-COMMENT ON TYPE index_mover_progress[] IS 'array of index_mover_progress';
 GRANT SELECT ON index_mover_progress TO PUBLIC;
 
 CREATE VIEW index_mover_history WITH (security_barrier) AS
@@ -344,8 +287,6 @@ COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why
 COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
 COMMENT ON COLUMN index_mover_history.relation_name IS 'name of the table at the time, with schema';
 COMMENT ON COLUMN index_mover_history.submitted_at IS 'when the job was submitted';
-COMMENT ON TYPE index_mover_history IS 'row of index_mover_history';
-COMMENT ON TYPE index_mover_history[] IS 'array of index_mover_history';
 GRANT SELECT ON index_mover_history TO PUBLIC;
 
 CREATE FUNCTION cancel_move(job bigint)
@@ -411,8 +352,6 @@ BEGIN ATOMIC
 	SELECT ARRAY[s.leaf_pages::float8, s.internal_pages::float8, s.avg_leaf_density]
 	  FROM pgstatindex(index) s;
 END;
-COMMENT ON FUNCTION @extschema@.index_mover_pgstatindex(regclass)
-	IS 'leaf pages, internal pages and leaf density of a btree index; used by index_bloat';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_pgstatindex(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_pgstatindex(regclass) TO pg_stat_scan_tables;
 
@@ -425,8 +364,6 @@ CREATE FUNCTION @extschema@.index_mover_measure_bloat(
 	OUT bloat_bytes bigint, OUT exactly boolean)
 AS 'MODULE_PATHNAME', 'index_mover_measure_bloat'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_measure_bloat(regclass, int, boolean, boolean, float8[])
-	IS 'measures the bloat of an index; use index_bloat';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_measure_bloat(regclass, int, boolean, boolean, float8[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_measure_bloat(regclass, int, boolean, boolean, float8[]) TO pg_stat_scan_tables;
 
@@ -474,8 +411,6 @@ CREATE FUNCTION @extschema@.index_mover_try_gin_pending_list(
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
 AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean)
-	IS 'gin_pending_list for reports: NULLs where the index cannot be read now';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
@@ -483,8 +418,6 @@ CREATE FUNCTION @extschema@.index_mover_try_size(index regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_try_size'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_try_size(regclass)
-	IS 'pg_relation_size for reports: NULL where it would have to wait for a lock';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_try_size(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_size(regclass) TO pg_monitor;
 
@@ -492,8 +425,6 @@ CREATE FUNCTION @extschema@.index_mover_movable_methods(index regclass)
 RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_movable_methods(regclass)
-	IS 'the methods that can move an index; used by index_report';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_movable_methods(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_movable_methods(regclass) TO pg_monitor;
 
@@ -623,19 +554,8 @@ CREATE TABLE @extschema@.index_mover_probe (
 	sequential_read_mb_s float8 NOT NULL,
 	sync_write_ms float8 NOT NULL
 );
-COMMENT ON TABLE @extschema@.index_mover_probe IS 'results of tablespace_probe, for recommend_moves';
-COMMENT ON COLUMN @extschema@.index_mover_probe.probed_at IS 'when';
-COMMENT ON COLUMN @extschema@.index_mover_probe.tablespace IS 'OID of the tablespace';
-COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_ms IS 'milliseconds that one random read of a block takes';
-COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_iops IS 'random reads per second, one after the other';
-COMMENT ON COLUMN @extschema@.index_mover_probe.random_read_iops_deep IS 'random reads per second, several at a time';
-COMMENT ON COLUMN @extschema@.index_mover_probe.sequential_read_mb_s IS 'MB per second of a sequential read';
-COMMENT ON COLUMN @extschema@.index_mover_probe.sync_write_ms IS 'milliseconds that writing a block and flushing it takes';
-COMMENT ON TYPE @extschema@.index_mover_probe IS 'row of index_mover_probe';
-COMMENT ON TYPE @extschema@.index_mover_probe[] IS 'array of index_mover_probe';
 CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_probe
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
-COMMENT ON TRIGGER index_mover_not_by_replication ON @extschema@.index_mover_probe IS 'throws away what a subscription brings';
 ALTER TABLE @extschema@.index_mover_probe ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 REVOKE ALL ON TABLE @extschema@.index_mover_probe FROM PUBLIC;
 GRANT SELECT ON TABLE @extschema@.index_mover_probe TO pg_monitor;
@@ -659,8 +579,6 @@ CREATE FUNCTION @extschema@.index_mover_tablespace_facts(
 	OUT device bigint, OUT lost_on_reboot text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.index_mover_tablespace_facts(name)
-	IS 'file system of a tablespace; used by recommend_moves';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_tablespace_facts(name) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_tablespace_facts(name) TO pg_monitor;
 
@@ -671,18 +589,10 @@ CREATE TABLE @extschema@.index_mover_sample (
 										-- name stays; NULL: the table's own blocks
 	blks_read bigint NOT NULL
 );
-COMMENT ON TABLE @extschema@.index_mover_sample IS 'blocks read of every index and table at times, taken by take_index_sample';
-COMMENT ON COLUMN @extschema@.index_mover_sample.taken_at IS 'when';
-COMMENT ON COLUMN @extschema@.index_mover_sample.relation IS 'OID of the table';
-COMMENT ON COLUMN @extschema@.index_mover_sample.index_name IS 'name of the index; NULL: the table''s own blocks';
-COMMENT ON COLUMN @extschema@.index_mover_sample.blks_read IS 'blocks read until then, from outside of shared buffers';
-COMMENT ON TYPE @extschema@.index_mover_sample IS 'row of index_mover_sample';
-COMMENT ON TYPE @extschema@.index_mover_sample[] IS 'array of index_mover_sample';
 -- rows are deleted in SQL, which a publication of all tables wants one for
 ALTER TABLE @extschema@.index_mover_sample REPLICA IDENTITY FULL;
 CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_sample
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
-COMMENT ON TRIGGER index_mover_not_by_replication ON @extschema@.index_mover_sample IS 'throws away what a subscription brings';
 ALTER TABLE @extschema@.index_mover_sample ENABLE REPLICA TRIGGER index_mover_not_by_replication;
 REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
@@ -755,8 +665,6 @@ BEGIN ATOMIC
 	 CROSS JOIN since
 	  LEFT JOIN sampled s ON s.relation = c.relid AND s.index_name IS NOT DISTINCT FROM c.indexrelname;
 END;
-COMMENT ON FUNCTION @extschema@.index_mover_read_rates()
-	IS 'blocks read per second of each index and table; used by recommend_moves';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_read_rates() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_read_rates() TO pg_monitor;
 
@@ -787,8 +695,6 @@ BEGIN ATOMIC
 	  FROM places p
 	  JOIN places t ON t.spcname = $1;
 END;
-COMMENT ON FUNCTION @extschema@.index_mover_places(name)
-	IS 'tablespaces and how much slower they are than one of them; used by recommend_moves';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_places(name) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_places(name) TO pg_monitor;
 

@@ -4,16 +4,16 @@
  *	  Move indexes to another tablespace while they are in use: the SQL
  *	  functions that move.
  *
- * The words used everywhere: a *move* is one index on its way, a *job* is what
- * one call asked for, a *method* is how an index is moved (copy: its blocks,
- * rebuild: core's REINDEX CONCURRENTLY), the *swap* is the moment when the new
- * file takes the old one's place, *catch-up* is copying blocks again that have
- * changed since they were copied.
+ * Terms used everywhere: a *move* is the transfer of one index, a *job* is
+ * all that one call asked for, a *method* is how an index is moved (copy: its
+ * blocks; rebuild: core's REINDEX CONCURRENTLY), the *swap* is the moment
+ * when the new file replaces the old one, *catch-up* is copying blocks again
+ * that have changed since they were copied.
  *
- * The functions here check arguments and the right moment, have a plan made
- * (plan.c) and have it carried out (result_rows_of_plan.c).
+ * The functions here check their arguments, have a plan made (plan/plan.c)
+ * and have it carried out (call/result_rows.c).
  *
- * Locking: nothing is locked in the caller's session when the wait begins; the
+ * Locks: the caller's session holds none of ours when the wait begins; the
  * planner releases what it takes.
  *
  *-------------------------------------------------------------------------
@@ -24,26 +24,19 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_am_d.h"
-#include "catalog/pg_namespace.h"
-#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/bufpage.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/timestamp.h"
 
 #include "call/call.h"
 #include "history.h"
@@ -66,7 +59,7 @@ PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
-/* positions of the arguments that the three functions share */
+/* Positions of the arguments that the three functions share */
 enum
 {
 	ARG_OBJECT,
@@ -75,7 +68,7 @@ enum
 	ARG_DRY_RUN,
 	ARG_WAIT,
 	ARG_SETTINGS,
-	/* of the forms for many tables */
+	/* only of the forms for many tables */
 	ARG_NAME_LIKE,
 	ARG_NAME_NOT_LIKE,
 	ARG_MIN_SIZE,
@@ -103,9 +96,8 @@ _PG_init(void)
 	submit_init();
 	snapshot_guard_init();
 	rebuild_init();
-	plan_estimate_bloat_hook = bloat_estimate;
 
-	/* without preloading, the slack of the main segment serves */
+	/* without preloading, the slack of the main segment is used */
 	if (process_shared_preload_libraries_in_progress)
 	{
 		prev_shmem_request_hook = shmem_request_hook;
@@ -120,8 +112,8 @@ _PG_init(void)
  */
 
 /*
- * The common part of the three functions: plan, carry out, return rows.
- * request: scope and object are set.
+ * Plan the moves, carry them out, and return their rows: the common part of
+ * the three functions.  The caller has set the request's scope and object.
  */
 static Datum
 move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
@@ -161,7 +153,7 @@ check_common_arguments(FunctionCallInfo fcinfo, const char *object,
 	call_reject_null(fcinfo, ARG_WAIT, "wait");
 }
 
-/* What the caller picks of a schema or tablespace; NULL picks all. */
+/* Get which indexes of a schema or tablespace to move; NULL picks all. */
 static void
 get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
 {
@@ -174,29 +166,31 @@ get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
 }
 
 /*
- * move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto',
- *				dry_run boolean DEFAULT false, wait boolean DEFAULT true,
- *				settings jsonb DEFAULT NULL) RETURNS SETOF index_move
+ * move_indexes(relation regclass, tablespace name,
+ *		method text DEFAULT 'auto', dry_run boolean DEFAULT false,
+ *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+ *		RETURNS SETOF index_move
  *
  * Moves every index of a table, materialized view, partitioned table or TOAST
  * table, or one index, to a tablespace.  Returns one row per index; sizes in
  * bytes.
  *
- * Locks: in the calling session none that outlasts the planning.  The worker
- * takes ShareUpdateExclusiveLock on table and index while it rebuilds an index
- * (to the end of that index), see move_rebuild.c; a copy AccessShareLock on the
- * table and ShareUpdateExclusiveLock on the index, and AccessExclusiveLock on
- * the index for the swap, see swap.c.
+ * Locks: the calling session keeps none after planning.  While the worker
+ * rebuilds an index, it holds ShareUpdateExclusiveLock on table and index,
+ * see rebuild.c.  While it copies one, it holds AccessShareLock on the table
+ * and ShareUpdateExclusiveLock on the index, and for the swap
+ * AccessExclusiveLock on the index, see copy_swap.c.
  *
- * Who: owners of the table (from 17 on also with MAINTAIN on it) who have
- * CREATE on the tablespace; EXECUTE is revoked from PUBLIC.
+ * Privileges: ownership of the table (from 17 on, MAINTAIN on it suffices)
+ * and CREATE on the tablespace; EXECUTE is revoked from PUBLIC.
  *
  * ERRORs: 22004 an argument is NULL; 22023 method, setting, or pg_global;
  * 25001 wait => true in a transaction block; 25006 read-only transaction or
- * recovery; 40P01 what the move waits for waits for this session; 42501; 42704
- * tablespace; 42809 wrong kind of relation; 0A000 system catalogs, temporary
- * tables; 53000 no worker or no slot; 55006 the table is being moved, or this
- * transaction holds a lock on it; 55000 on_failure = error; 57014 canceled.
+ * recovery; 40P01 the move would wait for this session; 42501 privileges;
+ * 42704 tablespace; 42809 wrong kind of relation; 0A000 system catalogs,
+ * temporary tables; 53000 no worker or no slot; 55006 the table is being
+ * moved, or this transaction holds a lock on it; 55000 on_failure = error;
+ * 57014 canceled.
  */
 Datum
 index_mover_move_indexes(PG_FUNCTION_ARGS)
@@ -211,13 +205,14 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 
 /*
  * move_schema_indexes(schema regnamespace, tablespace name, ...,
- *					   name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
- *					   min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
+ *		name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+ *		min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
  *		RETURNS SETOF index_move
  *
- * As move_indexes() for every table of a schema.  What the caller may not move
- * is a row "skipped" with 42501; what he doesn't pick, by LIKE patterns for the
- * index's name or by its size in bytes, has no row.
+ * As move_indexes(), for every table of a schema.  An index that the caller
+ * may not move has a row "skipped" with 42501.  An index that the LIKE
+ * patterns for its name or the limits of its size in bytes exclude has no
+ * row.
  */
 Datum
 index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
@@ -235,9 +230,8 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
  * move_tablespace_indexes(from_tablespace name, to_tablespace name, ...)
  *		RETURNS SETOF index_move
  *
- * As move_indexes() for every index of this database that is in
- * from_tablespace.  What the caller may not move is a row "skipped" with 42501;
- * he picks as with move_schema_indexes().
+ * As move_schema_indexes(), for every index of this database that is in
+ * from_tablespace.
  */
 Datum
 index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
@@ -254,13 +248,14 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 /*
  * CALL wait_for_move(job bigint)
  *
- * Waits until the job has ended, whoever has submitted it.  Commits first, so
- * that the wait holds no snapshot and vacuum goes on; hence not inside a
- * transaction block.  Interrupting the wait leaves the job running: that is
- * what cancel_move() is for.  A WARNING says how many indexes were not moved.
+ * Waits until the job has ended, whichever session has submitted it.  Commits
+ * first, so that the wait holds no snapshot and does not hold back vacuum;
+ * hence it cannot run inside a transaction block.  Interrupting the wait does
+ * not cancel the job, as cancel_move() does.  A WARNING says how many indexes
+ * were not moved.
  *
- * No locks.  Whoever may execute it.  ERRORs: 22004 NULL, 25001 in a
- * transaction block or function, 42704 there never was such a job.
+ * Privileges: EXECUTE only.  ERRORs: 22004 NULL; 25001 in a transaction block
+ * or function; 42704 there never was such a job.
  */
 Datum
 index_mover_wait_for_move(PG_FUNCTION_ARGS)
@@ -281,7 +276,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 				 errmsg("%s cannot run inside a transaction block", "wait_for_move()"),
 				 errhint("Call it on its own, with autocommit on.")));
 
-	/* a job queued in this very session has been committed by now */
+	/* commit also starts a job that this session has queued */
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	SPI_commit();
@@ -314,8 +309,8 @@ PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 /*
  * index_mover_movable_methods(index regclass) returns text[]
  *
- * For index_report(): the methods that can move the index, by the checks that
- * a move makes.  Catalogs only; no locks.  EXECUTE: pg_monitor.
+ * For index_report(): returns the methods that can move the index, by the
+ * same checks as a move.  Reads only catalogs.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_movable_methods(PG_FUNCTION_ARGS)

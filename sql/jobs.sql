@@ -105,7 +105,7 @@ SET index_mover.verify = off;
 SELECT status FROM move_indexes('u', 'regress_slow', method => 'rebuild',
                                 settings => '{"max_rate": "50MB", "order": "name", "verify": true, "lock_wait": "5min", "max_duration": 0}');
 SHOW index_mover.max_rate;
-SELECT name, setting, unit, context, boot_val FROM pg_settings WHERE name LIKE 'index\_mover.%' ORDER BY 1;
+SELECT name, unit, context, boot_val FROM pg_settings WHERE name LIKE 'index\_mover.%' ORDER BY 1;
 
 -- bulk forms
 CREATE SCHEMA bulk;

@@ -21,8 +21,6 @@
 #include "storage/smgr.h"
 #include "utils/backend_status.h"
 
-/* ---- file numbers ---- */
-
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
 #else
@@ -41,16 +39,14 @@ typedef RelFileNode RelFileLocator;
 #define rd_locator rd_node
 #define rlocator rnode
 
-/* wants storage/buf_internals.h, like its newer namesake */
+/* needs storage/buf_internals.h, like the function in newer versions */
 #define BufTagMatchesRelFileLocator(tag, locator) \
 	RelFileNodeEquals((tag)->rnode, *(locator))
 #endif
 
-/* ---- shared memory ---- */
-
 /*
- * A shared area of our own that needs no preloading.  Before 17 it is cut from
- * the slack of the main segment, as contrib/pg_prewarm does.
+ * A shared area that needs no preloading.  Before 17 it is in the slack of
+ * the main segment, as that of contrib/pg_prewarm.
  */
 #if PG_VERSION_NUM >= 170000
 #include "storage/dsm_registry.h"
@@ -100,11 +96,10 @@ im_register_tranche(int tranche, const char *name)
 #endif
 }
 
-/* ---- rows ---- */
-
 /*
- * heap_delete() of the current command, waiting for others, and not decoded (before
- * 19 only if the table has no replica identity); needs access/heapam.h
+ * heap_delete() for the current command, which waits for others and is not
+ * decoded (before 19 only if the table has no replica identity).  Needs
+ * access/heapam.h.
  */
 #if PG_VERSION_NUM >= 190000
 #define IM_HEAP_DELETE(rel, tid, failure) \
@@ -114,8 +109,6 @@ im_register_tranche(int tranche, const char *name)
 #define IM_HEAP_DELETE(rel, tid, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)
 #endif
-
-/* ---- waiting and locks ---- */
 
 /* custom wait events came with 17 */
 #if PG_VERSION_NUM >= 170000
@@ -127,8 +120,8 @@ im_register_tranche(int tranche, const char *name)
 #endif
 
 /*
- * libpq/libpq.h wants the headers of GSSAPI and OpenSSL, which the packages of
- * PostgreSQL's headers don't bring along.
+ * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
+ * of PostgreSQL's headers do not depend.
  */
 extern bool pq_check_connection(void);
 
@@ -137,7 +130,7 @@ extern bool pq_check_connection(void);
 #define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
 #endif
 
-/* what a runner needs to set a caller's latch */
+/* what a runner needs to set its caller's latch */
 static inline int
 im_my_procno(void)
 {
@@ -148,7 +141,7 @@ im_my_procno(void)
 #endif
 }
 
-/* the process behind a virtual transaction; NULL for a prepared one */
+/* the process of a virtual transaction; NULL for a prepared one */
 static inline PGPROC *
 im_vxid_proc(VirtualTransactionId vxid)
 {
@@ -171,12 +164,10 @@ im_vxid_proc(VirtualTransactionId vxid)
 #define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])
 #endif
 
-/* 16 renamed the way to look at another backend's status */
+/* 16 has renamed the access to another backend's status */
 #if PG_VERSION_NUM < 160000
 #define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
 #endif
-
-/* ---- privileges ---- */
 
 #if PG_VERSION_NUM < 160000
 #include "catalog/pg_class.h"
@@ -184,7 +175,7 @@ im_vxid_proc(VirtualTransactionId vxid)
 #include "catalog/pg_tablespace.h"
 #include "utils/acl.h"
 
-/* Only the catalogs this extension asks about. */
+/* only for the catalogs that this extension uses */
 static inline bool
 object_ownercheck(Oid classid, Oid objectid, Oid roleid)
 {
@@ -203,8 +194,8 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #endif
 
 /*
- * What core's REINDEX asks for: the ownership of the table, or since 17 the
- * privilege MAINTAIN (which owners have, too, unless they revoked it).
+ * What REINDEX requires: ownership of the table, or since 17 the privilege
+ * MAINTAIN (which owners have, too, unless they have revoked it).
  */
 #if PG_VERSION_NUM >= 170000
 #define table_maintain_aclcheck(relid, roleid) \
@@ -215,19 +206,17 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
 #endif
 
-/* ---- files ---- */
-
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
 #endif
 
-/* since 18 told how long the forks are; before, it looks itself */
+/* before 18 it gets the old lengths of the forks itself */
 #if PG_VERSION_NUM < 180000
 #define smgrtruncate(smgr, forks, nforks, old_nblocks, nblocks) \
 	((void) (old_nblocks), smgrtruncate(smgr, forks, nforks, nblocks))
 #endif
 
-/* GetRelationPath() returns a struct since 18; palloc'd */
+/* Return a palloc'd path; GetRelationPath() returns a struct since 18. */
 #if PG_VERSION_NUM >= 180000
 #define relation_file_path(db, spc, num, fork) \
 	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
@@ -244,7 +233,7 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
 #endif
 
-/* the same struct with fields of other names */
+/* The fields of the struct were renamed in 16. */
 static inline RelFileLocator
 make_locator(Oid spc, Oid db, RelFileNumber num)
 {
@@ -258,9 +247,10 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 }
 
 /*
- * First minor version of the server's branch whose REINDEX CONCURRENTLY keeps
- * a deferrable unique constraint deferrable while it runs; before it, the new
- * index enforced the constraint at once and failed correct transactions.
+ * The first minor version of the server's branch whose REINDEX CONCURRENTLY
+ * keeps a deferrable unique constraint deferrable while it runs.  Before it,
+ * the new index enforced the constraint at once and failed correct
+ * transactions.
  */
 #if PG_VERSION_NUM >= 190000
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	190000
@@ -275,8 +265,8 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #endif
 
 /*
- * Does recovery crash where it meets the change of a BRIN index whose file is
- * gone?  See recovery_needs_full_pages().  With assertions it always did.
+ * Whether recovery crashes on the change of a BRIN index whose file is gone;
+ * see recovery_needs_full_pages().  With assertions it always did.
  */
 #if PG_VERSION_NUM >= 160000 || defined(USE_ASSERT_CHECKING)
 #define BRIN_REDO_NEEDS_BUFFER	true
@@ -284,11 +274,9 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define BRIN_REDO_NEEDS_BUFFER	false
 #endif
 
-/* ---- planner ---- */
-
 /*
- * A hook that may change what the planner knows of a relation.  19 has another
- * one in the place of get_relation_info_hook, called at the same moment.
+ * A hook that may change what the planner knows of a relation.  19 has
+ * another one in place of get_relation_info_hook, called at the same time.
  */
 #if PG_VERSION_NUM >= 190000
 #include "optimizer/pathnode.h"
@@ -308,9 +296,7 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define RELATION_INFO_INHPARENT inhparent
 #endif
 
-/* ---- pages and buffers ---- */
-
-/* give a buffer header back as LockBufHdr() has locked it */
+/* unlock a buffer header that LockBufHdr() has locked */
 #if PG_VERSION_NUM >= 190000
 #define BufferState uint64
 #define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
@@ -319,14 +305,17 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
 #endif
 
-/* Does a process use this slot?  Include replication/slot.h; under its spinlock. */
+/*
+ * Return whether a process uses this slot.  The caller includes
+ * replication/slot.h and holds the slot's spinlock.
+ */
 #if PG_VERSION_NUM >= 190000
 #define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
 #define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 
-/* Has this slot lost its WAL?  Include replication/slot.h; under its spinlock. */
+/* Return whether this slot has lost its WAL, under the same conditions. */
 #if PG_VERSION_NUM >= 160000
 #define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
 #else

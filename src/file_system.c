@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * file_system.c
- *	  What the operating system knows of the place where a tablespace is.
+ *	  What the operating system knows of a tablespace's directory.
  *
- * A tablespace is a symbolic link, or a folder of the data directory, or, for
- * pg_default, the folder "base"; asking about "pg_tblspc/<oid>" follows the
- * link.  Nothing here is cached: file systems are mounted and grown under a
+ * A tablespace is a symbolic link or a subdirectory of the data directory;
+ * pg_default is the directory "base".  A path "pg_tblspc/<oid>" follows the
+ * link.  Nothing is cached here: file systems are mounted and grown under a
  * running server.
  *
  * Two tablespaces with the same device number share a file system, and so its
- * space and its speed.  Different numbers don't prove different disks: two
- * partitions or logical volumes may lie on one.
+ * space and its speed.  Different numbers do not prove different disks: two
+ * partitions or logical volumes may be on one.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,26 +25,16 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/xlog.h"
-#include "access/xloginsert.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_tablespace.h"
-#include "commands/tablespace.h"
-#include "common/file_perm.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
-#include "storage/checksum.h"
-#include "storage/fd.h"
 #include "storage/smgr.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -59,12 +49,15 @@
 #endif
 
 #ifdef __linux__
-/* linux/magic.h isn't everywhere */
+/* linux/magic.h is not everywhere */
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
 #endif
 
-/* How many blocks a fork of a relation file has; 0 if it does not exist. */
+/*
+ * Return the number of blocks of a fork of a relation file, 0 if it does not
+ * exist.
+ */
 BlockNumber
 file_blocks(const RelFileLocator *locator, ForkNumber fork)
 {
@@ -75,9 +68,7 @@ file_blocks(const RelFileLocator *locator, ForkNumber fork)
 	return smgrnblocks(smgr, fork);
 }
 
-/*
- * Return the folder of a tablespace, relative to the data directory.
- */
+/* Return the directory of a tablespace, relative to the data directory. */
 static const char *
 tablespace_directory(Oid tablespace, char *buffer, Size size)
 {
@@ -90,15 +81,16 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 }
 
 /*
- * Return the name of the file system where files don't survive a reboot.
+ * Return the name of the file system if it loses its files on reboot, or
+ * NULL.
  */
 static const char *
-volatile_file_system(const char *folder)
+volatile_file_system(const char *directory)
 {
 #ifdef __linux__
 	struct statfs fs;
 
-	if (statfs(folder, &fs) == 0)
+	if (statfs(directory, &fs) == 0)
 	{
 		if ((unsigned int) fs.f_type == TMPFS_TYPE)
 			return "tmpfs";
@@ -109,27 +101,30 @@ volatile_file_system(const char *folder)
 	return NULL;
 }
 
-/* the same for a folder, given as a path */
+/* The same for the path of a directory. */
 bool
-directory_facts(const char *folder, FileSystemFacts *facts)
+directory_facts(const char *directory, FileSystemFacts *facts)
 {
 #ifndef WIN32
 	struct statvfs vfs;
 	struct stat st;
 
-	if (stat(folder, &st) != 0 || statvfs(folder, &vfs) != 0)
+	if (stat(directory, &st) != 0 || statvfs(directory, &vfs) != 0)
 		return false;
 	facts->free_bytes = (int64) vfs.f_bavail * vfs.f_frsize;
 	facts->total_bytes = (int64) vfs.f_blocks * vfs.f_frsize;
 	facts->device = (int64) st.st_dev;
-	facts->lost_on_reboot = volatile_file_system(folder);
+	facts->lost_on_reboot = volatile_file_system(directory);
 	return true;
 #else
 	return false;
 #endif
 }
 
-/* false where the directory can't be looked at; needs no privileges */
+/*
+ * Get what the operating system knows of a tablespace's file system.  Returns
+ * false if the directory cannot be read.  Needs no privileges.
+ */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -138,7 +133,10 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);
 }
 
-/* names of the other tablespaces on that device; a palloc'd List of char * */
+/*
+ * Return the names of the other tablespaces on the device, as a palloc'd List
+ * of char *.
+ */
 List *
 tablespaces_on_device(int64 device, Oid but_not)
 {
@@ -163,7 +161,7 @@ tablespaces_on_device(int64 device, Oid but_not)
 }
 
 /*
- * Size of one fork, over all its segments; -1 if it can't be read.
+ * Return the size of one fork over all its segments, -1 if it cannot be read.
  */
 static int64
 fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
@@ -171,9 +169,8 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 	char	   *path = relation_file_path(MyDatabaseId, tablespace,
 										  relfilenumber, fork);
 	int64		total = 0;
-	unsigned int segment;
 
-	for (segment = 0;; segment++)
+	for (unsigned int segment = 0;; segment++)
 	{
 		char		segment_path[MAXPGPATH];
 		struct stat st;
@@ -197,18 +194,18 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 }
 
 /*
- * Bytes of all forks of a relation of this database; -1 if unknown.
+ * Return the bytes of all forks of a relation of this database, -1 if
+ * unknown.
  */
 int64
 relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 {
 	int64		total = 0;
-	ForkNumber	fork;
 
 	if (!RelFileNumberIsValid(relfilenumber))
 		return -1;
 
-	for (fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
 		int64		size = fork_size(tablespace, relfilenumber, fork);
 

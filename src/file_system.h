@@ -18,24 +18,23 @@ typedef struct FileSystemFacts
 {
 	int64		free_bytes;		/* available to the server */
 	int64		total_bytes;
-	int64		device;			/* the same number = the same file system */
+	int64		device;			/* the same number means the same file system */
 	const char *lost_on_reboot; /* "tmpfs", "ramfs", or NULL */
 } FileSystemFacts;
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
-extern bool directory_facts(const char *folder, FileSystemFacts *facts);
+extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
-/* Bytes of all forks.  The caller holds a lock on the relation. */
+/* Return the bytes of all forks.  The caller holds a lock on the relation. */
 static inline int64
 relation_size_on_disk(Relation rel)
 {
 	int64		nblocks = 0;
-	ForkNumber	fork;
 
 	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
 		return 0;
-	for (fork = 0; fork <= MAX_FORKNUM; fork++)
+	for (ForkNumber fork = 0; fork <= MAX_FORKNUM; fork++)
 		if (smgrexists(RelationGetSmgr(rel), fork))
 			nblocks += smgrnblocks(RelationGetSmgr(rel), fork);
 	return nblocks * BLCKSZ;

@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *	  The history: every move of every job, behind the view
- *	  index_mover_history.
+ *	  The history: every move of every job, for view index_mover_history.
  *
- * Written by the runner in transactions of their own, so that a failed,
- * canceled or killed move is on record, and in C, so that nobody can forge a
- * row.  A row says "queued" or "running" until the runner has said more; the
- * view turns that into "interrupted" where the job has no live runner.
+ * The runner writes a row in transactions of its own, so that a failed,
+ * canceled or killed move is recorded, and in C, so that no user can forge a
+ * row.  A row says "queued" or "running" until the runner writes more; the
+ * view turns that into "interrupted" if the job has no live runner.
  *
- * Locking: RowExclusiveLock on the table to the end of the transaction.
+ * All functions run in the caller's transaction and need no privileges.
+ *
+ * Locks: RowExclusiveLock on the table until the end of the transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -95,7 +96,7 @@ put_tablespace(Datum *values, bool *nulls, int attnum, Oid tablespace)
 		values[attnum - 1] = DirectFunctionCall1(namein, CStringGetDatum(name));
 }
 
-/* Form the row of one item as it stands now. */
+/* Form the row of one item in its current state. */
 static void
 form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 {
@@ -138,11 +139,7 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	values[Anum_role - 1] = ObjectIdGetDatum(job->role);
 }
 
-/*
- * All run inside the current transaction and need no privileges.
- *
- * Put the item on record.
- */
+/* Insert the item's row. */
 void
 history_insert(const JobShared *job, int n)
 {
@@ -160,9 +157,9 @@ history_insert(const JobShared *job, int n)
 }
 
 /*
- * Bring the item's row up to date.  No error if it is gone: whoever may
- * delete from the table may do so at any time.  But XX000 if somebody updates it
- * now: the caller tries again.
+ * Update the item's row.  It is no error if the row is gone: a user with that
+ * right may delete it at any time.  But ERROR XX000 if another transaction
+ * updates it now; the caller retries.
  */
 void
 history_update(const JobShared *job, int n)
@@ -196,9 +193,7 @@ history_update(const JobShared *job, int n)
 	extension_close(rel);
 }
 
-/*
- * Is there a row of this job?
- */
+/* Return whether there is a row of this job. */
 bool
 history_exists(int64 job)
 {
@@ -217,7 +212,10 @@ history_exists(int64 job)
 	return result;
 }
 
-/* All of one job, palloc'd, in the order of its plan; NIL: unknown job. */
+/*
+ * Return the palloc'd rows of one job in the order of its plan, NIL if the
+ * job is unknown.
+ */
 List *
 history_read(int64 job)
 {

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * history.h
- *	  The history: every move of every job, behind the view
- *	  index_mover_history.
+ *	  The history: every move of every job, for view index_mover_history.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,7 +14,7 @@ extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
 extern bool history_exists(int64 job);
 
-/* What was asked for one index, and what became of it. */
+/* What a job was to do with one index, and what became of it */
 typedef struct HistoryEntry
 {
 	Oid			index_oid;		/* after a rebuild the new one */
@@ -25,7 +24,7 @@ typedef struct HistoryEntry
 	Oid			to_tablespace;
 	char	   *method;			/* as shown */
 	char	   *status;			/* as shown, but never "interrupted" */
-	Oid			role;			/* who submitted the job */
+	Oid			role;			/* of the user that submitted the job */
 } HistoryEntry;
 
 extern List *history_read(int64 job);

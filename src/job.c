@@ -3,20 +3,21 @@
  * job.c
  *	  Jobs in shared memory: their slots, their segments, their flags.
  *
- * Assumption: the area is small enough (20 kB) for the slack that the main
- * shared memory of 15 and 16 has, so that nothing must be preloaded; from 17 on
- * it is a named DSM segment.  What grows with the number of indexes lives in a
+ * Assumption: the area is so small (20 kB) that it fits into the slack of the
+ * main shared memory of 15 and 16, and nothing must be preloaded; from 17 on
+ * it is a named DSM segment.  What grows with the number of indexes is in a
  * DSM segment per job.
  *
- * Locking: one LWLock guards all slots, for moments only.  A second one,
- * submit_lock, is held while a new job's tables are compared with those of the
- * other jobs, which needs their segments mapped; only submitters take it, and
- * always before the first.
+ * Locks: one LWLock guards all slots, for moments only.  A second one,
+ * submit_lock, is held while a new job's tables are compared with those of
+ * the other jobs, which requires mapping their segments.  Only submitters
+ * take it, and always before the first.
  *
- * Tricky: a slot is freed by its last runner, also when that exits with FATAL.  A
- * worker that the postmaster never managed to start can't, so a slot that has
- * been JOB_STARTING for minutes is freed by whoever looks for a job, or has a
- * new one; the worker, should it come after all, finds its slot gone and exits.
+ * Tricky: a slot is freed by its last runner, even when that exits with
+ * FATAL. But the postmaster may fail to start the worker.  So a slot that has
+ * been JOB_STARTING for minutes is freed by the next process that looks for a
+ * job or submits one.  If the worker starts after all, it finds its slot gone
+ * and exits.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +57,7 @@ static const char *const phase_names[] = {
 	[PHASE_REMOVING_OLD_FILE] = "removing old file",
 	[PHASE_WAIT_WRITERS] = "waiting for writers before build",
 	[PHASE_WAIT_SNAPSHOTS] = "waiting for old snapshots",
-	[PHASE_REBUILDING] = "initializing",	/* until core says more */
+	[PHASE_REBUILDING] = "initializing",	/* until core reports more */
 	[PHASE_CLEANING_UP] = "cleaning up",
 	[PHASE_PAUSED] = "paused",
 	[PHASE_THROTTLED] = "throttled",
@@ -100,10 +101,6 @@ phase_name(MovePhase phase)
 	return phase_names[phase];
 }
 
-/* ---------------------------------------------------------------------
- * The area
- * ---------------------------------------------------------------------
- */
 static void
 init_job_area(IM_AREA_INIT_ARGS)
 {
@@ -116,8 +113,8 @@ init_job_area(IM_AREA_INIT_ARGS)
 }
 
 /*
- * Reserve the area's memory.  Only possible, and only called, from a
- * shmem_request_hook; without it the slack of the main segment serves.
+ * Reserve the area's memory.  Call this in a shmem_request_hook only; without
+ * it the area is in the slack of the main segment.
  */
 void
 job_request_shmem(void)
@@ -125,7 +122,7 @@ job_request_shmem(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(JobArea)));
 }
 
-/* The area, attached at the first use. */
+/* Return the area; attaches it at the first use. */
 JobArea *
 job_area(void)
 {
@@ -150,7 +147,7 @@ job_shared_size(int nitems, int nrunners)
 		nrunners * MESSAGE_QUEUE_SIZE;
 }
 
-/* Where a runner's queue for messages is. */
+/* Return the address and size of a runner's message queue. */
 shm_mq *
 job_queue(JobShared *shared, int runner, Size *size)
 {
@@ -168,7 +165,7 @@ job_free_slot_locked(JobSlot *slot)
 	memset(slot, 0, sizeof(JobSlot));
 }
 
-/* Since when a slot is in the state that it gets now. */
+/* Return the time at which a slot enters its new state. */
 static TimestampTz
 slot_time(void)
 {
@@ -177,7 +174,7 @@ slot_time(void)
 	return IM_MUTATION("long-ago") ? now - USECS_PER_HOUR : now;
 }
 
-/* Has the postmaster been asked for a worker, and it didn't come? */
+/* Return whether the postmaster failed to start the worker of this slot. */
 static bool
 is_lost(const JobSlot *slot, TimestampTz now)
 {
@@ -190,22 +187,20 @@ static void
 free_lost_locked(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			i;
 
-	for (i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (is_lost(&area->jobs[i], now))
 			job_free_slot_locked(&area->jobs[i]);
 }
 
-/* The tables that a job will work on, sorted. */
+/* Get the tables that a job will work on, sorted. */
 static int
 job_tables(const JobShared *shared, Oid **tables)
 {
 	int			n = 0;
-	int			i;
 
 	*tables = palloc(sizeof(Oid) * Max(shared->nitems, 1));
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			(*tables)[n++] = shared->items[i].heap_oid;
 	qsort(*tables, n, sizeof(Oid), oid_cmp);
@@ -213,8 +208,8 @@ job_tables(const JobShared *shared, Oid **tables)
 }
 
 /*
- * ERROR 55006 if another job of this database works on a table of this one.
- * The caller holds submit_lock, so that no job can come in between.
+ * Raise ERROR 55006 if another job of this database works on a table of this
+ * one.  The caller holds submit_lock, so that no job can be added in between.
  */
 static void
 check_tables_are_free(const JobShared *shared)
@@ -222,18 +217,16 @@ check_tables_are_free(const JobShared *shared)
 	JobSlot		others[IM_MAX_JOBS];
 	Oid		   *tables;
 	int			ntables = job_tables(shared, &tables);
-	int			i;
 
 	LWLockAcquire(&area->lock, LW_SHARED);
 	memcpy(others, area->jobs, sizeof(others));
 	LWLockRelease(&area->lock);
 
-	for (i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		dsm_segment *segment;
 		bool		mapped;
 		const JobShared *other;
-		int			j;
 
 		if (others[i].state == JOB_FREE || others[i].purpose != JOB_MOVE ||
 			others[i].database != MyDatabaseId)
@@ -248,7 +241,7 @@ check_tables_are_free(const JobShared *shared)
 			continue;			/* it has just ended */
 		other = job_shared(segment);
 
-		for (j = 0; j < other->nitems; j++)
+		for (int j = 0; j < other->nitems; j++)
 		{
 			const MoveItem *item = &other->items[j];
 			int			pid = others[i].runner_pid ? others[i].runner_pid : others[i].submitter_pid;
@@ -280,20 +273,19 @@ check_tables_are_free(const JobShared *shared)
 }
 
 /*
- * Take a free slot for the job that *shared describes, and the segment it
- * lives in; sets shared->slot.  Returns false if there is none.  ERROR 55006 if
- * a table of it is being moved already.
+ * Take a free slot for the job that *shared describes, and its segment; sets
+ * shared->slot.  Returns false if there is none.  ERROR 55006 if one of its
+ * tables is already being moved.
  */
 bool
 job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			  JobState state)
 {
 	JobSlot    *slot = NULL;
-	int			i;
 
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
-	/* first, for a lost job must not keep its tables */
+	/* first, because a lost job must not keep its tables */
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	free_lost_locked();
 	LWLockRelease(&area->lock);
@@ -301,14 +293,18 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		check_tables_are_free(shared);
 
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		JobSlot    *candidate = &area->jobs[i];
 
 		if (candidate->state == JOB_FREE && slot == NULL)
 		{
 			slot = candidate;
-			/* the index, under the number of uses: it comes back after ages */
+
+			/*
+			 * the index, combined with a counter that makes a repetition
+			 * unlikely
+			 */
 			area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
 			shared->slot = area->nuses * IM_MAX_JOBS + i;
 		}
@@ -335,7 +331,10 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	return slot != NULL;
 }
 
-/* The slot if it still is this job's, else NULL.  The caller holds the lock. */
+/*
+ * Return the slot if it is still this job's, else NULL.  The caller holds the
+ * lock.
+ */
 JobSlot *
 job_slot_locked(int slot, int64 job)
 {
@@ -345,9 +344,7 @@ job_slot_locked(int slot, int64 job)
 			result->job == job) ? result : NULL;
 }
 
-/*
- * Free a job's slot, and let go of its segment.  No-op if it is free already.
- */
+/* Free a job's slot and unpin its segment.  No-op if it is already free. */
 void
 job_free_slot(int slot, int64 job)
 {
@@ -361,7 +358,10 @@ job_free_slot(int slot, int64 job)
 	LWLockRelease(&area->lock);
 }
 
-/* Returns false if the slot isn't this job's any more. */
+/*
+ * Set the state of a job's slot.  Returns false if it is not this job's any
+ * more.
+ */
 bool
 job_set_state(int slot, int64 job, JobState state)
 {
@@ -380,7 +380,7 @@ job_set_state(int slot, int64 job, JobState state)
 	return mine != NULL;
 }
 
-/* Copy the slot; false if it isn't this job's any more. */
+/* Copy the slot.  Returns false if it is not this job's any more. */
 bool
 job_get_slot(int slot, int64 job, JobSlot *copy)
 {
@@ -399,9 +399,8 @@ job_get_slot(int slot, int64 job, JobSlot *copy)
 static JobSlot *
 find_locked(int64 job)
 {
-	int			i;
 
-	for (i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (area->jobs[i].state != JOB_FREE && area->jobs[i].job == job &&
 			area->jobs[i].database == MyDatabaseId)
 			return &area->jobs[i];
@@ -410,7 +409,7 @@ find_locked(int64 job)
 
 /*
  * Find a job of this database.  Returns false if there is none, or none any
- * more: one whose worker has not started for minutes is given up here.
+ * more: frees the slot of one whose worker has not started for minutes.
  */
 bool
 job_find(int64 job, JobSlot *copy)
@@ -422,7 +421,7 @@ job_find(int64 job, JobSlot *copy)
 	slot = find_locked(job);
 	if (slot != NULL && is_lost(slot, GetCurrentTimestamp()))
 	{
-		/* who is told that it is over must not see it begin later */
+		/* a job reported as gone must not begin later */
 		LWLockRelease(&area->lock);
 		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 		free_lost_locked();
@@ -435,18 +434,28 @@ job_find(int64 job, JobSlot *copy)
 }
 
 /*
- * Is this process a runner of that job, and not ourselves?  What such a one
- * has put into the ledger is its own affair.
+ * Change a setting of a running job, by its name without prefix.  Its runners
+ * read it in their next job_check_cancel().  ERROR as SET: 22023, 42501.
+ */
+void
+job_alter_settings(JobShared *shared, const char *name, const char *value)
+{
+	settings_alter(&shared->settings, &job_area()->lock, name, value);
+	pg_atomic_fetch_add_u32(&shared->settings_version, 1);
+}
+
+/*
+ * Return whether this process is a runner of that job, and not ourselves.
+ * Its rows in the ledger are left to it.
  */
 bool
 runner_is_alive(int64 job, int pid)
 {
 	bool		result = false;
-	int			i;
 
 	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use && area->runners[i].job == job &&
 			area->runners[i].pid == pid && pid != MyProcPid)
 			result = true;
@@ -455,8 +464,9 @@ runner_is_alive(int64 job, int pid)
 }
 
 /*
- * Ask a job of this database to stop.  Returns false if there is none.  The
- * flag is for the runner's own loops, the signal for core's waits.
+ * Cancel a job of this database.  Returns false if it is not running (any
+ * more).  The flag is for the runner's own loops, the signal for core's
+ * waits.
  */
 bool
 job_request_cancel(int64 job)
@@ -470,11 +480,9 @@ job_request_cancel(int64 job)
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found)
 	{
-		int			i;
-
 		slot->cancel = true;
-		/* under the lock, so that a pid can't be somebody else's by now */
-		for (i = 0; i < IM_MAX_RUNNERS; i++)
+		/* under the lock, so that the pid is still that runner's */
+		for (int i = 0; i < IM_MAX_RUNNERS; i++)
 			if (area->runners[i].in_use && area->runners[i].job == job &&
 				area->runners[i].database == MyDatabaseId &&
 				area->runners[i].pid != MyProcPid)
@@ -484,6 +492,10 @@ job_request_cancel(int64 job)
 	return found;
 }
 
+/*
+ * Pause or resume a job of this database.  Returns false if it is not running
+ * (any more).
+ */
 bool
 job_request_pause(int64 job, bool pause)
 {
@@ -496,7 +508,7 @@ job_request_pause(int64 job, bool pause)
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
 	if (found)
 	{
-		/* to resume a paused job is not to say that it shall swap, too */
+		/* resuming a paused job does not also ask for the swap */
 		if (!pause && !slot->pause)
 			slot->swap_now = true;
 		slot->pause = pause;
@@ -505,16 +517,18 @@ job_request_pause(int64 job, bool pause)
 	return found;
 }
 
-/* Copy all runner slots in use; returns their number. */
+/*
+ * Copy all runner slots in use, at most IM_MAX_RUNNERS, and return their
+ * number.
+ */
 int
 job_read_runners(RunnerSlot *copies)
 {
 	int			n = 0;
-	int			i;
 
 	(void) job_area();
 	LWLockAcquire(&area->lock, LW_SHARED);
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
 	LWLockRelease(&area->lock);

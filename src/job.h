@@ -3,13 +3,15 @@
  * job.h
  *	  Jobs: what one call of move_indexes() asked for, in shared memory.
  *
- * A *job* is one call; a *move* is one index of it (a MoveItem); a *runner* is
- * a background worker that carries out moves of one job, one after the other.
+ * A *job* is one call; a *move* is one index of it (a MoveItem); a *runner*
+ * is a background worker that carries out moves of one job, one after the
+ * other.
  *
- * Two places hold a job: a small slot in the main shared memory (JobSlot,
- * RunnerSlot: who runs, what phase; read by index_mover_progress), and a DSM
- * segment of its own (JobShared: settings, items, results, the queue for
- * notices), which the waiting caller keeps mapped until it has read the rows.
+ * A job is in two places: a small slot in the main shared memory (JobSlot,
+ * RunnerSlot), which says what runs in which phase and is read by
+ * index_mover_progress; and a DSM segment of its own (JobShared: settings,
+ * items, results, message queues), which a waiting caller keeps mapped until
+ * it has read the rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,8 +31,8 @@ typedef enum MoveMethod
 	METHOD_AUTO,				/* only as an argument, never in an item */
 	METHOD_COPY,
 	METHOD_REBUILD,
-	METHOD_DEFAULT,				/* partitioned index: set its tablespace for
-								 * new partitions, there is no file */
+	METHOD_DEFAULT,				/* partitioned index: set the tablespace for
+								 * new partitions; there is no file */
 } MoveMethod;
 
 typedef enum MoveStatus
@@ -50,7 +52,7 @@ typedef enum MoveStatus
 typedef enum MovePhase
 {
 	PHASE_INITIALIZING,
-	PHASE_WAIT_START,			/* waiting for lock to start */
+	PHASE_WAIT_START,
 	PHASE_COPYING,
 	PHASE_CATCHING_UP,
 	PHASE_VERIFYING,
@@ -71,10 +73,10 @@ typedef enum MovePhase
 #define IM_DETAIL_LEN	512
 
 /*
- * One index of a job: the plan's answer, then the result.  The planner fills
- * it in local memory, job_submit() copies it to shared memory, and from then
- * on only the runner that works on it writes it.  -1 is "not estimated" or
- * "not measured" and becomes NULL.
+ * One index of a job: first the plan, then the result.  The planner fills it
+ * in local memory, job_submit() copies it to shared memory, and then only the
+ * runner that works on it writes it.  -1 is "not estimated" or "not measured"
+ * and becomes NULL.
  */
 typedef struct MoveItem
 {
@@ -88,14 +90,14 @@ typedef struct MoveItem
 	Oid			to_tablespace;
 	MoveMethod	method;
 	MoveStatus	status;
-	bool		repair;			/* planner: an invalid index that was named
-								 * itself: rebuild it, wherever it is */
+	bool		repair;			/* planner: an invalid index that the user
+								 * named: rebuild it in any tablespace */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_read;
 	int64		bytes_to_write;
 	int64		wal_bytes;
-	int64		sort_bytes;		/* of files that a rebuild sorts in */
+	int64		sort_bytes;		/* of a rebuild's sort files */
 	int			fits;			/* 1 yes, 0 no, -1 unknown */
 	double		estimated;		/* seconds */
 	TimestampTz started_at;		/* 0 = not started */
@@ -116,17 +118,19 @@ typedef struct JobShared
 	Oid			database;
 	Oid			role;			/* set by the caller, constant */
 	TimestampTz submitted_at;
-	MoveSettings settings;		/* caller; alter_move() later, under slot lock */
+	MoveSettings settings;		/* submitter; alter_move() later, under the
+								 * area's lock.  Runners: runner_settings() */
+	pg_atomic_uint32 settings_version;	/* incremented with each change */
 	int			slot;			/* of the job, see JobSlot; constant */
 	int			nitems;			/* constant */
-	bool		recorded;		/* constant: the submitter has put it on
-								 * record */
+	bool		recorded;		/* constant: the submitter has inserted the
+								 * rows */
 	bool		caller_waits;	/* constant: move_indexes(wait => true) */
-	int			caller_pid;		/* constant; 0 = nobody waits */
+	int			caller_pid;		/* constant; 0 = no caller waits */
 	int			caller_procno;	/* constant: for its latch */
 
 	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	int			max_runners;	/* constant: so many at the same time */
+	int			max_runners;	/* constant: how many run at the same time */
 	Size		mq_offset;		/* a queue for messages per runner, from
 								 * segment start; in use if caller_waits */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
@@ -145,7 +149,8 @@ typedef enum JobPurpose
 
 #define IM_PREPARED_LEN	64
 
-#define CLEANUP_JOB		INT64CONST(0)	/* number of those nobody asked for */
+#define CLEANUP_JOB		INT64CONST(0)	/* job number of cleanups without a
+										 * call */
 
 typedef enum JobState
 {
@@ -157,30 +162,31 @@ typedef enum JobState
 } JobState;
 
 /*
- * A job in the main shared memory.  All fields are guarded by the area's lock;
- * the submitter fills them, its runners change state and runner_pid, anybody
- * who may steer the job sets cancel, pause and swap_now.
+ * A job in the main shared memory.  All fields are guarded by the area's
+ * lock.  The submitter fills them, the job's runners change state and
+ * runner_pid, and any session that may control the job sets cancel, pause and
+ * swap_now.
  *
- * "int slot" everywhere else is not the slot's index but the number of this use
- * of it: the same job number may mean another job in another database, and must
- * not lead a worker that comes late to it.
+ * Everywhere else "int slot" is not the slot's index but the number of this
+ * use of it.  The same job number may be another job in another database, and
+ * must not direct a late worker to that.
  */
 typedef struct JobSlot
 {
 	JobState	state;
 	JobPurpose	purpose;
-	int			use;			/* by this number others refer to the slot */
+	int			use;			/* "int slot" of this use */
 	int64		job;
 	Oid			database;
 	Oid			role;
 	dsm_handle	segment;		/* pinned until the slot is freed */
 	int			submitter_pid;
-	int			runner_pid;		/* the first one's; 0 = not started yet */
+	int			runner_pid;		/* of the first runner; 0 = not started yet */
 	bool		cancel;
 	bool		pause;
-	bool		swap_now;		/* don't wait for swap_after any more */
-	TimestampTz since;			/* of being submitted, or, once it has
-								 * committed, of being JOB_STARTING */
+	bool		swap_now;		/* do not wait for swap_after any more */
+	TimestampTz since;			/* of submission or, once committed, of being
+								 * JOB_STARTING */
 } JobSlot;
 
 /*
@@ -190,10 +196,10 @@ typedef struct JobSlot
 typedef struct RunnerSlot
 {
 	bool		in_use;
-	int			slot;			/* its job's slot */
+	int			slot;			/* of its job */
 	int			pid;
-	int			caller_pid;		/* waits for this runner's job; 0 = nobody */
-	bool		rows_final;		/* it only cleans up from now on */
+	int			caller_pid;		/* waits for this runner's job; 0 = none */
+	bool		rows_final;		/* it only cleans up now */
 	int64		job;
 	Oid			database;
 	Oid			role;
@@ -208,8 +214,8 @@ typedef struct RunnerSlot
 	int64		blocks_done;
 	int64		blocks_changed;
 	int64		bytes_per_second;
-	int64		changed_per_second; /* blocks; -1 = not known */
-	double		eta;			/* seconds from eta_at on; -1 = not known */
+	int64		changed_per_second; /* blocks; -1 = unknown */
+	double		eta;			/* seconds from eta_at on; -1 = unknown */
 	TimestampTz eta_at;
 	int64		lock_attempts;
 	int64		wal_lag;
@@ -219,32 +225,32 @@ typedef struct RunnerSlot
 											 * among them; clipped, "" =
 											 * unknown */
 	TimestampTz started_at;
-	int			step_back_for;	/* process that the item is not to wait for; 0
-								 * = none.  Written by the session that waits
-								 * for the job, too */
+	int			step_back_for;	/* process that the item must not wait for; 0
+								 * = none.  Also written by the session that
+								 * waits for the job */
 	TimestampTz step_back_since;
 } RunnerSlot;
 
-/* ---- the area ---- */
-
-extern void job_request_shmem(void);	/* when preloaded */
+extern void job_request_shmem(void);
 extern bool job_take_slot(JobShared *shared, dsm_handle segment,
 						  JobPurpose purpose, JobState state);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
-extern bool job_request_cancel(int64 job);	/* false: not running (any more) */
-extern bool job_request_pause(int64 job, bool pause);	/* false: resume */
-extern int	job_read_runners(RunnerSlot *copies);	/* IM_MAX_RUNNERS at most */
+extern bool job_request_cancel(int64 job);
+extern bool job_request_pause(int64 job, bool pause);
+extern int	job_read_runners(RunnerSlot *copies);
 extern JobShared *job_shared(dsm_segment *segment);
+extern void job_alter_settings(JobShared *shared, const char *name, const char *value);
 extern Size job_shared_size(int nitems, int nrunners);
 extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
 extern bool runner_is_alive(int64 job, int pid);
 
-/* ---- in a runner ---- */
+/* in a runner */
 
 extern bool runner_attach(JobShared *shared);
+extern const MoveSettings *runner_settings(void);
 extern bool runner_detach(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
@@ -254,21 +260,20 @@ extern bool runner_is_alone(void);
 extern bool runner_rows_are_final(void);
 
 /*
- * Take the next item of the job to work on: its status becomes "running".
- * CLAIM_NONE if there is none; CLAIM_LATER if the next one has to wait for
- * another runner.  With anything_left = true any item that nobody has taken,
- * for somebody who is going to give it up.
+ * Claim the next item of the job: its status becomes "running".  Returns
+ * CLAIM_NONE if there is none, CLAIM_LATER if the next one has to wait for
+ * another runner.  anything_left: claim any item that no runner has, for a
+ * runner that is going to give it up.
  */
 #define CLAIM_NONE	(-1)
 #define CLAIM_LATER	(-2)
 extern int	runner_claim(JobShared *shared, bool anything_left);
 
-/* ---- progress (in a runner; all are no-ops elsewhere) ---- */
+/* progress of a runner; all are no-ops elsewhere */
 
 extern void progress_begin(const MoveItem *item);
 extern void progress_end(void);
-extern MovePhase progress_phase(MovePhase phase);	/* returns the phase
-													 * before */
+extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_changed(int64 blocks_changed);
 extern void progress_rate(int64 bytes_per_second);
@@ -294,12 +299,12 @@ extern const char *method_name(MoveMethod method);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
 
-/* What the methods get.  Lives in a runner, for one item. */
+/* What the methods get: one item in a runner */
 typedef struct MoveContext
 {
 	JobShared  *job;
 	MoveItem   *item;
-	const MoveSettings *settings;	/* may change under us: read when needed */
+	const MoveSettings *settings;	/* runner_settings() */
 } MoveContext;
 
 #endif							/* IM_JOB_H */

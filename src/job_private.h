@@ -17,7 +17,7 @@ typedef struct JobArea
 	int			tranche;		/* before 17: allocated once per cluster start */
 	LWLock		lock;
 	LWLock		submit_lock;
-	uint32		nuses;			/* of slots, so far */
+	uint32		nuses;			/* uses of slots so far */
 	JobSlot		jobs[IM_MAX_JOBS];
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 } JobArea;

@@ -3,21 +3,21 @@
  * own_tables.c
  *	  Where this extension's own tables and sequences are, and how they change.
  *
- * The extension may live in any schema, so its relations are found through
- * pg_extension and never through a search path.  No locks are kept; callers
- * open what they are given with the lock they need.
+ * The extension may be in any schema, so its relations are found through
+ * pg_extension and never through a search path.  Lookups keep no locks;
+ * callers open the relation with the lock they need.
  *
- * What the tables say is about this cluster, and core can't keep a table out of
- * a publication FOR ALL TABLES.  A row that came to a clone of this cluster (whose
- * system identifier is the same) would name files there that are somebody
- * else's, and one that came to a server without the extension would stop its
- * subscription.  So the history and the ledger are not decoded: rows are inserted
- * with HEAP_INSERT_NO_LOGICAL, and deleted without a replica identity, which the
- * SQL script has taken from them; an update would be decoded, and is a deletion
- * and an insertion here.  What comes to our tables all the same, by the first copy
- * of a subscription or because somebody has changed them in SQL on the publisher,
- * is thrown away by a trigger that fires for replication only,
- * index_mover_not_by_replication().
+ * The rows are about this cluster, and core cannot exclude a table from a
+ * publication FOR ALL TABLES.  A row that reached a clone of this cluster
+ * (which has the same system identifier) would name files there that are not
+ * ours, and one that reached a server without the extension would stop its
+ * subscription.  So the history and the ledger are not decoded.  Rows are
+ * inserted with HEAP_INSERT_NO_LOGICAL, and deleted without a replica
+ * identity, which the SQL script has removed; an update would be decoded, so
+ * it is a deletion and an insertion here.  Rows can still come by the initial
+ * copy of a subscription, or because a user has changed our tables in SQL on
+ * the publisher.  A trigger that fires only for replication,
+ * index_mover_not_by_replication(), discards them.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,31 +26,23 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
-#include "commands/extension.h"
 #include "commands/sequence.h"
-#include "commands/tablecmds.h"
 #include "executor/tuptable.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -67,8 +59,9 @@ set_commit(const char *value)
 }
 
 /*
- * Let the current transaction's commit be flushed here and not wait for a
- * synchronous standby.  Every transaction of ours that holds a lock does that.
+ * Have the current transaction's commit flushed here without waiting for a
+ * synchronous standby.  Every transaction of ours that holds a lock does
+ * this.
  */
 void
 commit_locally(void)
@@ -79,8 +72,8 @@ commit_locally(void)
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 
 /*
- * Return the OID of the schema that holds the extension, InvalidOid if it isn't
- * installed.  (core's get_extension_schema() is static before 16.)
+ * Return the OID of the extension's schema, InvalidOid if it is not
+ * installed. (core's get_extension_schema() is static before 16.)
  */
 static Oid
 find_schema(void)
@@ -112,10 +105,9 @@ extension_installed(void)
 }
 
 /*
- * Return the OID of the schema that holds the extension.
- *
- * ERROR 55000 if the extension isn't installed in this database: a worker can
- * find that after DROP EXTENSION.
+ * Return the OID of the extension's schema.  ERROR 55000 if the extension is
+ * not installed in this database, which a worker can find after DROP
+ * EXTENSION.
  */
 Oid
 extension_schema(void)
@@ -130,9 +122,7 @@ extension_schema(void)
 	return result;
 }
 
-/*
- * Return the OID of one of the extension's own relations.
- */
+/* Return the OID of a table, index or sequence of the extension. */
 Oid
 extension_relation(const char *name)
 {
@@ -148,8 +138,8 @@ extension_relation(const char *name)
 }
 
 /*
- * Draw the next value of one of the extension's own sequences, whatever the
- * privileges of the current user.
+ * Draw the next value of one of the extension's sequences, without a check of
+ * the current user's privileges.
  */
 int64
 extension_nextval(const char *sequence)
@@ -158,8 +148,9 @@ extension_nextval(const char *sequence)
 }
 
 /*
- * What DROP EXTENSION locks before it looks at dependents; if one of them were
- * left out, it could hold that one, wait for another, and we for it.
+ * The relations that DROP EXTENSION locks before it looks for dependents.
+ * Without one of them DROP EXTENSION could hold that one and wait for
+ * another, while we wait for it.
  */
 static const char *const held_relations[] = {
 	"index_mover_ledger", "index_mover_move_log",
@@ -170,7 +161,9 @@ static LockRelId held[lengthof(held_relations)];
 
 static bool is_held = false;
 
-/* The OID of a relation of ours as of now, InvalidOid if it has been dropped. */
+/*
+ * Return the current OID of a relation of ours, InvalidOid if it was dropped.
+ */
 Oid
 extension_find_relation(const char *name)
 {
@@ -179,24 +172,29 @@ extension_find_relation(const char *name)
 	return OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
 }
 
-/* Let go of the first n of them. */
+/* Release the locks on the first n of them. */
 static void
-let_go(int n)
+release_first(int n)
 {
 	while (n-- > 0)
 		UnlockRelationIdForSession(&held[n], AccessShareLock);
 }
 
+/*
+ * Keep the extension's tables and sequences from being dropped until the end of
+ * the session or extension_release().  The caller is in a transaction.  While a
+ * move runs, DROP EXTENSION waits for these locks, because only the ledger knows
+ * what the move has made.  Every error releases them with all other locks, so the
+ * caller repeats this call after it.
+ */
 ExtensionHold
 extension_hold(Oid *busy)
 {
-	int			i;
-
 	if (is_held)
 	{
 		LOCKTAG		tag;
 
-		/* an error lets go of all or, as here, of none */
+		/* an error releases all of them or, as here, none */
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, held[0].relId);
 		if (LockHeldByMe(&tag, AccessShareLock, false))
 			return EXTENSION_HELD;
@@ -204,34 +202,34 @@ extension_hold(Oid *busy)
 	}
 
 	/*
-	 * Don't wait for one while holding others: DROP EXTENSION takes them one
-	 * after the other, too, in an order of its own.
+	 * Do not wait for one while holding others: DROP EXTENSION, too, takes
+	 * them one by one, in another order.
 	 */
-	for (i = 0; i < lengthof(held_relations); i++)
+	for (int i = 0; i < lengthof(held_relations); i++)
 	{
 		Oid			relid = extension_find_relation(held_relations[i]);
 		LOCKTAG		tag;
 
 		if (!OidIsValid(relid))
 		{
-			let_go(i);
+			release_first(i);
 			return EXTENSION_GONE;
 		}
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 		if (LockAcquire(&tag, AccessShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 		{
-			let_go(i);
+			release_first(i);
 			*busy = relid;
 			return EXTENSION_BUSY;
 		}
 		held[i].dbId = MyDatabaseId;
 		held[i].relId = relid;
 
-		/* it may have been dropped since we looked */
+		/* it may have been dropped since the lookup */
 		AcceptInvalidationMessages();
 		if (extension_find_relation(held_relations[i]) != relid)
 		{
-			let_go(i + 1);
+			release_first(i + 1);
 			return EXTENSION_GONE;
 		}
 	}
@@ -248,13 +246,12 @@ extension_held(int n)
 void
 extension_release(void)
 {
-	int			i;
 	LOCKTAG		tag;
 
 	if (!is_held)
 		return;
 	is_held = false;
-	for (i = 0; i < lengthof(held_relations); i++)
+	for (int i = 0; i < lengthof(held_relations); i++)
 	{
 		SET_LOCKTAG_RELATION(tag, held[i].dbId, held[i].relId);
 		/* an error may have released it with all other session locks */
@@ -264,16 +261,16 @@ extension_release(void)
 }
 
 /*
- * Open one of the extension's tables to change it, in the caller's transaction,
- * and close it.  They have TOAST tables, so in between there is an active
- * snapshot, also in a worker that has none of its own.
+ * Open one of the extension's tables for changes in the caller's transaction.
+ * The tables have TOAST tables, so until extension_close() there is an active
+ * snapshot, even in a worker that has none of its own.
  */
 Relation
 extension_open(const char *name)
 {
 	Relation	rel = table_open(extension_relation(name), RowExclusiveLock);
 
-	/* before any scan: the first snapshot of a transaction has to come first */
+	/* the first snapshot of a transaction has to precede any scan */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	return rel;
 }
@@ -286,11 +283,8 @@ extension_close(Relation rel)
 }
 
 /*
- * Change one of them, so that logical decoding does not see it.  There is no
- * update: it would be decoded.
- *
- * Like CatalogTupleInsert(), but not decoded.  There are no expressions in the
- * indexes, nor predicates.
+ * Insert a row without logical decoding.  Otherwise like
+ * CatalogTupleInsert(); the indexes have no expressions or predicates.
  */
 void
 extension_insert(Relation rel, HeapTuple tuple)
@@ -319,9 +313,9 @@ extension_insert(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Delete a row; false if it is gone already, or goes at this very moment.
- * simple_heap_delete(), and so CatalogTupleDelete(), would make an error of the
- * latter.
+ * Delete a row without logical decoding.  Returns false if another
+ * transaction has deleted it or is just doing so; simple_heap_delete(), and
+ * so CatalogTupleDelete(), would make the latter an error.
  */
 bool
 extension_delete(Relation rel, HeapTuple tuple)
@@ -329,7 +323,7 @@ extension_delete(Relation rel, HeapTuple tuple)
 	TM_FailureData failure;
 	TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
 
-	/* nothing of ours updates a row; somebody may, by hand */
+	/* we never update a row, but a user may do so by hand */
 	if (result != TM_Ok && result != TM_Deleted)
 		elog(ERROR, "unexpected result %d of deleting a row of \"%s\"",
 			 (int) result, RelationGetRelationName(rel));
@@ -339,9 +333,9 @@ extension_delete(Relation rel, HeapTuple tuple)
 /*
  * index_mover_not_by_replication() RETURNS trigger
  *
- * Nothing happens to the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE,
- * enabled for session_replication_role = replica only, as which the workers of
- * subscriptions run.  No locks, no errors.
+ * Discard the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE, enabled
+ * for session_replication_role = replica only, in which the workers of
+ * subscriptions run.
  */
 Datum
 index_mover_not_by_replication(PG_FUNCTION_ARGS)

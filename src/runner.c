@@ -42,6 +42,31 @@ static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
 
+/* Our copy of the job's settings, of which version; see runner_settings(). */
+static JobShared *my_shared = NULL;
+static MoveSettings my_settings;
+static uint32 my_version;
+
+/* Take a copy of the job's settings: no value of it is half of a change. */
+static void
+read_settings(void)
+{
+	LWLockAcquire(&area->lock, LW_SHARED);
+	my_version = pg_atomic_read_u32(&my_shared->settings_version);
+	my_settings = my_shared->settings;
+	LWLockRelease(&area->lock);
+}
+
+/*
+ * The settings of the job.  They change within job_check_cancel() only, so that
+ * what is decided between two calls of that is decided by the same values.
+ */
+const MoveSettings *
+runner_settings(void)
+{
+	return &my_settings;
+}
+
 /*
  * Become a runner of this job.  ERROR 53000 if there is no slot.  Returns false
  * if the job has ended meanwhile.
@@ -79,6 +104,8 @@ runner_attach(JobShared *shared)
 
 	if (my_job == NULL)
 		return false;
+	my_shared = shared;
+	read_settings();
 	if (my_runner == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -106,14 +133,14 @@ have_company(bool at_work)
 
 /*
  * Is this process a runner, or does it wait for one?  Without a lock, for a
- * signal handler; late is good enough.  In a runner.
+ * signal handler; late is good enough.
  */
 bool
 runner_knows_pid(int pid)
 {
 	int			i;
 
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (i = 0; area != NULL && i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use &&
 			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
 			return true;
@@ -461,6 +488,9 @@ job_check_cancel(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
+	if (my_job != NULL &&
+		pg_atomic_read_u32(&my_shared->settings_version) != my_version)
+		read_settings();
 	if (job_cancel_requested())
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
@@ -536,7 +566,8 @@ runner_check_step_back(void)
 
 /*
  * What a process runs, or has run last, for the end of an error's DETAIL; "" if
- * the current user may not see it.  Needs no transaction.
+ * the current user may not see it.  Needs no transaction.  (Here, and not beside
+ * blockers_describe(), because the error above has it.)
  */
 const char *
 describe_command(int pid)

@@ -5,9 +5,12 @@
  *
  * A job runs in a background worker, which does not see the caller's SETs, so
  * the caller's effective values are captured when the job is submitted.  The
- * "settings" argument is applied as SET LOCAL would, by core's own routine and
- * so with the rights that SET needs; it exists because pg_cron runs one
- * statement per transaction, where nothing can be SET first.
+ * "settings" argument is applied like SET LOCAL, by core's routine and so
+ * with the privileges that SET needs.  It exists because pg_cron runs one
+ * statement per transaction, where nothing can be SET before.
+ *
+ * A setting is added in two places: a field of MoveSettings, and a row of
+ * settings[] below, with the descriptions for \dconfig and pg_settings.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,30 +24,11 @@
 #include "optimizer/optimizer.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
-#include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/numeric.h"
 #include "utils/varlena.h"
 
 #include "settings.h"
-
-static int	lock_timeout = 100;
-static int	lock_wait = 10 * 60 * 1000;
-static int	on_blocker = ON_BLOCKER_WAIT;
-static int	on_failure = ON_FAILURE_ROW;
-static bool give_way = true;
-static bool pacing = true;
-static int	max_rate = 0;
-static int	max_replica_lag = 0;
-static double min_free_space = 0.05;
-static double rebuild_threshold = 0.3;
-static int	max_workers = 2;
-static int	order = ORDER_SMALLEST;
-static bool verify = false;
-static bool prewarm = true;
-static char *copy_access_methods = NULL;
-static char *swap_after = NULL;
-static int	max_duration = 0;
-static int	progress_interval = 5000;
 
 static const struct config_enum_entry on_blocker_options[] = {
 	{"wait", ON_BLOCKER_WAIT, false},
@@ -67,41 +51,103 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
-/* All of them, in the order of the manual, and where a job keeps their values. */
-typedef struct SettingPlace
+/* the values of this session; captured strings are converted */
+static MoveSettings session;
+static char *copy_access_methods = NULL;
+static char *swap_after = NULL;
+
+/* All settings, in the order of the manual */
+typedef struct Setting
 {
 	const char *name;
-	Size		offset;
+	enum config_type type;
+	Size		offset;			/* in MoveSettings */
 	Size		size;
-} SettingPlace;
+	double		boot;			/* also of an enum or boolean; "" for strings */
+	double		min;
+	double		max;
+	const struct config_enum_entry *options;
+	char	  **string;
+	GucContext	context;
+	int			flags;
+	const char *short_desc;
+	const char *long_desc;
+} Setting;
 
-#define PLACE(field) \
-	{#field, offsetof(MoveSettings, field), sizeof(((MoveSettings *) NULL)->field)}
+#define PREFIX		"index_mover."
+#define PLACE(field, type) \
+	PREFIX #field, type, offsetof(MoveSettings, field), sizeof(((MoveSettings *) NULL)->field)
+#define BOOL_SETTING(field, boot, ...) \
+	{PLACE(field, PGC_BOOL), boot, 0, 0, NULL, NULL, __VA_ARGS__}
+#define INT_SETTING(field, boot, min, max, ...) \
+	{PLACE(field, PGC_INT), boot, min, max, NULL, NULL, __VA_ARGS__}
+#define REAL_SETTING(field, boot, min, max, ...) \
+	{PLACE(field, PGC_REAL), boot, min, max, NULL, NULL, __VA_ARGS__}
+#define ENUM_SETTING(field, boot, ...) \
+	{PLACE(field, PGC_ENUM), boot, 0, 0, field##_options, NULL, __VA_ARGS__}
+#define STRING_SETTING(field, ...) \
+	{PLACE(field, PGC_STRING), 0, 0, 0, NULL, &field, __VA_ARGS__}
 
-static const SettingPlace places[] = {
-	PLACE(lock_timeout),
-	PLACE(lock_wait),
-	PLACE(on_blocker),
-	PLACE(on_failure),
-	PLACE(give_way),
-	PLACE(pacing),
-	PLACE(max_rate),
-	PLACE(max_replica_lag),
-	PLACE(min_free_space),
-	PLACE(rebuild_threshold),
-	PLACE(max_workers),
-	PLACE(order),
-	PLACE(verify),
-	PLACE(prewarm),
-	PLACE(copy_access_methods),
-	PLACE(swap_after),
-	PLACE(max_duration),
-	PLACE(progress_interval),
+static const Setting settings[] = {
+	INT_SETTING(lock_timeout, 100, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
+				"Longest time that one attempt at the exclusive lock may stand in the lock queue.",
+				"Others can wait behind the attempt that long. Must be shorter than deadlock_timeout to be of use."),
+	INT_SETTING(lock_wait, 10 * 60 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
+				"Longest time to keep trying to get a lock, or to wait for other transactions.",
+				"0 waits without limit."),
+	ENUM_SETTING(on_blocker, ON_BLOCKER_WAIT, PGC_SUSET, 0,
+				 "What to do about sessions that are still in the way after index_mover.lock_wait.",
+				 "\"wait\" has a copy keep trying; \"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself."),
+	ENUM_SETTING(on_failure, ON_FAILURE_ROW, PGC_USERSET, 0,
+				 "How an index that was not moved is reported.",
+				 "\"row\" reports it in the result; \"error\" raises an error after the last index."),
+	BOOL_SETTING(give_way, true, PGC_USERSET, 0,
+				 "Whether a copy lets DDL pass that waits behind its locks.",
+				 NULL),
+	BOOL_SETTING(pacing, true, PGC_USERSET, 0,
+				 "Whether a copy slows itself down while clients feel it.",
+				 "Off is as fast as the machine allows."),
+	INT_SETTING(max_rate, 0, 0, INT_MAX, PGC_USERSET, GUC_UNIT_KB,
+				"Rate at which the copies of one job together may write, per second.",
+				"0 is no limit."),
+	INT_SETTING(max_replica_lag, 0, 0, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
+				"How far any standby or replication slot may be behind before a copy waits.",
+				"0 is off."),
+	REAL_SETTING(min_free_space, 0.05, 0.0, 1.0, PGC_SUSET, 0,
+				 "Share of a file system that must stay free.",
+				 "Holds for the target tablespace, pg_wal, and the sort files of a rebuild."),
+	REAL_SETTING(rebuild_threshold, 0.3, 0.0, 1.0, PGC_USERSET, 0,
+				 "Bloat ratio above which method \"auto\" rebuilds an index.",
+				 NULL),
+	INT_SETTING(max_workers, 2, 1, 8, PGC_SUSET, 0,
+				"Number of indexes that one call moves at the same time.",
+				NULL),
+	ENUM_SETTING(order, ORDER_SMALLEST, PGC_USERSET, 0,
+				 "Which index of a job is moved first.",
+				 NULL),
+	BOOL_SETTING(verify, false, PGC_USERSET, 0,
+				 "Whether to compare every block of a copy with the original before the swap.",
+				 NULL),
+	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
+				 "Whether to load the blocks of the new file that were in shared buffers before.",
+				 NULL),
+	STRING_SETTING(copy_access_methods, PGC_SUSET, GUC_LIST_INPUT,
+				   "Further index access methods that method \"copy\" may move.",
+				   "Every change of such an index must be WAL-logged with block references."),
+	STRING_SETTING(swap_after, PGC_USERSET, 0,
+				   "Time before which a copy is not swapped in.",
+				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
+	INT_SETTING(max_duration, 0, 0, INT_MAX / 1000, PGC_USERSET, GUC_UNIT_S,
+				"Time after which no further index of a job is started.",
+				"0 is no limit."),
+	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
+				"Time between two progress messages to a waiting client.",
+				"0 sends none."),
 };
 
 /*
- * A list of names; whether there are such access methods can't be looked up
- * here.  A job carries it in shared memory of fixed size.
+ * Check a list of names and its length, because a job has it in shared memory
+ * of fixed size.  Whether the access methods exist cannot be looked up here.
  */
 static bool
 check_copy_access_methods(char **newval, void **extra, GucSource source)
@@ -126,16 +172,16 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 }
 
 /*
- * The moment that a value of index_mover.swap_after means now: a time of day
- * means the next one.  0 = at once.  ERROR 22023 if it is no time.
+ * Return the time that a value of index_mover.swap_after means now, where a
+ * time of day is the next one; 0 is at once.  ERROR 22023 if it is no time.
  *
- * Not a check hook's work: these run outside of transactions as well, where
+ * A check hook cannot do this: it also runs outside of transactions, where
  * words like "tomorrow" and names of time zones have no meaning.
  */
 static TimestampTz
 swap_moment(const char *text)
 {
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz result = 0;
 	bool		time_of_day;
@@ -164,7 +210,7 @@ swap_moment(const char *text)
 	{
 		ErrorData  *error;
 
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 		error = CopyErrorData();
 		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_DATA_EXCEPTION)
 			PG_RE_THROW();
@@ -180,156 +226,81 @@ swap_moment(const char *text)
 	return result;
 }
 
-/*
- * Define all settings.  Called once from _PG_init().
- */
+/* Define all settings.  Called once from _PG_init(). */
 void
 settings_define(void)
 {
-	DefineCustomIntVariable("index_mover.lock_timeout",
-							"Longest time that one attempt at the exclusive lock may stand in the lock queue.",
-							"Others can wait behind the attempt that long. Must be shorter than deadlock_timeout to be of use.",
-							&lock_timeout, 100, 1, 10 * 60 * 1000,
-							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.lock_wait",
-							"Longest time to keep trying to get a lock, or to wait for other transactions.",
-							"0 waits for ever.",
-							&lock_wait, 10 * 60 * 1000, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomEnumVariable("index_mover.on_blocker",
-							 "What to do about sessions that are still in the way after index_mover.lock_wait.",
-							 "\"wait\" has a copy keep trying; \"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself.",
-							 &on_blocker, ON_BLOCKER_WAIT, on_blocker_options,
-							 PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomEnumVariable("index_mover.on_failure",
-							 "How an index that was not moved is reported.",
-							 "\"row\" reports it in the result; \"error\" raises an error after the last index.",
-							 &on_failure, ON_FAILURE_ROW, on_failure_options,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("index_mover.give_way",
-							 "Whether a copy lets DDL pass that waits behind its locks.",
-							 NULL,
-							 &give_way, true, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("index_mover.pacing",
-							 "Whether a copy slows itself down while clients feel it.",
-							 "Off is as fast as the machine allows.",
-							 &pacing, true, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.max_rate",
-							"Rate at which the copies of one job together may write, per second.",
-							"0 is no limit.",
-							&max_rate, 0, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.max_replica_lag",
-							"How far any standby or replication slot may be behind before a copy waits.",
-							"0 is off.",
-							&max_replica_lag, 0, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomRealVariable("index_mover.min_free_space",
-							 "Share of a file system that must stay free.",
-							 "Holds for the target tablespace, pg_wal, and the sort files of a rebuild.",
-							 &min_free_space, 0.05, 0.0, 1.0,
-							 PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomRealVariable("index_mover.rebuild_threshold",
-							 "Bloat ratio above which method \"auto\" rebuilds an index.",
-							 NULL,
-							 &rebuild_threshold, 0.3, 0.0, 1.0,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.max_workers",
-							"Number of indexes that one call moves at the same time.",
-							NULL,
-							&max_workers, 2, 1, 8,
-							PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomEnumVariable("index_mover.order",
-							 "Which index of a job is moved first.",
-							 NULL,
-							 &order, ORDER_SMALLEST, order_options,
-							 PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("index_mover.verify",
-							 "Whether to compare every block of a copy with the original before the swap.",
-							 NULL,
-							 &verify, false, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("index_mover.prewarm",
-							 "Whether to load the blocks of the new file that were in shared buffers before.",
-							 NULL,
-							 &prewarm, true, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("index_mover.copy_access_methods",
-							   "Further index access methods that method \"copy\" may move.",
-							   "Every change of such an index must be WAL-logged with block references.",
-							   &copy_access_methods, "",
-							   PGC_SUSET, GUC_LIST_INPUT,
-							   check_copy_access_methods, NULL, NULL);
-	DefineCustomStringVariable("index_mover.swap_after",
-							   "Time before which a copy is not swapped in.",
-							   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move().",
-							   &swap_after, "",
-							   PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.max_duration",
-							"Time after which no further index of a job is started.",
-							"0 is no limit.",
-							&max_duration, 0, 0, INT_MAX / 1000,
-							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.progress_interval",
-							"Time between two progress messages to a waiting client.",
-							"0 sends none.",
-							&progress_interval, 5000, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		const Setting *s = &settings[i];
+		void	   *place = (char *) &session + s->offset;
 
+		switch (s->type)
+		{
+			case PGC_BOOL:
+				DefineCustomBoolVariable(s->name, s->short_desc, s->long_desc,
+										 place, s->boot != 0,
+										 s->context, s->flags, NULL, NULL, NULL);
+				break;
+			case PGC_INT:
+				DefineCustomIntVariable(s->name, s->short_desc, s->long_desc,
+										place, (int) s->boot, (int) s->min, (int) s->max,
+										s->context, s->flags, NULL, NULL, NULL);
+				break;
+			case PGC_REAL:
+				DefineCustomRealVariable(s->name, s->short_desc, s->long_desc,
+										 place, s->boot, s->min, s->max,
+										 s->context, s->flags, NULL, NULL, NULL);
+				break;
+			case PGC_ENUM:
+				DefineCustomEnumVariable(s->name, s->short_desc, s->long_desc,
+										 place, (int) s->boot, s->options,
+										 s->context, s->flags, NULL, NULL, NULL);
+				break;
+			case PGC_STRING:
+				DefineCustomStringVariable(s->name, s->short_desc, s->long_desc,
+										   s->string, "",
+										   s->context, s->flags,
+										   s->string == &copy_access_methods ? check_copy_access_methods : NULL,
+										   NULL, NULL);
+				break;
+		}
+	}
 	MarkGUCPrefixReserved("index_mover");
 }
 
-/*
- * Fill *settings with the effective values of this backend.
- */
+/* Fill *result with the effective values of this backend. */
 void
-settings_capture(MoveSettings *settings)
+settings_capture(MoveSettings *result)
 {
-	memset(settings, 0, sizeof(MoveSettings));
-	settings->lock_timeout = lock_timeout;
-	settings->lock_wait = lock_wait;
-	settings->on_blocker = on_blocker;
-	settings->on_failure = on_failure;
-	settings->give_way = give_way;
-	settings->pacing = pacing;
-	settings->max_rate = max_rate;
-	settings->max_replica_lag = max_replica_lag;
-	settings->min_free_space = min_free_space;
-	settings->rebuild_threshold = rebuild_threshold;
-	settings->max_workers = max_workers;
-	settings->order = order;
-	settings->verify = verify;
-	settings->prewarm = prewarm;
-	settings->max_duration = max_duration;
-	settings->progress_interval = progress_interval;
-	strlcpy(settings->copy_access_methods, copy_access_methods,
-			sizeof(settings->copy_access_methods));
-	/* a job that only cleans up can be submitted outside of transactions */
-	if (IsTransactionState())
-		settings->swap_after = swap_moment(swap_after);
-	settings->maintenance_work_mem = maintenance_work_mem;
-	settings->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
+	*result = session;
+	strlcpy(result->copy_access_methods, copy_access_methods,
+			sizeof(result->copy_access_methods));
+	/* a cleanup can be submitted outside of transactions */
+	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
+	result->maintenance_work_mem = maintenance_work_mem;
+	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
 }
 
 static char *
 known_settings(void)
 {
 	StringInfoData buf;
-	int			i;
 
 	initStringInfo(&buf);
-	for (i = 0; i < lengthof(places); i++)
-		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "", places[i].name);
+	for (int i = 0; i < lengthof(settings); i++)
+		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "",
+						 settings[i].name + strlen(PREFIX));
 	return buf.data;
 }
 
 /* Find a setting by its name without prefix; ERROR 22023 if there is none. */
-static const SettingPlace *
+static const Setting *
 find_setting(const char *name)
 {
-	int			i;
-
-	for (i = 0; i < lengthof(places); i++)
-		if (strcmp(places[i].name, name) == 0)
-			return &places[i];
+	for (int i = 0; i < lengthof(settings); i++)
+		if (strcmp(settings[i].name + strlen(PREFIX), name) == 0)
+			return &settings[i];
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unrecognized setting \"%s\"", name),
@@ -337,17 +308,16 @@ find_setting(const char *name)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Set a setting to the end of the GUC nest level, with the rights of SET. */
+/* Set a setting for the GUC nest level, with the privileges of SET. */
 static void
 set_setting(const char *name, const char *value)
 {
-	(void) find_setting(name);
-	(void) set_config_option(psprintf("index_mover.%s", name), value,
+	(void) set_config_option(find_setting(name)->name, value,
 							 superuser() ? PGC_SUSET : PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-/* The text of a JSON scalar. */
+/* Return the text of a JSON scalar. */
 static char *
 setting_text(const char *name, const JsonbValue *value)
 {
@@ -370,21 +340,17 @@ setting_text(const char *name, const JsonbValue *value)
 }
 
 /*
- * ERROR 22023 if there is no such setting, or a running job has no use for a
- * change of it any more.
+ * Raise ERROR 22023 if there is no such setting, or if changing it would not
+ * affect a running job.
  */
 void
 settings_check_alterable(const char *name)
 {
-	/*
-	 * these have had their effect when the job begins, or belong to the
-	 * caller
-	 */
+	/* used up when the job begins, or the caller's */
 	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
-	int			i;
 
 	(void) find_setting(name);
-	for (i = 0; i < lengthof(fixed); i++)
+	for (int i = 0; i < lengthof(fixed); i++)
 		if (strcmp(fixed[i], name) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -393,28 +359,31 @@ settings_check_alterable(const char *name)
 }
 
 /*
- * Change one setting of a running job, by its name without prefix.  ERROR as
- * SET: 22023, 42501.
+ * Change one setting of *result, by its name without prefix.  The change is
+ * made under the lock, because other processes read the value and must not
+ * see half of it.  ERROR as SET: 22023, 42501.
  */
 void
-settings_alter(MoveSettings *settings, const char *name, const char *value)
+settings_alter(MoveSettings *result, LWLock *lock, const char *name, const char *value)
 {
-	const SettingPlace *place = find_setting(name);
+	const Setting *setting = find_setting(name);
 	int			nestlevel = NewGUCNestLevel();
 	MoveSettings altered;
 
-	/* core checks the value as SET does */
+	/* core checks the value as for SET */
 	set_setting(name, value);
 	settings_capture(&altered);
 	AtEOXact_GUC(true, nestlevel);
 
-	memcpy((char *) settings + place->offset,
-		   (char *) &altered + place->offset, place->size);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	memcpy((char *) result + setting->offset,
+		   (char *) &altered + setting->offset, setting->size);
+	LWLockRelease(lock);
 }
 
 /*
- * Apply a job's "settings" argument as SET LOCAL would, with the same rights.
- * Returns a GUC nest level for AtEOXact_GUC(), or -1 where json is NULL.
+ * Apply a job's "settings" argument like SET LOCAL, with the same privileges.
+ * Returns a GUC nest level for AtEOXact_GUC(), or -1 if json is NULL.
  */
 int
 settings_apply_json(Jsonb *json)

@@ -8,6 +8,7 @@
 #ifndef IM_SETTINGS_H
 #define IM_SETTINGS_H
 
+#include "storage/lwlock.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -33,13 +34,13 @@ typedef enum MoveOrder
 } MoveOrder;
 
 /*
- * The effective values of the caller when a job is submitted.  Lives in the
- * job's shared memory, so no pointers.
+ * The caller's effective values when a job is submitted.  In the job's shared
+ * memory, so without pointers.
  */
 typedef struct MoveSettings
 {
 	int			lock_timeout;	/* ms */
-	int			lock_wait;		/* ms; 0 = for ever */
+	int			lock_wait;		/* ms; 0 = without limit */
 	int			on_blocker;		/* OnBlocker */
 	int			on_failure;		/* OnFailure */
 	bool		give_way;
@@ -57,21 +58,21 @@ typedef struct MoveSettings
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 
-	/* core's own, which a rebuild obeys */
+	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
 } MoveSettings;
 
-/* Are sessions signalled that are in the way after lock_wait? */
+/* whether to signal sessions that still block after lock_wait */
 #define SIGNALS_BLOCKERS(settings) \
 	((settings)->on_blocker == ON_BLOCKER_CANCEL || \
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
 extern void settings_define(void);
-extern void settings_capture(MoveSettings *settings);
+extern void settings_capture(MoveSettings *result);
 extern int	settings_apply_json(Jsonb *json);
 extern void settings_check_alterable(const char *name);
-extern void settings_alter(MoveSettings *settings, const char *name,
-						   const char *value);
+extern void settings_alter(MoveSettings *result, LWLock *lock,
+						   const char *name, const char *value);
 
 #endif							/* IM_SETTINGS_H */

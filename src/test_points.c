@@ -6,34 +6,40 @@
  *
  * index_mover.test_point is a list of name:action, separated by commas:
  *
- *	wait	until nobody holds the advisory lock (0, 5959) any more (the test
- *			takes it exclusively before); interruptible
+ *	wait	until the advisory lock (0, 5959) is released, which the test takes
+ *			exclusively before; interruptible
  *	wait2	the same with the advisory lock (0, 5960)
- *	writes	until so many other transactions have written something that a test's
- *			load has certainly changed what is being copied
+ *	writes	until so many other transactions have written that a test's load has
+ *			certainly changed what is being copied
  *	error	ERROR XX000
  *	kill	SIGKILL to this process
  *	panic	abort()
  *	sleep	for 100 ms
- *	doze	until the postmaster is gone, and notice nothing meanwhile
+ *	doze	until the postmaster is gone, without reacting to anything
  *
- * index_mover.test_mutation names what a copy leaves out, so that the checks
- * can be seen to notice: catch-up, one-block, tail, block-0, sync; log-once: not the
- * second time after a checkpoint; flushed-only: what is in the WAL, but not on
- * disk yet.  tail makes up blocks in its place; with short, none.
- * verify-all compares everything under the lock; again has the last blocks
- * copied directly once more before each attempt.
- * busy takes a few changed blocks that don't get fewer for many, hopeless gives up
- * at once then.
- * log-truncate and log-special have records in the WAL that tell of changes of
- * the file, but not block by block: behind the bulk copy, or, with under-lock, when
- * the exclusive lock is granted; with once, the first time only.
- * long-ago has a job submitted an hour ago.
- * overrun and underrun read beyond a page that is measured, for AddressSanitizer
- * to see.
+ * index_mover.test_mutation is a list of what to do wrong, so that the tests can
+ * prove that the checks notice it:
  *
- * index_mover.test_damages is how often each page that is measured is measured
- * before, each time with other damage, index_mover.test_seed what that depends on.
+ *	catch-up, one-block, tail, block-0, sync
+ *			leave out this part of a copy; tail makes up blocks in its place, or
+ *			none with short
+ *	log-once		do not log a block again after a checkpoint
+ *	flushed-only	read the WAL only as far as it is on disk
+ *	verify-all		compare everything under the lock
+ *	again			copy the last blocks directly before each attempt, too
+ *	busy			take a few changed blocks that do not get fewer for many
+ *	hopeless		give up at once then
+ *	log-truncate, log-special
+ *			log changes of the file that do not name blocks: after the bulk copy
+ *			or, with under-lock, once the exclusive lock is granted; with once,
+ *			only the first time
+ *	long-ago		submit a job as of an hour ago
+ *	overrun, underrun
+ *			read beyond a page that is measured, for AddressSanitizer
+ *	snapshot-guard	leave out the guard of a caller's snapshot
+ *
+ * index_mover.test_damages is how often a page is measured with random damage
+ * before it is measured; index_mover.test_seed is the seed of that damage.
  *
  * This file is empty unless compiled with -DINDEX_MOVER_TEST.
  *
@@ -65,7 +71,7 @@
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
-/* See "writes" */
+/* see "writes" */
 #define SO_MANY_WRITES	25
 
 static char *test_points = NULL;
@@ -73,7 +79,7 @@ static char *test_mutations = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
 
-/* Define the two settings; called by _PG_init of a test build. */
+/* Define the settings; called by _PG_init() of a test build. */
 void
 test_points_define(void)
 {
@@ -96,8 +102,8 @@ test_points_define(void)
 }
 
 /*
- * In a worker: keep the settings as they are now, also if the configuration is
- * read again, so that a test can set them for the next one.
+ * Keep a worker's settings when it reads the configuration again, so that a
+ * test can set them for the next worker.
  */
 void
 test_points_keep(void)
@@ -106,7 +112,7 @@ test_points_keep(void)
 	SetConfigOption("index_mover.test_mutation", pstrdup(test_mutations), PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* Find "name:" in the list, or "name" as a whole; returns what follows. */
+/* Find "name:" in the list, or a whole "name"; return what follows. */
 static const char *
 find_in_list(const char *list, const char *name)
 {
@@ -133,7 +139,7 @@ is_action(const char *found, const char *action)
 		(found[len] == ',' || found[len] == '\0');
 }
 
-/* Wait until the test lets go of its lock. */
+/* Wait until the test releases its lock. */
 static void
 wait_for_test(const char *name, uint32 lock)
 {
@@ -155,7 +161,7 @@ wait_for_test(const char *name, uint32 lock)
 	elog(LOG, "test point \"%s\": going on", name);
 }
 
-/* Wait until others have written; each who does gets a transaction ID. */
+/* Wait until others have written; each writer gets a transaction ID. */
 static void
 wait_for_writes(void)
 {
@@ -170,8 +176,8 @@ wait_for_writes(void)
 }
 
 /*
- * In scripts/coverage, add this process's counts to those of the others: a
- * process that is killed where it stands can't do that when it ends.
+ * In scripts/coverage, add this process's counts to the others', because a
+ * killed process cannot do so at its end.
  */
 static void
 save_coverage(void)
@@ -219,7 +225,7 @@ test_point(const char *name)
 		elog(ERROR, "test point \"%s\": unknown action \"%s\"", name, found);
 }
 
-/* Is this part of a copy to be left out? */
+/* Return whether to make this mutation. */
 bool
 test_mutation(const char *name)
 {
@@ -227,9 +233,9 @@ test_mutation(const char *name)
 }
 
 /*
- * Log, if the mutations say so, that the file is truncated (to more blocks than
- * any file has, so that a replay does nothing), or that something unknown has
- * happened to some file.
+ * Log, if the mutations say so, that the file is truncated (to more blocks
+ * than any file has, so that replay does nothing), or that something unknown
+ * has happened to some file.
  */
 void
 test_log_special(const RelFileLocator *locator)

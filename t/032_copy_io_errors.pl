@@ -115,7 +115,7 @@ foreach my $case (
 	$node->restart;
 	my $folder = $node->data_dir . "/$folder{regress_fast}";
 	foreach my $case ([ 'write', EIO, '58030', 'write' ], [ 'write', ENOSPC, '53100', 'write' ], [ 'short', 4096, '53100', 'write' ],
-		[ 'fsync', EIO, '58030', 'sync' ], [ 'read', EIO, '58030', 'read' ])
+		[ 'fsync', EIO, '58030', 'fsync' ], [ 'read', EIO, '58030', 'read' ])
 	{
 		my ($operation, $errno, $sqlstate, $verb) = @$case;
 		my $name = "probe, $operation, $errno";

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * call_checks.c
- *	  Checks of arguments and of the moment, for the SQL functions.
+ *	  Checks of arguments and of the session's state, for the SQL functions.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,29 +10,18 @@
 #include <math.h>
 
 #include "access/xact.h"
-#include "catalog/pg_namespace.h"
-#include "commands/tablespace.h"
-#include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
 #include "call/call.h"
 #include "job.h"
 
-/* ---------------------------------------------------------------------
- * Arguments
- * ---------------------------------------------------------------------
- */
+/* Refuse NULL as argument n, with ERROR 22004. */
 void
 call_reject_null(FunctionCallInfo fcinfo, int n, const char *name)
 {
@@ -42,6 +31,7 @@ call_reject_null(FunctionCallInfo fcinfo, int n, const char *name)
 				 errmsg("%s must not be null", name)));
 }
 
+/* Return the method of this name, in any letter case; else ERROR 22023. */
 MoveMethod
 call_parse_method(const char *name)
 {
@@ -58,6 +48,7 @@ call_parse_method(const char *name)
 	return METHOD_AUTO;			/* keep compiler quiet */
 }
 
+/* Return argument n, 0 for NULL; ERROR 22023 if it is negative. */
 int64
 call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
 {
@@ -70,7 +61,7 @@ call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
 	return size;
 }
 
-/* Give core's error a hint; it passes through here on its way to the client. */
+/* Error context callback: add a hint to core's error. */
 static void
 add_hint(void *hint)
 {
@@ -79,11 +70,9 @@ add_hint(void *hint)
 }
 
 /*
- * ERROR 25001 with this hint, if the named function is called in a transaction
- * block, a subtransaction or a pipeline (core's checks and core's messages,
- * which have none).
- *
- * Refuse to be in a transaction block: see result_rows_of_plan.h.
+ * Refuse to run the named function in a transaction block, a subtransaction
+ * or a pipeline, with ERROR 25001.  The check and its messages are core's,
+ * which has no hint.
  */
 void
 call_prevent_in_block(const char *function, const char *hint)
@@ -99,11 +88,10 @@ call_prevent_in_block(const char *function, const char *hint)
 }
 
 /*
- * ERROR where the named function can't work at this moment: 42501 within a
- * security-restricted operation; and unless dry_run 25006 in a read-only
- * transaction or during recovery, and with wait 25001 in a transaction block.
- *
- * Refuse what can't work at this moment: see result_rows_of_plan.h.
+ * Refuse to run the named function where it cannot work.  ERRORs: 42501
+ * within a security-restricted operation; unless dry_run, 25006 in a
+ * read-only transaction or during recovery, and with wait, 25001 in a
+ * transaction block.
  */
 void
 call_check_moment(const char *function, bool dry_run, bool wait)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * cleanup_call.c
- *	  index_mover_cleanup(), and cleanup that comes with other calls.
+ *	  index_mover_cleanup(), and the cleanup that other calls include.
  *
- * The removal itself needs waits and transactions of its own, so it is done by
- * a worker, whoever asks (cleanup/leftovers.c): here the caller lists what is
+ * The removal itself needs waits and transactions of its own, so a worker
+ * does it in any case (cleanup/leftovers.c): here the caller lists what is
  * left, has it removed, and lists again.
  *
  *-------------------------------------------------------------------------
@@ -19,7 +19,6 @@
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
@@ -32,10 +31,9 @@
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 
 /*
- * Pick of a plan's rows one for each table that has leftovers and nothing to
- * move, and that the current user may move indexes of.  A table that this
- * transaction has locked is left alone if the caller waits: the worker would
- * wait for him.
+ * Pick from a plan one row for each table that has leftovers and nothing to
+ * move, and whose indexes the current user may move.  If the caller waits,
+ * omit tables that this transaction has locked: the worker would wait for it.
  */
 static List *
 pick_tables(const List *plan, bool waits)
@@ -68,11 +66,10 @@ pick_tables(const List *plan, bool waits)
 }
 
 /*
- * Have removed what dead jobs have left on those tables of a plan on which
- * nothing is to be moved: a job that moves does it itself.  plan: of MoveItem.
- * The first form waits for that, but not long for others that use the table;
- * the second leaves it to a job that begins when this transaction commits.
- * ERRORs as for wait_for_rows() and submit_at_commit().
+ * Remove what dead jobs have left on those tables of a plan (of MoveItem)
+ * that have nothing to move: a job that moves does it itself.  Waits for the
+ * worker, which does not wait long for other users of the table.  ERRORs:
+ * those of wait_for_rows().
  */
 void
 cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
@@ -84,6 +81,10 @@ cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
 		(void) wait_for_rows(JOB_CLEANUP, items, settings, &job);
 }
 
+/*
+ * As cleanup_call_and_wait(), but by a job that starts when this transaction
+ * commits.  ERRORs: those of submit_at_commit().
+ */
 void
 cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 {
@@ -109,7 +110,7 @@ is_listed(List *leftovers, Oid index_oid)
 {
 	ListCell   *lc;
 
-	/* not by the ledger's row: a step on the way may have made a new one */
+	/* not by the ledger's row: the removal may have made a new one */
 	foreach(lc, leftovers)
 		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
 		return true;
@@ -118,20 +119,21 @@ is_listed(List *leftovers, Oid index_oid)
 
 /*
  * index_mover_cleanup(dry_run boolean DEFAULT false, OUT kind text,
- *		OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
- *		RETURNS SETOF record
+ *		OUT object text, OUT tablespace name, OUT size bigint,
+ *		OUT action text) RETURNS SETOF record
  *
  * Removes what crashed or killed moves of this database have left behind, and
- * returns one row for each thing: size in bytes, action "remove" (dry_run),
- * "removed", or why it is still there.  Nothing that a move did not make is
- * touched.
+ * touches nothing that a move did not make.  Returns one row for each object:
+ * size in bytes, action "remove" (dry_run), "removed", or why it still
+ * exists.
  *
- * Locks: none in the calling session; in the worker ShareUpdateExclusiveLock on
- * table and index for moments.  Waits at most index_mover.lock_wait for
- * transactions that use the table.  EXECUTE is revoked from PUBLIC.
- * ERRORs: 22004 NULL, 25001 in a transaction block, 25006 in a read-only
- * transaction or during recovery, 42501 within a security-restricted operation,
- * 53000 no worker.
+ * Locks: only in the worker, which takes ShareUpdateExclusiveLock on table
+ * and index briefly.  It waits at most index_mover.lock_wait for transactions
+ * that use the table.  EXECUTE is revoked from PUBLIC.
+ *
+ * ERRORs: 22004 NULL; 25001 in a transaction block; 25006 in a read-only
+ * transaction or during recovery; 42501 within a security-restricted
+ * operation; 53000 no worker.
  */
 Datum
 index_mover_cleanup(PG_FUNCTION_ARGS)
@@ -144,14 +146,11 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	List	   *files_after = NIL;
 	ListCell   *lc;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("dry_run must not be null")));
+	call_reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
-	/* an index expression may call us, in a worker that removes leftovers */
+	/* an index expression may call this in a worker that removes leftovers */
 	call_check_moment("index_mover_cleanup()", true, false);
-	/* a standby can't know whose mover is still at work on the primary */
+	/* a standby does not know which jobs are still running on the primary */
 	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
 	{
@@ -163,7 +162,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	before = leftover_indexes_list();
 	files = leftover_files_list();
-	/* also where only rows of the ledger are left */
+	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables() != NIL)
 	{
 		MoveSettings settings;

@@ -1,15 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * control.c
- *	  Steering jobs: cancel, pause, resume, alter; and jobs made of what the
- *	  history says of an earlier one: undo_move(), the rest of a job.
+ *	  Steering jobs: cancel, pause, resume, alter; and new jobs from the
+ *	  history of an earlier one: undo_move(), the rest of a job.
  *
- * A runner looks at its job's flags in every loop of its own; core's waits end
- * by the signal that a cancel sends as well.  A copy obeys pause at once, a
- * rebuild between two indexes.
+ * A runner checks its job's flags in all its own loops; a cancel sends a
+ * signal, too, which ends core's waits.  A copy pauses at once, a rebuild
+ * between two indexes.
  *
- * The history says which indexes, where from and where to; everything else,
- * the method included, is planned again, because things have changed since.
+ * From the history come only the indexes and their old and new tablespaces.
+ * Everything else, including the method, is planned again, because conditions
+ * have changed since.
+ *
+ * Privileges: all functions here are for members of the job's role and for
+ * superusers.  Those that steer a running job share the ERRORs of find_job().
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +22,6 @@
 #include "catalog/index.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
@@ -37,11 +40,11 @@ PG_FUNCTION_INFO_V1(index_mover_resume_move);
 PG_FUNCTION_INFO_V1(index_mover_alter_move);
 
 /*
- * Find a job to steer.  Returns true if it is running; else *entries is what
- * the history says of it.
+ * Find a job to steer, named by argument 0.  Returns true if it is running;
+ * else *entries is its history.
  *
- * ERROR 22004 for NULL, 42704 if there never was such a job, 42501 for anybody
- * but the job's role (or a member of it) and superusers.
+ * ERRORs: 22004 NULL; 42704 there never was such a job; 42501 the current
+ * user is neither a member of the job's role nor a superuser.
  */
 static bool
 find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
@@ -50,10 +53,7 @@ find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
 	Oid			role;
 	bool		running;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("job must not be null")));
+	call_reject_null(fcinfo, 0, "job");
 	job = PG_GETARG_INT64(0);
 
 	*entries = NIL;
@@ -79,7 +79,7 @@ find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
 	return running;
 }
 
-/* As find_job(), but a job that has ended is a NOTICE. */
+/* As find_job(), but send a NOTICE if the job has ended. */
 static bool
 find_running_job(FunctionCallInfo fcinfo, JobSlot *slot)
 {
@@ -95,10 +95,8 @@ find_running_job(FunctionCallInfo fcinfo, JobSlot *slot)
 /*
  * cancel_move(job bigint) RETURNS boolean
  *
- * Cancels a job; what it has moved stays moved, and the index it works on
- * stays where it was.  Returns true if the job was told, false if it wasn't
- * running any more.  No locks.  For the job's role and superusers.
- * ERRORs: see find_job().
+ * Cancels a job.  What it has moved stays moved; the index that it is working
+ * on stays where it was.  Returns false if the job was not running any more.
  */
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
@@ -113,8 +111,7 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
  * pause_move(job bigint) RETURNS boolean
  *
  * Pauses a job: a copy within a second, a rebuild before its next index.
- * Returns true if the job was told, false if it wasn't running any more.  No
- * locks.  For the job's role and superusers.  ERRORs: see find_job().
+ * Returns false if the job was not running any more.
  */
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
@@ -128,12 +125,11 @@ index_mover_pause_move(PG_FUNCTION_ARGS)
 /*
  * resume_move(job bigint) RETURNS boolean
  *
- * Lets a paused job go on, and a copy swap that waits for its time
- * (index_mover.swap_after).  Of a job that was cut off it queues what is left
- * as a new job, which starts when this transaction commits; a NOTICE gives its
- * number.  Returns false if there is nothing to do.  No locks.  For the job's
- * role and superusers.  ERRORs: see find_job(), and those of move_indexes()
- * with wait => false.
+ * Resumes a paused job, and a copy that waits for the time of its swap
+ * (index_mover.swap_after).  If the job was interrupted, queues the rest of
+ * it as a new job, which starts when this transaction commits; a NOTICE gives
+ * its number.  Returns false if there is nothing to do.  ERRORs: also those
+ * of move_indexes() with wait => false.
  */
 Datum
 index_mover_resume_move(PG_FUNCTION_ARGS)
@@ -161,11 +157,11 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 /*
  * alter_move(job bigint, setting text, value text) RETURNS boolean
  *
- * Changes a setting (its name without prefix) of a running or paused job, with
- * the rights that SET needs.  Returns false if the job wasn't running any
- * more.  No locks.  For the job's role and superusers.  ERRORs: see find_job();
- * 22023 unknown setting, invalid value, or a setting that has had its effect
- * when a job begins; 42501 a superuser's setting.
+ * Changes a setting, named without its prefix, of a running or paused job.
+ * Needs the privileges that SET needs.  Returns false if the job was not
+ * running any more.  ERRORs: also 22023 unknown setting, invalid value, or a
+ * setting that has no effect after the start of a job; 42501 a setting for
+ * superusers.
  */
 Datum
 index_mover_alter_move(PG_FUNCTION_ARGS)
@@ -174,24 +170,22 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	dsm_segment *segment;
 	bool		mapped;
 
-	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", PG_ARGISNULL(1) ? "setting" : "value")));
+	call_reject_null(fcinfo, 1, "setting");
+	call_reject_null(fcinfo, 2, "value");
 	settings_check_alterable(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	if (!find_running_job(fcinfo, &slot))
 		PG_RETURN_BOOL(false);
 
-	/* an index expression can call this in the job's own worker */
+	/* mapped already if an index expression calls this in the job's worker */
 	segment = dsm_find_mapping(slot.segment);
 	mapped = (segment != NULL);
 	if (!mapped)
 		segment = dsm_attach(slot.segment);
 	if (segment == NULL)
 		PG_RETURN_BOOL(false);	/* it has just ended */
-	settings_alter(&job_shared(segment)->settings,
-				   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-				   text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	job_alter_settings(job_shared(segment),
+					   text_to_cstring(PG_GETARG_TEXT_PP(1)),
+					   text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	if (!mapped)
 		dsm_detach(segment);
 	PG_RETURN_BOOL(true);
@@ -211,8 +205,8 @@ has_item(List *items, Oid index_oid)
 }
 
 /*
- * Find the index of a history entry: by its OID, or, where a rebuild was cut
- * off right after its swap, by its name on the same table.
+ * Find the index of a history entry: by its OID, or, if a rebuild was
+ * interrupted right after its swap, by its name on the same table.
  */
 static Oid
 find_index(const HistoryEntry *entry)
@@ -229,7 +223,7 @@ find_index(const HistoryEntry *entry)
 	return InvalidOid;
 }
 
-/* Add to the plan the move of one index of the history to a tablespace. */
+/* Add the move of a history entry's index to a tablespace to the plan. */
 static List *
 plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 		   const MoveSettings *settings, bool waits)
@@ -255,10 +249,7 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 	request.waits = waits;
 	request.part = true;
 
-	/*
-	 * a partitioned index's plan has its leaves too, which speak for
-	 * themselves
-	 */
+	/* omit the leaves of a partitioned index: they have their own entries */
 	foreach(lc, plan_moves(&request))
 	{
 		MoveItem   *item = lfirst(lc);
@@ -272,10 +263,9 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 /*
  * undo_move(job bigint, wait boolean DEFAULT true) RETURNS SETOF index_move
  *
- * Moves every index that the job has moved back to where it was.  Rows, locks
- * and ERRORs as for move_indexes(); besides 22004 NULL, 42704 unknown job, and
- * 55006 while the job is running.  For the job's role and superusers, with the
- * privileges that move_indexes() asks for.
+ * Moves every index that the job has moved back to where it was.  Needs the
+ * privileges of move_indexes(), too.  Rows, locks and ERRORs as for
+ * move_indexes(); also 42704 unknown job, and 55006 while the job is running.
  */
 Datum
 index_mover_undo_move(PG_FUNCTION_ARGS)
@@ -288,10 +278,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	MoveSettings settings;
 	JobSlot		slot;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", PG_ARGISNULL(0) ? "job" : "wait")));
+	call_reject_null(fcinfo, 0, "job");
+	call_reject_null(fcinfo, 1, "wait");
 	job = PG_GETARG_INT64(0);
 	wait = PG_GETARG_BOOL(1);
 	call_check_moment("undo_move()", false, wait);
@@ -326,8 +314,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 }
 
 /*
- * Queue, for the commit of this transaction, a job for what the job of these
- * HistoryEntry was to move and has not moved.  Returns its number, 0 if
+ * Queue a job for what the job of these entries (of HistoryEntry) has not
+ * moved, to start when this transaction commits.  Returns its number, or 0 if
  * nothing is left to do.
  */
 int64

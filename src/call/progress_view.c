@@ -3,15 +3,14 @@
  * progress_view.c
  *	  Watching jobs: the view index_mover_progress.
  *
- * The numbers come from the runners' slots.  While core's REINDEX runs, it is
- * core that knows the phase and the blocks, and it publishes them in the
- * worker's backend status entry, so they are read from there, in the words of
- * pg_stat_progress_create_index.
+ * The numbers come from the runners' slots.  While core's REINDEX runs, core
+ * publishes phase and blocks in the worker's backend status entry, so they
+ * are read from there, with the phase names of pg_stat_progress_create_index.
  *
- * Everybody sees that a job runs; what it works on is for the job's role, the
- * table's owner and pg_read_all_stats.
+ * Every user sees that a job is running.  Only the job's role, the table's
+ * owner and pg_read_all_stats see what it is working on.
  *
- * Locking: the slots' LWLock for moments, and what pg_blocking_pids() takes.
+ * Locks: the slots' LWLock briefly, and what pg_blocking_pids() takes.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,7 +46,7 @@ PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
 PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
 
-/* phases of pg_stat_progress_create_index, see system_views.sql */
+/* Phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
 	[0] = "initializing",
 	[PROGRESS_CREATEIDX_PHASE_WAIT_1] = "waiting for writers before build",
@@ -61,20 +60,19 @@ static const char *const core_phases[] = {
 	[PROGRESS_CREATEIDX_PHASE_WAIT_5] = "waiting for readers before dropping",
 };
 
-/* How far a runner is, after a look at core's own progress report. */
+/* Progress of a runner, from its slot or from core's progress report. */
 typedef struct Progress
 {
 	const char *phase;
 	int64		blocks_total;
 	int64		blocks_done;
-	int			core_blocker;	/* whom core waits for; 0 = nobody */
+	int			core_blocker;	/* pid that core waits for; 0 = none */
 } Progress;
 
 static void
 look_at_backend(const RunnerSlot *runner, Progress *progress)
 {
 	int			n;
-	int			i;
 
 	progress->phase = phase_name(runner->phase);
 	progress->blocks_total = runner->blocks_total;
@@ -85,7 +83,7 @@ look_at_backend(const RunnerSlot *runner, Progress *progress)
 		return;
 
 	n = pgstat_fetch_stat_numbackends();
-	for (i = 1; i <= n; i++)
+	for (int i = 1; i <= n; i++)
 	{
 		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
 		const PgBackendStatus *status = local ? &local->backendStatus : NULL;
@@ -104,11 +102,12 @@ look_at_backend(const RunnerSlot *runner, Progress *progress)
 }
 
 /*
- * Seconds left, -1 if unknown.  A copy says so itself, for all that is left to
- * do.  Of a rebuild nobody knows: core tells how far it is with a phase, but
- * nothing of those that have not begun (the sort between the scan and the
- * writing, which an access method may or may not have, the three scans of the
- * validation), and a number for one phase would look like one for the rest.
+ * Return the seconds left, -1 if unknown.  A copy publishes them, for all
+ * that is left to do.  Of a rebuild they are unknown: core reports the
+ * progress of one phase, but nothing about later ones (the sort between scan
+ * and writing, which only some access methods have, and the three scans of
+ * the validation).  A number for one phase would be taken for one for all of
+ * the rest.
  */
 static double
 seconds_left(const RunnerSlot *runner)
@@ -117,7 +116,7 @@ seconds_left(const RunnerSlot *runner)
 
 	if (runner->method != METHOD_COPY || runner->eta < 0)
 		return -1;
-	/* as long as it pleases somebody */
+	/* these phases end when another session lets them end */
 	if (runner->phase == PHASE_PAUSED || runner->phase == PHASE_WAIT_START ||
 		runner->phase == PHASE_WAIT_SWAP_LOCK || runner->phase == PHASE_GIVING_WAY)
 		return -1;
@@ -133,7 +132,6 @@ progress_view_notice(const RunnerSlot *runner)
 	Progress	progress;
 	double		left;
 	StringInfoData buf;
-	int			i;
 
 	pgstat_clear_backend_activity_snapshot();
 	look_at_backend(runner, &progress);
@@ -157,7 +155,7 @@ progress_view_notice(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", %s is %.0f MB behind (see move_blockers())",
 						 who ? who : "a standby or slot", runner->wal_lag / 1048576.0);
 	}
-	for (i = 0; i < runner->nblockers; i++)
+	for (int i = 0; i < runner->nblockers; i++)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
 		if (runner->blockers[i] == 0)
@@ -179,7 +177,7 @@ progress_view_notice(const RunnerSlot *runner)
 	pfree(buf.data);
 }
 
-/* May the current user see what the runner works on? */
+/* Return whether the current user may see what the runner is working on. */
 static bool
 may_see_job(const RunnerSlot *runner)
 {
@@ -200,16 +198,15 @@ may_see_job(const RunnerSlot *runner)
 	return result;
 }
 
-/* The pids that a runner waits for: what it says itself, or what core knows. */
+/* Return the pids that a runner waits for, as published by it or by core. */
 static Datum
 blocked_by(const RunnerSlot *runner, const Progress *progress)
 {
 	Datum		pids[IM_MAX_BLOCKERS];
-	int			i;
 
 	if (runner->nblockers > 0)
 	{
-		for (i = 0; i < runner->nblockers; i++)
+		for (int i = 0; i < runner->nblockers; i++)
 			pids[i] = Int32GetDatum(runner->blockers[i]);
 		return PointerGetDatum(construct_array(pids, runner->nblockers, INT4OID,
 											   sizeof(int32), true, TYPALIGN_INT));
@@ -226,9 +223,9 @@ blocked_by(const RunnerSlot *runner, const Progress *progress)
 /*
  * index_mover_running(OUT ...) RETURNS SETOF record
  *
- * One row per runner of this database; blocks are counted in blocks, rates in
- * bytes per second.  No locks.  Anybody may call it; the columns that say what
- * is worked on are NULL for those who may not know.
+ * Returns one row per runner of this database; rates in bytes per second.
+ * Every user may call it; the columns that tell what a runner is working on
+ * are NULL where may_see_job() returns false.
  */
 Datum
 index_mover_running(PG_FUNCTION_ARGS)
@@ -237,14 +234,13 @@ index_mover_running(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners;
-	int			i;
 	NameData	dbname;
 
 	InitMaterializedSRF(fcinfo, 0);
 	namestrcpy(&dbname, get_database_name(MyDatabaseId));
 	nrunners = job_read_runners(runners);
 
-	for (i = 0; i < nrunners; i++)
+	for (int i = 0; i < nrunners; i++)
 	{
 		const RunnerSlot *runner = &runners[i];
 		Datum		values[RUNNING_COLS] = {0};
@@ -286,7 +282,7 @@ index_mover_running(PG_FUNCTION_ARGS)
 			{
 				Interval   *eta = palloc0(sizeof(Interval));
 
-				/* hundredths of a second: what follows is noise */
+				/* in hundredths of a second: smaller units are noise */
 				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
 				SET(14, IntervalPGetDatum(eta));
 			}
@@ -306,8 +302,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 /*
  * index_mover_job_is_alive(job bigint) RETURNS boolean
  *
- * Whether the job of this database is queued or has a live worker.  No locks,
- * no privileges, no errors.
+ * Returns whether the job of this database is queued or has a live worker.
+ * For every user; raises no errors.
  */
 Datum
 index_mover_job_is_alive(PG_FUNCTION_ARGS)
@@ -320,8 +316,8 @@ index_mover_job_is_alive(PG_FUNCTION_ARGS)
 /*
  * index_mover_job_is_paused(job bigint) RETURNS boolean
  *
- * Whether pause_move() is in force for a job of this database.  No locks, no
- * privileges, no errors.
+ * Returns whether pause_move() is in effect for the job of this database.
+ * For every user; raises no errors.
  */
 Datum
 index_mover_job_is_paused(PG_FUNCTION_ARGS)

@@ -4,11 +4,11 @@
  *	  Have a plan carried out, and return its rows.
  *
  * Assumption: the caller has made the plan in this very call; nothing is
- * locked, and the worker looks at everything again.
+ * locked, and the worker checks everything again.
  *
- * Who has nothing to move may have something to remove: a job that was cut off
- * right after its last swap has left all indexes where they should be, and the
- * old one or its file beside them.
+ * A plan with nothing to move may have something to remove: a job that was
+ * interrupted right after its last swap has left all indexes where they
+ * should be, and also an old index or its file.
  *
  * Tricky: the result is materialized, so that the move runs once and to its
  * end whatever LIMIT or cursor the call is in.
@@ -34,7 +34,7 @@
 #include "job.h"
 #include "settings.h"
 
-#define LONG_WAIT_S		60.0	/* tell a waiting caller from here on */
+#define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */
 
 static Datum
 interval_datum(int64 microseconds)
@@ -65,7 +65,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		SET(3, DirectFunctionCall1(namein, CStringGetDatum(from)));
 	if (to != NULL)
 		SET(4, DirectFunctionCall1(namein, CStringGetDatum(to)));
-	/* none where there is no file, or where none was chosen: it isn't moved */
+	/* NULL without a file, or if the index is not moved */
 	if (item->method == METHOD_COPY || item->method == METHOD_REBUILD)
 		SET(5, CStringGetTextDatum(method_name(item->method)));
 	SET(6, CStringGetTextDatum(status_name(item->status)));
@@ -93,9 +93,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/*
- * Tell a caller who is going to wait for long what that means.
- */
+/* Warn a caller that is going to wait for long of the consequences. */
 static void
 notice_long_wait(List *items)
 {
@@ -113,7 +111,7 @@ notice_long_wait(List *items)
 			estimate += item->estimated;
 	}
 
-	/* a string, because it came with 17 */
+	/* by name, because it is new in 17 */
 	transaction_timeout = GetConfigOption("transaction_timeout", true, false);
 	if (transaction_timeout != NULL)
 	{
@@ -140,18 +138,17 @@ notice_long_wait(List *items)
 }
 
 /*
- * Report what was not moved: a WARNING each, or, with on_failure = error, one
- * ERROR with all of them.
+ * Report what was not moved: one WARNING for each index, or, with on_failure
+ * = error, one ERROR for all.
  */
 static void
 report_failures(const MoveItem *items, int nitems, const MoveSettings *settings)
 {
 	StringInfoData detail;
 	int			nfailed = 0;
-	int			i;
 
 	initStringInfo(&detail);
-	for (i = 0; i < nitems; i++)
+	for (int i = 0; i < nitems; i++)
 	{
 		const MoveItem *item = &items[i];
 
@@ -179,9 +176,10 @@ report_failures(const MoveItem *items, int nitems, const MoveSettings *settings)
 }
 
 /*
- * Carry out a plan (a List of MoveItem *) and materialize one row of type
- * index_move for each item: first what is not moved, then the rest in the
- * order of the plan.  ERRORs: those of submit.h; 55000 with on_failure = error.
+ * Carry out a plan (of MoveItem *), and materialize one row of type
+ * index_move for each item: first the skipped ones, then the others, both in
+ * the order of the plan.  ERRORs: those of wait_for_rows() or
+ * submit_at_commit(); 55000 with on_failure = error.
  */
 void
 result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *settings,
@@ -192,7 +190,6 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	MoveItem   *rows = NULL;
 	ListCell   *lc;
 	int64		job = 0;
-	int			i;
 
 	InitMaterializedSRF(fcinfo, 0);
 
@@ -219,7 +216,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		{
 			notice_long_wait(job_items);
 			rows = wait_for_rows(JOB_MOVE, job_items, settings, &job);
-			for (i = 0; i < list_length(job_items); i++)
+			for (int i = 0; i < list_length(job_items); i++)
 				put_row(rsinfo, &rows[i], job);
 		}
 		cleanup_call_and_wait(plan, settings);

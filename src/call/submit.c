@@ -1,19 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * submit.c
- *	  Jobs that start when the caller's transaction commits; drawing job numbers.
+ *	  Jobs that start when the caller's transaction commits; job numbers.
  *
- * submit_at_commit() puts the job on record in the caller's transaction, registers
- * the worker in the PRE_COMMIT callback, where a failure can still be an error,
- * and lets it go in the COMMIT callback.
+ * submit_at_commit() records the job in the caller's transaction.  The
+ * PRE_COMMIT callback, which can still fail, registers the worker; the COMMIT
+ * callback starts its work.
  *
- * Assumption: all of it is done by the backend whose transaction it is; the
- * callbacks are registered when the library is loaded.
- *
- * Locking: none, but those of the history table's insertions.
- *
- * Tricky: a commit that writes nothing but our numbers and records must not wait
- * for a synchronous standby, see commit_numbers_locally().
+ * Tricky: a commit that writes only our numbers and records must not wait for
+ * a synchronous standby, see commit_numbers_locally().
  *
  *-------------------------------------------------------------------------
  */
@@ -41,28 +36,19 @@ typedef struct QueuedJob
 	int64		job;
 	int			slot;
 	SubTransactionId subid;		/* forgotten if this one aborts */
-	bool		optional;		/* the transaction commits also without it */
+	bool		optional;		/* no worker does not stop the commit */
 	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
 } QueuedJob;
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
-/*
- * Where the WAL of this transaction ended when it had only drawn job numbers, and
- * recorded jobs.
- */
+/* End of this transaction's WAL while it has only drawn and recorded jobs. */
 static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
 
 /*
- * Between submit.c and submit_queue.c: draw a number; create a job, with a
- * pinned segment and a slot; start its first worker.  For want of one NULL is
- * given back only if the job is optional, a clean-up that comes with a call for
- * something else.
- *
- * Draw a job's number that the history doesn't have: who replicates sequences
- * may have set ours back.  That may write WAL and assign an xid, so that the
- * caller's commit would wait for a synchronous standby, for nothing: see
- * commit_numbers_locally().
+ * Draw a number for a job, one that the history does not have: replication of
+ * sequences may have set ours back.  This may write WAL and assign an xid;
+ * see commit_numbers_locally() for the consequence.
  */
 int64
 submit_next_job(void)
@@ -80,9 +66,9 @@ submit_next_job(void)
 }
 
 /*
- * Before the commit of a transaction that has drawn job numbers and written
- * nothing else: it need not wait for a synchronous standby.  If one is stopped,
- * the move would end, but never the call.
+ * Before the commit of a transaction that has only drawn and recorded jobs,
+ * make it not wait for a synchronous standby.  If a standby is stopped, the
+ * move would end, but the call never.
  */
 static void
 commit_numbers_locally(void)
@@ -96,8 +82,9 @@ commit_numbers_locally(void)
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it doesn't.  Returns the job's number; 0 for a JOB_CLEANUP with items that is
- * not done for want of a slot.
+ * it aborts.  Returns the job's number; 0 if an optional job gets no slot.
+ * ERRORs: those of job_launch_create(); at commit those of
+ * job_launch_worker().
  */
 int64
 submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
@@ -107,7 +94,6 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	QueuedJob  *queued;
 	MemoryContext oldcontext;
 	bool		only_ours;
-	int			i;
 
 	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	queued = palloc0(sizeof(QueuedJob));
@@ -115,23 +101,23 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	MemoryContextSwitchTo(oldcontext);
 	queued->subid = GetCurrentSubTransactionId();
 
-	/* the segment is pinned: our own mapping may go with the resource owner */
+	/* the segment is pinned, so it outlives our mapping */
 	shared = job_launch_create(submit_next_job(), MyDatabaseId, GetUserId(),
 							   purpose, JOB_WAITING_FOR_COMMIT, items, settings,
 							   false, &segment);
 	if (shared == NULL)
-		return 0;				/* nor has the entry a job */
+		return 0;				/* the entry's job stays 0 */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
 	queued->optional = job_launch_is_optional(purpose, items);
 
 	/*
-	 * On record from here on: a worker that never starts can't do it.  A
+	 * Record the job here, because a worker that never starts cannot do so. A
 	 * commit that writes nothing else still waits for no standby.
 	 */
 	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 	shared->recorded = true;
-	for (i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
+	for (int i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
 	{
 		shared->items[i].status = STATUS_QUEUED;
 		history_insert(shared, i);
@@ -185,7 +171,7 @@ xact_callback(XactEvent event, void *arg)
 			forget_queued_jobs();
 			break;
 		case XACT_EVENT_ABORT:
-			/* a worker that is registered already finds its slot gone */
+			/* a worker that is already registered finds its slot gone */
 			foreach(lc, queued_jobs)
 			{
 				QueuedJob  *queued = lfirst(lc);
@@ -229,6 +215,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	}
 }
 
+/* Register the callbacks; to be called when the library is loaded. */
 void
 submit_init(void)
 {

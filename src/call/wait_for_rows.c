@@ -19,7 +19,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
 #include "miscadmin.h"
@@ -30,9 +29,6 @@
 #include "storage/proc.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "call/call.h"
 #include "compat.h"
@@ -40,6 +36,7 @@
 #include "rebuild/snapshot_guard.h"
 #include "settings.h"
 #include "test_points.h"
+#include "wait/wait.h"
 #include "worker/worker.h"
 
 #define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and
@@ -123,63 +120,10 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 	}
 }
 
-/* Add whom a runner waits for to the list. */
-static List *
-add_runner_blockers(List *pids, const RunnerSlot *runner)
-{
-	int			i;
-
-	for (i = 0; i < runner->nblockers; i++)
-		if (runner->blockers[i] != 0)	/* 0 = a prepared transaction */
-			pids = list_append_unique_int(pids, runner->blockers[i]);
-	return pids;
-}
-
-/*
- * Add the pids that this one waits for to the list: for locks, and for moves
- * that it has called, which the lock manager knows nothing of.
- */
-static List *
-add_blockers_of(List *pids, int pid, const RunnerSlot *runners, int nrunners)
-{
-	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
-															   Int32GetDatum(pid)));
-	Datum	   *elems;
-	int			nelems;
-	int			i;
-
-	deconstruct_array(array, INT4OID, sizeof(int32), true, TYPALIGN_INT,
-					  &elems, NULL, &nelems);
-	for (i = 0; i < nelems; i++)
-		if (DatumGetInt32(elems[i]) != 0)
-			pids = list_append_unique_int(pids, DatumGetInt32(elems[i]));
-
-	for (i = 0; i < nrunners; i++)
-	{
-		if (runners[i].pid == pid)
-			pids = add_runner_blockers(pids, &runners[i]);
-		if (runners[i].caller_pid == pid)
-			pids = list_append_unique_int(pids, runners[i].pid);
-	}
-	return pids;
-}
-
 static bool
 is_runner_of(const JobShared *shared, const RunnerSlot *runner)
 {
 	return runner->job == shared->job && runner->database == MyDatabaseId;
-}
-
-/* Is this process a runner of the job? */
-static bool
-is_own_runner(const JobShared *shared, int pid, const RunnerSlot *runners, int nrunners)
-{
-	int			i;
-
-	for (i = 0; i < nrunners; i++)
-		if (runners[i].pid == pid && is_runner_of(shared, &runners[i]))
-			return true;
-	return false;
 }
 
 /*
@@ -193,43 +137,19 @@ check_worker_deadlock(const JobShared *shared)
 {
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
-	MemoryContext oldcontext;
-	MemoryContext context;
 	bool		in_vain = false;
 	int			blocker = 0;
-	int			i;
 
-	context = AllocSetContextCreate(CurrentMemoryContext, "index_mover deadlock check",
-									ALLOCSET_SMALL_SIZES);
-	oldcontext = MemoryContextSwitchTo(context);
-
-	for (i = 0; i < nrunners && !in_vain; i++)
+	for (int i = 0; i < nrunners && !in_vain; i++)
 	{
-		List	   *pids;
-		bool		found;
-		int			j;
-
-		if (!is_runner_of(shared, &runners[i]))
+		if (!is_runner_of(shared, &runners[i]) ||
+			wait_find_deadlock(runners[i].pid, &MyProcPid, 1, runners, nrunners,
+							   &blocker) == 0)
 			continue;
-		blocker = 0;
-		pids = add_blockers_of(NIL, runners[i].pid, runners, nrunners);
-		found = list_member_int(pids, MyProcPid);
-
-		/* the list grows while we walk along it */
-		for (j = 0; j < list_length(pids) && !found; j++)
-		{
-			blocker = list_nth_int(pids, j);
-			/* whom that one waits for is its own affair */
-			if (is_own_runner(shared, blocker, runners, nrunners))
-				continue;
-			pids = add_blockers_of(pids, blocker, runners, nrunners);
-			found = list_member_int(pids, MyProcPid);
-		}
-		in_vain = found &&
-			(blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker));
+		if (blocker == runners[i].pid)
+			blocker = 0;
+		in_vain = blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker);
 	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
 
 	if (!in_vain)
 		return;

@@ -18,7 +18,7 @@ extern bool leftovers_of_job(int64 job);
 extern bool leftovers_remove(JobShared *shared, int max_wait_ms);
 extern void leftovers_remove_of_table(Oid heap_oid, int max_wait_ms);
 
-/* What index_mover_cleanup() tells about one of them. */
+/* a file, as index_mover_cleanup() reports it */
 typedef struct LeftoverFile
 {
 	int64		ledger_id;
@@ -39,11 +39,11 @@ extern void leftover_file_remove(const LedgerEntry *entry,
 extern void leftover_files_remove(void (*rest) (int ms));
 extern List *leftover_files_list(void);
 
-/* What index_mover_cleanup() tells about one of them. */
+/* an index, as index_mover_cleanup() reports it */
 typedef struct LeftoverIndex
 {
 	Oid			index_oid;
-	bool		duplicate;		/* was repaired meanwhile by somebody's DDL */
+	bool		duplicate;		/* has been made valid by DDL since */
 	char	   *name;			/* qualified and quoted */
 	Oid			tablespace;		/* never 0 */
 	int64		size;			/* bytes, all forks */

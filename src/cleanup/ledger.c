@@ -3,19 +3,19 @@
  * ledger.c
  *	  The ledger: what a move has made and not yet handed over or removed.
  *
- * Rows are written with the catalog's own routines rather than through SPI:
- * one of them is written from an object-access hook in the middle of
- * index_create(), where no command counter may be advanced and no user-defined
- * code may run, and none may be subject to the current user's privileges.
+ * Rows are written with the catalog's own routines, not through SPI.  One of
+ * them is written from an object access hook in the middle of index_create(),
+ * where the command counter must not be advanced and no user-defined code may
+ * run.  Nor may the current user's privileges matter.
  *
- * Every row carries the system identifier and the database's OID.  A row that
- * came here by CREATE DATABASE .. TEMPLATE or pg_upgrade speaks of files of
- * another place, so ledger_read() passes over it.  A physical clone has the same
- * identifier: rows that it was made with speak of files that it was made with,
- * and later ones don't come there (catalog.c).
+ * A row carries the system identifier and the database's OID.  ledger_read()
+ * passes over a row that came here by CREATE DATABASE .. TEMPLATE or
+ * pg_upgrade, because it names files of another cluster or database.  A
+ * physical clone has the same identifier: the rows it was made with name
+ * files it was made with, and later ones do not get there (own_tables.c).
  *
- * Locking: RowExclusiveLock on the table to the end of the transaction for
- * writes, AccessShareLock during the read.
+ * Locks: RowExclusiveLock on the ledger until the end of the transaction for
+ * writes, AccessShareLock during a read.
  *
  *-------------------------------------------------------------------------
  */
@@ -74,11 +74,8 @@ begin_scan_by_id(Relation rel, int64 id, ScanKey key)
 }
 
 /*
- * All run inside the current transaction, need no privileges of the current
- * user, and touch no user-defined code.  ledger_insert() fills entry->id.
- *
- * Draw the number of a row that is to be inserted later.  Who replicates
- * sequences may have set ours back.
+ * Draw the number of a row that will be inserted later.  The loop is for
+ * logical replication of sequences, which may have set ours back.
  */
 int64
 ledger_new_id(void)
@@ -92,8 +89,8 @@ ledger_new_id(void)
 }
 
 /*
- * Insert a row in the current transaction; sets entry->made_at, and entry->id
- * unless that is a number drawn before.
+ * Insert a row in the current transaction.  Sets entry->made_at, and
+ * entry->id unless that is a number drawn before.
  */
 void
 ledger_insert(LedgerEntry *entry)
@@ -111,7 +108,11 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_system_identifier - 1] = CStringGetTextDatum(this_system());
 	values[Anum_database - 1] = ObjectIdGetDatum(MyDatabaseId);
 	values[Anum_kind - 1] = CharGetDatum((char) entry->kind);
-	/* as in pg_class: the file goes along when the database's default changes */
+
+	/*
+	 * as in pg_class: the file moves along when the database's default
+	 * changes
+	 */
 	values[Anum_tablespace - 1] =
 		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
 	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);
@@ -131,8 +132,8 @@ ledger_insert(LedgerEntry *entry)
 }
 
 /*
- * Delete a row in the current transaction.  That it is gone already, or goes at
- * this very moment, is no error: somebody else may have finished the work.
+ * Delete a row in the current transaction.  It is no error if another
+ * process, having finished the work, has deleted the row or is just doing so.
  */
 void
 ledger_delete(int64 id)
@@ -149,9 +150,7 @@ ledger_delete(int64 id)
 	extension_close(rel);
 }
 
-/*
- * Is this row still there?
- */
+/* Return whether the row still exists. */
 bool
 ledger_exists(int64 id)
 {
@@ -166,8 +165,8 @@ ledger_exists(int64 id)
 }
 
 /*
- * Return all rows that speak of this database of this cluster, oldest first
- * as far as they were written in that order, in the current memory context.
+ * Return all rows of this database of this cluster in the current memory
+ * context, oldest first as far as they were written in that order.
  */
 List *
 ledger_read(void)

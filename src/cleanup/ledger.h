@@ -4,8 +4,8 @@
  *	  The ledger: what a move has made and not yet handed over or removed.
  *
  * A row is committed no later than the thing it names exists, and is deleted
- * in the transaction that hands the thing over or drops it, so that after any
- * crash the ledger names everything of ours that nobody owns.
+ * in the transaction that hands the thing over or drops it.  So after a crash
+ * at any moment the ledger names everything of ours that has no owner.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,9 +22,9 @@ typedef enum LedgerKind
 	LEDGER_NEW_FILE = 'n',		/* file of a copy that is not swapped in yet */
 	LEDGER_OLD_FILE = 'o',		/* file that a swap has put out of use */
 	LEDGER_INDEX = 'i',			/* index entry made by a rebuild: old and new */
-	LEDGER_DUPLICATE = 'd',		/* the same, when somebody's DDL has made both
-								 * valid: new_index is no longer to be used,
-								 * and is to be removed */
+	LEDGER_DUPLICATE = 'd',		/* the same, after DDL has made both valid:
+								 * new_index is out of use and has to be
+								 * removed */
 } LedgerKind;
 
 typedef struct LedgerEntry
@@ -44,9 +44,8 @@ typedef struct LedgerEntry
 
 extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
-extern void ledger_delete(int64 id);	/* no error if it was gone */
+extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
-extern List *ledger_read(void); /* palloc'd LedgerEntry *, only those of this
-								 * database and this cluster */
+extern List *ledger_read(void);
 
 #endif							/* IM_LEDGER_H */

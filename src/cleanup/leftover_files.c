@@ -3,42 +3,42 @@
  * leftover_files.c
  *	  Removing relation files that only the ledger knows.
  *
- * Two kinds: a new file whose copy was not finished, and an old file that a
- * swap has put out of use.  In both cases no pg_class row names the file, so
- * no lock on a relation is needed, or would help; what has to be excluded is
- * that the worker whose file it is still works on it.  Whoever makes a ledger
- * row therefore holds a lock on the row's number (ledger_row_claim()) for as
+ * There are two kinds: a new file whose copy was not finished, and an old
+ * file that a swap has put out of use.  No pg_class row names either, so a
+ * lock on a relation would not help.  What has to be excluded is that the
+ * worker that made the file still works on it.  So the process that makes a
+ * ledger row holds a lock on the row's number (ledger_row_claim()) for as
  * long as it lives, and a removal takes the same lock first.
  *
- * What a row says is not believed: the file is left alone if any pg_class row
- * has its number, also one that is being inserted or deleted by a transaction
- * still running, if the relation map has it, or if somebody holds the lock of
- * another row that names it.  (Another database's file has
- * another path; ledger_read() does not give rows of other databases anyway.)  A
- * file may be in use before any pg_class row has its number: ALTER INDEX .. SET
- * TABLESPACE writes that row last.  Such a file can't have the number of one of our
- * rows, because all rows were written by this cluster (see catalog.c), with numbers
- * drawn from its OID counter, which gives none out again before four billion others.
+ * A row is not believed.  The file is left alone if any pg_class row has its
+ * number, even one that a running transaction is inserting or deleting; if
+ * the relation map has it; or if another row that names it is locked.  A file
+ * can be in use before any pg_class row has its number: ALTER INDEX .. SET
+ * TABLESPACE writes that row last.  Such a file cannot have the number of one
+ * of our rows.  All of them were written by this cluster (see ledger.c), with
+ * numbers drawn from its OID counter, which returns to a number only after
+ * four billion others.
  *
- * The file goes by the drop list of the transaction that deletes the ledger
- * row: so the commit record carries it, and standbys remove it too.
+ * The file is on the drop list of the transaction that deletes the ledger
+ * row.  So the commit record carries it, and standbys remove it, too.
  *
- * Truncation first, piece by piece, because removing a large file in one call
- * stalls everybody's fsync for as long as the file system needs to discard its
- * blocks.  Each step does what core's RelationTruncate() does, in its order: it
- * logs, flushes, drops the buffers, and only then truncates, so that redo finds
- * no block missing and a standby goes gently too.  A crash between two steps
- * leaves a shorter file.
+ * A large file is truncated first, piece by piece, because removing it in one
+ * call stalls every fsync for as long as the file system needs to discard the
+ * blocks.  Each step does what core's RelationTruncate() does, in the same
+ * order: log, flush, drop the buffers, truncate.  So redo finds no block
+ * missing, and a standby truncates in small steps, too.  A crash between two
+ * steps leaves a shorter file.
  *
- * But not in a critical section: in core a truncation that fails is a PANIC,
- * because the old contents of the blocks would be seen again.  Nobody will ever
- * look at these, and the storage one moves away from is the one to fail.  So it
- * is an ERROR: the rest goes at once, with the commit that removes the file,
- * which takes no more than a WARNING if the file system still refuses.  That a
- * standby has truncated more by then does no harm.  Redo knows no such mercy: if
- * the server crashes before the next checkpoint, and the file system still
- * refuses, it can't start until that is mended.  (To truncate without a record
- * would be worse: recovery would miss blocks that older records change.)
+ * Tricky: this is not done in a critical section.  In core a failed
+ * truncation is a PANIC, because the old contents of the blocks would be seen
+ * again.  These blocks will never be read, and the storage that an index is
+ * moved away from is the one likely to fail.  So a failure is an ERROR here,
+ * and the commit that removes the file removes the rest; if the file system
+ * still refuses, that is a WARNING.  It does no harm that a standby has
+ * truncated more by then.  Redo is stricter: if the server crashes before the
+ * next checkpoint and the file system still refuses, the server cannot start
+ * until that is repaired.  (To truncate without a record would be worse,
+ * because recovery would miss blocks that older records change.)
  *
  *-------------------------------------------------------------------------
  */
@@ -78,13 +78,13 @@
 #include "test_points.h"
 
 /*
- * How much to truncate in a step: 16 MB stall others for about 5 ms.  Each
- * step looks at all buffer headers, so it is more where there are very many.
+ * Size of a truncation step: 16 MB stall others for about 5 ms.  Each step
+ * scans all buffer headers, so a step is larger with very many buffers.
  */
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
 #define STEP_REST_MS		10
-/* How often to ask again for a row that others may only be looking at */
+/* How often to retry for a row that others may only be reading */
 #define CLAIM_TRIES			50
 #define CLAIM_REST_MS		10
 /* Page header and alignment, which pgWalUsage does not count */
@@ -114,11 +114,12 @@ ledger_row_claim(int64 id)
 }
 
 /*
- * The same for one who had that lock, and has lost it with all others by an
- * error.  Does not queue: a process that exits can't be interrupted, and keeps
- * everybody waiting who wants all processes to answer (DROP DATABASE).  Who only
- * looks at the row has it for moments; who has it for longer is removing the file
- * in our place, and then false is returned.
+ * Lock the row's number again after an error has released that lock with all
+ * others.  Does not queue: a process that exits cannot be interrupted, and
+ * would block those that wait for an answer of all processes (DROP DATABASE).
+ * A process that only inspects the row has the lock for moments; one that
+ * keeps it longer is removing the file in our place, and then the result is
+ * false.
  */
 bool
 ledger_row_claim_again(int64 id)
@@ -136,7 +137,7 @@ ledger_row_claim_again(int64 id)
 	return false;
 }
 
-/* Give the lock on a ledger row's number back. */
+/* Release the lock on a ledger row's number. */
 void
 ledger_row_release(int64 id)
 {
@@ -147,14 +148,14 @@ ledger_row_release(int64 id)
 }
 
 /*
- * Remove the file of a ledger row and the row, at once, when the current
- * transaction commits.  Nothing happens if the row is gone (a swap or somebody
- * else's clean-up has taken it away).  With file_exists = false only the row
- * goes: its maker never got to create the file, and one of that name would be
- * somebody else's.  The row stays, with a WARNING, as long as the tablespace's
- * folder is not there: the file may come back with it.
+ * Have the current transaction's commit remove the file of a ledger row, and
+ * the row.  Does nothing if the row is gone, because a swap or another
+ * cleanup has deleted it.  With file_exists = false only the row is removed:
+ * its maker has not created the file, so one of that name is not ours.  The
+ * row stays, with a WARNING, as long as the tablespace's directory is
+ * missing: the file may come back with it.
  *
- * The caller holds the row's lock, and is in a transaction.
+ * The caller is in a transaction and holds the row's lock.
  */
 void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
@@ -164,8 +165,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
 	/*
-	 * Who drops the extension drops the ledger, but not what it speaks of. If
-	 * he only wanted to, the row is forgotten at the next look.
+	 * DROP EXTENSION drops the ledger, but not the files it names.  If that
+	 * was rolled back, the next cleanup forgets the row.
 	 */
 	if (listed && !ledger_exists(entry->id))
 		return;
@@ -183,13 +184,15 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 }
 
 /*
- * Drop the buffers of an old file.  Nobody will read them, and nobody need write
- * them: what a crash makes recovery redo in that file begins with an image of the
- * page.  Without full_page_writes it doesn't, and then a checkpoint that began
- * before the swap, and ends now, counts on what is in the buffers: redo would
- * stumble over what the file has instead.  What counts is whether images were
- * written up to the swap, which our last WAL record has seen; a process that has
- * written none sees that none were.  (Who switches the setting on between a
+ * Drop the buffers of an old file.  Nothing will read them, and they need not
+ * be written: what recovery redoes in that file begins with an image of the
+ * page.
+ *
+ * Without full_page_writes it does not.  A checkpoint that began before the
+ * swap and ends now then counts on the contents of the buffers, and redo
+ * would fail on what the file has instead.  So what matters is whether images
+ * were written up to the swap.  Our last WAL record tells; a process that has
+ * written none sees that none were.  (Switching the setting on between a
  * change and the swap is not covered.)
  *
  * The caller is in a transaction.
@@ -208,11 +211,13 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 }
 
 /*
- * Remove an old file and its ledger row piece by piece, in transactions of its
- * own, calling rest() between them, outside of any transaction; with 0 if nobody
- * else has written WAL meanwhile, because then nobody waits for a flush.
+ * Remove an old file and its ledger row piece by piece, in transactions of
+ * its own.  Calls rest() between them, outside of any transaction, with 0 if
+ * no other process has written WAL since, because then none waits for a
+ * flush.
  *
- * Called with no transaction open, and the row's lock held for the session.
+ * The caller has no transaction open and holds the row's lock for the
+ * session.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
@@ -257,25 +262,24 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 }
 
 /*
- * Remove the files of all rows of this database's ledger that nobody works on.
- * Rows whose file has an owner, or does not exist, are deleted; that alone is
- * never a reason to touch a file.
+ * Remove the files of all rows of this database's ledger that no process
+ * works on.  A row whose file belongs to a relation, or does not exist, is
+ * only deleted.  What cannot be removed is a WARNING and stays in the ledger.
  *
- * To be called with no transaction open, in a worker.  What can't be removed
- * is a WARNING, and stays in the ledger.
+ * Call this in a worker with no transaction open.
  */
 void
 leftover_files_remove(void (*rest) (int ms))
 {
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	List	   *entries;
 	ListCell   *cell;
 
 	StartTransactionCommand();
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	entries = ledger_read();
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 
 	foreach(cell, entries)
 	{
@@ -308,14 +312,9 @@ leftover_files_remove(void (*rest) (int ms))
 		{
 			ErrorData  *error;
 
-			MemoryContextSwitchTo(oldcxt);
-			error = CopyErrorData();
-			if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			if (geterrcode() == ERRCODE_QUERY_CANCELED)
 				PG_RE_THROW();
-			FlushErrorState();
-			AbortOutOfAnyTransaction();
-			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-			MemoryContextSwitchTo(oldcxt);
+			error = errors_take(oldcontext);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
 					 errmsg("could not remove a file that a move has left behind: %s",
@@ -323,14 +322,14 @@ leftover_files_remove(void (*rest) (int ms))
 			FreeErrorData(error);
 		}
 		PG_END_TRY();
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 }
 
 /*
- * List the file rows of this database's ledger that nobody works on, as a
- * palloc'd List of LeftoverFile *.  In the current transaction; changes
- * nothing.  A row that names a relation's own file, or none, is listed with
+ * Return a palloc'd List of LeftoverFile * with the file rows of this
+ * database's ledger that no process works on.  Changes nothing; the caller is
+ * in a transaction.  A row that names a relation's own file, or none, has
  * size -1: there is nothing of ours to remove.
  */
 List *
@@ -367,7 +366,6 @@ leftover_files_list(void)
 	return found;
 }
 
-/* Is this a row about a file? */
 static bool
 is_file_row(const LedgerEntry *entry)
 {
@@ -375,9 +373,9 @@ is_file_row(const LedgerEntry *entry)
 }
 
 /*
- * Does somebody work on the file of this row by another row?  Nothing of ours
- * makes two rows for a file; a row that somebody has written by hand may name
- * the file of a copy that is under way.
+ * Return whether a process works on the file of this row by another row.  We
+ * never make two rows for a file, but a row written by hand may name the file
+ * of a copy that is under way.
  */
 static bool
 is_named_by_others(const LedgerEntry *entry)
@@ -402,10 +400,10 @@ is_named_by_others(const LedgerEntry *entry)
 }
 
 /*
- * The lock tag of a ledger row: an object of the ledger table.  Outside of a
- * transaction, and when the table has been dropped, its OID is that of the last
- * time it was seen: who releases a lock has taken it before, and who removes a
- * file after DROP EXTENSION has worked on it before.
+ * Set the lock tag of a ledger row: an object of the ledger table.  Outside
+ * of a transaction, and after the table was dropped, use the table's OID as
+ * last seen: a lock to be released was taken before, and a file to be removed
+ * after DROP EXTENSION was worked on before.
  */
 static void
 set_row_tag(LOCKTAG *tag, int64 id)
@@ -426,15 +424,16 @@ entry_locator(const LedgerEntry *entry)
 	RelFileLocator locator;
 
 	locator.spcOid = entry->tablespace;
-	/* no row of ours names pg_global, but one that somebody has made up may */
+	/* our rows never name pg_global, but one written by hand may */
 	locator.dbOid = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
 	locator.relNumber = entry->relfilenumber;
 	return locator;
 }
 
 /*
- * May a file be removed?  Not if any relation of this database owns it, also
- * by a row that a running transaction is inserting or has deleted.
+ * Return whether a file may be removed.  It may not if a relation of this
+ * database owns it, even by a row that a running transaction is inserting or
+ * has deleted.
  */
 static bool
 is_removable(const RelFileLocator *locator)
@@ -454,7 +453,7 @@ is_removable(const RelFileLocator *locator)
 
 	InitDirtySnapshot(dirty);
 	pg_class = table_open(RelationRelationId, AccessShareLock);
-	/* twice: a row that is updated in mid-scan may be missed in both versions */
+	/* twice: a scan may miss both versions of a row that is being updated */
 	for (int look = 0; look < 2 && !found; look++)
 	{
 		SysScanDesc scan;
@@ -475,7 +474,7 @@ is_removable(const RelFileLocator *locator)
 	return !found;
 }
 
-/* Bytes of all forks, -1 if there is no main fork. */
+/* Return the bytes of all forks, -1 if there is no main fork. */
 static int64
 file_size(const RelFileLocator *locator)
 {
@@ -507,9 +506,9 @@ file_size(const RelFileLocator *locator)
 }
 
 /*
- * Is the folder missing that CREATE TABLESPACE has made, as when the file system
- * is not mounted?  Then says so.  (This database's own folder in it is made with
- * the first file.)
+ * Return whether the directory that CREATE TABLESPACE has made is missing, as
+ * when the file system is not mounted, and warn if so.  (This database's own
+ * directory in it is made with the first file.)
  */
 static bool
 directory_is_away(const RelFileLocator *locator)
@@ -540,9 +539,9 @@ put_on_drop_list(const RelFileLocator *locator)
 }
 
 /*
- * Cut the main fork of a file that nobody uses any more down to so many blocks,
- * logged; see the head of this file.  The caller is in a transaction, whose
- * abort lets checkpoints go on if this fails.
+ * Truncate the main fork of an unused file to nblocks, logged; see the head
+ * of this file.  The caller is in a transaction, whose abort lets checkpoints
+ * continue if this fails.
  */
 static void
 shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
@@ -552,7 +551,7 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
 	BlockNumber old_nblocks;
 	xl_smgr_truncate record;
 
-	/* as far as opening the file can fail, let it do so before it is logged */
+	/* open the file before logging, as far as that can fail */
 	old_nblocks = smgrnblocks(smgr, fork);
 
 	memset(&record, 0, sizeof(record));

@@ -3,25 +3,25 @@
  * leftover_indexes.c
  *	  Removing the indexes that our interrupted rebuilds have left.
  *
- * REINDEX CONCURRENTLY, when it is canceled, leaves an invalid index behind:
- * the new one (x_ccnew) before the swap, the old one (x_ccold) after it.  The
- * ledger names both by OID, so only ours are touched, whatever they are called
- * by now; pg_index tells which of the two it is.
+ * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new one
+ * (x_ccnew) before the swap, the old one (x_ccold) after it.  The ledger
+ * names both by OID, so only ours are touched, whatever their names are now;
+ * pg_index tells which of the two it is.
  *
- * The way is that of DROP INDEX CONCURRENTLY, with core's functions: nobody
- * uses the index for queries any more; mark it dead; nobody has it open any
- * more; drop it.  Unlike there, nothing at all is held while we wait for
- * others, so nobody can come to stand behind us: locks are taken, without
- * queueing, for the two steps, which last milliseconds.
+ * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
+ * wait until no query uses the index; mark it dead; wait until no session has
+ * it open; drop it.  Unlike there, no lock is held during the waits, so that
+ * nobody can queue behind us: the two steps, which take milliseconds, lock
+ * without queueing.
  *
- * Locking: ShareUpdateExclusiveLock on table and index within each step; never
+ * Locks: ShareUpdateExclusiveLock on table and index within each step; never
  * an exclusive lock on the table.
  *
- * Tricky: between the steps anybody may drop or even repair (REINDEX) the
- * index, so each step decides anew, under its locks, what is to be removed.  One
- * that was repaired, and is a mere duplicate, goes all the way of DROP INDEX
- * CONCURRENTLY: its ledger row, by turning into one of another kind, keeps the
- * knowledge that queries may have used it.
+ * Tricky: between the steps DDL may drop or even repair (REINDEX) the index.
+ * So each step decides again, under its locks, what is to be removed.  A
+ * repaired index that is a mere duplicate is put out of use first; its ledger
+ * row then becomes one of another kind, which records that queries may have
+ * used it.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,7 +34,6 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
@@ -58,9 +57,10 @@
 #include "cleanup/ledger.h"
 #include "file_system.h"
 #include "job.h"
+#include "own_tables.h"
 #include "wait/wait.h"
 
-#define UNLISTED	INT64CONST(0)	/* number of an entry that no ledger has */
+#define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
 
 /* An index as pg_index describes it. */
 typedef struct IndexState
@@ -72,20 +72,20 @@ typedef struct IndexState
 
 typedef enum Verdict
 {
-	FORGET,						/* there is nothing of ours any more */
-	FORGET_VALID,				/* somebody has repaired it, and it may be in
-								 * use for what it is */
+	FORGET,						/* nothing of ours is left */
+	FORGET_VALID,				/* valid now, and possibly in use for what it
+								 * is */
 	REMOVE,
 } Verdict;
 
-/* What is to be removed for a ledger row. */
+/* What a ledger row says to remove */
 typedef struct Victim
 {
 	Oid			index_oid;		/* 0 = nothing */
 	Oid			keeper;			/* of a duplicate: what it duplicates */
 	bool		valid;			/* a duplicate that queries may use */
-	bool		dead;			/* nobody maintains it any more */
-	bool		never_valid;	/* no query can ever have used it */
+	bool		dead;			/* not maintained any more */
+	bool		never_valid;	/* cannot have been used by any query */
 } Victim;
 
 static IndexState
@@ -110,7 +110,7 @@ index_state(Oid index_oid, Oid heap_oid)
 }
 
 /*
- * Decide what a ledger row stands for now.  Runs in a transaction.
+ * Decide what a ledger row stands for now.  The caller is in a transaction.
  */
 static Verdict
 find_victim(const LedgerEntry *entry, Victim *victim)
@@ -130,7 +130,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 		return FORGET;
 	if (!new_index.valid)
 	{
-		/* not swapped in (yet): ours, whatever became of the old one */
+		/* not swapped in (yet): ours, whatever has become of the old one */
 		victim->index_oid = entry->new_index_oid;
 		victim->dead = !new_index.live;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
@@ -139,8 +139,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	if (!old_index.exists)
 	{
 		/*
-		 * moved, and all is done, unless it still has the name of before the
-		 * swap
+		 * moved and finished, unless it still has its name of before the swap
 		 */
 		const char *name = get_rel_name(entry->new_index_oid);
 
@@ -159,7 +158,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
 }
 
-/* "schema.name" for messages; NULL if it is gone. */
+/* Return the quoted "schema.name" for messages, NULL if it is gone. */
 static char *
 qualified_name(Oid relid)
 {
@@ -171,7 +170,7 @@ qualified_name(Oid relid)
 	return quote_qualified_identifier(schema, name);
 }
 
-/* Lock table and index to the end of the transaction, if that is possible now. */
+/* Lock table and index until the end of the transaction, without waiting. */
 static bool
 lock_now(Oid heap_oid, Oid index_oid)
 {
@@ -183,12 +182,11 @@ typedef enum Step
 {
 	STEP_DONE,					/* the row is gone */
 	STEP_REMOVED,				/* and so is an index */
-	STEP_CLEARED,				/* out of use for queries from now on */
-	STEP_WAIT_UNUSED,			/* wait for all who use the table, then again */
-	STEP_WAIT_LOCK,				/* somebody has the lock just now */
+	STEP_CLEARED,				/* out of use for queries now */
+	STEP_WAIT_UNUSED,			/* wait for all that use the table, then retry */
+	STEP_WAIT_LOCK,				/* the lock is not available now */
 } Step;
 
-/* Delete the row from the ledger, if there is one. */
 static void
 delete_row(const LedgerEntry *entry)
 {
@@ -197,9 +195,9 @@ delete_row(const LedgerEntry *entry)
 }
 
 /*
- * Put a duplicate out of use for queries; as the first step of core's DROP INDEX
- * CONCURRENTLY.  From the commit on, the ledger says that queries may have used
- * it: *entry is the row that takes the place of the old one.
+ * Put a duplicate out of use for queries, as the first step of core's DROP
+ * INDEX CONCURRENTLY does.  From the commit on the ledger says that queries
+ * may have used it: *entry becomes the row that replaces the old one.
  */
 static void
 clear_valid(LedgerEntry *entry, const Victim *victim)
@@ -228,12 +226,13 @@ drop_index(Oid index_oid)
 }
 
 /*
- * Go one step for one ledger row, in a transaction of its own, and tell what
- * has to be waited for before the next.  own: it is of our own job, which has
- * just failed.  unused: the caller has waited for all who used the table, after
- * the last step.  *victim_out: the index to remove.  *marked: the index that
- * this process knows to have been dead before the last wait; the caller keeps
- * it.
+ * Take one step for one ledger row, in a transaction of its own, and return
+ * what to wait for before the next.
+ *
+ * own: the row is of our own job, which has just failed.  unused: since the
+ * last step the caller has waited for all that used the table.  *victim_out
+ * is set to the index to remove.  *marked is the index that this process knew
+ * to be dead before the last wait; the caller keeps it between the steps.
  */
 static Step
 one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
@@ -267,18 +266,17 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 		case REMOVE:
 
 			/*
-			 * An index that was never valid has never been used by a query,
-			 * so it can be marked dead right away, and writers needn't
-			 * maintain it any longer.  That it never was is certain only as
-			 * long as nobody had the time to repair it, and then to put it
-			 * out of use again.
+			 * An index that was never valid has not been used by a query, so
+			 * it can be marked dead right away, and writers need not maintain
+			 * it any longer.  That it never was is certain only while there
+			 * was no time to repair it and to put it out of use again.
 			 */
 			if (!victim.valid && !victim.dead && !unused &&
 				!(victim.never_valid && own))
 				result = STEP_WAIT_UNUSED;
 			else if (victim.dead && *marked != victim.index_oid)
 			{
-				/* marked by one who was killed: he may not have waited */
+				/* marked by a process that may have died before its wait */
 				*marked = victim.index_oid;
 				result = STEP_WAIT_UNUSED;
 			}
@@ -288,7 +286,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 			{
 				Victim		again;
 
-				/* the locks may have brought news */
+				/* the state may have changed until we had the locks */
 				if (find_victim(entry, &again) != REMOVE ||
 					memcmp(&again, &victim, sizeof(Victim)) != 0)
 					result = STEP_WAIT_LOCK;
@@ -320,9 +318,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	return result;
 }
 
-/*
- * Show in index_mover_progress what a worker that only cleans up works on.
- */
+/* Show in index_mover_progress what a cleanup works on. */
 static void
 show_leftover(const LedgerEntry *entry)
 {
@@ -353,13 +349,13 @@ show_leftover(const LedgerEntry *entry)
 
 /*
  * Do all steps for one ledger row.  Returns true if an index was removed.
- * begins: obey pause_move() and a cancel meanwhile.  ERROR 55P03 if it takes too
- * long.
+ * begins: obey pause_move() and cancel during the waits.  ERROR 55P03 after
+ * max_wait_ms.
  */
 static bool
 remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 {
-	WaitLimits	limits;
+	WaitLimits	limits = {0};
 	Oid			victim;
 	Oid			marked = InvalidOid;
 	bool		unused = false;
@@ -381,7 +377,7 @@ remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 			case STEP_DONE:
 				return false;
 			case STEP_CLEARED:
-				/* whoever used it up to now is to be waited for */
+				/* wait for those that have used it until now */
 				unused = false;
 				break;
 			case STEP_WAIT_UNUSED:
@@ -391,12 +387,12 @@ remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 			case STEP_WAIT_LOCK:
 
 				/*
-				 * Only look at the locks, and take them again in the step:
-				 * these are for the session, and those for the transaction.
+				 * Only probe the locks here: these are session locks, and the
+				 * step takes transaction locks.
 				 */
 				lock_table_and_index(entry->heap_oid, victim, &limits);
 				unlock_table_and_index(entry->heap_oid, victim);
-				/* whoever had them may have put it to use for a while */
+				/* the previous holder may have made it valid for a while */
 				unused = false;
 				break;
 		}
@@ -409,7 +405,10 @@ is_index_entry(const LedgerEntry *entry)
 	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
 }
 
-/* palloc'd entries of the kind and job we are to deal with */
+/*
+ * Return the palloc'd index entries that match only_heap and job, without
+ * those of runners that are alive.
+ */
 static List *
 read_entries(Oid only_heap, int64 job)
 {
@@ -432,19 +431,14 @@ read_entries(Oid only_heap, int64 job)
 }
 
 /*
- * After an error: leave the session as the next step expects it, and say what
- * it was, unless we have only waited too long.  Returns true for a cancel.
+ * After an error, restore the session for the next step, and warn unless it
+ * was only a timeout.  Returns true for a cancel.
  */
 static bool
 take_error(const LedgerEntry *entry, MemoryContext context)
 {
-	ErrorData  *edata;
+	ErrorData  *edata = errors_take(context);
 
-	MemoryContextSwitchTo(context);
-	edata = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	progress_blockers(NULL, 0);
 
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
@@ -461,14 +455,14 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 }
 
 /*
- * The same for one leftover of this process, the extension and its ledger having
- * been dropped meanwhile.  To be called until it returns true: there is nothing
+ * Remove one leftover of this process after the extension and its ledger have
+ * been dropped.  The caller repeats it until it returns true: nothing is
  * left.
  */
 bool
 leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
 {
-	MemoryContext context = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	LedgerEntry entry = *listed;
 	volatile bool done = false;
 
@@ -480,31 +474,31 @@ leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
 	}
 	PG_CATCH();
 	{
-		(void) take_error(&entry, context);
+		(void) take_error(&entry, oldcontext);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(oldcontext);
 	return done;
 }
 
 /*
- * Remove leftovers: those of one job (which may be the caller's own), or, with
- * job = 0, those of all jobs that aren't alive; only_heap, unless InvalidOid,
- * restricts it to one table.  show: index_mover_progress shows what is worked on,
- * because this is no part of a move.  Waits for transactions that use the table at
- * most max_wait_ms for each (0 = for ever); what can't be removed then stays in
- * the ledger.  Returns how many were removed.
+ * Remove the leftovers of one job (possibly the caller's own) or, with job =
+ * 0, of all jobs that are not alive.  only_heap, unless InvalidOid, restricts
+ * it to one table.  Returns how many were removed.
  *
- * Without job and show it is the beginning of a move, which has nothing to lose
- * yet: then it obeys pause_move(), and a cancel is an ERROR.
+ * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
+ * table; what cannot be removed by then stays in the ledger.  show:
+ * index_mover_progress shows the work, because it is no part of a move.
+ * Without job and show it is the beginning of a move, which has nothing to
+ * lose yet: so it obeys pause_move(), and a cancel is an ERROR.  The only
+ * other ERROR is termination.
  *
- * To be called with no transaction open and no lock held, in a runner.  No other
- * ERRORs but when terminated.
+ * Call this in a runner with no transaction open and no lock held.
  */
 int
 leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 {
-	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	MemoryContext context;
 	List	   *entries;
 	ListCell   *lc;
@@ -518,7 +512,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 	MemoryContextSwitchTo(context);
 	entries = read_entries(only_heap, job);
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller_context);
+	MemoryContextSwitchTo(oldcontext);
 
 	foreach(lc, entries)
 	{
@@ -539,15 +533,15 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 			{
 				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
 				{
-					MemoryContextSwitchTo(caller_context);
+					MemoryContextSwitchTo(oldcontext);
 					MemoryContextDelete(context);
 					PG_RE_THROW();
 				}
-				/* who has already canceled the move may do so once more */
+				/* after the move was canceled a cancel may come once more */
 				again = take_error(entry, context);
 			}
 			PG_END_TRY();
-			MemoryContextSwitchTo(caller_context);
+			MemoryContextSwitchTo(oldcontext);
 			if (show)
 				progress_end();
 		}
@@ -558,8 +552,8 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 }
 
 /*
- * Is this index one that a rebuild of ours has made and not yet finished, or
- * has left behind?  Runs in the current transaction.
+ * Return whether a rebuild of ours has made this index and not yet finished,
+ * or has left it behind.  The caller is in a transaction.
  */
 bool
 leftover_index_is_ours(Oid index_oid)
@@ -579,9 +573,9 @@ leftover_index_is_ours(Oid index_oid)
 }
 
 /*
- * The OIDs, without duplicates, of the tables that the ledger names in rows of
- * this kind of jobs that aren't alive, also where only the row is left.  Runs
- * in the current transaction.
+ * Return the OIDs, without duplicates, of the tables named in index rows of
+ * jobs that are not alive, even where only the row is left.  The caller is in
+ * a transaction.
  */
 List *
 leftover_index_tables(void)
@@ -595,8 +589,8 @@ leftover_index_tables(void)
 }
 
 /*
- * List, palloc'd, the leftovers of all jobs that aren't alive.  Runs in the
- * current transaction and changes nothing.
+ * Return a palloc'd list of the leftovers of all jobs that are not alive.
+ * Changes nothing; the caller is in a transaction.
  */
 List *
 leftover_indexes_list(void)
@@ -632,28 +626,49 @@ leftover_indexes_list(void)
 }
 
 /* ----------------------------------------------------------------
- *	Is this valid index a leftover of ours, which somebody's DDL has repaired?
+ *	Leftovers that DDL has made valid
  *
- * Commands that write a table or all its indexes anew (TRUNCATE, CLUSTER, VACUUM
- * FULL, REINDEX TABLE, many forms of ALTER TABLE) don't ask whether an index is
- * valid: the unfinished index of an interrupted rebuild comes out as a valid
- * one, a duplicate that costs writers time for ever.  ALTER TABLE .. TYPE even
- * drops it and makes another one with its name.
+ * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
+ * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
+ * valid.  So the unfinished index of an interrupted rebuild becomes a valid
+ * one, a duplicate that costs writers time permanently.  ALTER TABLE .. TYPE
+ * even drops it and makes another one with its name.
  *
- * It is ours to remove as long as nobody can have begun to rely on it: it has
- * the name that REINDEX CONCURRENTLY has given it, its definition is that of the
- * index beside it, which is valid, and there is nothing that depends on it, no
- * constraint, clustering, replica identity or partitioned index above it.  It is
- * known by its OID.  Where that is gone it must have the very name that we have
- * made, and have been made by the same transaction as the index beside it; no
- * user makes two equal indexes at once, one of them called x_ccnew.
+ * Such an index is ours to remove as long as nothing can have begun to rely
+ * on it.  It has the name that REINDEX CONCURRENTLY gave it; its definition
+ * is that of the other index, which is valid; and no constraint, clustering,
+ * replica identity, partitioned index or other object depends on it.  It is
+ * identified by its OID.  If that is gone, it must have the very name of the
+ * index that we made, and the same transaction must have made it and the
+ * other index: no user makes two equal indexes at once and calls one of them
+ * x_ccnew.
  *
- * Locking: none; everything comes from the system caches, so that whoever has
- * the table locked is not waited for.  The caller asks again under locks.
+ * Locks: none, not even of the table; everything comes from the system
+ * caches, so an exclusive lock on the table does not block us.  The caller
+ * repeats the check under locks.
  * ----------------------------------------------------------------
  */
 
-/* Does it look like what REINDEX CONCURRENTLY makes: "x_ccnew", "x_ccold1"? */
+/*
+ * Leftovers that DDL has made valid
+ *
+ * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
+ * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
+ * valid.  So the unfinished index of an interrupted rebuild becomes a valid
+ * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
+ * makes another one with its name.
+ *
+ * It is ours to remove as long as nothing can have begun to rely on it.  It
+ * has the name that REINDEX CONCURRENTLY gave it, the definition of the other
+ * index, which is valid, and no constraint, clustering, replica identity,
+ * partitioned index or other object depends on it.  It is identified by its
+ * OID.  If that is gone, it must have the exact name of the index that we
+ * made, and the same transaction must have made the other index: no user
+ * makes two equal indexes at once and calls one of them x_ccnew.
+ *
+ * Everything comes from the system caches, so an exclusive lock on the table
+ * does not block us.  The caller repeats the check under locks.
+ */
 bool
 is_reindex_leftover_name(const char *name)
 {
@@ -666,8 +681,8 @@ is_reindex_leftover_name(const char *name)
 }
 
 /*
- * Is this column of two catalog rows the same?  as_nodes: compare expressions,
- * which know at which place of which statement they were written.
+ * Compare one column of two catalog rows.  as_nodes: compare expressions,
+ * whose text contains their location in the statement.
  */
 static bool
 same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
@@ -686,7 +701,7 @@ same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_node
 						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
 }
 
-/* Have two rows of a cache the same in the columns that make up an index? */
+/* Compare two rows of a cache in the columns that define an index. */
 static bool
 same_rows(int cache, HeapTuple a, HeapTuple b)
 {
@@ -718,8 +733,8 @@ same_rows(int cache, HeapTuple a, HeapTuple b)
 }
 
 /*
- * The same for the rows with these keys, column being the second one if the
- * cache has two; false if one of the rows is not there.
+ * Compare two rows of a cache by their keys; column is the second key if the
+ * cache has two.  Returns false if a row does not exist.
  */
 static bool
 same_in(int cache, Oid a, Oid b, int16 column)
@@ -736,13 +751,15 @@ same_in(int cache, Oid a, Oid b, int16 column)
 	return result;
 }
 
-/* Are two indexes made in the same way, name, tablespace and place apart? */
+/*
+ * Return whether two indexes are defined alike, except for name and
+ * tablespace.
+ */
 static bool
 same_definition(Oid a, Oid b)
 {
 	HeapTuple	tuple;
 	int			natts;
-	int			n;
 
 	if (!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
 		return false;
@@ -751,13 +768,12 @@ same_definition(Oid a, Oid b)
 		return false;
 	natts = ((Form_pg_index) GETSTRUCT(tuple))->indnatts;
 	ReleaseSysCache(tuple);
-	for (n = 1; n <= natts; n++)
+	for (int n = 1; n <= natts; n++)
 		if (!same_in(ATTNUM, a, b, n))
 			return false;
 	return true;
 }
 
-/* Does anything depend on this index? */
 static bool
 has_dependents(Oid index_oid)
 {
@@ -777,7 +793,7 @@ has_dependents(Oid index_oid)
 	return result;
 }
 
-/* Is it an index like any other, that nothing and nobody has a use for? */
+/* Return whether it is a plain valid index that no object depends on. */
 static bool
 is_used_by_nobody(Oid index_oid)
 {
@@ -804,10 +820,10 @@ has_name(Oid relid, const char *name)
 }
 
 /*
- * The ledger row names two indexes that are both valid (new_index_oid valid and
- * index_oid valid), or, of kind LEDGER_DUPLICATE, one that is valid again.
- * Returns the one that is a leftover, and so a mere duplicate of *keeper;
- * InvalidOid if neither can be said to be.
+ * Return which index of a ledger row is a leftover, and so a mere duplicate
+ * of *keeper; InvalidOid if that cannot be decided.  Both indexes of the row
+ * are valid, or the row is of kind LEDGER_DUPLICATE and its index is valid
+ * again.
  */
 Oid
 leftover_twin(const LedgerEntry *entry, Oid *keeper)
@@ -818,7 +834,7 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	*keeper = entry->index_oid;
 	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
 	{
-		/* swapped already, so it is the old one that has such a name */
+		/* already swapped, so the old index has such a name */
 		twin = entry->index_oid;
 		*keeper = entry->new_index_oid;
 	}
@@ -829,7 +845,7 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	return InvalidOid;
 }
 
-/* The transaction that has made an index, as its row in pg_index says. */
+/* Return the transaction that has made an index: xmin of its pg_index row. */
 static TransactionId
 made_by(Oid index_oid)
 {
@@ -845,10 +861,9 @@ made_by(Oid index_oid)
 }
 
 /*
- * Neither index of the row exists any more.  If a command that makes all
- * indexes of a column anew (ALTER TABLE .. TYPE) has done so with the leftover,
- * too, return that new one, which is a mere duplicate of *keeper; else
- * InvalidOid.
+ * Return the index that ALTER TABLE .. TYPE has made in place of the
+ * leftover, a mere duplicate of *keeper; InvalidOid if there is none.
+ * Neither index of the row exists any more.
  */
 Oid
 leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper)

@@ -4,27 +4,19 @@
  *	  Removing what moves have left behind, in a worker.
  *
  * The ledger names it.  Invalid index entries (leftover_indexes.c) need waits
- * and transactions of their own, so all of it is done by a worker, whichever
- * asks: index_mover_cleanup(), a move that is about to begin on the same table,
- * a call that finds nothing to move there, or a worker that was terminated and
- * has asked for a successor.
- *
- * Locking: see leftover_indexes.c.
+ * and transactions of their own, so a worker does all of it, for
+ * index_mover_cleanup(), a move that begins on the same table, a call that
+ * finds nothing to move there, or a worker that was terminated and has asked
+ * for a successor.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/tablespace.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
-#include "utils/snapmgr.h"
-#include "utils/tuplestore.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
@@ -32,7 +24,10 @@
 #include "own_tables.h"
 #include "wait/wait.h"
 
-/* In a transaction: is anything of this job in the ledger? */
+/*
+ * Return whether the ledger has a row of this job.  The caller is in a
+ * transaction.
+ */
 bool
 leftovers_of_job(int64 job)
 {
@@ -44,14 +39,14 @@ leftovers_of_job(int64 job)
 	return false;
 }
 
-/* Between the steps of removing a large file. */
+/* rest between the steps of removing a large file */
 static void
 rest_while_removing(int ms)
 {
 	(void) throttle_rest(ms);
 }
 
-/* The same, as part of a move. */
+/* the same as part of a move */
 static void
 rest_while_moving(int ms)
 {
@@ -60,8 +55,8 @@ rest_while_moving(int ms)
 }
 
 /*
- * The tables that dead jobs have left something on, or a row in the ledger.  In
- * the current transaction.
+ * Return the tables that dead jobs have left something on, or a row in the
+ * ledger.  The caller is in a transaction.
  */
 List *
 leftovers_tables(void)
@@ -74,18 +69,17 @@ leftovers_tables(void)
 	return result;
 }
 
-/* Is nothing left of what this job is to remove? */
+/* Return whether nothing is left of what this job is to remove. */
 static bool
 is_clean(const JobShared *shared)
 {
 	List	   *tables;
 	bool		result;
-	int			i;
 
 	StartTransactionCommand();
 	tables = leftovers_tables();
 	result = (shared->nitems > 0 || tables == NIL);
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 		if (list_member_oid(tables, shared->items[i].heap_oid))
 			result = false;
 	CommitTransactionCommand();
@@ -93,17 +87,18 @@ is_clean(const JobShared *shared)
 }
 
 /*
- * In a runner, outside of transactions: remove all that can be removed, of all
- * tables, or of those of the job's items.  Waits at most that long for the
- * transactions that use a table.  Returns false if something is left.
+ * Remove all that can be removed: of the tables of the job's items, or of all
+ * tables if it has none.  Waits at most max_wait_ms for the transactions that
+ * use a table.  Returns false if something is left.
+ *
+ * Call this in a runner, outside of transactions.
  */
 bool
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	bool		installed;
-	int			i;
 
-	/* the janitor asks in every database */
+	/* the janitor starts one in every database */
 	StartTransactionCommand();
 	installed = extension_installed();
 	CommitTransactionCommand();
@@ -114,15 +109,17 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 	(void) leftover_files_remove(rest_while_removing);
 	if (shared->nitems == 0)
 		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 		(void) leftover_indexes_remove(shared->items[i].heap_oid, 0, max_wait_ms, true);
 	return is_clean(shared);
 }
 
 /*
- * The same for what dead jobs have left on one table, before it is worked on
- * again.  Waits at most that long for other transactions.  As part of a move: it
- * obeys pause_move(), and a cancel is an ERROR.
+ * Remove what dead jobs have left on one table before a move works on it.
+ * Waits at most max_wait_ms for other transactions.  It obeys pause_move(),
+ * and a cancel is an ERROR.
+ *
+ * Call this in a runner, outside of transactions.
  */
 void
 leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)

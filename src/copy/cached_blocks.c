@@ -14,7 +14,6 @@
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
-#include "storage/smgr.h"
 
 #include "compat.h"
 #include "copy/block_set.h"

@@ -39,7 +39,6 @@
 #include "access/xlog.h"
 #include "portability/instr_time.h"
 #include "storage/smgr.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"

@@ -18,21 +18,14 @@
  */
 #include "postgres.h"
 
-#include "access/bufmask.h"
 #include "access/htup_details.h"
-#include "access/spgist_private.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "catalog/storage_xlog.h"
 #include "miscadmin.h"
-#include "storage/bufpage.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/smgr.h"
-#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -50,11 +43,7 @@
 /* Stand in a queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
 
-/*
- * copy_locks.c
- *
- * Is it canceled, or the postmaster gone?  Every loop asks.
- */
+/* Is it canceled, or the postmaster gone?  Every loop asks. */
 void
 copy_check_interrupts(void)
 {
@@ -63,63 +52,36 @@ copy_check_interrupts(void)
 	job_check_cancel();
 }
 
-/*
- * While the job is paused, don't ask for locks either.  Nothing is locked, so
- * nobody has to be let pass.  Keeps up with the WAL, if that is followed.
- */
-static CopyOutcome
-rest_without_locks(CopyState *cs)
+/* Read the WAL in time, if it is followed already; in between, whatever it says. */
+static bool
+keep_up_without_locks(void *arg)
 {
-	MovePhase	phase = progress_phase(PHASE_PAUSED);
-	TimestampTz start = GetCurrentTimestamp();
-	CopyOutcome outcome = GO_ON;
+	CopyState  *cs = (CopyState *) arg;
 
-	progress_blockers(NULL, 0);
-	while (job_pause_requested())
-	{
-		(void) throttle_rest(SHORT_REST_MS);
-		copy_check_interrupts();
-		if (cs->changes != NULL && outcome == GO_ON)
-			outcome = copy_keep_up(cs);
-	}
-	cs->rested_ms += TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-	progress_phase(phase);
-	return outcome;
+	if (cs->changes != NULL && cs->outcome == GO_ON)
+		cs->outcome = copy_keep_up(cs);
+	return true;
 }
 
 /*
  * Lock table and index for the session, in this order, however long others
- * have them; after lock_wait as on_blocker says.  Nobody's reads and writes wait
+ * have them; after lock_wait as on_blocker says.  Reads and writes do not wait
  * behind these two.  Keeps up with the WAL, if that is followed already.
  */
 CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
-	CopyOutcome outcome = GO_ON;
-	TimestampTz start = GetCurrentTimestamp();
-	int64		rested_before = cs->rested_ms;
-	TimestampTz grace_until = 0;
+	const MoveSettings *settings = cs->mc->settings;
+	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->rested_ms};
+	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
+	cs->outcome = GO_ON;
+	wait_begin(&wait, NULL, &limits);
 	for (;;)
 	{
-		const MoveSettings *settings = cs->mc->settings;
-		VirtualTransactionId *holders;
-		int			nholders;
-		int			pids[IM_MAX_BLOCKERS];
-		int			npids;
-		Oid			wanted = cs->table;
-		LOCKMODE	mode = AccessShareLock;
-		bool		over;
-		char	   *name;
-
-		if (job_pause_requested())
-		{
-			CopyOutcome meanwhile = rest_without_locks(cs);
-
-			if (outcome == GO_ON)
-				outcome = meanwhile;
-		}
+		/* nothing is locked, so nothing has to be let pass */
+		cs->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
 
 		/* short waits, so that a canceled job notices */
 		StartTransactionCommand();
@@ -133,45 +95,25 @@ copy_wait_for_locks(CopyState *cs)
 				break;
 			}
 			unlock_relation_for_session(cs->table, AccessShareLock);
-			wanted = cs->index;
-			mode = ShareUpdateExclusiveLock;
+			(void) wait_find_holders(&wait, cs->index, ShareUpdateExclusiveLock);
 		}
-		holders = relation_lock_holders(wanted, mode, &nholders);
-		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
-		progress_blockers(pids, npids);
-		over = settings->lock_wait > 0 &&
-			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp()) -
-			(cs->rested_ms - rested_before) >= settings->lock_wait;
-		if (over && blockers_signal(cs->mc->item, settings, pids, npids) > 0)
-			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													  BLOCKER_GRACE_MS);
-		if (over && settings->on_blocker == ON_BLOCKER_WAIT)
-			swap_still_waiting(cs->mc->item, wanted, settings, pids, npids, &cs->told);
-		else if (over && GetCurrentTimestamp() >= grace_until)
+		else
+			(void) wait_find_holders(&wait, cs->table, AccessShareLock);
+		if (wait_look(&wait))
 		{
-			StringInfoData list;
-
-			name = get_rel_name(wanted);
-			initStringInfo(&list);
-			blockers_describe(&list, wanted, pids, npids);
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock relation \"%s\" within %g seconds",
-							name ? name : "?", settings->lock_wait / 1000.0),
-					 npids > 0 ?
-					 errdetail("The lock was held by: %s.", list.data) : 0,
-					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
+			if (settings->on_blocker != ON_BLOCKER_WAIT)
+				wait_give_up(&wait);
+			swap_still_waiting(cs->mc->item, wait.relid, settings, wait.pids,
+							   wait.npids, &cs->told);
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
-
-		if (cs->changes != NULL && outcome == GO_ON)
-			outcome = copy_keep_up(cs);
+		keep_up_without_locks(cs);
 	}
 	cs->locked = true;
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
-	return outcome;
+	return cs->outcome;
 }
 
 /* Let go of both locks. */
@@ -240,15 +182,38 @@ copy_check_relation(CopyState *cs, bool first)
 	return outcome;
 }
 
-/* Does somebody's DDL wait behind our locks, and may it pass? */
+/*
+ * Does DDL wait behind our locks, and may it pass?
+ *
+ * Not a REINDEX CONCURRENTLY while a session waits for us: in the end it would wait
+ * for the snapshot of that session, and we for it.  It is told by the lock that
+ * it has on the table; and no query waits behind the one that it wants.
+ */
 bool
 copy_is_in_the_way(CopyState *cs)
 {
-	int			pid;
+	VirtualTransactionId *holders;
+	int			count;
+	int			waiter[2];
+	int			holder[WAIT_MAX_PIDS];
+	bool		passes = true;
 
-	return cs->mc->settings->give_way &&
-		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
-		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
+	if (!cs->mc->settings->give_way)
+		return false;
+	if (relation_lock_waiters(cs->table, AccessShareLock, waiter, 1) > 0)
+		return true;
+	count = relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, waiter, 2);
+	if (count != 1 || cs->mc->job->caller_pid == 0)
+		return count > 0;
+
+	holders = relation_lock_holders(cs->table, ShareUpdateExclusiveLock, &count);
+	count = virtual_transaction_pids(holders, count, holder, WAIT_MAX_PIDS);
+	pfree(holders);
+	while (--count >= 0)
+		if (holder[count] == waiter[0])
+			passes = false;
+	/* one that wants more than this is another command */
+	return passes || relation_lock_waiters(cs->index, RowExclusiveLock, waiter, 1) > 0;
 }
 
 /*
@@ -272,18 +237,25 @@ copy_give_way(CopyState *cs)
 	return outcome;
 }
 
+static bool
+let_others_pass(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+	CopyOutcome outcome = copy_is_in_the_way(cs) ? copy_give_way(cs) : GO_ON;
+
+	cs->outcome = outcome == GO_ON ? copy_keep_up(cs) : outcome;
+	return cs->outcome == GO_ON;
+}
+
 /*
  * Between two pieces of work, with no transaction open: is the job canceled,
- * does anybody wait behind us, is it paused, are we too fast for max_rate or
- * for a standby?  Keeps up with the WAL while it waits.  ERROR 53100 if there is
- * no room for the next piece.
+ * does anything wait behind us, is it paused, are we too fast for max_rate or
+ * for a standby?  Keeps up with the WAL.  ERROR 53100 if there is no free space
+ * for the next piece.
  */
 CopyOutcome
 copy_between_chunks(CopyState *cs)
 {
-	MovePhase	phase = PHASE_COPYING;
-	CopyOutcome outcome = GO_ON;
-	bool		waited = false;
 	TimestampTz start = GetCurrentTimestamp();
 	int64		rested_before = cs->rested_ms;
 
@@ -291,46 +263,10 @@ copy_between_chunks(CopyState *cs)
 	space_check_again(cs->mc->item, cs->mc->settings);
 	wal_ahead();
 
-	for (;;)
-	{
-		const MoveSettings *settings = cs->mc->settings;
-		MovePhase	before;
-		int			ms;
-
-		if (copy_is_in_the_way(cs) && (outcome = copy_give_way(cs)) != GO_ON)
-			break;
-
-		if (job_pause_requested())
-		{
-			before = progress_phase(PHASE_PAUSED);
-			progress_blockers(NULL, 0);
-			ms = SHORT_REST_MS;
-		}
-		else if (replica_lag_too_large(&cs->lag, settings))
-		{
-			before = progress_phase(PHASE_THROTTLED);
-			ms = SHORT_REST_MS;
-		}
-		else if ((ms = throttle_due(&cs->throttle, settings)) > 0)
-			before = progress_phase(PHASE_THROTTLED);
-		else
-			break;
-		if (!waited)
-			phase = before;
-		waited = true;
-		(void) throttle_rest(Min(ms, SHORT_REST_MS));
-		copy_check_interrupts();
-
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			break;
-	}
-	if (waited)
-	{
-		progress_phase(phase);
+	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
 		cs->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-	}
-	return outcome;
+	return cs->outcome;
 }
 
 /*

@@ -55,7 +55,7 @@ typedef struct Swap
 	LedgerEntry old_file;		/* the row for the old one, without id */
 	const MoveSettings *settings;
 	MoveItem   *item;			/* for which blockers are signalled */
-	const int64 *rested_ms;		/* how long catch_up() has rested so far,
+	int64	   *rested_ms;		/* how long catch_up() has rested so far,
 								 * which is no part of lock_wait */
 
 	bool	   *told;			/* see swap_still_waiting() */
@@ -83,9 +83,6 @@ extern SwapResult copy_swap(Swap *swap);
 extern void swap_still_waiting(const MoveItem *item, Oid relid,
 							   const MoveSettings *settings,
 							   const int *pids, int npids, bool *told);
-
-/* A rest no longer than this keeps the WAL from being recycled unread */
-#define SHORT_REST_MS		20
 
 typedef enum CopyOutcome
 {

@@ -22,7 +22,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/storage_xlog.h"
 #include "storage/smgr.h"
 #include "utils/timestamp.h"

@@ -427,15 +427,9 @@ after_swap(CopyState *cs)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
+		ErrorData  *error = errors_take(oldcxt);
 
-		MemoryContextSwitchTo(oldcxt);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 		cs->locked = false;
-		MemoryContextSwitchTo(oldcxt);
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece: %s",
@@ -492,14 +486,8 @@ remove_what_is_left(CopyState *cs)
 		}
 		PG_CATCH();
 		{
-			ErrorData  *error;
+			ErrorData  *error = errors_take(oldcxt);
 
-			MemoryContextSwitchTo(oldcxt);
-			error = CopyErrorData();
-			FlushErrorState();
-			AbortOutOfAnyTransaction();
-			LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-			MemoryContextSwitchTo(oldcxt);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
 					 errmsg("could not remove a file that a move has left behind: %s",

@@ -125,8 +125,6 @@
 #define QUEUE_TURN_MS		1000
 #define LITTLE_WAL			(4 * 1024 * 1024)
 
-#define MOST_PIDS			64
-
 /* For the last blocks, under the lock */
 #define LAST_BLOCKS_US		5000
 
@@ -162,24 +160,6 @@ measure_commit(XactEvent event, void *arg)
 	measured = INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* Exactly the transactions that are in both lists. */
-static int
-in_both(const VirtualTransactionId *now, int nnow,
-		const VirtualTransactionId *before, int nbefore,
-		VirtualTransactionId *both)
-{
-	int			count = 0;
-
-	for (int i = 0; i < nnow; i++)
-		for (int j = 0; j < nbefore; j++)
-			if (VirtualTransactionIdEquals(now[i], before[j]))
-			{
-				both[count++] = now[i];
-				break;
-			}
-	return count;
-}
-
 /* Rest between two attempts, and learn what changes meanwhile. */
 static bool
 rest_and_stay_near(Swap *swap, int ms)
@@ -192,16 +172,6 @@ rest_and_stay_near(Swap *swap, int ms)
 	}
 	(void) throttle_rest(ms);
 	return true;
-}
-
-/* Is lock_wait over?  What the job was paused or held back for doesn't count. */
-static bool
-wait_is_over(const Swap *swap, TimestampTz start, int64 rested_before)
-{
-	int64		waited = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-
-	return swap->settings->lock_wait > 0 &&
-		waited - (*swap->rested_ms - rested_before) >= swap->settings->lock_wait;
 }
 
 /*
@@ -219,15 +189,12 @@ copy_swap(Swap *swap)
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "index_mover swap",
 											  ALLOCSET_SMALL_SIZES);
-	TimestampTz start = GetCurrentTimestamp();
-	int64		rested_before = *swap->rested_ms;
-	TimestampTz grace_until = 0;
-	TimestampTz autovacuum_told_at = start;
+	WaitLimits	limits = {.item = swap->item,.settings = swap->settings,.rested_ms = swap->rested_ms};
+	Wait		wait;
 	VirtualTransactionId *before = NULL;
 	int			nbefore = 0;
 	bool		looked = false;
-	int			nstuck = 0;
-	TimestampTz catch_up_at = start;
+	TimestampTz catch_up_at = GetCurrentTimestamp();
 	int64		most_us = LAST_BLOCKS_US;
 	SwapResult	result = SWAP_START_AGAIN;
 
@@ -238,14 +205,17 @@ copy_swap(Swap *swap)
 	}
 
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
+	wait_begin(&wait, NULL, &limits);
+	wait.relid = swap->relid;
+	/* what waits for us is let pass, or is not to be */
+	wait.deadlock_check_at = DT_NOEND;
 	for (;;)
 	{
 		VirtualTransactionId *now;
-		VirtualTransactionId *stuck;
 		int			nnow;
 		MemoryContext oldcxt;
 		TimestampTz began = GetCurrentTimestamp();
-		bool		ready = nstuck == 0 || began >= catch_up_at;
+		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
 
 		if (!(ready ? swap->catch_up : swap->stay_near) (swap->arg))
 			break;
@@ -257,38 +227,36 @@ copy_swap(Swap *swap)
 									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
 		}
 
-		StartTransactionCommand();
 		oldcxt = MemoryContextSwitchTo(cxt);
 		now = relation_lock_holders(swap->relid, AccessExclusiveLock, &nnow);
-		stuck = palloc((nnow + 1) * sizeof(VirtualTransactionId));
-		nstuck = in_both(now, nnow, before, nbefore, stuck);
 		MemoryContextSwitchTo(oldcxt);
-		CommitTransactionCommand();
 
-		if (before)
-			pfree(before);
+		/* whichever was there at the last look, too */
+		if (wait.vxids)
+			pfree(wait.vxids);
+		wait.vxids = before;
+		wait.nvxids = wait_keep_common(before, nbefore, now, nnow);
 		before = now;
 		nbefore = nnow;
 
 		if (nnow > 0 && !looked)
 		{
 			looked = true;
-			pfree(stuck);
 			(void) throttle_rest(FIRST_LOOKS_MS);
 			continue;
 		}
 		looked = true;
 
-		if (nstuck == 0 && !ready)
+		if (wait.nvxids > 0)
 		{
-			/* the road is free: catch up first */
-			pfree(stuck);
-			continue;
+			if (wait_look(&wait))
+				lock_wait_is_over(swap, wait.pids, wait.npids);
+			(void) throttle_rest(LOOK_AGAIN_MS);
 		}
-		if (nstuck == 0)
+		else if (ready)			/* else the road is free: catch up first */
 		{
 			AttemptResult came_of_it;
-			bool		over = wait_is_over(swap, start, rested_before) &&
+			bool		over = wait_is_over(&wait) &&
 				swap->settings->on_blocker == ON_BLOCKER_WAIT;
 			int			rest_ms = Min(REST_AFTER_MS * (swap->lock_attempts + 1),
 									  LONGEST_REST_MS);
@@ -309,46 +277,15 @@ copy_swap(Swap *swap)
 				rest_ms = LONG_REST_MS;
 			if (!rest_and_stay_near(swap, rest_ms))
 				break;
-		}
-		else
-		{
-			int			pids[MOST_PIDS];
-			int			npids = virtual_transaction_pids(stuck, nstuck, pids,
-														 MOST_PIDS);
 
-			progress_blockers(pids, npids);
-			if (TimestampDifferenceExceeds(autovacuum_told_at, GetCurrentTimestamp(),
-										   DeadlockTimeout))
-			{
-				/*
-				 * as core does for who queues; the next one may be there
-				 * already
-				 */
-				blockers_cancel_autovacuum(pids, npids);
-				autovacuum_told_at = GetCurrentTimestamp();
-			}
-			if (wait_is_over(swap, start, rested_before) && GetCurrentTimestamp() >= grace_until)
-			{
-				if (blockers_signal(swap->item, swap->settings, pids, npids) == 0)
-					lock_wait_is_over(swap, pids, npids);
-				grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														  BLOCKER_GRACE_MS);
-			}
-			(void) throttle_rest(LOOK_AGAIN_MS);
-		}
-		pfree(stuck);
-
-		/*
-		 * attempts in vain, though nobody stays for long: there is much
-		 * traffic
-		 */
-		if (nstuck == 0 && wait_is_over(swap, start, rested_before) &&
-			GetCurrentTimestamp() >= grace_until)
-		{
-			int			pids[MOST_PIDS];
-
-			lock_wait_is_over(swap, pids,
-							  virtual_transaction_pids(before, nbefore, pids, MOST_PIDS));
+			/*
+			 * attempts in vain, though nothing stays for long: there is much
+			 * traffic
+			 */
+			if (wait_is_over(&wait))
+				lock_wait_is_over(swap, wait.pids,
+								  virtual_transaction_pids(before, nbefore, wait.pids,
+														   WAIT_MAX_PIDS));
 		}
 	}
 

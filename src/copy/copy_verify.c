@@ -26,9 +26,7 @@
 #include "access/bufmask.h"
 #include "access/spgist_private.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "access/xlog_internal.h"
-#include "catalog/pg_am_d.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 

@@ -73,7 +73,6 @@
 
 #include "access/xlog.h"
 #include "access/xloginsert.h"
-#include "common/file_perm.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"

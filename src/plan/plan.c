@@ -3,32 +3,32 @@
  * plan.c
  *	  Which indexes to move, in which order, by which method, and why.
  *
- * A plan is a list of rows.  Everything that speaks against moving one index
- * is a row that says so; errors are for the call as a whole.  The plan is made
- * without locking what it talks about, so it can be outdated when a runner
- * comes to an item: plan_recheck() asks again then.
+ * A plan is a list of rows.  What prevents the move of one index is told in
+ * its row; errors are for the call as a whole.  The plan is made without
+ * locks, so it can be outdated when a runner comes to an item: plan_recheck()
+ * repeats the checks then.
  *
- * Locks: catalogs only, each released at once, and an index for as long as its
- * bloat is measured, if it is free.  So planning never waits for a user's lock,
- * and the caller that waits for the move never holds one because of it.
+ * Locks: on catalogs, each released at once, and on an index while its bloat
+ * is measured, if that lock is available.  So planning never waits for a
+ * user's lock, and the caller that waits for the move holds none because of
+ * it.
  *
- * The tricky point: a partitioned index has no file, but the indexes of future
- * partitions are made where it says.  It becomes an item of its own
- * (METHOD_DEFAULT), after all others, so that a job which is canceled half-way
- * has not begun to send new partitions elsewhere.
+ * Tricky: a partitioned index has no file, but it determines where the
+ * indexes of future partitions are made.  It is an item of its own
+ * (METHOD_DEFAULT) after all others, so that a job canceled half-way has not
+ * redirected new partitions.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
+#include <dirent.h>
 
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
-#include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
@@ -37,16 +37,14 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
-#include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "common/relpath.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/fd.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
-#include "storage/smgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -55,7 +53,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/relmapper.h"
-#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -63,13 +60,13 @@
 #include "job.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
+#include "report/report.h"
 #include "settings.h"
 #include "test_points.h"
 
-plan_estimate_bloat_hook_type plan_estimate_bloat_hook = NULL;
 
 /*
- * Append the OIDs of all indexes of a table, but not those of its partitions.
+ * Append the OIDs of all indexes of a table, without those of its partitions.
  */
 static List *
 indexes_of_table(List *indexes, Oid heap_oid)
@@ -93,8 +90,9 @@ indexes_of_table(List *indexes, Oid heap_oid)
 }
 
 /*
- * Tables that inherit from the named one, other than partitions, are tables of
- * their own, also a hypertable's chunks: say that they stay, and how they go.
+ * Tell the user that tables that inherit from the named one and are not
+ * partitions, such as a hypertable's chunks, are not moved, and how to move
+ * them.
  */
 static void
 notice_children(Oid relid, const char *relname, Oid to_tablespace)
@@ -113,9 +111,7 @@ notice_children(Oid relid, const char *relname, Oid to_tablespace)
 																   relname)))));
 }
 
-/*
- * The indexes that the user named by their table, or by one of themselves.
- */
+/* Return the indexes of a table or index that the user has named. */
 static List *
 indexes_of_relation(Oid relid, Oid to_tablespace)
 {
@@ -142,7 +138,7 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 		case RELKIND_PARTITIONED_TABLE:
 			foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 			{
-				/* foreign tables and the like are passed over, as in REINDEX */
+				/* skip foreign tables and the like, as REINDEX does */
 				relkind = get_rel_relkind(lfirst_oid(lc));
 				if (relkind == RELKIND_RELATION ||
 					relkind == RELKIND_PARTITIONED_TABLE)
@@ -165,9 +161,9 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 }
 
 /*
- * The indexes that pg_class rows of one schema, or of one tablespace, describe.
- * What is passed over is what core's ALTER INDEX ALL IN TABLESPACE passes
- * over: catalogs, shared and temporary relations, TOAST.
+ * Return the indexes of a schema or of a tablespace, whichever is valid.
+ * Passes over what ALTER INDEX ALL IN TABLESPACE passes over: catalogs,
+ * shared and temporary relations, TOAST.
  */
 static List *
 indexes_in(Oid schema, Oid tablespace)
@@ -217,8 +213,8 @@ indexes_in(Oid schema, Oid tablespace)
 }
 
 /*
- * The indexes of a schema: 3F000 no such schema, 42501 no USAGE on it, 0A000
- * one of the system's.
+ * Return the indexes of a schema.  ERROR 3F000 no such schema, 42501 no USAGE
+ * on it, 0A000 system or temporary schema.
  */
 static List *
 indexes_of_schema(Oid schema)
@@ -262,8 +258,51 @@ indexes_of_schema(Oid schema)
 }
 
 /*
- * The indexes of this database in a tablespace: 42704 no such tablespace,
- * 22023 pg_global.
+ * Tell which other databases have files in the tablespace.  A user that wants
+ * to empty it should know; only a session there can move these files.
+ */
+static void
+notice_other_databases(Oid tablespace)
+{
+	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	StringInfoData names;
+
+	initStringInfo(&names);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		char	   *path = GetDatabasePath(form->oid, tablespace);
+		DIR		   *dir = AllocateDir(path);
+		struct dirent *entry = NULL;
+
+		/* the directory stays after its last file has gone */
+		while (dir != NULL && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
+			if (entry->d_name[0] != '.')
+				break;
+		if (dir != NULL)
+			FreeDir(dir);
+		if (entry != NULL && form->oid != MyDatabaseId && !form->datistemplate)
+			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
+							 NameStr(form->datname));
+		pfree(path);
+	}
+	systable_endscan(scan);
+	table_close(pg_database, AccessShareLock);
+
+	if (names.len > 0)
+		ereport(NOTICE,
+				(errmsg("tablespace \"%s\" also has files of other databases",
+						get_tablespace_name(tablespace)),
+				 errdetail("They belong to %s, and only a session there can move them.",
+						   names.data)));
+	pfree(names.data);
+}
+
+/*
+ * Return the indexes of this database in a tablespace.  ERROR 42704 no such
+ * tablespace, 22023 pg_global.
  */
 static List *
 indexes_of_tablespace(Oid tablespace)
@@ -271,7 +310,7 @@ indexes_of_tablespace(Oid tablespace)
 	char	   *name = get_tablespace_name(tablespace);
 	List	   *indexes;
 
-	/* dropped since the caller looked its name up: not seen by any test */
+	/* dropped since the caller looked up its name: no test sees this */
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -286,23 +325,20 @@ indexes_of_tablespace(Oid tablespace)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no matching relations in tablespace \"%s\" found", name)));
-	plan_notice_other_databases(tablespace);
+	notice_other_databases(tablespace);
 
 	return indexes;
 }
 
 /*
- * Measure bloat, unless somebody has the table or the index locked away: a
- * plan must not wait.  The measuring code locks them again, which can't wait
- * any more then.
+ * Measure bloat unless table or index is locked exclusively, because a plan
+ * must not wait.  The measuring code locks them again, which cannot block
+ * then.
  */
 static bool
 measure_bloat(const IndexFacts *facts, double *ratio)
 {
 	bool		result = false;
-
-	if (plan_estimate_bloat_hook == NULL)
-		return false;
 
 	if (!ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
 		return false;
@@ -310,7 +346,7 @@ measure_bloat(const IndexFacts *facts, double *ratio)
 	{
 		/* it may have been dropped before we had the lock */
 		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->index_oid)))
-			result = plan_estimate_bloat_hook(facts->index_oid, ratio);
+			result = bloat_estimate(facts->index_oid, ratio);
 		UnlockRelationOid(facts->index_oid, AccessShareLock);
 	}
 	UnlockRelationOid(facts->heap_oid, AccessShareLock);
@@ -319,8 +355,7 @@ measure_bloat(const IndexFacts *facts, double *ratio)
 }
 
 /*
- * Set the method of a row that wants to be moved, and say why; or make it a
- * skipped one.
+ * Set the method of a row that should be moved, and say why, or skip the row.
  */
 static void
 choose_method(PlanEntry *entry, const PlanRequest *request)
@@ -404,7 +439,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 }
 
 /*
- * Say which of the settings that slow down or put off a copy don't hold for a
+ * Say which of the settings that slow down or delay a copy do not apply to a
  * rebuild that has begun.
  */
 static void
@@ -435,8 +470,8 @@ is_like(const MoveItem *item, text *pattern)
 }
 
 /*
- * Is the index one of those that were asked for?  What is not has no row.  An
- * index of unknown size, or without a file, has no size to be picked by.
+ * Return whether the request selects the index; if not, it gets no row.  An
+ * index without a file, or of unknown size, is never selected by size.
  */
 static bool
 is_picked(const MoveItem *item, const PlanRequest *request)
@@ -452,9 +487,7 @@ is_picked(const MoveItem *item, const PlanRequest *request)
 	return true;
 }
 
-/*
- * Make the row of one index; NULL if it is gone, or was not asked for.
- */
+/* Make the row of one index; NULL if it is gone or not selected. */
 static PlanEntry *
 plan_index(Oid index_oid, const PlanRequest *request)
 {
@@ -501,7 +534,10 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	stats = pgstat_fetch_stat_tabentry(index_oid);
 	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
 
-	/* what the user names can be repaired; TOAST's can't, once invalid */
+	/*
+	 * an index that the user names can be repaired; an invalid one of TOAST
+	 * cannot
+	 */
 	item->repair = !entry->facts.valid &&
 		request->scope == SCOPE_RELATION &&
 		request->object == index_oid &&
@@ -518,7 +554,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	return entry;
 }
 
-/* Moves with a file first, then the defaults, then the skipped rows. */
+/* Moves with a file come first, then the defaults, then the skipped rows. */
 static int
 entry_class(const PlanEntry *entry)
 {
@@ -568,17 +604,14 @@ compare_reads(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Make the plan: a List of MoveItem *, palloc'd in the current context, in the
- * order of execution.  STATUS_PLANNED items are to be moved; STATUS_SKIPPED
- * ones carry sqlstate and detail.  Reads catalogs only, and releases every
- * lock it took.  ERRORs are those of the manual: 42809 wrong kind of relation,
- * 0A000 catalogs and temporary tables, 42501, 55006 the caller's transaction
- * holds a lock on what would be moved.
+ * Make the plan: a List of MoveItem *, palloc'd in the current context, in
+ * the order of execution.  STATUS_PLANNED items are to be moved;
+ * STATUS_SKIPPED ones carry sqlstate and detail.  Reads catalogs only, and
+ * releases every lock it takes.
  *
- * Make the plan.  See plan.h.
- *
- * The locks that the caller's transaction holds are looked at last, when it is
- * known what would be moved, and before anything is submitted.
+ * ERROR 42809 wrong kind of relation, 0A000 catalogs and temporary tables,
+ * 42501, 55006 the caller's transaction holds a lock on what would be moved.
+ * The latter is checked last, when it is known what would be moved.
  */
 List *
 plan_moves(const PlanRequest *request)
@@ -639,242 +672,13 @@ plan_moves(const PlanRequest *request)
 }
 
 /*
- * Say of each item of a plan, in order of execution, whether there will be room
- * for it, and warn of an archiver that fails.  plan_moves() does that itself,
- * but for what is part of a larger plan.  items: of MoveItem.
+ * Fill in for each MoveItem of a plan, in order of execution, whether the
+ * free space suffices, and warn of a failing archiver.  plan_moves() has done
+ * so unless the request is part of a larger plan.
  */
 void
 plan_complete(List *items, const MoveSettings *settings)
 {
 	plan_estimate_space(items, settings);
 	plan_warn_archiver(items);
-}
-
-/* ----------------------------------------------------------------
- *	What a tablespace holds that sessions of other databases must move.
- *
- * Who empties a tablespace wants to know that it will not be empty.  The files
- * there don't tell an index from a table, so the pg_class of each database that
- * has files in the tablespace is read, block by block, as CREATE DATABASE reads
- * that of its template (ScanSourceDatabasePgClass in dbcommands.c).
- *
- * Locks: the database, as a session of it would hold it, so that it is neither
- * dropped nor moved; then AccessShareLock on its pg_class, so that VACUUM
- * neither truncates nor rewrites it; both until it is read.  Neither is waited
- * for: what can't be had at once makes the number a lower bound.
- *
- * The tricky point: the horizon of other databases' VACUUM does not know our
- * snapshot, so row versions that are dead for everyone there may go while we
- * read.  Live ones stay, and they are what is counted.
- * ----------------------------------------------------------------
- */
-
-/*
- * Is this an index that a move of the tablespace would move, in its database?
- */
-static bool
-counts(Form_pg_class form, Oid reltablespace)
-{
-	return form->relkind == RELKIND_INDEX &&
-		form->reltablespace == reltablespace &&
-		form->relpersistence != RELPERSISTENCE_TEMP &&
-		!form->relisshared &&
-		form->relnamespace != PG_CATALOG_NAMESPACE &&
-		form->relnamespace != PG_TOAST_NAMESPACE;
-}
-
-/*
- * Count in one block of pg_class, which the caller has share-locked.
- */
-static int
-count_in_page(Buffer buf, Oid reltablespace, Snapshot snapshot)
-{
-	Page		page = BufferGetPage(buf);
-	OffsetNumber maxoff;
-	OffsetNumber offnum;
-	int			count = 0;
-
-	if (PageIsNew(page) || PageIsEmpty(page))
-		return 0;
-
-	maxoff = PageGetMaxOffsetNumber(page);
-	for (offnum = FirstOffsetNumber; offnum <= maxoff;
-		 offnum = OffsetNumberNext(offnum))
-	{
-		ItemId		itemid = PageGetItemId(page, offnum);
-		HeapTupleData tuple;
-
-		if (!ItemIdIsNormal(itemid))
-			continue;
-		ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buf), offnum);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, itemid);
-		tuple.t_len = ItemIdGetLength(itemid);
-		tuple.t_tableOid = RelationRelationId;
-
-		if (counts((Form_pg_class) GETSTRUCT(&tuple), reltablespace) &&
-			HeapTupleSatisfiesVisibility(&tuple, snapshot, buf))
-			count++;
-	}
-
-	return count;
-}
-
-/*
- * Count the indexes that a database has in a tablespace.  The caller holds the
- * locks described in the file head.
- */
-static int
-count_in_database(Oid database, Oid default_tablespace, Oid tablespace)
-{
-	Oid			reltablespace = tablespace == default_tablespace ?
-		InvalidOid : tablespace;
-	char	   *path = GetDatabasePath(database, default_tablespace);
-	RelFileLocator locator;
-	BlockNumber nblocks;
-	BlockNumber block;
-	BufferAccessStrategy strategy;
-	Snapshot	snapshot;
-	int			count = 0;
-
-	locator = make_locator(default_tablespace, database,
-						   RelationMapOidToFilenumberForDatabase(path, RelationRelationId));
-	pfree(path);
-
-	nblocks = smgrnblocks(smgropen(locator, INVALID_PROC_NUMBER), MAIN_FORKNUM);
-	strategy = GetAccessStrategy(BAS_BULKREAD);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-
-	for (block = 0; block < nblocks; block++)
-	{
-		Buffer		buf;
-
-		CHECK_FOR_INTERRUPTS();
-		buf = ReadBufferWithoutRelcache(locator, MAIN_FORKNUM, block,
-										RBM_NORMAL, strategy, true);
-		LockBuffer(buf, BUFFER_LOCK_SHARE);
-		count += count_in_page(buf, reltablespace, snapshot);
-		UnlockReleaseBuffer(buf);
-	}
-
-	UnregisterSnapshot(snapshot);
-	FreeAccessStrategy(strategy);
-	smgrclose(smgropen(locator, INVALID_PROC_NUMBER));
-
-	return count;
-}
-
-/*
- * Lock the database and its pg_class, and count; -1 if a lock is not to be had
- * or the database is gone.
- */
-static int
-lock_and_count(Oid database, Oid tablespace)
-{
-	LOCKTAG		database_tag;
-	LOCKTAG		class_tag;
-	HeapTuple	tuple;
-	int			count = -1;
-
-	SET_LOCKTAG_OBJECT(database_tag, InvalidOid, DatabaseRelationId, database, 0);
-	SET_LOCKTAG_RELATION(class_tag, database, RelationRelationId);
-
-	if (LockAcquire(&database_tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
-		return -1;
-	if (LockAcquire(&class_tag, AccessShareLock, false, true) != LOCKACQUIRE_NOT_AVAIL)
-	{
-		/* only now its place is certain */
-		AcceptInvalidationMessages();
-		tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-		if (HeapTupleIsValid(tuple))
-		{
-			Oid			default_tablespace = ((Form_pg_database) GETSTRUCT(tuple))->dattablespace;
-
-			ReleaseSysCache(tuple);
-			count = count_in_database(database, default_tablespace, tablespace);
-		}
-		LockRelease(&class_tag, AccessShareLock, false);
-	}
-	LockRelease(&database_tag, RowExclusiveLock, false);
-
-	return count;
-}
-
-/*
- * Does the database have a folder in the tablespace?
- */
-static bool
-database_uses_tablespace(Oid database, Oid tablespace)
-{
-	char	   *path = GetDatabasePath(database, tablespace);
-	struct stat st;
-	bool		result = stat(path, &st) == 0;
-
-	pfree(path);
-	return result;
-}
-
-/*
- * NOTICE with the number of indexes of other databases, if there are any
- *
- * Tell how many indexes of other databases are in the tablespace.
- */
-void
-plan_notice_other_databases(Oid tablespace)
-{
-	Relation	pg_database;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	List	   *databases = NIL;
-	ListCell   *lc;
-	StringInfoData names;
-	int64		total = 0;
-	int			ndatabases = 0;
-	bool		complete = true;
-	char	   *tablespace_name = get_tablespace_name(tablespace);
-
-	pg_database = table_open(DatabaseRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-		Oid			database = form->oid;
-
-		/* -2: a DROP DATABASE was interrupted, and files may be missing */
-		if (database != MyDatabaseId && form->datconnlimit != -2 &&
-			database_uses_tablespace(database, tablespace))
-			databases = lappend_oid(databases, database);
-	}
-	systable_endscan(scan);
-	table_close(pg_database, AccessShareLock);
-
-	initStringInfo(&names);
-	foreach(lc, databases)
-	{
-		int			count = lock_and_count(lfirst_oid(lc), tablespace);
-		char	   *name;
-
-		if (count < 0)
-			complete = false;
-		if (count <= 0)
-			continue;
-		total += count;
-		ndatabases++;
-		name = get_database_name(lfirst_oid(lc));
-		appendStringInfo(&names, "%s\"%s\"", ndatabases > 1 ? ", " : "",
-						 name ? name : "?");
-	}
-
-	if (total > 0)
-		ereport(NOTICE,
-				(errmsg("tablespace \"%s\" also holds indexes of other databases: %s%lld",
-						tablespace_name ? tablespace_name : "?",
-						complete ? "" : "at least ", (long long) total),
-				 errdetail("They are in %s, and only a session there can move them.",
-						   names.data)));
-	else if (!complete)
-		ereport(NOTICE,
-				(errmsg("tablespace \"%s\" may hold indexes of other databases, which could not be counted",
-						tablespace_name ? tablespace_name : "?")));
-	pfree(names.data);
-	list_free(databases);
 }

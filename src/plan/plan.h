@@ -29,7 +29,7 @@ typedef struct PlanRequest
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
 	bool		part;			/* of a plan that plan_complete() completes */
-	/* only these, of a schema or tablespace: LIKE patterns, bytes */
+	/* select by LIKE patterns and bytes */
 	text	   *name_like;		/* NULL = any */
 	text	   *name_not_like;	/* NULL = none */
 	int64		min_size;		/* 0 = any */
@@ -43,26 +43,15 @@ extern void plan_complete(List *items, const MoveSettings *settings);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern bool plan_may_move(Oid heap_oid);
-
-/*
- * Measures the share of an index that a rebuild would give back; false if it
- * can't.  Must release the locks it takes.  Set by _PG_init(); without it,
- * "auto" does not look at bloat.
- */
-typedef bool (*plan_estimate_bloat_hook_type) (Oid index_oid, double *ratio);
-extern plan_estimate_bloat_hook_type plan_estimate_bloat_hook;
 extern bool copy_can_move(Oid index_oid, const char *access_methods,
 						  char **reason);
 extern bool rebuild_can_move(Oid index_oid, char **reason);
 extern bool recovery_needs_full_pages(Oid index_oid);
 
-/*
- * What a move needs of one file system.  Places on the same file system are one
- * need: of what they need together.
- */
+/* What a move needs of one file system: the sum over the places on it. */
 typedef struct SpaceNeed
 {
-	const char *what;			/* "tablespace "x"", "pg_wal"; the first place */
+	const char *what;			/* "tablespace "x"", "pg_wal": the first place */
 	int64		device;
 	int64		needed;			/* bytes */
 	int64		available;
@@ -84,7 +73,7 @@ extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
 
-/* What pg_class and pg_index say about an index; no lock behind it. */
+/* What pg_class and pg_index say about an index, read without a lock. */
 typedef struct IndexFacts
 {
 	Oid			index_oid;

@@ -3,18 +3,18 @@
  * plan_checks.c
  *	  What an index is, and whether the current user may move it now.
  *
- * Two callers ask the same questions: the planner, in the caller's backend and
- * without a lock, and the runner, later and with the index locked.  So each
- * condition is written once (item_check) and answers with a row, never with an
- * error: of many indexes one that can't be moved must not stop the others.
- * Errors are only for what the user named (plan_check_named_relation, the target).
+ * Both the planner, in the caller's backend and without a lock, and later the
+ * runner, with the index locked, check the same conditions.  So each is
+ * written once (item_check) and fails with a row, not with an error: one
+ * index that cannot be moved must not stop the others.  Errors are only for
+ * what the user named (plan_check_named_relation, the target).
  *
- * No locks are taken on user relations.  Everything comes from the system
- * caches; an index that vanishes in between is "not there", not an error.
+ * User relations are not locked.  Everything comes from the system caches; an
+ * index that vanishes in between does not exist, which is no error.
  *
- * The tricky point: plan_check_no_lock_held() asks what *this* transaction has
- * locked.  That works only because nothing in the planner locks a relation of
- * the user and keeps it.
+ * Tricky: plan_check_no_lock_held() checks what *this* transaction has
+ * locked.  That works only because nothing in the planner keeps a lock on a
+ * user's relation.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,7 +53,8 @@ static void item_vsay(MoveItem *item, const char *fmt, va_list args)
 			pg_attribute_printf(2, 0);
 
 /*
- * Fetch what the catalogs say about an index; false if there is no such index.
+ * Fetch what the catalogs say about an index.  Returns false if it does not
+ * exist.
  */
 bool
 index_facts(Oid index_oid, IndexFacts *facts)
@@ -107,9 +108,7 @@ index_facts(Oid index_oid, IndexFacts *facts)
 	return true;
 }
 
-/*
- * Copy names and place of the index to its row.
- */
+/* Copy names and tablespace of the index to its row. */
 void
 item_fill(MoveItem *item, const IndexFacts *facts)
 {
@@ -121,9 +120,7 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->from_tablespace = facts->tablespace;
 }
 
-/*
- * Append a sentence to the row's detail, clipped at a character's boundary.
- */
+/* Append a sentence to the row's detail, clipped at a character boundary. */
 static void
 item_vsay(MoveItem *item, const char *fmt, va_list args)
 {
@@ -150,8 +147,8 @@ item_say(MoveItem *item, const char *fmt,...)
 }
 
 /*
- * Make the row a skipped one, with the reason in place of what detail said.
- * sqlerrcode 0: nothing is wrong, there is only nothing to do.
+ * Skip the row, with the reason as its only detail.  sqlerrcode is 0 if
+ * nothing is wrong, but there is nothing to do.
  */
 void
 item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
@@ -172,8 +169,8 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 }
 
 /*
- * Is this a table of the extension itself?  A job writes to them while it
- * runs, so it can't move their indexes.
+ * Return whether this is a table of the extension itself.  A job writes to
+ * them while it runs, so it cannot move their indexes.
  */
 static bool
 is_own_table(Oid heap_oid)
@@ -183,8 +180,9 @@ is_own_table(Oid heap_oid)
 }
 
 /*
- * May the current user use the names in this schema?  REINDEX looks the index
- * up by name.  Nobody has, or needs, that right for pg_toast.
+ * Return whether the current user may use names in this schema, because
+ * REINDEX looks up the index by name.  Nobody has, or needs, that right for
+ * pg_toast.
  */
 static bool
 may_use_schema(Oid schema_oid)
@@ -194,7 +192,10 @@ may_use_schema(Oid schema_oid)
 						ACL_USAGE) == ACLCHECK_OK;
 }
 
-/* true if the current user may move this table's indexes: owner, or (17+) MAINTAIN */
+/*
+ * Return whether the current user may move this table's indexes: as its owner
+ * or, from 17 on, with MAINTAIN.
+ */
 bool
 plan_may_move(Oid heap_oid)
 {
@@ -202,10 +203,10 @@ plan_may_move(Oid heap_oid)
 }
 
 /*
- * Can the current user move this index now, whatever the method?  If not, the
- * row becomes a skipped one that says why, and the answer is false.
+ * Check whether the current user can move this index now, by whatever method.
+ * If not, skip the row with the reason and return false.
  *
- * item->to_tablespace, method and repair must be set.
+ * The caller has set item->to_tablespace, method and repair.
  */
 bool
 item_check(MoveItem *item, const IndexFacts *facts)
@@ -276,7 +277,7 @@ item_check(MoveItem *item, const IndexFacts *facts)
 		}
 	}
 
-	/* An invalid index is repaired wherever it is. */
+	/* an invalid index is repaired in any tablespace */
 	if (facts->tablespace == item->to_tablespace &&
 		(facts->valid || !item->repair))
 	{
@@ -302,8 +303,8 @@ item_check(MoveItem *item, const IndexFacts *facts)
 }
 
 /*
- * Say which methods can move an index, whoever asks and wherever it is now.
- * access_methods is as for copy_can_move().  No locks.
+ * Return which methods can move an index, regardless of the user and of its
+ * tablespace.  access_methods is as for copy_can_move().  Takes no locks.
  */
 void
 movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
@@ -315,7 +316,7 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 		facts.persistence == RELPERSISTENCE_TEMP ||
 		IsCatalogRelationOid(facts.heap_oid) || is_own_table(facts.heap_oid))
 		return;
-	/* what a move has left behind is removed by the next one */
+	/* the next move removes what an interrupted one has left */
 	if (!facts.valid && leftover_index_is_ours(index_oid))
 		return;
 	if (recovery_needs_full_pages(index_oid))
@@ -325,12 +326,9 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 }
 
 /*
- * Look up and check the target: 42704, 22023 (pg_global), 42501.
- *
- * Look up and check the target of a move.
- *
- * 42704 no such tablespace; 22023 pg_global; 42501 no CREATE on it, which, as
- * in core, the default tablespace of the database does not need.
+ * Look up and check the target tablespace of a move.  ERROR 42704 no such
+ * tablespace; 22023 pg_global; 42501 no CREATE on it, which, as in core, the
+ * database's default tablespace does not require.
  */
 Oid
 plan_target_tablespace(const char *name)
@@ -355,9 +353,9 @@ plan_target_tablespace(const char *name)
 }
 
 /*
- * Refuse a relation that the user named and that can never be moved, or not by
- * this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.  For an
- * index, the questions are asked about its table.
+ * Raise an error if the relation that the user named can never be moved, or
+ * not by this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.
+ * For an index, its table is checked.
  */
 void
 plan_check_named_relation(Oid relid, char relkind, const char *relname)
@@ -416,7 +414,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 }
 
 /*
- * ERROR 55006 if this transaction, or this session, has locked the relation in
+ * Raise ERROR 55006 if this transaction or session has locked the relation in
  * any mode.
  */
 static void
@@ -436,9 +434,7 @@ refuse_lock_on(Oid relid, const MoveItem *item)
 			 errhint("Call it first in a transaction of its own, or with wait => false.")));
 }
 
-/*
- * As above, for the relation and all its indexes.
- */
+/* The same for a table and all its indexes. */
 static void
 refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
 {
@@ -460,15 +456,14 @@ refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
 }
 
 /*
- * For a caller that will wait inside its transaction: ERROR 55006 if it holds
- * a lock, of any mode, on a table that has an index to move, on any index of
- * it, or on a partitioned table above it.
+ * For a caller that will wait inside its transaction: raise ERROR 55006 if it
+ * holds a lock, of any mode, on a table that has an index to move, on any
+ * index of it, or on a partitioned table above it.  Only planned MoveItems
+ * count.
  *
- * Any mode, because the rebuild's first wait is for every writer, its last for
- * every reader; and the copy's swap waits for all who use the index.  A latch
- * wait is invisible to the deadlock detector, so this can't be left to it.
- *
- * items: of MoveItem, only the planned ones count.
+ * Any mode, because a rebuild waits first for every writer and last for every
+ * reader, and the swap of a copy for all that use the index.  The deadlock
+ * detector does not see a latch wait, so this cannot be left to it.
  */
 void
 plan_check_no_lock_held(const List *items)
@@ -503,16 +498,14 @@ plan_check_no_lock_held(const List *items)
 }
 
 /*
- * Checked again by the runner after it has locked table and index: fills
- * item->status/sqlstate/detail and returns false if the index can't be moved
- * any more (dropped, already in place, invalid, no privilege ...); otherwise
- * refreshes the item's names and source tablespace and returns true.  began: the
- * work itself has begun already; only the words depend on it.
+ * Repeat all checks in the runner after it has locked table and index.  If
+ * the index cannot be moved any more (dropped, already in place, invalid, no
+ * privilege ...), skip the row with the reason and return false; otherwise
+ * update the row's names and source tablespace and return true.  began: the
+ * work itself has begun; this affects only the wording.
  *
- * Ask everything again, in the runner, with table and index locked.
- *
- * Must be called in a transaction.  item->index_oid is what counts: an index
- * of the same name that somebody has made meanwhile is a stranger.
+ * The caller is in a transaction.  The index is identified by
+ * item->index_oid: a new index of the same name is another one.
  */
 bool
 plan_recheck(MoveItem *item, bool began)

@@ -3,17 +3,17 @@
  * plan_estimate.c
  *	  What a move will read, write and take.
  *
- * Sizes are those of the files, looked up by the name that pg_class gives
- * them: no relation is opened, so planning never waits for a lock.  A file that
- * vanishes meanwhile (TRUNCATE, REINDEX) makes the size unknown, not an error.
+ * Sizes are those of the files that pg_class names.  No relation is opened,
+ * so planning never waits for a lock.  If a file vanishes in between
+ * (TRUNCATE, REINDEX) the size is unknown, which is no error.
  *
- * Trade-off: time is estimated from the speed of past moves of the same method
- * in this database; before there are any, from rates low enough for one
+ * Trade-off: time is estimated from the speed of past moves of the same
+ * method in this database; if there are none, from rates low enough for one
  * ordinary disk under load.  See DEFAULT_* below.
  *
- * The tricky point is the room in the target.  A moved index frees its old
- * file, but only the target's own file system counts: on the same file system
- * just the moves that are alive at once need room, otherwise all of them do.
+ * Tricky: the free space in the target.  A moved index frees its old file,
+ * but only the target's own file system counts: on the same file system just
+ * the moves that run at the same time need space, otherwise all of them do.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,9 +26,6 @@
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
-#include "catalog/pg_tablespace.h"
-#include "commands/tablespace.h"
-#include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/builtins.h"
@@ -45,33 +42,28 @@
 #include "settings.h"
 #include "wait/relation_locks.h"
 
-#ifndef WIN32
-#endif
-
 #define MB						(1024.0 * 1024.0)
 
 /*
- * Bytes of index per second before there is any experience.  Measured on two
- * cores and one fast disk under load: copy 55-300 MB/s; rebuild of a btree 38
- * MB/s, of a GIN or GiST 10-30 MB/s.  A third to a half of that is assumed.
+ * Bytes of index per second without experience.  Measured on two cores and
+ * one fast disk under load: copy 55-300 MB/s; rebuild of a btree 38 MB/s, of
+ * a GIN or GiST 10-30 MB/s.  We assume a third to a half of that.
  */
 #define DEFAULT_COPY_RATE		(50 * MB)
 #define DEFAULT_BTREE_RATE		(15 * MB)
 #define DEFAULT_OTHER_RATE		(5 * MB)
 #define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
 
-/* start of a worker, waits for others, locks, commits */
+/* worker start, waits for others, locks, commits */
 #define SECONDS_PER_COPY		0.3
 #define SECONDS_PER_REBUILD		0.5
 
-/* how much of the log of past moves is looked at */
+/* how much of the log of past moves to read */
 #define EXPERIENCE_MOVES		20
 #define EXPERIENCE_ROWS			500
 #define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell nothing */
 
-/*
- * Are both tablespaces on one file system?  What can't be told is "no".
- */
+/* Return whether both tablespaces are on one file system, as far as known. */
 static bool
 same_file_system(Oid tablespace1, Oid tablespace2)
 {
@@ -84,12 +76,11 @@ same_file_system(Oid tablespace1, Oid tablespace2)
 }
 
 /*
- * Bytes of index per second of the latest moves by each method that
- * succeeded; 0 = no experience.
+ * Get the bytes of index per second of the latest successful moves by each
+ * method; 0 if there are none.
  *
- * Reads the log of moves without asking for privileges on it: nothing but two
- * rates leaves this function.  Takes AccessShareLock on the log and its index
- * and gives it back.
+ * Reads the log of moves without a check of privileges on it: nothing but two
+ * rates leaves this function.
  */
 static void
 read_experience(double *copy_rate, double *rebuild_rate)
@@ -110,7 +101,7 @@ read_experience(double *copy_rate, double *rebuild_rate)
 	double		bytes[2] = {0, 0};
 	double		seconds[2] = {0, 0};
 
-	/* backward, so that the latest jobs come first */
+	/* backward, for the latest jobs */
 	scan = systable_beginscan_ordered(log, pkey, NULL, 0, NULL);
 	while (rows++ < EXPERIENCE_ROWS &&
 		   HeapTupleIsValid(tuple = systable_getnext_ordered(scan, BackwardScanDirection)))
@@ -163,9 +154,6 @@ read_experience(double *copy_rate, double *rebuild_rate)
 	*rebuild_rate = moves[1] > 0 ? bytes[1] / seconds[1] : 0;
 }
 
-/*
- * Seconds of a rebuild at the default rates.
- */
 static double
 default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 {
@@ -182,9 +170,7 @@ default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
 }
 
-/*
- * Fill in bytes and seconds of one planned move.
- */
+/* Fill in bytes and seconds of one planned move. */
 static void
 estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			  double copy_rate, double rebuild_rate)
@@ -220,7 +206,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			/*
 			 * The table is scanned twice, to build and to validate, and the
 			 * new index once, to validate.  Sorting what does not fit in
-			 * memory writes it and reads it once more.
+			 * memory writes and reads it once more.
 			 */
 			heap_size = relation_files_size(entry->facts.heap_tablespace,
 											entry->facts.heap_relfilenumber);
@@ -248,7 +234,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			return;
 	}
 
-	/* the new index is logged whole, page by page, but for wal_level minimal */
+	/* the new index is logged page by page, except with wal_level minimal */
 	if (!XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT)
 		item->wal_bytes = 0;
 	else if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
@@ -258,7 +244,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 }
 
 /*
- * Bytes of the file that a planned move makes in the target tablespace.  Sort
+ * Return the bytes of the file that a planned move makes in the target.  Sort
  * files of a rebuild go to temp_tablespaces.
  */
 static int64
@@ -267,7 +253,9 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
 }
 
-/* The largest of some numbers, largest first. */
+/*
+ * Add a number to the nlargest largest ones, which are in descending order.
+ */
 static void
 keep_largest(int64 *largest, int nlargest, int64 number)
 {
@@ -291,13 +279,13 @@ sum_of(const int64 *numbers, int n)
 	return sum;
 }
 
-/* What moves have in one file system that is a target of theirs. */
+/* What the moves to one file system use there */
 typedef struct TargetRoom
 {
 	int64		device;
-	int64		kept;			/* by the moves before, for good */
-	int64	   *largest;		/* that keep nothing, and can run beside
-								 * others */
+	int64		kept;			/* permanently, by the moves before */
+	int64	   *largest;		/* of moves that keep nothing, and can run at
+								 * the same time */
 } TargetRoom;
 
 static TargetRoom *
@@ -320,11 +308,10 @@ find_room(List **rooms, int64 device, int nlargest)
 }
 
 /*
- * Both are for whole plans: a List of MoveItem *, in order of execution.
- *
- * Say for each planned move whether it will find room: its new file, its WAL and
- * what it sorts in, together with the largest that can run beside it, and what
- * those before it have kept.
+ * Set for each planned MoveItem of a whole plan, in order of execution,
+ * whether there is free space for it: for its new file, its WAL and its sort
+ * files, together with the largest moves that can run at the same time, and
+ * what those before it have kept.
  */
 void
 plan_estimate_space(List *items, const MoveSettings *settings)
@@ -332,7 +319,10 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	List	   *rooms = NIL;
 	int			nlargest = Max(settings->max_workers - 1, 0);
 
-	/* alive beside it, wherever: what they log; what they sort */
+	/*
+	 * of the moves that can run at the same time, to any target: WAL, sort
+	 * files
+	 */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
@@ -370,7 +360,7 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	pfree(largest_sort);
 }
 
-/* A plan says what the swap of a copy would have to wait for. */
+/* Say in a plan what the swap of a copy would have to wait for. */
 static void
 foretell_wait(MoveItem *item)
 {
@@ -418,7 +408,8 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 }
 
 /*
- * WARNING if WAL is to be written while the archiver fails: pg_wal keeps it.
+ * Warn if WAL will be written while the archiver fails, because pg_wal keeps
+ * it.
  */
 void
 plan_warn_archiver(const List *items)

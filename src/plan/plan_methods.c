@@ -4,18 +4,17 @@
  *	  Which indexes the methods copy and rebuild are able to move.
  *
  * Copy follows the WAL to learn which blocks of the index change while it
- * copies them.  That assumes that each change of a block is logged in a record
- * that names the block, which is a property of the access method: so there is
- * a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's limits.
+ * copies them.  That assumes that each change of a block is logged in a
+ * record that names the block.  This is a property of the access method, so
+ * there is a list.  Rebuild is core's REINDEX CONCURRENTLY and has core's
+ * limits.
  *
- * What neither may touch now, for a fault of core's: recovery_needs_full_pages().
+ * Everything comes from the system caches without locks, and may be outdated
+ * if the caller does not hold a lock on the index.  plan_recheck() repeats
+ * the checks for what can change in an index's life (logged or unlogged).
  *
- * No locks: the answers come from the system caches and may be outdated when
- * the caller holds no lock on the index.  What can change in an index's life
- * (logged or unlogged) is looked at again by plan_recheck().
- *
- * An access method is known by its handler function, not by its name, because
- * names of access methods are free for anyone who may create one.
+ * An access method is identified by its handler function, not by its name:
+ * any name is available to a user who may create an access method.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,8 +38,8 @@
 #include "plan/plan.h"
 
 /*
- * Handlers of extensions that log each change of a block by generic WAL records,
- * and a whole build by images of the pages (t/115_other_access_methods.pl).
+ * Handlers of extensions that log each change of a block by generic WAL
+ * records, and a whole build by page images (t/117_other_access_methods.pl).
  */
 static const struct
 {
@@ -80,8 +79,8 @@ is_known_extension_handler(Oid handler)
 }
 
 /*
- * Is the name on a list such as "am1, am2"?  The setting's check hook
- * has refused malformed ones.
+ * Return whether a list such as "am1, am2" contains the name.  The setting's
+ * check hook has refused malformed lists.
  */
 static bool
 name_is_listed(const char *name, const char *list)
@@ -109,9 +108,7 @@ name_is_listed(const char *name, const char *list)
 	return result;
 }
 
-/*
- * The handler of an access method, and its name.
- */
+/* Get the handler of an access method, and its name. */
 static Oid
 handler_of(Oid am, char **am_name)
 {
@@ -134,8 +131,8 @@ handler_of(Oid am, char **am_name)
 }
 
 /*
- * Does every change of an index of this access method reach the WAL with the
- * number of the block?
+ * Return whether the WAL names the block of every change of an index of this
+ * access method.
  */
 static bool
 access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
@@ -160,13 +157,12 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 }
 
 /*
- * Both look at catalogs only, take no lock on the index or its table, and
- * need no privilege.  *reason, if not NULL, becomes a palloc'd clause ("the
- * index is unlogged, ...") when the answer is false, NULL when it is true.
+ * Return whether method copy can move this index.  If not, *reason, unless
+ * NULL, is set to a palloc'd clause ("the index is unlogged, ..."), else to
+ * NULL.  access_methods is the copy_access_methods of a job or the session.
  *
- * access_methods: a job's or the session's copy_access_methods.
- *
- * Can method copy move this index?
+ * Reads catalogs only, takes no lock on the index or its table, and needs no
+ * privilege.
  */
 bool
 copy_can_move(Oid index_oid, const char *access_methods, char **reason)
@@ -201,7 +197,8 @@ copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 }
 
 /*
- * Can core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) move this index?
+ * Return whether core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) can move
+ * this index.  Otherwise as copy_can_move().
  */
 bool
 rebuild_can_move(Oid index_oid, char **reason)
@@ -239,18 +236,17 @@ rebuild_can_move(Oid index_oid, char **reason)
 }
 
 /*
- * Must the index stay where it is for as long as full_page_writes is off, which
- * it is now?  Looks at catalogs only, without locks or privileges.
- *
- * Would a crash after the move of this index be fatal?
+ * Return whether a crash after the move of this index would be fatal, because
+ * full_page_writes is off now.  Reads catalogs only, without locks or
+ * privileges.
  *
  * A move removes a file that WAL since the last checkpoint has changed, as do
- * DROP INDEX and REINDEX.  Recovery then meets changes of blocks that are not
- * there, unless these are full images, and passes them over; but
- * brin_xlog_insert_update() (brin_xlog.c) asks for the number of the buffer it
- * has not got.  Since version 16, where GetBufferDescriptor() takes an unsigned
- * number, that is a segmentation fault, again at each start.  Only what the
- * setting is now can be seen here, not what it was since the checkpoint.
+ * DROP INDEX and REINDEX.  Recovery then finds changes of missing blocks and,
+ * unless they are full images, skips them.  But brin_xlog_insert_update()
+ * (brin_xlog.c) reads the block number of the buffer that it has not got.
+ * Since version 16, where GetBufferDescriptor() takes an unsigned number,
+ * that is a segmentation fault, again at each start.  We can see only the
+ * current setting, not what it was since the checkpoint.
  */
 bool
 recovery_needs_full_pages(Oid index_oid)

@@ -22,7 +22,7 @@ extern void movable_methods(Oid index_oid, const char *access_methods,
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
 extern void plan_check_no_lock_held(const List *items);
 
-/* An item while it is planned. */
+/* An item during planning */
 typedef struct PlanEntry
 {
 	MoveItem	item;			/* first: a list of entries is a list of items */
@@ -33,6 +33,5 @@ typedef struct PlanEntry
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
-extern void plan_notice_other_databases(Oid tablespace);
 
 #endif							/* IM_PLAN_PRIVATE_H */

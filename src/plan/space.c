@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * space.c
- *	  Is there room for a move?
+ *	  Whether the free space suffices for a move.
  *
- * Asked before each index, so that a move that can't end doesn't begin, and
- * before each MB of a copy, because others write, too: a full file system stops
- * everybody who writes to it, and a full pg_wal the server.
+ * This is checked before each index, so that a move that cannot be completed
+ * does not begin, and before each MB of a copy, because others write, too: a
+ * full file system stops everything that writes to it, and a full pg_wal the
+ * server.
  *
- * Assumption: WAL is recycled after max_wal_size unless somebody keeps it, so
- * that much is enough where nobody does, and what pg_wal has already is part of
- * it; a replication slot or the archiver may keep all that the move writes.
+ * Assumption: WAL is recycled after max_wal_size, including what pg_wal
+ * already has, unless a replication slot or the archiver keeps all that the
+ * move writes.
  *
- * Tricky: target, pg_wal and sort files often share a file system, and then they
- * need room at the same time.
+ * Tricky: target, pg_wal and sort files often share a file system, and then
+ * need free space at the same time.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,17 +34,16 @@
 #include "plan/plan.h"
 #include "settings.h"
 
-/* What may be written, by all moves together, until the next look */
+/* what all moves together may write until the next check */
 #define NEXT_BYTES		(4 * 1024 * 1024)
 
 static bool
 any_slot_in_use(void)
 {
 	bool		result = false;
-	int			i;
 
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (i = 0; i < max_replication_slots; i++)
+	for (int i = 0; i < max_replication_slots; i++)
 		if (ReplicationSlotCtl->replication_slots[i].in_use)
 			result = true;
 	LWLockRelease(ReplicationSlotControlLock);
@@ -77,7 +77,7 @@ tablespace_words(Oid tablespace)
 	return psprintf("tablespace \"%s\"", name ? name : "?");
 }
 
-/* Bytes of WAL files that are in pg_wal already. */
+/* Return the bytes of the WAL files in pg_wal. */
 static int64
 wal_on_disk(void)
 {
@@ -92,7 +92,7 @@ wal_on_disk(void)
 	return result;
 }
 
-/* Need so many bytes in a place, also if others are on its file system. */
+/* Add bytes to what is needed of a place's file system. */
 static void
 add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int64 bytes)
 {
@@ -119,8 +119,8 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 
 /*
  * Collect what is needed of the file systems of the target, of pg_wal and, if
- * there is something to be sorted on disk, of temp_tablespaces.  In a
- * transaction; no locks.
+ * anything is sorted on disk, of temp_tablespaces.  The caller is in a
+ * transaction.
  */
 void
 space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
@@ -137,7 +137,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 		Oid			places[SPACE_PLACES - 2];
 		int			n;
 
-		/* which one a sort gets is a matter of luck: each must have room */
+		/* any of them may get the sort files: each must have the space */
 		PrepareTempTablespaces();
 		n = GetTempTablespaces(places, lengthof(places));
 		if (n == 0)
@@ -160,7 +160,9 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 	}
 }
 
-/* The first need for which there is no room; NULL if it all fits. */
+/*
+ * Return the first need that exceeds the free space; NULL if there is none.
+ */
 const SpaceNeed *
 space_missing(const SpaceNeeds *needs, double min_free)
 {
@@ -175,9 +177,10 @@ space_missing(const SpaceNeeds *needs, double min_free)
 }
 
 /*
- * ERROR 53100, with needed and free bytes in the detail, if the move, together
- * with those that run beside it, would leave less than min_free_space of a file
- * system that it writes to.  In a transaction; no locks.
+ * Raise ERROR 53100, with needed and free bytes in the detail, if the move,
+ * together with those that run at the same time, would leave less than
+ * min_free_space of a file system that it writes to.  The caller is in a
+ * transaction.
  */
 void
 space_check(const JobShared *job, const MoveItem *item,
@@ -188,7 +191,7 @@ space_check(const JobShared *job, const MoveItem *item,
 	SpaceNeeds	needs;
 	const SpaceNeed *missing;
 
-	/* what the other moves of the job still have to write */
+	/* what the job's other moves still have to write */
 	for (int i = 0; i < job->nitems; i++)
 	{
 		const MoveItem *other = &job->items[i];
@@ -211,8 +214,8 @@ space_check(const JobShared *job, const MoveItem *item,
 }
 
 /*
- * The same for the next few MB, before each MB that is written.  With no
- * transaction open.
+ * The same for the next few MB; to be called before each MB is written, with
+ * no transaction open.
  */
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
@@ -223,7 +226,7 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
 				 settings->min_free_space))
 	{
-		StartTransactionCommand();	/* the catalog has the name */
+		StartTransactionCommand();	/* to look up the name */
 		report_no_room(tablespace_words(item->to_tablespace), NEXT_BYTES,
 					   facts.free_bytes, facts.total_bytes,
 					   settings->min_free_space);

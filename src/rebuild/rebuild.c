@@ -36,7 +36,6 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
@@ -234,17 +233,12 @@ static void
 before_core_waits(void)
 {
 	const MoveContext *mc = rebuild.mc;
-	WaitLimits	limits;
 
-	limits.phase = PHASE_WAIT_SNAPSHOTS;
-	limits.deadline = wait_deadline(mc->settings->lock_wait);
-	limits.item = mc->item;
-	limits.settings = mc->settings;
-	limits.caller_pid = mc->job->caller_pid;
-	limits.cancellable = true;
-	limits.signal_at = limits.deadline;
-	limits.pausable = false;	/* core's command has begun */
+	/* not pausable: core's command has begun */
+	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.item = mc->item,.settings = mc->settings,
+	.caller_pid = mc->job->caller_pid,.cancellable = true};
 
+	limits.deadline = limits.signal_at = wait_deadline(mc->settings->lock_wait);
 	InvalidateCatalogSnapshot();
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
@@ -564,8 +558,7 @@ wait_and_lock(WaitLimits *limits)
 	{
 		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
-			limits->deadline = wait_deadline(settings->lock_wait);
-			limits->signal_at = limits->deadline;
+			limits->deadline = limits->signal_at = wait_deadline(settings->lock_wait);
 			tries = 1;
 		}
 		limits->phase = PHASE_WAIT_WRITERS;
@@ -597,7 +590,8 @@ void
 move_by_rebuild(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
-	WaitLimits	limits;
+	WaitLimits	limits = {.item = item,.settings = mc->settings,.caller_pid = mc->job->caller_pid,
+	.cancellable = true,.pausable = true};
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	bool		movable;
 
@@ -608,11 +602,6 @@ move_by_rebuild(MoveContext *mc)
 
 	apply_rebuild_settings(mc->settings);
 
-	limits.item = mc->item;
-	limits.settings = mc->settings;
-	limits.caller_pid = mc->job->caller_pid;
-	limits.cancellable = true;
-	limits.pausable = true;
 	wait_and_lock(&limits);
 
 	PG_TRY();
@@ -624,7 +613,8 @@ move_by_rebuild(MoveContext *mc)
 		{
 			/* it may have been long since the last look */
 			space_check(mc->job, item, mc->settings);
-			rebuild_timer_begin(mc->settings);
+			/* its handler reads two words of them, as they are at that time */
+			rebuild_timer_begin(&mc->job->settings);
 		}
 		PopActiveSnapshot();
 		CommitTransactionCommand();

@@ -64,7 +64,6 @@
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"

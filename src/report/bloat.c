@@ -3,23 +3,22 @@
  * bloat.c
  *	  How much of an index a rebuild would give back, from a sample of it.
  *
- * The blocks to look at come from bloat_sample.c: a stratified random sample in
- * two passes.  After the first pass the interval decides whether the second is
- * worth its time.
+ * The sample is a stratified random one in two passes; see "Drawing the
+ * sample" below.  After the first pass the interval decides whether the
+ * second is worth its time.
  *
- * The 95 % interval follows from the design: leaving out one block of a stratum
- * at a time (the stratified jackknife) gives the variance of any smooth
- * function of the totals, here rebuilt_pages().  It is widened as Wilson's
- * interval is, because a sample without a single deleted page doesn't prove
+ * The 95 % interval follows from the design: leaving out one block of a
+ * stratum at a time (the stratified jackknife) gives the variance of any
+ * smooth function of the totals, here rebuilt_pages().  It is widened like
+ * Wilson's interval, because a sample without a deleted page does not prove
  * that there are none.
  *
- * Blocks are read in the order of the file, with prefetch, through a small
- * ring of buffers, so that neither the cache nor the disk arm suffers.  Locks:
- * the caller's AccessShareLock on the index (and the table, if it hands it
- * over), and a share lock on one buffer for as long as it takes to copy it.
+ * Blocks are read in file order, with prefetch, through a small ring of
+ * buffers, to spare cache and disk.  Locks: the caller's AccessShareLock on
+ * the index, and a share lock on one buffer while it is copied.
  *
- * The tricky point is the row count of pg_class: it makes the estimate of
- * uneven bloat much better, and can be wrong (refine_estimates()).
+ * Tricky: the row count of pg_class makes the estimate of uneven bloat much
+ * better, and can be wrong (refine_estimates()).
  *
  *-------------------------------------------------------------------------
  */
@@ -47,12 +46,14 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-/* the second pass is read if the interval is wider than that to either side */
+/*
+ * the second pass is read if the interval is wider than this to either side
+ */
 #define GOOD_ENOUGH		0.02
 
 /*
- * What a plan may cost for each index: so few blocks that a disk of 80 reads a
- * second gets through the first pass.
+ * What a plan may cost for each index: a disk of 80 reads per second
+ * completes the first pass.
  */
 #define PLAN_SAMPLE			160
 #define PLAN_MILLISECONDS	1000
@@ -67,17 +68,19 @@ typedef struct BloatScan
 	MeasureContext mc;
 	RebuildContext rc;
 	double		known_rows;		/* reltuples; <= 0 = unknown */
-	char	   *copy;			/* of the block that is looked at */
+	char	   *copy;			/* of the current block */
 
 	BloatSample sample;
-	int			draws;			/* of each stratum, read so far */
+	int			draws;			/* read so far from each stratum */
 } BloatScan;
 
-/* the share of the sample that may go into reading the free space map */
+/* the share of the sample that may be spent on reading the free space map */
 #define FSM_SHARE		10
-/* the most blocks to look at among those that the map calls free */
+/* the most blocks to sample among those that the map calls free */
 #define FREE_SAMPLE		40
-/* category from which on the map calls a block free (RecordFreeIndexPage) */
+/*
+ * the map calls blocks of this category and above free (RecordFreeIndexPage)
+ */
 #define FSM_FREE_CAT	250
 
 static void
@@ -91,8 +94,8 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 }
 
 /*
- * Return where to copy a block to.  With AddressSanitizer all that a line pointer
- * can lead to around it is out of bounds.
+ * Return the buffer for the copy of a block.  With AddressSanitizer
+ * everything around it that a line pointer can address is out of bounds.
  */
 static char *
 copy_buffer(void)
@@ -110,9 +113,7 @@ copy_buffer(void)
 #endif
 }
 
-/*
- * Copy a block into scan->copy, so that it can be looked at without a lock.
- */
+/* Copy a block into scan->copy, to measure it without a lock. */
 static void
 copy_block(BloatScan *scan, BlockNumber blkno)
 {
@@ -141,8 +142,8 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 }
 
 /*
- * Read block 0, which is always in the sample.  GiST has its root there, the
- * others their metapage.  Adds it to the totals where it is no metapage.
+ * Read block 0, which is always in the sample.  In GiST it is the root, and
+ * is added to the totals; in the others it is the metapage.
  */
 static void
 read_first_block(BloatScan *scan, PageTotals *totals)
@@ -193,8 +194,8 @@ is_late(const BloatScan *scan)
 }
 
 /*
- * Read the chosen blocks from..to-1, some ahead of need.  Returns false where the
- * deadline has come before.
+ * Read the chosen blocks from..to-1, with prefetch.  Returns false if the
+ * deadline comes first.
  */
 static bool
 read_sample(BloatScan *scan, int from, int to)
@@ -218,7 +219,7 @@ read_sample(BloatScan *scan, int from, int to)
 }
 
 /*
- * Return how many blocks a sampled one stands for, by what has been read.
+ * Return how many blocks a sampled one stands for, given what has been read.
  */
 static double
 block_weight(const BloatScan *scan, const SampledBlock *s)
@@ -226,9 +227,7 @@ block_weight(const BloatScan *scan, const SampledBlock *s)
 	return s->stratum < 0 ? 1 : s->stratum_size / scan->draws;
 }
 
-/*
- * Replace the estimated page counts by what pgstatindex has counted.
- */
+/* Replace the estimated page counts by those of pgstatindex. */
 static void
 apply_exact(PageTotals *t, const ExactPages *pages)
 {
@@ -249,13 +248,13 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	t->count[PAGE_INTERNAL] = pages->internal_pages;
 }
 
-/* What is computed from the totals, and its sampling variance. */
+/* Numbers computed from the totals, or their sampling variances */
 typedef struct Estimates
 {
 	double		bloat;
 	double		rows;			/* row pointers on the leaf pages */
-	double		density;		/* of the leaf pages: used / space */
-	double		density_by_rows;	/* the same by way of known_rows */
+	double		density;		/* used share of the leaf pages */
+	double		density_by_rows;	/* the same, based on known_rows */
 } Estimates;
 
 static void
@@ -275,8 +274,7 @@ compute_estimates(const BloatScan *scan, const PageTotals *totals,
 
 /*
  * Compute the variance of the estimates under the sampling design: in each
- * stratum leave out one of its blocks at a time, and let the others stand for
- * it.
+ * stratum leave out one block at a time, and weight the others for it.
  */
 static void
 jackknife_variance(BloatScan *scan, const PageTotals *totals,
@@ -328,9 +326,7 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 	pfree(strata);
 }
 
-/*
- * Set the 95 % interval around the ratio that the sample alone gives.
- */
+/* Set the 95 % interval around the ratio that the sample alone gives. */
 static void
 set_interval(const BloatScan *scan, double ratio, double variance, double *low_out, double *high_out)
 {
@@ -364,9 +360,9 @@ set_interval(const BloatScan *scan, double ratio, double variance, double *low_o
 }
 
 /*
- * Choose the point estimates.  VACUUM counts an index's row pointers, and for
- * uneven bloat that number says more than a sample can; but it may be out of
- * date, or come from ANALYZE.  So it is used only where the sample doesn't
+ * Choose the point estimates.  VACUUM counts an index's row pointers, which
+ * for uneven bloat says more than a sample can, but the number may be
+ * outdated, or come from ANALYZE.  So use it only if the sample does not
  * contradict it, and only for the point: the interval stays the sample's.
  */
 static void
@@ -390,10 +386,10 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 
 /*
  * Compute the estimates from the totals, their variance, and the interval.
- * Where what the pages tell allows of two sizes, the interval is from that of
- * the larger one to that of the smaller one, and the estimates are those of the
- * larger one.  Returns whether that is so; *error is how far the interval of
- * the sample alone goes.
+ * If the pages allow two sizes, the interval extends from that of the larger
+ * to that of the smaller one, and the estimates are those of the larger one.
+ * Returns whether that is so.  *error is the width of the sample's own
+ * interval.
  */
 static bool
 judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
@@ -418,18 +414,20 @@ judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages,
 		return false;
 	set_interval(scan, smaller.bloat, its_variance.bloat, &low, &be->bloat_ratio_high);
 
-	/* what is computed are parts of pages */
+	/* the results are fractions of pages */
 	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
 	be->bloat_ratio_high = Min(be->bloat_ratio_high + page, 1);
 	return true;
 }
 
 /*
- * Measure an open, valid index, in the current memory context, which is left to
- * the caller.  sample_pages is the most blocks to read (at least 1); full reads
- * them all; pages is NULL or saves reading for page counts.  At the deadline (0 =
- * none) it makes do with the blocks that it has, or gives nothing but NaN if these
- * are too few; with full there is none.  ERROR XX001 or XX002 for damaged pages.
+ * Measure an open, valid index.  Allocates in the current memory context,
+ * which the caller deletes.
+ *
+ * sample_pages is the most blocks to read (at least 1); full reads them all.
+ * pages, unless NULL, provides the page counts.  At the deadline (0 = none,
+ * as with full) the blocks read so far must suffice; if they are too few, all
+ * results are NaN.  ERROR XX001 or XX002 for damaged pages.
  */
 void
 bloat_measure(Relation index, int sample_pages, bool full,
@@ -488,7 +486,7 @@ bloat_measure(Relation index, int sample_pages, bool full,
 		scan->blocks_read += sample->fsm_blocks_read;
 		be->sampled_pages = scan->blocks_read;
 		if (sample->nblocks == 0)
-			return;				/* nothing but the metapage: no estimate */
+			return;				/* only the metapage: no estimate */
 		be->exact = pages != NULL;
 		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
 		{
@@ -497,7 +495,8 @@ bloat_measure(Relation index, int sample_pages, bool full,
 				be->sampled_pages = scan->blocks_read;
 				if (from == 0)
 					return;
-				break;			/* what the first pass says is good, if wide */
+				break;			/* the first pass is good, with a wide
+								 * interval */
 			}
 			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
 			totals = first_block;
@@ -515,7 +514,7 @@ bloat_measure(Relation index, int sample_pages, bool full,
 	be->leaf_density = pages ? pages->leaf_density : est.density;
 	if (!open)
 	{
-		/* what was smooth for the interval's sake is whole pages after all */
+		/* fractions of pages served the interval only */
 		rebuilt = (1.0 - est.bloat) * scan->nblocks;
 		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
 		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
@@ -526,7 +525,6 @@ bloat_measure(Relation index, int sample_pages, bool full,
 	}
 }
 
-/* ---- for the planner ---- */
 typedef struct EstimateArg
 {
 	Oid			index_oid;
@@ -551,12 +549,13 @@ estimate_callback(void *argptr)
 }
 
 /*
- * The planner's question: a cheap look at one index.  Sets the share that a
- * rebuild gives back, or where only an interval is known, gives back at least.
- * Returns false where the bloat can't be measured (access method, lock, validity,
- * damage, storage too slow for it).  Reads blocks for a second at most, and takes
- * less memory than work_mem; holds AccessShareLock meanwhile, which it never
- * waits for.
+ * Estimate the bloat of one index for the planner, at little cost.  Sets the
+ * share that a rebuild frees, or at least frees if only an interval is known.
+ * Returns false if that cannot be measured (access method, lock, validity,
+ * damage, slow storage).
+ *
+ * Reads for a second at most, and uses less memory than work_mem.  Holds
+ * AccessShareLock for that time, without waiting for it.
  */
 bool
 bloat_estimate(Oid index_oid, double *ratio)
@@ -571,7 +570,7 @@ bloat_estimate(Oid index_oid, double *ratio)
 	arg.ratio = get_float8_nan();
 	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
 	MemoryContextSwitchTo(oldcontext);
-	/* nothing of it was freed before, so this is what it took */
+	/* nothing was freed before, so this is all that it used */
 	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
 		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
 	MemoryContextDelete(context);
@@ -581,29 +580,24 @@ bloat_estimate(Oid index_oid, double *ratio)
 }
 
 /* ----------------------------------------------------------------
- *	Which blocks of an index to look at.
+ *	Drawing the sample
  *
- * The design is stratified random sampling: the file is cut into equal parts,
- * the strata, and four blocks are drawn at random from each.  Blocks that the
- * free space map calls free form strata of their own, since nearly all of them
- * are empty: without that, an index in which every other page is deleted would
- * need four times the sample.  The map only decides where to look more
- * closely; what counts is what is found on the page, so a stale map costs
- * precision and never truth.
+ * The file is cut into equal parts, the strata, and four blocks are drawn at
+ * random from each.  Blocks that the free space map calls free form strata of
+ * their own, because nearly all of them are empty: otherwise an index in
+ * which every other page is deleted would need four times the sample.  The
+ * map only decides where to look more closely.  What counts is the page
+ * itself, so a stale map costs precision and never correctness.
  *
- * The blocks come in two passes, the first two of each stratum and then the
- * others, because most indexes are so evenly filled that half of the sample
- * says enough, and on a disk every block is an arm's move.  Each pass is in
- * the order of the file.
- *
- * Only pages of the free space map are read here, and they count as blocks
- * read.
+ * The first pass reads two blocks of each stratum, the second the others,
+ * both in file order.  Most indexes are so evenly filled that half of the
+ * sample is enough, and on a disk every block costs a seek.
  * ----------------------------------------------------------------
  */
 
 /*
- * Copy a block of the free space map.  A damaged one counts as empty, as in
- * core: the map is only a hint.
+ * Copy a block of the free space map.  A damaged one is empty, as in core,
+ * because the map is only a hint.
  */
 static void
 read_fsm_block(Relation index, BlockNumber blkno, BufferAccessStrategy strategy, char *copy)
@@ -618,9 +612,9 @@ read_fsm_block(Relation index, BlockNumber blkno, BufferAccessStrategy strategy,
 }
 
 /*
- * Return the block of the free space map that says how full the blocks from
- * slot * SlotsPerFSMPage on are.  (fsm_logical_to_physical() in freespace.c,
- * for the lowest level; the depth is FSM_TREE_DEPTH there.)
+ * Return the block of the free space map for the blocks from slot *
+ * SlotsPerFSMPage on: fsm_logical_to_physical() of freespace.c for the lowest
+ * level, where the depth is FSM_TREE_DEPTH.
  */
 static BlockNumber
 fsm_leaf_block(BlockNumber slot)
@@ -637,9 +631,10 @@ fsm_leaf_block(BlockNumber slot)
 }
 
 /*
- * Sort the blocks 1 .. nblocks - 1 into those that the free space map calls
- * free, from the start of blocks[], and the others, from its end.  Returns false, having read nothing, where the map
- * doesn't exist, is too big to be worth it, or means something else.
+ * Put those of the blocks 1 .. nblocks - 1 that the free space map calls free
+ * at the start of blocks[], and the others at its end.  Returns false,
+ * without reading, if the map does not exist, is too big, or means something
+ * else.
  */
 static bool
 split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
@@ -687,8 +682,8 @@ split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 }
 
 /*
- * Draw n of the nframe blocks of a frame, DRAWS from each of equal parts.
- * frame is NULL for the blocks 1 .. nframe.
+ * Draw n of the nframe blocks of a frame, sample->draws from each of equal
+ * parts.  frame is NULL for the blocks 1 .. nframe.
  */
 static void
 draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, int n)
@@ -735,9 +730,7 @@ draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, i
 	}
 }
 
-/*
- * Order by pass, then by block.
- */
+/* order by pass, then by block */
 static int
 compare_blocks(const void *a, const void *b)
 {
@@ -752,9 +745,9 @@ compare_blocks(const void *a, const void *b)
 }
 
 /*
- * Draw at most n of the blocks 1 .. nblocks - 1 (n must be less than that),
- * pages of the free space map that are read for it included.  What it takes is in
- * the current memory context.
+ * Draw at most n of the blocks 1 .. nblocks - 1, minus the pages of the free
+ * space map that this reads.  n is less than nblocks - 1.  Allocates in the
+ * current memory context.
  */
 void
 bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
@@ -768,10 +761,10 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 
 	Assert(n >= 0 && n < population);
 	memset(sample, 0, sizeof(*sample));
-	/* of an index of terabytes these are more than palloc() gives */
+	/* an index of terabytes needs more than palloc() allows */
 	sample->blocks = palloc_extended(sizeof(SampledBlock) * (Size) Max(n, 1),
 									 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	/* a tiny sample can't have strata of four */
+	/* a tiny sample cannot have strata of four */
 	sample->draws = n >= 2 * BLOAT_SAMPLE_DRAWS ? BLOAT_SAMPLE_DRAWS : Max(Min(n, BLOAT_SAMPLE_FIRST), 1);
 
 	if ((population + 1) / SlotsPerFSMPage < max_fsm &&

@@ -3,10 +3,10 @@
  * damaged_pages.c
  *	  Measuring pages with damage, in a test build.
  *
- * index_mover.test_damages is how often each page that is measured is measured
- * before, each time with other damage, which depends on index_mover.test_seed.
- * The damage is made to a private copy, so that neither buffers nor files have it,
- * and thousands of damages take no more than a second.
+ * index_mover.test_damages is how often each page is measured with damage
+ * before it is measured; index_mover.test_seed is the seed of the damage.  A
+ * private copy is damaged, so neither buffers nor files are, and thousands of
+ * damages take no more than a second.
  *
  * This file is empty unless compiled with -DINDEX_MOVER_TEST.
  *
@@ -23,7 +23,7 @@
 #include "miscadmin.h"
 #include "storage/bufpage.h"
 
-/* A number below n. */
+/* Return a number below n. */
 static int
 below(pg_prng_state *random, int n)
 {
@@ -31,8 +31,8 @@ below(pg_prng_state *random, int n)
 }
 
 /*
- * Damage a page in one of some ways.  The header of most stays what the server
- * accepts, else it would be all that is looked at.
+ * Damage a page in one of several ways.  Most headers stay acceptable for the
+ * server; otherwise nothing else would be checked.
  */
 static void
 damage(char *page, pg_prng_state *random)
@@ -63,7 +63,7 @@ damage(char *page, pg_prng_state *random)
 			case 4:				/* headers of tuples */
 				at = upper + MAXALIGN(below(random, BLCKSZ - 23 - upper));
 				break;
-			case 5:				/* what the access method says of the page */
+			case 5:				/* the special space */
 				at = BLCKSZ - 16 + below(random, 13);
 				break;
 			default:
@@ -90,8 +90,8 @@ damage(char *page, pg_prng_state *random)
 }
 
 /*
- * Measure a page with damage, as often as the setting says, and leave it as it
- * was.  What is wrong with it has to be said, or numbers that can be.
+ * Measure a page with damage, as often as the setting says, and restore it.
+ * The result must be an error or plausible numbers.
  */
 void
 test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)

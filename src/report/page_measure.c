@@ -3,21 +3,20 @@
  * page_measure.c
  *	  What is on one page of an index: kind, bytes used, bytes worth keeping.
  *
- * One function for each access method.  They get a private copy of the page
- * (so no lock is held while they look, and nothing changes under them) and
- * trust nothing on it: every offset and length is checked before it is
- * followed, because a report must survive the index it is asked to judge.
+ * There is one function for each access method.  It gets a private copy of
+ * the page, so it holds no lock and nothing changes under it.  It trusts
+ * nothing on the page: every offset and length is checked before use, because
+ * a report must survive a damaged index.
  *
- * Two byte counts come out.  "used" is what the page holds, counted as
- * pgstatindex counts it (line pointers and the high key included), so that
- * densities can be compared with its.  "packed" is what of it a rebuild would
- * write again: tuples marked dead are left out, btree duplicates are merged
- * into posting lists, GIN keys without rows are dropped.
+ * There are two byte counts.  "used" is what the page holds, counted as by
+ * pgstatindex (with line pointers and the high key), so that densities are
+ * comparable.  "packed" is the part that a rebuild would write again: without
+ * tuples marked dead and GIN keys without rows, and with btree duplicates
+ * merged into posting lists.
  *
- * The tricky point is that the six access methods agree on the page header
- * and on nothing else: BRIN keeps its type in the last two bytes, GIN's
- * posting tree pages have no line pointers, SP-GiST's tuples start with a
- * state instead of a TID.
+ * Tricky: the six access methods have only the page header in common.  BRIN
+ * keeps its type in the last two bytes, GIN's posting tree pages have no line
+ * pointers, SP-GiST's tuples start with a state instead of a TID.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,7 +33,7 @@
 
 #include "report/report_private.h"
 
-/* One tuple of a btree leaf, as deduplication sees it. */
+/* A tuple of a btree leaf, as deduplication sees it */
 typedef struct BtreeKey
 {
 	const char *data;			/* key bytes, without the tuple header */
@@ -42,18 +41,15 @@ typedef struct BtreeKey
 	uint16		flags;			/* null and variable-width flags */
 } BtreeKey;
 
-/* as in core's _bt_load(): a posting list made by a build gets no longer */
+/* as in core's _bt_load(): the longest posting list of a build */
 #define BTREE_BUILD_POSTING_SIZE \
 	(MAXALIGN_DOWN((BLCKSZ * 10 / 100)) - sizeof(ItemIdData))
 
-/* above this many bytes GIN keeps a posting list in a tree of its own */
+/* a larger posting list gets a tree of its own in GIN */
 #define GIN_LARGEST_LIST	((double) (GinMaxItemSize - MAXALIGN(sizeof(IndexTupleData) + 1)))
-/* what the first TID of a segment takes if it becomes one among others */
+/* bytes of a segment's first TID once it is one among others */
 #define GIN_NEXT_FIRST		2
 
-/*
- * Check the header's offsets and the size of the special space.
- */
 static const char *
 check_header(Page page, Size special_size)
 {
@@ -69,7 +65,7 @@ check_header(Page page, Size special_size)
 	return NULL;
 }
 
-/* The tuples of a page whose header was checked, one after the other. */
+/* A scan of the tuples of a page whose header was checked */
 typedef struct ItemScan
 {
 	Page		page;
@@ -77,11 +73,11 @@ typedef struct ItemScan
 	OffsetNumber last;
 	Size		min_size;		/* of a tuple */
 	bool		skip_unused;	/* unused line pointers are no damage */
-	bool		invalid;		/* ended at a line pointer that is none */
+	bool		invalid;		/* ended at an invalid line pointer */
 	char	   *item;
 	Size		len;
 	double		bytes;			/* with the line pointer */
-	bool		dead;			/* marked so */
+	bool		dead;
 } ItemScan;
 
 static ItemScan
@@ -98,9 +94,9 @@ scan_items(Page page, OffsetNumber first, Size min_size)
 }
 
 /*
- * Go to the next tuple.  Returns false at the end, and with scan->invalid where
- * a line pointer points outside of the tuple area or at something too short to
- * be a tuple.
+ * Advance to the next tuple.  Returns false at the end, with scan->invalid if
+ * a line pointer points outside of the tuple area or to something too short
+ * for a tuple.
  */
 static bool
 next_item(ItemScan *scan)
@@ -129,9 +125,7 @@ next_item(ItemScan *scan)
 	return true;
 }
 
-/*
- * Count the current tuple as one that a rebuild writes again.
- */
+/* Count the current tuple as one that a rebuild writes again. */
 static void
 count_item(PageMeasure *pm, const ItemScan *scan)
 {
@@ -139,16 +133,14 @@ count_item(PageMeasure *pm, const ItemScan *scan)
 	pm->packed += scan->bytes;
 }
 
-/*
- * Fill in the byte counts that pgstatindex would see.
- */
+/* Set the byte counts as pgstatindex would. */
 static void
 measure_space(Page page, PageMeasure *pm)
 {
 	PageHeader	ph = (PageHeader) page;
 
 	pm->avail = ph->pd_special - SizeOfPageHeaderData;
-	/* PageGetFreeSpace() keeps room for one more line pointer */
+	/* PageGetFreeSpace() reserves space for one more line pointer */
 	pm->used = pm->avail - PageGetFreeSpace(page);
 	pm->packed = pm->used;
 }
@@ -159,8 +151,8 @@ measure_space(Page page, PageMeasure *pm)
  */
 
 /*
- * Read what deduplication needs to know of a leaf tuple: the key's bytes and
- * the number of TIDs.  Returns false where the tuple contradicts itself.
+ * Get what deduplication needs of a leaf tuple: the key's bytes and the
+ * number of TIDs.  Returns false if the tuple contradicts itself.
  */
 static bool
 btree_leaf_tuple(char *item, Size len, BtreeKey *key, int *nhtids)
@@ -188,8 +180,8 @@ btree_leaf_tuple(char *item, Size len, BtreeKey *key, int *nhtids)
 }
 
 /*
- * Return the bytes, line pointers included, that a build needs for one key
- * with that many rows, and add the tuples it makes to *tuples.
+ * Return the bytes, with line pointers, that a build needs for one key with
+ * nhtids rows, and add the tuples it makes to *tuples.
  */
 static double
 btree_run_bytes(Size keylen, int nhtids, double *tuples)
@@ -286,7 +278,7 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 		return "invalid leaf tuple";
 	if (before > pm->used)
 		return "tuples overlap";
-	/* keys that span pages can make it look as if merging cost space */
+	/* with keys that span pages, merging can seem to cost space */
 	pm->packed = Min(after, before);
 	pm->heavy = pm->used - before;	/* the high key */
 	pm->one_size = smallest >= largest ? 1 : 0;
@@ -298,9 +290,7 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
  * ----------------------------------------------------------------
  */
 
-/*
- * Account for that many neighbours with the same hash value.
- */
+/* Account for a run of rows with the same hash value. */
 static void
 hash_end_run(PageMeasure *pm, int run, int half_page)
 {
@@ -345,9 +335,9 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	}
 
 	/*
-	 * Tuples are sorted by hash value.  Those of one value always share a
-	 * bucket, so a value with more rows than half a page holds keeps its
-	 * overflow pages whatever the number of buckets.
+	 * Tuples are sorted by hash value.  Those of one value share a bucket, so
+	 * a value with more rows than half a page keeps its overflow pages with
+	 * any number of buckets.
 	 */
 	half_page = pm->avail / 2 / (sizeof(ItemIdData) + MAXALIGN(sizeof(IndexTupleData) + sizeof(uint32)));
 	pm->packed = 0;
@@ -386,9 +376,9 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
  */
 
 /*
- * Count the TIDs in the compressed posting lists of a posting tree's leaf, and
- * the bytes that they would take as one list.  Returns -1 where the segments
- * don't fit into the page.
+ * Count the TIDs in the compressed posting lists of a posting tree's leaf,
+ * and the bytes that they would take as one list.  Returns -1 if the segments
+ * do not fit into the page.
  */
 static int
 gin_count_compressed(const char *ptr, Size size, double *list_bytes)
@@ -407,7 +397,7 @@ gin_count_compressed(const char *ptr, Size size, double *list_bytes)
 		len = SizeOfGinPostingList(segment);
 		if (len > size || offsetof(GinPostingList, bytes) + segment->nbytes > size)
 			return -1;
-		items++;				/* the first one is stored in full */
+		items++;				/* the first one is stored uncompressed */
 		*list_bytes += items == 1 ? offsetof(GinPostingList, bytes) : GIN_NEXT_FIRST;
 		*list_bytes += segment->nbytes;
 		for (int i = 0; i < segment->nbytes; i++)
@@ -462,9 +452,9 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	pm->packed = pm->used;
 
 	/*
-	 * The last page is the only page of a small tree, as a rule.  A rebuild
-	 * turns it back into a list beside the key if that has become short
-	 * enough, and makes one page of it, full or not, if it hasn't.
+	 * The last page is usually the only page of a small tree.  A rebuild
+	 * turns it into a list in the key's tuple if that is short enough,
+	 * otherwise into one page, full or not.
 	 */
 	if (pm->kind == PAGE_POSTING_LAST)
 	{
@@ -643,12 +633,7 @@ measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	return NULL;
 }
 
-/* ----------------------------------------------------------------
- *		the door
- * ----------------------------------------------------------------
- */
 
-/* btree, hash, GIN, GiST, SP-GiST and BRIN */
 bool
 page_measure_supports(Oid relam)
 {
@@ -659,8 +644,7 @@ page_measure_supports(Oid relam)
 
 /*
  * Measure a private copy of a page.  Returns NULL, or what is wrong with the
- * page (a fragment, not translated).  Never reads beyond the page, whatever
- * is on it.
+ * page (a fragment, not translated).  Never reads beyond the page.
  */
 const char *
 page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
@@ -668,7 +652,7 @@ page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	memset(pm, 0, sizeof(*pm));
 	if (PageIsNew(page))
 	{
-		/* extended but not used yet, or since a crash */
+		/* extended but not yet used, possibly since a crash */
 		pm->kind = PAGE_EMPTY;
 		return NULL;
 	}

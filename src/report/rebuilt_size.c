@@ -3,17 +3,16 @@
  * rebuilt_size.c
  *	  How many pages an index would have after a rebuild.
  *
- * Bloat is what a rebuild would give back, so this file says for each access
- * method what its build makes of the bytes that are worth keeping.  Where the
- * build follows fillfactor (btree) or the number of rows (hash) that is
- * arithmetic.  How full a GIN build leaves its pages depends on the memory that
- * it has and on which rows have which keys, and where GiST and SP-GiST split a
- * page is up to the operator class; which of BRIN's summaries describe rows that
- * are gone isn't in the index.  For these there are two sizes, between which the
- * truth is.
+ * Bloat is what a rebuild would free, so this file computes for each access
+ * method what its build makes of the bytes worth keeping.  For btree and hash
+ * the build follows fillfactor and the number of rows.  For the others there
+ * are two sizes, and the real one is in between: a GIN build depends on its
+ * memory and on which rows have which keys; the operator class decides where
+ * GiST and SP-GiST split a page; and the index does not tell which of BRIN's
+ * summaries describe rows that are gone.
  *
- * Everything here is smooth in the totals, not rounded to pages, so that the
- * sampling error can be computed by perturbing them (index_bloat.c).
+ * Everything is smooth in the totals, not rounded to pages, so that the
+ * sampling error can be computed by perturbing them (bloat.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -34,13 +33,13 @@
 
 /*
  * How full fresh builds leave their pages: the extremes over operator classes
- * and data sets (docs/reports.md), and some more.
+ * and data sets (docs/reports.md), with some margin.
  */
 #define GIN_LEAST			0.35	/* pages of keys */
 #define GIN_MOST			0.90
 #define GIN_POSTING_DENSITY	0.977
 #define GIST_LEAST			0.38
-#define GIST_MOST			1.0 /* a build that sorts ignores fillfactor */
+#define GIST_MOST			1.0 /* a sorting build ignores fillfactor */
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
 
@@ -60,8 +59,8 @@ page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 }
 
 /*
- * Return the share of the leaf pages' space that is in use, as pgstatindex's
- * avg_leaf_density: deleted pages don't count.  NaN without leaf pages.
+ * Return the used share of the leaf pages, like avg_leaf_density of
+ * pgstatindex: without deleted pages.  NaN without leaf pages.
  */
 double
 page_totals_density(const PageTotals *t)
@@ -97,7 +96,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 			rc->fillfactor = SpGistGetFillFactor(index) / 100.0;
 			break;
 		case BRIN_AM_OID:
-			/* a bitmap of two bits for each column, and no values */
+			/* a bitmap of two bits for each column, without values */
 			rc->brin_least = sizeof(ItemIdData) +
 				MAXALIGN(SizeOfBrinTuple + BITMAPLEN(2 * IndexRelationGetNumberOfAttributes(index)));
 			rc->fillfactor = get_float8_nan();
@@ -109,8 +108,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 }
 
 /*
- * Return the leaf pages that a build fills with so many bytes, if it fills that
- * share of them.
+ * Return the leaf pages that a build fills with these bytes to this density.
  */
 static double
 leaf_pages(const PageTotals *t, double bytes, double density)
@@ -120,15 +118,15 @@ leaf_pages(const PageTotals *t, double bytes, double density)
 
 	if (bytes <= 0)
 		return 0;
-	/* what is on one page fits on one */
+	/* what is on one page now fits on one */
 	if (count <= 1 && bytes <= t->packed[PAGE_LEAF])
 		return 1;
 	return Max(bytes / (density * page_size), 1);
 }
 
 /*
- * Return the internal pages above that many leaves, from how many there are
- * above the leaves now: fan-out changes little.
+ * Return the internal pages above this many leaves, in proportion to the
+ * current ones, because fan-out changes little.
  */
 static double
 internal_pages(const PageTotals *t, double leaves)
@@ -151,11 +149,11 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 	double		leaves;
 
 	/*
-	 * _bt_buildadd() closes a page with the tuple that takes it over the
-	 * fillfactor, or when the next one doesn't fit.  The last tuple then goes
-	 * to the next page and a high key stays: of the same size for a plain
-	 * tuple, without the row pointers for a posting list.  One tuple at least
-	 * stays, however low the fillfactor.
+	 * _bt_buildadd() closes a page with the tuple that exceeds the
+	 * fillfactor, or when the next one does not fit.  The last tuple moves to
+	 * the next page, and a high key remains: of the same size for a plain
+	 * tuple, without the row pointers for a posting list.  At least one tuple
+	 * remains, even with a low fillfactor.
 	 */
 	if (t->items[PAGE_LEAF] > 2 * t->tuples[PAGE_LEAF])
 		left_free = Max(full - tuple_size / 2, tuple_size * 1.5);
@@ -164,7 +162,7 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 	page_size = t->avail[PAGE_LEAF] / pages - left_free - t->heavy[PAGE_LEAF] / pages;
 	leaves = t->packed[PAGE_LEAF] / Max(Max(page_size, tuple_size), 1);
 
-	/* where all tuples are of one size, so many fit: matters for large ones */
+	/* tuples of one size: count how many fit, which matters for large ones */
 	if (t->one_size[PAGE_LEAF] >= 0.999 * pages && tuple_size > 0 &&
 		t->items[PAGE_LEAF] <= 2 * t->tuples[PAGE_LEAF])
 	{
@@ -179,8 +177,8 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
- * Return how many pages a hash bucket is expected to have beyond its first,
- * if it gets mean rows with that standard deviation.
+ * Return the expected number of pages of a hash bucket after its first, given
+ * mean and standard deviation of its rows.
  */
 static double
 overflow_pages(double mean, double deviation, double capacity)
@@ -219,7 +217,7 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 	if (rc->hash_tuples >= 0 && rows + dead > 0)
 		rows = rc->hash_tuples * rows / (rows + dead);
 
-	/* as _hash_init_metabuffer() chooses it */
+	/* as in _hash_init_metabuffer() */
 	wanted = rows / Max(rc->hash_ffactor, 1);
 	if (wanted > 2)
 		buckets = _hash_get_totalbuckets(_hash_spareindex((uint32) Min(wanted, 1073741824.0)));
@@ -229,16 +227,14 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 	mean = rows * light_share / power;
 	overflow = unsplit * overflow_pages(2 * mean, sqrt(2 * mean * per_value), capacity) +
 		(buckets - unsplit) * overflow_pages(mean, sqrt(mean * per_value), capacity);
-	/* rows of one value share a bucket however many there are */
+	/* rows of one value always share a bucket */
 	overflow += Min(rows * (1 - light_share) / capacity, t->count[PAGE_OVERFLOW]);
 
 	/* one bitmap page serves 32,768 overflow pages */
 	return buckets + overflow + 1 + floor(overflow / 32768);
 }
 
-/*
- * Return how many of the posting trees have more than one page.
- */
+/* Return how many of the posting trees have more than one page. */
 static double
 gin_deep_trees(const PageTotals *t)
 {
@@ -246,8 +242,8 @@ gin_deep_trees(const PageTotals *t)
 }
 
 /*
- * Return how many posting trees a build makes lists of.  A short last page
- * isn't always a short tree: of the deep ones it is short by chance.
+ * Return how many posting trees a build turns into lists.  A short last page
+ * does not prove a short tree: in a deep one it is short by chance.
  */
 static double
 gin_small_trees(const PageTotals *t)
@@ -258,8 +254,8 @@ gin_small_trees(const PageTotals *t)
 }
 
 /*
- * Posting trees get their rows in the order of the table, and have full pages
- * but for the last.
+ * Posting trees get their rows in table order, so all pages but the last are
+ * full.
  */
 static double
 rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
@@ -275,10 +271,7 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 	if (t->tuples[PAGE_POSTING_LAST] > 0)
 		bytes += small * t->packed[PAGE_POSTING_LAST] / t->tuples[PAGE_POSTING_LAST];
 
-	/*
-	 * of what waits in the pending list each key may be one more TID in a
-	 * list
-	 */
+	/* each key of the pending list may be just one more TID in a list */
 	bytes += rc->smallest ? t->items[PAGE_PENDING] : t->packed[PAGE_PENDING];
 
 	if (deep > 0)
@@ -289,14 +282,14 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 
 		if (tree_bytes < GinMaxItemSize)
 		{
-			/* they have become so short that a build makes lists of them */
+			/* so short that a build makes lists of them */
 			bytes += deep * tree_bytes;
 			internal = 0;
 		}
 		else
 		{
 			posting += deep * Max(full + 0.5, 1);
-			/* a tree of one page has no other */
+			/* a tree of one page has no internal page */
 			internal *= Min(full, 1);
 		}
 	}
@@ -324,8 +317,8 @@ rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
- * All ranges keep their summary; those whose rows are gone get an empty one.  A
- * page has no place for a part of a summary.
+ * All ranges keep their summary, an empty one if their rows are gone.  A
+ * summary is never split between pages.
  */
 static double
 rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
@@ -337,10 +330,8 @@ rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
- * Return the pages after a rebuild: where what the pages tell leaves it open, at
- * most so many, or with rc->smallest at least so many.
- *
- * Return the pages, metapage included.
+ * Return the pages after a rebuild, with metapage: if there are two sizes,
+ * the larger one, or the smaller one with rc->smallest.
  */
 double
 rebuilt_pages(const RebuildContext *rc, const PageTotals *t)

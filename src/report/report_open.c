@@ -3,15 +3,16 @@
  * report_open.c
  *	  Open an index for a report.
  *
- * The reports read pages of one index, so AccessShareLock on the index is
- * enough, as for pgstattuple's functions; it is held to the end of the call.
- * The table isn't locked, because no function of the index is called and no
- * row is fetched.
+ * The reports read pages of one index, so AccessShareLock on the index, held
+ * until the end of the call, is enough, as for pgstattuple's functions.  The
+ * table is not locked, because no function of the index is called and no row
+ * is fetched.
  *
- * The errors are those of contrib/pgstattuple/pgstatindex.c, word for word,
- * so that scripts that know them know ours.  A report over all indexes of a
- * database must neither fail nor wait because of one of them: for that there
- * is report_try_open(), and report_survive() for damage found while reading.
+ * The errors are literally those of contrib/pgstattuple/pgstatindex.c, so
+ * that scripts that handle them work with ours.  A report over all indexes of
+ * a database must neither fail nor wait because of one of them: for that
+ * there are report_try_open() and, for damage found while reading,
+ * report_survive().
  *
  *-------------------------------------------------------------------------
  */
@@ -32,9 +33,7 @@
 
 #include "report/report_private.h"
 
-/*
- * Return the name of an access method as pgstatindex.c spells it.
- */
+/* Return the name of an access method as in pgstatindex.c. */
 static const char *
 access_method_label(Oid am)
 {
@@ -50,9 +49,7 @@ access_method_label(Oid am)
 	return "suitable";
 }
 
-/*
- * Check an open relation.  Returns false instead of an error where quiet.
- */
+/* Check an open relation.  With quiet, returns false instead of an error. */
 static bool
 check_relation(Relation rel, Oid required_am, bool quiet)
 {
@@ -78,7 +75,7 @@ check_relation(Relation rel, Oid required_am, bool quiet)
 						RelationGetRelationName(rel), access_method_label(required_am))));
 	}
 
-	/* its newest pages are in the local buffers of its session */
+	/* its newest pages are in another session's local buffers */
 	if (RELATION_IS_OTHER_TEMP(rel))
 	{
 		if (quiet)
@@ -88,7 +85,9 @@ check_relation(Relation rel, Oid required_am, bool quiet)
 				 errmsg("cannot access temporary indexes of other sessions")));
 	}
 
-	/* core's words in get_relation_info(): such a relation has no file there */
+	/*
+	 * core's words in get_relation_info(): such a relation has no file there
+	 */
 	if (!RelationIsPermanent(rel) && RecoveryInProgress())
 	{
 		if (quiet)
@@ -98,7 +97,7 @@ check_relation(Relation rel, Oid required_am, bool quiet)
 				 errmsg("cannot access temporary or unlogged relations during recovery")));
 	}
 
-	/* an index that isn't ready may have no valid page at all */
+	/* an index that is not ready may have no valid page at all */
 	if (!rel->rd_index->indisvalid)
 	{
 		if (quiet)
@@ -111,9 +110,9 @@ check_relation(Relation rel, Oid required_am, bool quiet)
 }
 
 /*
- * Open an index that a report is to read, with AccessShareLock, or raise the
- * error that pgstattuple's functions raise.  required_am is InvalidOid, or
- * the only access method that will do.  Close with report_close().
+ * Open an index for a report, with AccessShareLock.  Raises the errors of
+ * pgstattuple's functions.  required_am is InvalidOid or the access method
+ * that the index must have.  Close it with report_close().
  */
 Relation
 report_open(Oid index_oid, Oid required_am)
@@ -129,8 +128,8 @@ report_open(Oid index_oid, Oid required_am)
 }
 
 /*
- * The same for a report over many indexes: returns NULL where report_open()
- * would raise an error or have to wait for a lock.
+ * The same for a report over many indexes.  Returns NULL instead of an error
+ * or of waiting for a lock.
  */
 Relation
 report_try_open(Oid index_oid, Oid required_am)
@@ -153,7 +152,10 @@ report_try_open(Oid index_oid, Oid required_am)
 	return rel;
 }
 
-/* Bytes of the main fork of any relation; false where report_try_open() gives up. */
+/*
+ * Get the bytes of the main fork of any relation.  Returns false if there is
+ * none, or instead of waiting for a lock.
+ */
 bool
 report_try_size(Oid relid, int64 *size)
 {
@@ -183,6 +185,11 @@ report_close(Relation rel)
 	relation_close(rel, AccessShareLock);
 }
 
+/*
+ * Run callback(arg) in a subtransaction.  Returns false if it failed because
+ * the index is damaged or has gone away, and closes what it has opened; raises
+ * other errors.
+ */
 bool
 report_survive(ReportCallback callback, void *arg)
 {
@@ -190,7 +197,7 @@ report_survive(ReportCallback callback, void *arg)
 	ResourceOwner oldowner = CurrentResourceOwner;
 	volatile bool ok = true;
 
-	/* needs no transaction id, so it works on a standby */
+	/* needs no transaction ID, so it works on a standby */
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 
@@ -229,19 +236,19 @@ report_survive(ReportCallback callback, void *arg)
 }
 
 /* ----------------------------------------------------------------
- *	How long the pending list of a GIN index is.
+ *	The pending list of a GIN index
  *
- * The metapage has the counts, so one page is read whatever the size.
- * Assumption: every search reads the whole list, page by page, before it
- * looks at the tree (ginGetBitmap calls scanPendingInsert first), so the pages
- * of the list are what a search pays on top of its own.
- *
- * The metapage is read under a share lock and copied; nobody waits for us
- * longer than that.
+ * The metapage has the counts, so one page is read for any size.  It is
+ * copied under a share lock.  Assumption: every search reads the whole list,
+ * page by page, before the tree (ginGetBitmap() calls scanPendingInsert()
+ * first), so the pages of the list are the extra cost of a search.
  * ----------------------------------------------------------------
  */
 
-/* The caller must have opened a valid GIN index.  ERROR XX002. */
+/*
+ * Read the size of the pending list.  The caller has opened a valid GIN
+ * index.  ERROR XX002 for a damaged metapage.
+ */
 void
 gin_pending_read(Relation index, GinPending *pending)
 {

@@ -15,13 +15,13 @@
 
 typedef enum PageKind
 {
-	PAGE_FIXED,					/* meta, bitmap, revmap: a rebuild makes it
-								 * too */
+	PAGE_FIXED,					/* meta, bitmap, revmap: also made by a
+								 * rebuild */
 	PAGE_LEAF,					/* tuples that point to the table */
 	PAGE_INTERNAL,				/* tuples that point to other pages */
 	PAGE_OVERFLOW,				/* hash: continues a bucket */
 	PAGE_POSTING_LEAF,			/* GIN: leaf of a posting tree */
-	PAGE_POSTING_LAST,			/* GIN: rightmost or only leaf of one */
+	PAGE_POSTING_LAST,			/* GIN: its rightmost or only leaf */
 	PAGE_POSTING_INTERNAL,		/* GIN */
 	PAGE_PENDING,				/* GIN: pending list */
 	PAGE_EMPTY,					/* deleted, half-dead, unused or never used */
@@ -34,18 +34,17 @@ typedef struct PageMeasure
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
 	double		packed;			/* of used, what a rebuild would write */
-	double		items;			/* table rows pointed to, dead ones not
-								 * counted */
+	double		items;			/* table rows pointed to, without dead ones */
 	double		dead;			/* tuples marked dead */
 	double		tuples;			/* tuples after the rebuild */
 	double		heavy;			/* btree: bytes of the high key, not in packed
 								 * hash: items whose value fills half a page */
-	double		squares;		/* hash: squared rows per value, summed, of
-								 * the values that aren't heavy */
+	double		squares;		/* hash: sum of squared rows per value, of
+								 * those that are not heavy */
 	double		one_size;		/* btree: 1 = all tuples are of one size */
 } PageMeasure;
 
-/* What has to be known about the index as a whole to judge one page. */
+/* What page_measure() needs to know of the index as a whole */
 typedef struct MeasureContext
 {
 	Oid			relam;
@@ -64,8 +63,8 @@ extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumb
 #endif
 
 /*
- * Sums over the pages of an index, or the estimates of those sums from a
- * sample.  The metapage is not in them.
+ * Sums over the pages of an index without the metapage, or estimates of them
+ * from a sample
  */
 typedef struct PageTotals
 {
@@ -81,17 +80,16 @@ typedef struct PageTotals
 	double		one_size[PAGE_KINDS];
 } PageTotals;
 
-/* What the rebuild depends on besides the pages. */
+/* What a rebuild depends on besides the pages */
 typedef struct RebuildContext
 {
 	Oid			relam;
-	double		fillfactor;		/* 0 to 1; NaN where the method has none */
+	double		fillfactor;		/* 0 to 1; NaN = the method has none */
 	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
-	int			hash_ffactor;	/* hash: tuples per bucket aimed at */
+	int			hash_ffactor;	/* hash: intended tuples per bucket */
 	double		brin_least;		/* BRIN: bytes of an empty summary, with line
 								 * pointer */
-	bool		smallest;		/* where two sizes are possible, the smaller
-								 * one */
+	bool		smallest;		/* of two possible sizes, the smaller one */
 } RebuildContext;
 
 extern void rebuild_context_init(Relation index, RebuildContext *rc);
@@ -108,14 +106,14 @@ typedef struct SampledBlock
 	int			stratum;		/* -1 = in the sample with certainty */
 	int			draw;			/* number of the draw in its stratum */
 	double		stratum_size;	/* in blocks */
-	PageMeasure pm;				/* filled in by who reads the block */
+	PageMeasure pm;				/* filled in by the reader of the block */
 } SampledBlock;
 
 typedef struct BloatSample
 {
-	SampledBlock *blocks;		/* in the order in which to read them */
+	SampledBlock *blocks;		/* in the order of reading */
 	int			nblocks;
-	int			first_pass;		/* so many of them make the first pass */
+	int			first_pass;		/* number of blocks in the first pass */
 	int			draws;			/* from each stratum, in both passes */
 	int			nstrata;
 	int			fsm_blocks_read;
@@ -124,7 +122,7 @@ typedef struct BloatSample
 extern void bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 							  BufferAccessStrategy strategy, BloatSample *sample);
 
-/* What pgstatindex found, for the exact path of btree. */
+/* What pgstatindex found, for the exact path of btree */
 typedef struct ExactPages
 {
 	double		leaf_pages;
@@ -137,9 +135,9 @@ typedef struct BloatEstimate
 	int64		pages;
 	int64		sampled_pages;	/* blocks read, metapage and FSM included */
 	double		leaf_density;	/* 0 to 1; NaN = no leaf page seen */
-	double		fillfactor;		/* what a rebuild aims at, 0 to 1; NaN = none */
-	double		bloat_ratio;	/* NaN = only the interval is known, or
-								 * nothing */
+	double		fillfactor;		/* of a rebuild, 0 to 1; NaN = none */
+	double		bloat_ratio;	/* NaN = only the interval, or nothing, is
+								 * known */
 	double		bloat_ratio_low;
 	double		bloat_ratio_high;
 	bool		exact;			/* no sampling error */
@@ -163,11 +161,6 @@ extern Relation report_try_open(Oid index_oid, Oid required_am);
 extern void report_close(Relation rel);
 extern bool report_try_size(Oid relid, int64 *size);
 
-/*
- * Run callback(arg) in a subtransaction.  Returns false where it failed
- * because the index is damaged or went away; other errors are passed on.
- * Whatever callback has opened is closed then.
- */
 typedef void (*ReportCallback) (void *arg);
 extern bool report_survive(ReportCallback callback, void *arg);
 

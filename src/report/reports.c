@@ -4,15 +4,14 @@
  *	  The door for reports: the SQL functions that help to decide what to move.
  *
  * Only what has to read pages, files or devices is in C; index_report(),
- * recommend_moves() and move_blockers() are SQL in the extension's script, on
- * top of these.  Functions whose names start with index_mover_ are for them
- * and not for users.
+ * recommend_moves() and move_blockers() are SQL in the extension's script,
+ * based on these functions.  Those named index_mover_* are for them and not
+ * for users.
  *
- * Everything here only reads the database (tablespace_probe() also writes a
- * temporary file), runs on a hot standby, and takes no lock but
- * AccessShareLock on the index it looks at, until the end of the call.
- * EXECUTE is revoked from PUBLIC in the script; that is the access check,
- * as for pgstattuple.
+ * Everything here only reads the database, except that tablespace_probe()
+ * writes a temporary file, runs on a hot standby, and takes no lock but
+ * AccessShareLock on the index until the end of the call.  The access check
+ * is that the script revokes EXECUTE from PUBLIC, as for pgstattuple.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,22 +47,24 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 
 #define PROBE_MAX_DEPTH		1024
 
-/*
- * Return the OID argument argno, or raise 22004.
- */
-static Oid
-required_index(FunctionCallInfo fcinfo, int argno)
+/* Raise ERROR 22004 if the argument is null. */
+static void
+reject_null(FunctionCallInfo fcinfo, int argno, const char *name)
 {
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("index must not be null")));
+				 errmsg("%s must not be null", name)));
+}
+
+/* Return the OID argument argno, ERROR 22004 if it is null. */
+static Oid
+required_index(FunctionCallInfo fcinfo, int argno)
+{
+	reject_null(fcinfo, argno, "index");
 	return PG_GETARG_OID(argno);
 }
 
-/*
- * Form the function's result row.
- */
 static Datum
 result_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
@@ -82,8 +83,8 @@ set_float8(Datum *values, bool *nulls, int column, double value)
 }
 
 /*
- * Set a ratio to four decimals: what follows is far below any sampling error,
- * and makes rows too wide to read.
+ * Set a ratio to four decimals: more would be far below any sampling error,
+ * and would make rows too wide to read.
  */
 static void
 set_ratio(Datum *values, bool *nulls, int column, double ratio)
@@ -91,16 +92,14 @@ set_ratio(Datum *values, bool *nulls, int column, double ratio)
 	set_float8(values, nulls, column, rint(ratio * 10000) / 10000);
 }
 
-/*
- * Set a measured value to four digits, wherever its decimal point is.
- */
+/* Set a measured value to four significant digits. */
 static void
 set_measured(Datum *values, bool *nulls, int column, double value)
 {
 	int			excess = value > 0 ? (int) floor(log10(value)) - 3 : 0;
 	double		power = pow(10, abs(excess));
 
-	/* only whole powers of ten: these are exact, 0.01 is not */
+	/* only whole powers of ten, because these are exact, unlike 0.01 */
 	if (!isnan(value))
 		value = excess > 0 ? rint(value / power) * power : rint(value * power) / power;
 	set_float8(values, nulls, column, value);
@@ -136,17 +135,18 @@ bloat_callback(void *argptr)
 /*
  * index_mover_measure_bloat(index regclass, sample_pages int, exact boolean,
  *		quiet boolean, exact_pages float8[]) returns the columns of
- * index_bloat(), which calls it.
+ *		index_bloat(), which calls it.
  *
- * exact_pages is NULL or what pgstatindex says: leaf pages, internal pages,
- * average leaf density in percent.  Reads at most sample_pages blocks, or,
- * with exact and without exact_pages, all of them.
+ * exact_pages is NULL or the result of pgstatindex: leaf pages, internal
+ * pages, average leaf density in percent.  Reads at most sample_pages blocks,
+ * or, with exact and without exact_pages, all of them.
  *
- * Locks: AccessShareLock on the index, until the end.  Quiet doesn't wait for
- * it and returns NULLs instead of errors.  EXECUTE: pg_stat_scan_tables.
- * Errors: 22004 and 22023 arguments, 42704 no such index, 42809 not an index,
- * 0A000 other sessions' temporary indexes, unlogged ones on a standby, 55000
- * invalid index, XX001 and XX002 damaged pages.
+ * Locks: AccessShareLock on the index until the end.  With quiet it does not
+ * wait for it, and returns NULLs instead of errors.  EXECUTE:
+ * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
+ * index, 42809 not an index, 0A000 other sessions' temporary indexes,
+ * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damaged
+ * pages.
  */
 Datum
 index_mover_measure_bloat(PG_FUNCTION_ARGS)
@@ -166,10 +166,7 @@ index_mover_measure_bloat(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));
 	arg.sample_pages = PG_GETARG_INT32(1);
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("exact must not be null")));
+	reject_null(fcinfo, 2, "exact");
 	arg.exact = PG_GETARG_BOOL(2);
 	if (!PG_ARGISNULL(4))
 	{
@@ -241,8 +238,10 @@ pending_callback(void *argptr)
 /*
  * gin_pending_list(index regclass) returns pending_pages, pending_tuples,
  *		pending_bytes, pending_limit_bytes, fastupdate, extra_pages_per_search
- * index_mover_try_gin_pending_list(index regclass, quiet boolean) the same,
- *		for index_report(): with quiet NULLs instead of errors and of waiting.
+ *
+ * index_mover_try_gin_pending_list(index regclass, quiet boolean) returns the
+ * same, for index_report(): with quiet, NULLs instead of errors and of
+ * waiting.
  *
  * Reads one page.  Locks: AccessShareLock on the index until the end.
  * EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such index, 42809
@@ -273,7 +272,7 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 		values[2] = Int64GetDatum(arg.pending.pages * BLCKSZ);
 		values[3] = Int64GetDatum(arg.pending.limit_bytes);
 		values[4] = BoolGetDatum(arg.pending.fastupdate);
-		/* every search reads the whole list before it looks at the tree */
+		/* every search reads the whole list before the tree */
 		values[5] = Int64GetDatum(arg.pending.pages);
 	}
 	return result_row(fcinfo, values, nulls);
@@ -282,9 +281,9 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 /*
  * index_mover_try_size(index regclass) returns bigint: bytes of the main fork
  *
- * For reports over many relations: NULL where the relation is gone, has no
- * storage, or is locked by somebody.  Locks: AccessShareLock until the end of
- * the call, never waited for.  EXECUTE: pg_monitor.
+ * For reports over many relations: NULL if the relation is gone, has no
+ * storage, or is locked exclusively.  Locks: AccessShareLock until the end of
+ * the call, without waiting.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_try_size(PG_FUNCTION_ARGS)
@@ -297,16 +296,13 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 }
 
 /*
- * Return the OID of the tablespace named by argument argno, or raise 22004 or
+ * Return the OID of the tablespace named by argument argno, ERROR 22004 or
  * 42704.
  */
 static Oid
 required_tablespace(FunctionCallInfo fcinfo, int argno)
 {
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("tablespace must not be null")));
+	reject_null(fcinfo, argno, "tablespace");
 	return get_tablespace_oid(NameStr(*PG_GETARG_NAME(argno)), false);
 }
 
@@ -314,7 +310,7 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
  * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
  *		free_bytes bigint, total_bytes bigint, device bigint, lost_on_reboot text
  *
- * For recommend_moves().  NULLs where the file system doesn't tell.  No locks.
+ * For recommend_moves().  NULLs for what the file system does not tell.
  * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
  */
 Datum
@@ -341,9 +337,6 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 	return result_row(fcinfo, values, nulls);
 }
 
-/*
- * Return a name[] of these names.
- */
 static Datum
 name_array(List *names)
 {
@@ -356,19 +349,14 @@ name_array(List *names)
 	return PointerGetDatum(construct_array(elements, n, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR));
 }
 
-/*
- * Return the duration in seconds, or raise 22004 or 22023.
- */
+/* Return the duration in seconds, ERROR 22004 or 22023. */
 static double
 probe_duration(FunctionCallInfo fcinfo, int argno)
 {
 	Interval   *interval;
 	double		seconds;
 
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("duration must not be null")));
+	reject_null(fcinfo, argno, "duration");
 	interval = PG_GETARG_INTERVAL_P(argno);
 	seconds = interval->time / (double) USECS_PER_SEC +
 		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
@@ -387,13 +375,14 @@ probe_duration(FunctionCallInfo fcinfo, int argno)
  *		suggested_effective_io_concurrency, command text, direct_io boolean,
  *		remark text
  *
- * Writes, reads and removes a temporary file in the tablespace, and remembers
- * the result in index_mover_probe where the transaction may write.  No locks
- * but RowExclusiveLock on that table, to the end of the transaction.
+ * Writes, reads and removes a temporary file in the tablespace, and stores
+ * the result in index_mover_probe if the transaction may write.  Locks:
+ * RowExclusiveLock on that table until the end of the transaction.
  *
  * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
  * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023
- * pg_global, 53100 less than 40 MB free, 58030 and others from the file system.
+ * pg_global, 53100 less than 40 MB free, 58030 and others from the file
+ * system.
  */
 Datum
 index_mover_tablespace_probe(PG_FUNCTION_ARGS)
@@ -411,10 +400,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	double		cost;
 	int			concurrency;
 
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("queue_depth must not be null")));
+	reject_null(fcinfo, 2, "queue_depth");
 	queue_depth = PG_GETARG_INT32(2);
 	if (queue_depth < 1 || queue_depth > PROBE_MAX_DEPTH)
 		ereport(ERROR,

@@ -3,23 +3,21 @@
  * tablespace_probe.c
  *	  How fast the storage of a tablespace is.
  *
- * The probe reads and writes a file of its own, past the page cache: with
- * O_DIRECT where the file system has it.  The depth test can't use O_DIRECT,
- * because PostgreSQL's own way to keep many reads going at a time is to
- * announce them (posix_fadvise), which works through the page cache; it reads
- * each block once, of a file that was never in the cache, so the cache has
- * nothing to offer.
+ * The probe reads and writes a file of its own, bypassing the page cache with
+ * O_DIRECT if the file system has it.  The depth test cannot use O_DIRECT,
+ * because PostgreSQL keeps many reads in flight by announcing them
+ * (posix_fadvise), which works through the page cache.  It reads each block
+ * once, of a file that was never in the cache, so the cache does not help.
  *
- * The file is unlinked as soon as it is open, so no way to end (error, cancel,
- * kill -9, crash) leaves it behind.  It is created where the server has its
- * temporary files of that tablespace, with a name that the server removes at
- * start, for the moment between the two calls.  Descriptors are transient ones
- * of fd.c, closed at the end of the transaction at the latest.
+ * The file is unlinked as soon as it is open, so no end (error, cancel, kill
+ * -9, crash) leaves it behind.  Between the two calls it has a name in the
+ * server's directory of temporary files that the server removes at start.
+ * The descriptors are transient ones of fd.c, closed at the end of the
+ * transaction at the latest.
  *
- * Space: at most PROBE_MAX_BYTES and a tenth of what is free.  Time: the
- * duration is divided between the phases, each of which looks at the clock
- * after every call; a single call that the storage answers late is the only
- * thing that can make it longer.
+ * Space: at most PROBE_MAX_BYTES and a tenth of the free space.  Time: the
+ * duration is divided among the phases, each of which checks the clock after
+ * every call; only a slow single call can make it longer.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,35 +79,27 @@ now_seconds(void)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
-static void
-file_error(const Probe *probe, const char *what)
-{
-	ereport(ERROR,
-			(errcode_for_file_access(),
-			 errmsg("could not %s file \"%s\": %m", what, probe->path)));
-}
-
-/*
- * Create the file, open it twice, and unlink it.
- */
+/* Create the file, open it twice, and unlink it. */
 static void
 open_file(Probe *probe, Oid tablespace)
 {
-	char		folder[MAXPGPATH];
+	char		directory[MAXPGPATH];
 	int			flags = O_RDWR | O_CREAT | O_EXCL | PG_BINARY;
 
-	TempTablespacePath(folder, tablespace);
-	if (MakePGDirectory(folder) < 0 && errno != EEXIST)
+	TempTablespacePath(directory, tablespace);
+	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
 		ereport(ERROR,
 				(errcode_for_file_access(),
-				 errmsg("could not create directory \"%s\": %m", folder)));
+				 errmsg("could not create directory \"%s\": %m", directory)));
 	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
-			 folder, PG_TEMP_FILE_PREFIX, MyProcPid);
-	(void) unlink(probe->path); /* of a process that had our number before */
+			 directory, PG_TEMP_FILE_PREFIX, MyProcPid);
+	(void) unlink(probe->path); /* left by a process with the same pid */
 
 	probe->buffered_fd = OpenTransientFile(probe->path, flags);
 	if (probe->buffered_fd < 0)
-		file_error(probe, "create");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not create file \"%s\": %m", probe->path)));
 	probe->direct = false;
 	probe->fd = probe->buffered_fd;
 	if (PROBE_O_DIRECT != 0)
@@ -124,19 +114,25 @@ open_file(Probe *probe, Oid tablespace)
 		}
 	}
 	if (unlink(probe->path) < 0)
-		file_error(probe, "remove");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not remove file \"%s\": %m", probe->path)));
 }
 
 static void
 sync_file(const Probe *probe)
 {
-	/* not pg_fsync(): the question is about the disk, whatever "fsync" says */
+	/*
+	 * not pg_fsync(), because this measures the disk even if "fsync" is off
+	 */
 #ifdef HAVE_FDATASYNC
 	if (fdatasync(probe->fd) != 0)
 #else
 	if (fsync(probe->fd) != 0)
 #endif
-		file_error(probe, "sync");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not fsync file \"%s\": %m", probe->path)));
 }
 
 static void
@@ -148,7 +144,9 @@ write_at(const Probe *probe, Size len, int64 offset)
 	{
 		if (errno == 0)
 			errno = ENOSPC;
-		file_error(probe, "write");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", probe->path)));
 	}
 }
 
@@ -161,13 +159,13 @@ read_at(const Probe *probe, int fd, Size len, int64 offset)
 	{
 		if (errno == 0)
 			errno = EIO;
-		file_error(probe, "read");
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", probe->path)));
 	}
 }
 
-/*
- * Forget what the page cache has of the file.
- */
+/* Discard the file from the page cache. */
 static void
 drop_cache(const Probe *probe)
 {
@@ -176,15 +174,13 @@ drop_cache(const Probe *probe)
 #endif
 }
 
-/*
- * Write the file until it is big enough or the time is over.
- */
+/* Write the file until it is large enough or the time is over. */
 static void
 fill_file(Probe *probe, int64 max_bytes, double seconds)
 {
 	double		end = now_seconds() + seconds;
 
-	/* contents that no storage compresses or finds twice */
+	/* contents that no storage can compress or deduplicate */
 	for (Size i = 0; i < PROBE_CHUNK; i += sizeof(uint64))
 		*(uint64 *) (probe->chunk + i) = pg_prng_uint64(&pg_global_prng_state);
 
@@ -209,9 +205,7 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 	}
 }
 
-/*
- * Return the seconds that one block takes to be written and synced.
- */
+/* Return the seconds to write and sync one block. */
 static double
 measure_sync_write(Probe *probe, double seconds)
 {
@@ -227,16 +221,14 @@ measure_sync_write(Probe *probe, double seconds)
 	return (now_seconds() - start) / n;
 }
 
-/*
- * Return the seconds that one random block takes to be read.
- */
+/* Return the seconds to read one random block. */
 static double
 measure_random_read(Probe *probe, double seconds)
 {
 	double		start;
 	uint32		n = 0;
 
-	/* without O_DIRECT each block is good for one read, and half are left */
+	/* without O_DIRECT a block is good for one read; leave half of them */
 	uint32		limit = probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1);
 
 	drop_cache(probe);
@@ -251,7 +243,8 @@ measure_random_read(Probe *probe, double seconds)
 }
 
 /*
- * Return the random reads a second with that many announced ahead.
+ * Return the random reads per second with queue_depth of them announced
+ * ahead.
  */
 static double
 measure_deep_read(Probe *probe, double seconds, int queue_depth)
@@ -278,9 +271,7 @@ measure_deep_read(Probe *probe, double seconds, int queue_depth)
 #endif
 }
 
-/*
- * Return the bytes a second of a sequential read.
- */
+/* Return the bytes per second of a sequential read. */
 static double
 measure_sequential_read(Probe *probe, double seconds)
 {
@@ -298,9 +289,10 @@ measure_sequential_read(Probe *probe, double seconds)
 }
 
 /*
- * Measure for about that many seconds.  Writes a temporary file into the
+ * Measure for about this many seconds.  Writes a temporary file into the
  * tablespace, at most 256 MB and a tenth of free_bytes, which is gone when
- * this returns, fails or is canceled.  ERROR 53100 where there is no room.
+ * this returns, fails or is canceled.  ERROR 53100 if there is not enough
+ * free space.
  */
 void
 tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
@@ -336,9 +328,9 @@ tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 }
 
 /*
- * random_page_cost has little to do with the ratio of two speeds: 4.0 stands
- * for a disk that takes 8 ms, 1.1 for flash at 0.1 ms, with most pages cached.
- * Between these two points a straight line serves.
+ * Return the random_page_cost to set.  It has little to do with the ratio of
+ * two speeds: 4.0 stands for a disk of 8 ms, 1.1 for flash of 0.1 ms, with
+ * most pages cached.  Interpolate linearly between these two points.
  */
 double
 suggested_random_page_cost(const ProbeResult *result)
@@ -349,8 +341,8 @@ suggested_random_page_cost(const ProbeResult *result)
 }
 
 /*
- * By how much more reads at a time are faster is how many the storage works
- * on at a time.  A disk that gains nothing from it gets 1.
+ * Return the effective_io_concurrency to set.  The gain from several reads at
+ * the same time is how many the storage works on.  Without a gain it is 1.
  */
 int
 suggested_io_concurrency(const ProbeResult *result, int queue_depth)
@@ -365,9 +357,7 @@ suggested_io_concurrency(const ProbeResult *result, int queue_depth)
 	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
 }
 
-/*
- * Remember a result for recommend_moves(), where the transaction may write.
- */
+/* Store a result for recommend_moves() if the transaction may write. */
 void
 tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 {

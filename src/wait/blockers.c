@@ -31,7 +31,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
@@ -44,6 +43,7 @@
 #include "compat.h"
 #include "job.h"
 #include "settings.h"
+#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define MAX_SIGNALLED	64		/* for one index; then we give up */
@@ -79,20 +79,6 @@ blockers_find(int pid)
 			return &local->backendStatus;
 	}
 	return NULL;
-}
-
-/* A worker of ours, or a session that waits for one? */
-static bool
-is_ours(int pid)
-{
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-	int			i;
-
-	for (i = 0; i < nrunners; i++)
-		if (runners[i].pid == pid || runners[i].caller_pid == pid)
-			return true;
-	return pid == MyProcPid;
 }
 
 /*
@@ -149,7 +135,7 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 	PgBackendStatus *status;
 	Oid			role;
 
-	if (pid == 0 || is_ours(pid))
+	if (pid == 0 || pid == MyProcPid || runner_knows_pid(pid))
 		return false;
 	proc = BackendPidGetProc(pid);
 	if (proc == NULL)
@@ -316,25 +302,13 @@ prepared_transaction_name(VirtualTransactionId vxid)
 }
 
 /*
- * The transactions that have any lock on the relation; none without one.
- */
-static VirtualTransactionId *
-lock_holders(Oid relid, int *count)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return GetLockConflicts(&tag, AccessExclusiveLock, count);
-}
-
-/*
- * Append the prepared transactions among them.  Returns whether there are any.
+ * Append the prepared transactions that have any lock on the relation.  Returns whether there are any.
  */
 static bool
 describe_prepared(StringInfo buf, Oid relid)
 {
 	int			count;
-	VirtualTransactionId *vxids = lock_holders(relid, &count);
+	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
 	bool		found = false;
 
 	for (int i = 0; i < count; i++)
@@ -356,7 +330,7 @@ static bool
 holds_lock(PGPROC *proc, Oid relid)
 {
 	int			count;
-	VirtualTransactionId *vxids = lock_holders(relid, &count);
+	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
 
 	for (int i = 0; i < count; i++)
 		if (proc != NULL && im_vxid_proc(vxids[i]) == proc &&

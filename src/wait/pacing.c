@@ -12,9 +12,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
@@ -351,6 +349,59 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
+ * Rest as long as there is a reason to: the job is paused, or, if these are
+ * passed, a standby or a slot is too far behind, or more was written than
+ * max_rate allows.  With no transaction open.
+ *
+ * Before each look, meanwhile() does what has to go on; it ends the rest by
+ * returning false.  Without it, no lock is held that others could wait for.
+ *
+ * Returns for how many microseconds it has rested: what time limits are to be put
+ * off by; 0 if there was no reason to.  ERROR 57014 if the job is canceled.
+ */
+int64
+pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
+			bool (*meanwhile) (void *arg), void *arg)
+{
+	int			most_ms = meanwhile != NULL ? SHORT_REST_MS : LOOK_MS;
+	TimestampTz start = 0;
+	MovePhase	before = PHASE_INITIALIZING;
+
+	while (meanwhile == NULL || meanwhile(arg))
+	{
+		int			ms = most_ms;
+		bool		paused = job_pause_requested();
+		MovePhase	old;
+
+		if (!paused && !(state != NULL && replica_lag_too_large(state, settings)) &&
+			(throttle == NULL || (ms = throttle_due(throttle, settings)) == 0))
+			break;
+		old = progress_phase(paused ? PHASE_PAUSED : PHASE_THROTTLED);
+		if (start == 0)
+		{
+			start = GetCurrentTimestamp();
+			before = old;
+			/* what was looked up must not hold back vacuum */
+			InvalidateCatalogSnapshot();
+		}
+		if (paused)
+			progress_blockers(NULL, 0);
+		(void) throttle_rest(Min(ms, most_ms));
+	}
+	if (start == 0)
+		return 0;
+	progress_phase(before);
+	return Max(GetCurrentTimestamp() - start, 1);
+}
+
+/* Only for a pause, and with no lock held that others could wait for. */
+int64
+pacing_rest_while_paused(void)
+{
+	return pacing_rest(NULL, NULL, NULL, NULL, NULL);
+}
+
+/*
  * Rest as long as the job is paused, or a standby or a slot is too far behind.
  * With no transaction open and no lock held.  Returns false if there was no
  * reason to.
@@ -358,54 +409,6 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {
-	bool		rested = false;
-	MovePhase	before = PHASE_INITIALIZING;
-
 	lag.at_once = wal_bytes;
-	for (;; (void) throttle_rest(LOOK_MS))
-	{
-		MovePhase	phase;
-		MovePhase	old;
-
-		if (job_pause_requested())
-			phase = PHASE_PAUSED;
-		else if (replica_lag_too_large(&lag, settings))
-			phase = PHASE_THROTTLED;
-		else
-			break;
-		old = progress_phase(phase);
-		if (!rested)
-		{
-			before = old;
-			progress_blockers(NULL, 0);
-		}
-		rested = true;
-	}
-	if (rested)
-		progress_phase(before);
-	return rested;
-}
-
-/*
- * Rest as long as the job is paused, with no transaction open and no lock held
- * that others could wait for.  Returns for how many microseconds: what the
- * caller's time limits are to be put off by.  ERROR 57014 if the job is
- * canceled.
- */
-int64
-pacing_rest_while_paused(void)
-{
-	TimestampTz start = GetCurrentTimestamp();
-	MovePhase	before;
-
-	if (!job_pause_requested())
-		return 0;
-	/* what was looked up must not hold back anybody's vacuum */
-	InvalidateCatalogSnapshot();
-	before = progress_phase(PHASE_PAUSED);
-	progress_blockers(NULL, 0);
-	while (job_pause_requested())
-		(void) throttle_rest(LOOK_MS);
-	progress_phase(before);
-	return GetCurrentTimestamp() - start;
+	return pacing_rest(settings, &lag, NULL, NULL, NULL) > 0;
 }

@@ -12,14 +12,8 @@
 #include "portability/instr_time.h"
 #include "storage/lock.h"
 
-#include "job.h"
-#include "settings.h"
-
 extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms, instr_time *granted_at);
-extern bool lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
-										   const MoveSettings *settings,
-										   TimestampTz since);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,

@@ -21,25 +21,68 @@
 /* How long to wait, and what to tell about it. */
 typedef struct WaitLimits
 {
-	MovePhase	phase;			/* shown while there is somebody to wait for */
-	TimestampTz deadline;		/* ERROR 55P03 then; 0 = for ever */
+	MovePhase	phase;			/* shown while there is something to wait for */
+	TimestampTz deadline;		/* ERROR 55P03 then; 0 = never */
 	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
+	int64	   *rested_ms;		/* the two moments follow lock_wait as it is
+								 * at present, counted from the start of the
+								 * wait without this; NULL = they are fixed */
 	MoveItem   *item;			/* for which others are signalled, or NULL */
 	const MoveSettings *settings;	/* with item */
-	int			caller_pid;		/* who waits for us outside the lock manager;
-								 * 0 = nobody */
+	int			caller_pid;		/* process that waits for us outside the lock
+								 * manager; 0 = none */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
 	bool		pausable;		/* nothing is held: obey pause_move(), which
 								 * puts off the two moments above; with
 								 * cancellable */
 } WaitLimits;
 
-extern TimestampTz wait_deadline(int max_ms);	/* 0 = for ever */
+#define WAIT_MAX_PIDS	64		/* processes looked at for one wait */
+
+/* State of one wait. */
+typedef struct Wait
+{
+	WaitLimits *limits;
+	const char *what;			/* completes "gave up waiting for %s"; NULL =
+								 * a lock on relid */
+
+	/* what is in the way: set before wait_look(), which sets the pids */
+	Oid			relid;			/* whose lock they hold, if any */
+	VirtualTransactionId *vxids;
+	int			nvxids;
+	int			pids[WAIT_MAX_PIDS];	/* 0 = a prepared transaction */
+	int			npids;
+
+	/* private */
+	TimestampTz started_at;
+	int64		rested_before;
+	TimestampTz deadlock_check_at;
+	TimestampTz grace_until;	/* for those who were signalled */
+	TimestampTz autovacuum_told_at;
+	long		nap_ms;
+	bool		told;			/* have we set a phase and published blockers? */
+	MovePhase	phase_before;
+	VirtualTransactionId prepared;	/* the prepared one that we have named */
+} Wait;
+
+extern TimestampTz wait_deadline(int max_ms);	/* 0 = never */
+
+extern void wait_begin(Wait *wait, const char *what, WaitLimits *limits);
+extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
+extern bool wait_look(Wait *wait);
+extern bool wait_is_over(const Wait *wait);
+extern void wait_give_up(const Wait *wait) pg_attribute_noreturn();
+extern bool wait_until(const char *what, WaitLimits *limits,
+					   bool (*is_free) (Wait *wait, void *arg), void *arg);
+extern int	wait_keep_common(VirtualTransactionId *vxids, int nvxids,
+							 const VirtualTransactionId *others, int nothers);
+extern int	wait_find_deadlock(int pid, const int *targets, int ntargets,
+							   const RunnerSlot *runners, int nrunners,
+							   int *last);
 
 extern void wait_for_lockers(Oid heap_oid, LOCKMODE lockmode,
 							 WaitLimits *limits);
 extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
-
 extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
@@ -74,6 +117,10 @@ typedef struct Throttle
 } Throttle;
 
 extern void throttle_written(Throttle *throttle, int64 bytes);
+
+/* A rest no longer than this keeps the WAL from being recycled unread */
+#define SHORT_REST_MS		20
+
 extern int	throttle_due(Throttle *throttle, const MoveSettings *settings);
 extern bool throttle_rest(int ms);
 
@@ -92,6 +139,9 @@ extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *setting
 
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
+extern int64 pacing_rest(const MoveSettings *settings, ReplicaLag *state,
+						 Throttle *throttle, bool (*meanwhile) (void *arg),
+						 void *arg);
 extern int64 pacing_rest_while_paused(void);
 
 #endif							/* IM_WAIT_H */

@@ -23,27 +23,19 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
-#include "access/transam.h"
-#include "access/twophase.h"
 #include "access/xact.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "nodes/pg_list.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
-#include "storage/sinvaladt.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -53,177 +45,93 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-#define ASK_AGAIN_MS	50
-
-static uint32 lock_wait_event = 0;
-
 #define SHORTEST_NAP_MS		2
 #define LONGEST_NAP_MS		100
-#define MAX_CHAIN			64	/* processes looked at for one deadlock check */
 
 /* What core's WaitForOlderSnapshots() passes over, we pass over. */
 #define FLAGS_NOT_WAITED_FOR \
 	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
 
-/* Transactions that were found at the first look and are still there. */
-typedef struct Others
-{
-	VirtualTransactionId *vxids;
-	int			nvxids;
-} Others;
-
-/* State of one wait. */
-typedef struct Wait
-{
-	WaitLimits *limits;
-	const char *what;			/* completes "gave up waiting for %s" */
-	Oid			relid;			/* whose lock they hold, if any */
-	TimestampTz started_at;
-	TimestampTz deadlock_check_at;
-	TimestampTz grace_until;	/* for those who were signalled */
-	long		nap_ms;
-	bool		told;			/* have we set a phase and published blockers? */
-	TimestampTz autovacuum_told_at;
-	MovePhase	phase_before;
-	VirtualTransactionId prepared;	/* the prepared one that we have named */
-} Wait;
-
 /* Outlives transactions; reset when the next wait begins. */
 static MemoryContext wait_context = NULL;
 
-/*
- * Take a lock on a relation to the end of the transaction, by asking again and
- * again rather than by queueing, so that nobody has to wait behind us.  The
- * pids of who holds it are published while we wait.  When index_mover.lock_wait,
- * counted from since, is over, on_blocker says what happens to them.
- *
- * Returns false if the job has been paused meanwhile, or if one of the holders
- * waits for a lock of ours, which the deadlock detector can't see, for we are in
- * no queue: the caller ends his transaction, and with it gives back what he has,
- * before he rests or comes again.
- *
- * ERROR 55P03 naming the holders when it was all in vain.
+/* ----------------------------------------------------------------
+ *	Deadlocks that the deadlock detector cannot see
+ * ----------------------------------------------------------------
  */
-bool
-lock_relation_without_queueing(Oid relid, LOCKMODE mode, MoveItem *item,
-							   const MoveSettings *settings, TimestampTz since)
-{
-	TimestampTz grace_until = 0;
-	TimestampTz looked_at = GetCurrentTimestamp();
 
-	while (!ConditionalLockRelationOid(relid, mode))
+/*
+ * Append the processes that this one waits for: for locks, and, as far as the
+ * runners are given, outside of the lock manager, too.
+ */
+static List *
+add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
+{
+	ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+															   Int32GetDatum(pid)));
+	const int32 *blockers = (const int32 *) ARR_DATA_PTR(array);
+	int			nblockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+
+	for (int i = 0; i < nblockers; i++)
+		pids = list_append_unique_int(pids, blockers[i]);
+	for (int i = 0; i < nrunners; i++)
 	{
-		VirtualTransactionId *holders;
-		int			nholders;
-		int			pids[IM_MAX_BLOCKERS];
-		int			npids;
-		bool		over;
-
-		holders = relation_lock_holders(relid, mode, &nholders);
-		npids = virtual_transaction_pids(holders, nholders, pids, IM_MAX_BLOCKERS);
-		progress_blockers(pids, npids);
-		over = settings->lock_wait > 0 && GetCurrentTimestamp() >= grace_until &&
-			TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait);
-		if (over && blockers_signal(item, settings, pids, npids) > 0)
-			grace_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													  BLOCKER_GRACE_MS);
-		else if (over)
-		{
-			char	   *name = get_rel_name(relid);
-			StringInfoData list;
-
-			initStringInfo(&list);
-			blockers_describe(&list, relid, pids, npids);
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock relation \"%s\" within %g seconds",
-							name ? name : "?", settings->lock_wait / 1000.0),
-					 npids > 0 ?
-					 errdetail("The lock was held by: %s.", list.data) : 0,
-					 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
-		}
-		pfree(holders);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ASK_AGAIN_MS, IM_WAIT_EVENT(lock_wait_event, "IndexMoverLock"));
-		ResetLatch(MyLatch);
-		job_check_cancel();
-		if (job_pause_requested())
-			return false;
-		if (TimestampDifferenceExceeds(looked_at, GetCurrentTimestamp(), DeadlockTimeout))
-		{
-			if (lockers_wait_for_us(relid, mode, 0))
-				return false;
-			looked_at = GetCurrentTimestamp();
-		}
+		for (int j = 0; j < runners[i].nblockers && runners[i].pid == pid; j++)
+			pids = list_append_unique_int(pids, runners[i].blockers[j]);
+		if (runners[i].caller_pid == pid)
+			pids = list_append_unique_int(pids, runners[i].pid);
 	}
-	progress_blockers(NULL, 0);
-	return true;
+	/* a prepared transaction waits for nothing */
+	return list_delete_int(pids, 0);
 }
 
-TimestampTz
-wait_deadline(int max_ms)
+/*
+ * Find out whether a process is, or waits, directly or not, for one of the
+ * targets.  Returns that target, or 0; *last becomes the process that itself
+ * waits for it.
+ *
+ * With runners: what these wait for without queueing, and that a caller waits
+ * for the runners of its job, counts.  But what another runner of the job of the
+ * first process waits for is the affair of that runner.
+ */
+int
+wait_find_deadlock(int pid, const int *targets, int ntargets,
+				   const RunnerSlot *runners, int nrunners, int *last)
 {
-	return max_ms > 0 ? TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms) : 0;
-}
+	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
+														"index_mover deadlock check",
+														ALLOCSET_SMALL_SIZES);
+	MemoryContext old_context = MemoryContextSwitchTo(check_context);
+	List	   *pids = list_make1_int(pid);
+	int			slot = -1;
+	int			found = 0;
 
-static void
-begin_wait(Wait *wait, const char *what, Oid relid, WaitLimits *limits)
-{
-	if (wait_context == NULL)
-		wait_context = AllocSetContextCreate(TopMemoryContext,
-											 "index_mover wait",
-											 ALLOCSET_SMALL_SIZES);
-	MemoryContextReset(wait_context);
+	*last = pid;
+	for (int i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid)
+			slot = runners[i].slot;
 
-	memset(wait, 0, sizeof(Wait));
-	wait->limits = limits;
-	wait->what = what;
-	wait->relid = relid;
-	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
-	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
-														  DeadlockTimeout);
-}
-
-static void
-end_wait(Wait *wait)
-{
-	if (wait->told)
+	/* the list grows while we walk along it */
+	for (int n = 0;; n++)
 	{
-		progress_blockers(NULL, 0);
-		progress_prepared("");
-		progress_phase(wait->phase_before);
+		bool		other_runner = false;
+
+		for (int i = 0; i < ntargets && found == 0; i++)
+			if (list_member_int(pids, targets[i]))
+				found = targets[i];
+		if (found != 0 || n >= list_length(pids))
+			break;
+		*last = list_nth_int(pids, n);
+		for (int i = 0; i < nrunners && n > 0; i++)
+			if (runners[i].pid == *last && runners[i].slot == slot)
+				other_runner = true;
+		if (!other_runner)
+			pids = add_waited_for(pids, *last, runners, nrunners);
 	}
-}
 
-/* The processes that run these transactions; 0 for a prepared one. */
-static int
-pids_of(const Others *others, int **pids)
-{
-	*pids = palloc(sizeof(int) * Max(others->nvxids, 1));
-	return virtual_transaction_pids(others->vxids, others->nvxids, *pids,
-									others->nvxids);
-}
-
-/* Append the members of an int4 array that aren't known yet. */
-static int
-add_pids(int *known, int nknown, ArrayType *pids)
-{
-	const int32 *values = (const int32 *) ARR_DATA_PTR(pids);
-	int			n = ArrayGetNItems(ARR_NDIM(pids), ARR_DIMS(pids));
-	int			i;
-
-	for (i = 0; i < n && nknown < MAX_CHAIN; i++)
-	{
-		int			j;
-
-		for (j = 0; j < nknown; j++)
-			if (known[j] == values[i])
-				break;
-		if (j == nknown)
-			known[nknown++] = values[i];
-	}
-	return nknown;
+	MemoryContextSwitchTo(old_context);
+	MemoryContextDelete(check_context);
+	return found;
 }
 
 /*
@@ -232,54 +140,35 @@ add_pids(int *known, int nknown, ArrayType *pids)
  * session.
  */
 static bool
-find_deadlock(const int *pids, int npids, int caller_pid, int *which, int *whom)
+find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *whom)
 {
-	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
-														"index_mover deadlock check",
-														ALLOCSET_SMALL_SIZES);
-	MemoryContext old_context = MemoryContextSwitchTo(check_context);
-	bool		found = false;
-	int			i;
+	int			targets[2] = {MyProcPid, caller_pid};
 
-	for (i = 0; i < npids && !found; i++)
+	for (int i = 0; i < npids; i++)
 	{
-		int			chain[MAX_CHAIN];
-		int			nchain = 1;
-		int			j;
+		int			last;
 
-		chain[0] = pids[i];
-		for (j = 0; j < nchain && !found; j++)
-		{
-			if (chain[j] == 0)
-				continue;		/* a prepared transaction waits for nobody */
-			/* another runner of the job that waits for the caller steps back */
-			if (chain[j] == MyProcPid ||
-				(caller_pid != 0 && chain[j] == caller_pid && !runner_of_same_job(pids[i])))
-			{
-				*which = pids[i];
-				*whom = chain[j];
-				found = true;
-			}
-			else
-				nchain = add_pids(chain, nchain,
-								  DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
-																		 Int32GetDatum(chain[j]))));
-		}
+		if (pids[i] == 0)
+			continue;
+		/* another runner of the job that waits for the caller steps back */
+		*which = pids[i];
+		*whom = wait_find_deadlock(pids[i], targets,
+								   caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
+								   NULL, 0, &last);
+		if (*whom != 0)
+			return true;
 	}
-
-	MemoryContextSwitchTo(old_context);
-	MemoryContextDelete(check_context);
-	return found;
+	return false;
 }
 
-/* ERROR 40P01 if waiting for these processes would be for ever. */
+/* ERROR 40P01 if waiting for these processes would never end. */
 static void
 check_waits_for_us(const int *pids, int npids, int caller_pid)
 {
 	int			which;
 	int			whom;
 
-	if (find_deadlock(pids, npids, caller_pid, &which, &whom))
+	if (find_waiting_for_us(pids, npids, caller_pid, &which, &whom))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("deadlock detected"),
@@ -292,28 +181,196 @@ check_waits_for_us(const int *pids, int npids, int caller_pid)
 }
 
 /*
+ * Would it never end?  Whether a process that has, or wants, a lock that is in
+ * the way of this one waits, also indirectly, for a lock of ours, or for the
+ * session that waits for our job.
+ */
+bool
+lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
+{
+	int			count;
+	VirtualTransactionId *holders = relation_lock_holders(relid, lockmode, &count);
+	int			pids[WAIT_MAX_PIDS];
+	int			npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
+	int			which;
+	int			whom;
+
+	pfree(holders);
+	if (find_waiting_for_us(pids, npids, caller_pid, &which, &whom))
+		return true;
+	npids = relation_lock_waiters(relid, lockmode, pids, WAIT_MAX_PIDS);
+	return find_waiting_for_us(pids, npids, caller_pid, &which, &whom);
+}
+
+/* ----------------------------------------------------------------
+ *	One wait
+ * ----------------------------------------------------------------
+ */
+
+TimestampTz
+wait_deadline(int max_ms)
+{
+	return max_ms > 0 ? TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms) : 0;
+}
+
+void
+wait_begin(Wait *wait, const char *what, WaitLimits *limits)
+{
+	if (wait_context == NULL)
+		wait_context = AllocSetContextCreate(TopMemoryContext,
+											 "index_mover wait",
+											 ALLOCSET_SMALL_SIZES);
+	memset(wait, 0, sizeof(Wait));
+	wait->limits = limits;
+	wait->what = what;
+	wait->nap_ms = SHORTEST_NAP_MS;
+	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
+	wait->rested_before = limits->rested_ms != NULL ? *limits->rested_ms : 0;
+	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
+														  DeadlockTimeout);
+}
+
+/*
+ * Look which transactions hold a lock on this relation that is in the way of
+ * this one.  Returns whether there are any.
+ */
+bool
+wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
+{
+	MemoryContext old_context;
+
+	MemoryContextReset(wait_context);
+	old_context = MemoryContextSwitchTo(wait_context);
+	wait->relid = relid;
+	wait->vxids = relation_lock_holders(relid, mode, &wait->nvxids);
+	MemoryContextSwitchTo(old_context);
+	return wait->nvxids > 0;
+}
+
+/* Is it time to give up, or, with on_blocker = wait, to say so and go on? */
+bool
+wait_is_over(const Wait *wait)
+{
+	WaitLimits *limits = wait->limits;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (limits->rested_ms != NULL)
+	{
+		int64		ms = limits->settings->lock_wait;
+
+		/* alter_move() may have changed it */
+		limits->deadline = limits->signal_at = ms == 0 ? 0 : wait->started_at +
+			(ms + *limits->rested_ms - wait->rested_before) * 1000;
+	}
+	return limits->deadline != 0 && now >= limits->deadline && now >= wait->grace_until;
+}
+
+/*
+ * Publish what we wait for, check that it makes sense to go on, and do what is to
+ * be done about it.  Returns whether it is time to give up.  In a transaction or
+ * not.  ERROR 40P01 if the wait would never end.
+ */
+bool
+wait_look(Wait *wait)
+{
+	WaitLimits *limits = wait->limits;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		over;
+
+	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
+										   wait->pids, WAIT_MAX_PIDS);
+	progress_blockers(wait->pids, wait->npids);
+
+	/* what the job itself does at the same time must not make it fail */
+	for (int i = 0; i < wait->npids && limits->deadline != 0; i++)
+		if (runner_of_same_job(wait->pids[i]))
+			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
+
+	if (now >= wait->deadlock_check_at)
+	{
+		check_waits_for_us(wait->pids, wait->npids, limits->caller_pid);
+		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
+	}
+
+	/*
+	 * As core does for a process that waits for a lock, or for the end of a
+	 * transaction; the next one may be there already.
+	 */
+	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
+	{
+		blockers_cancel_autovacuum(wait->pids, wait->npids);
+		wait->autovacuum_told_at = now;
+	}
+
+	over = wait_is_over(wait);
+	if (limits->signal_at != 0 && now >= limits->signal_at &&
+		now >= wait->grace_until && limits->item != NULL &&
+		blockers_signal(limits->item, limits->settings, wait->pids, wait->npids) > 0)
+	{
+		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
+		over = false;
+	}
+	return over;
+}
+
+/* ERROR 55P03, which names what is in the way, as found by the last look. */
+void
+wait_give_up(const Wait *wait)
+{
+	double		waited = TimestampDifferenceMilliseconds(wait->started_at,
+														 GetCurrentTimestamp()) / 1000.0;
+	StringInfoData list;
+	char	   *name;
+
+	initStringInfo(&list);
+	blockers_describe(&list, wait->relid, wait->pids, wait->npids);
+	if (wait->npids == 0)
+		appendStringInfoString(&list, "transactions that have just ended");
+	if (wait->what != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("gave up waiting for %s", wait->what),
+				 errdetail("Waited %g seconds for %s.", waited, list.data),
+				 errhint("End that transaction, or raise index_mover.lock_wait.")));
+
+	if (!IsTransactionState())
+		StartTransactionCommand();	/* the catalog has the name */
+	name = get_rel_name(wait->relid);
+	if (wait->limits->rested_ms != NULL)
+		waited = wait->limits->settings->lock_wait / 1000.0;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not lock relation \"%s\" within %g seconds",
+					name ? name : "?", waited),
+			 wait->npids > 0 ?
+			 errdetail("The lock was held by: %s.", list.data) :
+			 errdetail("Others queue for the lock, or have held it only for moments."),
+			 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
+}
+
+/*
  * If one of those we wait for is a prepared transaction, which has no process,
  * publish its name.  In a transaction that ends at once: we must not be waited
  * for ourselves.
  */
 static void
-name_prepared(Wait *wait, const Others *others)
+name_prepared(Wait *wait)
 {
 	MemoryContext context = CurrentMemoryContext;
 	char	   *name;
 	int			i;
 
-	for (i = 0; i < others->nvxids; i++)
+	for (i = 0; i < wait->nvxids; i++)
 	{
 		int			pid;
 
-		if (virtual_transaction_pids(&others->vxids[i], 1, &pid, 1) == 1 && pid == 0)
+		if (virtual_transaction_pids(&wait->vxids[i], 1, &pid, 1) == 1 && pid == 0)
 			break;
 	}
-	if (i == others->nvxids || IsTransactionState() ||
-		VirtualTransactionIdEquals(others->vxids[i], wait->prepared))
+	if (i == wait->nvxids || IsTransactionState() ||
+		VirtualTransactionIdEquals(wait->vxids[i], wait->prepared))
 		return;
-	wait->prepared = others->vxids[i];
+	wait->prepared = wait->vxids[i];
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -324,32 +381,15 @@ name_prepared(Wait *wait, const Others *others)
 	MemoryContextSwitchTo(context);
 }
 
-static void
-give_up_waiting(const Wait *wait, const int *pids, int npids, TimestampTz now)
-{
-	long		waited = TimestampDifferenceMilliseconds(wait->started_at, now);
-	StringInfoData who;
-
-	initStringInfo(&who);
-	if (npids == 0)
-		appendStringInfoString(&who, "others that queue for the same lock");
-	else
-		blockers_describe(&who, wait->relid, pids, npids);
-
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("gave up waiting for %s", wait->what),
-			 errdetail("Waited %g seconds for %s.", waited / 1000.0, who.data),
-			 errhint("End that transaction, or raise index_mover.lock_wait.")));
-}
-
-/* pause_move(): wait for nobody, until it is over. */
+/* pause_move(): wait for nothing, until it is over. */
 static void
 put_off(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
 	int64		rested = pacing_rest_while_paused();
 
+	if (limits->rested_ms != NULL)
+		*limits->rested_ms += rested / 1000;
 	if (limits->deadline != 0)
 		limits->deadline += rested;
 	if (limits->signal_at != 0)
@@ -358,14 +398,13 @@ put_off(Wait *wait)
 }
 
 /*
- * Say whom we wait for, check that it makes sense to go on, and sleep a bit.
+ * Look what is in the way, and sleep a bit.
  * ERRORs: 55P03 after the deadline, 40P01, and what cancels the job.
  */
 static void
-nap(Wait *wait, const int *pids, int npids)
+nap(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
-	TimestampTz now = GetCurrentTimestamp();
 	static uint32 wait_event = 0;
 
 	if (!wait->told)
@@ -378,36 +417,8 @@ nap(Wait *wait, const int *pids, int npids)
 		put_off(wait);
 		return;
 	}
-	progress_blockers(pids, npids);
-
-	/* what the job itself does at the same time must not make it fail */
-	for (int i = 0; i < npids && limits->deadline != 0; i++)
-		if (runner_of_same_job(pids[i]))
-			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
-
-	if (now >= wait->deadlock_check_at)
-	{
-		check_waits_for_us(pids, npids, limits->caller_pid);
-		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
-	}
-
-	/*
-	 * As core does for who waits for a lock, or for the end of a transaction;
-	 * the next one may be there already.
-	 */
-	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
-	{
-		blockers_cancel_autovacuum(pids, npids);
-		wait->autovacuum_told_at = now;
-	}
-
-	if (limits->signal_at != 0 && now >= limits->signal_at &&
-		now >= wait->grace_until && limits->item != NULL &&
-		blockers_signal(limits->item, limits->settings, pids, npids) > 0)
-		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
-	if (limits->deadline != 0 && now >= limits->deadline &&
-		now >= wait->grace_until)
-		give_up_waiting(wait, pids, npids, now);
+	if (wait_look(wait))
+		wait_give_up(wait);
 
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 wait->nap_ms, IM_WAIT_EVENT(wait_event, "IndexMoverWaitOthers"));
@@ -418,130 +429,148 @@ nap(Wait *wait, const int *pids, int npids)
 		job_check_cancel();
 	else
 	{
-		/* a clean-up does not stop for a cancel; SIGTERM is obeyed */
+		/* a cleanup does not stop for a cancel; SIGTERM is obeyed */
 		QueryCancelPending = false;
 		CHECK_FOR_INTERRUPTS();
 		runner_check_step_back();
 	}
 
-	/* what we looked up meanwhile must not hold back anybody's vacuum */
+	/* what we looked up meanwhile must not hold back vacuum */
 	InvalidateCatalogSnapshot();
 }
 
-/* Keep of *others who is in *now too. */
-static void
-keep_common(Others *others, const Others *now)
+/*
+ * Wait until is_free() says that nothing is in the way any more; else it sets
+ * relid and vxids.  It is called with no lock of ours held and may, when it
+ * returns true, have started a transaction.  Returns true if there was something
+ * to wait for.
+ */
+bool
+wait_until(const char *what, WaitLimits *limits,
+		   bool (*is_free) (Wait *wait, void *arg), void *arg)
 {
-	int			kept = 0;
-	int			i;
+	MemoryContext caller_context = CurrentMemoryContext;
+	Wait		wait;
 
-	for (i = 0; i < others->nvxids; i++)
+	wait_begin(&wait, what, limits);
+	MemoryContextReset(wait_context);
+	for (;;)
 	{
-		int			j;
-
-		for (j = 0; j < now->nvxids; j++)
-			if (VirtualTransactionIdEquals(others->vxids[i], now->vxids[j]))
-				break;
-		if (j < now->nvxids)
-			others->vxids[kept++] = others->vxids[i];
+		MemoryContextSwitchTo(wait_context);
+		if (is_free(&wait, arg))
+			break;
+		MemoryContextSwitchTo(wait_context);
+		name_prepared(&wait);
+		nap(&wait);
 	}
-	others->nvxids = kept;
+	MemoryContextSwitchTo(caller_context);
+	if (wait.told)
+	{
+		progress_blockers(NULL, 0);
+		progress_prepared("");
+		progress_phase(wait.phase_before);
+	}
+	return wait.told;
 }
 
-static Others
-find_lockers(Oid heap_oid, LOCKMODE lockmode)
+/* Keep, of these transactions, those that are among the others, too. */
+int
+wait_keep_common(VirtualTransactionId *vxids, int nvxids,
+				 const VirtualTransactionId *others, int nothers)
 {
-	Others		result;
-	LOCKTAG		tag;
+	int			kept = 0;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, heap_oid);
-	result.vxids = GetLockConflicts(&tag, lockmode, &result.nvxids);
-	return result;
+	for (int i = 0; i < nvxids; i++)
+		for (int j = 0; j < nothers; j++)
+			if (VirtualTransactionIdEquals(vxids[i], others[j]))
+			{
+				vxids[kept++] = vxids[i];
+				break;
+			}
+	return kept;
+}
+
+/*
+ * Of the transactions that were there at the first look, is none there now?
+ */
+static bool
+none_is_left(Wait *wait, VirtualTransactionId *now, int nnow)
+{
+	if (wait->vxids == NULL)
+	{
+		wait->vxids = now;
+		wait->nvxids = nnow;
+	}
+	else
+	{
+		wait->nvxids = wait_keep_common(wait->vxids, wait->nvxids, now, nnow);
+		pfree(now);
+	}
+	return wait->nvxids == 0;
+}
+
+/* ----------------------------------------------------------------
+ *	What there is to wait for
+ * ----------------------------------------------------------------
+ */
+
+typedef struct Lockers
+{
+	Oid			relid;
+	LOCKMODE	mode;
+}			Lockers;
+
+static bool
+lockers_are_gone(Wait *wait, void *arg)
+{
+	const		Lockers *lockers = arg;
+	int			count;
+	VirtualTransactionId *vxids = relation_lock_holders(lockers->relid, lockers->mode,
+														&count);
+
+	wait->relid = lockers->relid;
+	return none_is_left(wait, vxids, count);
 }
 
 /*
  * Wait until every other transaction that now holds a lock on this table that
  * conflicts with the given mode has ended.  Prepared ones count.
  *
- * Who comes later sees what the caller has committed before, which is all that
- * the callers of this need; core's WaitForLockers() has the same rule.
+ * One that comes later sees what the caller has committed before, which is all
+ * that the callers of this need; core's WaitForLockers() has the same rule.
  * Needs no transaction; takes no lock.
  */
 void
 wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 {
-	Wait		wait;
-	Others		others;
-	MemoryContext caller_context;
+	Lockers		lockers = {heap_oid, lockmode};
 
-	begin_wait(&wait, "transactions that use the table", heap_oid, limits);
-	caller_context = MemoryContextSwitchTo(wait_context);
-
-	others = find_lockers(heap_oid, lockmode);
-	while (others.nvxids > 0)
-	{
-		Others		now;
-		int		   *pids;
-		int			npids = pids_of(&others, &pids);
-
-		name_prepared(&wait, &others);
-		nap(&wait, pids, npids);
-		pfree(pids);
-
-		now = find_lockers(heap_oid, lockmode);
-		keep_common(&others, &now);
-		pfree(now.vxids);
-	}
-
-	MemoryContextSwitchTo(caller_context);
-	end_wait(&wait);
+	(void) wait_until("transactions that use the table", limits, lockers_are_gone, &lockers);
 }
 
-/*
- * Would it be for ever?  Whether somebody who has, or wants, a lock that is in
- * the way of this one waits, also indirectly, for a lock of ours, or for the
- * session that waits for our job.
- */
-bool
-lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
+typedef struct Snapshots
 {
-	Others		others = find_lockers(relid, lockmode);
-	int		   *pids;
-	int			npids = pids_of(&others, &pids);
-	int			queued[MAX_CHAIN];
-	int			nqueued = relation_lock_waiters(relid, lockmode, queued, MAX_CHAIN);
-	int			which;
-	int			whom;
-	bool		result = find_deadlock(pids, npids, caller_pid, &which, &whom) ||
-		find_deadlock(queued, nqueued, caller_pid, &which, &whom);
+	TransactionId limit_xmin;
+	bool		(*hides) (PGPROC *proc);
+}			Snapshots;
 
-	pfree(pids);
-	pfree(others.vxids);
-	return result;
-}
-
-/*
- * Transactions of this database with a snapshot whose xmin isn't above the
- * limit, without the sessions that hide when asked.
- */
-static Others
-find_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc))
+static bool
+snapshots_are_gone(Wait *wait, void *arg)
 {
-	Others		result;
+	const		Snapshots *snapshots = arg;
+	int			count;
+	VirtualTransactionId *vxids = GetCurrentVirtualXIDs(snapshots->limit_xmin, true, false,
+														FLAGS_NOT_WAITED_FOR, &count);
 	int			kept = 0;
-	int			i;
 
-	result.vxids = GetCurrentVirtualXIDs(limit_xmin, true, false,
-										 FLAGS_NOT_WAITED_FOR, &result.nvxids);
-	for (i = 0; i < result.nvxids; i++)
+	for (int i = 0; i < count; i++)
 	{
-		PGPROC	   *proc = im_vxid_proc(result.vxids[i]);
+		PGPROC	   *proc = im_vxid_proc(vxids[i]);
 
-		if (proc != NULL && !hides(proc))
-			result.vxids[kept++] = result.vxids[i];
+		if (proc != NULL && !snapshots->hides(proc))
+			vxids[kept++] = vxids[i];
 	}
-	result.nvxids = kept;
-	return result;
+	return none_is_left(wait, vxids, kept);
 }
 
 /*
@@ -555,30 +584,10 @@ void
 wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
 				   WaitLimits *limits)
 {
-	Wait		wait;
-	Others		others;
-	MemoryContext caller_context;
+	Snapshots	snapshots = {limit_xmin, hides};
 
-	begin_wait(&wait, "transactions with an old snapshot", InvalidOid, limits);
-	caller_context = MemoryContextSwitchTo(wait_context);
-
-	others = find_snapshots(limit_xmin, hides);
-	while (others.nvxids > 0)
-	{
-		Others		now;
-		int		   *pids;
-		int			npids = pids_of(&others, &pids);
-
-		nap(&wait, pids, npids);
-		pfree(pids);
-
-		now = find_snapshots(limit_xmin, hides);
-		keep_common(&others, &now);
-		pfree(now.vxids);
-	}
-
-	MemoryContextSwitchTo(caller_context);
-	end_wait(&wait);
+	(void) wait_until("transactions with an old snapshot", limits, snapshots_are_gone,
+					  &snapshots);
 }
 
 static bool
@@ -591,13 +600,22 @@ try_lock(Oid relid)
 	return LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
-static void
-unlock(Oid relid)
+/* arg: table and index */
+static bool
+both_are_locked(Wait *wait, void *arg)
 {
-	LOCKTAG		tag;
+	const Oid  *relids = arg;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	LockRelease(&tag, ShareUpdateExclusiveLock, true);
+	if (try_lock(relids[0]))
+	{
+		if (try_lock(relids[1]))
+			return true;
+		unlock_relation_for_session(relids[0], ShareUpdateExclusiveLock);
+		(void) wait_find_holders(wait, relids[1], ShareUpdateExclusiveLock);
+	}
+	else
+		(void) wait_find_holders(wait, relids[0], ShareUpdateExclusiveLock);
+	return false;
 }
 
 /*
@@ -608,43 +626,14 @@ unlock(Oid relid)
 bool
 lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 {
-	Wait		wait;
-	MemoryContext caller_context;
+	Oid			relids[2] = {heap_oid, index_oid};
 
-	begin_wait(&wait, "a lock on table and index", heap_oid, limits);
-	caller_context = MemoryContextSwitchTo(wait_context);
-
-	for (;;)
-	{
-		Others		others;
-		int		   *pids;
-		int			npids;
-
-		if (try_lock(heap_oid))
-		{
-			if (try_lock(index_oid))
-				break;
-			unlock(heap_oid);
-			wait.relid = index_oid;
-		}
-		else
-			wait.relid = heap_oid;
-		others = find_lockers(wait.relid, ShareUpdateExclusiveLock);
-
-		npids = pids_of(&others, &pids);
-		name_prepared(&wait, &others);
-		nap(&wait, pids, npids);
-		MemoryContextReset(wait_context);
-	}
-
-	MemoryContextSwitchTo(caller_context);
-	end_wait(&wait);
-	return wait.told;
+	return wait_until(NULL, limits, both_are_locked, relids);
 }
 
 void
 unlock_table_and_index(Oid heap_oid, Oid index_oid)
 {
-	unlock(index_oid);
-	unlock(heap_oid);
+	unlock_relation_for_session(index_oid, ShareUpdateExclusiveLock);
+	unlock_relation_for_session(heap_oid, ShareUpdateExclusiveLock);
 }

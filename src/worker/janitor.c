@@ -1,17 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * janitor.c
- *	  Cleaning up without being asked, where the library is preloaded.
+ *	  Automatic cleanup at server start, if the library is preloaded.
  *
- * After the start of the server, a crash or a promotion, moves that were under
- * way have left files or invalid indexes behind.  The janitor goes through the
- * databases once and has a cleanup worker look into each; a worker is needed
- * because a process can be connected to one database only.
+ * Moves that a shutdown, a crash or a promotion has interrupted may have left
+ * files or invalid indexes behind.  The janitor starts one cleanup worker for
+ * each database, because a process can connect to one database only.
  *
- * Then it sleeps for ever: a worker that has ended is not started again after
- * a crash, one that was alive is.
- *
- * Locking: what a scan of pg_database takes.
+ * Then it sleeps: after a crash, the postmaster starts a worker again only if
+ * it was alive.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,6 +42,7 @@ static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_janitor_main(Datum arg);
 
+/* Register the janitor; to be called from _PG_init(), while preloading. */
 void
 janitor_register(void)
 {
@@ -60,7 +58,7 @@ janitor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* The databases that can be connected to, in the current context. */
+/* List the databases that allow connections, in the current context. */
 static List *
 list_databases(void)
 {
@@ -106,9 +104,6 @@ wait_a_while(long timeout_ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/*
- * Main function of the janitor.
- */
 void
 index_mover_janitor_main(Datum arg)
 {
@@ -128,7 +123,7 @@ index_mover_janitor_main(Datum arg)
 															MyProcPid);
 		pid_t		pid;
 
-		/* one after the other: worker slots are scarce */
+		/* one at a time: worker slots are scarce */
 		while (worker != NULL &&
 			   GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);

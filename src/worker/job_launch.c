@@ -4,37 +4,27 @@
  *	  Creating a job: its segment, its slot, its first worker.
  *
  * Used by callers that submit a job, and by workers that need a successor to
- * clean up.  An optional job, a cleanup that comes with a call for something
- * else, is not done where there is no slot or no worker for it; all others
- * fail then.
+ * clean up.  A job without a slot or a worker fails, except an *optional*
+ * one, which is the cleanup that other calls include: it is not done then.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
-#include "libpq/pqmq.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
 #include "tcop/dest.h"
-#include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/ps_status.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -42,7 +32,7 @@
 #include "settings.h"
 #include "worker/worker.h"
 
-/* Say that a job which came with a call for something else is given up. */
+/* Warn that an optional job is given up. */
 static void
 warn_optional(void)
 {
@@ -53,9 +43,10 @@ warn_optional(void)
 }
 
 /*
- * Create the job's segment and take a slot.  The segment is pinned, and stays
- * until the slot is freed.  If there is no room for another job, ERROR; but an
- * optional job is given up, with a WARNING and NULL.
+ * Create the job's segment and take a slot.  The segment is pinned until the
+ * slot is freed.  Without a free segment or slot, raises ERROR 53000; but
+ * gives up an optional job with a WARNING, and returns NULL.  Also raises the
+ * ERRORs of job_take_slot().
  */
 JobShared *
 job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
@@ -94,6 +85,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = im_my_procno();
 	pg_atomic_init_u32(&shared->rows_final, 0);
+	pg_atomic_init_u32(&shared->settings_version, 0);
 	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
 								 shared->nitems * sizeof(MoveItem));
 	foreach(lc, items)
@@ -119,8 +111,9 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 }
 
 /*
- * Have the postmaster start the job's first worker.  If there is no room for
- * one, ERROR; but an optional job is given up, with a WARNING and NULL.
+ * Have the postmaster start the job's first worker.  Without a free worker
+ * slot, raises ERROR 53000; but gives up an optional job with a WARNING, and
+ * returns NULL.
  */
 BackgroundWorkerHandle *
 job_launch_worker(int slot, int64 job, bool optional)
@@ -143,7 +136,7 @@ job_launch_worker(int slot, int64 job, bool optional)
 	return handle;
 }
 
-/* Is this a clean-up that comes with a call for something else? */
+/* Return whether the job is a cleanup that another call includes. */
 bool
 job_launch_is_optional(JobPurpose purpose, const List *items)
 {
@@ -151,9 +144,9 @@ job_launch_is_optional(JobPurpose purpose, const List *items)
 }
 
 /*
- * Start a worker that cleans up in a database; nobody waits for its rows.
- * Returns NULL if there is none to be had.  Needs no transaction, so that an
- * exit callback can call it.  notify_pid: as in job_launch_register().
+ * Start a worker that cleans up in a database and returns no rows.  Returns
+ * NULL if there is no free worker slot.  Needs no transaction, so an exit
+ * callback can call it.  notify_pid: as in job_launch_register().
  */
 BackgroundWorkerHandle *
 job_launch_cleanup(Oid database, Oid role, int notify_pid)
@@ -178,8 +171,8 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 
 /*
  * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
- * there is no background worker slot.  runner: 0 for the first one, which asks
- * for the others.  notify_pid: whom to tell about its start and end, 0 = nobody.
+ * there is no free worker slot.  runner: 0 for the first one, which asks for
+ * the others.  notify_pid: the process to signal at its start and end, or 0.
  */
 BackgroundWorkerHandle *
 job_launch_register(int slot, int64 job, int runner, int notify_pid)
@@ -195,7 +188,7 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	strlcpy(worker.bgw_type, "index_mover", BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	/* a job that failed is not tried again behind the user's back */
+	/* a failed job is not retried without the user's knowledge */
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);

@@ -18,24 +18,17 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "utils/acl.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -45,9 +38,26 @@
 #include "job.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
+
+/* Lock a partitioned index, and its table, to the end of a transaction. */
+static bool
+lock_partitioned(Wait *wait, void *arg)
+{
+	const MoveItem *item = arg;
+
+	/* asking for the lock, even in vain, would take a transaction ID */
+	if (wait_find_holders(wait, item->heap_oid, AccessShareLock) ||
+		wait_find_holders(wait, item->index_oid, AccessExclusiveLock))
+		return false;
+	StartTransactionCommand();
+	if (ConditionalLockRelationOid(item->heap_oid, AccessShareLock) &&
+		ConditionalLockRelationOid(item->index_oid, AccessExclusiveLock))
+		return true;
+	CommitTransactionCommand();
+	return false;
+}
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
@@ -58,21 +68,14 @@ static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
-	TimestampTz since = GetCurrentTimestamp();
+	int64		rested_ms = 0;
+	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.rested_ms = &rested_ms,.item = item,
+	.settings = mc->settings,.cancellable = true,.pausable = true};
 	Relation	rel;
 
+	(void) pacing_rest_while_paused();
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	for (;;)
-	{
-		since += pacing_rest_while_paused();
-		StartTransactionCommand();
-		if (lock_relation_without_queueing(item->heap_oid, AccessShareLock, item,
-										   mc->settings, since) &&
-			lock_relation_without_queueing(item->index_oid, AccessExclusiveLock, item,
-										   mc->settings, since))
-			break;
-		CommitTransactionCommand();
-	}
+	(void) wait_until(NULL, &limits, lock_partitioned, item);
 	if (plan_recheck(item, false))
 	{
 		Oid			target = item->to_tablespace;
@@ -162,7 +165,7 @@ reset_session(void)
 void
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	item->sqlstate[0] = '\0';
@@ -266,7 +269,7 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = &job->settings};
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();

@@ -4,24 +4,24 @@
  *	  The background worker that carries out a job.
  *
  * It connects to the job's database as the job's role, with settings of its
- * own whatever ALTER ROLE or ALTER DATABASE say, and works through the items
- * one after the other, together with other workers if index_mover.max_workers
- * allows; one that fails does not stop the others.  What became
- * of each is in shared memory for the waiting caller, and in the history for
- * everybody else.
+ * own that override those of ALTER ROLE and ALTER DATABASE, and moves one
+ * item after the other, in parallel with other workers if
+ * index_mover.max_workers allows.  An item that fails does not stop the
+ * others.  The outcome of each is in shared memory for the waiting caller,
+ * and in the history.
  *
- * Assumption: a role that may not log in must be able to move its indexes (SET
- * ROLE in the caller).  17 has a flag for that; before, the worker connects as
+ * A role that may not log in (SET ROLE in the caller) must be able to move
+ * its indexes.  17 has a flag for that.  Before 17, the worker connects as
  * the bootstrap superuser and sets the session's user, so that neither RESET
  * ROLE nor an error leads back to the superuser.
  *
- * Locking: between two items only AccessShareLock on the extension's own tables,
- * so that DROP EXTENSION waits for the end of the job.
+ * Locks: between two items only AccessShareLock on the extension's own
+ * tables, so that DROP EXTENSION waits for the end of the job.
  *
- * Tricky: SIGTERM ends the process in the middle of anything.  The exit
- * callback then says so in the rows and in the history (in a transaction of
- * its own, as RemoveTempRelationsCallback() does), and asks for a successor
- * that removes what this one had to leave behind.
+ * Tricky: SIGTERM can end the process at any place.  The exit callback then
+ * records that in the rows and in the history (in a transaction of its own,
+ * as RemoveTempRelationsCallback() does), and asks for a successor that
+ * removes what this process had to leave behind.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +44,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
@@ -63,19 +62,21 @@
 #define QUICK_CLEANUP_MS	1000
 
 static JobShared *my_shared = NULL;
-static int	current_item = -1;	/* the one that is running */
+static int	current_item = -1;	/* the one that is being moved */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_attached = false;
-static bool is_done = false;	/* nothing is left to say at exit */
-static bool cleanup_put_off = false;	/* something has to wait for the job's
-										 * end */
+static bool is_done = false;	/* nothing is left to do at exit */
+static bool cleanup_put_off = false;	/* needed after the job's end */
 static int	my_slot;
 static int64 my_job;
 static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
 
-/* Wait for the commit of the transaction that has queued the job. */
+/*
+ * Wait for the commit of the transaction that has queued the job.  Returns
+ * false if the job does not exist any more.
+ */
 static bool
 wait_for_commit(int slot, int64 job, JobSlot *copy)
 {
@@ -98,8 +99,8 @@ set_worker_option(const char *name, const char *value)
 }
 
 /*
- * Settings of the worker: nothing that a role, a database or the cluster sets
- * for ordinary sessions may stop or redirect a move.
+ * Apply the settings of the worker: nothing that a role, a database or the
+ * cluster sets for ordinary sessions may stop or redirect a move.
  */
 static void
 apply_job_settings(const MoveSettings *settings)
@@ -120,12 +121,12 @@ apply_job_settings(const MoveSettings *settings)
 	set_worker_option("ignore_checksum_failure", "off");
 	set_worker_option("client_min_messages", "notice");
 
-	/* the waiting caller's backend passes messages on, and converts them */
+	/* the waiting caller's backend converts the messages */
 	set_worker_option("client_encoding", GetDatabaseEncodingName());
 
 	/*
-	 * A move changes no data, so nothing is lost if a synchronous standby
-	 * doesn't have it yet; but a commit that waits for one keeps its locks.
+	 * A move changes no data, so it need not wait for a synchronous standby;
+	 * a commit that waits for one would keep its locks.
 	 */
 	set_worker_option("synchronous_commit", "local");
 
@@ -135,9 +136,9 @@ apply_job_settings(const MoveSettings *settings)
 }
 
 /*
- * Connect to the job's database as its role.  If the database's settings have
- * a role, core has made it the current one by then, without asking whether the
- * job's role may be that.
+ * Connect to the job's database as its role.  If the database has a setting
+ * for role, core has applied it, without checking whether the job's role may
+ * SET it; so reset it.
  */
 static void
 connect_as(Oid database, Oid role)
@@ -153,13 +154,13 @@ connect_as(Oid database, Oid role)
 	StartTransactionCommand();
 	SetSessionAuthorization(role, superuser_arg(role));
 	CommitTransactionCommand();
-	/* who may signal us is who may signal the role's sessions */
+	/* core compares this role to decide which users may signal us */
 	MyProc->roleId = role;
 #endif
 	set_worker_option("role", "none");
 }
 
-/* Nobody need wait for us any more. */
+/* Tell the waiting caller that the rows will not change any more. */
 static void
 publish_rows(JobShared *shared)
 {
@@ -169,7 +170,7 @@ publish_rows(JobShared *shared)
 		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
 }
 
-/* Say of all items that nobody has taken that they won't be moved. */
+/* Give all items that no runner has claimed this outcome. */
 static void
 give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 			 const char *detail)
@@ -198,7 +199,7 @@ cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 	strlcpy(item->detail, detail, sizeof(item->detail));
 }
 
-/* Say of an item that the process which had taken it is being terminated. */
+/* Note in an item that the process moving it is being terminated. */
 static void
 note_termination(MoveItem *item)
 {
@@ -214,9 +215,9 @@ item_terminated(JobShared *shared, int n, bool recordable)
 }
 
 /*
- * Exit callback: what a worker that ends early still has to say and to do.
- * Runs transactions, as RemoveTempRelationsCallback() does; an error in here
- * ends it, and free_slot_at_exit() does the rest.
+ * Exit callback: record the outcome if the worker ends early.  Runs
+ * transactions, as RemoveTempRelationsCallback() does.  After an error in
+ * here, free_slot_at_exit() does the rest.
  */
 static void
 worker_exit(int code, Datum arg)
@@ -227,23 +228,23 @@ worker_exit(int code, Datum arg)
 	Oid			busy;
 	int			n;
 
-	/* it looks at what is unmapped soon */
+	/* its handler uses memory that is unmapped soon */
 	rebuild_timer_end();
 
 	/*
-	 * In this order, and always: outside of transactions core's own callbacks
-	 * don't release session-level locks, and they would outlive the process.
+	 * Always, and in this order: outside of transactions core's own callbacks
+	 * do not release session-level locks, which would outlive the process.
 	 */
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	if (is_done)
 		return;
 
-	/* without a postmaster nothing may keep us: we would block its restart */
+	/* without a postmaster, exit at once: we would block its restart */
 	if (!PostmasterIsAlive())
 		return;
 
-	/* the other runners of the job end, too */
+	/* end the other runners of the job, too */
 	if (shared->nitems > 0)
 		(void) job_request_cancel(shared->job);
 
@@ -252,8 +253,8 @@ worker_exit(int code, Datum arg)
 	StartTransactionCommand();
 
 	/*
-	 * A DROP EXTENSION that has waited for us has its locks by now, and we
-	 * can't be interrupted: don't wait for its transaction.
+	 * A DROP EXTENSION that has waited for us has its locks by now.  Do not
+	 * wait for its transaction, because we cannot be interrupted here.
 	 */
 	recordable = (extension_hold(&busy) == EXTENSION_HELD);
 	if (current_item >= 0)
@@ -272,17 +273,15 @@ worker_exit(int code, Datum arg)
 }
 
 /*
- * Exit callback, the last of ours: nothing may stay taken, and nobody may go on
- * waiting, however little of the above was possible.
+ * Exit callback, the last of ours: release what we hold and end the caller's
+ * wait, even if worker_exit() has failed.
  *
- * A first worker that couldn't begin has nothing to say in rows: the waiting
- * caller finds the slot gone, and raises the error that we have sent.
+ * If the first worker could not start, there are no rows: the waiting caller
+ * finds the slot gone, and raises the error that we have sent.
  */
 static void
 free_slot_at_exit(int code, Datum arg)
 {
-	int			n;
-
 	if (is_done)
 		return;
 	if (!is_attached)
@@ -291,7 +290,7 @@ free_slot_at_exit(int code, Datum arg)
 			job_free_slot(my_slot, my_job);
 		return;
 	}
-	for (n = 0; n < my_shared->nitems && runner_is_alone(); n++)
+	for (int n = 0; n < my_shared->nitems && runner_is_alone(); n++)
 	{
 		MoveItem   *item = &my_shared->items[n];
 
@@ -303,7 +302,7 @@ free_slot_at_exit(int code, Datum arg)
 		publish_rows(my_shared);
 }
 
-/* Set the session's title for pg_stat_activity and ps. */
+/* Show in pg_stat_activity and in the ps title what is being moved. */
 static void
 show_activity(const MoveItem *item)
 {
@@ -331,7 +330,7 @@ needs_cleanup(const JobShared *shared)
 	return result;
 }
 
-/* Between two indexes, obey pause_move(). */
+/* Between two indexes, wait while the job is paused. */
 static void
 wait_while_paused(JobShared *shared)
 {
@@ -357,9 +356,7 @@ wait_while_paused(JobShared *shared)
 static void
 start_other_runners(JobShared *shared)
 {
-	int			i;
-
-	for (i = 1; i < shared->max_runners; i++)
+	for (int i = 1; i < shared->max_runners; i++)
 		if (job_launch_register(my_slot, my_job, i, 0) == NULL)
 		{
 			ereport(NOTICE,
@@ -372,7 +369,8 @@ start_other_runners(JobShared *shared)
 }
 
 /*
- * Move one item that we have claimed, put the outcome on record, and clean up.
+ * Move one item that we have claimed, put the outcome on record, and clean
+ * up.
  */
 static void
 run_item(JobShared *shared, int n)
@@ -393,15 +391,12 @@ run_item(JobShared *shared, int n)
 
 	outcome_record_item(shared, n);
 	current_item = -1;
-	/* a cancel that comes after the swap doesn't undo the move */
+	/* a cancel after the swap does not undo the move */
 	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone() ||
 				strcmp(item->sqlstate, "57014") == 0);
 
-	/*
-	 * an index that was dropped meanwhile is "skipped", and may leave
-	 * something
-	 */
+	/* an index dropped during its move is "skipped", and may leave leftovers */
 	if (canceled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
 	{
 		if (canceled)
@@ -414,9 +409,9 @@ run_item(JobShared *shared, int n)
 		}
 
 		/*
-		 * Cleaning up may have to wait for others for long.  If it can't be
-		 * done at once, don't keep a waiting caller that waits for nothing
-		 * else.
+		 * Cleanup may have to wait for other sessions for long.  If it cannot
+		 * be done at once, and the caller waits for nothing else, let it go
+		 * on.
 		 */
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
@@ -424,7 +419,7 @@ run_item(JobShared *shared, int n)
 			if (!move_has_more(shared, -1) && runner_rows_are_final())
 				publish_rows(shared);
 			move_cleanup(shared, item, 0);
-			/* also that steps back from what waits for our caller */
+			/* this, too, steps back from sessions that wait for our caller */
 			cleanup_put_off = needs_cleanup(shared);
 		}
 	}
@@ -432,9 +427,6 @@ run_item(JobShared *shared, int n)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/*
- * Work through the items.
- */
 static void
 run_moves(JobShared *shared, bool first)
 {
@@ -463,9 +455,9 @@ run_moves(JobShared *shared, bool first)
 			give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
 			break;
 		}
-		if (shared->settings.max_duration > 0 &&
+		if (runner_settings()->max_duration > 0 &&
 			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
-									   shared->settings.max_duration * 1000))
+									   runner_settings()->max_duration * 1000))
 		{
 			give_up_rest(shared, STATUS_SKIPPED, "",
 						 "not started: index_mover.max_duration was over");
@@ -486,7 +478,7 @@ run_moves(JobShared *shared, bool first)
 		MemoryContextReset(item_context);
 	}
 
-	/* in this order: who sees the rows may move or drop anything at once */
+	/* in this order: a caller that sees the rows may drop anything at once */
 	extension_release();
 	is_done = true;
 	if (runner_detach())
@@ -496,8 +488,8 @@ run_moves(JobShared *shared, bool first)
 }
 
 /*
- * Remove leftovers.  Who has asked for a move waits only for what can be done
- * at once, as after a move that failed.
+ * Remove leftovers.  A caller that has asked for a move waits only for what
+ * can be removed at once, as after a failed move.
  */
 static void
 run_cleanup(JobShared *shared)
@@ -509,7 +501,7 @@ run_cleanup(JobShared *shared)
 	{
 		if (for_move && runner_rows_are_final())
 			publish_rows(shared);
-		(void) leftovers_remove(shared, shared->settings.lock_wait);
+		(void) leftovers_remove(shared, runner_settings()->lock_wait);
 	}
 	is_done = true;
 	if (runner_detach())
@@ -534,7 +526,7 @@ index_mover_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* before anything can fail: give the slot back whatever happens */
+	/* before anything can fail, so that the slot is always freed */
 	my_slot = slot;
 	my_job = extra.job;
 	is_first = (extra.runner == 0);
@@ -543,14 +535,14 @@ index_mover_worker_main(Datum arg)
 	if (!wait_for_commit(slot, extra.job, &job))
 		proc_exit(0);
 
-	/* no resource owner here, so the mapping lives as long as the process */
+	/* no resource owner here: the mapping lasts as long as the process */
 	segment = dsm_attach(job.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
 	shared = job_shared(segment);
 	my_shared = shared;
 
-	/* let a waiting caller hear why the connection was refused */
+	/* already here, so that a waiting caller learns why connecting fails */
 	if (shared->caller_waits)
 	{
 		Size		size;
@@ -561,6 +553,7 @@ index_mover_worker_main(Datum arg)
 	}
 	runner_serve_cancel(false);
 	connect_as(job.database, job.role);
+	/* only core's settings, which alter_move() does not change */
 	apply_job_settings(&shared->settings);
 	IM_KEEP_POINTS();
 	pgstat_report_appname("index_mover");
@@ -568,7 +561,7 @@ index_mover_worker_main(Datum arg)
 	is_attached = runner_attach(shared);
 	if (!is_attached)
 	{
-		is_done = true;			/* the others were faster */
+		is_done = true;			/* other runners have finished the job */
 		proc_exit(0);
 	}
 	before_shmem_exit(worker_exit, (Datum) 0);

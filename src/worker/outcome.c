@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * outcome.c
- *	  What became of an item: from an error to a row, and onto the record.
+ *	  The outcome of an item: from an error to its row, and into the history.
  *
- * What cannot be recorded must not stop what can be done: an error here (a full
- * disk, a session that deletes from the history) is a WARNING, and the moves go
- * on; only a job that cannot be put on record at all moves nothing.
+ * A failure to record must not stop a move: an error here (a full disk, a
+ * session that deletes from the history) is a WARNING, and the moves go on.
+ * Only a job that cannot be recorded at all moves nothing.
  *
  * Assumption: called by a runner, with no transaction open.
  *
- * Locking: AccessShareLock on the extension's own tables, for the session, so
- * that DROP EXTENSION waits for the end of the job.  An error releases it, and
- * then they may be dropped.
+ * Locks: AccessShareLock on the extension's own tables, for the session, so
+ * that DROP EXTENSION waits for the end of the job.  An error releases it,
+ * and then they may be dropped.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,25 +19,16 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
-#include "commands/tablecmds.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "history.h"
 #include "job.h"
@@ -47,12 +38,13 @@
 
 #define RECORD_POLL_MS	20
 
-static bool extension_gone = false; /* somebody has dropped the extension */
+static bool extension_gone = false; /* the extension was dropped */
 
 /*
- * What a row says besides an error's message, or NULL.  A function of the index
- * that finds a table or function of its own in psql, and not here, is a riddle to
- * its owner, so tell the difference.  (Keys are not for everybody to see.)
+ * Return what a row tells besides an error's message, or NULL.  A function of
+ * the index may find its tables and functions in psql, but not here; so
+ * explain the difference.  The detail of an integrity violation has keys,
+ * which not every user may see.
  */
 static const char *
 what_else_to_tell(const MoveItem *item, const ErrorData *edata)
@@ -66,14 +58,14 @@ what_else_to_tell(const MoveItem *item, const ErrorData *edata)
 	return edata->detail;
 }
 
-/* Write down in an item an error that has kept it from being moved. */
+/* Set an item's status, SQLSTATE and detail from the error of its move. */
 void
 outcome_take_error(MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 	const char *more = what_else_to_tell(item, edata);
 
-	/* an error that came when only the old index was still to be removed */
+	/* it stays moved if only the removal of the old index has failed */
 	if (item->status != STATUS_MOVED)
 		item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 						job_cancel_requested()) ? STATUS_CANCELED : STATUS_FAILED;
@@ -90,9 +82,10 @@ outcome_take_error(MoveItem *item, ErrorData *edata)
 }
 
 /*
- * Start a transaction with the extension's tables held.  Waits for whoever has
- * them locked.  Returns false, and no transaction is open, if they have been
- * dropped, or if somebody who waits for us is about to.
+ * Start a transaction with the extension's tables held, after waiting for
+ * sessions that have locked them.  Returns false, with no transaction open,
+ * if they were dropped, or if a session that waits for us is about to drop
+ * them.
  */
 static bool
 begin_to_record(JobShared *shared)
@@ -118,32 +111,24 @@ begin_to_record(JobShared *shared)
 }
 
 /*
- * Take an error that came while something was put on record, and leave the
- * session as between two items; the extension's tables are not held any more.
+ * Take an error of recording, and leave the session as between two items, but
+ * with the extension's tables not held any more.
  */
 static ErrorData *
 take_record_error(MemoryContext context)
 {
-	ErrorData  *error;
-
-	MemoryContextSwitchTo(context);
 	runner_serve_cancel(false);
-	error = CopyErrorData();
-	FlushErrorState();
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	MemoryContextSwitchTo(context);
-	return error;
+	return errors_take(context);
 }
 
 /*
- * Try to bring one item's history row up to date, in a transaction of its own.
- * Returns NULL, or the error that has kept us from it.
+ * Try to update one item's history row, in a transaction of its own.  Returns
+ * NULL, or the error.
  */
 static ErrorData *
 try_to_record(JobShared *shared, int n)
 {
-	MemoryContext context = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
 
 	PG_TRY();
@@ -156,27 +141,26 @@ try_to_record(JobShared *shared, int n)
 	}
 	PG_CATCH();
 	{
-		error = take_record_error(context);
+		error = take_record_error(oldcontext);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(oldcontext);
 	return error;
 }
 
 /*
- * Bring one item's history row up to date.  An error has let go of the
- * extension's tables, so they may have been dropped since; then the waiting
- * caller is the only one who will hear of it.
+ * Update one item's history row; a failure is a WARNING.  An error releases
+ * the extension's tables, so they may be dropped then, and only the waiting
+ * caller learns of the outcome.
  *
- * What can't be recorded is done nevertheless, and a WARNING.  The second
- * attempt is for a row that somebody has just deleted, which is no error: for
- * the first one it was there when it looked.
+ * The second attempt is for a row that was deleted during the first one: a
+ * missing row is no error.
  */
 void
 outcome_record_item(JobShared *shared, int n)
 {
 	const MoveItem *item = &shared->items[n];
-	MemoryContext context = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *error = try_to_record(shared, n);
 
 	if (error != NULL)
@@ -194,28 +178,24 @@ outcome_record_item(JobShared *shared, int n)
 					error->message)));
 	FreeErrorData(error);
 
-	/* what comes next wants the extension's tables held */
+	/* what follows needs the extension's tables held */
 	if (begin_to_record(shared))
 		CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
- * Put all items on record.  Returns false if that can't be done: then nothing
- * is moved, and the rows say why.
+ * Record all items.  Returns false on failure, which is then in the items:
+ * the caller must move nothing.
  */
 bool
 outcome_record_all(JobShared *shared)
 {
-	MemoryContext context = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
-	int			i;
 
-	/*
-	 * all of them first: if we are terminated meanwhile, each row shall say
-	 * so
-	 */
-	for (i = 0; i < shared->nitems; i++)
+	/* all of them first, so that a termination is noted in each of them */
+	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			shared->items[i].status = STATUS_QUEUED;
 
@@ -226,7 +206,7 @@ outcome_record_all(JobShared *shared)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
-		for (i = 0; i < shared->nitems; i++)
+		for (int i = 0; i < shared->nitems; i++)
 		{
 			if (shared->items[i].status != STATUS_SKIPPED)
 				history_insert(shared, i);
@@ -235,10 +215,10 @@ outcome_record_all(JobShared *shared)
 	}
 	PG_CATCH();
 	{
-		error = take_record_error(context);
+		error = take_record_error(oldcontext);
 	}
 	PG_END_TRY();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(oldcontext);
 	if (error == NULL)
 		return true;
 
@@ -246,14 +226,14 @@ outcome_record_all(JobShared *shared)
 			(errcode(error->sqlerrcode),
 			 errmsg("could not record job " INT64_FORMAT ": %s",
 					shared->job, error->message)));
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			outcome_take_error(&shared->items[i], error);
 	FreeErrorData(error);
 	return false;
 }
 
-/* Has the extension been dropped under us?  Then there is nothing left to do. */
+/* Return whether the extension was dropped, so that nothing is left to do. */
 bool
 outcome_extension_is_gone(void)
 {

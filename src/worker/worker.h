@@ -26,8 +26,6 @@ extern bool job_launch_is_optional(JobPurpose purpose, const List *items);
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 
-/* ---- the driver, for worker.c ---- */
-
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(MoveItem *item, ErrorData *edata);
 extern void move_find_out(MoveItem *item);
@@ -38,7 +36,7 @@ extern bool outcome_record_all(JobShared *shared);
 extern void outcome_record_item(JobShared *shared, int n);
 extern bool outcome_extension_is_gone(void);
 
-extern void janitor_register(void); /* from _PG_init(), while preloading */
+extern void janitor_register(void);
 
 typedef struct WorkerExtra
 {
