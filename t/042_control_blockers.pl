@@ -91,7 +91,7 @@ like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/
 my $running = session('postgres');
 $running->send('SELECT pg_sleep(600)');
 poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $running->pid, 'PgSleep', 'a statement that runs');
-($out, $err) = move('"lock_wait": "500ms"');
+($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $running->pid);
 like($asked, qr/^wait for its end/, 'of a session that is at work, move_blockers() says something else');
 like($out, qr/process ${\$running->pid} \(\Q$asked\E\)/, 'and so does the row');

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * collect_rows.c
+ * wait_for_rows.c
  *	  Running a job and waiting for its rows.
  *
  * wait_for_rows() starts a worker at once and waits on its latch, relaying the

@@ -73,11 +73,7 @@ copy_through_buffer(CopyState *cs, BlockNumber block)
 		block_set_add(cs->unverified, block);
 }
 
-/*
- * copy_last.c
- *
- * Copy what is on the list through shared buffers, and empty it.
- */
+/* Copy what is on the list through shared buffers, and empty it. */
 CopyOutcome
 copy_todo_through_buffers(CopyState *cs)
 {

@@ -50,9 +50,6 @@
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
-static CopyOutcome copy_blocks(CopyState *cs, BlockNumber upto);
-static CopyOutcome copy_changed_directly(CopyState *cs);
-
 /* Copy, directly, the blocks from where we are up to a length of the file. */
 static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
@@ -222,7 +219,6 @@ do_rounds(CopyState *cs, bool first_time)
 	return GO_ON;
 }
 
-/* copy_rounds.c */
 CopyOutcome
 copy_rounds(CopyState *cs)
 {

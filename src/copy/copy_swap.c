@@ -76,7 +76,6 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/ipc.h"
@@ -85,7 +84,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -476,10 +474,9 @@ read_pages(const Swap *swap)
 static void
 lock_wait_is_over(Swap *swap, const int *pids, int npids)
 {
-	StringInfoData list;
-	char	   *name;
+	char	   *list;
 
-	StartTransactionCommand();	/* the catalog has the names */
+	StartTransactionCommand();	/* the catalog has the names of roles */
 	if (swap->settings->on_blocker == ON_BLOCKER_WAIT)
 	{
 		swap_still_waiting(swap->item, swap->relid, swap->settings, pids, npids,
@@ -487,15 +484,13 @@ lock_wait_is_over(Swap *swap, const int *pids, int npids)
 		CommitTransactionCommand();
 		return;
 	}
-	name = get_rel_name(swap->relid);
-	initStringInfo(&list);
-	blockers_describe(&list, swap->relid, pids, npids);
+	list = blockers_describe(swap->relid, pids, npids);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
-					name ? name : "?", swap->settings->lock_wait / 1000.0),
+					NameStr(swap->item->index_name), swap->settings->lock_wait / 1000.0),
 			 npids > 0 ?
-			 errdetail("The lock was held by: %s.", list.data) :
+			 errdetail("The lock was held by: %s.", list) :
 			 errdetail("Nobody held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
@@ -510,20 +505,19 @@ void
 swap_still_waiting(const MoveItem *item, Oid relid, const MoveSettings *settings,
 				   const int *pids, int npids, bool *told)
 {
-	StringInfoData list;
+	char	   *list;
 
 	if (*told)
 		return;
 	*told = true;
-	initStringInfo(&list);
-	blockers_describe(&list, relid, pids, npids);
+	list = blockers_describe(relid, pids, npids);
 	ereport(WARNING,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",
 					NameStr(item->index_name), settings->lock_wait / 1000.0),
 			 npids > 0 ?
-			 errdetail("The lock is held by: %s.", list.data) :
+			 errdetail("The lock is held by: %s.", list) :
 			 errdetail("Nobody holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
 			 errhint("See move_blockers(); cancel_move() ends the wait.")));
-	pfree(list.data);
+	pfree(list);
 }

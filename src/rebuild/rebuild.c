@@ -109,43 +109,23 @@ rebuild_init(void)
  * ---------------------------------------------------------------------
  */
 
-/*
- * Look at rows that this very command has just inserted: find the table of an
- * index, the index's tablespace (0 = the database's) and name.  false: no index.
- */
-static bool
-read_new_entry(Oid index_oid, Oid *heap_oid, Oid *tablespace, NameData *name)
+/* The row of an object, also one that this very command has just inserted. */
+static HeapTuple
+read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 {
-	Relation	rel;
+	Relation	rel = table_open(catalog, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	rel = table_open(IndexRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, IndexRelidIndexId, true, SnapshotSelf, 1, &key);
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(oid));
+	scan = systable_beginscan(rel, index, true, SnapshotSelf, 1, &key);
 	tuple = systable_getnext(scan);
-	*heap_oid = HeapTupleIsValid(tuple) ?
-		((Form_pg_index) GETSTRUCT(tuple))->indrelid : InvalidOid;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-
-	if (!OidIsValid(*heap_oid))
-		return false;
-
-	rel = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, ClassOidIndexId, true, SnapshotSelf, 1, &key);
-	tuple = systable_getnext(scan);
-	*tablespace = HeapTupleIsValid(tuple) ?
-		((Form_pg_class) GETSTRUCT(tuple))->reltablespace : InvalidOid;
 	if (HeapTupleIsValid(tuple))
-		*name = ((Form_pg_class) GETSTRUCT(tuple))->relname;
+		tuple = heap_copytuple(tuple);
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return true;
+	return tuple;
 }
 
 /*
@@ -158,26 +138,31 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 {
 	const MoveItem *item;
 	LedgerEntry *entry = &rebuild.entry;
-	Oid			heap_oid;
-	Oid			tablespace;
-	NameData	name = {""};
+	HeapTuple	index_row;
+	HeapTuple	class_row;
+	Form_pg_class class_form;
 
 	if (prev_object_access_hook)
 		prev_object_access_hook(access, classId, objectId, subId, arg);
 
 	if (!rebuild.active || access != OAT_POST_CREATE ||
-		classId != RelationRelationId || subId != 0 ||
-		!read_new_entry(objectId, &heap_oid, &tablespace, &name))
+		classId != RelationRelationId || subId != 0)
 		return;
+	index_row = read_new_row(IndexRelationId, IndexRelidIndexId,
+							 Anum_pg_index_indexrelid, objectId);
+	class_row = read_new_row(RelationRelationId, ClassOidIndexId, Anum_pg_class_oid, objectId);
+	if (!HeapTupleIsValid(index_row) || !HeapTupleIsValid(class_row))
+		return;
+	class_form = (Form_pg_class) GETSTRUCT(class_row);
 
 	item = rebuild.mc->item;
-	if (heap_oid != rebuild.heap_oid)
+	if (((Form_pg_index) GETSTRUCT(index_row))->indrelid != rebuild.heap_oid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is not where it was", NameStr(item->index_name)),
 				 errdetail("An index of another table has its name now, so its schema must have been renamed.")));
-	if (tablespace != (item->to_tablespace == MyDatabaseTableSpace ?
-					   InvalidOid : item->to_tablespace))
+	if (class_form->reltablespace != (item->to_tablespace == MyDatabaseTableSpace ?
+									  InvalidOid : item->to_tablespace))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespace with OID %u is not what it was", item->to_tablespace),
@@ -190,7 +175,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	entry->new_index_oid = objectId;
 	entry->job = rebuild.mc->job->job;
 	entry->pid = MyProcPid;
-	entry->new_name = name;
+	entry->new_name = class_form->relname;
 	ledger_insert(entry);
 
 	rebuild.new_index = objectId;
@@ -630,7 +615,6 @@ move_by_rebuild(MoveContext *mc)
 	{
 		int			waited_for = core_waited_for();
 		ErrorData  *edata;
-		StringInfoData who;
 
 		MemoryContextSwitchTo(TopMemoryContext);
 		edata = CopyErrorData();
@@ -643,11 +627,11 @@ move_by_rebuild(MoveContext *mc)
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)
 		{
-			initStringInfo(&who);
-			blockers_describe(&who, rebuild.heap_oid, &waited_for, 1);
+			char	   *who = blockers_describe(rebuild.heap_oid, &waited_for, 1);
+
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
-			edata->detail = psprintf("It waited for %s.", who.data);
+			edata->detail = psprintf("It waited for %s.", who);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		ReThrowError(edata);

@@ -64,7 +64,6 @@
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
@@ -99,8 +98,7 @@ static TimeoutId timer = MAX_TIMEOUTS;	/* not registered yet */
 /* Read by the handler, and set while the timer is off. */
 static const MoveSettings *settings = NULL; /* NULL: the timer is off */
 static bool may_all;
-static Oid *roles = NULL;		/* sorted, in TopMemoryContext */
-static int	nroles;
+static List *roles = NIL;		/* their OIDs, in TopMemoryContext */
 static bool report_waits;		/* log_lock_waits and deadlock_timeout as they */
 static int	deadlock_timeout;	/* are configured */
 
@@ -128,35 +126,28 @@ collect_roles(void)
 	Relation	rel;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	int			max = 64;
 
-	if (roles != NULL)
-		pfree(roles);
-	roles = NULL;
-	nroles = 0;
+	list_free(roles);
+	roles = NIL;
 	may_all = superuser();
 	if (may_all)
 		return;
 
-	roles = MemoryContextAlloc(TopMemoryContext, max * sizeof(Oid));
 	rel = table_open(AuthIdRelationId, AccessShareLock);
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid			role = ((Form_pg_authid) GETSTRUCT(tuple))->oid;
+		MemoryContext oldcxt;
 
 		if (!blockers_may_signal(role))
 			continue;
-		if (nroles == max)
-		{
-			max *= 2;
-			roles = repalloc(roles, max * sizeof(Oid));
-		}
-		roles[nroles++] = role;
+		oldcxt = MemoryContextSwitchTo(TopMemoryContext);
+		roles = lappend_oid(roles, role);
+		MemoryContextSwitchTo(oldcxt);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	qsort(roles, nroles, sizeof(Oid), oid_cmp);
 }
 
 static bool
@@ -227,7 +218,7 @@ look_at_holder(void)
 	if (pid == 0 || pid == MyProcPid || holder->databaseId != MyDatabaseId ||
 		(holder->statusFlags & PROC_IS_AUTOVACUUM) || is_walsender(pid) ||
 		runner_knows_pid(pid) ||
-		!(may_all || bsearch(&holder->roleId, roles, nroles, sizeof(Oid), oid_cmp)))
+		!(may_all || list_member_oid(roles, holder->roleId)))
 		return;
 
 	signalled[nsignalled].pid = pid;

@@ -368,20 +368,23 @@ describe_session(StringInfo buf, Oid relid, int pid)
 }
 
 /*
- * Append who these processes are (0 = a prepared transaction), and in brackets
+ * Say which processes these are (0 = a prepared transaction), and in brackets
  * what can be done about them, as move_blockers() says it.  relid is the relation
  * whose lock they hold, or InvalidOid.
  *
- * For those who are about to raise an error: may leave a transaction open.
+ * Palloc'd.  For an error that is about to be raised: may leave a transaction
+ * open.
  */
-void
-blockers_describe(StringInfo buf, Oid relid, const int *pids, int npids)
+char *
+blockers_describe(Oid relid, const int *pids, int npids)
 {
 	bool		prepared_told = false;
 	MemoryContext context = CurrentMemoryContext;
+	StringInfoData buf;
 
 	if (npids == 0)
-		return;
+		return pstrdup("transactions that have just ended");
+	initStringInfo(&buf);
 	if (!IsTransactionState())
 		StartTransactionCommand();
 	MemoryContextSwitchTo(context);
@@ -390,18 +393,19 @@ blockers_describe(StringInfo buf, Oid relid, const int *pids, int npids)
 	{
 		if (pids[i] == 0 && prepared_told)
 			continue;
-		appendStringInfoString(buf, i > 0 ? ", " : "");
+		appendStringInfoString(&buf, i > 0 ? ", " : "");
 		if (pids[i] != 0)
-			describe_session(buf, relid, pids[i]);
+			describe_session(&buf, relid, pids[i]);
 		else
 		{
 			/* it may have ended by now */
-			if (!describe_prepared(buf, relid))
-				appendStringInfoString(buf, "a prepared transaction");
+			if (!describe_prepared(&buf, relid))
+				appendStringInfoString(&buf, "a prepared transaction");
 			prepared_told = true;
 		}
 	}
 	PopActiveSnapshot();
 	if (npids > MAX_DESCRIBED)
-		appendStringInfo(buf, " and %d more", npids - MAX_DESCRIBED);
+		appendStringInfo(&buf, " and %d more", npids - MAX_DESCRIBED);
+	return buf.data;
 }

@@ -8,7 +8,6 @@
 #ifndef IM_WAIT_H
 #define IM_WAIT_H
 
-#include "lib/stringinfo.h"
 #include "portability/instr_time.h"
 #include "storage/lock.h"
 #include "storage/lockdefs.h"
@@ -103,7 +102,7 @@ extern void blockers_note(const MoveItem *item, int pid, Oid role,
 						  bool terminate, TimestampTz xact_start);
 extern void blockers_tell(MoveItem *item);
 extern void blockers_cancel_autovacuum(const int *pids, int npids);
-extern void blockers_describe(StringInfo buf, Oid relid, const int *pids, int npids);
+extern char *blockers_describe(Oid relid, const int *pids, int npids);
 extern char *prepared_transaction_name(VirtualTransactionId vxid);
 
 /* One per move; set to zero at its start. */

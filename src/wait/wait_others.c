@@ -24,7 +24,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "pgstat.h"
@@ -161,25 +160,6 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int 
 	return false;
 }
 
-/* ERROR 40P01 if waiting for these processes would never end. */
-static void
-check_waits_for_us(const int *pids, int npids, int caller_pid)
-{
-	int			which;
-	int			whom;
-
-	if (find_waiting_for_us(pids, npids, caller_pid, &which, &whom))
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-				 errmsg("deadlock detected"),
-				 which == whom ?
-				 errdetail("The move waits for process %d, which waits for the move.%s",
-						   which, describe_command(which)) :
-				 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
-						   which, whom, describe_command(which)),
-				 errhint("The move has been canceled, so that the others can go on.")));
-}
-
 /*
  * Would it never end?  Whether a process that has, or wants, a lock that is in
  * the way of this one waits, also indirectly, for a lock of ours, or for the
@@ -275,6 +255,8 @@ wait_look(Wait *wait)
 {
 	WaitLimits *limits = wait->limits;
 	TimestampTz now = GetCurrentTimestamp();
+	int			which;
+	int			whom;
 	bool		over;
 
 	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
@@ -288,7 +270,16 @@ wait_look(Wait *wait)
 
 	if (now >= wait->deadlock_check_at)
 	{
-		check_waits_for_us(wait->pids, wait->npids, limits->caller_pid);
+		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &whom))
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected"),
+					 which == whom ?
+					 errdetail("The move waits for process %d, which waits for the move.%s",
+							   which, describe_command(which)) :
+					 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
+							   which, whom, describe_command(which)),
+					 errhint("The move has been canceled, so that the others can go on.")));
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
@@ -319,18 +310,14 @@ wait_give_up(const Wait *wait)
 {
 	double		waited = TimestampDifferenceMilliseconds(wait->started_at,
 														 GetCurrentTimestamp()) / 1000.0;
-	StringInfoData list;
+	char	   *list = blockers_describe(wait->relid, wait->pids, wait->npids);
 	char	   *name;
 
-	initStringInfo(&list);
-	blockers_describe(&list, wait->relid, wait->pids, wait->npids);
-	if (wait->npids == 0)
-		appendStringInfoString(&list, "transactions that have just ended");
 	if (wait->what != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("gave up waiting for %s", wait->what),
-				 errdetail("Waited %g seconds for %s.", waited, list.data),
+				 errdetail("Waited %g seconds for %s.", waited, list),
 				 errhint("End that transaction, or raise index_mover.lock_wait.")));
 
 	if (!IsTransactionState())
@@ -343,7 +330,7 @@ wait_give_up(const Wait *wait)
 			 errmsg("could not lock relation \"%s\" within %g seconds",
 					name ? name : "?", waited),
 			 wait->npids > 0 ?
-			 errdetail("The lock was held by: %s.", list.data) :
+			 errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments."),
 			 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
 }
@@ -518,12 +505,12 @@ typedef struct Lockers
 {
 	Oid			relid;
 	LOCKMODE	mode;
-}			Lockers;
+} Lockers;
 
 static bool
 lockers_are_gone(Wait *wait, void *arg)
 {
-	const		Lockers *lockers = arg;
+	const Lockers *lockers = arg;
 	int			count;
 	VirtualTransactionId *vxids = relation_lock_holders(lockers->relid, lockers->mode,
 														&count);
@@ -552,12 +539,12 @@ typedef struct Snapshots
 {
 	TransactionId limit_xmin;
 	bool		(*hides) (PGPROC *proc);
-}			Snapshots;
+} Snapshots;
 
 static bool
 snapshots_are_gone(Wait *wait, void *arg)
 {
-	const		Snapshots *snapshots = arg;
+	const Snapshots *snapshots = arg;
 	int			count;
 	VirtualTransactionId *vxids = GetCurrentVirtualXIDs(snapshots->limit_xmin, true, false,
 														FLAGS_NOT_WAITED_FOR, &count);

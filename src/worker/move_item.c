@@ -27,7 +27,6 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -36,6 +35,7 @@
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
 #include "job.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "wait/wait.h"
@@ -148,14 +148,21 @@ find_successor(MoveItem *item)
 	return true;
 }
 
-/* Leave the session as the next item expects it. */
-static void
-reset_session(void)
+/*
+ * In PG_CATCH(): take the error, and leave the session as the next item expects
+ * it.  Interrupts are held off; the caller resumes them.
+ */
+static ErrorData *
+take_item_error(MemoryContext context)
 {
-	AbortOutOfAnyTransaction();
-	/* session-level locks survive that where no transaction was open */
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	ErrorData  *edata;
+
+	HOLD_INTERRUPTS();
+	runner_serve_cancel(false);
+	edata = errors_take(context);
 	pgstat_progress_end_command();
+	QueryCancelPending = false;
+	return edata;
 }
 
 /*
@@ -192,18 +199,10 @@ move_item(JobShared *job, MoveItem *item)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
+		ErrorData  *edata = take_item_error(context);
 
-		MemoryContextSwitchTo(context);
-		HOLD_INTERRUPTS();
-		runner_serve_cancel(false);
-		edata = CopyErrorData();
-		FlushErrorState();
-		reset_session();
-		MemoryContextSwitchTo(context);
 		outcome_take_error(item, edata);
 		FreeErrorData(edata);
-		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
@@ -285,20 +284,12 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
+		ErrorData  *edata = take_item_error(context);
 
-		MemoryContextSwitchTo(context);
-		HOLD_INTERRUPTS();
-		runner_serve_cancel(false);
-		edata = CopyErrorData();
-		FlushErrorState();
-		reset_session();
-		MemoryContextSwitchTo(context);
 		/* for the log: to the caller an ERROR would be the end of the worker */
 		edata->elevel = LOG;
 		ThrowErrorData(edata);
 		FreeErrorData(edata);
-		QueryCancelPending = false;
 		RESUME_INTERRUPTS();
 		ereport(LOG,
 				(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
