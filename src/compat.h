@@ -21,6 +21,11 @@
 #include "storage/smgr.h"
 #include "utils/backend_status.h"
 
+/* stands before the declaration since 18 */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
 #else
