@@ -63,7 +63,7 @@ sub start_tool
 	my $to = elsewhere($node, 'c_s');
 	return start_call($node, 'tool', sprintf($tool->{sql}, $to)) if $tool->{sql};
 	my $call = { name => 'tool', node => $node, out => '', err => '' };
-	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err}, IPC::Run::timer(180));
+	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err}, $call->{timer} = IPC::Run::timer(180));
 	return $call;
 }
 

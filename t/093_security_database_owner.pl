@@ -20,6 +20,7 @@ my $node = new_node('owner', conf => <<CONF);
 shared_preload_libraries = 'index_mover'
 max_worker_processes = 20
 index_mover.lock_wait = '1ms'
+index_mover.on_blocker = 'fail'
 log_min_messages = log
 CONF
 my $super = $node->safe_psql('postgres', 'SELECT current_user');

@@ -51,7 +51,18 @@ sub finish_call
 {
 	my ($call) = @_;
 	my $start = time;
-	eval { $call->{harness}->finish; 1 } or do
+	eval
+	{
+		# (a timer of IPC::Run ends a wait, but not a call of finish())
+		$call->{timer}->start($TIMEOUT);
+		while ($call->{harness}->pumpable)
+		{
+			die "timer expired\n" if $call->{timer}->is_expired;
+			$call->{harness}->pump;
+		}
+		$call->{harness}->finish;
+		1;
+	} or do
 	{
 		my $problem = $@;
 		$call->{harness}->kill_kill;

@@ -38,7 +38,7 @@ sub verdict_ok
 	my ($node, $table, $name, %options) = @_;
 	my $max = $options{max_keys} ? ", $options{max_keys}" : '';
 	my ($verdict, $keys, $compared, $wrong) = split /\|/, $node->safe_psql($options{dbname} || 'postgres',
-		"SELECT verdict, keys, compared, wrong FROM oracle.examine('$table'$max)");
+		"SET work_mem = '64MB'; SELECT verdict, keys, compared, wrong FROM oracle.examine('$table'$max)");
 	$count{'keys looked up'} += $keys;
 	$count{'rows compared both ways'} += $compared;
 	$count{'rows missing, extra, or with another key'} += $wrong;

@@ -63,7 +63,11 @@ sub answer
 	my ($self) = @_;
 	my $n = $self->{n};
 	$self->{timer}->start($TIMEOUT);
-	$self->{harness}->pump until $self->{out} =~ /^=== $n$/m;
+	until ($self->{out} =~ /^=== $n$/m)
+	{
+		die "no answer within $TIMEOUT s: $self->{err}\n" if $self->{timer}->is_expired;
+		$self->{harness}->pump;
+	}
 	my $out = $self->{out};
 	$self->{out} = '';
 	$out =~ s/^=== \d+\n?//mg;
