@@ -10,9 +10,6 @@
  * when the new file replaces the old one, *catch-up* is copying blocks again
  * that have changed since they were copied.
  *
- * The functions here check their arguments, have a plan made (plan/plan.c)
- * and have it carried out (call/result_rows.c).
- *
  * Locks: the caller's session holds none of ours when the wait begins; the
  * planner releases what it takes.
  *
@@ -105,11 +102,6 @@ _PG_init(void)
 		janitor_register();
 	}
 }
-
-/* ---------------------------------------------------------------------
- * Moving
- * ---------------------------------------------------------------------
- */
 
 /*
  * Plan the moves, carry them out, and return their rows: the common part of

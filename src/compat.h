@@ -12,11 +12,11 @@
 #error index_mover needs PostgreSQL 15 or newer
 #endif
 
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "storage/shmem.h"
 #include "storage/sinvaladt.h"
 #include "storage/smgr.h"
 #include "utils/backend_status.h"
@@ -98,8 +98,7 @@ im_register_tranche(int tranche, const char *name)
 
 /*
  * heap_delete() for the current command, which waits for others and is not
- * decoded (before 19 only if the table has no replica identity).  Needs
- * access/heapam.h.
+ * decoded (before 19 only without a replica identity); access/heapam.h
  */
 #if PG_VERSION_NUM >= 190000
 #define IM_HEAP_DELETE(rel, tid, failure) \
@@ -248,9 +247,8 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 
 /*
  * The first minor version of the server's branch whose REINDEX CONCURRENTLY
- * keeps a deferrable unique constraint deferrable while it runs.  Before it,
- * the new index enforced the constraint at once and failed correct
- * transactions.
+ * keeps a deferrable unique constraint deferrable.  Before it, the new index
+ * enforced the constraint at once and failed correct transactions.
  */
 #if PG_VERSION_NUM >= 190000
 #define REINDEX_KEEPS_DEFERRABLE_SINCE	190000

@@ -14,12 +14,10 @@
 #include "own_tables.h"
 
 /*
- * Take the error, and leave the session without a transaction and without
- * locks, including session locks, which survive the abort if no transaction
- * was open.  Returns the error, palloc'd in context, which is then the
- * current one.
- *
- * Call this in PG_CATCH() of a worker.
+ * Take the error in PG_CATCH() of a worker, and end all transactions and
+ * release all locks, including session locks, which survive the abort if no
+ * transaction was open.  Returns the error, palloc'd in context, which
+ * becomes the current one.
  */
 ErrorData *
 errors_take(MemoryContext context)

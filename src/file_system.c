@@ -54,10 +54,7 @@
 #define RAMFS_TYPE	0x858458f6
 #endif
 
-/*
- * Return the number of blocks of a fork of a relation file, 0 if it does not
- * exist.
- */
+/* Return the number of blocks of a fork, 0 if it does not exist. */
 BlockNumber
 file_blocks(const RelFileLocator *locator, ForkNumber fork)
 {
@@ -80,10 +77,7 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 	return buffer;
 }
 
-/*
- * Return the name of the file system if it loses its files on reboot, or
- * NULL.
- */
+/* Return "tmpfs" or "ramfs" if a reboot loses its files, else NULL. */
 static const char *
 volatile_file_system(const char *directory)
 {
@@ -101,7 +95,7 @@ volatile_file_system(const char *directory)
 	return NULL;
 }
 
-/* The same for the path of a directory. */
+/* Get the facts about a directory's file system; false if unreadable. */
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)
 {
@@ -121,10 +115,7 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 #endif
 }
 
-/*
- * Get what the operating system knows of a tablespace's file system.  Returns
- * false if the directory cannot be read.  Needs no privileges.
- */
+/* The same for the directory of a tablespace.  Needs no privileges. */
 bool
 file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
@@ -133,10 +124,7 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);
 }
 
-/*
- * Return the names of the other tablespaces on the device, as a palloc'd List
- * of char *.
- */
+/* Return the names (char *) of the other tablespaces on the device. */
 List *
 tablespaces_on_device(int64 device, Oid but_not)
 {
@@ -160,9 +148,7 @@ tablespaces_on_device(int64 device, Oid but_not)
 	return result;
 }
 
-/*
- * Return the size of one fork over all its segments, -1 if it cannot be read.
- */
+/* Return the bytes of one fork, all segments; -1 if they cannot be read. */
 static int64
 fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 {
@@ -193,10 +179,7 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 	return total;
 }
 
-/*
- * Return the bytes of all forks of a relation of this database, -1 if
- * unknown.
- */
+/* Return the bytes of a relation of this database, -1 if unknown. */
 int64
 relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 {

@@ -212,10 +212,7 @@ history_exists(int64 job)
 	return result;
 }
 
-/*
- * Return the palloc'd rows of one job in the order of its plan, NIL if the
- * job is unknown.
- */
+/* Return the rows of one job in the order of its plan; NIL: unknown job. */
 List *
 history_read(int64 job)
 {

@@ -14,7 +14,7 @@
  * take it, and always before the first.
  *
  * Tricky: a slot is freed by its last runner, even when that exits with
- * FATAL. But the postmaster may fail to start the worker.  So a slot that has
+ * FATAL.  But the postmaster may fail to start the worker.  So a slot that has
  * been JOB_STARTING for minutes is freed by the next process that looks for a
  * job or submits one.  If the worker starts after all, it finds its slot gone
  * and exits.
@@ -83,18 +83,21 @@ static const char *const method_names[] = {
 	[METHOD_DEFAULT] = "default",
 };
 
+/* Return the name that users see. */
 const char *
 method_name(MoveMethod method)
 {
 	return method_names[method];
 }
 
+/* Return the name that users see. */
 const char *
 status_name(MoveStatus status)
 {
 	return status_names[status];
 }
 
+/* Return the name that users see. */
 const char *
 phase_name(MovePhase phase)
 {
@@ -134,12 +137,14 @@ job_area(void)
 	return area;
 }
 
+/* Return the job that a mapped segment holds. */
 JobShared *
 job_shared(dsm_segment *segment)
 {
 	return (JobShared *) dsm_segment_address(segment);
 }
 
+/* Return the size of the segment of such a job. */
 Size
 job_shared_size(int nitems, int nrunners)
 {
@@ -301,10 +306,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		{
 			slot = candidate;
 
-			/*
-			 * the index, combined with a counter that makes a repetition
-			 * unlikely
-			 */
+			/* the index, combined with a counter that rarely repeats */
 			area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
 			shared->slot = area->nuses * IM_MAX_JOBS + i;
 		}
@@ -331,10 +333,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	return slot != NULL;
 }
 
-/*
- * Return the slot if it is still this job's, else NULL.  The caller holds the
- * lock.
- */
+/* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
 JobSlot *
 job_slot_locked(int slot, int64 job)
 {
@@ -358,10 +357,7 @@ job_free_slot(int slot, int64 job)
 	LWLockRelease(&area->lock);
 }
 
-/*
- * Set the state of a job's slot.  Returns false if it is not this job's any
- * more.
- */
+/* Set the state of a slot.  Returns false if it is not this job's. */
 bool
 job_set_state(int slot, int64 job, JobState state)
 {
@@ -464,9 +460,8 @@ runner_is_alive(int64 job, int pid)
 }
 
 /*
- * Cancel a job of this database.  Returns false if it is not running (any
- * more).  The flag is for the runner's own loops, the signal for core's
- * waits.
+ * Cancel a job of this database; false if it is not running (any more).  The
+ * flag is for the runner's own loops, the signal for core's waits.
  */
 bool
 job_request_cancel(int64 job)
@@ -492,10 +487,7 @@ job_request_cancel(int64 job)
 	return found;
 }
 
-/*
- * Pause or resume a job of this database.  Returns false if it is not running
- * (any more).
- */
+/* Pause or resume a job of this database; false if it is not running. */
 bool
 job_request_pause(int64 job, bool pause)
 {
@@ -517,10 +509,7 @@ job_request_pause(int64 job, bool pause)
 	return found;
 }
 
-/*
- * Copy all runner slots in use, at most IM_MAX_RUNNERS, and return their
- * number.
- */
+/* Copy the runner slots in use, IM_MAX_RUNNERS at most; return how many. */
 int
 job_read_runners(RunnerSlot *copies)
 {

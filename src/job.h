@@ -74,9 +74,9 @@ typedef enum MovePhase
 
 /*
  * One index of a job: first the plan, then the result.  The planner fills it
- * in local memory, job_submit() copies it to shared memory, and then only the
- * runner that works on it writes it.  -1 is "not estimated" or "not measured"
- * and becomes NULL.
+ * in local memory, job_launch_create() copies it to shared memory, and then
+ * only its runner writes it.  -1 is "not estimated" or "not measured" and
+ * becomes NULL.
  */
 typedef struct MoveItem
 {
@@ -164,7 +164,7 @@ typedef enum JobState
 /*
  * A job in the main shared memory.  All fields are guarded by the area's
  * lock.  The submitter fills them, the job's runners change state and
- * runner_pid, and any session that may control the job sets cancel, pause and
+ * runner_pid, and a session that controls the job sets cancel, pause and
  * swap_now.
  *
  * Everywhere else "int slot" is not the slot's index but the number of this
@@ -189,10 +189,7 @@ typedef struct JobSlot
 								 * JOB_STARTING */
 } JobSlot;
 
-/*
- * The index that a runner works on.  Written by that runner, guarded by the
- * area's lock.
- */
+/* The index that a runner works on.  It writes this under the area's lock. */
 typedef struct RunnerSlot
 {
 	bool		in_use;

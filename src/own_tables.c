@@ -59,9 +59,8 @@ set_commit(const char *value)
 }
 
 /*
- * Have the current transaction's commit flushed here without waiting for a
- * synchronous standby.  Every transaction of ours that holds a lock does
- * this.
+ * Have the current transaction's commit flushed without waiting for a
+ * synchronous standby, as does every transaction of ours that holds a lock.
  */
 void
 commit_locally(void)
@@ -73,7 +72,7 @@ PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 
 /*
  * Return the OID of the extension's schema, InvalidOid if it is not
- * installed. (core's get_extension_schema() is static before 16.)
+ * installed.  (core's get_extension_schema() is static before 16.)
  */
 static Oid
 find_schema(void)
@@ -98,6 +97,7 @@ find_schema(void)
 	return result;
 }
 
+/* Return whether the extension is installed in this database. */
 bool
 extension_installed(void)
 {
@@ -105,9 +105,8 @@ extension_installed(void)
 }
 
 /*
- * Return the OID of the extension's schema.  ERROR 55000 if the extension is
- * not installed in this database, which a worker can find after DROP
- * EXTENSION.
+ * Return the OID of the extension's schema.  ERROR 55000 if it is not
+ * installed in this database, as a worker may find after DROP EXTENSION.
  */
 Oid
 extension_schema(void)
@@ -149,8 +148,8 @@ extension_nextval(const char *sequence)
 
 /*
  * The relations that DROP EXTENSION locks before it looks for dependents.
- * Without one of them DROP EXTENSION could hold that one and wait for
- * another, while we wait for it.
+ * If one were missing here, DROP EXTENSION could hold it and wait for
+ * another one, while we wait for it.
  */
 static const char *const held_relations[] = {
 	"index_mover_ledger", "index_mover_move_log",
@@ -161,9 +160,7 @@ static LockRelId held[lengthof(held_relations)];
 
 static bool is_held = false;
 
-/*
- * Return the current OID of a relation of ours, InvalidOid if it was dropped.
- */
+/* Return the OID of a relation of ours now, InvalidOid if it was dropped. */
 Oid
 extension_find_relation(const char *name)
 {
@@ -181,11 +178,11 @@ release_first(int n)
 }
 
 /*
- * Keep the extension's tables and sequences from being dropped until the end of
- * the session or extension_release().  The caller is in a transaction.  While a
- * move runs, DROP EXTENSION waits for these locks, because only the ledger knows
- * what the move has made.  Every error releases them with all other locks, so the
- * caller repeats this call after it.
+ * Keep the extension's tables and sequences from being dropped until the end
+ * of the session or extension_release().  The caller is in a transaction.
+ * While a move runs, DROP EXTENSION waits for these locks, because only the
+ * ledger knows what the move has made.  Every error releases them with all
+ * other locks; call this again then.
  */
 ExtensionHold
 extension_hold(Oid *busy)
@@ -237,12 +234,14 @@ extension_hold(Oid *busy)
 	return EXTENSION_HELD;
 }
 
+/* Return the n-th relation that is held, InvalidOid after the last. */
 Oid
 extension_held(int n)
 {
 	return is_held && n < lengthof(held_relations) ? held[n].relId : InvalidOid;
 }
 
+/* Release what extension_hold() has locked.  No-op if that is nothing. */
 void
 extension_release(void)
 {
@@ -275,6 +274,7 @@ extension_open(const char *name)
 	return rel;
 }
 
+/* Close what extension_open() has opened.  The lock stays. */
 void
 extension_close(Relation rel)
 {
@@ -334,8 +334,7 @@ extension_delete(Relation rel, HeapTuple tuple)
  * index_mover_not_by_replication() RETURNS trigger
  *
  * Discard the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE, enabled
- * for session_replication_role = replica only, in which the workers of
- * subscriptions run.
+ * for session_replication_role = replica only, as in subscriptions' workers.
  */
 Datum
 index_mover_not_by_replication(PG_FUNCTION_ARGS)

@@ -30,8 +30,7 @@ typedef enum ExtensionHold
 } ExtensionHold;
 
 extern ExtensionHold extension_hold(Oid *busy);
-extern Oid	extension_held(int n);	/* the n-th relation held; InvalidOid
-									 * after the last */
+extern Oid	extension_held(int n);
 extern void extension_release(void);
 extern void commit_locally(void);
 extern ErrorData *errors_take(MemoryContext context);

@@ -51,7 +51,7 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
-/* the values of this session; captured strings are converted */
+/* the values of this session; strings are converted at capture */
 static MoveSettings session;
 static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
@@ -340,13 +340,12 @@ setting_text(const char *name, const JsonbValue *value)
 }
 
 /*
- * Raise ERROR 22023 if there is no such setting, or if changing it would not
- * affect a running job.
+ * Raise ERROR 22023 if there is no such setting, or a running job ignores it.
  */
 void
 settings_check_alterable(const char *name)
 {
-	/* used up when the job begins, or the caller's */
+	/* these matter only when the job begins, or to the caller */
 	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
 
 	(void) find_setting(name);

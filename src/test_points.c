@@ -6,36 +6,34 @@
  *
  * index_mover.test_point is a list of name:action, separated by commas:
  *
- *	wait	until the advisory lock (0, 5959) is released, which the test takes
- *			exclusively before; interruptible
+ *	wait	until the advisory lock (0, 5959) is released, which the test
+ *			takes exclusively before; interruptible
  *	wait2	the same with the advisory lock (0, 5960)
- *	writes	until so many other transactions have written that a test's load has
- *			certainly changed what is being copied
+ *	writes	until other transactions have written so often that a test's load
+ *			has certainly changed what is being copied
  *	error	ERROR XX000
  *	kill	SIGKILL to this process
  *	panic	abort()
  *	sleep	for 100 ms
  *	doze	until the postmaster is gone, without reacting to anything
  *
- * index_mover.test_mutation is a list of what to do wrong, so that the tests can
- * prove that the checks notice it:
+ * index_mover.test_mutation is a list of what to do wrong, so that the tests
+ * can prove that the checks notice it.  catch-up, one-block, tail, block-0 and
+ * sync leave out that part of a copy; tail makes up blocks in its place, or
+ * none with short.
  *
- *	catch-up, one-block, tail, block-0, sync
- *			leave out this part of a copy; tail makes up blocks in its place, or
- *			none with short
  *	log-once		do not log a block again after a checkpoint
  *	flushed-only	read the WAL only as far as it is on disk
  *	verify-all		compare everything under the lock
  *	again			copy the last blocks directly before each attempt, too
  *	busy			take a few changed blocks that do not get fewer for many
  *	hopeless		give up at once then
- *	log-truncate, log-special
- *			log changes of the file that do not name blocks: after the bulk copy
- *			or, with under-lock, once the exclusive lock is granted; with once,
- *			only the first time
+ *	log-truncate	log a change of the file that does not name blocks, after
+ *	log-special		the bulk copy or, with under-lock, once the exclusive
+ *					lock is granted; with once, only the first time
  *	long-ago		submit a job as of an hour ago
- *	overrun, underrun
- *			read beyond a page that is measured, for AddressSanitizer
+ *	overrun			read beyond a page that is measured, for
+ *	underrun		AddressSanitizer
  *	snapshot-guard	leave out the guard of a caller's snapshot
  *
  * index_mover.test_damages is how often a page is measured with random damage
@@ -46,10 +44,6 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include "compat.h"
-#include "job.h"
-#include "test_points.h"
 
 #ifdef INDEX_MOVER_TEST
 
@@ -63,13 +57,16 @@
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
 #include "catalog/storage_xlog.h"
-#include "job.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
+
+#include "compat.h"
+#include "job.h"
+#include "test_points.h"
 
 /* see "writes" */
 #define SO_MANY_WRITES	25

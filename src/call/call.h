@@ -21,7 +21,7 @@ extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
 extern int64 control_queue_rest(List *entries);
 extern void progress_view_notice(const RunnerSlot *runner);
 
-extern void submit_init(void);	/* from _PG_init() */
+extern void submit_init(void);
 extern MoveItem *wait_for_rows(JobPurpose purpose, List *items,
 							   const MoveSettings *settings, int64 *job);
 extern int64 submit_at_commit(JobPurpose purpose, List *items,

@@ -3,9 +3,8 @@
  * cleanup_call.c
  *	  index_mover_cleanup(), and the cleanup that other calls include.
  *
- * The removal itself needs waits and transactions of its own, so a worker
- * does it in any case (cleanup/leftovers.c): here the caller lists what is
- * left, has it removed, and lists again.
+ * The removal needs waits and transactions of its own, so a worker does it
+ * (cleanup/leftovers.c).
  *
  *-------------------------------------------------------------------------
  */

@@ -5,8 +5,7 @@
  *	  history of an earlier one: undo_move(), the rest of a job.
  *
  * A runner checks its job's flags in all its own loops; a cancel sends a
- * signal, too, which ends core's waits.  A copy pauses at once, a rebuild
- * between two indexes.
+ * signal, too, which ends core's waits.
  *
  * From the history come only the indexes and their old and new tablespaces.
  * Everything else, including the method, is planned again, because conditions

@@ -102,12 +102,11 @@ look_at_backend(const RunnerSlot *runner, Progress *progress)
 }
 
 /*
- * Return the seconds left, -1 if unknown.  A copy publishes them, for all
- * that is left to do.  Of a rebuild they are unknown: core reports the
- * progress of one phase, but nothing about later ones (the sort between scan
- * and writing, which only some access methods have, and the three scans of
- * the validation).  A number for one phase would be taken for one for all of
- * the rest.
+ * Return the seconds left, -1 if unknown.  A copy publishes them.  Of a
+ * rebuild they are unknown: core reports the progress of one phase, but
+ * nothing about later ones (the sort between scan and writing, which only
+ * some access methods have, and the three scans of the validation), and a
+ * number for one phase would be taken for one for all of the rest.
  */
 static double
 seconds_left(const RunnerSlot *runner)
@@ -150,10 +149,10 @@ progress_view_notice(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", about %.0f s left", left);
 	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
 	{
-		char	   *who = replica_lag_worst();
+		char	   *worst = replica_lag_worst();
 
 		appendStringInfo(&buf, ", %s is %.0f MB behind (see move_blockers())",
-						 who ? who : "a standby or slot", runner->wal_lag / 1048576.0);
+						 worst ? worst : "a standby or slot", runner->wal_lag / 1048576.0);
 	}
 	for (int i = 0; i < runner->nblockers; i++)
 	{

@@ -45,7 +45,6 @@ interval_datum(int64 microseconds)
 	return IntervalPGetDatum(result);
 }
 
-/* Add one row of type index_move to the result. */
 static void
 put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 {
@@ -93,7 +92,6 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* Warn a caller that is going to wait for long of the consequences. */
 static void
 notice_long_wait(List *items)
 {

@@ -36,7 +36,7 @@ typedef struct QueuedJob
 	int64		job;
 	int			slot;
 	SubTransactionId subid;		/* forgotten if this one aborts */
-	bool		optional;		/* no worker does not stop the commit */
+	bool		optional;		/* a missing worker is no ERROR */
 	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
 } QueuedJob;
 
@@ -68,7 +68,7 @@ submit_next_job(void)
 /*
  * Before the commit of a transaction that has only drawn and recorded jobs,
  * make it not wait for a synchronous standby.  If a standby is stopped, the
- * move would end, but the call never.
+ * move would end, but the call would not.
  */
 static void
 commit_numbers_locally(void)

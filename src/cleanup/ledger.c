@@ -109,10 +109,7 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_database - 1] = ObjectIdGetDatum(MyDatabaseId);
 	values[Anum_kind - 1] = CharGetDatum((char) entry->kind);
 
-	/*
-	 * as in pg_class: the file moves along when the database's default
-	 * changes
-	 */
+	/* as in pg_class: the file moves with the database's default */
 	values[Anum_tablespace - 1] =
 		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
 	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);

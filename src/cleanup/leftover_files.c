@@ -5,40 +5,39 @@
  *
  * There are two kinds: a new file whose copy was not finished, and an old
  * file that a swap has put out of use.  No pg_class row names either, so a
- * lock on a relation would not help.  What has to be excluded is that the
- * worker that made the file still works on it.  So the process that makes a
- * ledger row holds a lock on the row's number (ledger_row_claim()) for as
- * long as it lives, and a removal takes the same lock first.
+ * lock on a relation would not help.  But the worker that made the file may
+ * still work on it.  So it holds a lock on the ledger row's number
+ * (ledger_row_claim()) while it lives, and a removal takes that lock first.
  *
  * A row is not believed.  The file is left alone if any pg_class row has its
  * number, even one that a running transaction is inserting or deleting; if
  * the relation map has it; or if another row that names it is locked.  A file
- * can be in use before any pg_class row has its number: ALTER INDEX .. SET
- * TABLESPACE writes that row last.  Such a file cannot have the number of one
- * of our rows.  All of them were written by this cluster (see ledger.c), with
- * numbers drawn from its OID counter, which returns to a number only after
- * four billion others.
+ * can be in use before any pg_class row has its number, because ALTER INDEX
+ * .. SET TABLESPACE writes that row last.  But it cannot have the number of
+ * one of our rows: all of them were written by this cluster (see ledger.c),
+ * with numbers from its OID counter, which repeats one only after four
+ * billion others.
  *
  * The file is on the drop list of the transaction that deletes the ledger
  * row.  So the commit record carries it, and standbys remove it, too.
  *
- * A large file is truncated first, piece by piece, because removing it in one
- * call stalls every fsync for as long as the file system needs to discard the
- * blocks.  Each step does what core's RelationTruncate() does, in the same
- * order: log, flush, drop the buffers, truncate.  So redo finds no block
- * missing, and a standby truncates in small steps, too.  A crash between two
- * steps leaves a shorter file.
+ * A large file is truncated first, piece by piece, because removing it at
+ * once stalls every fsync until the file system has discarded the blocks.
+ * Each step does what core's RelationTruncate() does, in the same order: log,
+ * flush, drop the buffers, truncate.  So redo finds no block missing, and a
+ * standby truncates in small steps, too.  A crash between two steps leaves a
+ * shorter file.
  *
  * Tricky: this is not done in a critical section.  In core a failed
  * truncation is a PANIC, because the old contents of the blocks would be seen
- * again.  These blocks will never be read, and the storage that an index is
- * moved away from is the one likely to fail.  So a failure is an ERROR here,
- * and the commit that removes the file removes the rest; if the file system
- * still refuses, that is a WARNING.  It does no harm that a standby has
- * truncated more by then.  Redo is stricter: if the server crashes before the
- * next checkpoint and the file system still refuses, the server cannot start
- * until that is repaired.  (To truncate without a record would be worse,
- * because recovery would miss blocks that older records change.)
+ * again.  These blocks will never be read, and the storage that an index
+ * leaves is the one likely to fail.  So a failure is an ERROR here, and the
+ * commit removes the rest with the file; if the file system still refuses,
+ * that is a WARNING.  A standby may have truncated more by then, which does
+ * no harm.  Redo is stricter: if the server crashes before the next
+ * checkpoint and the file system still refuses, the server cannot start until
+ * that is repaired.  (Without a record it would be worse: recovery would miss
+ * blocks that older records change.)
  *
  *-------------------------------------------------------------------------
  */
@@ -114,12 +113,11 @@ ledger_row_claim(int64 id)
 }
 
 /*
- * Lock the row's number again after an error has released that lock with all
- * others.  Does not queue: a process that exits cannot be interrupted, and
- * would block those that wait for an answer of all processes (DROP DATABASE).
- * A process that only inspects the row has the lock for moments; one that
- * keeps it longer is removing the file in our place, and then the result is
- * false.
+ * Lock the row's number again after an error has released all locks.  Does
+ * not queue: a process that exits cannot be interrupted, and would block
+ * those that wait for an answer of all processes (DROP DATABASE).  A process
+ * that inspects the row has the lock for moments.  One that keeps it longer
+ * is removing the file in our place, and then the result is false.
  */
 bool
 ledger_row_claim_again(int64 id)
@@ -165,8 +163,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
 
 	/*
-	 * DROP EXTENSION drops the ledger, but not the files it names.  If that
-	 * was rolled back, the next cleanup forgets the row.
+	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
+	 * does not succeed, the next cleanup forgets the row.
 	 */
 	if (listed && !ledger_exists(entry->id))
 		return;
@@ -184,18 +182,16 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 }
 
 /*
- * Drop the buffers of an old file.  Nothing will read them, and they need not
- * be written: what recovery redoes in that file begins with an image of the
- * page.
+ * Drop the buffers of an old file in the current transaction.  Nothing will
+ * read them, and they need not be written: what recovery redoes in that file
+ * begins with a page image.
  *
  * Without full_page_writes it does not.  A checkpoint that began before the
- * swap and ends now then counts on the contents of the buffers, and redo
- * would fail on what the file has instead.  So what matters is whether images
- * were written up to the swap.  Our last WAL record tells; a process that has
- * written none sees that none were.  (Switching the setting on between a
- * change and the swap is not covered.)
- *
- * The caller is in a transaction.
+ * swap and ends now then counts on the buffers, and redo would fail on what
+ * the file has instead.  So what matters is whether images were written up to
+ * the swap.  Our last WAL record tells; a process that has written none sees
+ * that none were.  (Switching the setting on between a change and the swap is
+ * not covered.)
  */
 void
 leftover_file_drop_buffers(const RelFileLocator *locator)
@@ -212,12 +208,10 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
- * its own.  Calls rest() between them, outside of any transaction, with 0 if
- * no other process has written WAL since, because then none waits for a
- * flush.
+ * its own.  Calls rest() between them, with 0 if no other process has written
+ * WAL since, because then none waits for a flush.
  *
- * The caller has no transaction open and holds the row's lock for the
- * session.
+ * The caller has no transaction open, and a session lock on the row.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
@@ -431,9 +425,8 @@ entry_locator(const LedgerEntry *entry)
 }
 
 /*
- * Return whether a file may be removed.  It may not if a relation of this
- * database owns it, even by a row that a running transaction is inserting or
- * has deleted.
+ * Return whether no relation of this database owns a file, not even by a row
+ * that a running transaction is inserting or has deleted.
  */
 static bool
 is_removable(const RelFileLocator *locator)

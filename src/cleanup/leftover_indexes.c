@@ -5,23 +5,21 @@
  *
  * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new one
  * (x_ccnew) before the swap, the old one (x_ccold) after it.  The ledger
- * names both by OID, so only ours are touched, whatever their names are now;
- * pg_index tells which of the two it is.
+ * names both by OID, so only ours are touched, whatever their names; pg_index
+ * tells which it is.
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
  * wait until no query uses the index; mark it dead; wait until no session has
- * it open; drop it.  Unlike there, no lock is held during the waits, so that
- * nobody can queue behind us: the two steps, which take milliseconds, lock
- * without queueing.
+ * it open; drop it.  Unlike there, no lock is held during the waits, and the
+ * two steps, of milliseconds, lock without queueing: no session has to queue
+ * behind us.
  *
- * Locks: ShareUpdateExclusiveLock on table and index within each step; never
- * an exclusive lock on the table.
+ * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
  *
  * Tricky: between the steps DDL may drop or even repair (REINDEX) the index.
  * So each step decides again, under its locks, what is to be removed.  A
- * repaired index that is a mere duplicate is put out of use first; its ledger
- * row then becomes one of another kind, which records that queries may have
- * used it.
+ * repaired index that is a mere duplicate is put out of use first.  Queries
+ * may have used it, so its ledger row is replaced by one of another kind.
  *
  *-------------------------------------------------------------------------
  */
@@ -109,9 +107,7 @@ index_state(Oid index_oid, Oid heap_oid)
 	return result;
 }
 
-/*
- * Decide what a ledger row stands for now.  The caller is in a transaction.
- */
+/* Decide in a transaction what a ledger row stands for now. */
 static Verdict
 find_victim(const LedgerEntry *entry, Victim *victim)
 {
@@ -138,9 +134,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	}
 	if (!old_index.exists)
 	{
-		/*
-		 * moved and finished, unless it still has its name of before the swap
-		 */
+		/* moved and finished, unless it has its name of before the swap */
 		const char *name = get_rel_name(entry->new_index_oid);
 
 		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
@@ -349,8 +343,7 @@ show_leftover(const LedgerEntry *entry)
 
 /*
  * Do all steps for one ledger row.  Returns true if an index was removed.
- * begins: obey pause_move() and cancel during the waits.  ERROR 55P03 after
- * max_wait_ms.
+ * ERROR 55P03 after max_wait_ms.  begins: waits obey pause_move() and cancel.
  */
 static bool
 remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
@@ -431,8 +424,8 @@ read_entries(Oid only_heap, int64 job)
 }
 
 /*
- * After an error, restore the session for the next step, and warn unless it
- * was only a timeout.  Returns true for a cancel.
+ * Restore the session after an error, and warn unless it was only a timeout.
+ * Returns true for a cancel.
  */
 static bool
 take_error(const LedgerEntry *entry, MemoryContext context)
@@ -456,8 +449,7 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 
 /*
  * Remove one leftover of this process after the extension and its ledger have
- * been dropped.  The caller repeats it until it returns true: nothing is
- * left.
+ * been dropped.  The caller repeats this until it returns true.
  */
 bool
 leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
@@ -487,11 +479,11 @@ leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
  * it to one table.  Returns how many were removed.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; what cannot be removed by then stays in the ledger.  show:
- * index_mover_progress shows the work, because it is no part of a move.
- * Without job and show it is the beginning of a move, which has nothing to
- * lose yet: so it obeys pause_move(), and a cancel is an ERROR.  The only
- * other ERROR is termination.
+ * table; what cannot be removed by then stays in the ledger.  show: show this
+ * work, which is no part of a move, in index_mover_progress.  Without job and
+ * show a move begins, which has nothing to lose yet: so it obeys
+ * pause_move(), and a cancel is an ERROR.  The only other ERROR is
+ * termination.
  *
  * Call this in a runner with no transaction open and no lock held.
  */
@@ -552,8 +544,8 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 }
 
 /*
- * Return whether a rebuild of ours has made this index and not yet finished,
- * or has left it behind.  The caller is in a transaction.
+ * Return, in a transaction, whether a rebuild of ours has made this index and
+ * not yet finished, or has left it behind.
  */
 bool
 leftover_index_is_ours(Oid index_oid)
@@ -573,9 +565,8 @@ leftover_index_is_ours(Oid index_oid)
 }
 
 /*
- * Return the OIDs, without duplicates, of the tables named in index rows of
- * jobs that are not alive, even where only the row is left.  The caller is in
- * a transaction.
+ * Return, in a transaction, the distinct OIDs of the tables in index rows of
+ * jobs that are not alive, even if only the row is left.
  */
 List *
 leftover_index_tables(void)
@@ -589,8 +580,8 @@ leftover_index_tables(void)
 }
 
 /*
- * Return a palloc'd list of the leftovers of all jobs that are not alive.
- * Changes nothing; the caller is in a transaction.
+ * Return, in a transaction, a palloc'd list of the leftovers of all jobs that
+ * are not alive.  Changes nothing.
  */
 List *
 leftover_indexes_list(void)
@@ -631,30 +622,6 @@ leftover_indexes_list(void)
  * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
  * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
  * valid.  So the unfinished index of an interrupted rebuild becomes a valid
- * one, a duplicate that costs writers time permanently.  ALTER TABLE .. TYPE
- * even drops it and makes another one with its name.
- *
- * Such an index is ours to remove as long as nothing can have begun to rely
- * on it.  It has the name that REINDEX CONCURRENTLY gave it; its definition
- * is that of the other index, which is valid; and no constraint, clustering,
- * replica identity, partitioned index or other object depends on it.  It is
- * identified by its OID.  If that is gone, it must have the very name of the
- * index that we made, and the same transaction must have made it and the
- * other index: no user makes two equal indexes at once and calls one of them
- * x_ccnew.
- *
- * Locks: none, not even of the table; everything comes from the system
- * caches, so an exclusive lock on the table does not block us.  The caller
- * repeats the check under locks.
- * ----------------------------------------------------------------
- */
-
-/*
- * Leftovers that DDL has made valid
- *
- * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
- * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
- * valid.  So the unfinished index of an interrupted rebuild becomes a valid
  * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
  * makes another one with its name.
  *
@@ -668,7 +635,10 @@ leftover_indexes_list(void)
  *
  * Everything comes from the system caches, so an exclusive lock on the table
  * does not block us.  The caller repeats the check under locks.
+ * ----------------------------------------------------------------
  */
+
+/* Return whether REINDEX CONCURRENTLY makes such names: x_ccnew, x_ccold1. */
 bool
 is_reindex_leftover_name(const char *name)
 {
@@ -751,10 +721,7 @@ same_in(int cache, Oid a, Oid b, int16 column)
 	return result;
 }
 
-/*
- * Return whether two indexes are defined alike, except for name and
- * tablespace.
- */
+/* Return whether two indexes are equal except for name and tablespace. */
 static bool
 same_definition(Oid a, Oid b)
 {
@@ -821,9 +788,8 @@ has_name(Oid relid, const char *name)
 
 /*
  * Return which index of a ledger row is a leftover, and so a mere duplicate
- * of *keeper; InvalidOid if that cannot be decided.  Both indexes of the row
- * are valid, or the row is of kind LEDGER_DUPLICATE and its index is valid
- * again.
+ * of *keeper; InvalidOid if that is unclear.  Both indexes of the row are
+ * valid, or the row is of kind LEDGER_DUPLICATE and its index is valid again.
  */
 Oid
 leftover_twin(const LedgerEntry *entry, Oid *keeper)

@@ -24,10 +24,7 @@
 #include "own_tables.h"
 #include "wait/wait.h"
 
-/*
- * Return whether the ledger has a row of this job.  The caller is in a
- * transaction.
- */
+/* Return, in a transaction, whether the ledger has a row of this job. */
 bool
 leftovers_of_job(int64 job)
 {
@@ -55,8 +52,8 @@ rest_while_moving(int ms)
 }
 
 /*
- * Return the tables that dead jobs have left something on, or a row in the
- * ledger.  The caller is in a transaction.
+ * Return, in a transaction, the tables that dead jobs have left something on,
+ * or a row in the ledger.
  */
 List *
 leftovers_tables(void)

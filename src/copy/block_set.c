@@ -3,12 +3,10 @@
  * block_set.c
  *	  A set of block numbers of one relation file.
  *
- * One Bitmapset for each RELSEG_SIZE blocks, so that a set costs at most one
- * bit for each block up to the largest member (16 kB for each GB of the file,
- * 16 MB for a TB), next to nothing where no blocks are set, and has no limit
- * below that of block numbers, which a single Bitmapset has.
- *
- * Everything is allocated in the context that was current at creation.
+ * A set has one Bitmapset for each RELSEG_SIZE blocks.  So it costs at most
+ * one bit for each block up to the largest member (16 kB per GB of the file),
+ * almost nothing for ranges without members, and allows every block number,
+ * which a single Bitmapset does not.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +27,7 @@ struct BlockSet
 	int64		count;
 };
 
-/* Make an empty set in the current memory context. */
+/* Make an empty set.  All of it lives in the current memory context. */
 BlockSet *
 block_set_create(void)
 {
@@ -58,12 +56,12 @@ block_set_add(BlockSet *set, BlockNumber block)
 {
 	BlockNumber part = block / BLOCKS_PER_PART;
 	int			member = block % BLOCKS_PER_PART;
-	MemoryContext oldcxt;
+	MemoryContext oldcontext;
 
 	if (part < set->nparts && bms_is_member(member, set->parts[part]))
 		return;
 
-	oldcxt = MemoryContextSwitchTo(set->cxt);
+	oldcontext = MemoryContextSwitchTo(set->cxt);
 	if (part >= set->nparts)
 	{
 		BlockNumber nparts = Max(part + 1, Max(4, set->nparts * 2));
@@ -80,10 +78,10 @@ block_set_add(BlockSet *set, BlockNumber block)
 	}
 	set->parts[part] = bms_add_member(set->parts[part], member);
 	set->count++;
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 }
 
-/* Take a block out; no effect if it is not a member. */
+/* Remove a block; no effect if it is not a member. */
 void
 block_set_remove(BlockSet *set, BlockNumber block)
 {
@@ -122,10 +120,8 @@ block_set_add_all(BlockSet *set, const BlockSet *other)
 }
 
 /*
- * The first member >= from, or InvalidBlockNumber.
- *
- * Find the first member >= from, in block order; InvalidBlockNumber if there
- * is none.  (from + 1 can't wrap: InvalidBlockNumber is never a member.)
+ * Return the first member >= from, or InvalidBlockNumber if there is none.
+ * (A caller's "+ 1" cannot wrap: InvalidBlockNumber is never a member.)
  */
 BlockNumber
 block_set_next(const BlockSet *set, BlockNumber from)

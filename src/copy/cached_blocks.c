@@ -3,9 +3,9 @@
  * cached_blocks.c
  *	  Which blocks of a relation file are in shared buffers, and loading them.
  *
- * A look at the buffers' tags as autoprewarm and pg_buffercache do it: each
- * header is locked for the moment of reading it, so the answer is a little
- * blurred, which is good enough for a cache.
+ * Reads the buffers' tags as autoprewarm and pg_buffercache do: one header
+ * lock at a time, so the result is not exact, which does not matter for a
+ * cache.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,10 +21,10 @@
 #include "file_system.h"
 #include "test_points.h"
 
-/* For an estimate, look at one buffer of so many */
+/* For an estimate, read one buffer's tag of so many */
 #define SAMPLE_EVERY	16
 
-/* Collect the main fork's blocks that are in shared buffers now. */
+/* Return the set of the main fork's blocks that are in shared buffers. */
 BlockSet *
 cached_blocks(const RelFileLocator *locator)
 {
@@ -35,7 +35,7 @@ cached_blocks(const RelFileLocator *locator)
 		BufferDesc *buffer = GetBufferDescriptor(i);
 		BufferState state;
 
-		/* not locked: most belong to others, and can't become ours unseen */
+		/* unlocked precheck: most buffers belong to other relations */
 		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
 			continue;
 		state = LockBufHdr(buffer);
@@ -54,7 +54,7 @@ cached_blocks(const RelFileLocator *locator)
 	return set;
 }
 
-/* About how many blocks that will be, from a sample of the buffers; no locks. */
+/* Estimate the number of these blocks from a sample, without header locks. */
 double
 cached_blocks_estimate(const RelFileLocator *locator)
 {
@@ -67,10 +67,10 @@ cached_blocks_estimate(const RelFileLocator *locator)
 }
 
 /*
- * Read the next blocks of a set, up to most of them from block "from" on, into
- * shared buffers, in file order.  Returns where to go on, InvalidBlockNumber
- * after the last one.  The caller is in a transaction and keeps the file from
- * being truncated or dropped.
+ * Read the next blocks of a set, up to "most" of them from block "from" on,
+ * into shared buffers, in file order.  Returns where to continue, or
+ * InvalidBlockNumber after the last one.  The caller is in a transaction, and
+ * keeps the file from being truncated or dropped.
  */
 BlockNumber
 cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,

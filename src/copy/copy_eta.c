@@ -1,21 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * copy_eta.c
- *	  Method copy: how long the rest of it will take, and how fast blocks change.
+ *	  Method copy: the time that is left, and the rate at which blocks change.
  *
- * The time left is that of everything that is to come: the blocks not copied
- * yet, those that have to be copied again, verifying, loading what was cached,
- * and removing the old file.  What has not begun yet is reckoned from what has:
+ * The time left includes all that is to come: blocks not copied yet, blocks
+ * to be copied again, verifying, loading what was cached, and removing the
+ * old file.  Parts that have not begun are estimated from those that have:
  *
- *	- what is written, at the rate shown, which rests are part of (max_rate,
- *	  standbys that are behind);
- *	- what is only read (verify, prewarm), at the rate without rests: a copy
- *	  reads and writes each block once, verify reads two;
- *	- the changes that are to come, by those so far: what is copied already can
- *	  change, so they grow with the square of it.
+ *	- writing, at the published rate, which includes rests (max_rate, standbys
+ *	  that are behind);
+ *	- only reading (verify, prewarm), at the rate without rests: a copy reads
+ *	  and writes each block once, verify reads two;
+ *	- changes to come, from those so far: only copied blocks can change, so
+ *	  they grow with the square of the blocks copied.
  *
- * Assumption: others go on writing as they do.  Waiting for locks, and for the
- * time to swap, is nothing that can be reckoned.
+ * Assumption: other sessions go on writing at their rate.  Waits for locks,
+ * and for the time of the swap, cannot be estimated.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,15 +28,15 @@
 #include "copy/wal_changes.h"
 #include "job.h"
 
-/* Bytes of the old file that are removed in a second */
+/* Bytes of the old file removed per second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)
 
-/* So many copies of what has changed are too many to be reckoned with */
+/* Highest share of changed blocks to estimate with: at 1 there is no end */
 #define MOST_SHARE_CHANGED	0.9
 
 #define SHORTEST_WINDOW_MS	1000
 
-/* Seconds since this part began, without rests. */
+/* Return the seconds since this part began, without rests. */
 static double
 busy_seconds(const CopyState *cs)
 {
@@ -46,7 +46,6 @@ busy_seconds(const CopyState *cs)
 	return Max(ms - (cs->rested_ms - cs->eta.rested_before), 1) / 1000.0;
 }
 
-/* A part of the work begins whose speed will be measured by itself. */
 static void
 begin_part(CopyState *cs, CopyPart part)
 {
@@ -61,7 +60,7 @@ begin_part(CopyState *cs, CopyPart part)
 	}
 }
 
-/* Seconds of what follows after a part, -1 if that can't be reckoned yet. */
+/* Return the seconds of all parts after this one, -1 if unknown yet. */
 static double
 seconds_after(const CopyState *cs, CopyPart part, double total)
 {
@@ -76,11 +75,7 @@ seconds_after(const CopyState *cs, CopyPart part, double total)
 	return result;
 }
 
-/*
- * copy_eta.c
- *
- * So many blocks of a part are done.  Publishes the time left.
- */
+/* Publish the time left when this many blocks of a part are done. */
 void
 copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 {
@@ -102,7 +97,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 		case PART_COPY:
 			if (cs->throttle.rate <= 0 || done <= 0)
 				return;
-			/* will have to be copied again, and again */
+			/* these will have to be copied again, and again */
 			share = (double) done / total;
 			share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
 				(share * share) / total;
@@ -129,10 +124,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 		progress_eta(left + after);
 }
 
-/*
- * Publish how many blocks change in a second: of those that are copied, and
- * have to be copied again.
- */
+/* Publish how many of the blocks copied so far change in a second. */
 void
 copy_change_rate(CopyState *cs)
 {

@@ -6,35 +6,36 @@
  * The steps, each in transactions of its own:
  *
  *	1. lock; choose a file number, record it in the ledger, create the file;
- *	2. follow the WAL from here on (changed_blocks.c);
- *	3. copy every block once (file_copy.c), draining the WAL as we go;
- *	4. copy again what has changed meanwhile, in rounds, until it is little;
+ *	2. follow the WAL from here on (wal_changes.c);
+ *	3. copy every block once (file_copy.c), draining the WAL in between;
+ *	4. copy changed blocks again, in rounds, until few are left;
  *	5. copy the free space map, make the new file durable;
- *	6. from here on through shared buffers, unless too much is left: what still
- *	   changes, again and again until the lock can be had; then the last blocks
- *	   and the swap (swap.c);
+ *	6. copy changed blocks through shared buffers, unless there are too many,
+ *	   again and again until the lock is free (copy_last.c); then the last
+ *	   blocks and the swap (copy_swap.c);
  *	7. load what was cached, remove the old file (leftover_files.c).
  *
- * Assumption: the WAL tells every change of a block but hint bits (copy_methods.c
- * says of which access methods that is known), and these:
- *	- block 0: SP-GiST's metapage; so it is copied under the lock, always;
- *	- blocks of zeros that an extension has added; so what is beyond the copied
- *	  length is always copied as a whole;
+ * Assumption: the WAL has every change of a block (plan_methods.c lists the
+ * access methods for which this is known), except:
+ *	- hint bits;
+ *	- block 0, SP-GiST's metapage; so it is always copied under the lock;
+ *	- blocks of zeros added by a relation extension; so everything beyond the
+ *	  copied length is always copied;
  *	- the free space map: it corrects itself, and was never exact.
  *
  * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
- * index, both for the session.  That keeps out DROP, TRUNCATE, REINDEX and
- * rewrites, and lets VACUUM pass.  If DDL waits behind us we let go of both,
- * queue behind it, and look whether the file is still the same.  No snapshot
- * and no xid is held in the long phase, and no transaction lasts longer than
- * the copying of 1 MB: vacuum is not held back anywhere, and CREATE INDEX
- * CONCURRENTLY of a sister index does not wait for us.
+ * index, both for the session.  They conflict with DROP, TRUNCATE, REINDEX
+ * and rewrites, but not with VACUUM.  If DDL waits for us, we release both,
+ * queue behind it, and check whether the file is still the same.  In the long
+ * phases there is neither a snapshot nor an xid, and no transaction lasts
+ * longer than copying 1 MB; so vacuum is not held back, and CREATE INDEX
+ * CONCURRENTLY on the table does not wait for us.
  *
- * Tricky point: nothing but the ledger knows the new file, and nothing but the
- * ledger the old one after the swap.  An ERROR ends in copy_cleanup(), an exit
- * in our before_shmem_exit callback, a crash in leftover_files_remove() of
- * whoever comes next.  After the swap's commit no error may reach the caller:
- * the move has happened.
+ * Tricky: only the ledger knows the new file, and after the swap only the
+ * ledger knows the old one.  What an ERROR leaves is removed by
+ * copy_cleanup(), what an exit leaves by our before_shmem_exit callback, what
+ * a crash leaves by the next leftover_files_remove().  After the swap's
+ * commit no error may reach the caller: the move has happened.
  *
  *-------------------------------------------------------------------------
  */
@@ -68,10 +69,10 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/* A copy that had to be started again so often is given up */
+/* A copy that has been started so often is given up */
 #define MOST_STARTS			5
 
-/* The move that is going on in this process. */
+/* The move that this process is carrying out. */
 static CopyState *current = NULL;
 
 static CopyOutcome copy_once(CopyState *cs);
@@ -93,9 +94,10 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 }
 
 /*
- * pause_move() after the swap: rest_between_steps, with no transaction open, until the job is
- * resumed, or somebody waits behind our locks.  (Before it, copy_between_chunks() and
- * copy_wait_for_locks() obey it, and go on reading the WAL.)
+ * Obey pause_move() after the swap: wait, with no transaction open, until the
+ * job is resumed or another session waits for our locks.  (Before the swap,
+ * copy_between_chunks() and copy_wait_for_locks() obey it, and also read
+ * WAL.)
  */
 static void
 rest_after_swap(CopyState *cs)
@@ -113,10 +115,7 @@ rest_after_swap(CopyState *cs)
 	progress_phase(phase);
 }
 
-/*
- * Rest between the steps of removing the old file, if we are to be gentle; and
- * while the job is paused.
- */
+/* Rest between two steps of removing the old file, and while paused. */
 static void
 rest_between_steps(int ms)
 {
@@ -125,7 +124,11 @@ rest_between_steps(int ms)
 	rest_after_swap(current);
 }
 
-/* Move one index by copying its file; see move.h for the contract. */
+/*
+ * Move one index by copying its file.  Called, and returns, with no
+ * transaction open; the outcome is in mc->item.  After an ERROR, which has
+ * not moved the index, the caller must call copy_cleanup().
+ */
 void
 move_by_copy(MoveContext *mc)
 {
@@ -180,8 +183,9 @@ move_by_copy(MoveContext *mc)
 }
 
 /*
- * Clean up after an ERROR; see move.h for the contract.  Waits for nobody: no
- * lock on the table is needed to drop a file that only the ledger knows.
+ * Clean up after an ERROR; called with no transaction open.  Does not wait
+ * for other sessions, whatever max_wait_ms says: dropping a file that only
+ * the ledger knows needs no lock on the table.
  */
 void
 copy_cleanup(MoveContext *mc, int max_wait_ms)
@@ -189,17 +193,17 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 	if (current == NULL)
 		return;
 	remove_what_is_left(current);
-	/* else there may be another call */
+	/* else keep it for another call */
 	if (current->new_file.id == 0 && current->old_file.id == 0)
 		forget_state();
 }
 
-/* Everything from the locks to the removal of the old file. */
+/* Do everything from the locks to the removal of the old file. */
 static CopyOutcome
 copy_once(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
-	MemoryContext oldcxt;
+	MemoryContext oldcontext;
 	CopyOutcome outcome;
 	Swap		swap;
 	SwapResult	result;
@@ -214,12 +218,12 @@ copy_once(CopyState *cs)
 	make_file(cs);
 
 	StartTransactionCommand();
-	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
 	cs->copy = file_copy_create(&cs->from, &cs->to, own_record, cs);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	CommitTransactionCommand();
 
 	progress_phase(PHASE_COPYING);
@@ -262,16 +266,16 @@ copy_once(CopyState *cs)
 	swap.last_blocks = copy_last_blocks;
 	swap.arg = cs;
 
-	/* now, so that it need not be done under the lock */
+	/* here, so that it need not be done under the lock */
 	StartTransactionCommand();
 	swap.old_file.id = ledger_new_id();
 	ledger_row_claim(swap.old_file.id);
 	CommitTransactionCommand();
 
 	cs->outcome = START_AGAIN;
-	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	result = copy_swap(&swap);
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	item->lock_attempts += swap.lock_attempts;
 	if (result != SWAP_DONE)
 	{
@@ -279,7 +283,7 @@ copy_once(CopyState *cs)
 		return cs->outcome;
 	}
 
-	/* it is done; whatever goes wrong now, the index has moved */
+	/* whatever goes wrong from here on, the index has moved */
 	cs->old_file = swap.old_file;
 	item->lock_time = swap.lock_time;
 	item->status = STATUS_MOVED;
@@ -288,10 +292,7 @@ copy_once(CopyState *cs)
 	return GO_ON;
 }
 
-/*
- * Choose a number for the new file, record it, create it.  The row is
- * committed, and flushed, before the file exists.
- */
+/* Create the new file; its row in the ledger is flushed before it exists. */
 static void
 make_file(CopyState *cs)
 {
@@ -323,7 +324,7 @@ make_file(CopyState *cs)
 
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-	/* a file of that name, which is an error, would be somebody else's */
+	/* an existing file of that name would not be ours: an error */
 	smgrcreate(smgr, MAIN_FORKNUM, false);
 	cs->new_file_made = true;
 	log_smgrcreate(&cs->to, MAIN_FORKNUM);
@@ -331,7 +332,7 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* Drop the new file and its ledger row, and all that belongs to the copy. */
+/* Drop the new file and its ledger row, and free the state of the copy. */
 static void
 discard_file(CopyState *cs)
 {
@@ -357,23 +358,23 @@ discard_file(CopyState *cs)
 
 /*
  * Load the blocks of the new file that the old one had in shared buffers, in
- * short transactions.  Whoever wants to drop or change the index does not wait
- * for that: the rest_between_steps will be loaded by those who use it.
+ * short transactions.  Stop if another session waits for our locks: the rest
+ * will be loaded when it is used.
  */
 static void
 prewarm(CopyState *cs)
 {
-	MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 	BlockSet   *cached;
 	BlockNumber block = 0;
 
 	progress_phase(PHASE_PREWARMING);
 	cached = cached_blocks(&cs->from);
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
-	/* the old buffers are free for the new blocks */
+	/* make the old buffers available for the new blocks */
 	leftover_file_drop_buffers(&cs->from);
 	CommitTransactionCommand();
 
@@ -392,20 +393,19 @@ prewarm(CopyState *cs)
 }
 
 /*
- * The move has happened.  Load what was cached, remove the old file.  An error
- * here is not the move's: it is reported as a WARNING, and what is left behind
- * is in the ledger.
+ * Load what was cached, and remove the old file.  As the move has happened,
+ * an error here is only a WARNING; what is left behind is in the ledger.
  */
 static void
 after_swap(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 
 	PG_TRY();
 	{
 		IM_POINT("swapped");
-		/* the row for the new file is gone with the swap */
+		/* the swap has deleted the row for the new file */
 		ledger_row_release(cs->new_file.id);
 		cs->new_file.id = 0;
 
@@ -427,7 +427,7 @@ after_swap(CopyState *cs)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error = errors_take(oldcxt);
+		ErrorData  *error = errors_take(oldcontext);
 
 		cs->locked = false;
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
@@ -436,7 +436,7 @@ after_swap(CopyState *cs)
 						NameStr(item->index_name), error->message)));
 		FreeErrorData(error);
 
-		/* so at once */
+		/* so remove it at once */
 		remove_what_is_left(cs);
 	}
 	PG_END_TRY();
@@ -444,16 +444,15 @@ after_swap(CopyState *cs)
 
 /*
  * Remove the file, new or old, that the ledger says is ours, at once.  Called
- * with no transaction open and no lock held.  Throws nothing: what can't be
- * removed now stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
- * FATAL, an error ends it, and the exit goes on; the same stays in the ledger.)
- * So does everything if the postmaster is gone: the error may come of the
- * caller's being gone, too.
+ * with no transaction open and no lock held.  Raises no error: what cannot be
+ * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
+ * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
+ * if the postmaster is gone, which may be the reason for the error.
  */
 static void
 remove_what_is_left(CopyState *cs)
 {
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	LedgerEntry *entries[2];
 	bool		made[2];
 
@@ -486,7 +485,7 @@ remove_what_is_left(CopyState *cs)
 		}
 		PG_CATCH();
 		{
-			ErrorData  *error = errors_take(oldcxt);
+			ErrorData  *error = errors_take(oldcontext);
 
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
@@ -500,8 +499,8 @@ remove_what_is_left(CopyState *cs)
 }
 
 /*
- * Free the state of a move.  What is in the ledger stays there; the locks are
- * gone, by copy_release_locks() or by the abort after an error.
+ * Free the state of a move, but keep its rows in the ledger.  The locks must
+ * be released, by copy_release_locks() or by the abort after an error.
  */
 static void
 forget_state(void)
@@ -516,10 +515,10 @@ forget_state(void)
 }
 
 /*
- * The worker is terminated in the middle of a move: as after an ERROR, but
- * here, because a FATAL error passes by everyone who could catch it.  Runs
- * before the transaction machinery is shut down.  Not if the postmaster is
- * gone: then nothing may keep us, and the ledger has it.
+ * Exit callback: clean up if the worker is terminated during a move, because
+ * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
+ * shut down.  If the postmaster is gone, exit at once: the ledger has the
+ * file.
  */
 static void
 cleanup_at_exit(int code, Datum arg)

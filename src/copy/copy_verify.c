@@ -3,21 +3,38 @@
  * copy_verify.c
  *	  Method copy: comparing the copy with the original (index_mover.verify).
  *
- * All of it is compared while others write, and under the exclusive lock only
- * what was copied since: so the lock stays short.
+ * Everything is compared while other sessions write.  Under the exclusive
+ * lock, only blocks that were copied since are compared, which keeps it
+ * short.
  *
- * Assumption: a block that differs, and that no record of the WAL has changed
- * since it was copied, is damage.  Block 0 is the exception, see move_copy.c.
- * Of access methods that we do not know we have no mask for hint bits (see
- * compare_blocks.c), and a difference may be one of these.  It is reported all the
- * same: that their changes are in the WAL is only what a user has said, and to
- * copy such a block again would hide that it is not so.
+ * How two pages are compared: LSN and checksum are ignored, because a copy
+ * has its own.  If the pages still differ, both are masked as for
+ * wal_consistency_checking, with the function of the access method's resource
+ * manager, which leaves out what may change without WAL: hint bits, dead line
+ * pointers, unused space.
  *
- * Tricky point: the changes that come while we compare are collected, and not
- * taken from the set of changes before we have looked at them here.
+ * SP-GiST has one more difference that is no damage.  It prepares an empty
+ * page in a buffer, new or used before, and leaves it for a later insertion,
+ * without WAL (its redo initializes the page) and without writing it.  So the
+ * copy, or the original after the buffer was evicted, can have the older
+ * contents: zeros, or a page without tuples and with other flags.  Nothing
+ * refers to such a page.
  *
- * Locks: those of copy_locks.c; copy_verify_locked() runs under the
- * AccessExclusiveLock.  Each page is read under a share lock on its buffer.
+ * Assumption: a block that differs is damaged, unless the WAL has a change of
+ * it since it was copied.  Block 0 is the exception, see copy_steps.c.  For
+ * access methods that we do not know, there is no mask for hint bits, which
+ * may be the difference.  It is reported all the same: only the user says
+ * that the changes of these access methods are in the WAL, and to copy such a
+ * block again would hide that this is not true.
+ *
+ * Tricky: changes that come during the comparison must stay in the set of
+ * changes until they are checked here.
+ *
+ * Locks: those of copy_pace.c keep both files from being truncated or
+ * dropped; copy_verify_locked() runs under the AccessExclusiveLock.  Each
+ * page is read under a share lock on its buffer, one after the other; so
+ * without the exclusive lock a difference may be a change that came in
+ * between.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +54,6 @@
 #include "job.h"
 #include "test_points.h"
 
-/* The copy is wrong: say so, as damage. */
 static void
 report_difference(CopyState *cs, BlockNumber block)
 {
@@ -51,25 +67,23 @@ report_difference(CopyState *cs, BlockNumber block)
 }
 
 /*
- * copy_verify.c
- *
- * Compare all that is copied with the original, without a lock that would keep
- * writers out.  A difference in a block that the WAL says has changed meanwhile
- * is none: the block is copied again, and compared again.
+ * Compare all that is copied with the original while other sessions write.  A
+ * block that differs, but that the WAL says has changed since, will be copied
+ * again, and compared again.  Called with no transaction open.
  */
 CopyOutcome
 copy_verify_all(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
-	MemoryContext oldcxt;
+	MemoryContext oldcontext;
 	BlockSet   *suspects;
 	BufferAccessStrategy ring;
 	CopyOutcome outcome;
 
-	oldcxt = MemoryContextSwitchTo(cs->cxt);
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	suspects = block_set_create();
 	ring = GetAccessStrategy(BAS_BULKREAD);
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	cs->verifying = true;
 
 	for (BlockNumber block = 0; block < cs->copied;)
@@ -92,7 +106,7 @@ copy_verify_all(CopyState *cs)
 			return outcome;
 	}
 
-	/* nothing was taken from the set of changes since before we began */
+	/* nothing was taken from the set of changes since the start */
 	if ((outcome = copy_drain(cs)) != GO_ON)
 		return outcome;
 	{
@@ -102,7 +116,7 @@ copy_verify_all(CopyState *cs)
 			 block != InvalidBlockNumber;
 			 block = block_set_next(suspects, block + 1))
 		{
-			/* block 0 can change unseen, and is copied under the lock */
+			/* block 0 can change without WAL; it is copied under the lock */
 			if (block != 0 && !block_set_has(changed, block))
 				report_difference(cs, block);
 		}
@@ -116,8 +130,9 @@ copy_verify_all(CopyState *cs)
 }
 
 /*
- * Compare the blocks that were copied since they were compared last, while others
- * write: what differs stays on the list.
+ * Compare the blocks that were copied since they were last compared, while
+ * other sessions write: those that differ stay in cs->unverified.  Called
+ * with no transaction open.
  */
 CopyOutcome
 copy_verify_rest(CopyState *cs)
@@ -126,13 +141,13 @@ copy_verify_rest(CopyState *cs)
 	BlockNumber block = block_set_next(cs->unverified, 0);
 	CopyOutcome outcome = GO_ON;
 
-	/* many are not in shared buffers, and need not stay there */
+	/* if they are many, they need not stay in shared buffers */
 	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
 	{
-		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 
 		ring = GetAccessStrategy(BAS_BULKREAD);
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	while (block != InvalidBlockNumber)
 	{
@@ -154,9 +169,7 @@ copy_verify_rest(CopyState *cs)
 	return outcome;
 }
 
-/*
- * The same under the lock, where a difference is an error.
- */
+/* As copy_verify_rest(), under the lock, where a difference is an error. */
 void
 copy_verify_locked(CopyState *cs)
 {
@@ -170,27 +183,6 @@ copy_verify_locked(CopyState *cs)
 	}
 }
 
-/* ----------------------------------------------------------------
- *	Is a block of one relation file the same as in another?
- *
- * LSN and checksum are ignored: a copy has its own.  If that is not enough,
- * both sides are masked as wal_consistency_checking masks them, with the
- * function of the access method's resource manager, which leaves out what may
- * change without WAL: hint bits, dead line pointers, unused space.
- *
- * One difference more is none: SP-GiST prepares an empty page in a buffer, new
- * or used before, and leaves it for a later insertion, without WAL (its redo
- * makes the page anew) and without writing it.  So the copy, or the original
- * after the buffer was given up, can have what was there before: zeros, or a
- * page without tuples and with other flags.  Nothing refers to such a page.
- *
- * Locks: both files must be kept from being truncated or dropped.  Each page
- * is read under share lock, one after the other: if the files are in use, a
- * difference may be a change that came between.
- * ----------------------------------------------------------------
- */
-
-/* Read a page as it is now. */
 static void
 get_page(const RelFileLocator *locator, BlockNumber block,
 		 BufferAccessStrategy strategy, char *page)
@@ -203,7 +195,11 @@ get_page(const RelFileLocator *locator, BlockNumber block,
 	UnlockReleaseBuffer(buffer);
 }
 
-/* Compare one block of the main forks; rmid says whose pages these are. */
+/*
+ * Return whether a block of the main fork is the same in two files.  rmid is
+ * the resource manager of their pages.  The caller keeps both files from
+ * being truncated or dropped.
+ */
 bool
 copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
 				  BlockNumber block, RmgrId rmid, BufferAccessStrategy strategy)

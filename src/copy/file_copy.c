@@ -3,66 +3,64 @@
  * file_copy.c
  *	  Copying blocks of one relation file to another while it is in use.
  *
- * What is copied is what the buffer manager gives under share lock, through a
- * small ring of buffers, so every block is one that was valid at some moment
- * between the call and the return.
+ * Blocks are read from the buffer manager under share lock, through a small
+ * ring of buffers; so every block copied was valid at some moment during the
+ * call.
  *
- * Assumption: nobody but us knows the new file, and the caller knows which blocks
- * of the old one change after they were copied (see changed_blocks.c), and has
- * them copied again.
+ * Assumption: only we know the new file.  The caller knows which blocks of
+ * the old one change after they were copied (see wal_changes.c), and has them
+ * copied again.
  *
- * Two ways to write the new file:
+ * There are two ways to write the new file:
  *
- * Directly (file_copy_range(), file_copy_set()): past the shared buffers, 1 MB
- * a write, logged as full pages in records of our own, with checksums set on
- * the private copy.  file_copy_sync() makes it durable.
+ * Directly (file_copy_range(), file_copy_set()): bypassing shared buffers, in
+ * writes of 1 MB, logged as full pages in records of our own, with checksums
+ * set on the private copy.  file_copy_sync() makes it durable.
  *
  * Through shared buffers (file_copy_through_buffer()), for the last blocks:
- * needs no fsync by us, because the checkpointer knows of it.  A block that
- * is in shared buffers must not be written directly: the buffer would be stale.
- * file_copy_sync() is the border: no direct write after it, which is checked,
- * unless file_copy_unsync() has emptied the buffers.
+ * needs no fsync by us, because the checkpointer does it.  A block in shared
+ * buffers must not be written directly: the buffer would be stale.  So after
+ * file_copy_sync() a direct write is an error, until file_copy_unsync() has
+ * emptied the buffers.
  *
- * Tricky points, beside that border:
+ * Tricky: log first, then write.  If a checkpoint starts in between, a base
+ * backup can start after the record and read the file before the write; so
+ * both are repeated.  (A crash does no harm: the file is made durable before
+ * it is used.)
  *
- * Log, then write: if a checkpoint starts between the two, a base backup can
- * begin behind the record and have read the file before the write; so the same
- * is done once more.  (A crash does no harm: the file is made durable before
- * anybody uses it.)
+ * Write-back: after each 1 MB, tell the kernel to start writing it, and wait
+ * for the megabyte before.  Without the first, the fsync at the end stalls
+ * all commits while the whole file is written (a quarter of a second for 600
+ * MB); without the second, the start itself can block for seconds.  This
+ * makes a copy faster, too.
  *
- * Write-back: after each 1 MB the kernel is told to start writing it, and the
- * megabyte before must be on its way to the disk by then.  Without the first
- * the fsync at the end stalls everyone's commits for the time it takes to
- * write all of the file (a quarter of a second for 600 MB), without the second
- * the start itself can block for seconds.  It makes a copy faster, too.
+ * Read-ahead: each 1 MB of the old file is first read with a plain read and
+ * thrown away: storage with few operations per second delivers a megabyte at
+ * the price of one block, however the kernel's read-ahead is set.
  *
- * Read-ahead: each 1 MB of the old file is read with a plain read first, and
- * that is thrown away: storage with few operations per second delivers a
- * megabyte at the price of one block, whatever the kernel's read-ahead.
+ * Tricky: with wal_level = minimal, blocks are not logged, and keep their
+ * LSN.  But a block with an LSN after the redo position of the copy's start
+ * is logged: its next change might not write a full page image, because by
+ * its LSN there is one already, and then a torn page could not be repaired.
  *
- * wal_level = minimal: the blocks are not logged, and keep the LSN they have.
- * One with an LSN after the redo position of the copy's start is logged all the
- * same: its next change might not write a full page image (the LSN says that
- * there is one already), and a torn page could then not be repaired.
+ * That bound never moves.  Redo positions move when a checkpoint starts, but
+ * recovery starts at the last completed checkpoint, and restores a full page
+ * image whatever LSN the page in the file has.  So a block that was logged
+ * once must be logged each time it is written again, or recovery would
+ * replace the newer contents by the older.  It is, because a page's LSN only
+ * grows, and was above the bound already.  A block never logged by us has an
+ * LSN not above the bound or any later redo position, so its first change
+ * after the swap writes a full page image; that holds even if a checkpoint
+ * was running at the copy's start and recovery starts before its redo
+ * position.  Recovery needs no record of ours for the block: the file was
+ * made durable with these contents.  (With full_page_writes off the same
+ * holds except for torn pages.)
  *
- * The bound is that of the start, and never moves.  Redo positions move when a
- * checkpoint begins, but recovery starts at the last one that came to its end,
- * and restores a full page image whatever the LSN in the file.  So a block that
- * was logged once has to be logged each time it is written again, or recovery
- * would put the older contents over the newer; and that is so, because a page's
- * LSN only grows, and was above the bound then.  What was never logged by us has
- * an LSN not above the bound or any later redo position, and so its first
- * change after the swap writes a full page image: also if a checkpoint was under
- * way at the copy's start, and recovery begins before its redo position.  That
- * it finds no record of ours for the block is right: the file was made durable
- * with these contents.  (With full_page_writes off the same holds but for torn
- * pages, which is what that setting says.)
- *
- * File descriptors live no longer than a call: the file can be dropped as soon
- * as its owner lets go of his lock.
+ * No file descriptor outlives a call: the file can be dropped as soon as its
+ * owner releases its lock.
  *
  * Locks: the caller keeps the old file from being truncated, replaced or
- * dropped; he is in a transaction (which needs neither xid nor snapshot).
+ * dropped, and is in a transaction, which needs neither xid nor snapshot.
  *
  *-------------------------------------------------------------------------
  */
@@ -90,7 +88,7 @@
 /* Pages in one WAL record, see log_newpages() */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
-/* Where the kernel can't be told to write a range back, sync after so much */
+/* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
 
 struct FileCopy
@@ -101,12 +99,13 @@ struct FileCopy
 	void	   *arg;
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
-	char	   *scratch;		/* the same, for what is thrown away */
+	char	   *scratch;		/* the same, for read_ahead() */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
-	XLogRecPtr	handed_over;	/* and of the last one but a megabyte */
+	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
+								 * writer */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
-	bool		synced;
-	/* the blocks whose write-back was started last, in order */
+	bool		synced;			/* no direct writes any more */
+	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
@@ -157,7 +156,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	return copy;
 }
 
-/* Forget the buffers' ring; the memory goes with its context. */
+/* Free the buffers' ring; the memory is freed with its context. */
 void
 file_copy_free(FileCopy *copy)
 {
@@ -168,9 +167,9 @@ file_copy_free(FileCopy *copy)
 }
 
 /*
- * Copy up to FILE_COPY_CHUNK blocks that follow each other and are in one
- * segment, writing directly.  Returns the insert position from before the
- * first one was read: changes logged before it are in the copy.
+ * Copy up to FILE_COPY_CHUNK consecutive blocks of one segment, writing
+ * directly.  Returns the insert position from before the first one was read:
+ * changes logged before it are in the copy.
  */
 XLogRecPtr
 file_copy_range(FileCopy *copy, ForkNumber fork,
@@ -197,8 +196,8 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 
 /*
  * Copy the next blocks of a set, up to FILE_COPY_CHUNK of them from block
- * "from" on, writing directly.  Sets how many these were, and returns where to
- * go on, or InvalidBlockNumber after the last one.
+ * "from" on, writing directly.  Sets *ncopied, and returns where to continue,
+ * or InvalidBlockNumber after the last one.
  */
 BlockNumber
 file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopied)
@@ -224,8 +223,8 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 }
 
 /*
- * Make what was written directly durable, also the files' directory entries.
- * From here on file_copy_through_buffer() is the only way to write.
+ * Make what was written directly durable, with the files' directory entries.
+ * From here on, write only with file_copy_through_buffer().
  */
 void
 file_copy_sync(FileCopy *copy)
@@ -238,14 +237,14 @@ file_copy_sync(FileCopy *copy)
 		smgrimmedsync(smgr, FSM_FORKNUM);
 
 	/*
-	 * Core leaves the entry of a new file to the file system's good will (a
-	 * crash replays the file's creation); but here a checkpoint may have
-	 * passed since, and then nothing is replayed.
+	 * Core need not sync the entry of a new file, because a crash replays the
+	 * file's creation; but here a checkpoint may have come since, and then
+	 * nothing is replayed.
 	 */
 	directory = relation_fork_path(copy->to, MAIN_FORKNUM);
 	get_parent_directory(directory);
 	fsync_fname(directory, true);
-	/* this directory, too, may be as new as the file */
+	/* the directory may be as new as the file */
 	get_parent_directory(directory);
 	fsync_fname(directory, true);
 	pfree(directory);
@@ -254,9 +253,9 @@ file_copy_sync(FileCopy *copy)
 }
 
 /*
- * Go back to writing directly: what shared buffers have of the new file is written
- * and forgotten.  Nobody else can bring it back, for nobody else knows the file; a
- * write of the checkpointer that is under way is waited for.
+ * Go back to writing directly: write the new file's buffers, after any write
+ * of them by the checkpointer, and drop them.  No other process can read them
+ * in again, because only we know the file.
  */
 void
 file_copy_unsync(FileCopy *copy)
@@ -269,9 +268,9 @@ file_copy_unsync(FileCopy *copy)
 }
 
 /*
- * Make the copying of some blocks, and of block 0, through shared buffers
- * quick: have the new file as long as it is to be, and the blocks, old and new,
- * in shared buffers.  Copies nothing, and logs nothing.
+ * Prepare for copying a set of blocks, and block 0, through shared buffers:
+ * extend the new file to nblocks, and read these blocks, old and new, into
+ * shared buffers.  Copies nothing, and logs nothing.
  */
 void
 file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
@@ -281,7 +280,7 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 		 block != InvalidBlockNumber && block < nblocks;
 		 block = block_set_next(set, block + 1))
 	{
-		/* not by the ring: they are to stay */
+		/* not by the ring, so that they stay */
 		ReleaseBuffer(ReadBufferWithoutRelcache(copy->from, MAIN_FORKNUM, block,
 												RBM_NORMAL, NULL, true));
 		ReleaseBuffer(ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
@@ -290,8 +289,9 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 }
 
 /*
- * Copy one block through shared buffers, always logged.  The new file is
- * extended as far as needed first, so that a later checkpoint syncs it.
+ * Copy one block through shared buffers, always logged.  Extends the new file
+ * first if needed, so that a later checkpoint syncs it.  Call
+ * file_copy_sync() before.
  */
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)
@@ -312,7 +312,7 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* Extend the new file with zeros to so many blocks, if it is shorter. */
+/* Extend the new file with zeros to this number of blocks. */
 static void
 extend_file(FileCopy *copy, BlockNumber nblocks)
 {
@@ -327,9 +327,7 @@ extend_file(FileCopy *copy, BlockNumber nblocks)
 		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
 }
 
-/*
- * Flush our own WAL, all of it.
- */
+/* Flush all WAL that we have written. */
 void
 file_copy_flush_wal(FileCopy *copy)
 {
@@ -340,11 +338,11 @@ file_copy_flush_wal(FileCopy *copy)
 }
 
 /*
- * Have the WAL writer flush what we have logged since the last call, and, with
- * "wait", wait until it has flushed what was logged before that.  Done after
- * each megabyte: the disk then works while we read the next one, and with
- * "wait" the clients' commits never have to wait for more than two megabytes
- * of ours.  If the WAL writer does not come to it, we flush it ourselves.
+ * Have the WAL writer flush what we have logged since the last call; with
+ * "wait", also make sure that what was logged before that is flushed, if need
+ * be by flushing it here.  To be called after each megabyte: the disk then
+ * works while we read the next one, and with "wait" commits of other sessions
+ * never wait for more than two megabytes of ours.
  */
 void
 file_copy_hand_over_wal(FileCopy *copy, bool wait)
@@ -357,9 +355,8 @@ file_copy_hand_over_wal(FileCopy *copy, bool wait)
 }
 
 /*
- * Read a range of the old file past the shared buffers and throw it away, so
- * that the kernel has it when the buffers ask.  Only a hint: errors are left
- * for the real read to report.
+ * Read a range of the old file, bypassing shared buffers, and throw it away,
+ * so that the kernel has it cached.  Errors are left to the real read.
  */
 static void
 read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
@@ -377,15 +374,14 @@ read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nbloc
 	CloseTransientFile(fd);
 }
 
-/* Read one block of the old file as it is now. */
 static void
 read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 {
 	Buffer		buffer;
 
 	/*
-	 * A page of the free space map may be torn or missing, and corrects
-	 * itself: as core reads it.
+	 * As core does, accept a torn or missing page of the free space map,
+	 * which corrects itself.
 	 */
 	buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
 									   fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
@@ -409,7 +405,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		log_blocks(copy, fork, blocks, nblocks);
 		IM_POINT("copy-logged");
 
-		/* neighbours at once */
+		/* write consecutive blocks at once */
 		for (int i = 0, run; i < nblocks; i += run)
 		{
 			run = 1;
@@ -425,10 +421,10 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 }
 
 /*
- * Log the pages in copy->chunk if they have to be, and set their checksums: also
- * where there are none.  That does no harm, and if they are switched on meanwhile
- * (PostgreSQL 19), nobody else will set those of the free space map, which is
- * copied once.
+ * Log the pages in copy->chunk if needed, and set their checksums, even if
+ * checksums are off.  That does no harm; and if they are switched on during
+ * the copy (PostgreSQL 19), nothing else sets those of the free space map,
+ * which is copied once.
  */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
@@ -450,7 +446,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 		}
 		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
 		{
-			/* not more than one record, so its bounds are known */
+			/* at most one record, so that its bounds are known */
 			log_newpages(&copy->to, fork, npages, numbers, pages, false);
 			copy->last_record = XactLastRecEnd;
 			if (copy->on_record)
@@ -480,10 +476,9 @@ close_segment(OpenSegment *segment)
 }
 
 /*
- * Write blocks that follow each other, within one segment, at their place in
- * the new file.  The caller goes through the file in order, so that a segment
- * is only begun when those before it are full, as md.c wants it; he calls
- * close_segment() at the end.
+ * Write consecutive blocks of one segment to the new file.  The caller goes
+ * through the file in order, so that a segment is begun only when those
+ * before it are full, as md.c requires, and calls close_segment() at the end.
  */
 static void
 write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
@@ -559,8 +554,8 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			int			rc;
 
 			/*
-			 * An error must not be passed over: the kernel reports it once,
-			 * and a later fsync would find nothing wrong.
+			 * Do not ignore an error: the kernel reports it only once, and a
+			 * later fsync would succeed.
 			 */
 			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
 			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
@@ -579,13 +574,14 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 #endif
 
 /*
- * Have the kernel start to write these blocks of the new file's main fork to disk
- * (and what is between them in a segment), and wait for those before.
+ * Have the kernel start to write these blocks of the new file's main fork to
+ * disk, with all blocks between them in a segment, and wait for those of the
+ * last call.
  */
 static void
 start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 {
-	/* as core does: then nothing is to be on disk at any time */
+	/* as core does: then the user does not need anything to be on disk */
 	if (!enableFsync)
 		return;
 
@@ -613,8 +609,8 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 }
 
 /*
- * Open the segment of a relation file that holds a block, as a transient file.
- * Returns -1 with errno set if that fails.  *path is palloc'd.
+ * Open the segment of a relation file that holds a block, as a transient
+ * file.  Returns -1 with errno set if that fails.  *path is palloc'd.
  */
 static int
 open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,

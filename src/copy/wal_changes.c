@@ -3,50 +3,63 @@
  * wal_changes.c
  *	  Which blocks of one relation file have changed, as the WAL tells.
  *
- * Reads the WAL from the moment of wal_changes_begin() on, and collects
- * the block numbers of every record's references to the main fork of one
- * relation file.  It knows nothing about what the caller does with them.
+ * Reads the WAL from wal_changes_begin() on, and collects the block numbers
+ * of every record's references to the main fork of one relation file.
  *
- * Assumption: whoever changes a page holds its exclusive content lock from
- * before the change until after the record is inserted.  So a caller who notes
- * the insert position first and takes the page's share lock then, has seen
- * every change whose record starts before that position (the record's start is
- * reserved under the exclusive lock); see wal_changes_seen().  Changes that
- * are not in the WAL (hint bits, the metapage of SP-GiST, zero pages of an
- * extension) are not reported: the caller has to know of them.
+ * Assumption: a process that changes a page holds its exclusive content lock
+ * from before the change until after the record is inserted.  So a caller
+ * that first notes the insert position, and then takes the page's share lock,
+ * sees every change whose record starts before that position (the record's
+ * start is reserved under the exclusive lock); see wal_changes_seen().
+ * Changes that are not in the WAL (hint bits, the metapage of SP-GiST, zero
+ * pages of a relation extension) are not reported: the caller must know of
+ * them.
  *
- * Tricky points:
+ * Tricky: the target of a read is the end of a record of our own, written and
+ * flushed when the read starts.  Under load, reading "until the end of WAL"
+ * would never end, and the raw insert position can be behind a page header,
+ * where no record ends.
  *
- * The target of a read is the end of a record of our own, flushed, and made
- * when the read starts.  Reading "until the end of WAL" would chase the tail
- * for ever under load, and the raw insert position can point past a page
- * header, where no record ends.
+ * Tricky: checkpoints remove WAL that is not read yet, and with small
+ * segments that may be within a megabyte.  But an open segment can be read to
+ * its end even if it is removed or recycled: a recycled one is renamed, and
+ * overwritten only when the WAL gets there; then its page addresses do not
+ * fit, and the record is not valid.  So we keep open the segment in which the
+ * last read has ended and those after it, including future ones, which
+ * wal_ahead() has made under their names: WAL_AHEAD bytes, whatever the size
+ * of segments.  A caller that reads whenever wal_changes_read_is_due()
+ * returns true loses nothing to any checkpoint.  If a segment is gone all the
+ * same, the result is CHANGES_WAL_GONE, and nothing collected may be relied
+ * upon.
  *
- * Checkpoints remove WAL that is not read yet, of small segments within a
- * megabyte.  But a segment that is open can be read to its end even if it is
- * removed or recycled: a recycled one is renamed, and overwritten only when the
- * WAL gets there; its page addresses no longer fit then, and the record is not
- * valid.  So we keep open the segment that the last read has ended in and those
- * after it, also those to come, which wal_ahead() has made under their names:
- * WAL_AHEAD bytes, whatever the segments' size.  Who reads whenever
- * wal_changes_read_is_due() says so loses nothing to a checkpoint, however
- * fast.  If a segment is gone all the same, CHANGES_WAL_GONE says so, and nothing
- * collected may be relied upon.
+ * Why not a replication slot: for a process that is stopped, or hangs in a
+ * write to storage that does not respond, it would keep WAL until pg_wal is
+ * full and the server is down.  To start a copy again is the lesser evil.
+ * And where max_slot_wal_keep_size limits the slot, the checkpointer
+ * terminates its owner.  A slot also needs wal_level and
+ * max_replication_slots to allow it, takes one from others, and appears in
+ * their monitoring.
  *
- * A replication slot would keep WAL for longer than that, but not only when that
- * is welcome: of a process that is stopped, or hangs in a write to storage that
- * does not answer, it would keep everything until pg_wal is full, and the server
- * down.  A copy that has to be started again is the lesser evil.  And where
- * max_slot_wal_keep_size bounds it, the checkpointer terminates the slot's owner.
- * It would also need wal_level and max_replication_slots that allow it, take
- * somebody's place among the slots, and be seen by those who watch them.
+ * wal_ahead() makes the next WAL segments before any process has to wait for
+ * them.  When WAL gets to the end of a segment and there is no next one, core
+ * makes it on the spot: the process that writes the WAL fills 16 MB with
+ * zeros and flushes them, and all that commit in that time wait for it.  The
+ * segments that a checkpoint recycles do not last for the WAL of a copy.  So
+ * the copy makes segments in advance, when no process waits for it; and under
+ * the exclusive lock there is always a next one.
  *
- * Memory: one bit for each block of the file (see block_set.c), and WAL
- * decoding's own buffer, which is as large as the largest record (a record
- * with 32 full pages has 256 kB).
+ * Assumption: any process may call XLogFileInit() at any time, as core's
+ * walreceiver and checkpointer do.  It leaves an existing segment as it is.
  *
- * Locks: none.  A transaction is not needed, except for what the caller's
- * check_interrupts function may need.
+ * Tricky: a full disk is an ERROR in wal_ahead(), which ends the move.  While
+ * the WAL is written out, it would be a PANIC.
+ *
+ * Memory: one bit for each block of the file (see block_set.c), and the WAL
+ * reader's buffer, which is as large as the largest record (256 kB for a
+ * record with 32 full pages).
+ *
+ * No transaction is needed, unless the caller's check_interrupts function
+ * needs one.
  *
  *-------------------------------------------------------------------------
  */
@@ -78,7 +91,7 @@
 #define LEAST_UNREAD		(1024 * 1024)
 #define READ_INTERVAL_MS	20
 
-/* Segments open at the same time: of 1 MB, as much unread as there is ahead */
+/* Segments open at the same time: with 1 MB each, twice WAL_AHEAD */
 #define MOST_HELD			32
 
 /* See wal_changes_unread_us(): bytes per microsecond */
@@ -142,7 +155,7 @@ place_of(ChangedBlocks *changes, XLogSegNo segno)
 	return &changes->held[segno % MOST_HELD];
 }
 
-/* Let go of a segment, closing it or not. */
+/* Release a segment; without with_close, its descriptor stays open. */
 static void
 release_segment(HeldSegment *held, bool with_close)
 {
@@ -154,7 +167,7 @@ release_segment(HeldSegment *held, bool with_close)
 	held->fd = 0;
 }
 
-/* Close the WAL segments with the memory context, also after an error. */
+/* Memory context callback: close the WAL segments, also after an error. */
 static void
 free_reader(void *arg)
 {
@@ -171,12 +184,11 @@ free_reader(void *arg)
 }
 
 /*
- * Start to follow the changes of a relation file's main fork.
- *
- * Every change whose record starts after this call will be reported.  Writes
- * and flushes a record that does nothing, to have a place to start from.
- * Allocated in a context of its own below the current one; end it with
- * wal_changes_end(), or by deleting or resetting that context.
+ * Start to follow the changes of a relation file's main fork: every change
+ * whose record starts after this call will be reported.  Writes and flushes a
+ * record that does nothing, as a place to start from.  Allocated in a context
+ * of its own below the current one; end it with wal_changes_end(), or by
+ * deleting or resetting that context.
  */
 ChangedBlocks *
 wal_changes_begin(const RelFileLocator *locator,
@@ -185,7 +197,7 @@ wal_changes_begin(const RelFileLocator *locator,
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "index_mover changed blocks",
 											  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext oldcxt = MemoryContextSwitchTo(cxt);
+	MemoryContext oldcontext = MemoryContextSwitchTo(cxt);
 	ChangedBlocks *changes = palloc0(sizeof(ChangedBlocks));
 
 	changes->cxt = cxt;
@@ -203,7 +215,7 @@ wal_changes_begin(const RelFileLocator *locator,
 													.segment_open = open_wal_segment,
 													.segment_close = wal_segment_close),
 										 changes);
-	/* so it tells that there is not enough memory; not seen by any test */
+	/* it returns NULL if out of memory; no test covers this */
 	if (changes->reader == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
@@ -217,11 +229,11 @@ wal_changes_begin(const RelFileLocator *locator,
 	XLogBeginRead(changes->reader, ProcLastRecPtr);
 	hold_segments(changes);
 
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	return changes;
 }
 
-/* Stop following, and free everything; NULL is allowed. */
+/* Stop to follow the changes, and free everything; NULL is allowed. */
 void
 wal_changes_end(ChangedBlocks *changes)
 {
@@ -230,8 +242,8 @@ wal_changes_end(ChangedBlocks *changes)
 }
 
 /*
- * Return a position that every change made so far is before, and that a read
- * can go up to: the end of a new record that does nothing, flushed to disk.
+ * Return a position for wal_changes_read() to read up to, which is after
+ * every change so far: the end of a new, flushed record that does nothing.
  */
 XLogRecPtr
 wal_changes_mark(void)
@@ -247,9 +259,10 @@ wal_changes_mark(void)
 }
 
 /*
- * The caller has read these blocks under share lock after lsn was the insert
- * position: records that start before it are in what he has read.  Forgotten
- * after the next wal_changes_read(), whose target is later than any lsn.
+ * Note that the caller has read these blocks, each under share lock, after
+ * lsn was the insert position: what it has read includes all records that
+ * start before lsn.  Forgotten after the next wal_changes_read(), whose
+ * target is later than any lsn.
  */
 void
 wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
@@ -268,14 +281,14 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 }
 
 /*
- * A record that the caller has written himself and need not be read.  To be
- * called in WAL order.  Not a duty, but reading half of one's own WAL again
+ * Note a record of the caller's own that need not be read.  Must be called in
+ * WAL order.  It is optional, but to read half of the caller's own WAL again
  * costs a tenth of the time of a copy.
  */
 void
 wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 {
-	/* records that follow each other directly are one piece */
+	/* join adjacent records */
 	if (changes->nown > 0 &&
 		record_start(changes->own[changes->nown - 1].end) == start)
 	{
@@ -294,11 +307,11 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 }
 
 /*
- * Should the WAL be read now, so that it isn't recycled unread?  What a copy
- * writes itself brings checkpoints about, and these remove what is older than
- * the segment in which they began: so never be behind by more than the open
- * segment, or a good part of max_wal_size; and don't stay in an older segment
- * for longer than the quickest checkpoint takes.
+ * Return whether the WAL must be read now, so that it is not recycled unread.
+ * The WAL of a copy causes checkpoints, which remove what is older than the
+ * segment in which they started.  So never fall behind by more than the open
+ * segment, or a good part of max_wal_size, and do not stay in an older
+ * segment for longer than the fastest checkpoint takes.
  */
 bool
 wal_changes_read_is_due(const ChangedBlocks *changes)
@@ -316,8 +329,8 @@ wal_changes_read_is_due(const ChangedBlocks *changes)
 }
 
 /*
- * How many microseconds it will take to read what is unread, going by the
- * speed of the reads so far.
+ * Return how many microseconds it will take to read what is unread, estimated
+ * from the speed of the reads so far.
  */
 int64
 wal_changes_unread_us(const ChangedBlocks *changes)
@@ -328,6 +341,7 @@ wal_changes_unread_us(const ChangedBlocks *changes)
 	return end > here ? (int64) ((end - here) / changes->speed) : 0;
 }
 
+/* Return how many blocks the set has now. */
 int64
 wal_changes_count(const ChangedBlocks *changes)
 {
@@ -335,33 +349,33 @@ wal_changes_count(const ChangedBlocks *changes)
 }
 
 /*
- * Hand over what was collected and go on with an empty set.  The caller frees
- * it with block_set_free(), or it goes with wal_changes_end().
+ * Return the set of changes so far, and continue with an empty one.  The
+ * caller frees it with block_set_free(), or wal_changes_end() does.
  */
 BlockSet *
 wal_changes_take(ChangedBlocks *changes)
 {
 	BlockSet   *set = changes->set;
-	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
+	MemoryContext oldcontext = MemoryContextSwitchTo(changes->cxt);
 
 	changes->set = block_set_create();
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	return set;
 }
 
 /*
  * Read the WAL up to "upto", which wal_changes_mark() has returned, and add
- * the blocks below "limit" to the set: the caller will read those from limit
- * on later, and so after every change that is found now.
+ * the blocks below "limit" to the set: the caller will read the others later,
+ * and so after every change that is found now.
  *
- * ERROR 58P01 or 58030 if the WAL can't be read; if that is because a segment
- * is gone, the return value says so in nearly all cases.
+ * ERRORs: 58P01 or 58030 if the WAL cannot be read; but if a segment is gone,
+ * in nearly all cases the result is CHANGES_WAL_GONE.
  */
 ChangesResult
 wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 {
 	XLogReaderState *reader = changes->reader;
-	MemoryContext oldcxt = MemoryContextSwitchTo(changes->cxt);
+	MemoryContext oldcontext = MemoryContextSwitchTo(changes->cxt);
 	ChangesResult result = CHANGES_READ;
 	int			next_own = 0;
 	uint32		nrecords = 0;
@@ -379,7 +393,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 
 		if ((++nrecords & 0x3ff) == 0)
 		{
-			MemoryContextSwitchTo(oldcxt);
+			MemoryContextSwitchTo(oldcontext);
 			changes->check_interrupts();
 			MemoryContextSwitchTo(changes->cxt);
 		}
@@ -388,7 +402,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 		{
 			if (segment_is_gone(reader->EndRecPtr))
 			{
-				/* or the next one: gone too, this one is older */
+				/* also if the next one is gone, because this one is older */
 				result = CHANGES_WAL_GONE;
 				break;
 			}
@@ -421,14 +435,14 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	changes->nown = 0;
 	changes->read_at = GetCurrentTimestamp();
 	hold_segments(changes);
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	return result;
 }
 
 /*
- * Give the reader one page, or as much of it as is flushed.  core's
- * read_local_xlog_page() would do, but waits for WAL that is not there yet in
- * a loop of its own, with a new interface in each version.
+ * Give the reader one page, or as much of it as is flushed.  Core's
+ * read_local_xlog_page() waits for WAL in a loop of its own, and has another
+ * interface in each version.
  */
 static int
 read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
@@ -454,7 +468,7 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	return count;
 }
 
-/* Open the next segment for the reader: if we hold it, hand it over. */
+/* Open the next segment for the reader, or hand over the one we hold. */
 static void
 open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
 {
@@ -481,9 +495,9 @@ segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr)
 }
 
 /*
- * Open the segments from where the reader is to WAL_AHEAD bytes behind the end of
- * WAL, as far as they exist.  It is no error if that is not possible: it is only
- * for the case that a checkpoint comes.
+ * Open the segments from the reader's position to WAL_AHEAD bytes after the
+ * end of WAL, as far as they exist.  A failure is no error, because only a
+ * checkpoint would make them needed.
  */
 static void
 hold_segments(ChangedBlocks *changes)
@@ -497,7 +511,7 @@ hold_segments(ChangedBlocks *changes)
 	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
 	for (int i = 0; i < MOST_HELD; i++)
 	{
-		/* the reader has passed by: it would only take space on disk */
+		/* has been read: it would only keep its disk space in use */
 		if (changes->held[i].segno < first)
 			release_segment(&changes->held[i], true);
 	}
@@ -524,7 +538,6 @@ hold_segments(ChangedBlocks *changes)
 	}
 }
 
-/* Is the segment that holds this position the one that the reader has open? */
 static bool
 segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
 {
@@ -532,7 +545,7 @@ segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
 		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
 }
 
-/* Has the segment that holds this position been removed or recycled? */
+/* Return whether this position's segment was removed or recycled. */
 static bool
 segment_is_gone(XLogRecPtr ptr)
 {
@@ -544,9 +557,9 @@ segment_is_gone(XLogRecPtr ptr)
 		return true;
 
 	/*
-	 * The counter above starts at zero with the server and is advanced just
-	 * before a file goes.  At the very end of WAL the next segment need not
-	 * exist yet, and its absence means nothing.
+	 * The counter above is zero at server start, and is advanced just before
+	 * a file is removed.  At the end of WAL, the next segment need not exist
+	 * yet.
 	 */
 	if (ptr >= GetFlushRecPtr(NULL))
 		return false;
@@ -555,8 +568,8 @@ segment_is_gone(XLogRecPtr ptr)
 }
 
 /*
- * Where the record begins that follows one with this end: there, or, at the end
- * of a page, behind the next page's header.
+ * Return the start of the record that follows one with this end: the same
+ * position, or, at the end of a page, that after the next page's header.
  */
 static XLogRecPtr
 record_start(XLogRecPtr end)
@@ -568,8 +581,8 @@ record_start(XLogRecPtr end)
 }
 
 /*
- * Go on behind records of our own.  The reader stands at the end of the last
- * record, and has to be told where a record starts.
+ * Skip records of our own.  The reader is at the end of the last record, and
+ * must be told where a record starts.
  */
 static void
 skip_own_records(ChangedBlocks *changes, int *next)
@@ -590,8 +603,8 @@ skip_own_records(ChangedBlocks *changes, int *next)
 }
 
 /*
- * Add the blocks that the reader's current record refers to.  Returns false if
- * the record did something to the file that is more than changing blocks.
+ * Add the blocks that the reader's current record refers to.  Returns false
+ * if the record may have changed the file in other ways than by these blocks.
  */
 static bool
 note_record(ChangedBlocks *changes, BlockNumber limit)
@@ -601,10 +614,9 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
 
 	/*
-	 * Records that change relation files in other ways than through their
-	 * block references carry this flag.  The same cases as in pg_rewind's
-	 * extractPageInfo(): what is known not to touch a file that somebody
-	 * holds a lock on, is passed over; what is not known is not.
+	 * Records that change relation files in other ways than by their block
+	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
+	 * only those that are known not to change a locked relation's file.
 	 */
 	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
 	{
@@ -620,12 +632,12 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 		else if (rmid == RM_DBASE_ID)
 			 /* another database: we are connected to this one */ ;
 		else if (rmid == RM_XACT_ID)
-			 /* files dropped at the end of a transaction: not a locked one */ ;
+			 /* files dropped at commit or abort: not a locked one */ ;
 		else
 			return false;
 	}
 
-	/* A full image written because of a hint bit: hints need not be known. */
+	/* Ignore a full page image for a hint bit: hints need not be copied. */
 	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
 		return true;
 
@@ -646,7 +658,7 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 	return true;
 }
 
-/* Has the caller read this block after that record was inserted? */
+/* Return whether the caller has read this block after that record. */
 static bool
 already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
 {
@@ -660,31 +672,9 @@ already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
 	return false;
 }
 
-/* ----------------------------------------------------------------
- *	Making the next WAL segments before somebody has to wait for them.
- *
- * When WAL gets to the end of a segment and there is none to go on with, core
- * makes one on the spot: whoever writes the WAL out fills 16 MB with zeros and
- * flushes them, and all who commit meanwhile wait for him.  A checkpoint leaves
- * segments of before to be used again, but a copy writes so much WAL that these
- * do not last.  So the copy makes segments ahead, in its own time, where nobody
- * waits for it; and under the exclusive lock there is always one to go on with.
- *
- * Who reads the WAL opens them as soon as they are there (changed_blocks.c).
- *
- * Assumption: XLogFileInit() may be called by any process at any time (core's
- * walreceiver and checkpointer do).  A segment that is there is left as it is.
- *
- * Locks: none, except what core takes for the moment of the renaming.
- *
- * Tricky point: a full disk is an ERROR here, which ends the move.  Met while
- * the WAL is written out it would be a PANIC.
- * ----------------------------------------------------------------
- */
-
 /*
- * See to it that there is a segment after the current one, and that the next 16
- * MB of WAL have a place.  Cheap if that is so.
+ * Make sure that there are WAL segments for the next WAL_AHEAD bytes, at
+ * least one after the current one.  Cheap if they exist.
  */
 void
 wal_ahead(void)

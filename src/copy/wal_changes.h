@@ -18,8 +18,8 @@ typedef struct ChangedBlocks ChangedBlocks;
 typedef enum ChangesResult
 {
 	CHANGES_READ,				/* all of them, up to the target */
-	CHANGES_FILE_REPLACED,		/* the file was truncated, or changed in a way
-								 * that the WAL does not tell block by block */
+	CHANGES_FILE_REPLACED,		/* truncated, or changed in ways that the WAL
+								 * does not tell block by block */
 	CHANGES_WAL_GONE,			/* a segment was removed before it was read */
 } ChangesResult;
 
@@ -39,10 +39,7 @@ extern bool wal_changes_read_is_due(const ChangedBlocks *changes);
 extern int64 wal_changes_count(const ChangedBlocks *changes);
 extern BlockSet *wal_changes_take(ChangedBlocks *changes);
 
-/*
- * So much WAL may come between two calls without reaching a segment not made;
- * at least one segment
- */
+/* wal_ahead() makes segments for this many bytes of WAL, at least one */
 #define WAL_AHEAD		(16 * 1024 * 1024)
 
 extern void wal_ahead(void);

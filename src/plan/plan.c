@@ -65,9 +65,7 @@
 #include "test_points.h"
 
 
-/*
- * Append the OIDs of all indexes of a table, without those of its partitions.
- */
+/* Append the OIDs of all indexes of a table, not those of its partitions. */
 static List *
 indexes_of_table(List *indexes, Oid heap_oid)
 {
@@ -90,9 +88,8 @@ indexes_of_table(List *indexes, Oid heap_oid)
 }
 
 /*
- * Tell the user that tables that inherit from the named one and are not
- * partitions, such as a hypertable's chunks, are not moved, and how to move
- * them.
+ * Tell the user that tables that inherit from the named one, other than
+ * partitions, such as a hypertable's chunks, stay, and how to move them.
  */
 static void
 notice_children(Oid relid, const char *relname, Oid to_tablespace)
@@ -332,8 +329,7 @@ indexes_of_tablespace(Oid tablespace)
 
 /*
  * Measure bloat unless table or index is locked exclusively, because a plan
- * must not wait.  The measuring code locks them again, which cannot block
- * then.
+ * must not wait.  The measuring code then locks them again without blocking.
  */
 static bool
 measure_bloat(const IndexFacts *facts, double *ratio)
@@ -354,9 +350,7 @@ measure_bloat(const IndexFacts *facts, double *ratio)
 	return result;
 }
 
-/*
- * Set the method of a row that should be moved, and say why, or skip the row.
- */
+/* Set the method of a row that should be moved, and why, or skip the row. */
 static void
 choose_method(PlanEntry *entry, const PlanRequest *request)
 {
@@ -534,10 +528,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	stats = pgstat_fetch_stat_tabentry(index_oid);
 	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
 
-	/*
-	 * an index that the user names can be repaired; an invalid one of TOAST
-	 * cannot
-	 */
+	/* only what the user names, which excludes TOAST's, can be repaired */
 	item->repair = !entry->facts.valid &&
 		request->scope == SCOPE_RELATION &&
 		request->object == index_oid &&

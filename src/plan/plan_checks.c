@@ -52,10 +52,7 @@
 static void item_vsay(MoveItem *item, const char *fmt, va_list args)
 			pg_attribute_printf(2, 0);
 
-/*
- * Fetch what the catalogs say about an index.  Returns false if it does not
- * exist.
- */
+/* Fetch what the catalogs say about an index; false if it does not exist. */
 bool
 index_facts(Oid index_oid, IndexFacts *facts)
 {
@@ -120,7 +117,6 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 	item->from_tablespace = facts->tablespace;
 }
 
-/* Append a sentence to the row's detail, clipped at a character boundary. */
 static void
 item_vsay(MoveItem *item, const char *fmt, va_list args)
 {
@@ -136,6 +132,7 @@ item_vsay(MoveItem *item, const char *fmt, va_list args)
 	item->detail[used + len] = '\0';
 }
 
+/* Append a sentence to the row's detail, clipped at a character boundary. */
 void
 item_say(MoveItem *item, const char *fmt,...)
 {
@@ -180,9 +177,8 @@ is_own_table(Oid heap_oid)
 }
 
 /*
- * Return whether the current user may use names in this schema, because
- * REINDEX looks up the index by name.  Nobody has, or needs, that right for
- * pg_toast.
+ * Return whether the current user may use names in this schema, as REINDEX
+ * does for the index.  No user has, or needs, that right for pg_toast.
  */
 static bool
 may_use_schema(Oid schema_oid)
@@ -414,8 +410,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 }
 
 /*
- * Raise ERROR 55006 if this transaction or session has locked the relation in
- * any mode.
+ * Raise ERROR 55006 if this transaction or session has locked the relation.
  */
 static void
 refuse_lock_on(Oid relid, const MoveItem *item)
@@ -457,13 +452,12 @@ refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
 
 /*
  * For a caller that will wait inside its transaction: raise ERROR 55006 if it
- * holds a lock, of any mode, on a table that has an index to move, on any
- * index of it, or on a partitioned table above it.  Only planned MoveItems
- * count.
+ * holds a lock on the table of a planned MoveItem, on any index of it, or on
+ * a partitioned table above it.
  *
- * Any mode, because a rebuild waits first for every writer and last for every
- * reader, and the swap of a copy for all that use the index.  The deadlock
- * detector does not see a latch wait, so this cannot be left to it.
+ * Any mode counts, because a rebuild waits first for every writer and last
+ * for every reader, and the swap of a copy for all that use the index.  The
+ * deadlock detector does not see a latch wait, so this cannot be left to it.
  */
 void
 plan_check_no_lock_held(const List *items)

@@ -253,9 +253,7 @@ new_file_size(const MoveItem *item)
 	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
 }
 
-/*
- * Add a number to the nlargest largest ones, which are in descending order.
- */
+/* Add a number to the nlargest largest ones, which are sorted downwards. */
 static void
 keep_largest(int64 *largest, int nlargest, int64 number)
 {
@@ -289,22 +287,22 @@ typedef struct TargetRoom
 } TargetRoom;
 
 static TargetRoom *
-find_room(List **rooms, int64 device, int nlargest)
+find_room(List **targets, int64 device, int nlargest)
 {
-	TargetRoom *room;
+	TargetRoom *target;
 	ListCell   *lc;
 
-	foreach(lc, *rooms)
+	foreach(lc, *targets)
 	{
-		room = (TargetRoom *) lfirst(lc);
-		if (room->device == device)
-			return room;
+		target = (TargetRoom *) lfirst(lc);
+		if (target->device == device)
+			return target;
 	}
-	room = palloc0(sizeof(TargetRoom));
-	room->device = device;
-	room->largest = palloc0(sizeof(int64) * (nlargest + 1));
-	*rooms = lappend(*rooms, room);
-	return room;
+	target = palloc0(sizeof(TargetRoom));
+	target->device = device;
+	target->largest = palloc0(sizeof(int64) * (nlargest + 1));
+	*targets = lappend(*targets, target);
+	return target;
 }
 
 /*
@@ -316,13 +314,10 @@ find_room(List **rooms, int64 device, int nlargest)
 void
 plan_estimate_space(List *items, const MoveSettings *settings)
 {
-	List	   *rooms = NIL;
+	List	   *targets = NIL;
 	int			nlargest = Max(settings->max_workers - 1, 0);
 
-	/*
-	 * of the moves that can run at the same time, to any target: WAL, sort
-	 * files
-	 */
+	/* of concurrent moves to any target: WAL, sort files */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
@@ -332,16 +327,16 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		MoveItem   *item = (MoveItem *) lfirst(lc);
 		int64		size = new_file_size(item);
 		FileSystemFacts facts;
-		TargetRoom *room;
+		TargetRoom *target;
 		SpaceNeeds	needs;
 
 		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
 			!file_system_facts(item->to_tablespace, &facts))
 			continue;
-		room = find_room(&rooms, facts.device, nlargest);
+		target = find_room(&targets, facts.device, nlargest);
 
 		space_needs(&needs, item->to_tablespace,
-					room->kept + sum_of(room->largest, nlargest) + size,
+					target->kept + sum_of(target->largest, nlargest) + size,
 					item->sort_bytes > 0 ?
 					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
 					item->wal_bytes > 0 ?
@@ -352,9 +347,9 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		keep_largest(largest_all, nlargest, size);
 		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
 		if (!same_file_system(item->from_tablespace, item->to_tablespace))
-			room->kept += size;
+			target->kept += size;
 		else
-			keep_largest(room->largest, nlargest, size);
+			keep_largest(target->largest, nlargest, size);
 	}
 	pfree(largest_all);
 	pfree(largest_sort);
@@ -407,10 +402,7 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 	}
 }
 
-/*
- * Warn if WAL will be written while the archiver fails, because pg_wal keeps
- * it.
- */
+/* Warn if WAL will be written while the archiver fails: pg_wal keeps it. */
 void
 plan_warn_archiver(const List *items)
 {

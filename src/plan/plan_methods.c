@@ -130,10 +130,7 @@ handler_of(Oid am, char **am_name)
 	return handler;
 }
 
-/*
- * Return whether the WAL names the block of every change of an index of this
- * access method.
- */
+/* Return whether the WAL names the block of every change by this method. */
 static bool
 access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 {
@@ -157,12 +154,10 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 }
 
 /*
- * Return whether method copy can move this index.  If not, *reason, unless
- * NULL, is set to a palloc'd clause ("the index is unlogged, ..."), else to
- * NULL.  access_methods is the copy_access_methods of a job or the session.
- *
- * Reads catalogs only, takes no lock on the index or its table, and needs no
- * privilege.
+ * Return whether method copy can move this index.  *reason, unless NULL, is
+ * set to a palloc'd clause ("the index is unlogged, ...") if not, else to
+ * NULL. access_methods is the copy_access_methods of a job or the session.
+ * Reads catalogs only, without locks or privileges.
  */
 bool
 copy_can_move(Oid index_oid, const char *access_methods, char **reason)
@@ -237,16 +232,15 @@ rebuild_can_move(Oid index_oid, char **reason)
 
 /*
  * Return whether a crash after the move of this index would be fatal, because
- * full_page_writes is off now.  Reads catalogs only, without locks or
- * privileges.
+ * full_page_writes is off.  Reads catalogs only, without locks or privileges.
  *
  * A move removes a file that WAL since the last checkpoint has changed, as do
  * DROP INDEX and REINDEX.  Recovery then finds changes of missing blocks and,
  * unless they are full images, skips them.  But brin_xlog_insert_update()
- * (brin_xlog.c) reads the block number of the buffer that it has not got.
- * Since version 16, where GetBufferDescriptor() takes an unsigned number,
- * that is a segmentation fault, again at each start.  We can see only the
- * current setting, not what it was since the checkpoint.
+ * (brin_xlog.c) asks for the block number of the buffer it has not got.
+ * Since 16, where GetBufferDescriptor() takes an unsigned number, that is a
+ * segmentation fault, again at each start.  We see only the current setting,
+ * not what it was since the checkpoint.
  */
 bool
 recovery_needs_full_pages(Oid index_oid)

@@ -3,14 +3,13 @@
  * space.c
  *	  Whether the free space suffices for a move.
  *
- * This is checked before each index, so that a move that cannot be completed
- * does not begin, and before each MB of a copy, because others write, too: a
- * full file system stops everything that writes to it, and a full pg_wal the
- * server.
+ * This is checked before each index, so that no move begins that cannot end,
+ * and before each MB of a copy, because others write, too: a full file system
+ * stops everything that writes to it, and a full pg_wal the server.
  *
- * Assumption: WAL is recycled after max_wal_size, including what pg_wal
- * already has, unless a replication slot or the archiver keeps all that the
- * move writes.
+ * Assumption: WAL is recycled after max_wal_size, including what pg_wal has
+ * now, unless a replication slot or the archiver keeps all that the move
+ * writes.
  *
  * Tricky: target, pg_wal and sort files often share a file system, and then
  * need free space at the same time.
@@ -119,8 +118,7 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 
 /*
  * Collect what is needed of the file systems of the target, of pg_wal and, if
- * anything is sorted on disk, of temp_tablespaces.  The caller is in a
- * transaction.
+ * anything is sorted on disk, of temp_tablespaces.  Call it in a transaction.
  */
 void
 space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
@@ -160,9 +158,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 	}
 }
 
-/*
- * Return the first need that exceeds the free space; NULL if there is none.
- */
+/* Return the first need that exceeds the free space; NULL if none does. */
 const SpaceNeed *
 space_missing(const SpaceNeeds *needs, double min_free)
 {
@@ -177,10 +173,9 @@ space_missing(const SpaceNeeds *needs, double min_free)
 }
 
 /*
- * Raise ERROR 53100, with needed and free bytes in the detail, if the move,
- * together with those that run at the same time, would leave less than
- * min_free_space of a file system that it writes to.  The caller is in a
- * transaction.
+ * Raise ERROR 53100 if the move, together with those that run at the same
+ * time, would leave less than min_free_space of a file system that it writes
+ * to.  The caller is in a transaction.
  */
 void
 space_check(const JobShared *job, const MoveItem *item,
@@ -214,8 +209,8 @@ space_check(const JobShared *job, const MoveItem *item,
 }
 
 /*
- * The same for the next few MB; to be called before each MB is written, with
- * no transaction open.
+ * The same for the next few MB, before each MB is written.  The caller has no
+ * transaction open.
  */
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)

@@ -46,9 +46,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-/*
- * the second pass is read if the interval is wider than this to either side
- */
+/* read the second pass if the interval is wider than this to either side */
 #define GOOD_ENOUGH		0.02
 
 /*
@@ -78,9 +76,7 @@ typedef struct BloatScan
 #define FSM_SHARE		10
 /* the most blocks to sample among those that the map calls free */
 #define FREE_SAMPLE		40
-/*
- * the map calls blocks of this category and above free (RecordFreeIndexPage)
- */
+/* the category from which on blocks count as free (RecordFreeIndexPage) */
 #define FSM_FREE_CAT	250
 
 static void
@@ -194,8 +190,7 @@ is_late(const BloatScan *scan)
 }
 
 /*
- * Read the chosen blocks from..to-1, with prefetch.  Returns false if the
- * deadline comes first.
+ * Read the chosen blocks from..to-1, with prefetch; false after the deadline.
  */
 static bool
 read_sample(BloatScan *scan, int from, int to)
@@ -218,9 +213,7 @@ read_sample(BloatScan *scan, int from, int to)
 	return true;
 }
 
-/*
- * Return how many blocks a sampled one stands for, given what has been read.
- */
+/* Return how many blocks a sampled one stands for, after what was read. */
 static double
 block_weight(const BloatScan *scan, const SampledBlock *s)
 {
@@ -388,8 +381,7 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
  * Compute the estimates from the totals, their variance, and the interval.
  * If the pages allow two sizes, the interval extends from that of the larger
  * to that of the smaller one, and the estimates are those of the larger one.
- * Returns whether that is so.  *error is the width of the sample's own
- * interval.
+ * Returns whether that is so.  *error is the width of the sample's interval.
  */
 static bool
 judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
@@ -632,9 +624,8 @@ fsm_leaf_block(BlockNumber slot)
 
 /*
  * Put those of the blocks 1 .. nblocks - 1 that the free space map calls free
- * at the start of blocks[], and the others at its end.  Returns false,
- * without reading, if the map does not exist, is too big, or means something
- * else.
+ * at the start of blocks[], and the others at its end.  Returns false without
+ * reading if the map is missing, too big, or means something else.
  */
 static bool
 split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,

@@ -14,14 +14,14 @@
  */
 #include "postgres.h"
 
-#include "report/report_private.h"
-#include "test_points.h"
-
 #ifdef INDEX_MOVER_TEST
 
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/bufpage.h"
+
+#include "report/report_private.h"
+#include "test_points.h"
 
 /* Return a number below n. */
 static int

@@ -95,8 +95,7 @@ scan_items(Page page, OffsetNumber first, Size min_size)
 
 /*
  * Advance to the next tuple.  Returns false at the end, with scan->invalid if
- * a line pointer points outside of the tuple area or to something too short
- * for a tuple.
+ * a line pointer points outside of the tuple area or to less than a tuple.
  */
 static bool
 next_item(ItemScan *scan)
@@ -634,6 +633,7 @@ measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 }
 
 
+/* Return whether page_measure() knows the access method. */
 bool
 page_measure_supports(Oid relam)
 {

@@ -43,6 +43,7 @@
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
 
+/* Add a page to the totals, as if there were weight such pages. */
 void
 page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 {
@@ -73,6 +74,7 @@ page_totals_density(const PageTotals *t)
 	return avail > 0 ? used / avail : get_float8_nan();
 }
 
+/* Set what a rebuild depends on, except what the metapage of hash says. */
 void
 rebuild_context_init(Relation index, RebuildContext *rc)
 {
@@ -107,9 +109,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 	}
 }
 
-/*
- * Return the leaf pages that a build fills with these bytes to this density.
- */
+/* Return the leaf pages that a build fills to this density with bytes. */
 static double
 leaf_pages(const PageTotals *t, double bytes, double density)
 {
@@ -253,10 +253,7 @@ gin_small_trees(const PageTotals *t)
 	return Max(t->tuples[PAGE_POSTING_LAST] - by_chance, 0);
 }
 
-/*
- * Posting trees get their rows in table order, so all pages but the last are
- * full.
- */
+/* Posting trees get rows in table order: all pages but the last are full. */
 static double
 rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 {

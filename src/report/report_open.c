@@ -85,9 +85,7 @@ check_relation(Relation rel, Oid required_am, bool quiet)
 				 errmsg("cannot access temporary indexes of other sessions")));
 	}
 
-	/*
-	 * core's words in get_relation_info(): such a relation has no file there
-	 */
+	/* core's words in get_relation_info(): the relation has no file there */
 	if (!RelationIsPermanent(rel) && RecoveryInProgress())
 	{
 		if (quiet)
@@ -179,6 +177,7 @@ report_try_size(Oid relid, int64 *size)
 	return result;
 }
 
+/* Close what report_open() has opened, and release the lock. */
 void
 report_close(Relation rel)
 {
@@ -186,8 +185,8 @@ report_close(Relation rel)
 }
 
 /*
- * Run callback(arg) in a subtransaction.  Returns false if it failed because
- * the index is damaged or has gone away, and closes what it has opened; raises
+ * Run callback(arg) in a subtransaction.  Returns false, with all closed
+ * again, if it failed because the index is damaged or has gone away; raises
  * other errors.
  */
 bool

@@ -62,10 +62,7 @@ extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumb
 #define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
 #endif
 
-/*
- * Sums over the pages of an index without the metapage, or estimates of them
- * from a sample
- */
+/* Sums over an index's pages without the metapage, or estimates of them */
 typedef struct PageTotals
 {
 	double		count[PAGE_KINDS];

@@ -145,8 +145,7 @@ bloat_callback(void *argptr)
  * wait for it, and returns NULLs instead of errors.  EXECUTE:
  * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
  * index, 42809 not an index, 0A000 other sessions' temporary indexes,
- * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damaged
- * pages.
+ * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damage.
  */
 Datum
 index_mover_measure_bloat(PG_FUNCTION_ARGS)
@@ -238,10 +237,8 @@ pending_callback(void *argptr)
 /*
  * gin_pending_list(index regclass) returns pending_pages, pending_tuples,
  *		pending_bytes, pending_limit_bytes, fastupdate, extra_pages_per_search
- *
- * index_mover_try_gin_pending_list(index regclass, quiet boolean) returns the
- * same, for index_report(): with quiet, NULLs instead of errors and of
- * waiting.
+ * index_mover_try_gin_pending_list(index regclass, quiet boolean) the same,
+ *		for index_report(): with quiet NULLs instead of errors and of waiting
  *
  * Reads one page.  Locks: AccessShareLock on the index until the end.
  * EXECUTE: pg_stat_scan_tables.  Errors: 22004, 42704 no such index, 42809
@@ -296,8 +293,7 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 }
 
 /*
- * Return the OID of the tablespace named by argument argno, ERROR 22004 or
- * 42704.
+ * Return the OID of the tablespace in argument argno, ERROR 22004 or 42704.
  */
 static Oid
 required_tablespace(FunctionCallInfo fcinfo, int argno)
@@ -308,7 +304,8 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
 
 /*
  * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
- *		free_bytes bigint, total_bytes bigint, device bigint, lost_on_reboot text
+ *		free_bytes bigint, total_bytes bigint, device bigint,
+ *		lost_on_reboot text
  *
  * For recommend_moves().  NULLs for what the file system does not tell.
  * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.

@@ -122,9 +122,7 @@ open_file(Probe *probe, Oid tablespace)
 static void
 sync_file(const Probe *probe)
 {
-	/*
-	 * not pg_fsync(), because this measures the disk even if "fsync" is off
-	 */
+	/* not pg_fsync(): the disk is measured even if "fsync" is off */
 #ifdef HAVE_FDATASYNC
 	if (fdatasync(probe->fd) != 0)
 #else
@@ -242,10 +240,7 @@ measure_random_read(Probe *probe, double seconds)
 	return (now_seconds() - start) / n;
 }
 
-/*
- * Return the random reads per second with queue_depth of them announced
- * ahead.
- */
+/* Return the random reads per second with queue_depth announced ahead. */
 static double
 measure_deep_read(Probe *probe, double seconds, int queue_depth)
 {
@@ -291,8 +286,8 @@ measure_sequential_read(Probe *probe, double seconds)
 /*
  * Measure for about this many seconds.  Writes a temporary file into the
  * tablespace, at most 256 MB and a tenth of free_bytes, which is gone when
- * this returns, fails or is canceled.  ERROR 53100 if there is not enough
- * free space.
+ * this returns, fails or is canceled.  ERROR 53100 if free_bytes is too
+ * small.
  */
 void
 tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,

@@ -14,6 +14,7 @@
 #include "storage/proc.h"
 #include "utils/backend_status.h"
 
+#include "compat.h"
 #include "job.h"
 #include "settings.h"
 
@@ -70,7 +71,7 @@ extern void wait_begin(Wait *wait, const char *what, WaitLimits *limits);
 extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
-extern void wait_give_up(const Wait *wait) pg_attribute_noreturn();
+pg_noreturn extern void wait_give_up(const Wait *wait);
 extern bool wait_until(const char *what, WaitLimits *limits,
 					   bool (*is_free) (Wait *wait, void *arg), void *arg);
 extern int	wait_keep_common(VirtualTransactionId *vxids, int nvxids,

@@ -32,7 +32,6 @@
 #include "settings.h"
 #include "worker/worker.h"
 
-/* Warn that an optional job is given up. */
 static void
 warn_optional(void)
 {
@@ -112,8 +111,8 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 /*
  * Have the postmaster start the job's first worker.  Without a free worker
- * slot, raises ERROR 53000; but gives up an optional job with a WARNING, and
- * returns NULL.
+ * slot, raises ERROR 53000; but of an optional job frees the slot, with a
+ * WARNING, and returns NULL.
  */
 BackgroundWorkerHandle *
 job_launch_worker(int slot, int64 job, bool optional)

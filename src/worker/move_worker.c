@@ -215,9 +215,8 @@ item_terminated(JobShared *shared, int n, bool recordable)
 }
 
 /*
- * Exit callback: record the outcome if the worker ends early.  Runs
- * transactions, as RemoveTempRelationsCallback() does.  After an error in
- * here, free_slot_at_exit() does the rest.
+ * Exit callback: record the outcome if the worker ends early.  After an error
+ * in here, free_slot_at_exit() does the rest.
  */
 static void
 worker_exit(int code, Datum arg)
@@ -302,7 +301,6 @@ free_slot_at_exit(int code, Datum arg)
 		publish_rows(my_shared);
 }
 
-/* Show in pg_stat_activity and in the ps title what is being moved. */
 static void
 show_activity(const MoveItem *item)
 {
@@ -352,7 +350,6 @@ wait_while_paused(JobShared *shared)
 	progress_end();
 }
 
-/* Ask for the other runners that the job may have. */
 static void
 start_other_runners(JobShared *shared)
 {
@@ -368,10 +365,7 @@ start_other_runners(JobShared *shared)
 		}
 }
 
-/*
- * Move one item that we have claimed, put the outcome on record, and clean
- * up.
- */
+/* Move a claimed item, record the outcome, and clean up. */
 static void
 run_item(JobShared *shared, int n)
 {
@@ -508,9 +502,7 @@ run_cleanup(JobShared *shared)
 		publish_rows(shared);
 }
 
-/*
- * Main function of the worker.  arg: the job's slot.
- */
+/* Main function of the worker.  arg: the job's slot. */
 void
 index_mover_worker_main(Datum arg)
 {

@@ -121,10 +121,7 @@ take_record_error(MemoryContext context)
 	return errors_take(context);
 }
 
-/*
- * Try to update one item's history row, in a transaction of its own.  Returns
- * NULL, or the error.
- */
+/* Try to update an item's history row.  Returns NULL, or the error. */
 static ErrorData *
 try_to_record(JobShared *shared, int n)
 {
