@@ -58,12 +58,16 @@ read_settings(void)
 }
 
 /*
- * The settings of the job.  They change within job_check_cancel() only, so that
- * what is decided between two calls of that is decided by the same values.
+ * The settings of the job, always at the same address.  They change here and
+ * within job_check_cancel() only, so that what is decided between two calls is
+ * decided by the same values.
  */
 const MoveSettings *
 runner_settings(void)
 {
+	if (my_job != NULL &&
+		pg_atomic_read_u32(&my_shared->settings_version) != my_version)
+		read_settings();
 	return &my_settings;
 }
 
@@ -488,9 +492,7 @@ job_check_cancel(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	if (my_job != NULL &&
-		pg_atomic_read_u32(&my_shared->settings_version) != my_version)
-		read_settings();
+	(void) runner_settings();
 	if (job_cancel_requested())
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),

@@ -214,7 +214,7 @@ foreach my $method ('copy', 'rebuild')
 	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
 	is($caller->answer, 'moved|', "$name: it is moved") or diag $caller->errors;
 	other_is_done($name);
-	is(place($node, 'm.big_i'), $to, "$name: really");
+	is(tablespace_of_index($node, 'm.big_i'), $to, "$name: really");
 	leftovers_ok($node, $name, within => 5);
 }
 

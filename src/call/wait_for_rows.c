@@ -55,10 +55,13 @@ typedef struct JobWait
 
 static uint32 wait_event = 0;
 
-/* ---------------------------------------------------------------------
- * Waiting
- * ---------------------------------------------------------------------
- */
+static void
+nap_for_rows(int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+	ResetLatch(MyLatch);
+}
 
 /* Pass on what one runner had to say. */
 static void
@@ -222,9 +225,7 @@ abandon_job(int code, Datum arg)
 		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
 			job_free_slot(shared->slot, shared->job);
 		/* a worker that starts just now missed the signal, not the flag */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
+		nap_for_rows(10);
 	}
 }
 
@@ -285,9 +286,7 @@ collect_rows(JobWait *wait)
 			last_notice = now;
 		}
 
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_INTERVAL_MS, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
+		nap_for_rows(LOOK_INTERVAL_MS);
 	}
 }
 
@@ -372,9 +371,7 @@ wait_for_job(int64 job)
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
 		found = true;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 100, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
-		ResetLatch(MyLatch);
+		nap_for_rows(100);
 		CHECK_FOR_INTERRUPTS();
 	}
 	return found;

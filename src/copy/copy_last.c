@@ -156,7 +156,6 @@ copy_catch_up(void *arg)
 
 	for (int round = 0;; round++)
 	{
-		BlockNumber nblocks;
 		int64		left;
 
 		if ((cs->outcome = copy_between_chunks(cs)) != GO_ON ||
@@ -165,13 +164,8 @@ copy_catch_up(void *arg)
 		copy_take_changes(cs);
 
 		StartTransactionCommand();
-		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+		(void) copy_take_tail(cs);
 		CommitTransactionCommand();
-		if (!IM_MUTATION("tail"))
-		{
-			for (; cs->copied < nblocks; cs->copied++)
-				block_set_add(cs->todo, cs->copied);
-		}
 
 		left = block_set_count(cs->todo);
 
@@ -242,12 +236,7 @@ copy_last_blocks(void *arg, int64 most_us)
 		return LAST_BLOCKS_START_AGAIN;
 	copy_take_changes(cs);
 
-	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
-	if (!IM_MUTATION("tail"))
-	{
-		for (; cs->copied < nblocks; cs->copied++)
-			block_set_add(cs->todo, cs->copied);
-	}
+	nblocks = copy_take_tail(cs);
 	if (nblocks > 0 && !IM_MUTATION("block-0"))
 		block_set_add(cs->todo, 0);
 	left = block_set_count(cs->todo);

@@ -33,6 +33,7 @@
 #include "copy/block_set.h"
 #include "copy/copy_private.h"
 #include "copy/wal_changes.h"
+#include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "settings.h"
@@ -149,11 +150,8 @@ copy_check_relation(CopyState *cs, bool first)
 	}
 	if (!copy_can_move(cs->index, cs->mc->settings->copy_access_methods, &reason))
 	{
-		item->status = STATUS_SKIPPED;
-		strlcpy(item->sqlstate, unpack_sql_state(ERRCODE_FEATURE_NOT_SUPPORTED),
-				sizeof(item->sqlstate));
-		snprintf(item->detail, sizeof(item->detail),
-				 "method copy cannot move this index: %s", reason);
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "Method copy cannot move the index: %s.", reason);
 		CommitTransactionCommand();
 		return NOT_MOVABLE;
 	}
@@ -311,6 +309,20 @@ CopyOutcome
 copy_keep_up(CopyState *cs)
 {
 	return wal_changes_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+}
+
+/*
+ * Put what the file has grown by onto the list of blocks to be copied again.
+ * Returns its length.  In a transaction.
+ */
+BlockNumber
+copy_take_tail(CopyState *cs)
+{
+	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
+
+	for (; cs->copied < nblocks && !IM_MUTATION("tail"); cs->copied++)
+		block_set_add(cs->todo, cs->copied);
+	return nblocks;
 }
 
 /* Put what draining has found onto the list of blocks to be copied again. */

@@ -264,8 +264,8 @@ rebuild_xact_callback(XactEvent event, void *arg)
 		return;
 
 	rebuild_timer_tell(rebuild.mc->item);
-	/* alter_move() may have changed it */
-	set_core_lock_timeout(rebuild.mc->settings);
+	/* nothing else sees alter_move() while core's command runs */
+	set_core_lock_timeout(runner_settings());
 	switch (core_phase())
 	{
 		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:

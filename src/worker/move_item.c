@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
@@ -29,7 +28,6 @@
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
@@ -238,7 +236,7 @@ move_item(JobShared *job, MoveItem *item)
 void
 move_find_out(MoveItem *item)
 {
-	HeapTuple	tuple;
+	IndexFacts	facts;
 
 	/* else it has come to an end, and only the record is missing */
 	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
@@ -250,17 +248,8 @@ move_find_out(MoveItem *item)
 	}
 
 	StartTransactionCommand();
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(item->index_oid));
-	if (HeapTupleIsValid(tuple))
-	{
-		Oid			tablespace = ((Form_pg_class) GETSTRUCT(tuple))->reltablespace;
-
-		if (!OidIsValid(tablespace))
-			tablespace = MyDatabaseTableSpace;
-		if (tablespace == item->to_tablespace)
-			item->status = STATUS_MOVED;
-		ReleaseSysCache(tuple);
-	}
+	if (index_facts(item->index_oid, &facts) && facts.tablespace == item->to_tablespace)
+		item->status = STATUS_MOVED;
 	CommitTransactionCommand();
 }
 
