@@ -117,7 +117,7 @@ sub begin_slow_checkpoint
 sub check_all
 {
 	my ($name, $table, $expected, %options) = @_;
-	arrived_ok($node, $table, "${table}_s", $expected, $name, standby => $standby,
+	arrived_ok($node, $table, "${table}_s", $expected, $name, standby => $standby, large => $table ne 'ranges' && $name !~ /^recycled/,
 		metadata => $table ne 'ranges', %options);
 	return;
 }

@@ -132,7 +132,7 @@ foreach my $case (
 	cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
 	$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	files_ok($other, "$name, after a clean-up");
-	verdict_ok($other, 'kept', $name, max_keys => 100);
+	verdict_ok($other, 'kept', $name, max_keys => 100, large => 1);
 	my $to = other_place($place);
 	is( $other->safe_psql('postgres',
 			"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),

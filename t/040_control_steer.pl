@@ -101,7 +101,7 @@ wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
 is(tablespace_of_index($node, 'st_s'), 'regress_fast', 'the index is where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
-all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200);
+all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200, large => 1);
 
 # ---------------------------------------------------------------------------
 # alter_move of a running job; cancel of a paused one
@@ -194,7 +194,7 @@ is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
 is(sql("SELECT resume_move($job)"), 't', 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
-verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200);
+verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200, large => 1);
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('st_s', 'regress_slow', settings => '{\"swap_after\": \"sometime\"}')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '22023', 'swap_after that is no time');
@@ -326,7 +326,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AN
 sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'all are moved');
-all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 200);
+all_right($node, 'st', 'two runners', no_metadata => 1, max_keys => 200, large => 1);
 
 # one of two is terminated: the job ends
 $job = begin_job($node, 'st', 'regress_slow', max_rate => '128kB', max_workers => 2);

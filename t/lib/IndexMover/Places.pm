@@ -38,7 +38,7 @@ sub elsewhere
 # server, not there either; with look_up => 1 the standby, too, is asked for every
 # key (which it can only for a table's single index).  With metadata => 1 the catalogs
 # say of it what they said at oracle.remember_metadata(), but for the scans, which a
-# crash forgets.
+# crash forgets.  With large, see verdict_ok().
 sub arrived_ok
 {
 	my ($node, $table, $index, $place, $name, %options) = @_;
@@ -48,7 +48,7 @@ sub arrived_ok
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	metadata_ok($node, $table, $name, restarted => 1) if $options{metadata};
-	verdict_ok($node, $table, $name, max_keys => 300);
+	verdict_ok($node, $table, $name, max_keys => 300, large => $options{large});
 	my $standby = $options{standby} or return;
 	$node->wait_for_catchup($standby);
 	files_ok($standby, "$name, standby");
