@@ -113,7 +113,7 @@ runner_attach(JobShared *shared)
 	if (my_runner == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many workers of index_mover")));
+				 errmsg("too many index_mover workers")));
 	return true;
 }
 

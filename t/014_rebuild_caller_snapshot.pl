@@ -419,7 +419,7 @@ SQL
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	poll_until($node, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1", 'failed', 'the rebuild gives up');
 	kill 'CONT', $pid;
-	like($caller->answer, qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: It doesn't answer, probably because its client doesn't read its messages\.$/,
+	like($caller->answer, qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: The process did not respond; its client might not be reading messages\.$/,
 		'a caller that stands still: the rebuild gives up') or diag $caller->errors;
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', '$_', 'rebuild')"), 'moved', "... and the next call works, to $_")

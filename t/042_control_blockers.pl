@@ -125,7 +125,7 @@ sql("ROLLBACK PREPARED 'p'");
 my $catalog = IndexMover::Session->new($node);
 $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
-like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: Nobody held it: .* or a system catalog is locked\.$/,
+like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: No transaction held it: .* or a system catalog is locked\.$/,
 	'a locked catalog: nobody is named');
 my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy')");
 poll_until($node, 'SELECT lock_attempts > 1 FROM index_mover_progress', 't', 'attempts that are counted');

@@ -61,7 +61,7 @@ foreach my $t (1 .. 4)
 }
 my ($out, $err) = move_one();
 is($out, '', 'too many workers: no rows');
-like($err, qr/ERROR:  55000: background worker of index_mover did not start or ended early\nDETAIL:  too many workers of index_mover\n/,
+like($err, qr/ERROR:  55000: background worker of index_mover did not start or ended early\nDETAIL:  too many index_mover workers\n/,
 	'too many workers: an error that says why') or diag $out;
 is(sql('SELECT count(*) FROM index_mover_progress'), '32', 'too many workers: the others go on');
 sql('SELECT cancel_move(job) FROM (SELECT DISTINCT job FROM index_mover_progress) j');

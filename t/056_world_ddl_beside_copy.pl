@@ -149,7 +149,7 @@ SQL
 	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_slow', method => 'copy')");
 	$end_load->($load);
 	set_tests($node);
-	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with those who write to it/, 'keeping up: the copy gives up') or diag $err;
+	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up') or diag $err;
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
 	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_slow', method => 'copy')", max_keys => 100, count => $KIND);
 }
@@ -183,11 +183,11 @@ CREATE TABLESPACE regress_third LOCATION '';
 SQL
 beside_rebuild('the schema is renamed, and another gets its name', 'rebuild-named', 'regress_fast',
 	'ALTER SCHEMA mine RENAME TO mine_no_more; ALTER SCHEMA theirs RENAME TO mine',
-	qr/^failed\|55000\|index "same_name" is not where it was/m,
+	qr/^failed\|55000\|index "same_name" was replaced by another one/m,
 	'ALTER SCHEMA mine RENAME TO theirs; ALTER SCHEMA mine_no_more RENAME TO mine');
 beside_rebuild('the target is renamed, and another gets its name', 'rebuild-named', 'regress_fast',
 	'ALTER TABLESPACE regress_fast RENAME TO regress_other; ALTER TABLESPACE regress_third RENAME TO regress_fast',
-	qr/^failed\|55000\|tablespace with OID \d+ is not what it was/m,
+	qr/^failed\|55000\|tablespace with OID \d+ was renamed/m,
 	'ALTER TABLESPACE regress_fast RENAME TO regress_third; ALTER TABLESPACE regress_other RENAME TO regress_fast');
 beside_rebuild('the target of a rebuild is dropped', 'rebuild-begins', 'regress_third',
 	'DROP TABLESPACE regress_third', qr/^failed\|42704\|tablespace with OID \d+ does not exist/m);

@@ -204,7 +204,7 @@ do_rounds(CopyState *cs, bool first_time)
 				IM_MUTATION("hopeless"))
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("copying index \"%s\" cannot keep up with those who write to it",
+						 errmsg("copying index \"%s\" cannot keep up with the changes to it",
 								NameStr(cs->mc->item->index_name)),
 						 errdetail("After %d rounds, %lld blocks have changed since they were copied.",
 								   round + 1, (long long) left),

@@ -491,7 +491,7 @@ lock_wait_is_over(Swap *swap, const int *pids, int npids)
 					NameStr(swap->item->index_name), swap->settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("Nobody held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
 			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
@@ -517,7 +517,7 @@ swap_still_waiting(const MoveItem *item, Oid relid, const MoveSettings *settings
 					NameStr(item->index_name), settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock is held by: %s.", list) :
-			 errdetail("Nobody holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
 			 errhint("See move_blockers(); cancel_move() ends the wait.")));
 	pfree(list);
 }

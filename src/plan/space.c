@@ -65,7 +65,7 @@ report_no_room(const char *what, int64 needed, int64 available, int64 total,
 			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
 					   needed, available, (int64) (total * min_free)),
-			 errhint("Make room, or lower index_mover.min_free_space.")));
+			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
 static char *

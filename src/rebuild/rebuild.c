@@ -159,13 +159,13 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	if (((Form_pg_index) GETSTRUCT(index_row))->indrelid != rebuild.heap_oid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not where it was", NameStr(item->index_name)),
+				 errmsg("index \"%s\" was replaced by another one", NameStr(item->index_name)),
 				 errdetail("An index of another table has its name now, so its schema must have been renamed.")));
 	if (class_form->reltablespace != (item->to_tablespace == MyDatabaseTableSpace ?
 									  InvalidOid : item->to_tablespace))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("tablespace with OID %u is not what it was", item->to_tablespace),
+				 errmsg("tablespace with OID %u was renamed", item->to_tablespace),
 				 errdetail("Another tablespace has its name now.")));
 
 	memset(entry, 0, sizeof(LedgerEntry));

@@ -423,7 +423,7 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						 errmsg("gave up waiting for process %d, which waits for a move",
 								proc->pid),
-						 errdetail("It doesn't answer, probably because its client doesn't read its messages.")));
+						 errdetail("The process did not respond; its client might not be reading messages.")));
 			SetLatch(&proc->procLatch);
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 NAP_MS, IM_WAIT_EVENT(wait_event, "IndexMoverHideCaller"));

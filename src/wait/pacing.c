@@ -298,11 +298,11 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 
 	if (reason == &unread && !state->waiting)
 		ereport(LOG,
-				(errmsg("index_mover waits, because nobody reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
+				(errmsg("pausing index move: no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
 						reason->what)));
 	else if (reason != NULL && !state->waiting)
 		ereport(LOG,
-				(errmsg("index_mover waits, because %s is %lld bytes behind",
+				(errmsg("pausing index move: %s is %lld bytes behind",
 						reason->what, (long long) reason->bytes)));
 	state->waiting = (reason != NULL);
 	return state->waiting;

@@ -100,7 +100,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 		}
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many jobs of index_mover"),
+				 errmsg("too many index_mover jobs"),
 				 errdetail("At most %d jobs can run or wait at the same time.",
 						   IM_MAX_JOBS),
 				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
