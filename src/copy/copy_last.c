@@ -28,7 +28,7 @@
  * WAL does not tell in the new file, too.  What an attempt that gives up leaves
  * undone stays on the list.
  *
- * Locks: those of copy_locks.c; copy_last_blocks() runs under the
+ * Locks: those of copy_pace.c; copy_last_blocks() runs under the
  * AccessExclusiveLock, and is what makes it long or short.
  *
  *-------------------------------------------------------------------------

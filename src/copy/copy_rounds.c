@@ -14,7 +14,7 @@
  * and the list is emptied only when all on it is copied.  So a block that changes
  * after it was copied again is in the next round, never lost between the two.
  *
- * Locks: those of copy_locks.c.  No transaction lasts longer than the copying of
+ * Locks: those of copy_pace.c.  No transaction lasts longer than the copying of
  * 1 MB; none has an xid or a snapshot.
  *
  *-------------------------------------------------------------------------
