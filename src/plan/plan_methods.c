@@ -39,7 +39,7 @@
 
 /*
  * Handlers of extensions that log each change of a block by generic WAL
- * records, and a whole build by page images (t/117_other_access_methods.pl).
+ * records, and a whole build by page images (t/027_copy_access_methods.pl).
  */
 static const struct
 {
