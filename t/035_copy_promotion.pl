@@ -103,7 +103,9 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 		else
 		{
 			is($row, "failed\n", "$name: the move has failed");
-			# the job that cleans up once more when the first attempt was in vain
+			# another worker cleans up once more where the first one could not
+			$primary->wait_for_log(qr/\[(\d+)\] WARNING:  XX000: could not remove a file that.*^[^\[]*\[(?!\1\])\d+\] WARNING:  XX000: could not remove a file that/ms, $log)
+			  if $what ne 'error';
 			wait_for_no_worker($primary);
 		}
 		set_test_point($primary, '');
