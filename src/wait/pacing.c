@@ -359,7 +359,7 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
  * slot is too far behind, or more was written than max_rate allows.  With no
  * transaction open.
  *
- * meanwhile() is called before each check, and does what has to go on; it
+ * keep_up() is called before each check, and does what has to go on; it
  * ends the rest by returning false.  Without it, the caller must hold no lock
  * that others could wait for.
  *
@@ -368,13 +368,13 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
  */
 int64
 pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
-			bool (*meanwhile) (void *arg), void *arg)
+			bool (*keep_up) (void *arg), void *arg)
 {
-	int			most_ms = meanwhile != NULL ? SHORT_REST_MS : LOOK_MS;
+	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
 	MovePhase	before = PHASE_INITIALIZING;
 
-	while (meanwhile == NULL || meanwhile(arg))
+	while (keep_up == NULL || keep_up(arg))
 	{
 		int			ms = most_ms;
 		bool		paused = job_pause_requested();

@@ -139,7 +139,7 @@ extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *setting
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
 extern int64 pacing_rest(const MoveSettings *settings, ReplicaLag *state,
-						 Throttle *throttle, bool (*meanwhile) (void *arg),
+						 Throttle *throttle, bool (*keep_up) (void *arg),
 						 void *arg);
 extern int64 pacing_rest_while_paused(void);
 

@@ -135,11 +135,11 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 
 /*
  * Find one of these processes that waits, also indirectly, for us or for the
- * session that waits for us.  *which becomes that process, *whom we or that
+ * session that waits for us.  *which becomes that process, *target we or that
  * session.
  */
 static bool
-find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *whom)
+find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *target)
 {
 	int			targets[2] = {MyProcPid, caller_pid};
 
@@ -151,10 +151,10 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int 
 			continue;
 		/* another runner of our job steps back if it waits for the caller */
 		*which = pids[i];
-		*whom = wait_find_deadlock(pids[i], targets,
-								   caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
-								   NULL, 0, &last);
-		if (*whom != 0)
+		*target = wait_find_deadlock(pids[i], targets,
+									 caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
+									 NULL, 0, &last);
+		if (*target != 0)
 			return true;
 	}
 	return false;
@@ -173,13 +173,13 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 	int			pids[WAIT_MAX_PIDS];
 	int			npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
 	int			which;
-	int			whom;
+	int			target;
 
 	pfree(holders);
-	if (find_waiting_for_us(pids, npids, caller_pid, &which, &whom))
+	if (find_waiting_for_us(pids, npids, caller_pid, &which, &target))
 		return true;
 	npids = relation_lock_waiters(relid, lockmode, pids, WAIT_MAX_PIDS);
-	return find_waiting_for_us(pids, npids, caller_pid, &which, &whom);
+	return find_waiting_for_us(pids, npids, caller_pid, &which, &target);
 }
 
 /* ----------------------------------------------------------------
@@ -264,7 +264,7 @@ wait_look(Wait *wait)
 	WaitLimits *limits = wait->limits;
 	TimestampTz now = GetCurrentTimestamp();
 	int			which;
-	int			whom;
+	int			target;
 	bool		over;
 
 	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
@@ -278,15 +278,15 @@ wait_look(Wait *wait)
 
 	if (now >= wait->deadlock_check_at)
 	{
-		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &whom))
+		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &target))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 which == whom ?
+					 which == target ?
 					 errdetail("The move waits for process %d, which waits for the move.%s",
 							   which, describe_command(which)) :
 					 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
-							   which, whom, describe_command(which)),
+							   which, target, describe_command(which)),
 					 errhint("The move has been canceled, so that the others can go on.")));
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
