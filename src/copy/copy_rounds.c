@@ -52,8 +52,7 @@
 #define HOPELESS_MS			(60 * 1000)
 
 /*
- * The same with rests included, most of the time with a low max_rate; and so
- * many rounds
+ * The same with rests, which max_rate may make most of the time, and rounds
  */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
