@@ -190,10 +190,7 @@ typedef struct JobSlot
 								 * JOB_STARTING */
 } JobSlot;
 
-/*
- * The index that a runner works on.  The runner writes it under the area's
- * lock.
- */
+/* A runner and its index.  The runner writes it under the area's lock. */
 typedef struct RunnerSlot
 {
 	bool		in_use;

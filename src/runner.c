@@ -47,10 +47,7 @@ static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
 static uint32 my_version;
 
-/*
- * Copy the job's settings, under the lock so that no change is seen half
- * done.
- */
+/* Copy the job's settings under the lock, so that no change is half seen. */
 static void
 read_settings(void)
 {
@@ -299,9 +296,7 @@ runner_claim(JobShared *shared, bool anything_left)
 	return result;
 }
 
-/*
- * Sleep between two items, and obey pg_cancel_backend() by canceling the job.
- */
+/* Sleep between two items; a query cancel then cancels the job. */
 void
 runner_nap(JobShared *shared, int ms)
 {
@@ -554,10 +549,7 @@ runner_must_step_back(void)
 	return my_runner != NULL && my_runner->step_back_for != 0;
 }
 
-/*
- * Raise ERROR 40P01, once, if this runner is asked to step back.  Part of
- * job_check_cancel().
- */
+/* Raise ERROR 40P01, once, if asked to step back.  See job_check_cancel(). */
 void
 runner_check_step_back(void)
 {

@@ -64,7 +64,6 @@ nap_for_rows(int ms)
 	ResetLatch(MyLatch);
 }
 
-/* Relay the messages of one runner. */
 static void
 relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 {
@@ -210,9 +209,8 @@ abandon_job(int code, Datum arg)
 	(void) job_request_cancel(shared->job);
 
 	/*
-	 * After an error the user's next command should find the table free, so
-	 * give the worker a moment.  A short one, because interrupts are not
-	 * served here.
+	 * After an error the user's next command should find the table free. Only
+	 * briefly, because interrupts are not served here.
 	 */
 	while (!proc_exit_inprogress &&
 		   job_get_slot(shared->slot, shared->job, &slot) &&
@@ -222,9 +220,7 @@ abandon_job(int code, Datum arg)
 		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
 			job_free_slot(shared->slot, shared->job);
 
-		/*
-		 * a worker that is just starting missed the signal, but not the flag
-		 */
+		/* a worker that is starting missed the signal, but not the flag */
 		nap_for_rows(10);
 	}
 }
@@ -247,8 +243,8 @@ collect_rows(JobWait *wait)
 		snapshot_guard_answer();
 
 		/*
-		 * In this order: a worker that has stopped sends no more messages.
-		 * The first worker may end before the others do, but never in state
+		 * In this order, since a worker that has stopped sends nothing more.
+		 * The first one may end before the others, but not while
 		 * JOB_STARTING.
 		 */
 		stopped = worker_has_stopped(wait) &&

@@ -52,10 +52,7 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/*
- * No more changed blocks than these end the rounds before an attempt at the
- * lock
- */
+/* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
 /* More changed blocks than these are copied directly */
 #define FAR_TOO_MANY_BLOCKS	2048
@@ -68,7 +65,6 @@
 /* Between two rounds, while a copy waits for its time to swap */
 #define CATCH_UP_INTERVAL_MS	1000
 
-/* Copy one block through shared buffers. */
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
@@ -168,9 +164,8 @@ copy_catch_up(void *arg)
 		left = block_set_count(cs->todo);
 
 		/*
-		 * Only once, since as many blocks can change during its fsync.  Not
-		 * with wal_level = minimal, where a block that was once logged would
-		 * have to be each time.
+		 * Only once, since as many can change during its fsync; and not with
+		 * wal_level = minimal, where a block once logged must be each time.
 		 */
 		if (!again && XLogIsNeeded() &&
 			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))

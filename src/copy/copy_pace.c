@@ -44,10 +44,7 @@
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
 
-/*
- * Check for a cancel and the death of the postmaster.  To be called in every
- * loop.
- */
+/* Obey a cancel, and the death of the postmaster.  Every loop calls this. */
 void
 copy_check_interrupts(void)
 {
@@ -56,10 +53,7 @@ copy_check_interrupts(void)
 	job_check_cancel();
 }
 
-/*
- * Read the WAL in time, if it is followed already; the wait goes on in any
- * case.
- */
+/* Read the WAL in time, if it is followed.  Never ends the rest. */
 static bool
 keep_up_without_locks(void *arg)
 {
@@ -88,7 +82,6 @@ copy_wait_for_locks(CopyState *cs)
 	wait_begin(&wait, NULL, &limits);
 	for (;;)
 	{
-		/* nothing is locked, so there is no need to give way */
 		cs->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
 
 		/* short waits, so that a cancel is noticed */
@@ -223,9 +216,8 @@ copy_is_in_the_way(CopyState *cs)
 }
 
 /*
- * Give way to DDL that waits behind our locks, and has all clients of the
- * table wait behind it: release the locks, queue again, and check what it has
- * changed.
+ * Give way to DDL that waits behind our locks, and holds up all clients:
+ * release the locks, queue again, and check what has changed.
  */
 CopyOutcome
 copy_give_way(CopyState *cs)
@@ -276,10 +268,7 @@ copy_between_chunks(CopyState *cs)
 	return cs->outcome;
 }
 
-/*
- * Read the WAL up to now.  In a transaction of its own, except under the
- * lock.
- */
+/* Read the WAL up to now, in a transaction of its own if there is none. */
 CopyOutcome
 copy_drain(CopyState *cs)
 {
@@ -335,10 +324,7 @@ copy_take_tail(CopyState *cs)
 	return nblocks;
 }
 
-/*
- * Add the changed blocks that were found in the WAL to the list of blocks to
- * be copied again.
- */
+/* Add the changed blocks that the WAL tells to the list of blocks to copy. */
 void
 copy_take_changes(CopyState *cs)
 {

@@ -51,9 +51,7 @@
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
 
-/*
- * The same with rests, which max_rate may make most of the time, and rounds
- */
+/* The same including rests (for max_rate, mostly), and so many rounds */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
@@ -187,9 +185,7 @@ do_rounds(CopyState *cs, bool first_time)
 		if (left <= FEW_BLOCKS)
 			break;
 
-		/*
-		 * a little less each time is no progress; but it adds up, least stays
-		 */
+		/* a little less each time is no progress, unless it adds up */
 		if (left < least - least / 10)
 		{
 			least = left;

@@ -146,10 +146,7 @@ static AttemptResult queue_for_lock(Swap *swap);
 static void read_pages(const Swap *swap);
 static void lock_wait_is_over(Swap *swap, const int *pids, int npids);
 
-/*
- * Take the time when the transaction has committed, and still holds its
- * locks.
- */
+/* Take the time after the commit, before the release of locks. */
 static void
 measure_commit(XactEvent event, void *arg)
 {
@@ -300,9 +297,8 @@ copy_swap(Swap *swap)
 }
 
 /*
- * Queue for the lock once, and swap if it is granted and what the caller has
- * left to do takes no longer than most_us microseconds.  *result is set for
- * ATTEMPT_DONE.
+ * Queue for the lock once, and swap if it is granted and the last blocks take
+ * no longer than most_us.  *result is set for ATTEMPT_DONE.
  */
 static AttemptResult
 attempt(Swap *swap, int64 most_us, SwapResult *result)

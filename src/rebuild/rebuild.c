@@ -110,9 +110,7 @@ rebuild_init(void)
  * ----------------------------------------------------------------
  */
 
-/*
- * Return the row of an object, even if the current command has inserted it.
- */
+/* Return the row of an object, even one of the current command. */
 static HeapTuple
 read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 {
@@ -208,13 +206,12 @@ core_phase(void)
 }
 
 /*
- * Wait for old snapshots, before the commit that precedes core's wait for
- * them.
+ * Wait for old snapshots before core does.
  *
- * Within the same second after the commit that follows validation, core makes
- * the list of old snapshots that it then waits for.  So here we wait for all
- * of them but those of sessions that wait for jobs, and make these hide.  We
- * hold no snapshot any more, so no session waits for us.
+ * Right after the commit that follows validation, core makes the list of old
+ * snapshots that it then waits for.  So here we wait for all of them but
+ * those of sessions that wait for jobs, and make these hide.  We hold no
+ * snapshot any more, so no session waits for us.
  *
  * RecentXmin is the xmin of our latest snapshot.  So it is not below that of
  * the snapshot that validation used, which is core's limit.
@@ -245,9 +242,8 @@ set_rebuild_option(const char *name, int value)
 }
 
 /*
- * Bound each of core's own waits.  With an on_blocker that signals, blockers
- * are signaled after lock_wait (rebuild_timer.c), and then have a little time
- * to end.
+ * Bound each of core's own waits.  Blockers that are signaled after lock_wait
+ * (rebuild_timer.c) have a little time to end.
  */
 static void
 set_core_lock_timeout(const MoveSettings *settings)
@@ -316,9 +312,6 @@ end_core_settings(void)
 	rebuild_timer_end();
 }
 
-/*
- * Make the statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index.
- */
 static PlannedStmt *
 make_reindex_statement(const MoveItem *item, const char *tablespace)
 {
@@ -377,7 +370,7 @@ run_reindex(MoveContext *mc)
 
 	IM_POINT("rebuild-named");
 
-	/* core keeps what has to survive its transactions there */
+	/* what has to survive core's transactions is kept there */
 	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
 										  ALLOCSET_DEFAULT_SIZES);
 
@@ -396,8 +389,7 @@ run_reindex(MoveContext *mc)
 
 	/*
 	 * The old index is gone, so the new one is no leftover any more.  The
-	 * hook was not called if another extension's hook does not call those
-	 * before it.
+	 * hook was not called if another extension's hook calls no other.
 	 */
 	if (OidIsValid(rebuild.new_index))
 		ledger_delete(rebuild.entry.id);
@@ -434,10 +426,7 @@ is_swapped(void)
 	{
 		char	   *name = get_rel_name(rebuild.new_index);
 
-		/*
-		 * another command can have made it valid, but cannot have swapped it
-		 * in
-		 */
+		/* another command can make it valid, but not swap it in */
 		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
 	}
 	CommitTransactionCommand();
@@ -506,10 +495,7 @@ tell_who_passes(ErrorData *edata)
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
 
-/*
- * Abort after an ERROR, release everything, and find out how far the command
- * came.
- */
+/* Abort after an ERROR, and find out how far the command came. */
 static void
 clean_up_after_error(MoveContext *mc)
 {
@@ -686,10 +672,7 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	bool		listed;
 	Oid			busy;
 
-	/*
-	 * the ledger may have been dropped, or be about to; see
-	 * leftover_file_drop()
-	 */
+	/* the ledger may be dropped, or be about to; see leftover_file_drop() */
 	StartTransactionCommand();
 	listed = extension_hold(&busy) == EXTENSION_HELD;
 	CommitTransactionCommand();

@@ -112,12 +112,9 @@ static Signalled signalled[MAX_SIGNALLED];
 static volatile sig_atomic_t nsignalled;
 static int	ntold;
 
-/*
- * Set by the handler when it cancels the command, and the slot, if that is
- * why.
- */
+/* Set by the handler when it cancels the command */
 static volatile sig_atomic_t canceled = false;
-static NameData slot_name;		/* "" = we were asked to step back */
+static NameData slot_name;		/* the reason; "" = asked to step back */
 static int64 slot_lag;
 
 /* Collect the roles whose sessions the current user may signal. */
@@ -330,10 +327,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 						 TICK_MS);
 }
 
-/*
- * Report the sessions that were signaled since the last call.  In a
- * transaction.
- */
+/* Report the sessions signaled since the last call.  In a transaction. */
 void
 rebuild_timer_tell(MoveItem *item)
 {
@@ -345,10 +339,7 @@ rebuild_timer_tell(MoveItem *item)
 	}
 }
 
-/*
- * Stop the timer, and restore what rebuild_timer_begin() has set.  No-op if
- * the timer is off.
- */
+/* Undo rebuild_timer_begin().  No-op if the timer is off. */
 void
 rebuild_timer_end(void)
 {

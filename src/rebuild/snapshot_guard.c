@@ -253,10 +253,7 @@ guard_xact_callback(XactEvent event, void *arg)
  * ----------------------------------------------------------------
  */
 
-/*
- * Return whether the index became usable only after the transaction's oldest
- * snapshot.
- */
+/* Return whether an index is newer than the transaction's oldest snapshot. */
 static bool
 index_is_too_new(Oid index_oid)
 {
@@ -373,9 +370,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
  * ----------------------------------------------------------------
  */
 
-/*
- * Return whether this process waits for a job, and so will hide when asked.
- */
+/* Return whether a process waits for a job, and so will hide when asked. */
 bool
 snapshot_guard_waits_for_job(PGPROC *proc)
 {

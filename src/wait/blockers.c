@@ -60,8 +60,8 @@ static const MoveSettings *current_settings = NULL;
 #define MAX_DESCRIBED	3
 
 /*
- * Return the published status of a backend; NULL if there is none.  Valid
- * until the next call.
+ * Return a backend's status, valid until the next call; NULL if there is
+ * none.
  */
 PgBackendStatus *
 blockers_find(int pid)
@@ -126,8 +126,7 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 }
 
 /*
- * Signal a process and report it.  Return false if that is not allowed, or it
- * has ended.
+ * Signal a process and report it.  Return false if not allowed, or if gone.
  */
 static bool
 signal_one(const MoveItem *item, int pid, bool terminate)
@@ -155,9 +154,8 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 }
 
 /*
- * Begin a move or cleanup for this item: until blockers_tell(),
- * blockers_item() returns it, so that the removal of leftovers can signal
- * blockers for it.
+ * Set the item that blockers_item() returns, and for which the removal of
+ * leftovers may signal blockers, until blockers_tell().
  */
 void
 blockers_begin(MoveItem *item, const MoveSettings *settings)
@@ -236,10 +234,7 @@ blockers_tell(MoveItem *item)
 	current_settings = NULL;
 }
 
-/*
- * Cancel the autovacuums among these processes, unless they work against
- * wraparound.
- */
+/* Cancel those of these that are autovacuums, except against wraparound. */
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
 {
@@ -278,8 +273,8 @@ blockers_cancel_autovacuum(const int *pids, int npids)
  */
 
 /*
- * Return the name of a prepared transaction, palloc'd; NULL if it has ended.
- * In a transaction.
+ * Return a prepared transaction's palloc'd name, in a transaction; NULL if
+ * ended.
  */
 char *
 prepared_transaction_name(VirtualTransactionId vxid)

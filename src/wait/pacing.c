@@ -117,9 +117,8 @@ throttle_due(Throttle *throttle, const MoveSettings *settings)
 }
 
 /*
- * Rest, interruptibly, with no transaction open.  Return false if woken up
- * early.  ERROR 57014 if the job is canceled; exits at once if the postmaster
- * has died.
+ * Rest with no transaction open.  Return false if woken up early.  ERROR
+ * 57014 if the job is canceled; exits at once if the postmaster has died.
  */
 bool
 throttle_rest(int ms)
@@ -170,10 +169,7 @@ note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position,
 	snprintf(laggard->what, sizeof(laggard->what), "%s %s", kind, name);
 }
 
-/*
- * Check connected standbys and other receivers of WAL: how far have they
- * applied it?
- */
+/* Check connected standbys and other receivers of WAL. */
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 {
@@ -192,10 +188,7 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 		state = walsnd->state;
 		position = walsnd->apply;
 
-		/*
-		 * a mere receiver applies nothing, and may not even report what it
-		 * has
-		 */
+		/* a receiver that applies nothing may not report what it has */
 		if (XLogRecPtrIsInvalid(position))
 			position = walsnd->flush;
 		if (XLogRecPtrIsInvalid(position))
@@ -314,9 +307,8 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 }
 
 /*
- * Describe the receiver that is furthest behind: "the standby with process
- * 17", "replication slot x".  Palloc'd; NULL if there is none.  Needs no
- * transaction.
+ * Describe the receiver that is furthest behind: "replication slot x".
+ * Palloc'd; NULL if there is none.  Needs no transaction.
  */
 char *
 replica_lag_worst(void)
@@ -343,10 +335,7 @@ replica_lag_worst(void)
  * ----------------------------------------------------------------
  */
 
-/*
- * Return whether there is a reason to rest.  wal_bytes is what the rebuild
- * will write.
- */
+/* Return whether to rest before a rebuild that will write wal_bytes. */
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
@@ -401,10 +390,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 	return Max(GetCurrentTimestamp() - start, 1);
 }
 
-/*
- * Rest as long as the job is paused.  As pacing_rest(), with no lock held
- * that others could wait for.
- */
+/* Rest as long as the job is paused, with no lock that others could want. */
 int64
 pacing_rest_while_paused(void)
 {
@@ -413,8 +399,8 @@ pacing_rest_while_paused(void)
 
 /*
  * Rest as long as the job is paused, or a standby or a slot is too far
- * behind.  With no transaction open and no lock held.  Return false if there
- * was no reason to rest.
+ * behind. With no transaction open and no lock held.  Return whether it did
+ * rest.
  */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)

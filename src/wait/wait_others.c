@@ -134,9 +134,8 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 }
 
 /*
- * Find one of these processes that waits, also indirectly, for us or for the
- * session that waits for us.  *which becomes that process, *target we or that
- * session.
+ * Find one of these processes (*which) that waits, also indirectly, for us or
+ * for the session that waits for us (*target).
  */
 static bool
 find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *target)
@@ -232,10 +231,7 @@ wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 	return wait->nvxids > 0;
 }
 
-/*
- * Return whether it is time to give up or, with on_blocker = wait, to warn
- * and go on.
- */
+/* Return whether it is time to give up (on_blocker = wait: to warn). */
 bool
 wait_is_over(const Wait *wait)
 {
@@ -344,9 +340,8 @@ wait_give_up(const Wait *wait)
 }
 
 /*
- * Publish the name of a prepared transaction, which has no process, if we
- * wait for one.  In a transaction that ends at once, since others must not
- * wait for it.
+ * Publish the name of a prepared transaction that we wait for, in a
+ * transaction that ends at once, since others must not wait for it.
  */
 static void
 name_prepared(Wait *wait)
@@ -485,9 +480,7 @@ wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 	return kept;
 }
 
-/*
- * Return whether none of the transactions found by the first check is left.
- */
+/* Return whether none of the first check's transactions is left. */
 static bool
 none_is_left(Wait *wait, VirtualTransactionId *now, int nnow)
 {

@@ -90,7 +90,6 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
-/* Move the item once, by its method. */
 static void
 move_once(MoveContext *mc)
 {
@@ -181,9 +180,7 @@ move_item(JobShared *job, MoveItem *item)
 
 		blockers_begin(item, mc.settings);
 
-		/*
-		 * first remove what earlier moves of this table may have left behind
-		 */
+		/* remove what earlier moves of this table may have left behind */
 		leftovers_remove_of_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
@@ -272,9 +269,7 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	{
 		ErrorData  *edata = take_item_error(context);
 
-		/*
-		 * LOG, since the caller would take an ERROR for the end of the worker
-		 */
+		/* LOG, since an ERROR would tell the caller that the worker ends */
 		edata->elevel = LOG;
 		ThrowErrorData(edata);
 		FreeErrorData(edata);
