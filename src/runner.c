@@ -3,9 +3,9 @@
  * runner.c
  *	  A background worker as a runner of its job: claims, progress, flags.
  *
- * Assumption: a process is the runner of at most one job in its lifetime. All
- * functions but runner_attach() are no-ops in any other process, so that code
- * which reports progress can run anywhere.
+ * Assumption: a process is the runner of at most one job in its lifetime.  In
+ * any other process, the functions that report progress or read flags are
+ * no-ops, so code that calls them can run anywhere.
  *
  * Locks: the area's lock, for moments.  The flags of the own job are read
  * without it: each is a bool of its own, and may be read late.

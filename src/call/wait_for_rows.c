@@ -128,7 +128,7 @@ is_runner_of(const JobShared *shared, const RunnerSlot *runner)
 /*
  * If a process that a runner of the job waits for waits for us, directly or
  * not, have the runner step back from its index: the others can still be
- * moved. Where that does not help, raise the error that the deadlock detector
+ * moved.  Where that does not help, raise the error that the deadlock detector
  * would raise if our wait were for a lock.
  */
 static void
@@ -288,7 +288,8 @@ collect_rows(JobWait *wait)
 
 /*
  * Run a job and wait for its rows, which are returned as a palloc'd copy.
- * Return NULL for a JOB_CLEANUP with items if there is no slot or no worker.
+ * For a JOB_CLEANUP with items, do nothing and return NULL if there is no
+ * slot or no worker.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
  * the job waits for waits for us; 57014 and the like after canceling the job.

@@ -8,11 +8,11 @@
  * are callbacks of copy_swap().
  *
  * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
- * new.  So under the lock only what has changed since is read, which is in
- * shared buffers therefore, and the file is extended only by what was added
- * since. If it has many blocks to copy again, it goes back to writing
- * directly, which is faster: where writers are faster than shared buffers,
- * the swap would never come.
+ * new.  So under the lock nothing is read from disk but what has changed
+ * since (and so is in shared buffers), and the file is extended only by what
+ * was added since.  If it has many blocks to copy again, it goes back to
+ * writing directly, which is faster: where writers are faster than shared
+ * buffers, the swap would never come.
  *
  * copy_last_blocks() gives up when what is left would take longer than the
  * caller wants to hold the lock: before the WAL is read, by its amount and
@@ -20,7 +20,7 @@
  * copying, by the time that the blocks so far have taken.  What was copied by
  * then need not be copied again.  It does not give up for time lost in
  * waiting for a flush or for a processor: the next attempt would not be
- * faster, and make others wait again.
+ * faster, and would make others wait again.
  *
  * Assumption: file_copy_sync() has been called.
  *

@@ -38,7 +38,7 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/* No more changed blocks than these end the rounds of direct copying */
+/* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
 
 /*
@@ -231,8 +231,8 @@ copy_rounds(CopyState *cs)
 /*
  * Copy directly again after file_copy_sync(), when much is left again: that
  * is several times as fast as through shared buffers, which may be slower
- * than the writers are.  If writers are faster than this, too, the caller
- * gives up, not this function.
+ * than the writers are.  The caller repeats this, and decides when to give
+ * up.
  */
 CopyOutcome
 copy_rounds_again(CopyState *cs)

@@ -8,7 +8,7 @@
  * relation queues behind an AccessExclusiveLock that waits.  So we first
  * check the holders, without queueing.  One that was there at the last check,
  * too, runs a long transaction, and to queue behind it would be in vain.
- * Only when there is none do we queue, for index_mover.lock_timeout; and if
+ * Only without such a holder do we queue, for index_mover.lock_timeout; if
  * that was not enough, we let others run for a while before the next attempt.
  *
  * A holder may stay for hours: a VACUUM keeps its lock on all indexes of a
@@ -360,7 +360,7 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 
 		/*
 		 * Nothing has to be durable, so the lock need not be held for a
-		 * flush. But flush afterwards: a standby may know of the lock
+		 * flush.  But flush afterwards: a standby may know of the lock
 		 * already, and holds it until it gets this record.
 		 */
 		set_commit("off");

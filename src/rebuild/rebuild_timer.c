@@ -39,7 +39,7 @@
  * right before.
  *
  * Tricky: a signal handler may read shared memory and call kill(), and no
- * more. So the roles that may be signaled are read from the catalog before,
+ * more.  So the roles that may be signaled are read from the catalog before,
  * and the signaled processes are reported afterwards: at the next commit
  * inside of core's command, or after its end.  A prepared transaction is
  * waited for by its transaction ID, so it is never taken for the session that

@@ -24,7 +24,7 @@
  * indcheckxmin.  That holds for all indexes, not only ours, because of the
  * commands of other sessions; and for parallel workers, which plan the
  * queries of the functions they run, through a setting that travels with the
- * others. A partition that was detached in spite of the snapshot is an error
+ * others.  A partition that was detached in spite of the snapshot is an error
  * 40001.
  *
  * Locks: none for the shared state, which is one word per process (see
@@ -291,7 +291,7 @@ is_partition_of(Relation inherits, Oid relid, Oid parent)
 /*
  * Raise ERROR 40001 if a partition that the active snapshot still sees as
  * attached has been detached: its rows would be missing from the query's
- * result. A partition that was dropped does not matter here: DROP waits for
+ * result.  A partition that was dropped does not matter here: DROP waits for
  * no snapshots.
  */
 static void

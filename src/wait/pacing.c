@@ -399,7 +399,7 @@ pacing_rest_while_paused(void)
 
 /*
  * Rest as long as the job is paused, or a standby or a slot is too far
- * behind. With no transaction open and no lock held.  Return whether it did
+ * behind.  With no transaction open and no lock held.  Return whether it did
  * rest.
  */
 bool
