@@ -7,11 +7,11 @@
  * is a background worker that carries out moves of one job, one after the
  * other.
  *
- * A job is in two places: a small slot in the main shared memory (JobSlot,
- * RunnerSlot), which says what runs in which phase and is read by
- * index_mover_progress; and a DSM segment of its own (JobShared: settings,
- * items, results, message queues), which a waiting caller keeps mapped until
- * it has read the rows.
+ * A job is in two places.  A small slot in the main shared memory (JobSlot,
+ * RunnerSlot) tells what runs in which phase, and is read by
+ * index_mover_progress.  A DSM segment of its own (JobShared: settings,
+ * items, results, message queues) is kept mapped by a waiting caller until it
+ * has read the rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,7 +75,7 @@ typedef enum MovePhase
 /*
  * One index of a job: first the plan, then the result.  The planner fills it
  * in local memory, job_launch_create() copies it to shared memory, and then
- * only its runner writes it.  -1 is "not estimated" or "not measured" and
+ * only its runner writes it.  -1 means "not estimated" or "not measured", and
  * becomes NULL.
  */
 typedef struct MoveItem
@@ -91,7 +91,7 @@ typedef struct MoveItem
 	MoveMethod	method;
 	MoveStatus	status;
 	bool		repair;			/* planner: an invalid index that the user
-								 * named: rebuild it in any tablespace */
+								 * named is rebuilt in any tablespace */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_read;
@@ -129,8 +129,9 @@ typedef struct JobShared
 	int			caller_pid;		/* constant; 0 = no caller waits */
 	int			caller_procno;	/* constant: for its latch */
 
-	pg_atomic_uint32 rows_final;	/* runner: items will not change any more */
-	int			max_runners;	/* constant: how many run at the same time */
+	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
+									 * that could change one */
+	int			max_runners;	/* constant: how many may run at the same time */
 	Size		mq_offset;		/* a queue for messages per runner, from
 								 * segment start; in use if caller_waits */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
@@ -143,7 +144,7 @@ typedef struct JobShared
 typedef enum JobPurpose
 {
 	JOB_MOVE,
-	JOB_CLEANUP,				/* remove what the ledger names: all, or on
+	JOB_CLEANUP,				/* remove what the ledger lists: all, or for
 								 * the tables of the (skipped) items */
 } JobPurpose;
 
@@ -162,14 +163,14 @@ typedef enum JobState
 } JobState;
 
 /*
- * A job in the main shared memory.  All fields are guarded by the area's
+ * A job in the main shared memory.  All fields are protected by the area's
  * lock.  The submitter fills them, the job's runners change state and
- * runner_pid, and a session that controls the job sets cancel, pause and
+ * runner_pid, and sessions that control the job set cancel, pause and
  * swap_now.
  *
  * Everywhere else "int slot" is not the slot's index but the number of this
- * use of it.  The same job number may be another job in another database, and
- * must not direct a late worker to that.
+ * use of it, because the same job number may belong to another job in another
+ * database, and must not direct a late worker to that.
  */
 typedef struct JobSlot
 {
@@ -189,14 +190,14 @@ typedef struct JobSlot
 								 * JOB_STARTING */
 } JobSlot;
 
-/* The index that a runner works on.  It writes this under the area's lock. */
+/* A runner and its index.  The runner writes it under the area's lock. */
 typedef struct RunnerSlot
 {
 	bool		in_use;
 	int			slot;			/* of its job */
 	int			pid;
 	int			caller_pid;		/* waits for this runner's job; 0 = none */
-	bool		rows_final;		/* it only cleans up now */
+	bool		rows_final;		/* it only cleans up from now on */
 	int64		job;
 	Oid			database;
 	Oid			role;
@@ -256,12 +257,7 @@ extern int	runner_count(void);
 extern bool runner_is_alone(void);
 extern bool runner_rows_are_final(void);
 
-/*
- * Claim the next item of the job: its status becomes "running".  Returns
- * CLAIM_NONE if there is none, CLAIM_LATER if the next one has to wait for
- * another runner.  anything_left: claim any item that no runner has, for a
- * runner that is going to give it up.
- */
+/* Results of runner_claim() other than the number of an item */
 #define CLAIM_NONE	(-1)
 #define CLAIM_LATER	(-2)
 extern int	runner_claim(JobShared *shared, bool anything_left);
@@ -285,7 +281,7 @@ extern void progress_prepared(const char *name);	/* of a blocker; "" =
 extern bool job_cancel_requested(void);
 extern void job_check_cancel(void);
 extern void runner_serve_cancel(bool serve);
-extern bool runner_ask_to_step_back(const RunnerSlot *seen, int whom);
+extern bool runner_ask_to_step_back(const RunnerSlot *seen, int blocker);
 extern bool runner_must_step_back(void);
 extern void runner_check_step_back(void);
 extern const char *describe_command(int pid);

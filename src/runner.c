@@ -3,12 +3,12 @@
  * runner.c
  *	  A background worker as a runner of its job: claims, progress, flags.
  *
- * Assumption: a process is the runner of one job at the most, for its lifetime.
- * All functions but runner_attach() are no-ops in any other process, so that
- * code which reports progress may run anywhere.
+ * Assumption: a process is the runner of at most one job in its lifetime.  In
+ * any other process, the functions that report progress or read flags are
+ * no-ops, so code that calls them can run anywhere.
  *
- * Locking: the area's lock, for moments.  The flags of the own job are read
- * without it: each is a bool of its own, and late is good enough.
+ * Locks: the area's lock, for moments.  The flags of the own job are read
+ * without it: each is a bool of its own, and may be read late.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,10 +31,10 @@
 #include "job.h"
 #include "job_private.h"
 
-/* That much of a command is shown. */
+/* Show no more of a command than this. */
 #define MOST_OF_COMMAND		120
 
-/* How long a runner may take to notice that it is to step back. */
+/* Time for a runner to notice that it is to step back. */
 #define STEP_BACK_WAIT_MS	5000
 
 static uint32 wait_event = 0;
@@ -42,12 +42,12 @@ static JobArea *area = NULL;
 static RunnerSlot *my_runner = NULL;
 static JobSlot *my_job = NULL;
 
-/* Our copy of the job's settings, of which version; see runner_settings(). */
+/* Our copy of the job's settings, and its version; see runner_settings(). */
 static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
 static uint32 my_version;
 
-/* Take a copy of the job's settings: no value of it is half of a change. */
+/* Copy the job's settings under the lock, so that no change is half seen. */
 static void
 read_settings(void)
 {
@@ -58,9 +58,9 @@ read_settings(void)
 }
 
 /*
- * The settings of the job, always at the same address.  They change here and
- * within job_check_cancel() only, so that what is decided between two calls is
- * decided by the same values.
+ * Return the settings of the job, always at the same address.  They change
+ * only here and within job_check_cancel(), so decisions between two calls are
+ * based on the same values.
  */
 const MoveSettings *
 runner_settings(void)
@@ -72,18 +72,16 @@ runner_settings(void)
 }
 
 /*
- * Become a runner of this job.  ERROR 53000 if there is no slot.  Returns false
- * if the job has ended meanwhile.
+ * Become a runner of this job.  Return false if the job has ended.  ERROR
+ * 53000 if there is no slot.
  */
 bool
 runner_attach(JobShared *shared)
 {
-	int			i;
-
 	area = job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_job = job_slot_locked(shared->slot, shared->job);
-	for (i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
 		if (!area->runners[i].in_use)
 			my_runner = &area->runners[i];
 	if (my_runner != NULL)
@@ -118,15 +116,13 @@ runner_attach(JobShared *shared)
 }
 
 /*
- * Is another runner of this job attached, or, with at_work, one that may still
- * change a row?  The caller holds the lock.
+ * Return whether another runner of this job is attached or, with at_work, one
+ * that may still change a row.  The caller holds the lock.
  */
 static bool
 have_company(bool at_work)
 {
-	int			i;
-
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use && &area->runners[i] != my_runner &&
 			area->runners[i].slot == my_runner->slot &&
 			area->runners[i].job == my_runner->job &&
@@ -136,28 +132,27 @@ have_company(bool at_work)
 }
 
 /*
- * Is this process a runner, or does it wait for one?  Without a lock, for a
- * signal handler; late is good enough.
+ * Return whether this process is a runner, or waits for one.  Takes no lock,
+ * since a signal handler calls it, so the answer may be slightly old.
  */
 bool
 runner_knows_pid(int pid)
 {
-	int			i;
-
-	for (i = 0; area != NULL && i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; area != NULL && i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use &&
 			(area->runners[i].pid == pid || area->runners[i].caller_pid == pid))
 			return true;
 	return false;
 }
 
-/* Is it a runner of our own job?  Without a lock; late is good enough. */
+/*
+ * Return whether this process is a runner of our job.  Takes no lock, so the
+ * answer may be slightly old.
+ */
 bool
 runner_of_same_job(int pid)
 {
-	int			i;
-
-	for (i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use && area->runners[i].pid == pid &&
 			area->runners[i].slot == my_runner->slot &&
 			area->runners[i].job == my_runner->job)
@@ -165,17 +160,16 @@ runner_of_same_job(int pid)
 	return false;
 }
 
-/* How many runners of this job work on an index now, at least 1. */
+/* Return how many runners of this job work on an index now, at least 1. */
 int
 runner_count(void)
 {
 	int			result = 0;
-	int			i;
 
 	if (my_runner == NULL)
 		return 1;
 	LWLockAcquire(&area->lock, LW_SHARED);
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use && area->runners[i].slot == my_runner->slot &&
 			OidIsValid(area->runners[i].heap_oid))
 			result++;
@@ -183,7 +177,7 @@ runner_count(void)
 	return Max(result, 1);
 }
 
-/* Is there no other runner of this job (any more)? */
+/* Return whether this is the only runner of its job. */
 bool
 runner_is_alone(void)
 {
@@ -198,9 +192,9 @@ runner_is_alone(void)
 }
 
 /*
- * Stop being a runner.  Returns true if none is left that could still change a
- * row: the caller's duty is then to publish them.  With the last one the job's
- * slot is free, too.  No-op, and false, if not attached.
+ * Stop being a runner.  Return true if no other runner can still change a
+ * row: the caller then has to publish the rows.  The last runner also frees
+ * the job's slot.  No-op, and false, if not attached.
  */
 bool
 runner_detach(void)
@@ -225,9 +219,9 @@ runner_detach(void)
 }
 
 /*
- * This runner will change no row any more, and what is left for it to do is
- * nobody's wait.  Returns true if that holds for all others, too: the caller's
- * duty is then to publish the rows.
+ * Declare that this runner will change no row any more, and that no caller
+ * needs to wait for the rest of its work.  Return true if that holds for all
+ * others, too: the caller then has to publish the rows.
  */
 bool
 runner_rows_are_final(void)
@@ -246,17 +240,15 @@ runner_rows_are_final(void)
 }
 
 /*
- * May this item begin now?  Indexes of one table are rebuilt one after the
- * other, and not while one of them is copied: a rebuild waits for everybody
- * who uses the table.  What partitions get by default is set at the very end.
- * The caller holds the lock.
+ * Return whether this item may begin now.  Indexes of one table are rebuilt
+ * one after the other, and not while one of them is copied, because a rebuild
+ * waits for all transactions that use the table.  The default for new
+ * partitions is set at the very end.  The caller holds the lock.
  */
 static bool
 may_begin(const JobShared *shared, const MoveItem *item)
 {
-	int			i;
-
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 	{
 		const MoveItem *other = &shared->items[i];
 		bool		running = (other->status == STATUS_RUNNING ||
@@ -274,14 +266,19 @@ may_begin(const JobShared *shared, const MoveItem *item)
 	return true;
 }
 
+/*
+ * Claim the next item of the job, and set its status to running.  Return its
+ * number, CLAIM_NONE if there is none, or CLAIM_LATER if the next one has to
+ * wait for another runner.  With anything_left, claim any item that is still
+ * queued, for a runner that is going to give it up.
+ */
 int
 runner_claim(JobShared *shared, bool anything_left)
 {
 	int			result = CLAIM_NONE;
-	int			i;
 
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (i = 0; i < shared->nitems; i++)
+	for (int i = 0; i < shared->nitems; i++)
 	{
 		MoveItem   *item = &shared->items[i];
 
@@ -299,7 +296,7 @@ runner_claim(JobShared *shared, bool anything_left)
 	return result;
 }
 
-/* Sleep a little between two items, and hear what is asked of the job. */
+/* Sleep between two items; a query cancel then cancels the job. */
 void
 runner_nap(JobShared *shared, int ms)
 {
@@ -314,6 +311,7 @@ runner_nap(JobShared *shared, int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
+/* Publish that the runner begins with this item. */
 void
 progress_begin(const MoveItem *item)
 {
@@ -342,6 +340,7 @@ progress_begin(const MoveItem *item)
 	LWLockRelease(&area->lock);
 }
 
+/* Publish that the runner works on no item. */
 void
 progress_end(void)
 {
@@ -354,6 +353,7 @@ progress_end(void)
 	LWLockRelease(&area->lock);
 }
 
+/* Publish a phase.  Return the previous one, for the caller to restore. */
 MovePhase
 progress_phase(MovePhase phase)
 {
@@ -454,6 +454,7 @@ progress_prepared(const char *name)
 	LWLockRelease(&area->lock);
 }
 
+/* Return whether the job of this runner has been canceled. */
 bool
 job_cancel_requested(void)
 {
@@ -461,14 +462,14 @@ job_cancel_requested(void)
 	return my_job != NULL && my_job->cancel;
 }
 
-/* true while pause_move() is in force for the runner's own job */
+/* Return whether the job of this runner is paused. */
 bool
 job_pause_requested(void)
 {
 	return my_job != NULL && my_job->pause;
 }
 
-/* true once resume_move() has said not to wait for swap_after */
+/* Return whether resume_move() has said not to wait for swap_after. */
 bool
 job_swap_now_requested(void)
 {
@@ -476,17 +477,18 @@ job_swap_now_requested(void)
 }
 
 /*
- * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 when cancel_move() or the loss of
- * the waiting caller asks for it, and 40P01 when the waiting caller asks to step
- * back from this index.  Every loop of a runner calls this; so this is
- * also where it reads the configuration again, where that has changed and no
- * transaction is open.
+ * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 after cancel_move() or the loss of
+ * the waiting caller, and 40P01 when the waiting caller asks to step back
+ * from this index.
+ *
+ * Every loop of a runner calls this.  So it also reads a changed
+ * configuration again, if no transaction is open.
  */
 void
 job_check_cancel(void)
 {
 	CHECK_FOR_INTERRUPTS();
-	/* not in a transaction: it goes by the settings that it began with */
+	/* a transaction keeps the settings that it began with */
 	if (my_job != NULL && ConfigReloadPending && !IsTransactionState())
 	{
 		ConfigReloadPending = false;
@@ -501,24 +503,24 @@ job_check_cancel(void)
 }
 
 /*
- * For the session that waits for a job: have this runner of it, as it was seen,
- * give up its index, because that waits for a process that waits for the session.
- * Returns false if that does not help: the runner is between two indexes, or was
- * asked before and is still in the same wait.
+ * Ask a runner to give up its index, because the index waits for a process
+ * that waits for the calling session.  Called by the session that waits for
+ * the job; "seen" is its copy of the runner's slot.  Return false if that
+ * does not help: the runner is between two indexes, or was asked before and
+ * is still in the same wait.
  */
 bool
-runner_ask_to_step_back(const RunnerSlot *seen, int whom)
+runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 {
 	JobArea    *shared_area = job_area();
 	bool		helps = true;
-	int			i;
 
 	LWLockAcquire(&shared_area->lock, LW_EXCLUSIVE);
-	for (i = 0; i < IM_MAX_RUNNERS; i++)
+	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
 		RunnerSlot *runner = &shared_area->runners[i];
 
-		/* else it has gone on, or ended */
+		/* otherwise it has gone on, or ended */
 		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
 			runner->job != seen->job || runner->started_at != seen->started_at)
 			continue;
@@ -529,7 +531,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int whom)
 												GetCurrentTimestamp(), STEP_BACK_WAIT_MS);
 		else
 		{
-			runner->step_back_for = whom;
+			runner->step_back_for = blocker;
 			runner->step_back_since = GetCurrentTimestamp();
 		}
 	}
@@ -537,24 +539,27 @@ runner_ask_to_step_back(const RunnerSlot *seen, int whom)
 	return helps;
 }
 
-/* Are we asked for that?  Without a lock, for a signal handler. */
+/*
+ * Return whether this runner is asked to step back.  Takes no lock, since a
+ * signal handler calls it.
+ */
 bool
 runner_must_step_back(void)
 {
 	return my_runner != NULL && my_runner->step_back_for != 0;
 }
 
-/* If so, ERROR 40P01, and it is done.  job_check_cancel() calls this. */
+/* Raise ERROR 40P01, once, if asked to step back.  See job_check_cancel(). */
 void
 runner_check_step_back(void)
 {
-	int			whom;
+	int			blocker;
 
 	if (!runner_must_step_back())
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	whom = my_runner->step_back_for;
-	/* what comes of the error may have to wait, too */
+	blocker = my_runner->step_back_for;
+	/* the handling of the error may have to wait, too */
 	my_runner->step_back_for = 0;
 	LWLockRelease(&area->lock);
 
@@ -562,14 +567,14 @@ runner_check_step_back(void)
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
 			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.%s",
-					   whom, describe_command(whom)),
+					   blocker, describe_command(blocker)),
 			 errhint("Call it again when that process has ended, or use wait => false.")));
 }
 
 /*
- * What a process runs, or has run last, for the end of an error's DETAIL; "" if
- * the current user may not see it.  Needs no transaction.  (Here, and not beside
- * blockers_describe(), because the error above has it.)
+ * Return the current or last command of a process, for the end of an error's
+ * DETAIL; "" if the current user may not see it.  Needs no transaction.
+ * (Here rather than in blockers.c, because runner_check_step_back() uses it.)
  */
 const char *
 describe_command(int pid)
@@ -593,13 +598,13 @@ describe_command(int pid)
 }
 
 /*
- * Whether a signal to cancel is an ERROR at once, as during a move, or kept for
- * later, as between two indexes, where it would end the runner with what it was
- * about to put on record.
+ * Set whether a cancel signal is an ERROR at once, as during a move, or kept
+ * for later, as between two indexes, where it would end the runner before it
+ * has recorded the outcome.
  */
 void
 runner_serve_cancel(bool serve)
 {
-	/* set, not counted: an ERROR has reset it on its way */
+	/* set, not counted, because an ERROR resets it */
 	QueryCancelHoldoffCount = serve ? 0 : 1;
 }

@@ -3,16 +3,16 @@
  * wait_for_rows.c
  *	  Running a job and waiting for its rows.
  *
- * wait_for_rows() starts a worker at once and waits on its latch, relaying the
- * worker's messages and telling how far it is; whatever ends the wait early
- * (Ctrl-C, a timeout, the loss of the client) cancels the job.  For jobs that
- * start at the caller's commit see submit.c.
+ * wait_for_rows() starts a worker at once and waits on its latch, relaying
+ * the worker's messages and reporting its progress; whatever ends the wait
+ * early (a cancel, a timeout, the loss of the client) cancels the job.  For
+ * jobs that start at the caller's commit see submit.c.
  *
- * Locking: none is held while waiting.  The caller's snapshot is, though, and
- * a rebuild would wait for it without end: see rebuild/snapshot_guard.c.
+ * Locks: none is held while waiting.  But the caller's snapshot is, and a
+ * rebuild would wait for it without end: see rebuild/snapshot_guard.c.
  *
- * Tricky: the deadlock detector cannot see a wait on a latch.  So once a second
- * we look ourselves whether a process that the worker waits for waits, also
+ * Tricky: the deadlock detector cannot see a wait on a latch.  So once a
+ * second we check whether a process that the worker waits for waits, also
  * indirectly, for us.
  *
  *-------------------------------------------------------------------------
@@ -39,18 +39,19 @@
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-#define LOOK_INTERVAL_MS	1000	/* between two looks at deadlock and
+#define LOOK_INTERVAL_MS	1000	/* between two checks for deadlock and
 									 * client */
-#define CANCEL_WAIT_MS		4000	/* for the worker's end after a cancel */
+#define CANCEL_WAIT_MS		4000	/* for the end of the worker after a
+									 * cancel */
 
-/* What the wait must undo when it ends early. */
+/* State of the wait, for its cleanup. */
 typedef struct JobWait
 {
 	JobShared  *shared;
 	BackgroundWorkerHandle *worker; /* the first one */
 	shm_mq_handle **messages;	/* of each runner */
-	ErrorData	worker_error;	/* the last ERROR or FATAL that a worker has
-								 * sent; elevel 0 = none */
+	ErrorData	worker_error;	/* last ERROR or FATAL of a worker; elevel 0 =
+								 * none */
 } JobWait;
 
 static uint32 wait_event = 0;
@@ -63,7 +64,6 @@ nap_for_rows(int ms)
 	ResetLatch(MyLatch);
 }
 
-/* Pass on what one runner had to say. */
 static void
 relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 {
@@ -81,7 +81,7 @@ relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 		appendBinaryStringInfo(&msg, data, nbytes);
 		msgtype = pq_getmsgbyte(&msg);
 
-		/* errors of moves are in the rows; others end the worker */
+		/* errors of moves are in the rows; other errors end the worker */
 		if (msgtype == 'N' || msgtype == 'E')
 		{
 			ErrorData	edata;
@@ -99,20 +99,16 @@ relay_messages_of(JobWait *wait, shm_mq_handle *messages)
 static void
 relay_messages(JobWait *wait)
 {
-	int			i;
-
-	for (i = 0; i < wait->shared->max_runners; i++)
+	for (int i = 0; i < wait->shared->max_runners; i++)
 		relay_messages_of(wait, wait->messages[i]);
 }
 
-/* Make ourselves the receiver of what all runners will say. */
+/* Become the receiver of the messages of all runners. */
 static void
 attach_queues(JobWait *wait, dsm_segment *segment)
 {
-	int			i;
-
 	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
-	for (i = 0; i < wait->shared->max_runners; i++)
+	for (int i = 0; i < wait->shared->max_runners; i++)
 	{
 		Size		size;
 		shm_mq	   *mq = job_queue(wait->shared, i, &size);
@@ -130,10 +126,10 @@ is_runner_of(const JobShared *shared, const RunnerSlot *runner)
 }
 
 /*
- * If somebody that a runner of the job waits for waits for us, directly or not,
- * have the runner step back from its index: the others can be moved.  Where that
- * does not help, raise the error that the deadlock detector would raise if our
- * wait were a lock's.
+ * If a process that a runner of the job waits for waits for us, directly or
+ * not, have the runner step back from its index: the others can still be
+ * moved.  Where that does not help, raise the error that the deadlock detector
+ * would raise if our wait were for a lock.
  */
 static void
 check_worker_deadlock(const JobShared *shared)
@@ -166,7 +162,7 @@ check_worker_deadlock(const JobShared *shared)
 			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
 }
 
-/* Notice the loss of the client without waiting for the next message to it. */
+/* Notice the loss of the client without sending it a message. */
 static void
 check_client(void)
 {
@@ -179,20 +175,19 @@ check_client(void)
 	}
 }
 
-/* Tell the waiting client how far the job is. */
+/* Report the progress of the job to the waiting client. */
 static void
 notice_progress(const JobShared *shared)
 {
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
-	int			i;
 
-	for (i = 0; i < nrunners; i++)
+	for (int i = 0; i < nrunners; i++)
 		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
 			progress_view_notice(&runners[i]);
 }
 
-/* Has the first worker ended, or never begun? */
+/* Return whether the first worker has ended, or never started. */
 static bool
 worker_has_stopped(const JobWait *wait)
 {
@@ -214,17 +209,18 @@ abandon_job(int code, Datum arg)
 	(void) job_request_cancel(shared->job);
 
 	/*
-	 * After an error the user's next command should find the table free, so
-	 * give the worker a moment.  Interrupts aren't served here, hence short.
+	 * After an error the user's next command should find the table free. Only
+	 * briefly, because interrupts are not served here.
 	 */
 	while (!proc_exit_inprogress &&
 		   job_get_slot(shared->slot, shared->job, &slot) &&
 		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
 	{
-		/* a worker that never was will not free the slot */
+		/* a worker that never started will not free the slot */
 		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
 			job_free_slot(shared->slot, shared->job);
-		/* a worker that starts just now missed the signal, not the flag */
+
+		/* a worker that is starting missed the signal, but not the flag */
 		nap_for_rows(10);
 	}
 }
@@ -247,9 +243,9 @@ collect_rows(JobWait *wait)
 		snapshot_guard_answer();
 
 		/*
-		 * In this order: who has stopped has said all that he will say.  The
-		 * first worker may end before the others do, but never in the state
-		 * "starting".
+		 * In this order, since a worker that has stopped sends nothing more.
+		 * The first one may end before the others, but not while
+		 * JOB_STARTING.
 		 */
 		stopped = worker_has_stopped(wait) &&
 			(!job_get_slot(shared->slot, shared->job, &slot) ||
@@ -291,9 +287,10 @@ collect_rows(JobWait *wait)
 }
 
 /*
- * Run a job and wait for its rows, which are returned as a palloc'd copy.  A
- * JOB_CLEANUP with items is not done, and NULL returned, if there is no slot or
- * no worker.
+ * Run a job and wait for its rows, which are returned as a palloc'd copy.
+ * For a JOB_CLEANUP with items, do nothing and return NULL if there is no
+ * slot or no worker.
+ *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
  * the job waits for waits for us; 57014 and the like after canceling the job.
  */
@@ -346,10 +343,10 @@ wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
 	result = palloc(Max(size, 1));
 	memcpy(result, wait.shared->items, size);
 
-	/* the worker finds nobody listening from here on, and doesn't mind */
+	/* the worker tolerates that its messages have no receiver any more */
 	dsm_detach(segment);
 
-	/* the rows say only that a worker has ended; a FATAL is SIGTERM's */
+	/* the rows do not have the reason; a FATAL comes from SIGTERM */
 	if (wait.worker_error.elevel == ERROR)
 		ereport(WARNING,
 				(errcode(wait.worker_error.sqlerrcode),
@@ -359,8 +356,8 @@ wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
 }
 
 /*
- * Wait, without looking at its rows, until a job submitted by anybody has
- * ended.  Returns false if there is no such job running.
+ * Wait until a job has ended, whichever session has submitted it, without
+ * reading its rows.  Return false if there is no such job.
  */
 bool
 wait_for_job(int64 job)

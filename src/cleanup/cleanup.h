@@ -56,7 +56,7 @@ extern bool leftover_index_is_ours(Oid index_oid);
 extern List *leftover_indexes_list(void);
 extern List *leftover_index_tables(void);
 extern Oid	leftover_twin(const LedgerEntry *entry, Oid *keeper);
-extern Oid	leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper);
+extern Oid	leftover_twin_remade(const LedgerEntry *entry, Oid *keeper);
 extern bool is_reindex_leftover_name(const char *name);
 extern List *leftovers_tables(void);
 

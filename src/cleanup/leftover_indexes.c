@@ -118,7 +118,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 
 	if (!new_index.exists && !old_index.exists && entry->kind == LEDGER_INDEX)
 	{
-		victim->index_oid = leftover_twin_made_anew(entry, &victim->keeper);
+		victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
 		victim->valid = true;
 		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
 	}
@@ -762,7 +762,7 @@ has_dependents(Oid index_oid)
 
 /* Return whether it is a plain valid index that no object depends on. */
 static bool
-is_used_by_nobody(Oid index_oid)
+is_unused(Oid index_oid)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	Form_pg_index row;
@@ -806,7 +806,7 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	}
 	name = get_rel_name(twin);
 	if (name != NULL && is_reindex_leftover_name(name) &&
-		is_used_by_nobody(twin) && same_definition(twin, *keeper))
+		is_unused(twin) && same_definition(twin, *keeper))
 		return twin;
 	return InvalidOid;
 }
@@ -832,7 +832,7 @@ made_by(Oid index_oid)
  * Neither index of the row exists any more.
  */
 Oid
-leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper)
+leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 {
 	Oid			twin = get_relname_relid(NameStr(entry->new_name),
 										 get_rel_namespace(entry->heap_oid));
@@ -843,7 +843,7 @@ leftover_twin_made_anew(const LedgerEntry *entry, Oid *keeper)
 	TransactionId xid = made_by(twin);
 
 	*keeper = InvalidOid;
-	if (!OidIsValid(twin) || !TransactionIdIsValid(xid) || !is_used_by_nobody(twin) ||
+	if (!OidIsValid(twin) || !TransactionIdIsValid(xid) || !is_unused(twin) ||
 		!is_reindex_leftover_name(NameStr(entry->new_name)))
 		return InvalidOid;
 

@@ -3,33 +3,34 @@
  * copy_last.c
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
- * Through shared buffers, and logged: so no fsync is needed under the lock.
- * copy_catch_up(), copy_stay_near() and copy_last_blocks() are swap.c's callbacks.
+ * They are copied through shared buffers, and logged, so no fsync is needed
+ * under the lock.  copy_catch_up(), copy_stay_near() and copy_last_blocks()
+ * are callbacks of copy_swap().
  *
- * The first leaves few blocks, and these, old and new, in shared buffers: under
- * the lock nothing is read from a disk but what has changed in the moments since
- * (and is in shared buffers therefore), and no file is extended but for what was
- * added in them.  The second gives up when what is left would take longer than
- * the caller wants to hold the lock: before the WAL is read, going by how much
- * of it there is and how fast it was read before; then by the number of blocks;
- * then, as it copies, by the time that the blocks so far have taken.  What it
- * has copied by then need not be copied again.  It does not give up for time
- * that was lost in waiting for a flush or for a processor: the next attempt
- * would not fare better, and cost the others a second wait.
+ * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
+ * new.  So under the lock nothing is read from disk but what has changed
+ * since (and so is in shared buffers), and the file is extended only by what
+ * was added since.  If it has many blocks to copy again, it goes back to
+ * writing directly, which is faster: where writers are faster than shared
+ * buffers, the swap would never come.
  *
- * Should it become many again what the first has to copy, it goes back to writing
- * directly, which is faster; where the writers are faster than shared buffers
- * are, the swap would never come.
+ * copy_last_blocks() gives up when what is left would take longer than the
+ * caller wants to hold the lock: before the WAL is read, by its amount and
+ * the speed of reading so far; then by the number of blocks; then, during the
+ * copying, by the time that the blocks so far have taken.  What was copied by
+ * then need not be copied again.  It does not give up for time lost in
+ * waiting for a flush or for a processor: the next attempt would not be
+ * faster, and would make others wait again.
  *
  * Assumption: file_copy_sync() has been called.
  *
- * Tricky point: under the lock the WAL is drained first and the file's length
- * taken then, and block 0 copied in any case; only then is everything that the
- * WAL does not tell in the new file, too.  What an attempt that gives up leaves
- * undone stays on the list.
- *
  * Locks: those of copy_pace.c; copy_last_blocks() runs under the
- * AccessExclusiveLock, and is what makes it long or short.
+ * AccessExclusiveLock, and determines how long it is held.
+ *
+ * Tricky: under the lock the WAL is read first, then the file's length is
+ * taken, and block 0 is copied in any case.  Only in this order does the new
+ * file get all that the WAL does not tell.  What an attempt that gives up
+ * leaves undone stays on the list.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,20 +52,19 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-/* So few changed blocks end the rounds before an attempt at the lock */
+/* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
-/* More than that are not left to shared buffers */
+/* More changed blocks than these are copied directly */
 #define FAR_TOO_MANY_BLOCKS	2048
-/* What a block in shared buffers takes, as a first guess */
+/* Time to copy a block in shared buffers, as a first guess */
 #define BLOCK_US			10
 
 /* Blocks in one transaction */
 #define BUFFERED_BATCH		64
 
-/* While a copy waits for its time to swap */
+/* Between two rounds, while a copy waits for its time to swap */
 #define CATCH_UP_INTERVAL_MS	1000
 
-/* Copy one block through shared buffers. */
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
@@ -106,10 +106,7 @@ copy_todo_through_buffers(CopyState *cs)
 	return GO_ON;
 }
 
-/*
- * index_mover.swap_after: the copy is ready, but is not to be swapped in yet.
- * Keeps up with the changes meanwhile.
- */
+/* Wait until index_mover.swap_after, and keep up with the changes. */
 CopyOutcome
 copy_wait_for_swap_time(CopyState *cs)
 {
@@ -126,10 +123,7 @@ copy_wait_for_swap_time(CopyState *cs)
 			(outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 
-		/*
-		 * not too often: a block that changes all the time is copied each
-		 * time
-		 */
+		/* not too often: a block that keeps changing is copied each time */
 		if (wal_changes_count(cs->changes) > 0 &&
 			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
 									   CATCH_UP_INTERVAL_MS))
@@ -144,8 +138,8 @@ copy_wait_for_swap_time(CopyState *cs)
 }
 
 /*
- * Swap's callback outside of the lock: let others pass, and copy what has
- * changed, until very little is left or it does not get less.
+ * Callback of copy_swap() before an attempt: give way to others, and copy
+ * what has changed, until very little is left or it does not get less.
  */
 bool
 copy_catch_up(void *arg)
@@ -170,8 +164,8 @@ copy_catch_up(void *arg)
 		left = block_set_count(cs->todo);
 
 		/*
-		 * Once, for what changes during its fsync can be as many.  With
-		 * wal_level = minimal a block once logged would have to be each time.
+		 * Only once, since as many can change during its fsync; and not with
+		 * wal_level = minimal, where a block once logged must be each time.
 		 */
 		if (!again && XLogIsNeeded() &&
 			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))
@@ -194,13 +188,14 @@ copy_catch_up(void *arg)
 	StartTransactionCommand();
 	file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
-	cs->outcome = START_AGAIN;	/* of what is reported by a bare "false" */
+	cs->outcome = START_AGAIN;	/* the meaning of "false" from a callback that
+								 * sets no outcome */
 	return true;
 }
 
 /*
- * Swap's callback while somebody stays for long: read the WAL, and copy nothing.
- * Outside of a transaction it lets others pass, too.
+ * Callback of copy_swap() while a lock holder stays for long: read the WAL,
+ * and copy nothing.  Outside of a transaction, also give way to others.
  */
 bool
 copy_stay_near(void *arg)
@@ -215,8 +210,8 @@ copy_stay_near(void *arg)
 }
 
 /*
- * Swap's callback under the lock: make the files equal, if that is likely to
- * take no longer than most_us microseconds.
+ * Callback of copy_swap() under the lock: make the files equal, if that is
+ * likely to take no longer than most_us microseconds.
  */
 LastBlocks
 copy_last_blocks(void *arg, int64 most_us)
@@ -283,7 +278,7 @@ copy_last_blocks(void *arg, int64 most_us)
 	}
 #endif
 
-	/* the file itself is asked, not what was made of it above */
+	/* ask for the length again, rather than trust what was done above */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
 		ereport(ERROR,

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * copy_pace.c
- *	  Method copy: the locks of the long phase, and letting others pass.
+ *	  Method copy: the locks of the long phase, and giving way to others.
  *
- * AccessShareLock on the table, then ShareUpdateExclusiveLock on the index, both
- * for the session.  That keeps out DROP, TRUNCATE, REINDEX and rewrites, and
- * lets VACUUM pass.  If DDL waits behind us we let go of both, queue behind it,
- * and look whether the file is still the same.
+ * AccessShareLock on the table, then ShareUpdateExclusiveLock on the index,
+ * both for the session.  These keep out DROP, TRUNCATE, REINDEX and rewrites,
+ * but not VACUUM.  If DDL waits behind us we release both, queue behind it,
+ * and check whether the file is still the same.
  *
- * Assumption: whatever gives the index another file, or drops it, conflicts with
- * one of these two locks.
+ * Assumption: whatever gives the index another file, or drops it, conflicts
+ * with one of these two locks.
  *
- * Tricky point: an abort of any transaction takes session locks with it; so who
- * waits in vain must not throw (see relation_locks.c).
+ * Tricky: the abort of any transaction releases session locks, so a wait in
+ * vain must not throw (see relation_locks.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -41,10 +41,10 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-/* Stand in a queue no longer than this at once, so that a cancel is noticed */
+/* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
 
-/* Is it canceled, or the postmaster gone?  Every loop asks. */
+/* Obey a cancel, and the death of the postmaster.  Every loop calls this. */
 void
 copy_check_interrupts(void)
 {
@@ -53,7 +53,7 @@ copy_check_interrupts(void)
 	job_check_cancel();
 }
 
-/* Read the WAL in time, if it is followed already; in between, whatever it says. */
+/* Read the WAL in time, if it is followed.  Never ends the rest. */
 static bool
 keep_up_without_locks(void *arg)
 {
@@ -66,8 +66,9 @@ keep_up_without_locks(void *arg)
 
 /*
  * Lock table and index for the session, in this order, however long others
- * have them; after lock_wait as on_blocker says.  Reads and writes do not wait
- * behind these two.  Keeps up with the WAL, if that is followed already.
+ * hold them; after lock_wait do as on_blocker says.  Reads and writes do not
+ * wait behind these two locks.  Keeps up with the WAL, if that is followed
+ * already.
  */
 CopyOutcome
 copy_wait_for_locks(CopyState *cs)
@@ -81,10 +82,9 @@ copy_wait_for_locks(CopyState *cs)
 	wait_begin(&wait, NULL, &limits);
 	for (;;)
 	{
-		/* nothing is locked, so nothing has to be let pass */
 		cs->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
 
-		/* short waits, so that a canceled job notices */
+		/* short waits, so that a cancel is noticed */
 		StartTransactionCommand();
 		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS,
 								 NULL))
@@ -117,7 +117,7 @@ copy_wait_for_locks(CopyState *cs)
 	return cs->outcome;
 }
 
-/* Let go of both locks. */
+/* Release both locks, if held. */
 void
 copy_release_locks(CopyState *cs)
 {
@@ -129,8 +129,8 @@ copy_release_locks(CopyState *cs)
 }
 
 /*
- * Under the locks, look whether the index may still be moved, and which file
- * it has: remember it the first time, compare it later.
+ * Check, under the locks, whether the index may still be moved, and which
+ * file it has: the file is remembered the first time, and compared later.
  */
 CopyOutcome
 copy_check_relation(CopyState *cs, bool first)
@@ -181,11 +181,12 @@ copy_check_relation(CopyState *cs, bool first)
 }
 
 /*
- * Does DDL wait behind our locks, and may it pass?
+ * Return whether DDL waits behind our locks and may pass.
  *
- * Not a REINDEX CONCURRENTLY while a session waits for us: in the end it would wait
- * for the snapshot of that session, and we for it.  It is told by the lock that
- * it has on the table; and no query waits behind the one that it wants.
+ * A REINDEX CONCURRENTLY may not while a session waits for us: in the end it
+ * would wait for the snapshot of that session, and we for it.  It is
+ * recognized by its lock on the table; and no query waits behind the lock
+ * that it wants.
  */
 bool
 copy_is_in_the_way(CopyState *cs)
@@ -215,8 +216,8 @@ copy_is_in_the_way(CopyState *cs)
 }
 
 /*
- * Somebody's DDL waits behind our locks, and all clients of the table behind
- * him: let him pass, queue again, and see what he has left us.
+ * Give way to DDL that waits behind our locks, and holds up all clients:
+ * release the locks, queue again, and check what has changed.
  */
 CopyOutcome
 copy_give_way(CopyState *cs)
@@ -246,9 +247,9 @@ let_others_pass(void *arg)
 }
 
 /*
- * Between two pieces of work, with no transaction open: is the job canceled,
- * does anything wait behind us, is it paused, are we too fast for max_rate or
- * for a standby?  Keeps up with the WAL.  ERROR 53100 if there is no free space
+ * Do what is due between two pieces of work, with no transaction open: obey a
+ * cancel, give way to others, rest for a pause, for max_rate or for a
+ * standby, and keep up with the WAL.  ERROR 53100 if there is no free space
  * for the next piece.
  */
 CopyOutcome
@@ -267,9 +268,7 @@ copy_between_chunks(CopyState *cs)
 	return cs->outcome;
 }
 
-/*
- * Read the WAL up to now.  In a transaction of its own, except under the lock.
- */
+/* Read the WAL up to now, in a transaction of its own if there is none. */
 CopyOutcome
 copy_drain(CopyState *cs)
 {
@@ -279,7 +278,7 @@ copy_drain(CopyState *cs)
 
 	if (own_transaction)
 	{
-		/* not under the lock; changed_blocks.c keeps open what it makes */
+		/* not under the lock; wal_changes.c keeps open what it makes */
 		wal_ahead();
 		StartTransactionCommand();
 	}
@@ -304,7 +303,7 @@ copy_drain(CopyState *cs)
 	return GO_ON;
 }
 
-/* Read the WAL if it could be recycled before we come to it. */
+/* Read the WAL if it could soon be recycled unread. */
 CopyOutcome
 copy_keep_up(CopyState *cs)
 {
@@ -312,8 +311,8 @@ copy_keep_up(CopyState *cs)
 }
 
 /*
- * Put what the file has grown by onto the list of blocks to be copied again.
- * Returns its length.  In a transaction.
+ * Add the blocks by which the file has grown to the list of blocks to be
+ * copied again.  Return the file's length.  In a transaction.
  */
 BlockNumber
 copy_take_tail(CopyState *cs)
@@ -325,7 +324,7 @@ copy_take_tail(CopyState *cs)
 	return nblocks;
 }
 
-/* Put what draining has found onto the list of blocks to be copied again. */
+/* Add the changed blocks that the WAL tells to the list of blocks to copy. */
 void
 copy_take_changes(CopyState *cs)
 {
@@ -338,7 +337,7 @@ copy_take_changes(CopyState *cs)
 	block_set_free(set);
 }
 
-/* The resource manager that knows how to mask the pages of an access method. */
+/* Return the resource manager that can mask the pages of an access method. */
 RmgrId
 copy_page_rmgr(Oid access_method)
 {

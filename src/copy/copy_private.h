@@ -34,13 +34,13 @@ extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *o
 typedef enum SwapResult
 {
 	SWAP_DONE,					/* and committed */
-	SWAP_START_AGAIN,			/* the new file is of no use any more */
+	SWAP_START_AGAIN,			/* the new file is of no use */
 } SwapResult;
 
 typedef enum LastBlocks
 {
 	LAST_BLOCKS_COPIED,			/* the files are equal now */
-	LAST_BLOCKS_TOO_MANY,		/* it would take too long under the lock */
+	LAST_BLOCKS_TOO_MANY,		/* to copy under the lock */
 	LAST_BLOCKS_START_AGAIN,
 } LastBlocks;
 
@@ -48,26 +48,30 @@ typedef struct Swap
 {
 	/* set by the caller */
 	Oid			relid;			/* whose file is exchanged */
-	Oid			table;			/* whose plans should know, locked by caller */
+	Oid			table;			/* whose plans are invalidated; locked by the
+								 * caller */
 	RelFileLocator from;
 	RelFileLocator to;
 	int64		ledger_id;		/* of the row for the new file */
-	LedgerEntry old_file;		/* the row for the old one, without id */
+	LedgerEntry old_file;		/* its row for the old file, without id */
 	const MoveSettings *settings;
-	MoveItem   *item;			/* for which blockers are signalled */
-	int64	   *rested_ms;		/* how long catch_up() has rested so far,
-								 * which is no part of lock_wait */
+	MoveItem   *item;			/* for which blockers are signaled */
+	int64	   *rested_ms;		/* rests of catch_up() so far, which are no
+								 * part of lock_wait */
 
 	bool	   *told;			/* see swap_still_waiting() */
 
 	/*
 	 * catch_up: called with no transaction open, before each attempt; brings
-	 * the new file near the old one, lets others pass.  stay_near: the same
-	 * while there can be no attempt, or, in a transaction, in the queue:
-	 * learns what has changed, and copies nothing.  Both return false if the
-	 * copy has to be started again.  last_blocks: called under the exclusive
-	 * lock; makes the files equal, or gives up if that would take longer than
-	 * most_us microseconds.
+	 * the new file near the old one, and gives way to others.
+	 *
+	 * stay_near: the same while there can be no attempt, or, in a
+	 * transaction, in the queue: reads what has changed, and copies nothing.
+	 *
+	 * Both return false if the copy has to be started again.
+	 *
+	 * last_blocks: called under the exclusive lock; makes the files equal, or
+	 * gives up if that would take longer than most_us microseconds.
 	 */
 	bool		(*catch_up) (void *arg);
 	bool		(*stay_near) (void *arg);
@@ -87,8 +91,7 @@ extern void swap_still_waiting(const MoveItem *item, Oid relid,
 typedef enum CopyOutcome
 {
 	GO_ON,
-	START_AGAIN,				/* the copy is of no use; the file is new, or
-								 * WAL is missing */
+	START_AGAIN,				/* the index has a new file, or WAL is missing */
 	NOT_MOVABLE,				/* plan_recheck() has said why */
 } CopyOutcome;
 
@@ -121,24 +124,24 @@ typedef struct CopyState
 	Oid			index;
 	Oid			table;
 	bool		locked;
-	bool		began;			/* the first look found it movable */
+	bool		began;			/* the first check found it movable */
 	RelFileLocator from;
 	RelFileLocator to;
 	RmgrId		rmid;
-	bool		opted_in;		/* its access method is one of
-								 * index_mover.copy_access_methods */
+	bool		opted_in;		/* its access method is in copy_access_methods */
 
 	LedgerEntry new_file;		/* id 0 = no row */
-	bool		new_file_made;	/* by us: else one of that name is not ours */
+	bool		new_file_made;	/* by us; otherwise a file of that name is not
+								 * ours */
 	LedgerEntry old_file;		/* the same, after the swap */
 
 	ChangedBlocks *changes;
 	FileCopy   *copy;
 	Throttle	throttle;
 	ReplicaLag	lag;
-	bool		told;			/* that lock_wait is over and the copy goes on */
-	int64		rested_ms;		/* because of a pause, a rate, a lag: no part
-								 * of lock_wait */
+	bool		told;			/* warned that lock_wait is over */
+	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
+								 * lock_wait */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */

@@ -1,21 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * copy_rounds.c
- *	  Method copy: the long phase, every block once and then what has changed.
+ *	  Method copy: the long phase, every block once and then what has
+ *	  changed.
  *
  * All is written directly, past the shared buffers (see file_copy.c), and the
- * WAL is drained often enough that it is read before it is recycled.  The rounds
- * end when few blocks are left, or when they do not get fewer, and are not many.
+ * WAL is read often enough that it is not recycled before.  The rounds end
+ * when few blocks are left, or when they do not get fewer, and are not many.
  *
- * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is left
- * to copy_last.c.
+ * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is
+ * left to copy_last.c.
  *
- * Tricky point: what draining finds is put onto the list only between two rounds,
- * and the list is emptied only when all on it is copied.  So a block that changes
- * after it was copied again is in the next round, never lost between the two.
+ * Locks: those of copy_pace.c.  No transaction lasts longer than the copying
+ * of 1 MB; none has an xid or a snapshot.
  *
- * Locks: those of copy_pace.c.  No transaction lasts longer than the copying of
- * 1 MB; none has an xid or a snapshot.
+ * Tricky: changes found in the WAL are put onto the list only between two
+ * rounds, and the list is emptied only when all of it is copied.  So a block
+ * that changes after it was copied again is in the next round, and never lost
+ * in between.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,19 +40,22 @@
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
+
 /*
- * If the rounds stop shrinking above this, for so long, the writers are too fast
- * for us.  Not at once: writes come in bursts, as when a GIN index's pending list
- * is flushed, which changes a good part of a small index in a second.  Shrinking
- * is by a tenth at least: each round in vain costs the whole WAL of a copy.
+ * Give up if more blocks than these are left, and have not got fewer by a
+ * tenth for this time: the writers are too fast for us.  Not at once, because
+ * writes come in bursts: the flush of a GIN index's pending list changes a
+ * large part of a small index within a second.  By a tenth, because each
+ * round in vain costs the whole WAL of a copy.
  */
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
-/* the same with the rests, which max_rate may make most of it, and so many rounds */
+
+/* The same including rests (for max_rate, mostly), and so many rounds */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
-/* Copy, directly, the blocks from where we are up to a length of the file. */
+/* Copy, directly, the blocks from cs->copied up to a length of the file. */
 static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
 {
@@ -122,18 +127,17 @@ copy_changed_directly(CopyState *cs)
 
 	block_set_free(cs->todo);
 	{
-		MemoryContext oldcxt = MemoryContextSwitchTo(cs->cxt);
+		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 
 		cs->todo = block_set_create();
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	return GO_ON;
 }
 
 /*
- * Copy what is on the list, and what has changed since, in rounds, until little
- * is left, or it does not get less any more.  The first time, what is on the list
- * is everything.
+ * Copy what is on the list, and what has changed since, in rounds, until
+ * little is left, or it does not get less.  The first time, copy every block.
  */
 static CopyOutcome
 do_rounds(CopyState *cs, bool first_time)
@@ -155,10 +159,7 @@ do_rounds(CopyState *cs, bool first_time)
 
 		if (!first_time)
 		{
-			/*
-			 * there may be some on the list that the new file doesn't have
-			 * yet
-			 */
+			/* the list may name blocks that the new file does not have yet */
 			for (; cs->copied < nblocks; cs->copied++)
 				block_set_add(cs->todo, cs->copied);
 		}
@@ -183,7 +184,8 @@ do_rounds(CopyState *cs, bool first_time)
 		left = block_set_count(cs->todo);
 		if (left <= FEW_BLOCKS)
 			break;
-		/* a hair less each time is no progress; but it adds up, least stays */
+
+		/* a little less each time is no progress, unless it adds up */
 		if (left < least - least / 10)
 		{
 			least = left;
@@ -219,6 +221,7 @@ do_rounds(CopyState *cs, bool first_time)
 	return GO_ON;
 }
 
+/* Copy every block, and then what has changed, in rounds. */
 CopyOutcome
 copy_rounds(CopyState *cs)
 {
@@ -226,10 +229,10 @@ copy_rounds(CopyState *cs)
 }
 
 /*
- * Behind file_copy_sync(), when what is left has become much again: directly it
- * is copied several times as fast as through shared buffers, which may be slower
- * than the writers are.  It is the caller who comes again, and who knows when to
- * give up.
+ * Copy directly again after file_copy_sync(), when much is left again: that
+ * is several times as fast as through shared buffers, which may be slower
+ * than the writers are.  The caller repeats this, and decides when to give
+ * up.
  */
 CopyOutcome
 copy_rounds_again(CopyState *cs)
@@ -253,10 +256,10 @@ copy_rounds_again(CopyState *cs)
 }
 
 /*
- * Copy the free space map, if there is one.  It is never exact, and whoever
- * uses it checks the page it names; that the file changes meanwhile does not
- * matter.  It names no block beyond the end of the new file either: the file
- * gets at least as long as it is now.
+ * Copy the free space map, if there is one.  It is never exact, and its users
+ * check the page that it names, so it may change during the copy.  It names
+ * no block beyond the end of the new file, which gets at least as long as the
+ * old one is now.
  */
 CopyOutcome
 copy_free_space_map(CopyState *cs)

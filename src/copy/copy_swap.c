@@ -1,68 +1,70 @@
 /*-------------------------------------------------------------------------
  *
  * copy_swap.c
- *	  The short exclusive step: give a relation its new file.
+ *	  Method copy: the short exclusive step that gives a relation its new
+ *	  file.
  *
- * Waiting for the lock must not hurt others: everybody who wants the relation
- * stands behind an AccessExclusiveLock that waits.  So first look, without
- * standing in the queue; whoever was there at the last look too runs a long
- * transaction, and to queue behind it would be for nothing.  Only when the
- * road looks free, queue for index_mover.lock_timeout; and if that was not
- * enough, let the others run for a while before the next attempt.
+ * Waiting for the lock must not hurt others: everything that wants the
+ * relation queues behind an AccessExclusiveLock that waits.  So we first
+ * check the holders, without queueing.  One that was there at the last check,
+ * too, runs a long transaction, and to queue behind it would be in vain.
+ * Only without such a holder do we queue, for index_mover.lock_timeout; if
+ * that was not enough, we let others run for a while before the next attempt.
  *
- * Whoever stays may stay for hours: a VACUUM keeps its lock on all indexes of a
+ * A holder may stay for hours: a VACUUM keeps its lock on all indexes of a
  * table to its end.  A copy that is ready is not thrown away for that: with
- * on_blocker = wait, the default, there is no end to the looks, and after
- * lock_wait a WARNING says who is in the way.  While somebody stays, the WAL is
- * read, but what has changed is copied from time to time only: a block that
- * changes all the time would be copied, and logged, at each look.
+ * on_blocker = wait, the default, the checks never end, and after lock_wait a
+ * WARNING names the holders.  While one stays, the WAL is read, but changes
+ * are copied only from time to time: a block that keeps changing would be
+ * copied, and logged, at each check.
  *
- * Nothing can be read while a process stands in a queue.  So one that may stand
- * there for longer than a second leaves it after a second, reads the WAL, and
- * queues again, until lock_timeout is over; where others write little, the turns
- * get longer, for who leaves the queue lets all pass who came after it.
+ * No WAL can be read while we queue.  So if lock_timeout is longer than a
+ * second, we leave the queue after a second, read the WAL, and queue again,
+ * until lock_timeout is over.  Where others write little, the turns get
+ * longer, because leaving the queue lets all pass that came later.
  *
  * Under the lock, in this order and nothing else:
- *	1. the caller's last_blocks(): drain the WAL, copy what is left;
+ *	1. the caller's last_blocks(): read the WAL, copy what is left;
  *	2. the new file and tablespace in pg_class;
- *	3. the ledger: the new file's row goes, the old file's row comes;
- *	4. invalidation of the table's relcache entry, so that plans are made anew
- *	   with the costs of the new tablespace;
+ *	3. the ledger: delete the new file's row, insert the old file's row;
+ *	4. invalidation of the table's relcache entry, so that queries are
+ *	   planned again with the costs of the new tablespace;
  *	5. commit, flushed locally.  Not waiting for a synchronous standby: a
  *	   commit waits for it before it releases its locks, so that a stopped
- *	   standby would hold the exclusive lock for ever.
- * What could block there is locked before (pg_class, the ledger), and the lock
- * timeout holds for all of it.  What could be slow there is done before: the
- * pages of the catalog and of the ledger are read, the WAL has a segment to go
- * on with, and the caller has done the like for his blocks.  What is left is
- * two flushes of the WAL, one for its end to be readable and one by the commit.
- * An attempt in vain has no flush under the lock, but one behind it.
+ *	   standby would keep the exclusive lock held.
+ * What could block there is locked before (pg_class, the ledger), and the
+ * lock timeout applies to all of it.  What could be slow there is done
+ * before: the pages of the catalog and of the ledger are read, the WAL has a
+ * segment to go on with, and the caller has prepared its blocks.  What is
+ * left is two flushes of the WAL, one to make its end readable and one by the
+ * commit.  An attempt in vain flushes after the lock is released, not under
+ * it.
  *
- * The caller's part is bounded: 5 ms.  If more is left to do than can be done in
- * that time, the lock is given back, and the attempt made again after another
- * round; each time half as much again is allowed, but never more than the lock
- * timeout, which is what others may have to wait for us anyway.  So a swap comes
- * to pass however many are writing.
+ * The caller's part is limited to 5 ms.  If what is left would take longer,
+ * the lock is released, and the attempt repeated after another round; each
+ * time half as much again is allowed, but never more than the lock timeout,
+ * which others may have to wait for us anyway.  So a swap succeeds however
+ * many are writing.
  *
- * Nothing here knows what kind of relation it is, but for the word "index" in
- * the messages, and for what the recovery of a BRIN index needs: no other kind
- * is moved yet.
+ * Nothing here depends on the kind of relation, but for the word "index" in
+ * the messages, and for what the recovery of a BRIN index needs: no other
+ * kind is moved yet.
  *
- * Assumption: nobody changes a block of the relation's file without a lock that
- * conflicts with AccessExclusiveLock, and the caller's two callbacks know which
- * blocks were changed before.  The new file is durable but for what its last
- * blocks' WAL restores.
+ * Assumption: no process changes a block of the relation's file without a
+ * lock that conflicts with AccessExclusiveLock, and the caller's callbacks
+ * know which blocks were changed before.  The new file is durable but for
+ * what its last blocks' WAL restores.
  *
  * Locks: the caller holds ShareUpdateExclusiveLock on the relation and
- * AccessShareLock on its table, for the session, and keeps them.  Ours go with
- * the transaction: RowExclusiveLock on pg_class and the ledger first, then
- * AccessExclusiveLock on the relation.
+ * AccessShareLock on its table, for the session, and keeps them.  Ours are
+ * held to the end of the transaction: RowExclusiveLock on pg_class and the
+ * ledger first, then AccessExclusiveLock on the relation.
  *
- * Tricky points: asking for the lock assigns an xid, also in vain, so each
- * attempt is a transaction of its own; and an attempt in vain must not end in an
- * abort, which would take the caller's session locks.  lock_time runs from the
- * grant, before anything else is done (see lock_relation_within()), to the commit
- * callback, which comes just before the locks are released.
+ * Tricky: asking for the lock assigns an xid, even in vain, so each attempt
+ * is a transaction of its own.  An attempt in vain must not end in an abort,
+ * which would release the caller's session locks.  lock_time runs from the
+ * grant, before anything else is done (see lock_relation_within()), to the
+ * commit callback, which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -101,42 +103,42 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-/* Looks at who holds the lock: the first two, and all others */
+/* Rest after the first check of the lock holders, and after the others */
 #define FIRST_LOOKS_MS		20
 #define LOOK_AGAIN_MS		150
 
-/* The rest after a vain attempt: that long for each one so far, at most ... */
+/* Rest after an attempt in vain: this for each one so far, at most ... */
 #define REST_AFTER_MS		100
 #define LONGEST_REST_MS		2000
 #define MOST_AT_ONCE_MS		150
-/* ... and for each of them, if it goes on after lock_wait */
+/* ... and after each one that is made after lock_wait */
 #define LONG_REST_MS		20000
 
 /*
- * While somebody stays, catch up no more often than that, and for no more than a
- * twentieth of the time
+ * While a holder stays, catch up no more often than this, and for no more
+ * than a twentieth of the time
  */
 #define CATCH_UP_AGAIN_MS	1000
 #define CATCH_UP_SHARE		20
 
-/* One turn in the queue, at first; twice as long after less WAL than that */
+/* First turn in the queue; doubled after less WAL than this */
 #define QUEUE_TURN_MS		1000
 #define LITTLE_WAL			(4 * 1024 * 1024)
 
-/* For the last blocks, under the lock */
+/* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		5000
 
-/* Set between the grant and the end of the transaction. */
+/* Valid between the grant and the end of the transaction */
 static bool measuring = false;
 static instr_time granted_at;
 static int64 measured;
 
 typedef enum AttemptResult
 {
-	ATTEMPT_DONE,				/* swapped, or it has to start again */
+	ATTEMPT_DONE,				/* see *result */
 	ATTEMPT_NOT_GRANTED,
-	ATTEMPT_GRANTED,			/* the lock, nothing more yet */
-	ATTEMPT_TOO_MUCH,			/* to do under the lock */
+	ATTEMPT_GRANTED,			/* got the lock, and did nothing else yet */
+	ATTEMPT_TOO_MUCH,			/* left to do under the lock */
 } AttemptResult;
 
 static AttemptResult attempt(Swap *swap, int64 most_us, SwapResult *result);
@@ -144,7 +146,7 @@ static AttemptResult queue_for_lock(Swap *swap);
 static void read_pages(const Swap *swap);
 static void lock_wait_is_over(Swap *swap, const int *pids, int npids);
 
-/* Take the time when the transaction is committed, but not yet its locks gone. */
+/* Take the time after the commit, before the release of locks. */
 static void
 measure_commit(XactEvent event, void *arg)
 {
@@ -158,7 +160,10 @@ measure_commit(XactEvent event, void *arg)
 	measured = INSTR_TIME_GET_MICROSEC(now);
 }
 
-/* Rest between two attempts, and learn what changes meanwhile. */
+/*
+ * Rest between two attempts, and read what changes.  Return false if the copy
+ * has to be started again.
+ */
 static bool
 rest_and_stay_near(Swap *swap, int ms)
 {
@@ -173,12 +178,13 @@ rest_and_stay_near(Swap *swap, int ms)
 }
 
 /*
- * Wait until the exclusive lock can be had without making others wait long,
- * and swap.  Called with no transaction open, and returns so.
+ * Swap the file of a relation, when the exclusive lock can be had without
+ * making others wait long.  Called with no transaction open, and returns so.
  *
- * ERROR 55P03 after index_mover.lock_wait, if index_mover.on_blocker is fail, or
- * nobody can be signalled as it says, or that didn't help; any error leaves
- * everything as it was, with the transaction to be aborted by the caller's caller.
+ * ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or no
+ * process can be signaled as it says, or that did not help.  Any error leaves
+ * everything as it was, with the transaction to be aborted by the caller's
+ * caller.
  */
 SwapResult
 copy_swap(Swap *swap)
@@ -205,13 +211,13 @@ copy_swap(Swap *swap)
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	wait_begin(&wait, NULL, &limits);
 	wait.relid = swap->relid;
-	/* what waits for us is let pass, or is not to be */
+	/* what waits for us is given way to, or is not to be */
 	wait.deadlock_check_at = DT_NOEND;
 	for (;;)
 	{
 		VirtualTransactionId *now;
 		int			nnow;
-		MemoryContext oldcxt;
+		MemoryContext oldcontext;
 		TimestampTz began = GetCurrentTimestamp();
 		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
 
@@ -225,11 +231,11 @@ copy_swap(Swap *swap)
 									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
 		}
 
-		oldcxt = MemoryContextSwitchTo(cxt);
+		oldcontext = MemoryContextSwitchTo(cxt);
 		now = relation_lock_holders(swap->relid, AccessExclusiveLock, &nnow);
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 
-		/* whichever was there at the last look, too */
+		/* those that were there at the last check, too */
 		if (wait.vxids)
 			pfree(wait.vxids);
 		wait.vxids = before;
@@ -251,35 +257,33 @@ copy_swap(Swap *swap)
 				lock_wait_is_over(swap, wait.pids, wait.npids);
 			(void) throttle_rest(LOOK_AGAIN_MS);
 		}
-		else if (ready)			/* else the road is free: catch up first */
+		else if (ready)			/* otherwise there are no long holders: catch
+								 * up first */
 		{
-			AttemptResult came_of_it;
+			AttemptResult outcome;
 			bool		over = wait_is_over(&wait) &&
 				swap->settings->on_blocker == ON_BLOCKER_WAIT;
 			int			rest_ms = Min(REST_AFTER_MS * (swap->lock_attempts + 1),
 									  LONGEST_REST_MS);
 
 			progress_blockers(NULL, 0);
-			came_of_it = attempt(swap, most_us, &result);
-			if (came_of_it == ATTEMPT_DONE)
+			outcome = attempt(swap, most_us, &result);
+			if (outcome == ATTEMPT_DONE)
 				break;
-			if (came_of_it == ATTEMPT_TOO_MUCH)
+			if (outcome == ATTEMPT_TOO_MUCH)
 			{
 				most_us = Min(most_us + most_us / 2,
 							  Max((int64) swap->settings->lock_timeout * 1000,
 								  LAST_BLOCKS_US));
 				rest_ms = FIRST_LOOKS_MS;
 			}
-			/* there is no end to this, so the others must hardly notice */
+			/* this may go on without end, so others must hardly notice */
 			if (over)
 				rest_ms = LONG_REST_MS;
 			if (!rest_and_stay_near(swap, rest_ms))
 				break;
 
-			/*
-			 * attempts in vain, though nothing stays for long: there is much
-			 * traffic
-			 */
+			/* attempts in vain with no long holders: there is much traffic */
 			if (wait_is_over(&wait))
 				lock_wait_is_over(swap, wait.pids,
 								  virtual_transaction_pids(before, nbefore, wait.pids,
@@ -293,9 +297,8 @@ copy_swap(Swap *swap)
 }
 
 /*
- * Queue for the lock once, and swap if it is granted, and if what the caller
- * has left to do takes no longer than most_us microseconds.  *result says what
- * has come of it if it is done.
+ * Queue for the lock once, and swap if it is granted and the last blocks take
+ * no longer than most_us.  *result is set for ATTEMPT_DONE.
  */
 static AttemptResult
 attempt(Swap *swap, int64 most_us, SwapResult *result)
@@ -304,7 +307,7 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	Relation	rel;
 	MovePhase	phase;
 	LastBlocks	last;
-	AttemptResult came_of_it;
+	AttemptResult outcome;
 	char		timeout[32];
 
 	wal_ahead();
@@ -321,11 +324,11 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 
-	/* also one that does not come as far as the lock: the rest depends on it */
+	/* even if it does not get as far as the lock: the rest depends on it */
 	swap->lock_attempts++;
 	progress_lock_attempt();
 
-	/* what could make us wait under the lock, first, and the caches warm */
+	/* first what could make us wait under the lock, and warm the caches */
 	ledger = extension_relation("index_mover_ledger");
 	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false,
 							  swap->settings->lock_timeout, NULL) ||
@@ -339,12 +342,12 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
-	came_of_it = queue_for_lock(swap);
-	if (came_of_it != ATTEMPT_GRANTED)
+	outcome = queue_for_lock(swap);
+	if (outcome != ATTEMPT_GRANTED)
 	{
 		*result = SWAP_START_AGAIN;
 		CommitTransactionCommand();
-		return came_of_it;
+		return outcome;
 	}
 	measuring = true;
 	phase = progress_phase(PHASE_SWAPPING);
@@ -356,9 +359,9 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 		*result = SWAP_START_AGAIN;
 
 		/*
-		 * Nothing that has to last: the lock need not wait for a flush.  But
-		 * a standby, which may know of the lock already, keeps it until it
-		 * gets this record.
+		 * Nothing has to be durable, so the lock need not be held for a
+		 * flush.  But flush afterwards: a standby may know of the lock
+		 * already, and holds it until it gets this record.
 		 */
 		set_commit("off");
 		CommitTransactionCommand();
@@ -385,7 +388,7 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	ledger_insert(&swap->old_file);
 	CacheInvalidateRelcacheByRelid(swap->table);
 	IM_POINT("swap-before-commit");
-	/* an orphan must not commit: somebody may start the server anew */
+	/* an orphan must not commit: the server may have been started again */
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	CommitTransactionCommand();
@@ -395,10 +398,7 @@ attempt(Swap *swap, int64 most_us, SwapResult *result)
 	return ATTEMPT_DONE;
 }
 
-/*
- * Stand in the queue for lock_timeout in all, in turns, between which the WAL is
- * read.
- */
+/* Queue for lock_timeout in all, in turns, between which the WAL is read. */
 static AttemptResult
 queue_for_lock(Swap *swap)
 {
@@ -423,7 +423,7 @@ queue_for_lock(Swap *swap)
 	}
 }
 
-/* Look a pg_class row up, whether there is one or not. */
+/* Look up a pg_class row, which may not exist, to read its pages. */
 static void
 read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
 {
@@ -434,8 +434,8 @@ read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
 }
 
 /*
- * Read the pages that are going to be changed under the lock: the relation's
- * row and where its index entries will be, and the ledger's row.
+ * Read the pages that will be changed under the lock: those of the relation's
+ * row and of its future index entries, and of the ledger's row.
  */
 static void
 read_pages(const Swap *swap)
@@ -467,16 +467,16 @@ read_pages(const Swap *swap)
 }
 
 /*
- * lock_wait is over, and who is in the way is not to be signalled: give up, or say
- * who it is and go on.  If it is nobody, there was too much to do under the lock,
- * or pg_class or the ledger could not be locked before it.
+ * Give up after lock_wait or, with on_blocker = wait, warn and return.
+ * Without pids, there was too much to do under the lock, or pg_class or the
+ * ledger could not be locked before it.
  */
 static void
 lock_wait_is_over(Swap *swap, const int *pids, int npids)
 {
 	char	   *list;
 
-	StartTransactionCommand();	/* the catalog has the names of roles */
+	StartTransactionCommand();	/* for catalog access: names of roles */
 	if (swap->settings->on_blocker == ON_BLOCKER_WAIT)
 	{
 		swap_still_waiting(swap->item, swap->relid, swap->settings, pids, npids,
@@ -498,8 +498,8 @@ lock_wait_is_over(Swap *swap, const int *pids, int npids)
 }
 
 /*
- * A copy goes on trying to lock this relation though lock_wait is over: say so,
- * and who is in the way, once in a copy (*told).  In a transaction.
+ * Warn, once in a copy (*told), that it goes on trying to lock this relation
+ * after lock_wait, and name the holders.  In a transaction.
  */
 void
 swap_still_waiting(const MoveItem *item, Oid relid, const MoveSettings *settings,

@@ -278,27 +278,27 @@ sum_of(const int64 *numbers, int n)
 }
 
 /* What the moves to one file system use there */
-typedef struct TargetRoom
+typedef struct TargetSpace
 {
 	int64		device;
 	int64		kept;			/* permanently, by the moves before */
 	int64	   *largest;		/* of moves that keep nothing, and can run at
 								 * the same time */
-} TargetRoom;
+} TargetSpace;
 
-static TargetRoom *
-find_room(List **targets, int64 device, int nlargest)
+static TargetSpace *
+find_free_space(List **targets, int64 device, int nlargest)
 {
-	TargetRoom *target;
+	TargetSpace *target;
 	ListCell   *lc;
 
 	foreach(lc, *targets)
 	{
-		target = (TargetRoom *) lfirst(lc);
+		target = (TargetSpace *) lfirst(lc);
 		if (target->device == device)
 			return target;
 	}
-	target = palloc0(sizeof(TargetRoom));
+	target = palloc0(sizeof(TargetSpace));
 	target->device = device;
 	target->largest = palloc0(sizeof(int64) * (nlargest + 1));
 	*targets = lappend(*targets, target);
@@ -327,13 +327,13 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		MoveItem   *item = (MoveItem *) lfirst(lc);
 		int64		size = new_file_size(item);
 		FileSystemFacts facts;
-		TargetRoom *target;
+		TargetSpace *target;
 		SpaceNeeds	needs;
 
 		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
 			!file_system_facts(item->to_tablespace, &facts))
 			continue;
-		target = find_room(&targets, facts.device, nlargest);
+		target = find_free_space(&targets, facts.device, nlargest);
 
 		space_needs(&needs, item->to_tablespace,
 					target->kept + sum_of(target->largest, nlargest) + size,

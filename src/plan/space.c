@@ -50,14 +50,14 @@ any_slot_in_use(void)
 }
 
 static bool
-is_room(int64 needed, int64 available, int64 total, double min_free)
+has_free_space(int64 needed, int64 available, int64 total, double min_free)
 {
 	return needed <= 0 || needed <= available - (int64) (total * min_free);
 }
 
 static void
-report_no_room(const char *what, int64 needed, int64 available, int64 total,
-			   double min_free)
+report_no_space(const char *what, int64 needed, int64 available, int64 total,
+				double min_free)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
@@ -166,7 +166,7 @@ space_missing(const SpaceNeeds *needs, double min_free)
 	{
 		const SpaceNeed *need = &needs->need[i];
 
-		if (!is_room(need->needed, need->available, need->total, min_free))
+		if (!has_free_space(need->needed, need->available, need->total, min_free))
 			return need;
 	}
 	return NULL;
@@ -204,8 +204,8 @@ space_check(const JobShared *job, const MoveItem *item,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
 	missing = space_missing(&needs, settings->min_free_space);
 	if (missing)
-		report_no_room(missing->what, missing->needed, missing->available,
-					   missing->total, settings->min_free_space);
+		report_no_space(missing->what, missing->needed, missing->available,
+						missing->total, settings->min_free_space);
 }
 
 /*
@@ -218,17 +218,17 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 	FileSystemFacts facts;
 
 	if (file_system_facts(item->to_tablespace, &facts) &&
-		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-				 settings->min_free_space))
+		!has_free_space(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+						settings->min_free_space))
 	{
 		StartTransactionCommand();	/* to look up the name */
-		report_no_room(tablespace_words(item->to_tablespace), NEXT_BYTES,
-					   facts.free_bytes, facts.total_bytes,
-					   settings->min_free_space);
+		report_no_space(tablespace_words(item->to_tablespace), NEXT_BYTES,
+						facts.free_bytes, facts.total_bytes,
+						settings->min_free_space);
 	}
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts) &&
-		!is_room(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-				 settings->min_free_space))
-		report_no_room("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-					   settings->min_free_space);
+		!has_free_space(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+						settings->min_free_space))
+		report_no_space("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,
+						settings->min_free_space);
 }

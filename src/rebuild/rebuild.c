@@ -7,24 +7,25 @@
  * catalog is written here by hand.  What is added:
  *
  * - Old writers and snapshots are waited for before the command begins, so
- *   that a cancel during that wait, often the longest part, leaves nothing.
- * - The command finds the index by its name.  We hold session-level locks on
- *   table and index meanwhile, so neither can be renamed or dropped, but their
- *   schema can be.  An object-access hook sees the new index entry before its
- *   transaction commits, and an entry for another table, or in another
- *   tablespace, is an ERROR there.
+ *   that a cancel during that wait, often the longest part, leaves nothing
+ *   behind.
+ * - The command finds the index by its name.  Session-level locks on table
+ *   and index keep both from being renamed or dropped, but not their schema.
+ *   So an object-access hook checks the new index entry before its
+ *   transaction commits: an entry for another table, or in another
+ *   tablespace, is an ERROR.
  * - The same hook writes the ledger row, in the transaction that makes the
- *   entry: there is no moment at which a crash leaves one that nobody knows.
- * - Sessions that wait for a job are kept out of the command's way; see
+ *   entry: at no moment can a crash leave an entry without a row.
+ * - Sessions that wait for a job are kept from blocking the command; see
  *   snapshot_guard.c for why, and before_core_waits() for when.
  *
- * Locking: ShareUpdateExclusiveLock on table and index for the session, taken
+ * Locks: ShareUpdateExclusiveLock on table and index for the session, taken
  * without queueing; then what core takes.
  *
- * Tricky: core commits and starts transactions inside the command, so all that
- * lasts longer lives in a context of our own, and an error may come at a time
- * when the index is moved already and only the old one is still to be removed:
- * then the item says STATUS_MOVED although the ERROR is passed on.
+ * Tricky: core commits and starts transactions inside the command, so what
+ * has to outlive them is in a context of our own.  An error may come when the
+ * index is moved already and only the old one is still to be removed: then
+ * the item says STATUS_MOVED although the ERROR is passed on.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,13 +74,13 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-#define MAX_TRIES			3	/* looks for old transactions, see
+#define MAX_TRIES			3	/* waits for old transactions, see
 								 * wait_and_lock() */
 
 /* The rebuild that runs in this process. */
 typedef struct Rebuild
 {
-	bool		active;			/* core's command runs: the hooks work */
+	bool		active;			/* core's command runs, and the hooks work */
 	MoveContext *mc;
 	Oid			heap_oid;
 	Oid			old_index;
@@ -104,12 +105,12 @@ rebuild_init(void)
 	RegisterXactCallback(rebuild_xact_callback, NULL);
 }
 
-/* ---------------------------------------------------------------------
- * The new index entry
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	The new index entry
+ * ----------------------------------------------------------------
  */
 
-/* The row of an object, also one that this very command has just inserted. */
+/* Return the row of an object, even one of the current command. */
 static HeapTuple
 read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 {
@@ -129,8 +130,8 @@ read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 }
 
 /*
- * Write the new entry to the ledger.  Runs in the middle of index_create():
- * no command counter may be advanced here.
+ * Check the new entry, and write it to the ledger.  Called in the middle of
+ * index_create(): the command counter must not be advanced here.
  */
 static void
 rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
@@ -182,15 +183,16 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	IM_POINT("rebuild-entry-made");
 }
 
-/* ---------------------------------------------------------------------
- * Core's wait for old snapshots
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	Core's wait for old snapshots
+ * ----------------------------------------------------------------
  */
 
 /*
- * What core is doing, from the numbers that it publishes about itself.  They
- * stay, without a command to belong to, where a function of the index has caught
- * an error: the end of each subtransaction that fails takes that away.
+ * Return what core is doing, from the progress that it publishes; -1 if not
+ * known.  The numbers stay, without a command to belong to, where a function
+ * of the index has caught an error, because the end of each failed
+ * subtransaction resets the command.
  */
 static int64
 core_phase(void)
@@ -204,15 +206,15 @@ core_phase(void)
 }
 
 /*
- * Called before each commit inside core's command.
+ * Wait for old snapshots before core does.
  *
- * The commit after validation is followed, within the same second, by core's
- * list of old snapshots that it then waits for.  So here is where we wait for
- * all of them but the sessions that wait for jobs, and where we make those
- * hide.  We hold no snapshot ourselves any more, so nobody waits for us.
+ * Right after the commit that follows validation, core makes the list of old
+ * snapshots that it then waits for.  So here we wait for all of them but
+ * those of sessions that wait for jobs, and make these hide.  We hold no
+ * snapshot any more, so no session waits for us.
  *
- * RecentXmin is the xmin of our latest snapshot, so at least that of the
- * snapshot that validation used, which is core's limit.
+ * RecentXmin is the xmin of our latest snapshot.  So it is not below that of
+ * the snapshot that validation used, which is core's limit.
  */
 static void
 before_core_waits(void)
@@ -240,8 +242,8 @@ set_rebuild_option(const char *name, int value)
 }
 
 /*
- * Bound each of core's own waits.  Who is in the way after lock_wait may be
- * signalled (rebuild_timer.c), and then gets a little time.
+ * Bound each of core's own waits.  Blockers that are signaled after lock_wait
+ * (rebuild_timer.c) have a little time to end.
  */
 static void
 set_core_lock_timeout(const MoveSettings *settings)
@@ -264,7 +266,7 @@ rebuild_xact_callback(XactEvent event, void *arg)
 		return;
 
 	rebuild_timer_tell(rebuild.mc->item);
-	/* nothing else sees alter_move() while core's command runs */
+	/* otherwise alter_move() is not seen while core's command runs */
 	set_core_lock_timeout(runner_settings());
 	switch (core_phase())
 	{
@@ -279,14 +281,14 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* ---------------------------------------------------------------------
- * Running the command
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	Running the command
+ * ----------------------------------------------------------------
  */
 
 /*
- * Give core the job's settings.  For the process, not a transaction: there
- * will be several.
+ * Give core the job's settings, for the process rather than a transaction,
+ * because there will be several.
  */
 static void
 apply_rebuild_settings(const MoveSettings *settings)
@@ -297,12 +299,12 @@ apply_rebuild_settings(const MoveSettings *settings)
 	/* core_phase() reads what is published only with this */
 	SetConfigOption("track_activities", "on", PGC_SUSET, PGC_S_SESSION);
 
-	/* core takes snapshots where it must be able to let go of them */
+	/* core takes snapshots where it must be able to release them */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_SESSION);
 }
 
-/* Take back what holds for core's command only. */
+/* Reset what holds for core's command only. */
 static void
 end_core_settings(void)
 {
@@ -310,7 +312,6 @@ end_core_settings(void)
 	rebuild_timer_end();
 }
 
-/* The statement REINDEX (TABLESPACE t) INDEX CONCURRENTLY schema.index */
 static PlannedStmt *
 make_reindex_statement(const MoveItem *item, const char *tablespace)
 {
@@ -369,7 +370,7 @@ run_reindex(MoveContext *mc)
 
 	IM_POINT("rebuild-named");
 
-	/* core keeps there what has to survive its transactions */
+	/* what has to survive core's transactions is kept there */
 	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
 										  ALLOCSET_DEFAULT_SIZES);
 
@@ -387,9 +388,8 @@ run_reindex(MoveContext *mc)
 		PopActiveSnapshot();
 
 	/*
-	 * The old index is gone, so the new one is no leftover any more.  If the
-	 * hook wasn't called, then because another extension's doesn't call those
-	 * before it.
+	 * The old index is gone, so the new one is no leftover any more.  The
+	 * hook was not called if another extension's hook calls no other.
 	 */
 	if (OidIsValid(rebuild.new_index))
 		ledger_delete(rebuild.entry.id);
@@ -403,7 +403,7 @@ run_reindex(MoveContext *mc)
 	MemoryContextReset(rebuild_context);
 }
 
-/* Is the new index in use, and so the old one out of use? */
+/* Return whether the new index has taken the place of the old one. */
 static bool
 is_swapped(void)
 {
@@ -426,14 +426,14 @@ is_swapped(void)
 	{
 		char	   *name = get_rel_name(rebuild.new_index);
 
-		/* another command can have made it valid, but not have swapped it in */
+		/* another command can make it valid, but not swap it in */
 		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
 	}
 	CommitTransactionCommand();
 	return result;
 }
 
-/* Fill in what the item tells about the new index. */
+/* Set the item to moved, with the facts of the new index. */
 static void
 report_moved(MoveItem *item)
 {
@@ -455,8 +455,8 @@ report_moved(MoveItem *item)
 }
 
 /*
- * Tell of whom core was waiting for when its lock_timeout ran out, which is
- * our lock_wait.  To be called before the abort.
+ * Return the process that core was waiting for when its lock_timeout, which
+ * is our lock_wait, ran out; 0 if not known.  To be called before the abort.
  */
 static int
 core_waited_for(void)
@@ -466,9 +466,9 @@ core_waited_for(void)
 }
 
 /*
- * If we are the one that had to end so that another process, which waits for a
- * lock of ours, can go on, say that in place of the deadlock it would have been,
- * and what that process runs.  To be called before the abort releases the locks.
+ * If we were the deadlock's victim, and another process waits for a lock of
+ * ours, report that process, and what it runs, instead of the deadlock.  To
+ * be called before the abort releases the locks.
  */
 static void
 tell_who_passes(ErrorData *edata)
@@ -476,7 +476,6 @@ tell_who_passes(ErrorData *edata)
 	const char *object = "the table or the index";
 	const char *command;
 	int			pid = 0;
-	int			i;
 
 	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		return;
@@ -484,7 +483,7 @@ tell_who_passes(ErrorData *edata)
 		relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0)
 	{
 		object = "the tables of the extension";
-		for (i = 0; OidIsValid(extension_held(i)); i++)
+		for (int i = 0; OidIsValid(extension_held(i)); i++)
 			if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0)
 				break;
 	}
@@ -496,9 +495,7 @@ tell_who_passes(ErrorData *edata)
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
 
-/*
- * After an ERROR: abort, let go of everything, and find out how far it went.
- */
+/* Abort after an ERROR, and find out how far the command came. */
 static void
 clean_up_after_error(MoveContext *mc)
 {
@@ -512,7 +509,7 @@ clean_up_after_error(MoveContext *mc)
 
 	IM_POINT("rebuild-aborted");
 
-	/* a second cancel must not keep us from telling the truth */
+	/* a second cancel must not prevent a true report */
 	HOLD_INTERRUPTS();
 	StartTransactionCommand();
 	rebuild_timer_tell(mc->item);
@@ -526,20 +523,20 @@ clean_up_after_error(MoveContext *mc)
  * Wait for old writers and snapshots while nothing is held or made yet, and
  * then get the session locks.
  *
- * Core will wait for the same again, after it has made the new entry, but then
- * they will be gone: whoever comes from now on is younger than this look, and
- * so most likely short.  If getting the locks took time, that is no longer
- * true, so look again; but not for ever, for there may always be somebody.
+ * Core will wait for the same again after it has made the new entry, but by
+ * then they will have ended: transactions that start from now on are most
+ * likely short.  If getting the locks took time, that is no longer true, so
+ * wait again.  Not without limit, though, since there may always be a new
+ * one.
  *
- * Here is also where a rebuild is held back, see pacing_hold_back.c.
+ * A rebuild is also held back here, see pacing_hold_back().
  */
 static void
 wait_and_lock(WaitLimits *limits)
 {
 	const MoveSettings *settings = limits->settings;
-	int			tries;
 
-	for (tries = 1;; tries++)
+	for (int tries = 1;; tries++)
 	{
 		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
@@ -560,16 +557,18 @@ wait_and_lock(WaitLimits *limits)
 }
 
 /*
- * Both methods are called in a background worker, connected to the database,
- * GetUserId() = the job's role, with NO transaction open and no lock held, and
- * return in the same state.
+ * Move an index by a rebuild.  The caller is a background worker connected to
+ * the database, with the job's role as its current user, and with NO
+ * transaction open and no lock held; all of that also holds on return.
  *
- * Return normally: item->status is STATUS_MOVED (or STATUS_SKIPPED with
+ * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with
  * item->detail and sqlstate saying why), and the outcome is committed.
- * ERROR: nothing is changed for the user, the index is where it was; unless
- * item->status is STATUS_MOVED already, and only something that is no longer
- * needed could not be removed.  move.c then aborts the transaction, releases all locks, and calls the cleanup
- * function below, which removes what the ledger says this job left behind.
+ *
+ * After an ERROR nothing has changed for the user, and the index is where it
+ * was; unless item->status is STATUS_MOVED already, and only something that
+ * is no longer needed could not be removed.  move_item() then aborts the
+ * transaction and releases all locks; rebuild_cleanup() is to be called to
+ * remove what the ledger says this job has left behind.
  */
 void
 move_by_rebuild(MoveContext *mc)
@@ -596,9 +595,9 @@ move_by_rebuild(MoveContext *mc)
 		movable = plan_recheck(item, false);
 		if (movable)
 		{
-			/* it may have been long since the last look */
+			/* a long time may have passed since the last check */
 			space_check(mc->job, item, mc->settings);
-			/* its handler reads two words of them, as they are at that time */
+			/* its handler reads two words of them at the time of each tick */
 			rebuild_timer_begin(&mc->job->settings);
 		}
 		PopActiveSnapshot();
@@ -627,11 +626,11 @@ move_by_rebuild(MoveContext *mc)
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited_for != 0)
 		{
-			char	   *who = blockers_describe(rebuild.heap_oid, &waited_for, 1);
+			char	   *list = blockers_describe(rebuild.heap_oid, &waited_for, 1);
 
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
-			edata->detail = psprintf("It waited for %s.", who);
+			edata->detail = psprintf("It waited for %s.", list);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		ReThrowError(edata);
@@ -647,24 +646,24 @@ move_by_rebuild(MoveContext *mc)
 	}
 }
 
-/* move_find_out() for an item that this process was rebuilding. */
+/* Do move_find_out() for an item that this process was rebuilding. */
 void
 rebuild_find_out(MoveItem *item)
 {
 	rebuild.active = false;
-	/* what is known may be of an index that was moved before this one */
+	/* our state may be that of an index that was moved before this one */
 	if (rebuild.old_index == item->index_oid && is_swapped())
 		report_moved(item);
 }
 
 /*
- * Called with no transaction open after an ERROR of the function above, and
- * with item->status already failed or canceled.  Must not throw for anything
- * that can be retried later: a leftover that can't be removed now stays in the
- * ledger.  Waits for other transactions at most max_wait_ms for each (0 = for
- * ever).
+ * Remove what this job's rebuilds have left behind.  To be called with no
+ * transaction open after an ERROR of move_by_rebuild(), with item->status
+ * already failed or canceled.  Waits for other transactions at most
+ * max_wait_ms for each (0 = without limit).
  *
- * Remove what this job's rebuilds have left.
+ * Must not throw for anything that can be retried later: a leftover that
+ * cannot be removed now stays in the ledger.
  */
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)
@@ -673,10 +672,7 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	bool		listed;
 	Oid			busy;
 
-	/*
-	 * somebody may have dropped the ledger, or be about to; see
-	 * leftover_file_drop()
-	 */
+	/* the ledger may be dropped, or be about to; see leftover_file_drop() */
 	StartTransactionCommand();
 	listed = extension_hold(&busy) == EXTENSION_HELD;
 	CommitTransactionCommand();

@@ -1,48 +1,49 @@
 /*-------------------------------------------------------------------------
  *
  * rebuild_timer.c
- *	  What has to be looked at while core's REINDEX runs.
+ *	  Checks while core's REINDEX runs.
  *
- * Inside of REINDEX CONCURRENTLY none of our code runs, but a timer does.  Its
- * handler looks at four things:
+ * None of our code runs inside of REINDEX CONCURRENTLY but the handler of a
+ * timer.  It checks four things:
  *
- * - The replication slots.  Core writes its WAL as fast as it can.  A slot whose
- *   reader doesn't keep up, or goes away, would be invalidated by
- *   max_slot_wal_keep_size, and a standby that has lost its slot has to be built
- *   again; a rebuild can be done once more.  So the command is canceled in time.
- * - Whom core waits for.  It queues for the virtual transaction IDs of other
- *   transactions, one after the other.  When that is longer than lock_wait, the
- *   handler sends the signal that index_mover.on_blocker asks for.  The setting
- *   core knows, its own lock_timeout, must be longer than lock_wait then, see
- *   set_core_lock_timeout().
- * - Whether the session that waits for the job has asked to step back from this
- *   index.  Then the command is canceled.
- * - Whether core may report its wait.  Once deadlock_timeout is over, ProcSleep()
- *   reports the wait each time that the process is woken, and each tick of a
- *   timer wakes it.  So log_lock_waits is off, and the handler lifts it for one
- *   tick when the wait has lasted as long as deadlock_timeout is configured: core
- *   reports each wait once, as it would without us.
+ * - The replication slots.  Core writes its WAL as fast as it can.  A slot
+ *   whose reader does not keep up, or disconnects, would be invalidated by
+ *   max_slot_wal_keep_size.  A standby that has lost its slot has to be
+ *   rebuilt, while a move can simply be repeated.  So the command is canceled
+ *   in time.
+ * - What core waits for.  It queues for the virtual transaction IDs of other
+ *   transactions, one after the other.  After lock_wait, the handler sends
+ *   the signal that index_mover.on_blocker asks for.  Core's own lock_timeout
+ *   must be longer than lock_wait then, see set_core_lock_timeout().
+ * - Whether the session that waits for the job has asked to step back from
+ *   this index.  Then the command is canceled.
+ * - Whether core may report its wait.  Once deadlock_timeout is over,
+ *   ProcSleep() reports the wait each time that the process is woken, and
+ *   each tick of a timer wakes it.  So log_lock_waits is off, and the handler
+ *   switches it on for one tick when the wait has lasted for the configured
+ *   deadlock_timeout: core reports each wait once, as it would without us.
  *
- * Assumption: the end of WAL is where this process has written last.  One that
- * writes nothing is not what costs the slot; one that does is looked at often
- * enough for the reserve that replica_lag_slot_limit() leaves.  (Parallel workers
- * of a build scan and sort; it is the leader that writes the index.)  Other locks
- * that core takes inside of the command are not waited for by a virtual
- * transaction ID, and lock_timeout ends the command.
+ * Assumption: the end of WAL is where this process has written last.  A
+ * process that writes nothing does not endanger the slot; one that writes is
+ * checked often enough for the reserve that replica_lag_slot_limit() leaves.
+ * (Parallel workers of a build scan and sort; the leader writes the index.)
+ * Other locks that core takes inside of the command are not waited for by a
+ * virtual transaction ID, and lock_timeout ends the command.
  *
- * Locking: none.  A signal handler may take neither a spinlock nor an LWLock:
- * the process may hold that very one.  So the fields of a slot, and PGPROC fields
- * of others, are read one by one, each a word.  A slot that is just being dropped
- * or made may be misread, and then costs a rebuild and nothing else; that a
- * session may be in its next transaction when the signal comes is as with
- * pg_terminate_backend(), only that we compare the virtual transaction ID right
- * before.
+ * Locks: a signal handler may take neither a spinlock nor an LWLock, since
+ * the process may already hold it.  So the fields of slots and of other
+ * processes' PGPROCs are read one by one, each a word.  A slot that is just
+ * being created or dropped may be misread, which costs a rebuild and nothing
+ * else.  A session may be in its next transaction when the signal arrives, as
+ * with pg_terminate_backend(); here the virtual transaction ID is compared
+ * right before.
  *
- * Tricky: a signal handler may read shared memory and call kill(), and no more.
- * So which roles may be signaled is worked out before, from the catalog, and
- * whom it has signaled is told afterwards: at the next commit inside of core's
- * command, or after its end.  A prepared transaction is waited for by its
- * transaction ID, so it is never taken for the session that has prepared it.
+ * Tricky: a signal handler may read shared memory and call kill(), and no
+ * more.  So the roles that may be signaled are read from the catalog before,
+ * and the signaled processes are reported afterwards: at the next commit
+ * inside of core's command, or after its end.  A prepared transaction is
+ * waited for by its transaction ID, so it is never taken for the session that
+ * has prepared it.
  *
  *-------------------------------------------------------------------------
  */
@@ -76,14 +77,13 @@
 #include "wait/wait.h"
 
 #define TICK_MS			10
-#define HOLDER_TICKS	50		/* from one look at whom core waits for to the
-								 * next */
+#define HOLDER_TICKS	50		/* between two checks of what core waits for */
 #define MAX_SIGNALLED	64		/* for one index */
 
-/* of two that wait for each other, we are the one to give up */
+/* in a deadlock, we should be the one to give up */
 #define DEADLOCK_LOOK_MS	50
 
-/* Who has written less since the last look only puts marks into the catalog. */
+/* Less WAL than this since the last check only marks catalog changes. */
 #define NEXT_TO_NOTHING		(1024 * 1024)
 
 typedef struct Signalled
@@ -102,24 +102,22 @@ static List *roles = NIL;		/* their OIDs, in TopMemoryContext */
 static bool report_waits;		/* log_lock_waits and deadlock_timeout as they */
 static int	deadlock_timeout;	/* are configured */
 
-/* The handler's own. */
+/* Used by the handler only. */
 static unsigned int ticks;
 static uint64 written_before;
-static TimestampTz reported_wait;	/* when it began */
+static TimestampTz reported_wait;	/* start of the wait */
 
-/* Written by the handler, in this order: an entry, the number of them. */
+/* Written by the handler: first the entry, then the number. */
 static Signalled signalled[MAX_SIGNALLED];
 static volatile sig_atomic_t nsignalled;
 static int	ntold;
 
-/* Set by the handler: has it canceled the command?  The slot, if it is why. */
+/* Set by the handler when it cancels the command */
 static volatile sig_atomic_t canceled = false;
-static NameData slot_name;		/* "" = we were asked to step back */
+static NameData slot_name;		/* the reason; "" = asked to step back */
 static int64 slot_lag;
 
-/*
- * Work out whose sessions the current user may signal.
- */
+/* Collect the roles whose sessions the current user may signal. */
 static void
 collect_roles(void)
 {
@@ -138,13 +136,13 @@ collect_roles(void)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Oid			role = ((Form_pg_authid) GETSTRUCT(tuple))->oid;
-		MemoryContext oldcxt;
+		MemoryContext oldcontext;
 
 		if (!blockers_may_signal(role))
 			continue;
-		oldcxt = MemoryContextSwitchTo(TopMemoryContext);
+		oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 		roles = lappend_oid(roles, role);
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -153,17 +151,15 @@ collect_roles(void)
 static bool
 is_walsender(int pid)
 {
-	int			i;
-
-	for (i = 0; WalSndCtl != NULL && i < max_wal_senders; i++)
+	for (int i = 0; WalSndCtl != NULL && i < max_wal_senders; i++)
 		if (WalSndCtl->walsnds[i].pid == pid)
 			return true;
 	return false;
 }
 
 /*
- * The transaction that this process waits for, if it has waited longer than
- * lock_wait, and may be signalled.  In the handler.
+ * Return the process of the transaction that we wait for, if we have waited
+ * longer than lock_wait.  In the handler.
  */
 static PGPROC *
 find_holder(void)
@@ -171,9 +167,8 @@ find_holder(void)
 	LOCK	   *lock = MyProc->waitLock;
 	LOCKTAG		tag;
 	TimestampTz since;
-	uint32		i;
 
-	/* others may clear waitLock, but only we set it: then it was valid */
+	/* others may clear waitLock, but only we set it: so the tag was valid */
 	if (lock == NULL)
 		return NULL;
 	tag = lock->tag;
@@ -185,7 +180,7 @@ find_holder(void)
 		!TimestampDifferenceExceeds(since, GetCurrentTimestamp(), settings->lock_wait))
 		return NULL;
 
-	for (i = 0; i < ProcGlobal->allProcCount; i++)
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 
@@ -196,13 +191,12 @@ find_holder(void)
 	return NULL;
 }
 
-/* Signal whom core has waited for too long.  In the handler. */
+/* Signal a process that core has waited for too long.  In the handler. */
 static void
 look_at_holder(void)
 {
 	PGPROC	   *holder;
 	int			pid;
-	int			i;
 
 	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 ||
 		nsignalled == MAX_SIGNALLED)
@@ -212,7 +206,7 @@ look_at_holder(void)
 	if (holder == NULL)
 		return;
 	pid = holder->pid;
-	for (i = 0; i < nsignalled; i++)
+	for (int i = 0; i < nsignalled; i++)
 		if (signalled[i].pid == pid)
 			return;
 	if (pid == 0 || pid == MyProcPid || holder->databaseId != MyDatabaseId ||
@@ -245,13 +239,12 @@ look_at_slots_in_handler(void)
 	XLogRecPtr	end = ProcLastRecPtr;
 	uint64		written = pgWalUsage.wal_bytes;
 	int64		limit = replica_lag_slot_limit();
-	int			i;
 
 	if (limit < 0 || written - written_before < NEXT_TO_NOTHING)
 		return;
 	written_before = written;
 
-	for (i = 0; i < max_replication_slots; i++)
+	for (int i = 0; i < max_replication_slots; i++)
 	{
 		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 		XLogRecPtr	restart = slot->data.restart_lsn;
@@ -267,8 +260,8 @@ look_at_slots_in_handler(void)
 }
 
 /*
- * Let core report a wait that has lasted for the configured deadlock_timeout, by
- * the wake-up that comes with this tick.  In the handler.
+ * Have core report a wait that has lasted for the configured
+ * deadlock_timeout, when this tick wakes it.  In the handler.
  */
 static void
 look_at_wait(void)
@@ -281,7 +274,7 @@ look_at_wait(void)
 		reported_wait = since;
 }
 
-/* The timer's handler. */
+/* Handle the timer. */
 static void
 look(void)
 {
@@ -301,11 +294,13 @@ look(void)
 }
 
 /*
- * From here to rebuild_timer_end(), signal those whom core's command waits for
- * longer than lock_wait, as on_blocker says; cancel it if it writes WAL that
- * max_slot_wal_keep_size would make some slot pay for, or if the caller asks to
- * step back; look for deadlocks early; and have each wait reported once, as
- * log_lock_waits and deadlock_timeout are configured.  In a transaction.
+ * Begin to watch core's command, until rebuild_timer_end().  The handler
+ * signals processes that it waits for longer than lock_wait, as on_blocker
+ * says, and cancels it if its WAL is about to invalidate a slot, or if the
+ * caller asks to step back.  Deadlocks are looked for early, and each wait is
+ * reported once, as log_lock_waits and deadlock_timeout are configured.
+ *
+ * job_settings must remain valid.  In a transaction.
  */
 void
 rebuild_timer_begin(const MoveSettings *job_settings)
@@ -332,7 +327,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 						 TICK_MS);
 }
 
-/* Tell of those who were signaled since the last call.  In a transaction. */
+/* Report the sessions signaled since the last call.  In a transaction. */
 void
 rebuild_timer_tell(MoveItem *item)
 {
@@ -344,6 +339,7 @@ rebuild_timer_tell(MoveItem *item)
 	}
 }
 
+/* Undo rebuild_timer_begin().  No-op if the timer is off. */
 void
 rebuild_timer_end(void)
 {
@@ -357,26 +353,26 @@ rebuild_timer_end(void)
 					PGC_SUSET, PGC_S_SESSION);
 	SetConfigOption("log_lock_waits", report_waits ? "on" : "off",
 					PGC_SUSET, PGC_S_SESSION);
-	/* one that comes too late has nothing to cancel any more */
+	/* a cancel of ours that comes too late must not cancel anything else */
 	if (canceled && !job_cancel_requested())
 		QueryCancelPending = false;
 	canceled = false;
 }
 
 /*
- * If this is the ERROR of our cancel, make it tell why: 53400 for a slot; 40P01
+ * Make the ERROR of our own cancel tell the reason: 53400 for a slot, 40P01
  * if we are to step back.  To be called before rebuild_timer_end().
  */
 void
 rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 {
-	/* who has canceled the job besides shall find it canceled */
+	/* if the job was canceled as well, that is the reason */
 	if (!canceled || edata->sqlerrcode != ERRCODE_QUERY_CANCELED ||
 		job_cancel_requested())
 		return;
 	if (slot_name.data[0] == '\0')
 	{
-		/* the rest is what runner_check_step_back() says */
+		/* runner_check_step_back() raises the error */
 		edata->sqlerrcode = ERRCODE_T_R_DEADLOCK_DETECTED;
 		return;
 	}

@@ -1,33 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * snapshot_guard.c
- *	  The snapshot of a session that waits for its job: out of a rebuild's
- *	  way while that must be, and never used to read what it would misread.
+ *	  Guard for the snapshots of sessions that wait for their job: they do
+ *	  not block a rebuild, and are not used to read what they would misread.
  *
  * REINDEX CONCURRENTLY, before it swaps the indexes, waits for every session
  * of the database whose snapshot is older than the new index.  A session that
  * waits in SELECT move_indexes(..) is such a session, and it waits for the
- * REINDEX: for ever, and no deadlock detector sees it.  So, at the one moment
- * when core makes its list of whom to wait for, every session that waits for a
- * job sets PROC_IN_SAFE_IC on itself, which makes core pass over it.  It is a
- * matter of milliseconds, and the runner has waited for everybody else before
- * (move_rebuild.c), so that other sessions' CREATE INDEX CONCURRENTLY and
- * DETACH PARTITION .. FINALIZE hardly ever pass over it too.
+ * REINDEX: a deadlock that no deadlock detector sees.  So, when core makes
+ * the list of transactions to wait for, every session that waits for a job
+ * sets PROC_IN_SAFE_IC on itself, which makes core pass over it.  That takes
+ * milliseconds, and the runner has waited for all other sessions before
+ * (rebuild.c).  So CREATE INDEX CONCURRENTLY and DETACH PARTITION .. FINALIZE
+ * of other sessions hardly ever pass over it too.
  *
  * All waiting sessions hide, not only that of the rebuild's own job: two jobs
  * on two tables would otherwise wait for each other's callers.
  *
  * From then on the session must not read with its old snapshot what was built
  * without regard to it.  From the first time it hides to the end of its
- * transaction, the planner doesn't get to see any index whose pg_index row
- * isn't older than the transaction's oldest snapshot: that is core's rule for
- * indcheckxmin.  It holds for all indexes, not only ours, because of those
- * other sessions; and for parallel workers, which plan the queries of the
- * functions they run, through a setting that travels with the others.
- * A partition that was detached behind the snapshot's back is an error 40001.
+ * transaction, the planner is not shown any index whose pg_index row is not
+ * older than the transaction's oldest snapshot, which is core's rule for
+ * indcheckxmin.  That holds for all indexes, not only ours, because of the
+ * commands of other sessions; and for parallel workers, which plan the
+ * queries of the functions they run, through a setting that travels with the
+ * others.  A partition that was detached in spite of the snapshot is an error
+ * 40001.
  *
- * Shared state: one word per process (see below), written by atomic operations
- * only; no lock.
+ * Locks: none for the shared state, which is one word per process (see
+ * below), changed by atomic operations only.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,10 +62,10 @@
 #define NAP_MS		5
 
 /*
- * words[n] belongs to the process in slot n.  It sets and clears the two flags;
- * runners count themselves in and out.  The session may clear HIDDEN only by a
- * compare-exchange that finds the count at 0, so a runner that counts itself in
- * and finds HIDDEN set can rely on it.
+ * words[n] belongs to the process in slot n.  The process sets and clears the
+ * two flags; runners count themselves in and out.  The session clears HIDDEN
+ * only by a compare-exchange that finds the count at 0, so a runner that
+ * counts itself in and finds HIDDEN set can rely on it.
  */
 #define WORD_WAITS		((uint32) 0x80000000)	/* waits for a job */
 #define WORD_HIDDEN		((uint32) 0x40000000)	/* PROC_IN_SAFE_IC is set */
@@ -82,10 +83,10 @@ static GuardArea *area = NULL;
 static LocalTransactionId guarded_lxid = InvalidLocalTransactionId;
 static bool waiting = false;
 
-/* in a parallel worker, or the same session: the setting */
+/* the setting, in the session or a parallel worker of it */
 static bool hide_new_indexes = false;
 
-/* in a runner: whom we have counted ourselves in at */
+/* in a runner: the words in which it is counted */
 static int *hidden_procs = NULL;
 static int	nhidden = 0;
 
@@ -94,10 +95,12 @@ static relation_info_hook_type prev_relation_info_hook = NULL;
 static void guard_relation_info(RELATION_INFO_PARAMS);
 static void guard_xact_callback(XactEvent event, void *arg);
 
-/* ---------------------------------------------------------------------
- * The area
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	Shared memory
+ * ----------------------------------------------------------------
  */
+
+/* Return the size of the shared area, for a shmem_request_hook. */
 Size
 snapshot_guard_shmem_size(void)
 {
@@ -108,10 +111,9 @@ static void
 init_guard_area(IM_AREA_INIT_ARGS)
 {
 	GuardArea  *new_area = ptr;
-	int			i;
 
 	new_area->nwords = MaxBackends;
-	for (i = 0; i < MaxBackends; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u32(&new_area->words[i], 0);
 }
 
@@ -131,10 +133,12 @@ word_of(PGPROC *proc)
 	return n < area->nwords ? &area->words[n] : NULL;
 }
 
-/* ---------------------------------------------------------------------
- * In the waiting session
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	In the waiting session
+ * ----------------------------------------------------------------
  */
+
+/* Define the setting and install the hooks; called from _PG_init(). */
 void
 snapshot_guard_init(void)
 {
@@ -166,8 +170,8 @@ set_own_flag(bool on)
 }
 
 /*
- * Begin the guard: from now to the end of the transaction.  The setting is for
- * parallel workers; as SET LOCAL would, it goes away by itself.
+ * Begin the guard, which lasts to the end of the transaction.  The setting is
+ * for parallel workers; as after SET LOCAL, it is reset at the end.
  */
 static void
 start_guard(void)
@@ -179,9 +183,9 @@ start_guard(void)
 }
 
 /*
- * In a session that waits for a job while it has a snapshot.  begin: before
- * the job can start; answer: each time the latch is set; end: when the wait
- * ends.  The end of the transaction does what end does, should that be missed.
+ * Begin a wait for a job with a snapshot.  To be called before the job can
+ * start; the caller then calls snapshot_guard_answer() each time the latch is
+ * set, and snapshot_guard_end() when the wait ends.
  */
 void
 snapshot_guard_begin(void)
@@ -189,10 +193,11 @@ snapshot_guard_begin(void)
 	attach_area();
 	pg_atomic_fetch_or_u32(word_of(MyProc), WORD_WAITS);
 	waiting = true;
-	/* a runner may have asked us before we waited, and not look again */
+	/* a runner may have asked before, and will not ask again */
 	snapshot_guard_answer();
 }
 
+/* Hide or show the snapshot, as runners ask.  No-op outside of a wait. */
 void
 snapshot_guard_answer(void)
 {
@@ -223,6 +228,7 @@ snapshot_guard_answer(void)
 	}
 }
 
+/* End the wait.  If missed, the end of the transaction does it. */
 void
 snapshot_guard_end(void)
 {
@@ -242,19 +248,19 @@ guard_xact_callback(XactEvent event, void *arg)
 		snapshot_guard_show_callers();
 }
 
-/* ---------------------------------------------------------------------
- * What the planner may see
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	What the planner may see
+ * ----------------------------------------------------------------
  */
 
-/* Was this index made usable only after the transaction's oldest snapshot? */
+/* Return whether an index is newer than the transaction's oldest snapshot. */
 static bool
 index_is_too_new(Oid index_oid)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	bool		result = false;
 
-	/* extensions may have put in hypothetical indexes */
+	/* hypothetical indexes of extensions have no row */
 	if (HeapTupleIsValid(tuple))
 	{
 		result = !TransactionIdPrecedes(HeapTupleHeaderGetXmin(tuple->t_data),
@@ -283,9 +289,10 @@ is_partition_of(Relation inherits, Oid relid, Oid parent)
 }
 
 /*
- * ERROR 40001 if a partition that the active snapshot still sees attached has
- * been detached: its rows would be missing from the query's answer.  One that
- * was dropped is no concern of ours: nobody waits for snapshots there.
+ * Raise ERROR 40001 if a partition that the active snapshot still sees as
+ * attached has been detached: its rows would be missing from the query's
+ * result.  A partition that was dropped does not matter here: DROP waits for
+ * no snapshots.
  */
 static void
 check_partitions(Oid parent)
@@ -349,7 +356,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 		{
 			rel->indexlist = foreach_delete_current(rel->indexlist, lc);
 
-			/* a cached plan is made anew once the index may be used */
+			/* replan a cached plan once the index may be used */
 			root->glob->transientPlan = true;
 		}
 	}
@@ -358,16 +365,12 @@ guard_relation_info(RELATION_INFO_PARAMS)
 		check_partitions(RELATION_INFO_RELID);
 }
 
-/* ---------------------------------------------------------------------
- * In a runner
- * ---------------------------------------------------------------------
+/* ----------------------------------------------------------------
+ *	In a runner
+ * ----------------------------------------------------------------
  */
 
-/*
- * In a runner.
- *
- * Does this process wait for a job, so that it will hide when asked?
- */
+/* Return whether a process waits for a job, and so will hide when asked. */
 bool
 snapshot_guard_waits_for_job(PGPROC *proc)
 {
@@ -380,13 +383,13 @@ snapshot_guard_waits_for_job(PGPROC *proc)
 
 /*
  * Make every session of this database that waits for a job hide its snapshot,
- * and return when they have.  The caller shows them again, and an abort does.
- * ERRORs: 55P03 if one doesn't answer before the deadline (0 = for ever).
+ * and return when all have.  The caller undoes it by
+ * snapshot_guard_show_callers(); an abort does so, too.  ERROR 55P03 if a
+ * session does not answer before the deadline (0 = none).
  */
 void
 snapshot_guard_hide_callers(TimestampTz deadline)
 {
-	int			i;
 	static uint32 wait_event = 0;
 
 	attach_area();
@@ -395,10 +398,10 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 		hidden_procs = MemoryContextAlloc(TopMemoryContext, sizeof(int) * area->nwords);
 
 	/*
-	 * Ask all of them first, then wait for all.  Those who don't wait for a
-	 * job are asked, too: they may begin to before core makes its list.
+	 * Ask all of them first, then wait for all.  Processes that do not wait
+	 * for a job are asked, too: they may begin to before core makes its list.
 	 */
-	for (i = 0; i < area->nwords; i++)
+	for (int i = 0; i < area->nwords; i++)
 	{
 		PGPROC	   *proc = GetPGProcByNumber(i);
 
@@ -410,12 +413,12 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 			SetLatch(&proc->procLatch);
 	}
 
-	for (i = 0; i < nhidden; i++)
+	for (int i = 0; i < nhidden; i++)
 	{
 		pg_atomic_uint32 *word = &area->words[hidden_procs[i]];
 		PGPROC	   *proc = GetPGProcByNumber(hidden_procs[i]);
 
-		/* one that doesn't wait any more will end its statement by itself */
+		/* a session that no longer waits will end its statement */
 		while ((pg_atomic_read_u32(word) & (WORD_WAITS | WORD_HIDDEN)) == WORD_WAITS)
 		{
 			if (deadline != 0 && GetCurrentTimestamp() >= deadline)
@@ -433,9 +436,7 @@ snapshot_guard_hide_callers(TimestampTz deadline)
 	}
 }
 
-/*
- * Let them show their snapshots again.  Safe to call at any time.
- */
+/* Let sessions show their snapshots again.  Safe to call at any time. */
 void
 snapshot_guard_show_callers(void)
 {

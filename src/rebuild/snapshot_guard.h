@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * snapshot_guard.h
- *	  The snapshot of a session that waits for its job: out of a rebuild's
- *	  way while that must be, and never used to read what it would misread.
+ *	  Guard for the snapshots of sessions that wait for their job: they do
+ *	  not block a rebuild, and are not used to read what they would misread.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,21 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * blockers.c
- *	  Signalling those who stand in the way of a move.
+ *	  Signaling sessions that block a move, and describing them.
  *
- * Who may be signalled is who the job's role could signal with
- * pg_cancel_backend() and pg_terminate_backend(): its own sessions and those of
- * roles that it is a member of, with pg_signal_backend those of all but
- * superusers, as a superuser all.  Never: prepared transactions (there is no
- * process), walsenders, autovacuum, our own workers, and the sessions that wait
- * for them.
+ * A session is signaled only if the job's role could signal it with
+ * pg_cancel_backend() and pg_terminate_backend(): sessions of the role itself
+ * and of roles that it is a member of; with pg_signal_backend all but
+ * superusers'; as a superuser all.  Never signaled are prepared transactions
+ * (they have no process), walsenders, autovacuum, our own workers, and the
+ * sessions that wait for them.
  *
- * An autovacuum is another matter: core cancels it for anybody who queues
- * behind it for deadlock_timeout, unless it works against wraparound.  We don't
- * queue for that long, so we do as core would.
+ * Autovacuum is canceled as core does it: core cancels an autovacuum for any
+ * process that queues behind it for deadlock_timeout, unless it works against
+ * wraparound.  We do not queue for that long.
  *
- * Locking: none.  Between the look and the signal the session may have gone on
- * to its next transaction, as with pg_terminate_backend().
+ * Between the check and the signal the session may have gone on to its next
+ * transaction, as with pg_terminate_backend().
  *
  *-------------------------------------------------------------------------
  */
@@ -46,9 +46,9 @@
 #include "wait/relation_locks.h"
 #include "wait/wait.h"
 
-#define MAX_SIGNALLED	64		/* for one index; then we give up */
+#define MAX_SIGNALLED	64		/* for one index; then the move gives up */
 
-/* Who was signalled for the index that is being moved. */
+/* Processes signaled for the current index. */
 static int	signalled[MAX_SIGNALLED];
 static int	nsignalled = 0;
 static StringInfoData told;		/* in TopMemoryContext once used */
@@ -56,22 +56,21 @@ static StringInfoData told;		/* in TopMemoryContext once used */
 static MoveItem *current_item = NULL;
 static const MoveSettings *current_settings = NULL;
 
-/* more than that many aren't looked for */
+/* Describe no more blockers than this. */
 #define MAX_DESCRIBED	3
 
 /*
- * What is published about a backend; NULL if there is none.  Valid until the
- * next call.
+ * Return a backend's status, valid until the next call; NULL if there is
+ * none.
  */
 PgBackendStatus *
 blockers_find(int pid)
 {
 	int			n;
-	int			i;
 
 	pgstat_clear_backend_activity_snapshot();
 	n = pgstat_fetch_stat_numbackends();
-	for (i = 1; i <= n; i++)
+	for (int i = 1; i <= n; i++)
 	{
 		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
 
@@ -82,9 +81,8 @@ blockers_find(int pid)
 }
 
 /*
- * May the current user signal sessions of this role?  In a transaction.
- *
- * The rule of pg_signal_backend().
+ * Return whether the current user may signal sessions of this role, by the
+ * rule of pg_signal_backend().  In a transaction.
  */
 bool
 blockers_may_signal(Oid role)
@@ -98,8 +96,8 @@ blockers_may_signal(Oid role)
 }
 
 /*
- * Say, as a WARNING and in the item's detail, that a session was signalled.
- * xact_start: of its transaction, 0 = not known.  In a transaction.
+ * Report a signaled session by a WARNING and, later, in the item's detail.
+ * xact_start is that of its transaction, 0 if not known.  In a transaction.
  */
 void
 blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
@@ -110,10 +108,10 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 
 	if (told.data == NULL)
 	{
-		MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
+		MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
 		initStringInfo(&told);
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	ereport(WARNING,
 			(errmsg("%s process %d, which was in the way of moving index \"%s\"",
@@ -127,7 +125,9 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 					 name ? name : "?");
 }
 
-/* Signal one, and say so.  Returns false if it may not be, or is gone. */
+/*
+ * Signal a process and report it.  Return false if not allowed, or if gone.
+ */
 static bool
 signal_one(const MoveItem *item, int pid, bool terminate)
 {
@@ -154,8 +154,8 @@ signal_one(const MoveItem *item, int pid, bool terminate)
 }
 
 /*
- * From here to the next blockers_tell(), leftovers are removed for this item:
- * who is in the way of that is found by blockers_item().
+ * Set the item that blockers_item() returns, and for which the removal of
+ * leftovers may signal blockers, until blockers_tell().
  */
 void
 blockers_begin(MoveItem *item, const MoveSettings *settings)
@@ -167,7 +167,7 @@ blockers_begin(MoveItem *item, const MoveSettings *settings)
 		resetStringInfo(&told);
 }
 
-/* That item and its settings; NULL if there is none. */
+/* Return the current item and its settings; NULL if there is none. */
 MoveItem *
 blockers_item(const MoveSettings **settings)
 {
@@ -176,9 +176,9 @@ blockers_item(const MoveSettings **settings)
 }
 
 /*
- * index_mover.lock_wait is over: cancel or terminate those of these processes
- * that may be, as index_mover.on_blocker says.  Returns how many were signalled
- * for the first time by this item; 0 = give up.  In a transaction or not.
+ * Signal these processes, as on_blocker says, after lock_wait.  Return how
+ * many were signaled for the first time for this item; 0 means to give up.
+ * In a transaction or not.
  */
 int
 blockers_signal(MoveItem *item, const MoveSettings *settings,
@@ -186,12 +186,12 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 {
 	int			on_blocker = settings->on_blocker;
 	bool		own_transaction = !IsTransactionState();
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	int			result = 0;
 
 	if (!SIGNALS_BLOCKERS(settings))
 		return 0;
-	/* roles are looked up in the catalog */
+	/* roles are in the catalog */
 	if (own_transaction)
 		StartTransactionCommand();
 	for (int i = 0; i < npids; i++)
@@ -209,12 +209,12 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 	if (own_transaction)
 	{
 		CommitTransactionCommand();
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	return result;
 }
 
-/* The item ends: add to its detail who was signalled for it. */
+/* End the item: add the signaled sessions to its detail. */
 void
 blockers_tell(MoveItem *item)
 {
@@ -234,7 +234,7 @@ blockers_tell(MoveItem *item)
 	current_settings = NULL;
 }
 
-/* Cancel the autovacuums among these, but none against wraparound. */
+/* Cancel those of these that are autovacuums, except against wraparound. */
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
 {
@@ -253,7 +253,10 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 		{
 			ereport(DEBUG1,
 					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
-			/* we may signal any process of our server: not seen by any test */
+
+			/*
+			 * not seen by any test: we may signal any process of our server
+			 */
 			if (kill(pids[i], SIGINT) < 0 && errno != ESRCH)
 				ereport(WARNING,
 						(errmsg("could not send signal to process %d: %m", pids[i])));
@@ -262,21 +265,19 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 }
 
 /* ----------------------------------------------------------------
- *	Who holds back a move, and what to do about it, for its messages.
+ *	Descriptions of blockers, for messages
  *
- * In the words of move_blockers(), which is not asked: it could only be as
- * another role, who may see more than ours, and whoever owns its schema could
- * have another function in its place.  What is said of a session beyond its
- * process ID is only said to a role that could read it in pg_stat_activity.
- * Prepared transactions are no secret (pg_prepared_xacts).
- *
- * Locking: what looks at catalogs takes.
+ * The words are those of move_blockers(), which cannot be called here: it
+ * would have to run as another role, which may see more than ours, and the
+ * owner of its schema could have replaced it.  Details of a session beyond
+ * its process ID are given only to a role that could read them in
+ * pg_stat_activity.  Prepared transactions are public (pg_prepared_xacts).
  * ----------------------------------------------------------------
  */
 
 /*
- * The name of a prepared transaction, palloc'd; NULL if it has ended.  Runs in a
- * transaction.
+ * Return a prepared transaction's palloc'd name, in a transaction; NULL if
+ * ended.
  */
 char *
 prepared_transaction_name(VirtualTransactionId vxid)
@@ -302,7 +303,8 @@ prepared_transaction_name(VirtualTransactionId vxid)
 }
 
 /*
- * Append the prepared transactions that have any lock on the relation.  Returns whether there are any.
+ * Append the prepared transactions that hold any lock on the relation.
+ * Return whether there are any.
  */
 static bool
 describe_prepared(StringInfo buf, Oid relid)
@@ -340,9 +342,10 @@ holds_lock(PGPROC *proc, Oid relid)
 }
 
 /*
- * Append a session.  It may be that it has prepared the transaction that is
- * waited for, or has come after the one that has, and has nothing to do with it:
- * core knows transactions by the number of who has begun them.
+ * Append a session.  Core knows a prepared transaction by the virtual
+ * transaction ID of the session that began it.  So a session without a lock
+ * may be the one that has prepared the blocker, or a later one in the same
+ * slot: describe the prepared transactions in that case.
  */
 static void
 describe_session(StringInfo buf, Oid relid, int pid)
@@ -368,12 +371,12 @@ describe_session(StringInfo buf, Oid relid, int pid)
 }
 
 /*
- * Say which processes these are (0 = a prepared transaction), and in brackets
- * what can be done about them, as move_blockers() says it.  relid is the relation
- * whose lock they hold, or InvalidOid.
+ * Describe these processes (0 = a prepared transaction) and, in parentheses,
+ * what can be done about them, in the words of move_blockers().  relid is the
+ * relation whose lock they hold, or InvalidOid.
  *
- * Palloc'd.  For an error that is about to be raised: may leave a transaction
- * open.
+ * The result is palloc'd.  To be called for an error that is about to be
+ * raised: it may leave a transaction open.
  */
 char *
 blockers_describe(Oid relid, const int *pids, int npids)
@@ -398,7 +401,7 @@ blockers_describe(Oid relid, const int *pids, int npids)
 			describe_session(&buf, relid, pids[i]);
 		else
 		{
-			/* it may have ended by now */
+			/* it may have ended */
 			if (!describe_prepared(&buf, relid))
 				appendStringInfoString(&buf, "a prepared transaction");
 			prepared_told = true;

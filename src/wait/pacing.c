@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * pacing.c
- *	  How fast a move may go: rate limit and pause.
+ *	  The speed of a move: rate limit, lag of replicas, pause.
  *
- * The caller says what he has written and asks from time to time how long to
- * rest; he decides where in his work a rest does no harm (no transaction, no
- * buffer pinned), and what has to go on meanwhile.
+ * The caller tells what it has written, and asks from time to time how long
+ * to rest.  It chooses points where a rest does no harm (no transaction open,
+ * no buffer pinned), and passes what has to go on during a rest.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,27 +26,27 @@
 #include "settings.h"
 #include "wait/wait.h"
 
-/* Rest no longer than this at once: the caller has to look around. */
+/* Longest rest at once: the caller has to check for other things, too. */
 #define LONGEST_REST_MS		200
 
-/* Debts below this are left for the next time. */
+/* Shorter rests are put off. */
 #define SHORTEST_REST_MS	5
 
-/* Who is furthest behind. */
+/* The receiver that is furthest behind. */
 typedef struct Laggard
 {
-	int64		bytes;			/* -1 = there is nobody */
+	int64		bytes;			/* -1 = there is none */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
 #define LOOK_MS		100
 
-/* One for all looks, so that the log tells of a lag once. */
+/* One for all checks, so that a lag is logged once. */
 static ReplicaLag lag;
 
 /*
- * Bring what is owed up to date.  In bytes, not in seconds, so that a new rate
- * holds for what was written at the old one, too.
+ * Bring what is owed up to date.  It is kept in bytes, not seconds, so that a
+ * new rate holds for what was written at the old one, too.
  */
 static void
 settle(Throttle *throttle, double max_rate)
@@ -61,13 +61,13 @@ settle(Throttle *throttle, double max_rate)
 		INSTR_TIME_SUBTRACT(passed, throttle->last);
 		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
 	}
-	/* time that was not used is not saved up for a burst */
+	/* unused time is not saved for a burst */
 	if (throttle->owed < 0 || max_rate <= 0)
 		throttle->owed = 0;
 	throttle->last = now;
 }
 
-/* So many bytes were written.  Also keeps the rate that progress shows. */
+/* Count bytes as written, and update the rate that progress shows. */
 void
 throttle_written(Throttle *throttle, int64 bytes)
 {
@@ -79,7 +79,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
 	{
-		/* these have taken time that we don't know */
+		/* the time that these have taken is not known */
 		throttle->shown = now;
 		return;
 	}
@@ -90,7 +90,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	{
 		double		rate = throttle->bytes / INSTR_TIME_GET_DOUBLE(passed);
 
-		/* smoothed, so that the time left doesn't jump */
+		/* smoothed, so that the time left does not jump */
 		throttle->rate = throttle->rate > 0 ? (throttle->rate + rate) / 2 : rate;
 		progress_rate((int64) throttle->rate);
 		throttle->bytes = 0;
@@ -99,13 +99,13 @@ throttle_written(Throttle *throttle, int64 bytes)
 }
 
 /*
- * How many milliseconds to rest now, 0 = go on.  To be called after each
- * throttle_written(); a long rest is given out in pieces.
+ * Return how many milliseconds to rest now, 0 = none.  To be called after
+ * each throttle_written(); a long rest is given out in pieces.
  */
 int
 throttle_due(Throttle *throttle, const MoveSettings *settings)
 {
-	/* the limit is the job's: each of its runners has a share */
+	/* the limit is for the job: each of its runners has a share */
 	double		max_rate = settings->max_rate / (double) runner_count();
 	double		ms;
 
@@ -117,9 +117,8 @@ throttle_due(Throttle *throttle, const MoveSettings *settings)
 }
 
 /*
- * Rest, interruptibly, with no transaction open.  Returns false if woken up
- * early.  ERROR 57014 if the job is canceled; ends the process at once if the
- * postmaster is gone.
+ * Rest with no transaction open.  Return false if woken up early.  ERROR
+ * 57014 if the job is canceled; exits at once if the postmaster has died.
  */
 bool
 throttle_rest(int ms)
@@ -135,24 +134,26 @@ throttle_rest(int ms)
 }
 
 /* ----------------------------------------------------------------
- *	How far standbys and replication slots are behind.
+ *	Lag of standbys and replication slots
  *
  * A move writes as much WAL as its index is large, as fast as it can.  All of
- * it goes to every standby, and is kept for every slot, whether anybody reads
- * that or not.  So a move looks here before each MB, and waits while somebody is
- * further behind than index_mover.max_replica_lag allows; once it waits, until
- * the lag is below half of that, so that it doesn't stop and go.
+ * it is sent to every standby and kept for every slot, whether it is read or
+ * not.  So a move checks the lag before each MB, and waits while any is above
+ * index_mover.max_replica_lag.  Once it waits, it waits until the lag is
+ * below half of that, to avoid frequent stops.
  *
- * A slot that max_slot_wal_keep_size is about to invalidate counts whatever the
- * setting says: a standby that has lost its slot has to be built anew.  Who
- * writes much without looking again, as a rebuild does, waits also for a slot
- * that nobody reads and that this would invalidate; one whose reader falls back
- * later is what rebuild_timer.c is for.
+ * A slot that max_slot_wal_keep_size is about to invalidate counts whatever
+ * the setting says, because a standby that has lost its slot has to be
+ * rebuilt.  A caller that writes much without checking again, as a rebuild
+ * does, also waits for a slot that is not read at present and that its WAL
+ * would invalidate.  rebuild_timer.c handles one whose reader falls behind
+ * later.
  *
- * Assumption: a standby without a slot that is gone is nobody's; only slots
- * remember who is away.
+ * Assumption: a standby without a slot that has disconnected need not be
+ * waited for; only slots tell of absent standbys.
  *
- * Locking: spinlocks of walsenders and slots, ReplicationSlotControlLock shared.
+ * Locks: spinlocks of walsenders and slots, ReplicationSlotControlLock
+ * shared.
  * ----------------------------------------------------------------
  */
 
@@ -168,15 +169,13 @@ note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position,
 	snprintf(laggard->what, sizeof(laggard->what), "%s %s", kind, name);
 }
 
-/* Connected standbys and other receivers of WAL: how far they have applied it. */
+/* Check connected standbys and other receivers of WAL. */
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 {
-	int			i;
-
 	if (WalSndCtl == NULL)
 		return;
-	for (i = 0; i < max_wal_senders; i++)
+	for (int i = 0; i < max_wal_senders; i++)
 	{
 		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
 		int			pid;
@@ -188,7 +187,8 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 		pid = walsnd->pid;
 		state = walsnd->state;
 		position = walsnd->apply;
-		/* a mere receiver applies nothing, or doesn't even tell what it has */
+
+		/* a receiver that applies nothing may not report what it has */
 		if (XLogRecPtrIsInvalid(position))
 			position = walsnd->flush;
 		if (XLogRecPtrIsInvalid(position))
@@ -204,17 +204,15 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 }
 
 /*
- * Slots, read or not.  *endangered becomes the one that keeps most, which
- * max_slot_wal_keep_size may invalidate; *unread that of those which nobody
- * reads at present.
+ * Check slots, read or not.  *endangered becomes the one that keeps most WAL,
+ * which max_slot_wal_keep_size may invalidate; *unread the same of those that
+ * are not read at present.
  */
 static void
 look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr end)
 {
-	int			i;
-
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (i = 0; i < max_replication_slots; i++)
+	for (int i = 0; i < max_replication_slots; i++)
 	{
 		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 		XLogRecPtr	restart;
@@ -238,19 +236,19 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 		note(endangered, end, restart, "replication slot", NameStr(name));
 		if (!is_read)
 			note(unread, end, restart, "replication slot", NameStr(name));
-		/* what a logical one may read again is not behind */
+		/* a logical slot is not behind by what it may read again */
 		note(laggard, end, Max(restart, confirmed), "replication slot", NameStr(name));
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 }
 
 /*
- * How far behind, in bytes, a slot may be before it has to be feared for; -1 =
- * slots are not invalidated.
+ * Return how far behind, in bytes, a slot may be before it is in danger; -1
+ * if slots are never invalidated.
  *
- * max_slot_wal_keep_size without what several moves, and others, may write until
- * the next look, and without the segments that checkpoints round by.  Mere
- * arithmetic: a signal handler calls it.
+ * That is max_slot_wal_keep_size without what several moves, and others, may
+ * write until the next check, and without the segments that checkpoints round
+ * by.  Arithmetic only, since a signal handler calls it.
  */
 int64
 replica_lag_slot_limit(void)
@@ -270,8 +268,8 @@ is_too_large(bool waiting, int64 bytes, int64 limit)
 }
 
 /*
- * Is somebody so far behind that a move should wait?  Shows the lag in the
- * progress of the move.  Needs no transaction.
+ * Return whether a standby or slot is so far behind that a move should wait.
+ * Show the lag in the progress of the move.  Needs no transaction.
  */
 bool
 replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
@@ -309,8 +307,8 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 }
 
 /*
- * Say who is furthest behind now: "the standby with process 17", "replication
- * slot x".  Palloc'd; NULL if there is nobody.  Needs no transaction.
+ * Describe the receiver that is furthest behind: "replication slot x".
+ * Palloc'd; NULL if there is none.  Needs no transaction.
  */
 char *
 replica_lag_worst(void)
@@ -328,19 +326,16 @@ replica_lag_worst(void)
 }
 
 /* ----------------------------------------------------------------
- *	Keeping a rebuild from beginning: pause, standbys that are behind.  And the
- *	  pause of whatever else has nothing in hand while it waits.
+ *	Resting
  *
- * Once core's REINDEX runs, nothing of ours can slow it down or stop it but a
- * cancel, and that would throw away what it has done.  So what a copy obeys at
- * each megabyte, a rebuild obeys before it begins, as late as possible: while
- * it waits for old transactions, and once more when it has its locks.
- *
- * Locking: the caller holds nothing.
+ * Once core's REINDEX runs, it can be neither slowed down nor paused, only
+ * canceled, which would lose its work.  So what a copy obeys at each
+ * megabyte, a rebuild obeys before it begins, as late as possible: while it
+ * waits for old transactions, and once more when it has its locks.
  * ----------------------------------------------------------------
  */
 
-/* Is there a reason to rest?  wal_bytes: what the rebuild will write. */
+/* Return whether to rest before a rebuild that will write wal_bytes. */
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
@@ -349,25 +344,26 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
- * Rest as long as there is a reason to: the job is paused, or, if these are
- * passed, a standby or a slot is too far behind, or more was written than
- * max_rate allows.  With no transaction open.
+ * Rest as long as the job is paused or, if these are passed, a standby or a
+ * slot is too far behind, or more was written than max_rate allows.  With no
+ * transaction open.
  *
- * Before each look, meanwhile() does what has to go on; it ends the rest by
- * returning false.  Without it, no lock is held that others could wait for.
+ * keep_up() is called before each check, and does what has to go on; it
+ * ends the rest by returning false.  Without it, the caller must hold no lock
+ * that others could wait for.
  *
- * Returns for how many microseconds it has rested: what time limits are to be put
- * off by; 0 if there was no reason to.  ERROR 57014 if the job is canceled.
+ * Return the microseconds rested, by which time limits are to be put off; 0
+ * if there was no reason to rest.  ERROR 57014 if the job is canceled.
  */
 int64
 pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
-			bool (*meanwhile) (void *arg), void *arg)
+			bool (*keep_up) (void *arg), void *arg)
 {
-	int			most_ms = meanwhile != NULL ? SHORT_REST_MS : LOOK_MS;
+	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
 	MovePhase	before = PHASE_INITIALIZING;
 
-	while (meanwhile == NULL || meanwhile(arg))
+	while (keep_up == NULL || keep_up(arg))
 	{
 		int			ms = most_ms;
 		bool		paused = job_pause_requested();
@@ -381,7 +377,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		{
 			start = GetCurrentTimestamp();
 			before = old;
-			/* what was looked up must not hold back vacuum */
+			/* catalog snapshots must not hold back vacuum */
 			InvalidateCatalogSnapshot();
 		}
 		if (paused)
@@ -394,7 +390,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 	return Max(GetCurrentTimestamp() - start, 1);
 }
 
-/* Only for a pause, and with no lock held that others could wait for. */
+/* Rest as long as the job is paused, with no lock that others could want. */
 int64
 pacing_rest_while_paused(void)
 {
@@ -402,9 +398,9 @@ pacing_rest_while_paused(void)
 }
 
 /*
- * Rest as long as the job is paused, or a standby or a slot is too far behind.
- * With no transaction open and no lock held.  Returns false if there was no
- * reason to.
+ * Rest as long as the job is paused, or a standby or a slot is too far
+ * behind.  With no transaction open and no lock held.  Return whether it did
+ * rest.
  */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * relation_locks.c
- *	  Locks that outlive a transaction, with time limits, and who is behind
- *	  and before us.
+ *	  Locks that outlive a transaction, with time limits, and their waiters
+ *	  and holders.
  *
  * A long operation that must not hold back vacuum works in a chain of short
- * transactions, and so holds its locks for the session.  Session locks go with
- * the session, with unlock_relation_for_session(), or with the abort of any
- * top-level transaction: hence a lock that could not be had in time must not
- * abort more than a subtransaction.
+ * transactions, and so holds its locks for the session.  Session locks are
+ * released at the end of the session, by unlock_relation_for_session(), and
+ * by the abort of any top-level transaction.  So failure to get a lock in
+ * time must abort no more than a subtransaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,25 +30,26 @@
 #include "wait/relation_locks.h"
 
 /*
- * Lock a relation of this database, standing in the queue for at most
- * timeout_ms.  Returns false if that was not enough, or if the deadlock
- * detector took us out of the queue; nothing has changed then.
+ * Lock a relation of this database, queueing for at most timeout_ms.  Return
+ * false, with nothing changed, if the lock was not granted in that time or
+ * the deadlock detector has ended the wait.
  *
- * The caller is in a transaction, and must end it soon: asking for an
- * AccessExclusiveLock gives it an xid even if it fails.  The lock goes at the
- * end of the transaction or, with for_session, with the session.  *granted_at,
- * unless NULL, is when we had it: what is done here afterwards, others wait for.
+ * The caller is in a transaction, and must end it soon: a request for an
+ * AccessExclusiveLock assigns an xid even if it fails.  The lock is released
+ * at the end of the transaction or, with for_session, of the session.
+ * *granted_at, unless NULL, is set to the time of the grant, from which on
+ * others have to wait.
  */
 bool
 lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 					 instr_time *granted_at)
 {
-	MemoryContext oldcxt = CurrentMemoryContext;
+	MemoryContext oldcontext = CurrentMemoryContext;
 	ResourceOwner oldowner = CurrentResourceOwner;
 	volatile bool locked = true;
 
 	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 
 	PG_TRY();
 	{
@@ -64,7 +65,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 		(void) LockAcquire(&tag, mode, for_session, false);
 		if (granted_at != NULL)
 			INSTR_TIME_SET_CURRENT(*granted_at);
-		/* as LockRelationOid() does: now we want to know what has changed */
+		/* as LockRelationOid() does */
 		AcceptInvalidationMessages();
 
 		AtEOXact_GUC(false, nestlevel);
@@ -74,7 +75,7 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 	{
 		ErrorData  *error;
 
-		MemoryContextSwitchTo(oldcxt);
+		MemoryContextSwitchTo(oldcontext);
 		error = CopyErrorData();
 		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
@@ -87,12 +88,12 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 	}
 	PG_END_TRY();
 
-	MemoryContextSwitchTo(oldcxt);
+	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
 	return locked;
 }
 
-/* Give back a session lock. */
+/* Release a session lock. */
 void
 unlock_relation_for_session(Oid relid, LOCKMODE mode)
 {
@@ -104,11 +105,11 @@ unlock_relation_for_session(Oid relid, LOCKMODE mode)
 }
 
 /*
- * Does anybody wait for a lock on this relation that conflicts with the one
- * that we hold?  Returns how many (not more than maxpids), and who.
+ * Find the processes that wait for a lock on this relation that conflicts
+ * with the one that we hold.  Return their number, at most maxpids.
  *
- * core's LockHasWaitersRelation() would do, but must not be asked for a lock
- * that was taken on the fast path, as an AccessShareLock is.
+ * Core's LockHasWaitersRelation() cannot be used: it must not be asked about
+ * a lock that was taken on the fast path, as an AccessShareLock is.
  */
 int
 relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
@@ -121,10 +122,9 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 	partition = LockHashPartitionLock(LockTagHashCode(&tag));
 
 	/*
-	 * Nobody begins or ends to wait for this lock while we hold its
-	 * partition. Another lock that somebody waits for may change under us;
-	 * but it is another one, and to read its tag in vain is all that can
-	 * happen.
+	 * While we hold the partition, no process can begin or end a wait for
+	 * this lock.  A lock of another partition may change under us; then its
+	 * tag is read in vain, no more.
 	 */
 	LWLockAcquire(partition, LW_SHARED);
 	for (uint32 i = 0; i < ProcGlobal->allProcCount && count < maxpids; i++)
@@ -142,8 +142,8 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 }
 
 /*
- * Who holds a lock on this relation that would make us wait for ours?  A look,
- * without standing in the queue.  Returns a palloc'd array.
+ * Return the transactions that hold a conflicting lock on this relation, as a
+ * palloc'd array, without queueing.
  */
 VirtualTransactionId *
 relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
@@ -155,9 +155,9 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
- * The process that runs a VACUUM of this table, which keeps its locks on the
- * indexes to its end; 0 if there is none.  An autovacuum does not count, for it is
- * asked to give up; unless it works against wraparound.
+ * Return the process that runs a VACUUM of this table, which keeps its locks
+ * on the indexes to its end; 0 if there is none.  An autovacuum counts only
+ * if it works against wraparound, since others are canceled.
  */
 int
 relation_vacuum_pid(Oid relid)
@@ -186,8 +186,8 @@ relation_vacuum_pid(Oid relid)
 }
 
 /*
- * The process that runs a transaction; 0 for a prepared one, which keeps the
- * number that it had in the session that has prepared it; -1 if it has ended.
+ * Return the process that runs a transaction; 0 for a prepared one, which
+ * keeps the number that it had in its session; -1 if it has ended.
  */
 static int
 virtual_transaction_pid(VirtualTransactionId vxid)
@@ -197,16 +197,16 @@ virtual_transaction_pid(VirtualTransactionId vxid)
 
 	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
 		return proc->pid;
-	/* one that was restored after a restart has no number but its xid */
+	/* one that was restored after a restart is known by its xid only */
 	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
 		return TransactionIdIsInProgress(vxid.localTransactionId) ? 0 : -1;
 	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;
 }
 
 /*
- * The backends that run these transactions, not more than maxpids of them.  A
- * prepared transaction has none, and counts as pid 0; one that has ended
- * meanwhile does not count.
+ * Set pids[] to the backends that run these transactions.  Return their
+ * number, at most maxpids.  A prepared transaction counts as pid 0; one that
+ * has ended does not count.
  */
 int
 virtual_transaction_pids(const VirtualTransactionId *vxids, int count,

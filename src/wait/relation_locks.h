@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * relation_locks.h
- *	  Locks that outlive a transaction, with time limits, and who is behind
- *	  and before us.
+ *	  Locks that outlive a transaction, with time limits, and their waiters
+ *	  and holders.
  *
  *-------------------------------------------------------------------------
  */

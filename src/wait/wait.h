@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.h
- *	  Waiting for others, and being gentle to them.
+ *	  Waiting for other sessions, and slowing a move down for them.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,26 +18,25 @@
 #include "job.h"
 #include "settings.h"
 
-/* How long to wait, and what to tell about it. */
+/* Limits of a wait, and what to publish about it. */
 typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is something to wait for */
 	TimestampTz deadline;		/* ERROR 55P03 then; 0 = never */
 	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
-	int64	   *rested_ms;		/* the two moments follow lock_wait as it is
-								 * at present, counted from the start of the
-								 * wait without this; NULL = they are fixed */
-	MoveItem   *item;			/* for which others are signalled, or NULL */
+	int64	   *rested_ms;		/* if not NULL, both follow the current
+								 * lock_wait, which this time is no part of */
+	MoveItem   *item;			/* for which others are signaled, or NULL */
 	const MoveSettings *settings;	/* with item */
-	int			caller_pid;		/* process that waits for us outside the lock
-								 * manager; 0 = none */
+	int			caller_pid;		/* waits for us outside the lock manager; 0 =
+								 * none */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
 	bool		pausable;		/* nothing is held: obey pause_move(), which
-								 * puts off the two moments above; with
+								 * puts off deadline and signal_at; with
 								 * cancellable */
 } WaitLimits;
 
-#define WAIT_MAX_PIDS	64		/* processes looked at for one wait */
+#define WAIT_MAX_PIDS	64		/* processes considered in one wait */
 
 /* State of one wait. */
 typedef struct Wait
@@ -46,7 +45,7 @@ typedef struct Wait
 	const char *what;			/* completes "gave up waiting for %s"; NULL =
 								 * a lock on relid */
 
-	/* what is in the way: set before wait_look(), which sets the pids */
+	/* what is waited for; wait_look() sets the pids */
 	Oid			relid;			/* whose lock they hold, if any */
 	VirtualTransactionId *vxids;
 	int			nvxids;
@@ -57,12 +56,12 @@ typedef struct Wait
 	TimestampTz started_at;
 	int64		rested_before;
 	TimestampTz deadlock_check_at;
-	TimestampTz grace_until;	/* for those who were signalled */
+	TimestampTz grace_until;	/* for the processes that were signaled */
 	TimestampTz autovacuum_told_at;
 	long		nap_ms;
-	bool		told;			/* have we set a phase and published blockers? */
+	bool		told;			/* phase set and blockers published */
 	MovePhase	phase_before;
-	VirtualTransactionId prepared;	/* the prepared one that we have named */
+	VirtualTransactionId prepared;	/* whose name is published */
 } Wait;
 
 extern TimestampTz wait_deadline(int max_ms);	/* 0 = never */
@@ -90,7 +89,7 @@ extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
 								 WaitLimits *limits);
 extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 
-/* How long those who were signalled may take to let go */
+/* Time for signaled processes to release their locks */
 #define BLOCKER_GRACE_MS	5000
 
 extern void blockers_begin(MoveItem *item, const MoveSettings *settings);
@@ -118,18 +117,18 @@ typedef struct Throttle
 
 extern void throttle_written(Throttle *throttle, int64 bytes);
 
-/* A rest no longer than this keeps the WAL from being recycled unread */
+/* With rests no longer than this, WAL is read before it is recycled */
 #define SHORT_REST_MS		20
 
 extern int	throttle_due(Throttle *throttle, const MoveSettings *settings);
 extern bool throttle_rest(int ms);
 
-/* What a move remembers about it; set to zero at its start. */
+/* Lag as a move has seen it; set to zero at its start. */
 typedef struct ReplicaLag
 {
 	bool		waiting;		/* until it is below half of the limit */
-	int64		at_once;		/* bytes of WAL that will be written without
-								 * another look; 0 for a copy */
+	int64		at_once;		/* bytes of WAL to be written without another
+								 * check; 0 for a copy */
 } ReplicaLag;
 
 extern char *replica_lag_worst(void);
@@ -140,7 +139,7 @@ extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *setting
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
 extern int64 pacing_rest(const MoveSettings *settings, ReplicaLag *state,
-						 Throttle *throttle, bool (*meanwhile) (void *arg),
+						 Throttle *throttle, bool (*keep_up) (void *arg),
 						 void *arg);
 extern int64 pacing_rest_while_paused(void);
 

@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * wait_others.c
- *	  Waiting for other transactions without standing in anybody's way.
+ *	  Waiting for other transactions without making others wait.
  *
- * Core waits for other transactions by queueing for their virtual transaction
- * IDs, and for locks by queueing for them.  Here we look, sleep and look again
- * instead: so a waiting runner can tell whom it waits for, obeys cancel_move(),
- * and is never what others have to queue behind.
+ * Core waits for other transactions, and for locks, by queueing for them.
+ * Here we check, sleep and check again instead.  So a waiting runner can tell
+ * what it waits for, obeys cancel_move(), and never has others queue behind
+ * it.
  *
- * Assumption: who isn't among those found at the first look need not be waited
- * for.  Each function says why that is right for it.
+ * Assumption: a transaction that is not found by the first check need not be
+ * waited for.  Each function says why that is right for it.
  *
- * Locking: nothing is held but what the caller holds, and no snapshot and no
- * transaction ID are taken, so that two runners, or a runner and a CREATE INDEX
- * CONCURRENTLY, never wait for each other here.
+ * Locks: only those of the caller.  No snapshot and no transaction ID are
+ * taken, so two runners, or a runner and a CREATE INDEX CONCURRENTLY, never
+ * wait for each other here.
  *
- * Tricky: the deadlock detector doesn't know about a wait of this kind, so once
- * per deadlock_timeout we look ourselves whether somebody we wait for waits for
+ * Tricky: the deadlock detector does not see a wait of this kind.  So once
+ * per deadlock_timeout we check whether a process that we wait for waits for
  * us, or for the session that waits for this job.
  *
  *-------------------------------------------------------------------------
@@ -47,7 +47,7 @@
 #define SHORTEST_NAP_MS		2
 #define LONGEST_NAP_MS		100
 
-/* What core's WaitForOlderSnapshots() passes over, we pass over. */
+/* As core's WaitForOlderSnapshots() */
 #define FLAGS_NOT_WAITED_FOR \
 	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
 
@@ -60,8 +60,8 @@ static MemoryContext wait_context = NULL;
  */
 
 /*
- * Append the processes that this one waits for: for locks, and, as far as the
- * runners are given, outside of the lock manager, too.
+ * Append the processes that this one waits for: for locks and, if runners are
+ * given, outside of the lock manager, too.
  */
 static List *
 add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
@@ -86,12 +86,12 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 
 /*
  * Find out whether a process is, or waits, directly or not, for one of the
- * targets.  Returns that target, or 0; *last becomes the process that itself
+ * targets.  Return that target, or 0; *last becomes the process that itself
  * waits for it.
  *
- * With runners: what these wait for without queueing, and that a caller waits
- * for the runners of its job, counts.  But what another runner of the job of the
- * first process waits for is the affair of that runner.
+ * If runners are given, what they wait for without queueing counts, and a
+ * caller waits for the runners of its job.  Waits of another runner of the
+ * first process's job do not count: that runner handles them itself.
  */
 int
 wait_find_deadlock(int pid, const int *targets, int ntargets,
@@ -100,7 +100,7 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
 														"index_mover deadlock check",
 														ALLOCSET_SMALL_SIZES);
-	MemoryContext old_context = MemoryContextSwitchTo(check_context);
+	MemoryContext oldcontext = MemoryContextSwitchTo(check_context);
 	List	   *pids = list_make1_int(pid);
 	int			slot = -1;
 	int			found = 0;
@@ -110,7 +110,7 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 		if (runners[i].pid == pid)
 			slot = runners[i].slot;
 
-	/* the list grows while we walk along it */
+	/* the list grows during the loop */
 	for (int n = 0;; n++)
 	{
 		bool		other_runner = false;
@@ -128,18 +128,17 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 			pids = add_waited_for(pids, *last, runners, nrunners);
 	}
 
-	MemoryContextSwitchTo(old_context);
+	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(check_context);
 	return found;
 }
 
 /*
- * Find one of these processes that waits, also indirectly, for a lock of ours,
- * or for the session that waits for us.  *which: that process; *whom: us or that
- * session.
+ * Find one of these processes (*which) that waits, also indirectly, for us or
+ * for the session that waits for us (*target).
  */
 static bool
-find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *whom)
+find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *target)
 {
 	int			targets[2] = {MyProcPid, caller_pid};
 
@@ -149,20 +148,20 @@ find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int 
 
 		if (pids[i] == 0)
 			continue;
-		/* another runner of the job that waits for the caller steps back */
+		/* another runner of our job steps back if it waits for the caller */
 		*which = pids[i];
-		*whom = wait_find_deadlock(pids[i], targets,
-								   caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
-								   NULL, 0, &last);
-		if (*whom != 0)
+		*target = wait_find_deadlock(pids[i], targets,
+									 caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
+									 NULL, 0, &last);
+		if (*target != 0)
 			return true;
 	}
 	return false;
 }
 
 /*
- * Would it never end?  Whether a process that has, or wants, a lock that is in
- * the way of this one waits, also indirectly, for a lock of ours, or for the
+ * Return whether a wait for this lock would never end: a process that holds
+ * or wants a conflicting lock waits, also indirectly, for us or for the
  * session that waits for our job.
  */
 bool
@@ -173,13 +172,13 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 	int			pids[WAIT_MAX_PIDS];
 	int			npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
 	int			which;
-	int			whom;
+	int			target;
 
 	pfree(holders);
-	if (find_waiting_for_us(pids, npids, caller_pid, &which, &whom))
+	if (find_waiting_for_us(pids, npids, caller_pid, &which, &target))
 		return true;
 	npids = relation_lock_waiters(relid, lockmode, pids, WAIT_MAX_PIDS);
-	return find_waiting_for_us(pids, npids, caller_pid, &which, &whom);
+	return find_waiting_for_us(pids, npids, caller_pid, &which, &target);
 }
 
 /* ----------------------------------------------------------------
@@ -187,12 +186,17 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
  * ----------------------------------------------------------------
  */
 
+/* Return the time in max_ms milliseconds; 0 (never) if max_ms is 0. */
 TimestampTz
 wait_deadline(int max_ms)
 {
 	return max_ms > 0 ? TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms) : 0;
 }
 
+/*
+ * Begin a wait; limits must remain valid.  What wait_find_holders() sets is
+ * valid until its next call, or that of wait_until().
+ */
 void
 wait_begin(Wait *wait, const char *what, WaitLimits *limits)
 {
@@ -211,23 +215,23 @@ wait_begin(Wait *wait, const char *what, WaitLimits *limits)
 }
 
 /*
- * Look which transactions hold a lock on this relation that is in the way of
- * this one.  Returns whether there are any.
+ * Find the transactions that hold a lock on this relation that conflicts with
+ * this mode.  Return whether there are any.
  */
 bool
 wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 {
-	MemoryContext old_context;
+	MemoryContext oldcontext;
 
 	MemoryContextReset(wait_context);
-	old_context = MemoryContextSwitchTo(wait_context);
+	oldcontext = MemoryContextSwitchTo(wait_context);
 	wait->relid = relid;
 	wait->vxids = relation_lock_holders(relid, mode, &wait->nvxids);
-	MemoryContextSwitchTo(old_context);
+	MemoryContextSwitchTo(oldcontext);
 	return wait->nvxids > 0;
 }
 
-/* Is it time to give up, or, with on_blocker = wait, to say so and go on? */
+/* Return whether it is time to give up (on_blocker = wait: to warn). */
 bool
 wait_is_over(const Wait *wait)
 {
@@ -246,9 +250,9 @@ wait_is_over(const Wait *wait)
 }
 
 /*
- * Publish what we wait for, check that it makes sense to go on, and do what is to
- * be done about it.  Returns whether it is time to give up.  In a transaction or
- * not.  ERROR 40P01 if the wait would never end.
+ * Publish what we wait for, check for a deadlock, and cancel or signal
+ * blockers when it is time to.  Return whether it is time to give up.  In a
+ * transaction or not.  ERROR 40P01 if the wait would never end.
  */
 bool
 wait_look(Wait *wait)
@@ -256,36 +260,36 @@ wait_look(Wait *wait)
 	WaitLimits *limits = wait->limits;
 	TimestampTz now = GetCurrentTimestamp();
 	int			which;
-	int			whom;
+	int			target;
 	bool		over;
 
 	wait->npids = virtual_transaction_pids(wait->vxids, wait->nvxids,
 										   wait->pids, WAIT_MAX_PIDS);
 	progress_blockers(wait->pids, wait->npids);
 
-	/* what the job itself does at the same time must not make it fail */
+	/* the work of another runner of the job must not make this one fail */
 	for (int i = 0; i < wait->npids && limits->deadline != 0; i++)
 		if (runner_of_same_job(wait->pids[i]))
 			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
 
 	if (now >= wait->deadlock_check_at)
 	{
-		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &whom))
+		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &target))
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 which == whom ?
+					 which == target ?
 					 errdetail("The move waits for process %d, which waits for the move.%s",
 							   which, describe_command(which)) :
 					 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
-							   which, whom, describe_command(which)),
+							   which, target, describe_command(which)),
 					 errhint("The move has been canceled, so that the others can go on.")));
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
 	/*
 	 * As core does for a process that waits for a lock, or for the end of a
-	 * transaction; the next one may be there already.
+	 * transaction.  Not only once: the next autovacuum may have come.
 	 */
 	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
 	{
@@ -304,7 +308,7 @@ wait_look(Wait *wait)
 	return over;
 }
 
-/* ERROR 55P03, which names what is in the way, as found by the last look. */
+/* Raise ERROR 55P03, which names what the last wait_look() has found. */
 void
 wait_give_up(const Wait *wait)
 {
@@ -321,7 +325,7 @@ wait_give_up(const Wait *wait)
 				 errhint("End that transaction, or raise index_mover.lock_wait.")));
 
 	if (!IsTransactionState())
-		StartTransactionCommand();	/* the catalog has the name */
+		StartTransactionCommand();	/* for catalog access */
 	name = get_rel_name(wait->relid);
 	if (wait->limits->rested_ms != NULL)
 		waited = wait->limits->settings->lock_wait / 1000.0;
@@ -336,9 +340,8 @@ wait_give_up(const Wait *wait)
 }
 
 /*
- * If one of those we wait for is a prepared transaction, which has no process,
- * publish its name.  In a transaction that ends at once: we must not be waited
- * for ourselves.
+ * Publish the name of a prepared transaction that we wait for, in a
+ * transaction that ends at once, since others must not wait for it.
  */
 static void
 name_prepared(Wait *wait)
@@ -368,7 +371,7 @@ name_prepared(Wait *wait)
 	MemoryContextSwitchTo(context);
 }
 
-/* pause_move(): wait for nothing, until it is over. */
+/* Rest while paused, and put off the limits by that time. */
 static void
 put_off(Wait *wait)
 {
@@ -385,8 +388,8 @@ put_off(Wait *wait)
 }
 
 /*
- * Look what is in the way, and sleep a bit.
- * ERRORs: 55P03 after the deadline, 40P01, and what cancels the job.
+ * Check what is in the way, and sleep a bit.  ERRORs: 55P03 after the
+ * deadline, 40P01, and what cancels the job.
  */
 static void
 nap(Wait *wait)
@@ -422,15 +425,15 @@ nap(Wait *wait)
 		runner_check_step_back();
 	}
 
-	/* what we looked up meanwhile must not hold back vacuum */
+	/* catalog snapshots must not hold back vacuum */
 	InvalidateCatalogSnapshot();
 }
 
 /*
- * Wait until is_free() says that nothing is in the way any more; else it sets
- * relid and vxids.  It is called with no lock of ours held and may, when it
- * returns true, have started a transaction.  Returns true if there was something
- * to wait for.
+ * Wait until is_free() returns true; while it returns false, it sets relid
+ * and vxids.  It is called with no lock of ours held, and may have started a
+ * transaction when it returns true.  Return whether there was something to
+ * wait for.
  */
 bool
 wait_until(const char *what, WaitLimits *limits,
@@ -460,7 +463,7 @@ wait_until(const char *what, WaitLimits *limits,
 	return wait.told;
 }
 
-/* Keep, of these transactions, those that are among the others, too. */
+/* Remove from vxids what is not in others, too.  Return the new length. */
 int
 wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 				 const VirtualTransactionId *others, int nothers)
@@ -477,9 +480,7 @@ wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 	return kept;
 }
 
-/*
- * Of the transactions that were there at the first look, is none there now?
- */
+/* Return whether none of the first check's transactions is left. */
 static bool
 none_is_left(Wait *wait, VirtualTransactionId *now, int nnow)
 {
@@ -520,12 +521,12 @@ lockers_are_gone(Wait *wait, void *arg)
 }
 
 /*
- * Wait until every other transaction that now holds a lock on this table that
- * conflicts with the given mode has ended.  Prepared ones count.
+ * Wait until every other transaction that now holds a conflicting lock on
+ * this table has ended.  Prepared ones count.
  *
- * One that comes later sees what the caller has committed before, which is all
- * that the callers of this need; core's WaitForLockers() has the same rule.
- * Needs no transaction; takes no lock.
+ * A later one sees what the caller has committed before, which is all that
+ * the callers need; core's WaitForLockers() has the same rule.  Needs no
+ * transaction; takes no lock.
  */
 void
 wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
@@ -562,10 +563,10 @@ snapshots_are_gone(Wait *wait, void *arg)
 
 /*
  * Wait until every other transaction of this database that now has a snapshot
- * with xmin <= limit_xmin has let go of it.  Core's WaitForOlderSnapshots() has
- * the same rule, but waits for the end of the transaction.  Of which processes
- * core will not wait either, hides() says.
- * Needs no transaction; takes no lock.
+ * with xmin <= limit_xmin has released it.  Core's WaitForOlderSnapshots()
+ * has the same rule, but waits for the end of the transaction.  hides() tells
+ * which processes core will not wait for either.  Needs no transaction; takes
+ * no lock.
  */
 void
 wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
@@ -582,7 +583,7 @@ try_lock(Oid relid)
 {
 	LOCKTAG		tag;
 
-	/* the caller's next transaction reads the invalidation messages */
+	/* the next transaction reads the invalidation messages */
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	return LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }
@@ -606,9 +607,9 @@ both_are_locked(Wait *wait, void *arg)
 }
 
 /*
- * Get ShareUpdateExclusiveLock on table and index for the session, table
- * first.  The caller releases both with unlock_table_and_index().  Returns
- * true if it had to wait.
+ * Lock table and index, in this order, in ShareUpdateExclusiveLock for the
+ * session.  The caller releases both with unlock_table_and_index().  Return
+ * whether it had to wait.
  */
 bool
 lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
@@ -618,6 +619,7 @@ lock_table_and_index(Oid heap_oid, Oid index_oid, WaitLimits *limits)
 	return wait_until(NULL, limits, both_are_locked, relids);
 }
 
+/* Release the locks of lock_table_and_index(). */
 void
 unlock_table_and_index(Oid heap_oid, Oid index_oid)
 {

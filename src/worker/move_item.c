@@ -4,15 +4,13 @@
  *	  One index from start to end: the frame around the two methods.
  *
  * move_item() is where an error becomes a row: it catches whatever a method
- * throws, leaves the session without transaction and locks, and writes down
- * what happened.  What a failed move has left behind is removed by
- * move_cleanup(), which the worker calls when the outcome is on record.
+ * throws, leaves the session without transaction and locks, and records what
+ * happened.  What a failed move has left behind is removed by move_cleanup(),
+ * which the worker calls when the outcome is on record.
  *
- * Locking: what the methods take, and nothing before or after.
- *
- * Tricky: a unique build's error carries the offending key in its detail, and
- * the row's owner may be somebody who may not read the table.  So the detail of
- * integrity violations is dropped.
+ * Tricky: the error of a unique build carries the offending key in its
+ * detail, and the owner of the row may have no right to read the table.  So
+ * the detail of integrity violations is dropped.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,7 +43,7 @@ lock_partitioned(Wait *wait, void *arg)
 {
 	const MoveItem *item = arg;
 
-	/* asking for the lock, even in vain, would take a transaction ID */
+	/* a request for the lock, even in vain, would assign an xid */
 	if (wait_find_holders(wait, item->heap_oid, AccessShareLock) ||
 		wait_find_holders(wait, item->index_oid, AccessExclusiveLock))
 		return false;
@@ -59,8 +57,8 @@ lock_partitioned(Wait *wait, void *arg)
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
- * partitions.  As ATExecSetTableSpaceNoStorage(), but without standing in the
- * queue for the exclusive lock: every query of the table would stand behind.
+ * partitions.  As ATExecSetTableSpaceNoStorage(), but without queueing for
+ * the exclusive lock, since every query of the table would queue behind.
  */
 static void
 move_default(MoveContext *mc)
@@ -92,7 +90,6 @@ move_default(MoveContext *mc)
 	CommitTransactionCommand();
 }
 
-/* Move it once, by its method. */
 static void
 move_once(MoveContext *mc)
 {
@@ -113,9 +110,9 @@ move_once(MoveContext *mc)
 }
 
 /*
- * The index has not been moved.  If that is because it is gone, and its table has
- * another one under its name now, as after REINDEX CONCURRENTLY, make that one the
- * item's and return true.
+ * After a skip, find out whether the index is gone and another index of the
+ * table has its name, as after REINDEX CONCURRENTLY.  If so, make that one
+ * the item's and return true.
  */
 static bool
 find_successor(MoveItem *item)
@@ -147,8 +144,8 @@ find_successor(MoveItem *item)
 }
 
 /*
- * In PG_CATCH(): take the error, and leave the session as the next item expects
- * it.  Interrupts are held off; the caller resumes them.
+ * Take the error in PG_CATCH(), and leave the session as the next item
+ * expects it.  Interrupts are held off; the caller resumes them.
  */
 static ErrorData *
 take_item_error(MemoryContext context)
@@ -164,8 +161,8 @@ take_item_error(MemoryContext context)
 }
 
 /*
- * Move one item: never throws; the outcome is in the item.  With no
- * transaction open before and after.
+ * Move one item, and put the outcome into it.  Never throws.  No transaction
+ * is open before and after.
  */
 void
 move_item(JobShared *job, MoveItem *item)
@@ -183,7 +180,7 @@ move_item(JobShared *job, MoveItem *item)
 
 		blockers_begin(item, mc.settings);
 
-		/* first what earlier moves of this table may have left behind */
+		/* remove what earlier moves of this table may have left behind */
 		leftovers_remove_of_table(item->heap_oid, mc.settings->lock_wait);
 
 		StartTransactionCommand();
@@ -207,10 +204,7 @@ move_item(JobShared *job, MoveItem *item)
 	MemoryContextSwitchTo(context);
 	blockers_tell(item);
 
-	/*
-	 * a copy has noted the time of its swap: what comes after is no part of
-	 * it
-	 */
+	/* a copy has set the time of its swap, and what follows does not count */
 	if (item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	if (item->status == STATUS_MOVED)
@@ -230,15 +224,15 @@ move_item(JobShared *job, MoveItem *item)
 }
 
 /*
- * The process ends in the middle of an item: if it is moved, set its status to
- * STATUS_MOVED.  With no transaction open before and after.
+ * Set the status of an item to STATUS_MOVED if it is moved, when the process
+ * ends in the middle of it.  No transaction is open before and after.
  */
 void
 move_find_out(MoveItem *item)
 {
 	IndexFacts	facts;
 
-	/* else it has come to an end, and only the record is missing */
+	/* otherwise it has ended, and only the record is missing */
 	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
 		return;
 	if (item->method == METHOD_REBUILD)
@@ -253,7 +247,7 @@ move_find_out(MoveItem *item)
 	CommitTransactionCommand();
 }
 
-/* Remove what a failed or canceled item has left behind; never throws. */
+/* Remove what a failed or canceled item has left behind.  Never throws. */
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
@@ -275,7 +269,7 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	{
 		ErrorData  *edata = take_item_error(context);
 
-		/* for the log: to the caller an ERROR would be the end of the worker */
+		/* LOG, since an ERROR would tell the caller that the worker ends */
 		edata->elevel = LOG;
 		ThrowErrorData(edata);
 		FreeErrorData(edata);
@@ -289,13 +283,11 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	MemoryContextSwitchTo(context);
 }
 
-/* true if an item after this one is still to be moved */
+/* Return whether an item after this one is still to be moved. */
 bool
 move_has_more(const JobShared *job, int n)
 {
-	int			i;
-
-	for (i = n + 1; i < job->nitems; i++)
+	for (int i = n + 1; i < job->nitems; i++)
 		if (job->items[i].status == STATUS_QUEUED)
 			return true;
 	return false;
