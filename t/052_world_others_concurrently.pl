@@ -197,27 +197,6 @@ foreach my $method ('copy', 'rebuild')
 	$gate->end;
 }
 
-# ---- one that arrives in mid-copy waits for the end of the copy ------------------------
-# The copy would lose its lock to it, and then wait for it, and it for the caller.
-# Other commands that want the same lock pass.
-{
-	my $name = 'in mid-copy';
-	$node->safe_psql('postgres', 'CREATE SCHEMA m; CREATE TABLE m.big AS SELECT g AS i FROM generate_series(1, 150000) g; CREATE INDEX big_i ON m.big (i)');
-	$caller->send("SELECT status, sqlstate FROM move_indexes('m.big_i', '$to', method => 'copy', settings => '{\"max_rate\": \"128kB\"}')");
-	wait_for_phase($node, 'throttled');
-	my $job = $node->safe_psql('postgres', 'SELECT job FROM index_mover_progress');
-	$other->run(q{COMMENT ON INDEX m.big_i IS 'passes'});
-	is($other->errors, '', "$name: a comment passes");
-	$other->send('REINDEX TABLE CONCURRENTLY m.big');
-	poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND relation = 'm.big_i'::regclass AND NOT granted", '1', "$name: the other waits for its lock");
-	is($node->safe_psql('postgres', 'SELECT phase FROM index_mover_progress'), 'throttled', "$name: the copy is under way");
-	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
-	is($caller->answer, 'moved|', "$name: it is moved") or diag $caller->errors;
-	other_is_done($name);
-	is(tablespace_of_index($node, 'm.big_i'), $to, "$name: really");
-	leftovers_ok($node, $name, within => 5);
-}
-
 verdict_ok($node, 's.busy', 'in the end');
 verdict_ok($node, 's.quiet', 'in the end');
 $_->end foreach $writer, $other, $caller;

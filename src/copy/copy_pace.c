@@ -180,39 +180,15 @@ copy_check_relation(CopyState *cs, bool first)
 	return outcome;
 }
 
-/*
- * Return whether DDL waits behind our locks and may pass.
- *
- * A REINDEX CONCURRENTLY may not while a session waits for us: in the end it
- * would wait for the snapshot of that session, and we for it.  It is
- * recognized by its lock on the table; and no query waits behind the lock
- * that it wants.
- */
+/* Return whether DDL waits behind our locks and may pass. */
 bool
 copy_is_in_the_way(CopyState *cs)
 {
-	VirtualTransactionId *holders;
-	int			count;
-	int			waiter[2];
-	int			holder[WAIT_MAX_PIDS];
-	bool		passes = true;
+	int			pid;
 
-	if (!cs->mc->settings->give_way)
-		return false;
-	if (relation_lock_waiters(cs->table, AccessShareLock, waiter, 1) > 0)
-		return true;
-	count = relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, waiter, 2);
-	if (count != 1 || cs->mc->job->caller_pid == 0)
-		return count > 0;
-
-	holders = relation_lock_holders(cs->table, ShareUpdateExclusiveLock, &count);
-	count = virtual_transaction_pids(holders, count, holder, WAIT_MAX_PIDS);
-	pfree(holders);
-	while (--count >= 0)
-		if (holder[count] == waiter[0])
-			passes = false;
-	/* one that wants more than this is another command */
-	return passes || relation_lock_waiters(cs->index, RowExclusiveLock, waiter, 1) > 0;
+	return cs->mc->settings->give_way &&
+		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
+		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
 }
 
 /*
