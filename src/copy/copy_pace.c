@@ -80,6 +80,8 @@ copy_wait_for_locks(CopyState *cs)
 
 	cs->outcome = GO_ON;
 	wait_begin(&wait, NULL, &limits);
+	/* a session that waits for this transaction waits for a moment only */
+	wait.deadlock_check_at = DT_NOEND;
 	for (;;)
 	{
 		cs->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
