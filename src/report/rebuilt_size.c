@@ -38,7 +38,7 @@
 #define GIN_LEAST			0.35	/* pages of keys */
 #define GIN_MOST			0.90
 #define GIN_POSTING_DENSITY	0.977
-#define GIST_LEAST			0.38
+#define GIST_LEAST			0.36
 #define GIST_MOST			1.0 /* a sorting build ignores fillfactor */
 #define SPGIST_LEAST		0.30
 #define SPGIST_MOST			0.97
