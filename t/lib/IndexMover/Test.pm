@@ -20,7 +20,7 @@ use PostgreSQL::Test::Utils ();
 use Test::More;
 
 our @EXPORT = (
-	qw(faults long picked needs_faults needs_test_points has_test_points has_sanitizer no_finding_ok),
+	qw(faults long picked needs_faults needs_test_points needs_citus has_test_points has_sanitizer no_finding_ok),
 	@IndexMover::Call::EXPORT, @IndexMover::Node::EXPORT, @IndexMover::Oracle::EXPORT, @IndexMover::Wait::EXPORT);
 
 our $TIMEOUT = $IndexMover::Wait::TIMEOUT;
@@ -95,6 +95,15 @@ sub needs_test_points
 {
 	plan skip_all => 'needs a build with pause points (-DINDEX_MOVER_TEST)'
 	  unless has_test_points();
+	return;
+}
+
+# Skip the whole file unless Citus is installed; scripts/test builds it for those that
+# call this, where it can.
+sub needs_citus
+{
+	chomp(my $dir = `pg_config --sharedir`);
+	plan skip_all => 'Citus is not installed' unless -f "$dir/extension/citus.control";
 	return;
 }
 
