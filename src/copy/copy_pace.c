@@ -38,7 +38,6 @@
 #include "plan/plan.h"
 #include "settings.h"
 #include "test_points.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */
@@ -51,6 +50,30 @@ copy_check_interrupts(void)
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	job_check_cancel();
+}
+
+/*
+ * Warn, once in a copy, that it goes on trying to lock this relation after
+ * lock_wait, and name the holders.  In a transaction.
+ */
+void
+copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
+{
+	char	   *list;
+
+	if (cs->told)
+		return;
+	cs->told = true;
+	list = blockers_describe(relid, pids, npids);
+	ereport(WARNING,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+					NameStr(cs->mc->item->index_name), cs->mc->settings->lock_wait / 1000.0),
+			 npids > 0 ?
+			 errdetail("The lock is held by: %s.", list) :
+			 errdetail("No transaction holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errhint("See move_blockers(); cancel_move() ends the wait.")));
+	pfree(list);
 }
 
 /* Read the WAL in time, if it is followed.  Never ends the rest. */
@@ -106,8 +129,7 @@ copy_wait_for_locks(CopyState *cs)
 		{
 			if (settings->on_blocker != ON_BLOCKER_WAIT)
 				wait_give_up(&wait);
-			swap_still_waiting(cs->mc->item, wait.relid, settings, wait.pids,
-							   wait.npids, &cs->told);
+			copy_still_waiting(cs, wait.relid, wait.pids, wait.npids);
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();

@@ -93,6 +93,16 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 	wal_changes_skip(cs->changes, start, end);
 }
 
+/* Return whether to go on resting; called by pacing_rest(). */
+static bool
+may_rest(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+
+	copy_check_interrupts();
+	return !(cs->locked && copy_is_in_the_way(cs));
+}
+
 /*
  * Obey pause_move() after the swap: wait, with no transaction open, until the
  * job is resumed or another session waits for our locks.  (Before the swap,
@@ -102,17 +112,7 @@ own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
 static void
 rest_after_swap(CopyState *cs)
 {
-	MovePhase	phase;
-
-	if (!job_pause_requested())
-		return;
-	phase = progress_phase(PHASE_PAUSED);
-	while (job_pause_requested() && !(cs->locked && copy_is_in_the_way(cs)))
-	{
-		(void) throttle_rest(SHORT_REST_MS);
-		copy_check_interrupts();
-	}
-	progress_phase(phase);
+	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
 }
 
 /* Rest between two steps of removing the old file, and while paused. */
@@ -120,7 +120,6 @@ static void
 rest_between_steps(int ms)
 {
 	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
-	copy_check_interrupts();
 	rest_after_swap(current);
 }
 
@@ -202,11 +201,8 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 static CopyOutcome
 copy_once(CopyState *cs)
 {
-	MoveItem   *item = cs->mc->item;
 	MemoryContext oldcontext;
 	CopyOutcome outcome;
-	Swap		swap;
-	SwapResult	result;
 
 	cs->copied = 0;
 	cs->verifying = false;
@@ -246,50 +242,9 @@ copy_once(CopyState *cs)
 	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
 		return outcome;
 
-	memset(&swap, 0, sizeof(swap));
-	swap.relid = cs->index;
-	swap.table = cs->table;
-	swap.from = cs->from;
-	swap.to = cs->to;
-	swap.ledger_id = cs->new_file.id;
-	swap.old_file = cs->new_file;
-	swap.old_file.id = 0;
-	swap.old_file.kind = LEDGER_OLD_FILE;
-	swap.old_file.tablespace = cs->from.spcOid;
-	swap.old_file.relfilenumber = cs->from.relNumber;
-	swap.settings = cs->mc->settings;
-	swap.item = cs->mc->item;
-	swap.rested_ms = &cs->rested_ms;
-	swap.told = &cs->told;
-	swap.catch_up = copy_catch_up;
-	swap.stay_near = copy_stay_near;
-	swap.last_blocks = copy_last_blocks;
-	swap.arg = cs;
-
-	/* here, so that it need not be done under the lock */
-	StartTransactionCommand();
-	swap.old_file.id = ledger_new_id();
-	ledger_row_claim(swap.old_file.id);
-	CommitTransactionCommand();
-
-	cs->outcome = START_AGAIN;
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	result = copy_swap(&swap);
-	MemoryContextSwitchTo(oldcontext);
-	item->lock_attempts += swap.lock_attempts;
-	if (result != SWAP_DONE)
-	{
-		ledger_row_release(swap.old_file.id);
-		return cs->outcome;
-	}
-
-	/* whatever goes wrong from here on, the index has moved */
-	cs->old_file = swap.old_file;
-	item->lock_time = swap.lock_time;
-	item->status = STATUS_MOVED;
-	item->finished_at = GetCurrentTimestamp();
-	after_swap(cs);
-	return GO_ON;
+	if ((outcome = copy_swap(cs)) == GO_ON)
+		after_swap(cs);
+	return outcome;
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
@@ -380,7 +335,6 @@ prewarm(CopyState *cs)
 
 	while (block != InvalidBlockNumber)
 	{
-		copy_check_interrupts();
 		rest_after_swap(cs);
 		if (copy_is_in_the_way(cs))
 			break;

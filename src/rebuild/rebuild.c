@@ -71,7 +71,6 @@
 #include "rebuild/snapshot_guard.h"
 #include "settings.h"
 #include "test_points.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define MAX_TRIES			3	/* waits for old transactions, see

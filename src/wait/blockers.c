@@ -43,7 +43,6 @@
 #include "compat.h"
 #include "job.h"
 #include "settings.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define MAX_SIGNALLED	64		/* for one index; then the move gives up */

@@ -27,7 +27,7 @@
 #include "utils/resowner.h"
 
 #include "compat.h"
-#include "wait/relation_locks.h"
+#include "wait/wait.h"
 
 /*
  * Lock a relation of this database, queueing for at most timeout_ms.  Return

@@ -41,7 +41,6 @@
 #include "compat.h"
 #include "job.h"
 #include "settings.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define SHORTEST_NAP_MS		2
