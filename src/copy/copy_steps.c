@@ -84,15 +84,6 @@ static void forget_state(void);
 static void cleanup_at_exit(int code, Datum arg);
 static void remove_what_is_left(CopyState *cs);
 
-/* Remember our own records, so that draining needs not read them. */
-static void
-own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
-{
-	CopyState  *cs = (CopyState *) arg;
-
-	wal_changes_skip(cs->changes, start, end);
-}
-
 /* Return whether to go on resting; called by pacing_rest(). */
 static bool
 may_rest(void *arg)
@@ -216,7 +207,7 @@ copy_once(CopyState *cs)
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, own_record, cs);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);

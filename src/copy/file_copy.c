@@ -30,9 +30,8 @@
  *
  * Write-back: after each 1 MB, tell the kernel to start writing it, and wait
  * for the megabyte before.  Without the first, the fsync at the end stalls
- * all commits while the whole file is written (a quarter of a second for 600
- * MB); without the second, the start itself can block for seconds.  This
- * makes a copy faster, too.
+ * all commits (a quarter of a second for 600 MB); without the second, the
+ * start itself can block for seconds.  This makes a copy faster, too.
  *
  * Read-ahead: each 1 MB of the old file is first read with a plain read and
  * thrown away: storage with few operations per second delivers a megabyte at
@@ -43,17 +42,16 @@
  * is logged: its next change might not write a full page image, because by
  * its LSN there is one already, and then a torn page could not be repaired.
  *
- * That bound never moves.  Redo positions move when a checkpoint starts, but
- * recovery starts at the last completed checkpoint, and restores a full page
- * image whatever LSN the page in the file has.  So a block that was logged
- * once must be logged each time it is written again, or recovery would
- * replace the newer contents by the older.  It is, because a page's LSN only
- * grows, and was above the bound already.  A block never logged by us has an
- * LSN not above the bound or any later redo position, so its first change
- * after the swap writes a full page image; that holds even if a checkpoint
- * was running at the copy's start and recovery starts before its redo
- * position.  Recovery needs no record of ours for the block: the file was
- * made durable with these contents.  (With full_page_writes off the same
+ * That bound never moves.  Recovery starts at the last completed checkpoint,
+ * and restores a full page image whatever LSN the page in the file has.  So a
+ * block that was logged once must be logged each time it is written again, or
+ * recovery would replace the newer contents by the older.  It is, because a
+ * page's LSN only grows, and was above the bound already.  A block never
+ * logged by us has an LSN not above the bound or any later redo position, so
+ * its first change after the swap writes a full page image, even if a
+ * checkpoint was running at the copy's start and recovery starts before its
+ * redo position.  Recovery needs no record of ours for the block: the file
+ * was made durable with these contents.  (With full_page_writes off the same
  * holds except for torn pages.)
  *
  * No file descriptor outlives a call: the file can be dropped as soon as its
@@ -83,6 +81,7 @@
 #include "compat.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
+#include "copy/wal_changes.h"
 #include "test_points.h"
 
 /* Pages in one WAL record, see log_newpages() */
@@ -95,8 +94,7 @@ struct FileCopy
 {
 	RelFileLocator from;
 	RelFileLocator to;
-	FileCopyRecord on_record;
-	void	   *arg;
+	ChangedBlocks *changes;		/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *scratch;		/* the same, for read_ahead() */
@@ -136,19 +134,18 @@ static int	open_segment(const RelFileLocator *locator, ForkNumber fork,
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  on_record is called for each WAL record that the copy writes.
+ * context.  *changes, which follows the old one, is told what to skip.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 FileCopyRecord on_record, void *arg)
+				 ChangedBlocks *changes)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
 	copy->from = *from;
 	copy->to = *to;
-	copy->on_record = on_record;
-	copy->arg = arg;
+	copy->changes = changes;
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
@@ -160,10 +157,10 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 void
 file_copy_free(FileCopy *copy)
 {
-	if (copy && copy->ring)
-		FreeAccessStrategy(copy->ring);
-	if (copy)
-		copy->ring = NULL;
+	if (copy == NULL || copy->ring == NULL)
+		return;
+	FreeAccessStrategy(copy->ring);
+	copy->ring = NULL;
 }
 
 /*
@@ -269,8 +266,8 @@ file_copy_unsync(FileCopy *copy)
 
 /*
  * Prepare for copying a set of blocks, and block 0, through shared buffers:
- * extend the new file to nblocks, and read these blocks, old and new, into
- * shared buffers.  Copies nothing, and logs nothing.
+ * extend the new file to nblocks, and read these blocks, old and new.  Copies
+ * nothing, and logs nothing.
  */
 void
 file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
@@ -339,10 +336,10 @@ file_copy_flush_wal(FileCopy *copy)
 
 /*
  * Have the WAL writer flush what we have logged since the last call; with
- * "wait", also make sure that what was logged before that is flushed, if need
- * be by flushing it here.  To be called after each megabyte: the disk then
- * works while we read the next one, and with "wait" commits of other sessions
- * never wait for more than two megabytes of ours.
+ * "wait", also flush what was logged before that, if need be here.  To be
+ * called after each megabyte: the disk then works while we read the next one,
+ * and with "wait" commits of other sessions never wait for more than two
+ * megabytes of ours.
  */
 void
 file_copy_hand_over_wal(FileCopy *copy, bool wait)
@@ -379,10 +376,7 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 {
 	Buffer		buffer;
 
-	/*
-	 * As core does, accept a torn or missing page of the free space map,
-	 * which corrects itself.
-	 */
+	/* as core does: the free space map corrects itself */
 	buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
 									   fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
 									   copy->ring, true);
@@ -449,8 +443,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 			/* at most one record, so that its bounds are known */
 			log_newpages(&copy->to, fork, npages, numbers, pages, false);
 			copy->last_record = XactLastRecEnd;
-			if (copy->on_record)
-				copy->on_record(copy->arg, ProcLastRecPtr, XactLastRecEnd);
+			wal_changes_skip(copy->changes, ProcLastRecPtr, XactLastRecEnd);
 			npages = 0;
 			IM_POINT("copy-logging");
 		}

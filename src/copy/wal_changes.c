@@ -20,33 +20,29 @@
  * would never end, and the raw insert position can be behind a page header,
  * where no record ends.
  *
- * Tricky: checkpoints remove WAL that is not read yet, and with small
- * segments that may be within a megabyte.  But an open segment can be read to
- * its end even if it is removed or recycled: a recycled one is renamed, and
- * overwritten only when the WAL gets there; then its page addresses do not
- * fit, and the record is not valid.  So we keep open the segment in which the
- * last read has ended and those after it, including future ones, which
- * wal_ahead() has made under their names: WAL_AHEAD bytes, whatever the size
- * of segments.  A caller that reads whenever wal_changes_read_is_due()
- * returns true loses nothing to any checkpoint.  If a segment is gone all the
- * same, the result is CHANGES_WAL_GONE, and nothing collected may be relied
- * upon.
+ * Tricky: checkpoints remove WAL that is not read yet, with small segments
+ * within a megabyte.  But an open segment can be read to its end even if it
+ * is removed or recycled: a recycled one is renamed, and overwritten only
+ * when the WAL gets there; then its page addresses do not fit, and the record
+ * is not valid.  So we keep open the segment in which the last read has ended
+ * and those after it, including future ones, which wal_ahead() has made under
+ * their names: WAL_AHEAD bytes, whatever the size of segments.  A caller that
+ * reads whenever wal_changes_read_is_due() returns true loses nothing to any
+ * checkpoint.  If a segment is gone all the same, the result is
+ * CHANGES_WAL_GONE, and nothing collected may be relied upon.
  *
  * Why not a replication slot: for a process that is stopped, or hangs in a
  * write to storage that does not respond, it would keep WAL until pg_wal is
- * full and the server is down.  To start a copy again is the lesser evil.
- * And where max_slot_wal_keep_size limits the slot, the checkpointer
- * terminates its owner.  A slot also needs wal_level and
- * max_replication_slots to allow it, takes one from others, and appears in
- * their monitoring.
+ * full and the server is down.  And where max_slot_wal_keep_size limits the
+ * slot, the checkpointer terminates its owner.  To start a copy again is the
+ * lesser evil.  A slot also needs wal_level and max_replication_slots to
+ * allow it, takes one from others, and appears in their monitoring.
  *
  * wal_ahead() makes the next WAL segments before any process has to wait for
- * them.  When WAL gets to the end of a segment and there is no next one, core
- * makes it on the spot: the process that writes the WAL fills 16 MB with
- * zeros and flushes them, and all that commit in that time wait for it.  The
- * segments that a checkpoint recycles do not last for the WAL of a copy.  So
- * the copy makes segments in advance, when no process waits for it; and under
- * the exclusive lock there is always a next one.
+ * them.  Otherwise the process that writes the WAL fills 16 MB with zeros and
+ * flushes them, and all that commit in that time wait for it; the segments
+ * that a checkpoint recycles do not last for the WAL of a copy.  Under the
+ * exclusive lock there is always a next one.
  *
  * Assumption: any process may call XLogFileInit() at any time, as core's
  * walreceiver and checkpointer do.  It leaves an existing segment as it is.
@@ -140,8 +136,6 @@ struct ChangedBlocks
 static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 					  XLogRecPtr target, char *buf);
 static void open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli);
-static bool segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr);
-static bool segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr);
 static void hold_segments(ChangedBlocks *changes);
 static bool segment_is_gone(XLogRecPtr ptr);
 static XLogRecPtr record_start(XLogRecPtr end);
@@ -153,6 +147,16 @@ static HeldSegment *
 place_of(ChangedBlocks *changes, XLogSegNo segno)
 {
 	return &changes->held[segno % MOST_HELD];
+}
+
+/* Return whether the reader has this segment open, or we hold it for it. */
+static bool
+segment_is_open(const XLogReaderState *reader, XLogSegNo segno)
+{
+	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+
+	return (held->fd != 0 && held->segno == segno) ||
+		(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno);
 }
 
 /* Release a segment; without with_close, its descriptor stays open. */
@@ -185,10 +189,9 @@ free_reader(void *arg)
 
 /*
  * Start to follow the changes of a relation file's main fork: every change
- * whose record starts after this call will be reported.  Writes and flushes a
- * record that does nothing, as a place to start from.  Allocated in a context
- * of its own below the current one; end it with wal_changes_end(), or by
- * deleting or resetting that context.
+ * whose record starts after this call will be reported.  Allocated in a
+ * context of its own below the current one; end it with wal_changes_end(), or
+ * by deleting or resetting that context.
  */
 ChangedBlocks *
 wal_changes_begin(const RelFileLocator *locator,
@@ -274,10 +277,7 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 		changes->seen = repalloc(changes->seen,
 								 changes->maxseen * sizeof(SeenRange));
 	}
-	changes->seen[changes->nseen].first = first;
-	changes->seen[changes->nseen].nblocks = nblocks;
-	changes->seen[changes->nseen].lsn = lsn;
-	changes->nseen++;
+	changes->seen[changes->nseen++] = (SeenRange) {first, nblocks, lsn};
 }
 
 /*
@@ -301,17 +301,15 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 		changes->own = repalloc(changes->own,
 								changes->maxown * sizeof(OwnRecord));
 	}
-	changes->own[changes->nown].start = start;
-	changes->own[changes->nown].end = end;
-	changes->nown++;
+	changes->own[changes->nown++] = (OwnRecord) {start, end};
 }
 
 /*
- * Return whether the WAL must be read now, so that it is not recycled unread.
- * The WAL of a copy causes checkpoints, which remove what is older than the
- * segment in which they started.  So never fall behind by more than the open
- * segment, or a good part of max_wal_size, and do not stay in an older
- * segment for longer than the fastest checkpoint takes.
+ * Return whether the WAL must be read now: the WAL of a copy causes
+ * checkpoints, which remove what is older than the segment in which they
+ * started.  So never fall behind by more than the open segment, or a good
+ * part of max_wal_size, and do not stay in an older segment for longer than
+ * the fastest checkpoint takes.
  */
 bool
 wal_changes_read_is_due(const ChangedBlocks *changes)
@@ -451,6 +449,7 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	TimeLineID	tli;
 	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
 	WALReadError problem;
+	XLogSegNo	segno;
 	int			count;
 
 	if (page + XLOG_BLCKSZ <= flushed)
@@ -460,8 +459,8 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 	else
 		count = flushed - page;
 
-	if (!segment_is_open(reader, page) && !segment_is_held(reader, page) &&
-		segment_is_gone(page))
+	XLByteToSeg(page, segno, wal_segment_size);
+	if (!segment_is_open(reader, segno) && segment_is_gone(page))
 		return -1;
 	if (!WALRead(reader, buf, page, count, tli, &problem))
 		WALReadRaiseError(&problem);
@@ -481,17 +480,6 @@ open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
 	}
 	else
 		wal_segment_open(reader, segno, tli);
-}
-
-static bool
-segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr)
-{
-	XLogSegNo	segno;
-	HeldSegment *held;
-
-	XLByteToSeg(ptr, segno, wal_segment_size);
-	held = place_of((ChangedBlocks *) reader->private_data, segno);
-	return held->fd != 0 && held->segno == segno;
 }
 
 /*
@@ -521,8 +509,7 @@ hold_segments(ChangedBlocks *changes)
 		char		path[MAXPGPATH];
 		int			fd;
 
-		if ((held->fd != 0 && held->segno == segno) ||
-			(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno))
+		if (segment_is_open(reader, segno))
 			continue;
 		XLogFilePath(path, tli, segno, wal_segment_size);
 		if (!AcquireExternalFD())
@@ -538,13 +525,6 @@ hold_segments(ChangedBlocks *changes)
 	}
 }
 
-static bool
-segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
-{
-	return reader->seg.ws_file >= 0 &&
-		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
-}
-
 /* Return whether this position's segment was removed or recycled. */
 static bool
 segment_is_gone(XLogRecPtr ptr)
@@ -553,14 +533,11 @@ segment_is_gone(XLogRecPtr ptr)
 	char		path[MAXPGPATH];
 
 	XLByteToSeg(ptr, segment, wal_segment_size);
+	/* the counter is zero at server start, and advanced before a removal */
 	if (segment <= XLogGetLastRemovedSegno())
 		return true;
 
-	/*
-	 * The counter above is zero at server start, and is advanced just before
-	 * a file is removed.  At the end of WAL, the next segment need not exist
-	 * yet.
-	 */
+	/* at the end of WAL, the next segment need not exist yet */
 	if (ptr >= GetFlushRecPtr(NULL))
 		return false;
 	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
@@ -637,7 +614,7 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 			return false;
 	}
 
-	/* Ignore a full page image for a hint bit: hints need not be copied. */
+	/* hints need not be copied */
 	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
 		return true;
 
@@ -649,10 +626,9 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 
 		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
 			continue;
-		if (fork != MAIN_FORKNUM ||
-			!RelFileLocatorEquals(locator, changes->locator))
-			continue;
-		if (block < limit && !already_seen(changes, reader->ReadRecPtr, block))
+		if (fork == MAIN_FORKNUM && block < limit &&
+			RelFileLocatorEquals(locator, changes->locator) &&
+			!already_seen(changes, reader->ReadRecPtr, block))
 			block_set_add(changes->set, block);
 	}
 	return true;
