@@ -277,7 +277,10 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 		changes->seen = repalloc(changes->seen,
 								 changes->maxseen * sizeof(SeenRange));
 	}
-	changes->seen[changes->nseen++] = (SeenRange) {first, nblocks, lsn};
+	changes->seen[changes->nseen++] = (SeenRange)
+	{
+		first, nblocks, lsn
+	};
 }
 
 /*
@@ -301,7 +304,10 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 		changes->own = repalloc(changes->own,
 								changes->maxown * sizeof(OwnRecord));
 	}
-	changes->own[changes->nown++] = (OwnRecord) {start, end};
+	changes->own[changes->nown++] = (OwnRecord)
+	{
+		start, end
+	};
 }
 
 /*

@@ -15,7 +15,7 @@
  * of other sessions hardly ever pass over it too.
  *
  * All waiting sessions hide, not only that of the rebuild's own job: two jobs
- * on two tables would otherwise wait for each other's callers.
+ * would otherwise wait for each other's callers.
  *
  * From then on the session must not read with its old snapshot what was built
  * without regard to it.  From the first time it hides to the end of its
@@ -94,11 +94,6 @@ static relation_info_hook_type prev_relation_info_hook = NULL;
 
 static void guard_relation_info(RELATION_INFO_PARAMS);
 static void guard_xact_callback(XactEvent event, void *arg);
-
-/* ----------------------------------------------------------------
- *	Shared memory
- * ----------------------------------------------------------------
- */
 
 /* Return the size of the shared area, for a shmem_request_hook. */
 Size

@@ -52,12 +52,12 @@ static void
 settle(Throttle *throttle, double max_rate)
 {
 	instr_time	now;
-	instr_time	passed;
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (!INSTR_TIME_IS_ZERO(throttle->last))
 	{
-		passed = now;
+		instr_time	passed = now;
+
 		INSTR_TIME_SUBTRACT(passed, throttle->last);
 		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
 	}
@@ -123,10 +123,9 @@ throttle_due(Throttle *throttle, const MoveSettings *settings)
 bool
 throttle_rest(int ms)
 {
-	int			rc;
+	int			rc = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							   ms, PG_WAIT_EXTENSION);
 
-	rc = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				   ms, PG_WAIT_EXTENSION);
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	job_check_cancel();
@@ -136,9 +135,7 @@ throttle_rest(int ms)
 /* ----------------------------------------------------------------
  *	Lag of standbys and replication slots
  *
- * A move writes as much WAL as its index is large, as fast as it can.  All of
- * it is sent to every standby and kept for every slot, whether it is read or
- * not.  So a move checks the lag before each MB, and waits while any is above
+ * A move checks the lag before each MB, and waits while any is above
  * index_mover.max_replica_lag.  Once it waits, it waits until the lag is
  * below half of that, to avoid frequent stops.
  *

@@ -97,10 +97,8 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 void
 unlock_relation_for_session(Oid relid, LOCKMODE mode)
 {
-	LockRelId	id;
+	LockRelId	id = {.dbId = MyDatabaseId,.relId = relid};
 
-	id.dbId = MyDatabaseId;
-	id.relId = relid;
 	UnlockRelationIdForSession(&id, mode);
 }
 
