@@ -34,7 +34,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
 #include "job_private.h"
 #include "test_points.h"
 

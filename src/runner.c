@@ -28,7 +28,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
 #include "job_private.h"
 
 /* Show no more of a command than this. */

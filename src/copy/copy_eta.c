@@ -23,10 +23,7 @@
 
 #include "utils/timestamp.h"
 
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/wal_changes.h"
-#include "job.h"
 
 /* Bytes of the old file removed per second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)

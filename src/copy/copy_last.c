@@ -42,15 +42,8 @@
 #include "storage/smgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16

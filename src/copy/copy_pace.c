@@ -29,16 +29,9 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
 #include "plan/plan.h"
-#include "settings.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250

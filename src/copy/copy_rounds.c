@@ -28,15 +28,8 @@
 #include "storage/smgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256

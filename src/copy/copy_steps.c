@@ -56,18 +56,10 @@
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5

@@ -83,16 +83,9 @@
 #include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
-#include "compat.h"
 #include "copy/copy_private.h"
-#include "copy/wal_changes.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
-#include "settings.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* Rest after the first check of the lock holders, and after the others */
 #define FIRST_LOOKS_MS		20

@@ -47,12 +47,7 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
-#include "job.h"
-#include "test_points.h"
 
 static void
 report_difference(CopyState *cs, BlockNumber block)

@@ -64,12 +64,10 @@
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
-#include "settings.h"
 #include "test_points.h"
 #include "wait/wait.h"
 

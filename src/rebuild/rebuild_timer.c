@@ -70,10 +70,7 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
 #include "rebuild/rebuild.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 #define TICK_MS			10

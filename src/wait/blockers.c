@@ -40,9 +40,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 #define MAX_SIGNALLED	64		/* for one index; then the move gives up */

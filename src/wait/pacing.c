@@ -21,9 +21,6 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 /* Longest rest at once: the caller has to check for other things, too. */

@@ -26,7 +26,6 @@
 #include "utils/inval.h"
 #include "utils/resowner.h"
 
-#include "compat.h"
 #include "wait/wait.h"
 
 /*

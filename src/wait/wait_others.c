@@ -37,9 +37,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 #define SHORTEST_NAP_MS		2

@@ -28,8 +28,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "worker/worker.h"
 
 static void

@@ -30,7 +30,6 @@
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"

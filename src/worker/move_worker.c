@@ -49,10 +49,8 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "history.h"
-#include "job.h"
 #include "own_tables.h"
 #include "rebuild/rebuild.h"
-#include "settings.h"
 #include "test_points.h"
 #include "worker/worker.h"
 

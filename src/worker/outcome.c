@@ -31,7 +31,6 @@
 #include "utils/rel.h"
 
 #include "history.h"
-#include "job.h"
 #include "own_tables.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
