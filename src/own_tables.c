@@ -77,16 +77,13 @@ PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 static Oid
 find_schema(void)
 {
-	Relation	rel;
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 	Oid			result = InvalidOid;
 
-	rel = table_open(ExtensionRelationId, AccessShareLock);
-	ScanKeyInit(&key,
-				Anum_pg_extension_extname,
-				BTEqualStrategyNumber, F_NAMEEQ,
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
 				CStringGetDatum("index_mover"));
 	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
@@ -219,8 +216,10 @@ extension_hold(Oid *busy)
 			*busy = relid;
 			return EXTENSION_BUSY;
 		}
-		held[i].dbId = MyDatabaseId;
-		held[i].relId = relid;
+		held[i] = (LockRelId)
+		{
+			.relId = relid,.dbId = MyDatabaseId
+		};
 
 		/* it may have been dropped since the lookup */
 		AcceptInvalidationMessages();

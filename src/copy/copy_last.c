@@ -8,11 +8,10 @@
  * copy_last_blocks().
  *
  * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
- * new.  So under the lock nothing is read from disk but what has changed
- * since (and so is in shared buffers), and the file is extended only by what
- * was added since.  If it has many blocks to copy again, it goes back to
- * writing directly, which is faster: where writers are faster than shared
- * buffers, the swap would never come.
+ * new.  So under the lock nothing is read from disk, and the file is extended
+ * only by what was added since.  If many blocks are to be copied again, it
+ * goes back to writing directly, which is faster: where writers are faster
+ * than shared buffers, the swap would never come.
  *
  * copy_last_blocks() gives up when what is left would take longer than the
  * caller wants to hold the lock: before the WAL is read, by its amount and
@@ -248,24 +247,10 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 			return TOO_MUCH_LEFT;
 	}
 
-#ifdef INDEX_MOVER_TEST
-	if (IM_MUTATION("tail") && !IM_MUTATION("short") && nblocks > 0)
-	{
-		/* right length, wrong contents */
-		SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-		PGAlignedBlock zero;
-
-		memset(&zero, 0, sizeof(zero));
-		for (block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
-			smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
-	}
-	if (IM_MUTATION("verify-all"))
-	{
-		for (block = 0; block < nblocks; block++)
-			block_set_add(cs->unverified, block);
-		copy_verify_locked(cs);
-	}
-#endif
+	if (IM_MUTATION("tail") && !IM_MUTATION("short"))
+		IM_FILL_TAIL(&cs->to, nblocks);
+	for (block = 0; block < nblocks && IM_MUTATION("verify-all"); block++)
+		block_set_add(cs->unverified, block);
 
 	/* ask for the length again, rather than trust what was done above */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
@@ -276,7 +261,7 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 						NameStr(cs->mc->item->index_name),
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("The index was not moved.")));
-	if (cs->verifying)
+	if (cs->verifying || IM_MUTATION("verify-all"))
 		copy_verify_locked(cs);
 	return GO_ON;
 }

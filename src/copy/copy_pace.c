@@ -3,10 +3,10 @@
  * copy_pace.c
  *	  Method copy: the locks of the long phase, and giving way to others.
  *
- * AccessShareLock on the table, then ShareUpdateExclusiveLock on the index,
- * both for the session.  These keep out DROP, TRUNCATE, REINDEX and rewrites,
- * but not VACUUM.  If DDL waits behind us we release both, queue behind it,
- * and check whether the file is still the same.
+ * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
+ * index, both for the session.  These keep out DROP, TRUNCATE, REINDEX and
+ * rewrites, but not VACUUM.  If DDL waits behind us we release both, queue
+ * behind it, and check whether the file is still the same.
  *
  * Assumption: whatever gives the index another file, or drops it, conflicts
  * with one of these two locks.
@@ -177,10 +177,8 @@ copy_check_relation(CopyState *cs, bool first)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", cs->index);
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	file.spcOid = OidIsValid(form->reltablespace) ? form->reltablespace :
-		MyDatabaseTableSpace;
-	file.dbOid = MyDatabaseId;
-	file.relNumber = form->relfilenode;
+	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
+						MyDatabaseId, form->relfilenode);
 	cs->rmid = copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->index, "", NULL);

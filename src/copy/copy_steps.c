@@ -23,13 +23,9 @@
  *	  copied length is always copied;
  *	- the free space map: it corrects itself, and was never exact.
  *
- * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
- * index, both for the session.  They conflict with DROP, TRUNCATE, REINDEX
- * and rewrites, but not with VACUUM.  If DDL waits for us, we release both,
- * queue behind it, and check whether the file is still the same.  In the long
- * phases there is neither a snapshot nor an xid, and no transaction lasts
- * longer than copying 1 MB; so vacuum is not held back, and CREATE INDEX
- * CONCURRENTLY on the table does not wait for us.
+ * Locks: those of copy_pace.c.  In the long phases there is neither a snapshot
+ * nor an xid, and no transaction lasts longer than copying 1 MB; so vacuum is
+ * not held back, and CREATE INDEX CONCURRENTLY does not wait for us.
  *
  * Tricky: only the ledger knows the new file, and after the swap only the
  * ledger knows the old one.  What an ERROR leaves is removed by
@@ -88,9 +84,7 @@ may_rest(void *arg)
 
 /*
  * Obey pause_move() after the swap: wait, with no transaction open, until the
- * job is resumed or another session waits for our locks.  (Before the swap,
- * copy_between_chunks() and copy_wait_for_locks() obey it, and also read
- * WAL.)
+ * job is resumed or another session waits for our locks.
  */
 static void
 rest_after_swap(CopyState *cs)
@@ -121,10 +115,8 @@ move_by_copy(MoveContext *mc)
 	uint64		wal_before = pgWalUsage.wal_bytes;
 
 	if (!registered)
-	{
 		before_shmem_exit(cleanup_at_exit, (Datum) 0);
-		registered = true;
-	}
+	registered = true;
 
 	forget_state();
 	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
@@ -235,31 +227,22 @@ static void
 make_file(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
-	LedgerEntry entry;
+	LedgerEntry entry = {.kind = LEDGER_NEW_FILE,.tablespace = item->to_tablespace,
+		.heap_oid = cs->table,.index_oid = cs->index,.job = cs->mc->job->job,
+	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
 	SMgrRelation smgr;
 
 	StartTransactionCommand();
 	commit_locally();
-	memset(&entry, 0, sizeof(entry));
-	entry.kind = LEDGER_NEW_FILE;
-	entry.tablespace = item->to_tablespace;
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
-	entry.heap_oid = cs->table;
-	entry.index_oid = cs->index;
-	entry.job = cs->mc->job->job;
-	entry.pid = MyProcPid;
-	entry.made_at = GetCurrentTimestamp();
 	ledger_insert(&entry);
 	ledger_row_claim(entry.id);
 	CommitTransactionCommand();
 	cs->new_file = entry;
 	IM_POINT("copy-registered");
 
-	cs->to.spcOid = item->to_tablespace;
-	cs->to.dbOid = MyDatabaseId;
-	cs->to.relNumber = entry.relfilenumber;
-
+	cs->to = make_locator(item->to_tablespace, MyDatabaseId, entry.relfilenumber);
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
 	/* an existing file of that name would not be ours: an error */
@@ -379,6 +362,43 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
+/* Remove one file for remove_what_is_left(), if there is one. */
+static void
+remove_one(LedgerEntry *entry, bool made)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+
+	if (entry->id == 0)
+		return;
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		commit_locally();
+		if (ledger_row_claim_again(entry->id))
+		{
+			IM_POINT("left-file-drop");
+			leftover_file_drop(entry, made);
+			CommitTransactionCommand();
+			ledger_row_release(entry->id);
+		}
+		else
+			CommitTransactionCommand();
+		entry->id = 0;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error = errors_take(oldcontext);
+
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not remove a file that a move has left behind: %s",
+						error->message),
+				 errhint("Call index_mover_cleanup() later.")));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+}
+
 /*
  * Remove the file, new or old, that the ledger says is ours, at once.  Called
  * with no transaction open and no lock held.  Raises no error: what cannot be
@@ -389,50 +409,10 @@ after_swap(CopyState *cs)
 static void
 remove_what_is_left(CopyState *cs)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	LedgerEntry *entries[2];
-	bool		made[2];
-
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-
-	entries[0] = &cs->new_file;
-	made[0] = cs->new_file_made;
-	entries[1] = &cs->old_file;
-	made[1] = true;
-
-	for (int i = 0; i < 2; i++)
-	{
-		if (entries[i]->id == 0)
-			continue;
-		PG_TRY();
-		{
-			StartTransactionCommand();
-			commit_locally();
-			if (ledger_row_claim_again(entries[i]->id))
-			{
-				IM_POINT("left-file-drop");
-				leftover_file_drop(entries[i], made[i]);
-				CommitTransactionCommand();
-				ledger_row_release(entries[i]->id);
-			}
-			else
-				CommitTransactionCommand();
-			entries[i]->id = 0;
-		}
-		PG_CATCH();
-		{
-			ErrorData  *error = errors_take(oldcontext);
-
-			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not remove a file that a move has left behind: %s",
-							error->message),
-					 errhint("Call index_mover_cleanup() later.")));
-			FreeErrorData(error);
-		}
-		PG_END_TRY();
-	}
+	remove_one(&cs->new_file, cs->new_file_made);
+	remove_one(&cs->old_file, true);
 }
 
 /*

@@ -179,10 +179,8 @@ copy_swap(CopyState *cs)
 	LedgerEntry old_file = cs->new_file;
 
 	if (!registered)
-	{
 		RegisterXactCallback(measure_commit, NULL);
-		registered = true;
-	}
+	registered = true;
 
 	/* here, so that it need not be done under the lock */
 	StartTransactionCommand();

@@ -4,11 +4,8 @@
  *	  Locks that outlive a transaction, with time limits, and their waiters
  *	  and holders.
  *
- * A long operation that must not hold back vacuum works in a chain of short
- * transactions, and so holds its locks for the session.  Session locks are
- * released at the end of the session, by unlock_relation_for_session(), and
- * by the abort of any top-level transaction.  So failure to get a lock in
- * time must abort no more than a subtransaction.
+ * The abort of any top-level transaction releases session locks, too.  So
+ * failure to get a lock in time must abort no more than a subtransaction.
  *
  *-------------------------------------------------------------------------
  */
