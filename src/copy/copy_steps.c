@@ -63,15 +63,6 @@
 /* The move that this process is carrying out. */
 static CopyState *current = NULL;
 
-static CopyOutcome copy_once(CopyState *cs);
-static void make_file(CopyState *cs);
-static void discard_file(CopyState *cs);
-static void prewarm(CopyState *cs);
-static void after_swap(CopyState *cs);
-static void forget_state(void);
-static void cleanup_at_exit(int code, Datum arg);
-static void remove_what_is_left(CopyState *cs);
-
 /* Return whether to go on resting; called by pacing_rest(). */
 static bool
 may_rest(void *arg)
@@ -100,126 +91,92 @@ rest_between_steps(int ms)
 	rest_after_swap(current);
 }
 
-/*
- * Move one index by copying its file.  Called, and returns, with no
- * transaction open; the outcome is in mc->item.  After an ERROR, which has
- * not moved the index, the caller must call copy_cleanup().
- */
-void
-move_by_copy(MoveContext *mc)
+/* Remove one file for remove_what_is_left(), if there is one. */
+static void
+remove_one(LedgerEntry *entry, bool made)
 {
-	static bool registered = false;
-	MoveItem   *item = mc->item;
-	MemoryContext cxt;
-	CopyState  *cs;
-	uint64		wal_before = pgWalUsage.wal_bytes;
+	MemoryContext oldcontext = CurrentMemoryContext;
 
-	if (!registered)
-		before_shmem_exit(cleanup_at_exit, (Datum) 0);
-	registered = true;
-
-	forget_state();
-	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
-								ALLOCSET_DEFAULT_SIZES);
-	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
-	cs->cxt = cxt;
-	cs->mc = mc;
-	cs->index = item->index_oid;
-	cs->table = item->heap_oid;
-	current = cs;
-
-	item->blocks_copied = 0;
-	item->blocks_recopied = 0;
-	item->lock_attempts = 0;
-
-	for (int start = 1;; start++)
-	{
-		CopyOutcome outcome = copy_once(cs);
-
-		item->wal_written = pgWalUsage.wal_bytes - wal_before;
-		if (outcome == GO_ON)
-			break;
-		discard_file(cs);
-		copy_release_locks(cs);
-		if (outcome == NOT_MOVABLE)
-			break;
-		if (start == MOST_STARTS)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gave up copying index \"%s\" after %d starts",
-							NameStr(item->index_name), MOST_STARTS),
-					 errdetail("The last time, %s.", cs->start_again)));
-		ereport(LOG,
-				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
-						NameStr(item->index_name), cs->start_again)));
-	}
-	forget_state();
-}
-
-/*
- * Clean up after an ERROR; called with no transaction open.  Does not wait
- * for other sessions, whatever max_wait_ms says: dropping a file that only
- * the ledger knows needs no lock on the table.
- */
-void
-copy_cleanup(MoveContext *mc, int max_wait_ms)
-{
-	if (current == NULL)
+	if (entry->id == 0)
 		return;
-	remove_what_is_left(current);
-	/* else keep it for another call */
-	if (current->new_file.id == 0 && current->old_file.id == 0)
-		forget_state();
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		commit_locally();
+		if (ledger_row_claim_again(entry->id))
+		{
+			IM_POINT("left-file-drop");
+			leftover_file_drop(entry, made);
+			CommitTransactionCommand();
+			ledger_row_release(entry->id);
+		}
+		else
+			CommitTransactionCommand();
+		entry->id = 0;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error = errors_take(oldcontext);
+
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not remove a file that a move has left behind: %s",
+						error->message),
+				 errhint("Call index_mover_cleanup() later.")));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
 }
 
-/* Do everything from the locks to the removal of the old file. */
-static CopyOutcome
-copy_once(CopyState *cs)
+/*
+ * Remove the file, new or old, that the ledger says is ours, at once.  Called
+ * with no transaction open and no lock held.  Raises no error: what cannot be
+ * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
+ * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
+ * if the postmaster is gone, which may be the reason for the error.
+ */
+static void
+remove_what_is_left(CopyState *cs)
 {
-	MemoryContext oldcontext;
-	CopyOutcome outcome;
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	remove_one(&cs->new_file, cs->new_file_made);
+	remove_one(&cs->old_file, true);
+}
 
-	cs->copied = 0;
-	cs->verifying = false;
-	memset(&cs->eta, 0, sizeof(cs->eta));
+/*
+ * Free the state of a move, but keep its rows in the ledger.  The locks must
+ * be released, by copy_release_locks() or by the abort after an error.
+ */
+static void
+forget_state(void)
+{
+	CopyState  *cs = current;
 
-	(void) copy_wait_for_locks(cs);
-	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
-		return outcome;
-	make_file(cs);
+	if (cs == NULL)
+		return;
+	current = NULL;
+	file_copy_free(cs->copy);
+	MemoryContextDelete(cs->cxt);
+}
 
-	StartTransactionCommand();
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
-	cs->todo = block_set_create();
-	cs->unverified = block_set_create();
-	MemoryContextSwitchTo(oldcontext);
-	CommitTransactionCommand();
+/*
+ * Exit callback: clean up if the worker is terminated during a move, because
+ * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
+ * shut down.  If the postmaster is gone, exit at once: the ledger has the
+ * file.
+ */
+static void
+cleanup_at_exit(int code, Datum arg)
+{
+	CopyState  *cs = current;
 
-	progress_phase(PHASE_COPYING);
-	if ((outcome = copy_rounds(cs)) != GO_ON)
-		return outcome;
-
-	if ((outcome = copy_free_space_map(cs)) != GO_ON)
-		return outcome;
-	IM_POINT("copy-before-sync");
-	StartTransactionCommand();
-	if (!IM_MUTATION("sync"))
-		file_copy_sync(cs->copy);
-	CommitTransactionCommand();
-	IM_POINT("copy-synced");
-
-	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
-		return outcome;
-	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
-		return outcome;
-	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
-		return outcome;
-
-	if ((outcome = copy_swap(cs)) == GO_ON)
-		after_swap(cs);
-	return outcome;
+	if (cs == NULL || !PostmasterIsAlive())
+		return;
+	current = NULL;
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	remove_what_is_left(cs);
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
@@ -362,90 +319,124 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
-/* Remove one file for remove_what_is_left(), if there is one. */
-static void
-remove_one(LedgerEntry *entry, bool made)
+/* Do everything from the locks to the removal of the old file. */
+static CopyOutcome
+copy_once(CopyState *cs)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
+	MemoryContext oldcontext;
+	CopyOutcome outcome;
 
-	if (entry->id == 0)
-		return;
-	PG_TRY();
+	cs->copied = 0;
+	cs->verifying = false;
+	memset(&cs->eta, 0, sizeof(cs->eta));
+
+	(void) copy_wait_for_locks(cs);
+	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
+		return outcome;
+	make_file(cs);
+
+	StartTransactionCommand();
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
+	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
+	cs->todo = block_set_create();
+	cs->unverified = block_set_create();
+	MemoryContextSwitchTo(oldcontext);
+	CommitTransactionCommand();
+
+	progress_phase(PHASE_COPYING);
+	if ((outcome = copy_rounds(cs)) != GO_ON)
+		return outcome;
+
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
+	IM_POINT("copy-before-sync");
+	StartTransactionCommand();
+	if (!IM_MUTATION("sync"))
+		file_copy_sync(cs->copy);
+	CommitTransactionCommand();
+	IM_POINT("copy-synced");
+
+	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+		return outcome;
+	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
+		return outcome;
+	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
+		return outcome;
+
+	if ((outcome = copy_swap(cs)) == GO_ON)
+		after_swap(cs);
+	return outcome;
+}
+
+/*
+ * Move one index by copying its file.  Called, and returns, with no
+ * transaction open; the outcome is in mc->item.  After an ERROR, which has
+ * not moved the index, the caller must call copy_cleanup().
+ */
+void
+move_by_copy(MoveContext *mc)
+{
+	static bool registered = false;
+	MoveItem   *item = mc->item;
+	MemoryContext cxt;
+	CopyState  *cs;
+	uint64		wal_before = pgWalUsage.wal_bytes;
+
+	if (!registered)
+		before_shmem_exit(cleanup_at_exit, (Datum) 0);
+	registered = true;
+
+	forget_state();
+	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+								ALLOCSET_DEFAULT_SIZES);
+	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+	cs->cxt = cxt;
+	cs->mc = mc;
+	cs->index = item->index_oid;
+	cs->table = item->heap_oid;
+	current = cs;
+
+	item->blocks_copied = 0;
+	item->blocks_recopied = 0;
+	item->lock_attempts = 0;
+
+	for (int start = 1;; start++)
 	{
-		StartTransactionCommand();
-		commit_locally();
-		if (ledger_row_claim_again(entry->id))
-		{
-			IM_POINT("left-file-drop");
-			leftover_file_drop(entry, made);
-			CommitTransactionCommand();
-			ledger_row_release(entry->id);
-		}
-		else
-			CommitTransactionCommand();
-		entry->id = 0;
+		CopyOutcome outcome = copy_once(cs);
+
+		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		if (outcome == GO_ON)
+			break;
+		discard_file(cs);
+		copy_release_locks(cs);
+		if (outcome == NOT_MOVABLE)
+			break;
+		if (start == MOST_STARTS)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("gave up copying index \"%s\" after %d starts",
+							NameStr(item->index_name), MOST_STARTS),
+					 errdetail("The last time, %s.", cs->start_again)));
+		ereport(LOG,
+				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
+						NameStr(item->index_name), cs->start_again)));
 	}
-	PG_CATCH();
-	{
-		ErrorData  *error = errors_take(oldcontext);
-
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not remove a file that a move has left behind: %s",
-						error->message),
-				 errhint("Call index_mover_cleanup() later.")));
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
+	forget_state();
 }
 
 /*
- * Remove the file, new or old, that the ledger says is ours, at once.  Called
- * with no transaction open and no lock held.  Raises no error: what cannot be
- * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
- * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
- * if the postmaster is gone, which may be the reason for the error.
+ * Clean up after an ERROR; called with no transaction open.  Does not wait
+ * for other sessions, whatever max_wait_ms says: dropping a file that only
+ * the ledger knows needs no lock on the table.
  */
-static void
-remove_what_is_left(CopyState *cs)
+void
+copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	remove_one(&cs->new_file, cs->new_file_made);
-	remove_one(&cs->old_file, true);
-}
-
-/*
- * Free the state of a move, but keep its rows in the ledger.  The locks must
- * be released, by copy_release_locks() or by the abort after an error.
- */
-static void
-forget_state(void)
-{
-	CopyState  *cs = current;
-
-	if (cs == NULL)
+	if (current == NULL)
 		return;
-	current = NULL;
-	file_copy_free(cs->copy);
-	MemoryContextDelete(cs->cxt);
-}
-
-/*
- * Exit callback: clean up if the worker is terminated during a move, because
- * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
- * shut down.  If the postmaster is gone, exit at once: the ledger has the
- * file.
- */
-static void
-cleanup_at_exit(int code, Datum arg)
-{
-	CopyState  *cs = current;
-
-	if (cs == NULL || !PostmasterIsAlive())
-		return;
-	current = NULL;
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	remove_what_is_left(cs);
+	remove_what_is_left(current);
+	/* else keep it for another call */
+	if (current->new_file.id == 0 && current->old_file.id == 0)
+		forget_state();
 }

@@ -117,11 +117,6 @@ static bool measuring = false;
 static instr_time granted_at;
 static int64 measured;
 
-static CopyOutcome attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us);
-static CopyOutcome queue_for_lock(CopyState *cs);
-static void read_pages(const CopyState *cs);
-static void lock_wait_is_over(CopyState *cs, const int *pids, int npids);
-
 /* Take the time after the commit, before the release of locks. */
 static void
 measure_commit(XactEvent event, void *arg)
@@ -149,6 +144,195 @@ rest_and_stay_near(CopyState *cs, int ms)
 			return outcome;
 	}
 	(void) throttle_rest(ms);
+	return GO_ON;
+}
+
+/* Look up a pg_class row, which may not exist, to read its pages. */
+static void
+read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
+{
+	SysScanDesc scan = systable_beginscan(pg_class, index, true, NULL, nkeys, key);
+
+	(void) systable_getnext(scan);
+	systable_endscan(scan);
+}
+
+/*
+ * Read the pages that will be changed under the lock: those of the relation's
+ * row and of its future index entries, and of the ledger's row.
+ */
+static void
+read_pages(const CopyState *cs)
+{
+	Relation	pg_class = table_open(RelationRelationId, NoLock);
+	Relation	rel = relation_open(cs->index, NoLock);
+	ScanKeyData key[2];
+
+	ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(cs->index));
+	read_by_index(pg_class, ClassOidIndexId, key, 1);
+
+	ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
+				NameGetDatum(&rel->rd_rel->relname));
+	ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(rel->rd_rel->relnamespace));
+	read_by_index(pg_class, ClassNameNspIndexId, key, 2);
+
+	ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(cs->to.spcOid == MyDatabaseTableSpace ?
+								 InvalidOid : cs->to.spcOid));
+	ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(cs->to.relNumber));
+	read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
+
+	relation_close(rel, NoLock);
+	table_close(pg_class, NoLock);
+	(void) ledger_exists(cs->new_file.id);
+}
+
+/*
+ * Give up after lock_wait or, with on_blocker = wait, warn and return.
+ * Without pids, there was too much to do under the lock, or pg_class or the
+ * ledger could not be locked before it.
+ */
+static void
+lock_wait_is_over(CopyState *cs, const int *pids, int npids)
+{
+	const MoveSettings *settings = cs->mc->settings;
+	char	   *list;
+
+	StartTransactionCommand();	/* for catalog access: names of roles */
+	if (settings->on_blocker == ON_BLOCKER_WAIT)
+	{
+		copy_still_waiting(cs, cs->index, pids, npids);
+		CommitTransactionCommand();
+		return;
+	}
+	list = blockers_describe(cs->index, pids, npids);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
+					NameStr(cs->mc->item->index_name), settings->lock_wait / 1000.0),
+			 npids > 0 ?
+			 errdetail("The lock was held by: %s.", list) :
+			 errdetail("No transaction held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 npids > 0 ?
+			 errhint("End these transactions, or raise index_mover.lock_wait.") :
+			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
+}
+
+/* Queue for lock_timeout in all, in turns, between which the WAL is read. */
+static CopyOutcome
+queue_for_lock(CopyState *cs)
+{
+	int			left = cs->mc->settings->lock_timeout;
+	int			turn = QUEUE_TURN_MS;
+
+	for (;;)
+	{
+		XLogRecPtr	end = GetXLogInsertRecPtr();
+		CopyOutcome outcome;
+
+		if (lock_relation_within(cs->index, AccessExclusiveLock, false,
+								 Min(turn, left), &granted_at))
+			return GO_ON;
+		left -= turn;
+		if (left <= 0)
+			return LOCK_NOT_GRANTED;
+		if (GetXLogInsertRecPtr() - end < LITTLE_WAL)
+			turn = Min(turn, INT_MAX / 2) * 2;
+		if ((outcome = copy_stay_near(cs)) != GO_ON)
+			return outcome;
+		IM_POINT("swap-turn");
+	}
+}
+
+/*
+ * Queue for the lock once, and swap if it is granted and the last blocks take
+ * no longer than most_us.
+ */
+static CopyOutcome
+attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
+{
+	Oid			ledger;
+	Relation	rel;
+	MovePhase	phase;
+	CopyOutcome outcome;
+	int			timeout_ms = cs->mc->settings->lock_timeout;
+	char		timeout[32];
+
+	wal_ahead();
+	StartTransactionCommand();
+	if (recovery_needs_full_pages(cs->index))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
+						NameStr(cs->mc->item->index_name)),
+				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
+				 errhint("Switch it on, and CHECKPOINT, before the move.")));
+	commit_locally();
+	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
+	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	progress_lock_attempt();
+
+	/* first what could make us wait under the lock, and warm the caches */
+	ledger = extension_relation("index_mover_ledger");
+	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false, timeout_ms, NULL) ||
+		!lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL))
+	{
+		CommitTransactionCommand();
+		return LOCK_NOT_GRANTED;
+	}
+	read_pages(cs);
+	InvalidateCatalogSnapshot();
+
+	IM_POINT("swap-asking");
+	if ((outcome = queue_for_lock(cs)) != GO_ON)
+	{
+		CommitTransactionCommand();
+		return outcome;
+	}
+	measuring = true;
+	phase = progress_phase(PHASE_SWAPPING);
+	IM_POINT("swap-locked");
+
+	if ((outcome = copy_last_blocks(cs, most_us)) != GO_ON)
+	{
+		/*
+		 * Nothing has to be durable, so the lock need not be held for a
+		 * flush.  But flush afterwards: a standby may know of the lock
+		 * already, and holds it until it gets this record.
+		 */
+		set_commit("off");
+		CommitTransactionCommand();
+		XLogFlush(XactLastCommitEnd);
+		IM_POINT("swap-given-back");
+		progress_phase(phase);
+		ereport(DEBUG1,
+				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
+								 cs->index, measured,
+								 outcome == TOO_MUCH_LEFT ? "too much left to do" : "the copy is of no use any more")));
+		return outcome;
+	}
+	IM_POINT("swap-copied");
+
+	rel = relation_open(cs->index, NoLock);
+	if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
+		elog(ERROR, "relation %u has another file than the one that was copied",
+			 cs->index);
+	SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
+	InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
+	relation_close(rel, NoLock);
+
+	ledger_delete(cs->new_file.id);
+	ledger_insert(old_file);
+	CacheInvalidateRelcacheByRelid(cs->table);
+	IM_POINT("swap-before-commit");
+	/* an orphan must not commit: the server may have been started again */
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	CommitTransactionCommand();
 	return GO_ON;
 }
 
@@ -286,193 +470,4 @@ copy_swap(CopyState *cs)
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();
 	return GO_ON;
-}
-
-/*
- * Queue for the lock once, and swap if it is granted and the last blocks take
- * no longer than most_us.
- */
-static CopyOutcome
-attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
-{
-	Oid			ledger;
-	Relation	rel;
-	MovePhase	phase;
-	CopyOutcome outcome;
-	int			timeout_ms = cs->mc->settings->lock_timeout;
-	char		timeout[32];
-
-	wal_ahead();
-	StartTransactionCommand();
-	if (recovery_needs_full_pages(cs->index))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
-						NameStr(cs->mc->item->index_name)),
-				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
-				 errhint("Switch it on, and CHECKPOINT, before the move.")));
-	commit_locally();
-	snprintf(timeout, sizeof(timeout), "%dms", timeout_ms);
-	(void) set_config_option("lock_timeout", timeout, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	progress_lock_attempt();
-
-	/* first what could make us wait under the lock, and warm the caches */
-	ledger = extension_relation("index_mover_ledger");
-	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false, timeout_ms, NULL) ||
-		!lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL))
-	{
-		CommitTransactionCommand();
-		return LOCK_NOT_GRANTED;
-	}
-	read_pages(cs);
-	InvalidateCatalogSnapshot();
-
-	IM_POINT("swap-asking");
-	if ((outcome = queue_for_lock(cs)) != GO_ON)
-	{
-		CommitTransactionCommand();
-		return outcome;
-	}
-	measuring = true;
-	phase = progress_phase(PHASE_SWAPPING);
-	IM_POINT("swap-locked");
-
-	if ((outcome = copy_last_blocks(cs, most_us)) != GO_ON)
-	{
-		/*
-		 * Nothing has to be durable, so the lock need not be held for a
-		 * flush.  But flush afterwards: a standby may know of the lock
-		 * already, and holds it until it gets this record.
-		 */
-		set_commit("off");
-		CommitTransactionCommand();
-		XLogFlush(XactLastCommitEnd);
-		IM_POINT("swap-given-back");
-		progress_phase(phase);
-		ereport(DEBUG1,
-				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
-								 cs->index, measured,
-								 outcome == TOO_MUCH_LEFT ? "too much left to do" : "the copy is of no use any more")));
-		return outcome;
-	}
-	IM_POINT("swap-copied");
-
-	rel = relation_open(cs->index, NoLock);
-	if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
-		elog(ERROR, "relation %u has another file than the one that was copied",
-			 cs->index);
-	SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
-	InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
-	relation_close(rel, NoLock);
-
-	ledger_delete(cs->new_file.id);
-	ledger_insert(old_file);
-	CacheInvalidateRelcacheByRelid(cs->table);
-	IM_POINT("swap-before-commit");
-	/* an orphan must not commit: the server may have been started again */
-	if (!PostmasterIsAlive())
-		proc_exit(1);
-	CommitTransactionCommand();
-	return GO_ON;
-}
-
-/* Queue for lock_timeout in all, in turns, between which the WAL is read. */
-static CopyOutcome
-queue_for_lock(CopyState *cs)
-{
-	int			left = cs->mc->settings->lock_timeout;
-	int			turn = QUEUE_TURN_MS;
-
-	for (;;)
-	{
-		XLogRecPtr	end = GetXLogInsertRecPtr();
-		CopyOutcome outcome;
-
-		if (lock_relation_within(cs->index, AccessExclusiveLock, false,
-								 Min(turn, left), &granted_at))
-			return GO_ON;
-		left -= turn;
-		if (left <= 0)
-			return LOCK_NOT_GRANTED;
-		if (GetXLogInsertRecPtr() - end < LITTLE_WAL)
-			turn = Min(turn, INT_MAX / 2) * 2;
-		if ((outcome = copy_stay_near(cs)) != GO_ON)
-			return outcome;
-		IM_POINT("swap-turn");
-	}
-}
-
-/* Look up a pg_class row, which may not exist, to read its pages. */
-static void
-read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
-{
-	SysScanDesc scan = systable_beginscan(pg_class, index, true, NULL, nkeys, key);
-
-	(void) systable_getnext(scan);
-	systable_endscan(scan);
-}
-
-/*
- * Read the pages that will be changed under the lock: those of the relation's
- * row and of its future index entries, and of the ledger's row.
- */
-static void
-read_pages(const CopyState *cs)
-{
-	Relation	pg_class = table_open(RelationRelationId, NoLock);
-	Relation	rel = relation_open(cs->index, NoLock);
-	ScanKeyData key[2];
-
-	ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->index));
-	read_by_index(pg_class, ClassOidIndexId, key, 1);
-
-	ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
-				NameGetDatum(&rel->rd_rel->relname));
-	ScanKeyInit(&key[1], Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(rel->rd_rel->relnamespace));
-	read_by_index(pg_class, ClassNameNspIndexId, key, 2);
-
-	ScanKeyInit(&key[0], Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->to.spcOid == MyDatabaseTableSpace ?
-								 InvalidOid : cs->to.spcOid));
-	ScanKeyInit(&key[1], Anum_pg_class_relfilenode, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->to.relNumber));
-	read_by_index(pg_class, ClassTblspcRelfilenodeIndexId, key, 2);
-
-	relation_close(rel, NoLock);
-	table_close(pg_class, NoLock);
-	(void) ledger_exists(cs->new_file.id);
-}
-
-/*
- * Give up after lock_wait or, with on_blocker = wait, warn and return.
- * Without pids, there was too much to do under the lock, or pg_class or the
- * ledger could not be locked before it.
- */
-static void
-lock_wait_is_over(CopyState *cs, const int *pids, int npids)
-{
-	const MoveSettings *settings = cs->mc->settings;
-	char	   *list;
-
-	StartTransactionCommand();	/* for catalog access: names of roles */
-	if (settings->on_blocker == ON_BLOCKER_WAIT)
-	{
-		copy_still_waiting(cs, cs->index, pids, npids);
-		CommitTransactionCommand();
-		return;
-	}
-	list = blockers_describe(cs->index, pids, npids);
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
-					NameStr(cs->mc->item->index_name), settings->lock_wait / 1000.0),
-			 npids > 0 ?
-			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("No transaction held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
-			 npids > 0 ?
-			 errhint("End these transactions, or raise index_mover.lock_wait.") :
-			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
 }

@@ -133,16 +133,6 @@ struct ChangedBlocks
 	int			maxown;
 };
 
-static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
-					  XLogRecPtr target, char *buf);
-static void open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli);
-static void hold_segments(ChangedBlocks *changes);
-static bool segment_is_gone(XLogRecPtr ptr);
-static XLogRecPtr record_start(XLogRecPtr end);
-static void skip_own_records(ChangedBlocks *changes, int *next);
-static bool note_record(ChangedBlocks *changes, BlockNumber limit);
-static bool already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block);
-
 static HeldSegment *
 place_of(ChangedBlocks *changes, XLogSegNo segno)
 {
@@ -185,6 +175,217 @@ free_reader(void *arg)
 			wal_segment_close(changes->reader);
 		changes->reader = NULL;
 	}
+}
+
+/*
+ * Return the start of the record that follows one with this end: the same
+ * position, or, at the end of a page, that after the next page's header.
+ */
+static XLogRecPtr
+record_start(XLogRecPtr end)
+{
+	if (end % XLOG_BLCKSZ != 0)
+		return end;
+	return end + (XLogSegmentOffset(end, wal_segment_size) == 0 ?
+				  SizeOfXLogLongPHD : SizeOfXLogShortPHD);
+}
+
+/* Return whether this position's segment was removed or recycled. */
+static bool
+segment_is_gone(XLogRecPtr ptr)
+{
+	XLogSegNo	segment;
+	char		path[MAXPGPATH];
+
+	XLByteToSeg(ptr, segment, wal_segment_size);
+	/* the counter is zero at server start, and advanced before a removal */
+	if (segment <= XLogGetLastRemovedSegno())
+		return true;
+
+	/* at the end of WAL, the next segment need not exist yet */
+	if (ptr >= GetFlushRecPtr(NULL))
+		return false;
+	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
+	return access(path, F_OK) < 0 && errno == ENOENT;
+}
+
+/*
+ * Give the reader one page, or as much of it as is flushed.  Core's
+ * read_local_xlog_page() waits for WAL in a loop of its own, and has another
+ * interface in each version.
+ */
+static int
+read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
+		  XLogRecPtr target, char *buf)
+{
+	TimeLineID	tli;
+	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
+	WALReadError problem;
+	XLogSegNo	segno;
+	int			count;
+
+	if (page + XLOG_BLCKSZ <= flushed)
+		count = XLOG_BLCKSZ;
+	else if (page + wanted > flushed)
+		return -1;
+	else
+		count = flushed - page;
+
+	XLByteToSeg(page, segno, wal_segment_size);
+	if (!segment_is_open(reader, segno) && segment_is_gone(page))
+		return -1;
+	if (!WALRead(reader, buf, page, count, tli, &problem))
+		WALReadRaiseError(&problem);
+	return count;
+}
+
+/* Open the next segment for the reader, or hand over the one we hold. */
+static void
+open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
+{
+	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+
+	if (held->fd != 0 && held->segno == segno)
+	{
+		reader->seg.ws_file = held->fd;
+		release_segment(held, false);
+	}
+	else
+		wal_segment_open(reader, segno, tli);
+}
+
+/*
+ * Open the segments from the reader's position to WAL_AHEAD bytes after the
+ * end of WAL, as far as they exist.  A failure is no error, because only a
+ * checkpoint would make them needed.
+ */
+static void
+hold_segments(ChangedBlocks *changes)
+{
+	XLogReaderState *reader = changes->reader;
+	TimeLineID	tli = GetWALInsertionTimeLine();
+	XLogSegNo	first;
+	XLogSegNo	last;
+
+	XLByteToSeg(reader->EndRecPtr, first, wal_segment_size);
+	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
+	for (int i = 0; i < MOST_HELD; i++)
+	{
+		/* has been read: it would only keep its disk space in use */
+		if (changes->held[i].segno < first)
+			release_segment(&changes->held[i], true);
+	}
+	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
+	{
+		HeldSegment *held = place_of(changes, segno);
+		char		path[MAXPGPATH];
+		int			fd;
+
+		if (segment_is_open(reader, segno))
+			continue;
+		XLogFilePath(path, tli, segno, wal_segment_size);
+		if (!AcquireExternalFD())
+			break;
+		fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
+		if (fd < 0)
+		{
+			ReleaseExternalFD();
+			break;
+		}
+		held->fd = fd;
+		held->segno = segno;
+	}
+}
+
+/*
+ * Skip records of our own.  The reader is at the end of the last record, and
+ * must be told where a record starts.
+ */
+static void
+skip_own_records(ChangedBlocks *changes, int *next)
+{
+	XLogReaderState *reader = changes->reader;
+
+	while (*next < changes->nown)
+	{
+		OwnRecord  *own = &changes->own[*next];
+		XLogRecPtr	here = record_start(reader->EndRecPtr);
+
+		if (here == own->start)
+			XLogBeginRead(reader, record_start(own->end));
+		else if (here < own->start)
+			break;				/* others' records come first */
+		(*next)++;
+	}
+}
+
+/* Return whether the caller has read this block after that record. */
+static bool
+already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
+{
+	for (int i = 0; i < changes->nseen; i++)
+	{
+		SeenRange  *seen = &changes->seen[i];
+
+		if (block >= seen->first && block - seen->first < seen->nblocks)
+			return lsn < seen->lsn;
+	}
+	return false;
+}
+
+/*
+ * Add the blocks that the reader's current record refers to.  Returns false
+ * if the record may have changed the file in other ways than by these blocks.
+ */
+static bool
+note_record(ChangedBlocks *changes, BlockNumber limit)
+{
+	XLogReaderState *reader = changes->reader;
+	RmgrId		rmid = XLogRecGetRmid(reader);
+	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
+
+	/*
+	 * Records that change relation files in other ways than by their block
+	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
+	 * only those that are known not to change a locked relation's file.
+	 */
+	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
+	{
+		if (rmid == RM_SMGR_ID && info == XLOG_SMGR_TRUNCATE)
+		{
+			xl_smgr_truncate *truncate = (xl_smgr_truncate *) XLogRecGetData(reader);
+
+			if (RelFileLocatorEquals(truncate->rlocator, changes->locator))
+				return false;
+		}
+		else if (rmid == RM_SMGR_ID && info == XLOG_SMGR_CREATE)
+			 /* another file, or another fork */ ;
+		else if (rmid == RM_DBASE_ID)
+			 /* another database: we are connected to this one */ ;
+		else if (rmid == RM_XACT_ID)
+			 /* files dropped at commit or abort: not a locked one */ ;
+		else
+			return false;
+	}
+
+	/* hints need not be copied */
+	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
+		return true;
+
+	for (int id = 0; id <= XLogRecMaxBlockId(reader); id++)
+	{
+		RelFileLocator locator;
+		ForkNumber	fork;
+		BlockNumber block;
+
+		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
+			continue;
+		if (fork == MAIN_FORKNUM && block < limit &&
+			RelFileLocatorEquals(locator, changes->locator) &&
+			!already_seen(changes, reader->ReadRecPtr, block))
+			block_set_add(changes->set, block);
+	}
+	return true;
 }
 
 /*
@@ -441,217 +642,6 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	hold_segments(changes);
 	MemoryContextSwitchTo(oldcontext);
 	return result;
-}
-
-/*
- * Give the reader one page, or as much of it as is flushed.  Core's
- * read_local_xlog_page() waits for WAL in a loop of its own, and has another
- * interface in each version.
- */
-static int
-read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
-		  XLogRecPtr target, char *buf)
-{
-	TimeLineID	tli;
-	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
-	WALReadError problem;
-	XLogSegNo	segno;
-	int			count;
-
-	if (page + XLOG_BLCKSZ <= flushed)
-		count = XLOG_BLCKSZ;
-	else if (page + wanted > flushed)
-		return -1;
-	else
-		count = flushed - page;
-
-	XLByteToSeg(page, segno, wal_segment_size);
-	if (!segment_is_open(reader, segno) && segment_is_gone(page))
-		return -1;
-	if (!WALRead(reader, buf, page, count, tli, &problem))
-		WALReadRaiseError(&problem);
-	return count;
-}
-
-/* Open the next segment for the reader, or hand over the one we hold. */
-static void
-open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
-{
-	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
-
-	if (held->fd != 0 && held->segno == segno)
-	{
-		reader->seg.ws_file = held->fd;
-		release_segment(held, false);
-	}
-	else
-		wal_segment_open(reader, segno, tli);
-}
-
-/*
- * Open the segments from the reader's position to WAL_AHEAD bytes after the
- * end of WAL, as far as they exist.  A failure is no error, because only a
- * checkpoint would make them needed.
- */
-static void
-hold_segments(ChangedBlocks *changes)
-{
-	XLogReaderState *reader = changes->reader;
-	TimeLineID	tli = GetWALInsertionTimeLine();
-	XLogSegNo	first;
-	XLogSegNo	last;
-
-	XLByteToSeg(reader->EndRecPtr, first, wal_segment_size);
-	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
-	for (int i = 0; i < MOST_HELD; i++)
-	{
-		/* has been read: it would only keep its disk space in use */
-		if (changes->held[i].segno < first)
-			release_segment(&changes->held[i], true);
-	}
-	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
-	{
-		HeldSegment *held = place_of(changes, segno);
-		char		path[MAXPGPATH];
-		int			fd;
-
-		if (segment_is_open(reader, segno))
-			continue;
-		XLogFilePath(path, tli, segno, wal_segment_size);
-		if (!AcquireExternalFD())
-			break;
-		fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
-		if (fd < 0)
-		{
-			ReleaseExternalFD();
-			break;
-		}
-		held->fd = fd;
-		held->segno = segno;
-	}
-}
-
-/* Return whether this position's segment was removed or recycled. */
-static bool
-segment_is_gone(XLogRecPtr ptr)
-{
-	XLogSegNo	segment;
-	char		path[MAXPGPATH];
-
-	XLByteToSeg(ptr, segment, wal_segment_size);
-	/* the counter is zero at server start, and advanced before a removal */
-	if (segment <= XLogGetLastRemovedSegno())
-		return true;
-
-	/* at the end of WAL, the next segment need not exist yet */
-	if (ptr >= GetFlushRecPtr(NULL))
-		return false;
-	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
-	return access(path, F_OK) < 0 && errno == ENOENT;
-}
-
-/*
- * Return the start of the record that follows one with this end: the same
- * position, or, at the end of a page, that after the next page's header.
- */
-static XLogRecPtr
-record_start(XLogRecPtr end)
-{
-	if (end % XLOG_BLCKSZ != 0)
-		return end;
-	return end + (XLogSegmentOffset(end, wal_segment_size) == 0 ?
-				  SizeOfXLogLongPHD : SizeOfXLogShortPHD);
-}
-
-/*
- * Skip records of our own.  The reader is at the end of the last record, and
- * must be told where a record starts.
- */
-static void
-skip_own_records(ChangedBlocks *changes, int *next)
-{
-	XLogReaderState *reader = changes->reader;
-
-	while (*next < changes->nown)
-	{
-		OwnRecord  *own = &changes->own[*next];
-		XLogRecPtr	here = record_start(reader->EndRecPtr);
-
-		if (here == own->start)
-			XLogBeginRead(reader, record_start(own->end));
-		else if (here < own->start)
-			break;				/* others' records come first */
-		(*next)++;
-	}
-}
-
-/*
- * Add the blocks that the reader's current record refers to.  Returns false
- * if the record may have changed the file in other ways than by these blocks.
- */
-static bool
-note_record(ChangedBlocks *changes, BlockNumber limit)
-{
-	XLogReaderState *reader = changes->reader;
-	RmgrId		rmid = XLogRecGetRmid(reader);
-	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
-
-	/*
-	 * Records that change relation files in other ways than by their block
-	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
-	 * only those that are known not to change a locked relation's file.
-	 */
-	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
-	{
-		if (rmid == RM_SMGR_ID && info == XLOG_SMGR_TRUNCATE)
-		{
-			xl_smgr_truncate *truncate = (xl_smgr_truncate *) XLogRecGetData(reader);
-
-			if (RelFileLocatorEquals(truncate->rlocator, changes->locator))
-				return false;
-		}
-		else if (rmid == RM_SMGR_ID && info == XLOG_SMGR_CREATE)
-			 /* another file, or another fork */ ;
-		else if (rmid == RM_DBASE_ID)
-			 /* another database: we are connected to this one */ ;
-		else if (rmid == RM_XACT_ID)
-			 /* files dropped at commit or abort: not a locked one */ ;
-		else
-			return false;
-	}
-
-	/* hints need not be copied */
-	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
-		return true;
-
-	for (int id = 0; id <= XLogRecMaxBlockId(reader); id++)
-	{
-		RelFileLocator locator;
-		ForkNumber	fork;
-		BlockNumber block;
-
-		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
-			continue;
-		if (fork == MAIN_FORKNUM && block < limit &&
-			RelFileLocatorEquals(locator, changes->locator) &&
-			!already_seen(changes, reader->ReadRecPtr, block))
-			block_set_add(changes->set, block);
-	}
-	return true;
-}
-
-/* Return whether the caller has read this block after that record. */
-static bool
-already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
-{
-	for (int i = 0; i < changes->nseen; i++)
-	{
-		SeenRange  *seen = &changes->seen[i];
-
-		if (block >= seen->first && block - seen->first < seen->nblocks)
-			return lsn < seen->lsn;
-	}
-	return false;
 }
 
 /*
