@@ -19,13 +19,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
-#include "storage/latch.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
-#include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "job_private.h"
@@ -58,8 +52,7 @@ read_settings(void)
 
 /*
  * Return the settings of the job, always at the same address.  They change
- * only here and within job_check_cancel(), so decisions between two calls are
- * based on the same values.
+ * only here and within job_check_cancel().
  */
 const MoveSettings *
 runner_settings(void)
@@ -70,10 +63,7 @@ runner_settings(void)
 	return &my_settings;
 }
 
-/*
- * Become a runner of this job.  Return false if the job has ended.  ERROR
- * 53000 if there is no slot.
- */
+/* Become a runner; false if the job has ended.  ERROR 53000: no slot. */
 bool
 runner_attach(JobShared *shared)
 {
@@ -304,7 +294,6 @@ runner_nap(JobShared *shared, int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Publish that the runner begins with this item. */
 void
 progress_begin(const MoveItem *item)
 {
@@ -444,7 +433,6 @@ progress_prepared(const char *name)
 	LWLockRelease(&area->lock);
 }
 
-/* Return whether the job of this runner has been canceled. */
 bool
 job_cancel_requested(void)
 {
@@ -528,10 +516,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 	return helps;
 }
 
-/*
- * Return whether this runner is asked to step back.  Takes no lock, since a
- * signal handler calls it.
- */
+/* Return whether to step back; for a signal handler, so without a lock. */
 bool
 runner_must_step_back(void)
 {
@@ -563,7 +548,6 @@ runner_check_step_back(void)
 /*
  * Return the current or last command of a process, for the end of an error's
  * DETAIL; "" if the current user may not see it.  Needs no transaction.
- * (Here rather than in blockers.c, because runner_check_step_back() uses it.)
  */
 const char *
 describe_command(int pid)

@@ -59,8 +59,6 @@
 #include "catalog/storage_xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 

@@ -13,7 +13,6 @@
 
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
-#include "storage/bufmgr.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"

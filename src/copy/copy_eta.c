@@ -21,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
 
 #include "copy/copy_private.h"
 

@@ -37,9 +37,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "portability/instr_time.h"
-#include "storage/smgr.h"
-#include "utils/timestamp.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -111,8 +108,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		CopyOutcome outcome;
 
 		(void) throttle_rest(SHORT_REST_MS);
-		if ((outcome = copy_between_chunks(cs)) != GO_ON ||
-			(outcome = copy_keep_up(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 
 		/* not too often: a block that keeps changing is copied each time */

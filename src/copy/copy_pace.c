@@ -27,7 +27,6 @@
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"

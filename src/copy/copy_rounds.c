@@ -22,8 +22,6 @@
 
 #include "access/xact.h"
 #include "catalog/storage_xlog.h"
-#include "storage/smgr.h"
-#include "utils/timestamp.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"

@@ -44,12 +44,9 @@
 #include "catalog/storage_xlog.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
@@ -93,7 +90,7 @@ rest_between_steps(int ms)
 
 /* Remove one file for remove_what_is_left(), if there is one. */
 static void
-remove_one(LedgerEntry *entry, bool made)
+remove_left_file(LedgerEntry *entry, bool made)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 
@@ -140,8 +137,8 @@ remove_what_is_left(CopyState *cs)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	remove_one(&cs->new_file, cs->new_file_made);
-	remove_one(&cs->old_file, true);
+	remove_left_file(&cs->new_file, cs->new_file_made);
+	remove_left_file(&cs->old_file, true);
 }
 
 /*

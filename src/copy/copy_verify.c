@@ -40,7 +40,6 @@
 #include "access/spgist_private.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
-#include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
 #include "copy/copy_private.h"
@@ -147,8 +146,7 @@ copy_verify_rest(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		if (block != InvalidBlockNumber &&
-			((outcome = copy_between_chunks(cs)) != GO_ON ||
-			 (outcome = copy_keep_up(cs)) != GO_ON))
+			(outcome = copy_between_chunks(cs)) != GO_ON)
 			break;
 	}
 	if (ring)

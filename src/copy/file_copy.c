@@ -75,7 +75,6 @@
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
 #include "storage/fd.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
 
 #include "compat.h"

@@ -46,11 +46,9 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
-#include "storage/lock.h"
 #include "tcop/dest.h"
 #include "tcop/utility.h"
 #include "utils/backend_progress.h"
-#include "utils/backend_status.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -278,7 +276,6 @@ apply_rebuild_settings(const MoveSettings *settings)
 					PGC_SUSET, PGC_S_SESSION);
 }
 
-/* Reset what holds for core's command only. */
 static void
 end_core_settings(void)
 {
@@ -306,10 +303,7 @@ make_reindex_statement(const MoveItem *item, const char *tablespace)
 	return result;
 }
 
-/*
- * Run core's command.  No transaction is open before and after.  The caller
- * holds the session locks, and cleans up after an ERROR.
- */
+/* Run core's command, under the session locks, with no transaction open. */
 static void
 run_reindex(MoveContext *mc)
 {
@@ -407,7 +401,6 @@ is_swapped(void)
 	return result;
 }
 
-/* Set the item to moved, with the facts of the new index. */
 static void
 report_moved(MoveItem *item)
 {
@@ -429,8 +422,8 @@ report_moved(MoveItem *item)
 }
 
 /*
- * Return the process that core was waiting for when its lock_timeout, which
- * is our lock_wait, ran out; 0 if not known.  To be called before the abort.
+ * Return the process that core waited for when its lock_timeout, our
+ * lock_wait, ran out; 0 if not known.  To be called before the abort.
  */
 static int
 core_waited_for(void)

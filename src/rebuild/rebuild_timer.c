@@ -62,13 +62,9 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
-#include "utils/timestamp.h"
 
 #include "rebuild/rebuild.h"
 #include "wait/wait.h"

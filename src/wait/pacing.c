@@ -16,9 +16,7 @@
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
-#include "storage/latch.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "wait/wait.h"
@@ -129,8 +127,8 @@ throttle_rest(int ms)
 	return !(rc & WL_LATCH_SET);
 }
 
-/* ----------------------------------------------------------------
- *	Lag of standbys and replication slots
+/*
+ * Lag of standbys and replication slots.
  *
  * A move checks the lag before each MB, and waits while any is above
  * index_mover.max_replica_lag.  Once it waits, it waits until the lag is
@@ -148,7 +146,6 @@ throttle_rest(int ms)
  *
  * Locks: spinlocks of walsenders and slots, ReplicationSlotControlLock
  * shared.
- * ----------------------------------------------------------------
  */
 
 static void
@@ -163,7 +160,6 @@ note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position,
 	snprintf(laggard->what, sizeof(laggard->what), "%s %s", kind, name);
 }
 
-/* Check connected standbys and other receivers of WAL. */
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 {
@@ -261,10 +257,7 @@ is_too_large(bool waiting, int64 bytes, int64 limit)
 	return limit >= 0 && bytes > (waiting ? limit / 2 : limit);
 }
 
-/*
- * Return whether a standby or slot is so far behind that a move should wait.
- * Show the lag in the progress of the move.  Needs no transaction.
- */
+/* Return whether a move should wait, and show the lag in its progress. */
 bool
 replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 {
@@ -309,24 +302,18 @@ replica_lag_worst(void)
 {
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	Laggard		laggard = {.bytes = -1};
-	Laggard		endangered = {.bytes = -1};
 	Laggard		unread = {.bytes = -1};
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, &unread, end);
-	if (endangered.bytes > laggard.bytes)
-		laggard = endangered;
+	look_at_slots(&laggard, &laggard, &unread, end);
 	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
 }
 
-/* ----------------------------------------------------------------
- *	Resting
- *
- * Once core's REINDEX runs, it can be neither slowed down nor paused, only
+/*
+ * Resting.  Once core's REINDEX runs, it can be neither slowed down nor paused, only
  * canceled, which would lose its work.  So what a copy obeys at each
  * megabyte, a rebuild obeys before it begins, as late as possible: while it
  * waits for old transactions, and once more when it has its locks.
- * ----------------------------------------------------------------
  */
 
 /* Return whether to rest before a rebuild that will write wal_bytes. */
@@ -392,9 +379,8 @@ pacing_rest_while_paused(void)
 }
 
 /*
- * Rest as long as the job is paused, or a standby or a slot is too far
- * behind.  With no transaction open and no lock held.  Return whether it did
- * rest.
+ * Rest as long as that.  With no transaction open and no lock held.  Return
+ * whether it did rest.
  */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)

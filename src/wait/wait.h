@@ -9,10 +9,7 @@
 #define IM_WAIT_H
 
 #include "portability/instr_time.h"
-#include "storage/lock.h"
 #include "storage/lockdefs.h"
-#include "storage/proc.h"
-#include "utils/backend_status.h"
 
 #include "compat.h"
 #include "job.h"

@@ -24,18 +24,12 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "wait/wait.h"
 
@@ -171,7 +165,6 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 	return find_waiting_for_us(pids, npids, caller_pid, &which, &target);
 }
 
-/* Return the time in max_ms milliseconds; 0 (never) if max_ms is 0. */
 TimestampTz
 wait_deadline(int max_ms)
 {

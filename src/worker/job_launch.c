@@ -3,9 +3,8 @@
  * job_launch.c
  *	  Creating a job: its segment, its slot, its first worker.
  *
- * Used by callers that submit a job, and by workers that need a successor to
- * clean up.  A job without a slot or a worker fails, except an *optional*
- * one, which is the cleanup that other calls include: it is not done then.
+ * A job without a slot or a worker fails, except an *optional* one, which is
+ * the cleanup that other calls include: it is not done then.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +16,6 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "tcop/dest.h"
@@ -25,7 +23,6 @@
 #include "utils/array.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "worker/worker.h"
@@ -41,10 +38,9 @@ warn_optional(void)
 }
 
 /*
- * Create the job's segment and take a slot.  The segment is pinned until the
- * slot is freed.  Without a free segment or slot, raises ERROR 53000; but
- * gives up an optional job with a WARNING, and returns NULL.  Also raises the
- * ERRORs of job_take_slot().
+ * Create the job's segment and take a slot, until whose end it is pinned.
+ * ERROR 53000 without a free segment or slot; but an optional job is given up
+ * with a WARNING, and NULL returned.  Also the ERRORs of job_take_slot().
  */
 JobShared *
 job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
