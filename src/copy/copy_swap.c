@@ -426,8 +426,9 @@ copy_swap(CopyState *cs)
 		{
 			bool		over = wait_is_over(&wait) &&
 				settings->on_blocker == ON_BLOCKER_WAIT;
-			int			rest_ms = Min(REST_AFTER_MS * ++attempts, LONGEST_REST_MS);
+			int			rest_ms = Min(REST_AFTER_MS * (attempts + 1), LONGEST_REST_MS);
 
+			attempts++;
 			progress_blockers(NULL, 0);
 			outcome = attempt(cs, &old_file, most_us);
 			if (outcome == GO_ON || outcome == START_AGAIN)
