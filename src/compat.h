@@ -37,6 +37,8 @@ typedef RelFileNode RelFileLocator;
 #define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
 #define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
 #define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
+#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
+#define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
 #define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
 #define spcOid spcNode
 #define dbOid dbNode
@@ -129,8 +131,9 @@ im_register_tranche(int tranche, const char *name)
  */
 extern bool pq_check_connection(void);
 
-/* LockHeldByMe() got a third argument with 17 */
 #if PG_VERSION_NUM < 170000
+#define INVALID_PROC_NUMBER InvalidBackendId
+/* it got a third argument with 17 */
 #define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
 #endif
 
@@ -166,11 +169,6 @@ im_vxid_proc(VirtualTransactionId vxid)
 #endif
 #ifndef GetNumberFromPGProc
 #define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])
-#endif
-
-/* 16 has renamed the access to another backend's status */
-#if PG_VERSION_NUM < 160000
-#define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
 #endif
 
 #if PG_VERSION_NUM < 160000
@@ -210,10 +208,6 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
 #endif
 
-#if PG_VERSION_NUM < 170000
-#define INVALID_PROC_NUMBER InvalidBackendId
-#endif
-
 /* before 18 it gets the old lengths of the forks itself */
 #if PG_VERSION_NUM < 180000
 #define smgrtruncate(smgr, forks, nforks, old_nblocks, nblocks) \
@@ -233,21 +227,13 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #define relation_fork_path(locator, fork) \
 	relation_file_path((locator).dbOid, (locator).spcOid, (locator).relNumber, fork)
 
-#if PG_VERSION_NUM < 160000
-#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
-#endif
-
-/* The fields of the struct were renamed in 16. */
 static inline RelFileLocator
 make_locator(Oid spc, Oid db, RelFileNumber num)
 {
-#if PG_VERSION_NUM >= 160000
-	RelFileLocator locator = {.spcOid = spc,.dbOid = db,.relNumber = num};
-#else
-	RelFileLocator locator = {.spcNode = spc,.dbNode = db,.relNode = num};
-#endif
-
-	return locator;
+	return (RelFileLocator)
+	{
+		.spcOid = spc,.dbOid = db,.relNumber = num
+	};
 }
 
 /*

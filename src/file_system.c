@@ -32,7 +32,6 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -46,9 +45,7 @@
 
 #ifdef __linux__
 #include <sys/vfs.h>
-#endif
 
-#ifdef __linux__
 /* linux/magic.h is not everywhere */
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
@@ -158,13 +155,8 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 
 	for (unsigned int segment = 0;; segment++)
 	{
-		char		segment_path[MAXPGPATH];
+		char	   *segment_path = segment == 0 ? path : psprintf("%s.%u", path, segment);
 		struct stat st;
-
-		if (segment == 0)
-			strlcpy(segment_path, path, MAXPGPATH);
-		else
-			snprintf(segment_path, MAXPGPATH, "%s.%u", path, segment);
 
 		if (stat(segment_path, &st) < 0)
 		{
@@ -175,7 +167,6 @@ fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 		total += st.st_size;
 	}
 	pfree(path);
-
 	return total;
 }
 

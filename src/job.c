@@ -14,10 +14,9 @@
  * take it, and always before the first.
  *
  * Tricky: a slot is freed by its last runner, even when that exits with
- * FATAL.  But the postmaster may fail to start the worker.  So a slot that has
- * been JOB_STARTING for minutes is freed by the next process that looks for a
- * job or submits one.  If the worker starts after all, it finds its slot gone
- * and exits.
+ * FATAL.  But the postmaster may fail to start the worker.  So a slot that
+ * has been JOB_STARTING for minutes is freed by the next process that looks
+ * for a job or submits one; a worker that starts after all exits.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,14 +26,10 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
 #include "job_private.h"
 #include "test_points.h"
 
@@ -83,21 +78,19 @@ static const char *const method_names[] = {
 	[METHOD_DEFAULT] = "default",
 };
 
-/* Return the name that users see. */
+/* Return the names that users see. */
 const char *
 method_name(MoveMethod method)
 {
 	return method_names[method];
 }
 
-/* Return the name that users see. */
 const char *
 status_name(MoveStatus status)
 {
 	return status_names[status];
 }
 
-/* Return the name that users see. */
 const char *
 phase_name(MovePhase phase)
 {
@@ -107,18 +100,14 @@ phase_name(MovePhase phase)
 static void
 init_job_area(IM_AREA_INIT_ARGS)
 {
-	JobArea    *new_area = ptr;
+	JobArea    *new_area = memset(ptr, 0, sizeof(JobArea));
 
-	memset(new_area, 0, sizeof(JobArea));
 	new_area->tranche = im_new_tranche_id(AREA_NAME);
 	LWLockInitialize(&new_area->lock, new_area->tranche);
 	LWLockInitialize(&new_area->submit_lock, new_area->tranche);
 }
 
-/*
- * Reserve the area's memory.  Call this in a shmem_request_hook only; without
- * it the area is in the slack of the main segment.
- */
+/* Reserve the area's memory, in a shmem_request_hook; see above. */
 void
 job_request_shmem(void)
 {
@@ -254,20 +243,17 @@ check_tables_are_free(const JobShared *shared)
 			if (item->status == STATUS_SKIPPED ||
 				bsearch(&item->heap_oid, tables, ntables, sizeof(Oid), oid_cmp) == NULL)
 				continue;
-			if (others[i].state == JOB_CLEANING_UP)
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_IN_USE),
-						 errmsg("relation \"%s\" is already being moved",
-								NameStr(item->heap_name)),
-						 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
-								   others[i].job, pid),
-						 errhint("See index_mover_progress for what it waits for.")));
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("relation \"%s\" is already being moved",
 							NameStr(item->heap_name)),
+					 others[i].state == JOB_CLEANING_UP ?
+					 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+							   others[i].job, pid) :
 					 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
 							   others[i].job, pid),
+					 others[i].state == JOB_CLEANING_UP ?
+					 errhint("See index_mover_progress for what it waits for.") :
 					 errhint("Wait for it with CALL wait_for_move(" INT64_FORMAT "), or stop it with cancel_move().",
 							 others[i].job)));
 		}
@@ -298,34 +284,20 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		check_tables_are_free(shared);
 
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < IM_MAX_JOBS && slot == NULL; i++)
 	{
-		JobSlot    *candidate = &area->jobs[i];
-
-		if (candidate->state == JOB_FREE && slot == NULL)
+		if (area->jobs[i].state != JOB_FREE)
+			continue;
+		slot = &area->jobs[i];
+		/* the index, combined with a counter that rarely repeats */
+		area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
+		shared->slot = area->nuses * IM_MAX_JOBS + i;
+		*slot = (JobSlot)
 		{
-			slot = candidate;
-
-			/* the index, combined with a counter that rarely repeats */
-			area->nuses = (area->nuses + 1) % (INT_MAX / IM_MAX_JOBS);
-			shared->slot = area->nuses * IM_MAX_JOBS + i;
-		}
-	}
-	if (slot != NULL)
-	{
-		slot->use = shared->slot;
-		slot->state = state;
-		slot->purpose = purpose;
-		slot->job = shared->job;
-		slot->database = shared->database;
-		slot->role = shared->role;
-		slot->segment = segment;
-		slot->submitter_pid = MyProcPid;
-		slot->runner_pid = 0;
-		slot->cancel = false;
-		slot->pause = false;
-		slot->swap_now = false;
-		slot->since = slot_time();
+			.use = shared->slot,.state = state,.purpose = purpose,
+				.job = shared->job,.database = shared->database,.role = shared->role,
+				.segment = segment,.submitter_pid = MyProcPid,.since = slot_time()
+		};
 	}
 	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);
@@ -395,7 +367,6 @@ job_get_slot(int slot, int64 job, JobSlot *copy)
 static JobSlot *
 find_locked(int64 job)
 {
-
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (area->jobs[i].state != JOB_FREE && area->jobs[i].job == job &&
 			area->jobs[i].database == MyDatabaseId)
@@ -440,10 +411,7 @@ job_alter_settings(JobShared *shared, const char *name, const char *value)
 	pg_atomic_fetch_add_u32(&shared->settings_version, 1);
 }
 
-/*
- * Return whether this process is a runner of that job, and not ourselves.
- * Its rows in the ledger are left to it.
- */
+/* Return whether this other process runs that job: its ledger rows are its. */
 bool
 runner_is_alive(int64 job, int pid)
 {

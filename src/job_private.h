@@ -8,7 +8,6 @@
 #ifndef IM_JOB_PRIVATE_H
 #define IM_JOB_PRIVATE_H
 
-#include "storage/lwlock.h"
 
 #include "job.h"
 

@@ -9,15 +9,14 @@
  *
  * The rows are about this cluster, and core cannot exclude a table from a
  * publication FOR ALL TABLES.  A row that reached a clone of this cluster
- * (which has the same system identifier) would name files there that are not
- * ours, and one that reached a server without the extension would stop its
- * subscription.  So the history and the ledger are not decoded.  Rows are
- * inserted with HEAP_INSERT_NO_LOGICAL, and deleted without a replica
- * identity, which the SQL script has removed; an update would be decoded, so
- * it is a deletion and an insertion here.  Rows can still come by the initial
- * copy of a subscription, or because a user has changed our tables in SQL on
- * the publisher.  A trigger that fires only for replication,
- * index_mover_not_by_replication(), discards them.
+ * would name files there that are not ours, and one that reached a server
+ * without the extension would stop its subscription.  So the history and the
+ * ledger are not decoded.  Rows are inserted with HEAP_INSERT_NO_LOGICAL, and
+ * deleted without a replica identity, which the SQL script has removed; an
+ * update would be decoded, so it is a deletion and an insertion here.  Rows
+ * can still come by the initial copy of a subscription, or because a user has
+ * changed our tables in SQL on the publisher: a trigger that fires only for
+ * replication, index_mover_not_by_replication(), discards them.
  *
  *-------------------------------------------------------------------------
  */
@@ -58,10 +57,7 @@ set_commit(const char *value)
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
-/*
- * Have the current transaction's commit flushed without waiting for a
- * synchronous standby, as does every transaction of ours that holds a lock.
- */
+/* The commit is not to wait for a synchronous standby with our locks held. */
 void
 commit_locally(void)
 {
@@ -77,16 +73,13 @@ PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 static Oid
 find_schema(void)
 {
-	Relation	rel;
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 	Oid			result = InvalidOid;
 
-	rel = table_open(ExtensionRelationId, AccessShareLock);
-	ScanKeyInit(&key,
-				Anum_pg_extension_extname,
-				BTEqualStrategyNumber, F_NAMEEQ,
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
 				CStringGetDatum("index_mover"));
 	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
@@ -97,17 +90,13 @@ find_schema(void)
 	return result;
 }
 
-/* Return whether the extension is installed in this database. */
 bool
 extension_installed(void)
 {
 	return OidIsValid(find_schema());
 }
 
-/*
- * Return the OID of the extension's schema.  ERROR 55000 if it is not
- * installed in this database, as a worker may find after DROP EXTENSION.
- */
+/* As find_schema(); ERROR 55000 if the extension is not installed. */
 Oid
 extension_schema(void)
 {
@@ -121,7 +110,7 @@ extension_schema(void)
 	return result;
 }
 
-/* Return the OID of a table, index or sequence of the extension. */
+/* As extension_find_relation(); ERROR 42P01 if it was dropped. */
 Oid
 extension_relation(const char *name)
 {
@@ -136,10 +125,7 @@ extension_relation(const char *name)
 	return result;
 }
 
-/*
- * Draw the next value of one of the extension's sequences, without a check of
- * the current user's privileges.
- */
+/* Draw a sequence's next value, whatever the user's privileges are. */
 int64
 extension_nextval(const char *sequence)
 {
@@ -169,7 +155,6 @@ extension_find_relation(const char *name)
 	return OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
 }
 
-/* Release the locks on the first n of them. */
 static void
 release_first(int n)
 {
@@ -219,8 +204,10 @@ extension_hold(Oid *busy)
 			*busy = relid;
 			return EXTENSION_BUSY;
 		}
-		held[i].dbId = MyDatabaseId;
-		held[i].relId = relid;
+		held[i] = (LockRelId)
+		{
+			.relId = relid,.dbId = MyDatabaseId
+		};
 
 		/* it may have been dropped since the lookup */
 		AcceptInvalidationMessages();

@@ -19,16 +19,9 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
-#include "storage/latch.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
-#include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
 #include "job_private.h"
 
 /* Show no more of a command than this. */
@@ -59,8 +52,7 @@ read_settings(void)
 
 /*
  * Return the settings of the job, always at the same address.  They change
- * only here and within job_check_cancel(), so decisions between two calls are
- * based on the same values.
+ * only here and within job_check_cancel().
  */
 const MoveSettings *
 runner_settings(void)
@@ -71,10 +63,7 @@ runner_settings(void)
 	return &my_settings;
 }
 
-/*
- * Become a runner of this job.  Return false if the job has ended.  ERROR
- * 53000 if there is no slot.
- */
+/* Become a runner; false if the job has ended.  ERROR 53000: no slot. */
 bool
 runner_attach(JobShared *shared)
 {
@@ -86,18 +75,13 @@ runner_attach(JobShared *shared)
 			my_runner = &area->runners[i];
 	if (my_runner != NULL)
 	{
-		memset(my_runner, 0, sizeof(RunnerSlot));
-		my_runner->in_use = true;
-		my_runner->slot = shared->slot;
-		my_runner->pid = MyProcPid;
-		my_runner->caller_pid = shared->caller_pid;
-		my_runner->job = shared->job;
-		my_runner->database = shared->database;
-		my_runner->role = shared->role;
-		my_runner->wal_lag = -1;
-		my_runner->changed_per_second = -1;
-		my_runner->eta = -1;
-		my_runner->started_at = GetCurrentTimestamp();
+		*my_runner = (RunnerSlot)
+		{
+			.in_use = true,.slot = shared->slot,.pid = MyProcPid,
+				.caller_pid = shared->caller_pid,.job = shared->job,
+				.database = shared->database,.role = shared->role,.wal_lag = -1,
+				.changed_per_second = -1,.eta = -1,.started_at = GetCurrentTimestamp()
+		};
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
 		my_job->state = JOB_RUNNING;
@@ -115,6 +99,13 @@ runner_attach(JobShared *shared)
 	return true;
 }
 
+static bool
+is_of_our_job(const RunnerSlot *runner)
+{
+	return runner->in_use && runner->slot == my_runner->slot &&
+		runner->job == my_runner->job;
+}
+
 /*
  * Return whether another runner of this job is attached or, with at_work, one
  * that may still change a row.  The caller holds the lock.
@@ -123,9 +114,7 @@ static bool
 have_company(bool at_work)
 {
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (area->runners[i].in_use && &area->runners[i] != my_runner &&
-			area->runners[i].slot == my_runner->slot &&
-			area->runners[i].job == my_runner->job &&
+		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
 			!(at_work && area->runners[i].rows_final))
 			return true;
 	return false;
@@ -145,17 +134,12 @@ runner_knows_pid(int pid)
 	return false;
 }
 
-/*
- * Return whether this process is a runner of our job.  Takes no lock, so the
- * answer may be slightly old.
- */
+/* Return whether this process is a runner of our job; also without a lock. */
 bool
 runner_of_same_job(int pid)
 {
 	for (int i = 0; my_runner != NULL && pid != 0 && i < IM_MAX_RUNNERS; i++)
-		if (area->runners[i].in_use && area->runners[i].pid == pid &&
-			area->runners[i].slot == my_runner->slot &&
-			area->runners[i].job == my_runner->job)
+		if (is_of_our_job(&area->runners[i]) && area->runners[i].pid == pid)
 			return true;
 	return false;
 }
@@ -170,8 +154,7 @@ runner_count(void)
 		return 1;
 	LWLockAcquire(&area->lock, LW_SHARED);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (area->runners[i].in_use && area->runners[i].slot == my_runner->slot &&
-			OidIsValid(area->runners[i].heap_oid))
+		if (is_of_our_job(&area->runners[i]) && OidIsValid(area->runners[i].heap_oid))
 			result++;
 	LWLockRelease(&area->lock);
 	return Max(result, 1);
@@ -311,7 +294,6 @@ runner_nap(JobShared *shared, int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Publish that the runner begins with this item. */
 void
 progress_begin(const MoveItem *item)
 {
@@ -340,7 +322,6 @@ progress_begin(const MoveItem *item)
 	LWLockRelease(&area->lock);
 }
 
-/* Publish that the runner works on no item. */
 void
 progress_end(void)
 {
@@ -443,18 +424,15 @@ progress_blockers(const int *pids, int npids)
 void
 progress_prepared(const char *name)
 {
-	char		clipped[IM_PREPARED_LEN];
-
 	if (my_runner == NULL)
 		return;
-	memset(clipped, 0, sizeof(clipped));
-	memcpy(clipped, name, pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	memcpy(my_runner->prepared, clipped, sizeof(clipped));
+	memset(my_runner->prepared, 0, IM_PREPARED_LEN);
+	memcpy(my_runner->prepared, name,
+		   pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
 	LWLockRelease(&area->lock);
 }
 
-/* Return whether the job of this runner has been canceled. */
 bool
 job_cancel_requested(void)
 {
@@ -462,7 +440,6 @@ job_cancel_requested(void)
 	return my_job != NULL && my_job->cancel;
 }
 
-/* Return whether the job of this runner is paused. */
 bool
 job_pause_requested(void)
 {
@@ -539,10 +516,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 	return helps;
 }
 
-/*
- * Return whether this runner is asked to step back.  Takes no lock, since a
- * signal handler calls it.
- */
+/* Return whether to step back; for a signal handler, so without a lock. */
 bool
 runner_must_step_back(void)
 {
@@ -574,24 +548,21 @@ runner_check_step_back(void)
 /*
  * Return the current or last command of a process, for the end of an error's
  * DETAIL; "" if the current user may not see it.  Needs no transaction.
- * (Here rather than in blockers.c, because runner_check_step_back() uses it.)
  */
 const char *
 describe_command(int pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(pid);
-	char		command[MOST_OF_COMMAND + 1];
+	char		command[MOST_OF_COMMAND + 1] = {0};
 	const char *activity;
-	char	   *p;
 
 	if (proc == NULL ||
 		(proc->roleId != GetUserId() &&
 		 strcmp(GetConfigOption("is_superuser", false, false), "on") != 0))
 		return "";
 	activity = pgstat_get_backend_current_activity(pid, false);
-	memset(command, 0, sizeof(command));
 	memcpy(command, activity, pg_mbcliplen(activity, strlen(activity), MOST_OF_COMMAND));
-	for (p = command; *p != '\0'; p++)
+	for (char *p = command; *p != '\0'; p++)
 		if (*p == '\n' || *p == '\t')
 			*p = ' ';
 	return psprintf(" Process %d: %s", pid, command);

@@ -3,11 +3,11 @@
  * settings.c
  *	  The settings of index_mover, and the copy of them that a job carries.
  *
- * A job runs in a background worker, which does not see the caller's SETs, so
- * the caller's effective values are captured when the job is submitted.  The
- * "settings" argument is applied like SET LOCAL, by core's routine and so
- * with the privileges that SET needs.  It exists because pg_cron runs one
- * statement per transaction, where nothing can be SET before.
+ * A job's worker does not see the caller's SETs, so the caller's effective
+ * values are captured when the job is submitted.  The "settings" argument is
+ * applied by core's routine and so with the privileges that SET needs.  It
+ * exists because pg_cron runs one statement per transaction, where nothing
+ * can be SET before.
  *
  * A setting is added in two places: a field of MoveSettings, and a row of
  * settings[] below, with the descriptions for \dconfig and pg_settings.
@@ -317,7 +317,6 @@ set_setting(const char *name, const char *value)
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-/* Return the text of a JSON scalar. */
 static char *
 setting_text(const char *name, const JsonbValue *value)
 {

@@ -59,8 +59,6 @@
 #include "catalog/storage_xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
@@ -144,17 +142,13 @@ wait_for_test(const char *name, uint32 lock)
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, lock, 2);
 	elog(LOG, "test point \"%s\": waiting", name);
-	for (;;)
+	while (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 	{
-		if (LockAcquire(&tag, ShareLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
-		{
-			LockRelease(&tag, ShareLock, true);
-			break;
-		}
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
 						 PG_WAIT_EXTENSION);
 		job_check_cancel();
 	}
+	LockRelease(&tag, ShareLock, true);
 	elog(LOG, "test point \"%s\": going on", name);
 }
 
@@ -244,12 +238,9 @@ test_log_special(const RelFileLocator *locator)
 	logged = true;
 	if (test_mutation("log-truncate"))
 	{
-		xl_smgr_truncate record;
+		xl_smgr_truncate record = {.blkno = MaxBlockNumber,.rlocator = *locator,
+		.flags = SMGR_TRUNCATE_HEAP};
 
-		memset(&record, 0, sizeof(record));
-		record.blkno = MaxBlockNumber;
-		record.rlocator = *locator;
-		record.flags = SMGR_TRUNCATE_HEAP;
 		XLogBeginInsert();
 		XLogRegisterData((char *) &record, sizeof(record));
 		(void) XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE);
@@ -262,6 +253,17 @@ test_log_special(const RelFileLocator *locator)
 		XLogRegisterData(&nothing, sizeof(nothing));
 		(void) XLogInsert(RM_XLOG_ID, XLOG_NOOP | XLR_SPECIAL_REL_UPDATE);
 	}
+}
+
+/* Give a file the right length, with wrong contents. */
+void
+test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+	PGAlignedBlock zero = {0};
+
+	for (BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
 }
 
 #endif							/* INDEX_MOVER_TEST */

@@ -18,6 +18,7 @@ extern void test_points_keep(void);
 extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
 extern void test_log_special(const RelFileLocator *locator);
+extern void test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks);
 extern int	test_damages;
 extern int	test_seed;
 
@@ -25,6 +26,7 @@ extern int	test_seed;
 #define IM_POINT(name)		test_point(name)
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LOG_SPECIAL(locator)	test_log_special(locator)
+#define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
 
 #else
 
@@ -32,6 +34,7 @@ extern int	test_seed;
 #define IM_POINT(name)		((void) 0)
 #define IM_MUTATION(name)	false
 #define IM_LOG_SPECIAL(locator)	((void) 0)
+#define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 
 #endif
 

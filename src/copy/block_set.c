@@ -37,14 +37,25 @@ block_set_create(void)
 	return set;
 }
 
+/* Make a set empty. */
+void
+block_set_clear(BlockSet *set)
+{
+	for (BlockNumber i = 0; i < set->nparts; i++)
+	{
+		bms_free(set->parts[i]);
+		set->parts[i] = NULL;
+	}
+	set->count = 0;
+}
+
 /* Free a set; NULL is allowed. */
 void
 block_set_free(BlockSet *set)
 {
 	if (set == NULL)
 		return;
-	for (BlockNumber i = 0; i < set->nparts; i++)
-		bms_free(set->parts[i]);
+	block_set_clear(set);
 	if (set->parts)
 		pfree(set->parts);
 	pfree(set);

@@ -14,6 +14,7 @@ typedef struct BlockSet BlockSet;
 
 extern BlockSet *block_set_create(void);
 extern void block_set_free(BlockSet *set);
+extern void block_set_clear(BlockSet *set);
 extern void block_set_add(BlockSet *set, BlockNumber block);
 extern void block_set_remove(BlockSet *set, BlockNumber block);
 extern bool block_set_has(const BlockSet *set, BlockNumber block);

@@ -13,13 +13,9 @@
 
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
-#include "storage/bufmgr.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
 #include "file_system.h"
-#include "test_points.h"
 
 /* For an estimate, read one buffer's tag of so many */
 #define SAMPLE_EVERY	16

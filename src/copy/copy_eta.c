@@ -21,12 +21,8 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
 
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/wal_changes.h"
-#include "job.h"
 
 /* Bytes of the old file removed per second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)

@@ -4,15 +4,14 @@
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
  * They are copied through shared buffers, and logged, so no fsync is needed
- * under the lock.  copy_catch_up(), copy_stay_near() and copy_last_blocks()
- * are callbacks of copy_swap().
+ * under the lock.  copy_swap() calls copy_catch_up(), copy_stay_near() and
+ * copy_last_blocks().
  *
  * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
- * new.  So under the lock nothing is read from disk but what has changed
- * since (and so is in shared buffers), and the file is extended only by what
- * was added since.  If it has many blocks to copy again, it goes back to
- * writing directly, which is faster: where writers are faster than shared
- * buffers, the swap would never come.
+ * new.  So under the lock nothing is read from disk, and the file is extended
+ * only by what was added since.  If many blocks are to be copied again, it
+ * goes back to writing directly, which is faster: where writers are faster
+ * than shared buffers, the swap would never come.
  *
  * copy_last_blocks() gives up when what is left would take longer than the
  * caller wants to hold the lock: before the WAL is read, by its amount and
@@ -38,19 +37,9 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "portability/instr_time.h"
-#include "storage/smgr.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
@@ -119,8 +108,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		CopyOutcome outcome;
 
 		(void) throttle_rest(SHORT_REST_MS);
-		if ((outcome = copy_between_chunks(cs)) != GO_ON ||
-			(outcome = copy_keep_up(cs)) != GO_ON)
+		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 
 		/* not too often: a block that keeps changing is copied each time */
@@ -128,8 +116,8 @@ copy_wait_for_swap_time(CopyState *cs)
 			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
 									   CATCH_UP_INTERVAL_MS))
 		{
-			if (!copy_catch_up(cs))
-				return cs->outcome;
+			if ((outcome = copy_catch_up(cs)) != GO_ON)
+				return outcome;
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
@@ -138,13 +126,13 @@ copy_wait_for_swap_time(CopyState *cs)
 }
 
 /*
- * Callback of copy_swap() before an attempt: give way to others, and copy
+ * Before an attempt, with no transaction open: give way to others, and copy
  * what has changed, until very little is left or it does not get less.
  */
-bool
-copy_catch_up(void *arg)
+CopyOutcome
+copy_catch_up(CopyState *cs)
 {
-	CopyState  *cs = (CopyState *) arg;
+	CopyOutcome outcome;
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
 
@@ -152,9 +140,9 @@ copy_catch_up(void *arg)
 	{
 		int64		left;
 
-		if ((cs->outcome = copy_between_chunks(cs)) != GO_ON ||
-			(cs->outcome = copy_drain(cs)) != GO_ON)
-			return false;
+		if ((outcome = copy_between_chunks(cs)) != GO_ON ||
+			(outcome = copy_drain(cs)) != GO_ON)
+			return outcome;
 		copy_take_changes(cs);
 
 		StartTransactionCommand();
@@ -171,52 +159,48 @@ copy_catch_up(void *arg)
 			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))
 		{
 			again = true;
-			if ((cs->outcome = copy_rounds_again(cs)) != GO_ON)
-				return false;
+			if ((outcome = copy_rounds_again(cs)) != GO_ON)
+				return outcome;
 			continue;
 		}
 		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
 			break;
 		least = left;
 		IM_POINT("copy-buffered-round");
-		if ((cs->outcome = copy_todo_through_buffers(cs)) != GO_ON)
-			return false;
+		if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+			return outcome;
 	}
 
-	if (cs->verifying && (cs->outcome = copy_verify_rest(cs)) != GO_ON)
-		return false;
+	if (cs->verifying && (outcome = copy_verify_rest(cs)) != GO_ON)
+		return outcome;
 	StartTransactionCommand();
 	file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
-	cs->outcome = START_AGAIN;	/* the meaning of "false" from a callback that
-								 * sets no outcome */
-	return true;
+	return GO_ON;
 }
 
 /*
- * Callback of copy_swap() while a lock holder stays for long: read the WAL,
- * and copy nothing.  Outside of a transaction, also give way to others.
+ * While there can be no attempt, or in the queue: read the WAL, and copy
+ * nothing.  Outside of a transaction, also give way to others.
  */
-bool
-copy_stay_near(void *arg)
+CopyOutcome
+copy_stay_near(CopyState *cs)
 {
-	CopyState  *cs = (CopyState *) arg;
+	CopyOutcome outcome;
 
-	if ((!IsTransactionState() && (cs->outcome = copy_between_chunks(cs)) != GO_ON) ||
-		(cs->outcome = copy_drain(cs)) != GO_ON)
-		return false;
-	cs->outcome = START_AGAIN;
-	return true;
+	if (!IsTransactionState() && (outcome = copy_between_chunks(cs)) != GO_ON)
+		return outcome;
+	return copy_drain(cs);
 }
 
 /*
- * Callback of copy_swap() under the lock: make the files equal, if that is
- * likely to take no longer than most_us microseconds.
+ * Under the lock: make the files equal, if that is likely to take no longer
+ * than most_us microseconds.
  */
-LastBlocks
-copy_last_blocks(void *arg, int64 most_us)
+CopyOutcome
+copy_last_blocks(CopyState *cs, int64 most_us)
 {
-	CopyState  *cs = (CopyState *) arg;
+	CopyOutcome outcome;
 	BlockNumber nblocks;
 	BlockNumber block;
 	int64		left;
@@ -226,9 +210,9 @@ copy_last_blocks(void *arg, int64 most_us)
 	if (IM_MUTATION("under-lock"))
 		IM_LOG_SPECIAL(&cs->from);
 	if (wal_changes_unread_us(cs->changes) > most_us)
-		return LAST_BLOCKS_TOO_MANY;
-	if ((cs->outcome = copy_drain(cs)) != GO_ON)
-		return LAST_BLOCKS_START_AGAIN;
+		return TOO_MUCH_LEFT;
+	if ((outcome = copy_drain(cs)) != GO_ON)
+		return outcome;
 	copy_take_changes(cs);
 
 	nblocks = copy_take_tail(cs);
@@ -236,7 +220,7 @@ copy_last_blocks(void *arg, int64 most_us)
 		block_set_add(cs->todo, 0);
 	left = block_set_count(cs->todo);
 	if (left * BLOCK_US > most_us)
-		return LAST_BLOCKS_TOO_MANY;
+		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
 	for (block = block_set_next(cs->todo, 0);
@@ -256,27 +240,13 @@ copy_last_blocks(void *arg, int64 most_us)
 		INSTR_TIME_SUBTRACT(took, start);
 		if (INSTR_TIME_GET_MICROSEC(took) > most_us &&
 			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > most_us / 2)
-			return LAST_BLOCKS_TOO_MANY;
+			return TOO_MUCH_LEFT;
 	}
 
-#ifdef INDEX_MOVER_TEST
-	if (IM_MUTATION("tail") && !IM_MUTATION("short") && nblocks > 0)
-	{
-		/* right length, wrong contents */
-		SMgrRelation smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
-		PGAlignedBlock zero;
-
-		memset(&zero, 0, sizeof(zero));
-		for (block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
-			smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
-	}
-	if (IM_MUTATION("verify-all"))
-	{
-		for (block = 0; block < nblocks; block++)
-			block_set_add(cs->unverified, block);
-		copy_verify_locked(cs);
-	}
-#endif
+	if (IM_MUTATION("tail") && !IM_MUTATION("short"))
+		IM_FILL_TAIL(&cs->to, nblocks);
+	for (block = 0; block < nblocks && IM_MUTATION("verify-all"); block++)
+		block_set_add(cs->unverified, block);
 
 	/* ask for the length again, rather than trust what was done above */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
@@ -287,7 +257,7 @@ copy_last_blocks(void *arg, int64 most_us)
 						NameStr(cs->mc->item->index_name),
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("The index was not moved.")));
-	if (cs->verifying)
+	if (cs->verifying || IM_MUTATION("verify-all"))
 		copy_verify_locked(cs);
-	return LAST_BLOCKS_COPIED;
+	return GO_ON;
 }

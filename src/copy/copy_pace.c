@@ -3,10 +3,10 @@
  * copy_pace.c
  *	  Method copy: the locks of the long phase, and giving way to others.
  *
- * AccessShareLock on the table, then ShareUpdateExclusiveLock on the index,
- * both for the session.  These keep out DROP, TRUNCATE, REINDEX and rewrites,
- * but not VACUUM.  If DDL waits behind us we release both, queue behind it,
- * and check whether the file is still the same.
+ * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
+ * index, both for the session.  These keep out DROP, TRUNCATE, REINDEX and
+ * rewrites, but not VACUUM.  If DDL waits behind us we release both, queue
+ * behind it, and check whether the file is still the same.
  *
  * Assumption: whatever gives the index another file, or drops it, conflicts
  * with one of these two locks.
@@ -27,19 +27,10 @@
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
 #include "plan/plan.h"
-#include "settings.h"
-#include "test_points.h"
-#include "wait/relation_locks.h"
-#include "wait/wait.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
@@ -51,6 +42,30 @@ copy_check_interrupts(void)
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	job_check_cancel();
+}
+
+/*
+ * Warn, once in a copy, that it goes on trying to lock this relation after
+ * lock_wait, and name the holders.  In a transaction.
+ */
+void
+copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
+{
+	char	   *list;
+
+	if (cs->told)
+		return;
+	cs->told = true;
+	list = blockers_describe(relid, pids, npids);
+	ereport(WARNING,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+					NameStr(cs->mc->item->index_name), cs->mc->settings->lock_wait / 1000.0),
+			 npids > 0 ?
+			 errdetail("The lock is held by: %s.", list) :
+			 errdetail("No transaction holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errhint("See move_blockers(); cancel_move() ends the wait.")));
+	pfree(list);
 }
 
 /* Read the WAL in time, if it is followed.  Never ends the rest. */
@@ -106,8 +121,7 @@ copy_wait_for_locks(CopyState *cs)
 		{
 			if (settings->on_blocker != ON_BLOCKER_WAIT)
 				wait_give_up(&wait);
-			swap_still_waiting(cs->mc->item, wait.relid, settings, wait.pids,
-							   wait.npids, &cs->told);
+			copy_still_waiting(cs, wait.relid, wait.pids, wait.npids);
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
@@ -162,10 +176,8 @@ copy_check_relation(CopyState *cs, bool first)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", cs->index);
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	file.spcOid = OidIsValid(form->reltablespace) ? form->reltablespace :
-		MyDatabaseTableSpace;
-	file.dbOid = MyDatabaseId;
-	file.relNumber = form->relfilenode;
+	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
+						MyDatabaseId, form->relfilenode);
 	cs->rmid = copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->index, "", NULL);

@@ -31,68 +31,15 @@ extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *o
 							  BlockNumber block, RmgrId rmid,
 							  BufferAccessStrategy strategy);
 
-typedef enum SwapResult
-{
-	SWAP_DONE,					/* and committed */
-	SWAP_START_AGAIN,			/* the new file is of no use */
-} SwapResult;
-
-typedef enum LastBlocks
-{
-	LAST_BLOCKS_COPIED,			/* the files are equal now */
-	LAST_BLOCKS_TOO_MANY,		/* to copy under the lock */
-	LAST_BLOCKS_START_AGAIN,
-} LastBlocks;
-
-typedef struct Swap
-{
-	/* set by the caller */
-	Oid			relid;			/* whose file is exchanged */
-	Oid			table;			/* whose plans are invalidated; locked by the
-								 * caller */
-	RelFileLocator from;
-	RelFileLocator to;
-	int64		ledger_id;		/* of the row for the new file */
-	LedgerEntry old_file;		/* its row for the old file, without id */
-	const MoveSettings *settings;
-	MoveItem   *item;			/* for which blockers are signaled */
-	int64	   *rested_ms;		/* rests of catch_up() so far, which are no
-								 * part of lock_wait */
-
-	bool	   *told;			/* see swap_still_waiting() */
-
-	/*
-	 * catch_up: called with no transaction open, before each attempt; brings
-	 * the new file near the old one, and gives way to others.
-	 *
-	 * stay_near: the same while there can be no attempt, or, in a
-	 * transaction, in the queue: reads what has changed, and copies nothing.
-	 *
-	 * Both return false if the copy has to be started again.
-	 *
-	 * last_blocks: called under the exclusive lock; makes the files equal, or
-	 * gives up if that would take longer than most_us microseconds.
-	 */
-	bool		(*catch_up) (void *arg);
-	bool		(*stay_near) (void *arg);
-	LastBlocks	(*last_blocks) (void *arg, int64 most_us);
-	void	   *arg;
-
-	/* results */
-	int64		lock_attempts;
-	int64		lock_time;		/* microseconds, from the grant to the commit */
-} Swap;
-
-extern SwapResult copy_swap(Swap *swap);
-extern void swap_still_waiting(const MoveItem *item, Oid relid,
-							   const MoveSettings *settings,
-							   const int *pids, int npids, bool *told);
-
 typedef enum CopyOutcome
 {
 	GO_ON,
 	START_AGAIN,				/* the index has a new file, or WAL is missing */
 	NOT_MOVABLE,				/* plan_recheck() has said why */
+
+	/* only of an attempt to swap, which is repeated */
+	LOCK_NOT_GRANTED,
+	TOO_MUCH_LEFT,				/* to copy under the lock */
 } CopyOutcome;
 
 /* The parts of the work, in their order, for copy_eta(). */
@@ -148,7 +95,7 @@ typedef struct CopyState
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
 	const char *start_again;	/* why the copy has to be started again */
-	CopyOutcome outcome;		/* of a callback that returns less */
+	CopyOutcome outcome;		/* of a callback of pacing_rest() */
 } CopyState;
 
 extern void copy_check_interrupts(void);
@@ -172,8 +119,10 @@ extern CopyOutcome copy_verify_rest(CopyState *cs);
 extern void copy_verify_locked(CopyState *cs);
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
-extern bool copy_catch_up(void *arg);
-extern bool copy_stay_near(void *arg);
-extern LastBlocks copy_last_blocks(void *arg, int64 most_us);
+extern CopyOutcome copy_catch_up(CopyState *cs);
+extern CopyOutcome copy_stay_near(CopyState *cs);
+extern CopyOutcome copy_last_blocks(CopyState *cs, int64 most_us);
+extern CopyOutcome copy_swap(CopyState *cs);
+extern void copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids);
 
 #endif							/* IM_COPY_PRIVATE_H */

@@ -11,9 +11,6 @@
  * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is
  * left to copy_last.c.
  *
- * Locks: those of copy_pace.c.  No transaction lasts longer than the copying
- * of 1 MB; none has an xid or a snapshot.
- *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
  * that changes after it was copied again is in the next round, and never lost
@@ -25,18 +22,9 @@
 
 #include "access/xact.h"
 #include "catalog/storage_xlog.h"
-#include "storage/smgr.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* So few changed blocks end the rounds of direct copying */
 #define FEW_BLOCKS			256
@@ -125,13 +113,7 @@ copy_changed_directly(CopyState *cs)
 			return outcome;
 	}
 
-	block_set_free(cs->todo);
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
-
-		cs->todo = block_set_create();
-		MemoryContextSwitchTo(oldcontext);
-	}
+	block_set_clear(cs->todo);
 	return GO_ON;
 }
 
@@ -221,7 +203,6 @@ do_rounds(CopyState *cs, bool first_time)
 	return GO_ON;
 }
 
-/* Copy every block, and then what has changed, in rounds. */
 CopyOutcome
 copy_rounds(CopyState *cs)
 {
@@ -256,10 +237,9 @@ copy_rounds_again(CopyState *cs)
 }
 
 /*
- * Copy the free space map, if there is one.  It is never exact, and its users
- * check the page that it names, so it may change during the copy.  It names
- * no block beyond the end of the new file, which gets at least as long as the
- * old one is now.
+ * Copy the free space map, if any.  Its users check the page that it names,
+ * so it may change during the copy.  It names no block beyond the end of the
+ * new file, which gets at least as long as the old one is now.
  */
 CopyOutcome
 copy_free_space_map(CopyState *cs)

@@ -23,13 +23,9 @@
  *	  copied length is always copied;
  *	- the free space map: it corrects itself, and was never exact.
  *
- * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
- * index, both for the session.  They conflict with DROP, TRUNCATE, REINDEX
- * and rewrites, but not with VACUUM.  If DDL waits for us, we release both,
- * queue behind it, and check whether the file is still the same.  In the long
- * phases there is neither a snapshot nor an xid, and no transaction lasts
- * longer than copying 1 MB; so vacuum is not held back, and CREATE INDEX
- * CONCURRENTLY on the table does not wait for us.
+ * Locks: those of copy_pace.c.  In the long phases there is neither a snapshot
+ * nor an xid, and no transaction lasts longer than copying 1 MB; so vacuum is
+ * not held back, and CREATE INDEX CONCURRENTLY does not wait for us.
  *
  * Tricky: only the ledger knows the new file, and after the swap only the
  * ledger knows the old one.  What an ERROR leaves is removed by
@@ -48,26 +44,15 @@
 #include "catalog/storage_xlog.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
-#include "compat.h"
-#include "copy/block_set.h"
 #include "copy/copy.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
-#include "test_points.h"
-#include "wait/wait.h"
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5
@@ -75,44 +60,24 @@
 /* The move that this process is carrying out. */
 static CopyState *current = NULL;
 
-static CopyOutcome copy_once(CopyState *cs);
-static void make_file(CopyState *cs);
-static void discard_file(CopyState *cs);
-static void prewarm(CopyState *cs);
-static void after_swap(CopyState *cs);
-static void forget_state(void);
-static void cleanup_at_exit(int code, Datum arg);
-static void remove_what_is_left(CopyState *cs);
-
-/* Remember our own records, so that draining needs not read them. */
-static void
-own_record(void *arg, XLogRecPtr start, XLogRecPtr end)
+/* Return whether to go on resting; called by pacing_rest(). */
+static bool
+may_rest(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 
-	wal_changes_skip(cs->changes, start, end);
+	copy_check_interrupts();
+	return !(cs->locked && copy_is_in_the_way(cs));
 }
 
 /*
  * Obey pause_move() after the swap: wait, with no transaction open, until the
- * job is resumed or another session waits for our locks.  (Before the swap,
- * copy_between_chunks() and copy_wait_for_locks() obey it, and also read
- * WAL.)
+ * job is resumed or another session waits for our locks.
  */
 static void
 rest_after_swap(CopyState *cs)
 {
-	MovePhase	phase;
-
-	if (!job_pause_requested())
-		return;
-	phase = progress_phase(PHASE_PAUSED);
-	while (job_pause_requested() && !(cs->locked && copy_is_in_the_way(cs)))
-	{
-		(void) throttle_rest(SHORT_REST_MS);
-		copy_check_interrupts();
-	}
-	progress_phase(phase);
+	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
 }
 
 /* Rest between two steps of removing the old file, and while paused. */
@@ -120,176 +85,95 @@ static void
 rest_between_steps(int ms)
 {
 	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
-	copy_check_interrupts();
 	rest_after_swap(current);
 }
 
-/*
- * Move one index by copying its file.  Called, and returns, with no
- * transaction open; the outcome is in mc->item.  After an ERROR, which has
- * not moved the index, the caller must call copy_cleanup().
- */
-void
-move_by_copy(MoveContext *mc)
+/* Remove one file for remove_what_is_left(), if there is one. */
+static void
+remove_left_file(LedgerEntry *entry, bool made)
 {
-	static bool registered = false;
-	MoveItem   *item = mc->item;
-	MemoryContext cxt;
-	CopyState  *cs;
-	uint64		wal_before = pgWalUsage.wal_bytes;
+	MemoryContext oldcontext = CurrentMemoryContext;
 
-	if (!registered)
-	{
-		before_shmem_exit(cleanup_at_exit, (Datum) 0);
-		registered = true;
-	}
-
-	forget_state();
-	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
-								ALLOCSET_DEFAULT_SIZES);
-	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
-	cs->cxt = cxt;
-	cs->mc = mc;
-	cs->index = item->index_oid;
-	cs->table = item->heap_oid;
-	current = cs;
-
-	item->blocks_copied = 0;
-	item->blocks_recopied = 0;
-	item->lock_attempts = 0;
-
-	for (int start = 1;; start++)
-	{
-		CopyOutcome outcome = copy_once(cs);
-
-		item->wal_written = pgWalUsage.wal_bytes - wal_before;
-		if (outcome == GO_ON)
-			break;
-		discard_file(cs);
-		copy_release_locks(cs);
-		if (outcome == NOT_MOVABLE)
-			break;
-		if (start == MOST_STARTS)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gave up copying index \"%s\" after %d starts",
-							NameStr(item->index_name), MOST_STARTS),
-					 errdetail("The last time, %s.", cs->start_again)));
-		ereport(LOG,
-				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
-						NameStr(item->index_name), cs->start_again)));
-	}
-	forget_state();
-}
-
-/*
- * Clean up after an ERROR; called with no transaction open.  Does not wait
- * for other sessions, whatever max_wait_ms says: dropping a file that only
- * the ledger knows needs no lock on the table.
- */
-void
-copy_cleanup(MoveContext *mc, int max_wait_ms)
-{
-	if (current == NULL)
+	if (entry->id == 0)
 		return;
-	remove_what_is_left(current);
-	/* else keep it for another call */
-	if (current->new_file.id == 0 && current->old_file.id == 0)
-		forget_state();
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		commit_locally();
+		if (ledger_row_claim_again(entry->id))
+		{
+			IM_POINT("left-file-drop");
+			leftover_file_drop(entry, made);
+			CommitTransactionCommand();
+			ledger_row_release(entry->id);
+		}
+		else
+			CommitTransactionCommand();
+		entry->id = 0;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error = errors_take(oldcontext);
+
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not remove a file that a move has left behind: %s",
+						error->message),
+				 errhint("Call index_mover_cleanup() later.")));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
 }
 
-/* Do everything from the locks to the removal of the old file. */
-static CopyOutcome
-copy_once(CopyState *cs)
+/*
+ * Remove the file, new or old, that the ledger says is ours, at once.  Called
+ * with no transaction open and no lock held.  Raises no error: what cannot be
+ * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
+ * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
+ * if the postmaster is gone, which may be the reason for the error.
+ */
+static void
+remove_what_is_left(CopyState *cs)
 {
-	MoveItem   *item = cs->mc->item;
-	MemoryContext oldcontext;
-	CopyOutcome outcome;
-	Swap		swap;
-	SwapResult	result;
+	if (!PostmasterIsAlive())
+		proc_exit(1);
+	remove_left_file(&cs->new_file, cs->new_file_made);
+	remove_left_file(&cs->old_file, true);
+}
 
-	cs->copied = 0;
-	cs->verifying = false;
-	memset(&cs->eta, 0, sizeof(cs->eta));
+/*
+ * Free the state of a move, but keep its rows in the ledger.  The locks must
+ * be released, by copy_release_locks() or by the abort after an error.
+ */
+static void
+forget_state(void)
+{
+	CopyState  *cs = current;
 
-	(void) copy_wait_for_locks(cs);
-	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
-		return outcome;
-	make_file(cs);
+	if (cs == NULL)
+		return;
+	current = NULL;
+	file_copy_free(cs->copy);
+	MemoryContextDelete(cs->cxt);
+}
 
-	StartTransactionCommand();
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, own_record, cs);
-	cs->todo = block_set_create();
-	cs->unverified = block_set_create();
-	MemoryContextSwitchTo(oldcontext);
-	CommitTransactionCommand();
+/*
+ * Exit callback: clean up if the worker is terminated during a move, because
+ * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
+ * shut down.  If the postmaster is gone, exit at once: the ledger has the
+ * file.
+ */
+static void
+cleanup_at_exit(int code, Datum arg)
+{
+	CopyState  *cs = current;
 
-	progress_phase(PHASE_COPYING);
-	if ((outcome = copy_rounds(cs)) != GO_ON)
-		return outcome;
-
-	if ((outcome = copy_free_space_map(cs)) != GO_ON)
-		return outcome;
-	IM_POINT("copy-before-sync");
-	StartTransactionCommand();
-	if (!IM_MUTATION("sync"))
-		file_copy_sync(cs->copy);
-	CommitTransactionCommand();
-	IM_POINT("copy-synced");
-
-	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
-		return outcome;
-	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
-		return outcome;
-	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
-		return outcome;
-
-	memset(&swap, 0, sizeof(swap));
-	swap.relid = cs->index;
-	swap.table = cs->table;
-	swap.from = cs->from;
-	swap.to = cs->to;
-	swap.ledger_id = cs->new_file.id;
-	swap.old_file = cs->new_file;
-	swap.old_file.id = 0;
-	swap.old_file.kind = LEDGER_OLD_FILE;
-	swap.old_file.tablespace = cs->from.spcOid;
-	swap.old_file.relfilenumber = cs->from.relNumber;
-	swap.settings = cs->mc->settings;
-	swap.item = cs->mc->item;
-	swap.rested_ms = &cs->rested_ms;
-	swap.told = &cs->told;
-	swap.catch_up = copy_catch_up;
-	swap.stay_near = copy_stay_near;
-	swap.last_blocks = copy_last_blocks;
-	swap.arg = cs;
-
-	/* here, so that it need not be done under the lock */
-	StartTransactionCommand();
-	swap.old_file.id = ledger_new_id();
-	ledger_row_claim(swap.old_file.id);
-	CommitTransactionCommand();
-
-	cs->outcome = START_AGAIN;
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	result = copy_swap(&swap);
-	MemoryContextSwitchTo(oldcontext);
-	item->lock_attempts += swap.lock_attempts;
-	if (result != SWAP_DONE)
-	{
-		ledger_row_release(swap.old_file.id);
-		return cs->outcome;
-	}
-
-	/* whatever goes wrong from here on, the index has moved */
-	cs->old_file = swap.old_file;
-	item->lock_time = swap.lock_time;
-	item->status = STATUS_MOVED;
-	item->finished_at = GetCurrentTimestamp();
-	after_swap(cs);
-	return GO_ON;
+	if (cs == NULL || !PostmasterIsAlive())
+		return;
+	current = NULL;
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	remove_what_is_left(cs);
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
@@ -297,31 +181,22 @@ static void
 make_file(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
-	LedgerEntry entry;
+	LedgerEntry entry = {.kind = LEDGER_NEW_FILE,.tablespace = item->to_tablespace,
+		.heap_oid = cs->table,.index_oid = cs->index,.job = cs->mc->job->job,
+	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
 	SMgrRelation smgr;
 
 	StartTransactionCommand();
 	commit_locally();
-	memset(&entry, 0, sizeof(entry));
-	entry.kind = LEDGER_NEW_FILE;
-	entry.tablespace = item->to_tablespace;
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
 											  RELPERSISTENCE_PERMANENT);
-	entry.heap_oid = cs->table;
-	entry.index_oid = cs->index;
-	entry.job = cs->mc->job->job;
-	entry.pid = MyProcPid;
-	entry.made_at = GetCurrentTimestamp();
 	ledger_insert(&entry);
 	ledger_row_claim(entry.id);
 	CommitTransactionCommand();
 	cs->new_file = entry;
 	IM_POINT("copy-registered");
 
-	cs->to.spcOid = item->to_tablespace;
-	cs->to.dbOid = MyDatabaseId;
-	cs->to.relNumber = entry.relfilenumber;
-
+	cs->to = make_locator(item->to_tablespace, MyDatabaseId, entry.relfilenumber);
 	StartTransactionCommand();
 	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
 	/* an existing file of that name would not be ours: an error */
@@ -380,7 +255,6 @@ prewarm(CopyState *cs)
 
 	while (block != InvalidBlockNumber)
 	{
-		copy_check_interrupts();
 		rest_after_swap(cs);
 		if (copy_is_in_the_way(cs))
 			break;
@@ -442,93 +316,124 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
-/*
- * Remove the file, new or old, that the ledger says is ours, at once.  Called
- * with no transaction open and no lock held.  Raises no error: what cannot be
- * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
- * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
- * if the postmaster is gone, which may be the reason for the error.
- */
-static void
-remove_what_is_left(CopyState *cs)
+/* Do everything from the locks to the removal of the old file. */
+static CopyOutcome
+copy_once(CopyState *cs)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	LedgerEntry *entries[2];
-	bool		made[2];
+	MemoryContext oldcontext;
+	CopyOutcome outcome;
 
-	if (!PostmasterIsAlive())
-		proc_exit(1);
+	cs->copied = 0;
+	cs->verifying = false;
+	memset(&cs->eta, 0, sizeof(cs->eta));
 
-	entries[0] = &cs->new_file;
-	made[0] = cs->new_file_made;
-	entries[1] = &cs->old_file;
-	made[1] = true;
+	(void) copy_wait_for_locks(cs);
+	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
+		return outcome;
+	make_file(cs);
 
-	for (int i = 0; i < 2; i++)
+	StartTransactionCommand();
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
+	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
+	cs->todo = block_set_create();
+	cs->unverified = block_set_create();
+	MemoryContextSwitchTo(oldcontext);
+	CommitTransactionCommand();
+
+	progress_phase(PHASE_COPYING);
+	if ((outcome = copy_rounds(cs)) != GO_ON)
+		return outcome;
+
+	if ((outcome = copy_free_space_map(cs)) != GO_ON)
+		return outcome;
+	IM_POINT("copy-before-sync");
+	StartTransactionCommand();
+	if (!IM_MUTATION("sync"))
+		file_copy_sync(cs->copy);
+	CommitTransactionCommand();
+	IM_POINT("copy-synced");
+
+	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+		return outcome;
+	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
+		return outcome;
+	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
+		return outcome;
+
+	if ((outcome = copy_swap(cs)) == GO_ON)
+		after_swap(cs);
+	return outcome;
+}
+
+/*
+ * Move one index by copying its file.  Called, and returns, with no
+ * transaction open; the outcome is in mc->item.  After an ERROR, which has
+ * not moved the index, the caller must call copy_cleanup().
+ */
+void
+move_by_copy(MoveContext *mc)
+{
+	static bool registered = false;
+	MoveItem   *item = mc->item;
+	MemoryContext cxt;
+	CopyState  *cs;
+	uint64		wal_before = pgWalUsage.wal_bytes;
+
+	if (!registered)
+		before_shmem_exit(cleanup_at_exit, (Datum) 0);
+	registered = true;
+
+	forget_state();
+	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
+								ALLOCSET_DEFAULT_SIZES);
+	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+	cs->cxt = cxt;
+	cs->mc = mc;
+	cs->index = item->index_oid;
+	cs->table = item->heap_oid;
+	current = cs;
+
+	item->blocks_copied = 0;
+	item->blocks_recopied = 0;
+	item->lock_attempts = 0;
+
+	for (int start = 1;; start++)
 	{
-		if (entries[i]->id == 0)
-			continue;
-		PG_TRY();
-		{
-			StartTransactionCommand();
-			commit_locally();
-			if (ledger_row_claim_again(entries[i]->id))
-			{
-				IM_POINT("left-file-drop");
-				leftover_file_drop(entries[i], made[i]);
-				CommitTransactionCommand();
-				ledger_row_release(entries[i]->id);
-			}
-			else
-				CommitTransactionCommand();
-			entries[i]->id = 0;
-		}
-		PG_CATCH();
-		{
-			ErrorData  *error = errors_take(oldcontext);
+		CopyOutcome outcome = copy_once(cs);
 
-			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not remove a file that a move has left behind: %s",
-							error->message),
-					 errhint("Call index_mover_cleanup() later.")));
-			FreeErrorData(error);
-		}
-		PG_END_TRY();
+		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		if (outcome == GO_ON)
+			break;
+		discard_file(cs);
+		copy_release_locks(cs);
+		if (outcome == NOT_MOVABLE)
+			break;
+		if (start == MOST_STARTS)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("gave up copying index \"%s\" after %d starts",
+							NameStr(item->index_name), MOST_STARTS),
+					 errdetail("The last time, %s.", cs->start_again)));
+		ereport(LOG,
+				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
+						NameStr(item->index_name), cs->start_again)));
 	}
+	forget_state();
 }
 
 /*
- * Free the state of a move, but keep its rows in the ledger.  The locks must
- * be released, by copy_release_locks() or by the abort after an error.
+ * Clean up after an ERROR; called with no transaction open.  Does not wait
+ * for other sessions, whatever max_wait_ms says: dropping a file that only
+ * the ledger knows needs no lock on the table.
  */
-static void
-forget_state(void)
+void
+copy_cleanup(MoveContext *mc, int max_wait_ms)
 {
-	CopyState  *cs = current;
-
-	if (cs == NULL)
+	if (current == NULL)
 		return;
-	current = NULL;
-	file_copy_free(cs->copy);
-	MemoryContextDelete(cs->cxt);
-}
-
-/*
- * Exit callback: clean up if the worker is terminated during a move, because
- * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
- * shut down.  If the postmaster is gone, exit at once: the ledger has the
- * file.
- */
-static void
-cleanup_at_exit(int code, Datum arg)
-{
-	CopyState  *cs = current;
-
-	if (cs == NULL || !PostmasterIsAlive())
-		return;
-	current = NULL;
-	AbortOutOfAnyTransaction();
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	remove_what_is_left(cs);
+	remove_what_is_left(current);
+	/* else keep it for another call */
+	if (current->new_file.id == 0 && current->old_file.id == 0)
+		forget_state();
 }

@@ -3,15 +3,13 @@
  * copy_verify.c
  *	  Method copy: comparing the copy with the original (index_mover.verify).
  *
- * Everything is compared while other sessions write.  Under the exclusive
- * lock, only blocks that were copied since are compared, which keeps it
- * short.
+ * Everything is compared while other sessions write; under the exclusive
+ * lock, only blocks that were copied since.
  *
- * How two pages are compared: LSN and checksum are ignored, because a copy
- * has its own.  If the pages still differ, both are masked as for
- * wal_consistency_checking, with the function of the access method's resource
- * manager, which leaves out what may change without WAL: hint bits, dead line
- * pointers, unused space.
+ * LSN and checksum are ignored, because a copy has its own.  If the pages
+ * still differ, both are masked as for wal_consistency_checking, which leaves
+ * out what may change without WAL: hint bits, dead line pointers, unused
+ * space.
  *
  * SP-GiST has one more difference that is no damage.  It prepares an empty
  * page in a buffer, new or used before, and leaves it for a later insertion,
@@ -22,19 +20,17 @@
  *
  * Assumption: a block that differs is damaged, unless the WAL has a change of
  * it since it was copied.  Block 0 is the exception, see copy_steps.c.  For
- * access methods that we do not know, there is no mask for hint bits, which
- * may be the difference.  It is reported all the same: only the user says
- * that the changes of these access methods are in the WAL, and to copy such a
- * block again would hide that this is not true.
+ * access methods that we do not know, there is no mask for hint bits.  A
+ * difference in them is reported all the same: only the user says that the
+ * changes are in the WAL, and to copy such a block again would hide that this
+ * is not true.
  *
  * Tricky: changes that come during the comparison must stay in the set of
  * changes until they are checked here.
  *
  * Locks: those of copy_pace.c keep both files from being truncated or
- * dropped; copy_verify_locked() runs under the AccessExclusiveLock.  Each
- * page is read under a share lock on its buffer, one after the other; so
- * without the exclusive lock a difference may be a change that came in
- * between.
+ * dropped; copy_verify_locked() runs under the AccessExclusiveLock.  Without
+ * it, a difference may be a change between the reading of the two pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,15 +40,9 @@
 #include "access/spgist_private.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
-#include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
-#include "copy/block_set.h"
 #include "copy/copy_private.h"
-#include "copy/file_copy.h"
-#include "copy/wal_changes.h"
-#include "job.h"
-#include "test_points.h"
 
 static void
 report_difference(CopyState *cs, BlockNumber block)
@@ -67,9 +57,9 @@ report_difference(CopyState *cs, BlockNumber block)
 }
 
 /*
- * Compare all that is copied with the original while other sessions write.  A
- * block that differs, but that the WAL says has changed since, will be copied
- * again, and compared again.  Called with no transaction open.
+ * Compare all that is copied.  A block that differs, but that the WAL says
+ * has changed since, will be copied and compared again.  Called with no
+ * transaction open.
  */
 CopyOutcome
 copy_verify_all(CopyState *cs)
@@ -77,6 +67,7 @@ copy_verify_all(CopyState *cs)
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
 	MemoryContext oldcontext;
 	BlockSet   *suspects;
+	BlockSet   *changed;
 	BufferAccessStrategy ring;
 	CopyOutcome outcome;
 
@@ -94,10 +85,8 @@ copy_verify_all(CopyState *cs)
 			return outcome;
 		StartTransactionCommand();
 		for (; block < end; block++)
-		{
 			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_add(suspects, block);
-		}
 		CommitTransactionCommand();
 		progress_blocks(cs->copied, block);
 		copy_eta(cs, PART_VERIFY, cs->copied, block);
@@ -109,20 +98,17 @@ copy_verify_all(CopyState *cs)
 	/* nothing was taken from the set of changes since the start */
 	if ((outcome = copy_drain(cs)) != GO_ON)
 		return outcome;
+	changed = wal_changes_take(cs->changes);
+	for (BlockNumber block = block_set_next(suspects, 0);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(suspects, block + 1))
 	{
-		BlockSet   *changed = wal_changes_take(cs->changes);
-
-		for (BlockNumber block = block_set_next(suspects, 0);
-			 block != InvalidBlockNumber;
-			 block = block_set_next(suspects, block + 1))
-		{
-			/* block 0 can change without WAL; it is copied under the lock */
-			if (block != 0 && !block_set_has(changed, block))
-				report_difference(cs, block);
-		}
-		block_set_add_all(cs->todo, changed);
-		block_set_free(changed);
+		/* block 0 can change without WAL; it is copied under the lock */
+		if (block != 0 && !block_set_has(changed, block))
+			report_difference(cs, block);
 	}
+	block_set_add_all(cs->todo, changed);
+	block_set_free(changed);
 	block_set_free(suspects);
 	FreeAccessStrategy(ring);
 	progress_phase(phase);
@@ -160,8 +146,7 @@ copy_verify_rest(CopyState *cs)
 		}
 		CommitTransactionCommand();
 		if (block != InvalidBlockNumber &&
-			((outcome = copy_between_chunks(cs)) != GO_ON ||
-			 (outcome = copy_keep_up(cs)) != GO_ON))
+			(outcome = copy_between_chunks(cs)) != GO_ON)
 			break;
 	}
 	if (ring)

@@ -30,9 +30,8 @@
  *
  * Write-back: after each 1 MB, tell the kernel to start writing it, and wait
  * for the megabyte before.  Without the first, the fsync at the end stalls
- * all commits while the whole file is written (a quarter of a second for 600
- * MB); without the second, the start itself can block for seconds.  This
- * makes a copy faster, too.
+ * all commits (a quarter of a second for 600 MB); without the second, the
+ * start itself can block for seconds.  This makes a copy faster, too.
  *
  * Read-ahead: each 1 MB of the old file is first read with a plain read and
  * thrown away: storage with few operations per second delivers a megabyte at
@@ -43,17 +42,16 @@
  * is logged: its next change might not write a full page image, because by
  * its LSN there is one already, and then a torn page could not be repaired.
  *
- * That bound never moves.  Redo positions move when a checkpoint starts, but
- * recovery starts at the last completed checkpoint, and restores a full page
- * image whatever LSN the page in the file has.  So a block that was logged
- * once must be logged each time it is written again, or recovery would
- * replace the newer contents by the older.  It is, because a page's LSN only
- * grows, and was above the bound already.  A block never logged by us has an
- * LSN not above the bound or any later redo position, so its first change
- * after the swap writes a full page image; that holds even if a checkpoint
- * was running at the copy's start and recovery starts before its redo
- * position.  Recovery needs no record of ours for the block: the file was
- * made durable with these contents.  (With full_page_writes off the same
+ * That bound never moves.  Recovery starts at the last completed checkpoint,
+ * and restores a full page image whatever LSN the page in the file has.  So a
+ * block that was logged once must be logged each time it is written again, or
+ * recovery would replace the newer contents by the older.  It is, because a
+ * page's LSN only grows, and was above the bound already.  A block never
+ * logged by us has an LSN not above the bound or any later redo position, so
+ * its first change after the swap writes a full page image, even if a
+ * checkpoint was running at the copy's start and recovery starts before its
+ * redo position.  Recovery needs no record of ours for the block: the file
+ * was made durable with these contents.  (With full_page_writes off the same
  * holds except for torn pages.)
  *
  * No file descriptor outlives a call: the file can be dropped as soon as its
@@ -77,12 +75,12 @@
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
 #include "storage/fd.h"
-#include "storage/smgr.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
+#include "copy/wal_changes.h"
 #include "test_points.h"
 
 /* Pages in one WAL record, see log_newpages() */
@@ -95,8 +93,7 @@ struct FileCopy
 {
 	RelFileLocator from;
 	RelFileLocator to;
-	FileCopyRecord on_record;
-	void	   *arg;
+	ChangedBlocks *changes;		/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *scratch;		/* the same, for read_ahead() */
@@ -119,36 +116,20 @@ typedef struct OpenSegment
 	char	   *path;
 } OpenSegment;
 
-static void read_ahead(FileCopy *copy, ForkNumber fork,
-					   BlockNumber first, BlockNumber nblocks);
-static void read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page);
-static void log_and_write(FileCopy *copy, ForkNumber fork,
-						  const BlockNumber *blocks, int nblocks);
-static void log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-					   int nblocks);
-static void write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
-						 BlockNumber first, BlockNumber nblocks, const char *data);
-static void extend_file(FileCopy *copy, BlockNumber nblocks);
-static void close_segment(OpenSegment *segment);
-static void start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks);
-static int	open_segment(const RelFileLocator *locator, ForkNumber fork,
-						 BlockNumber block, int flags, char **path);
-
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  on_record is called for each WAL record that the copy writes.
+ * context.  *changes, which follows the old one, is told what to skip.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 FileCopyRecord on_record, void *arg)
+				 ChangedBlocks *changes)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
 	copy->from = *from;
 	copy->to = *to;
-	copy->on_record = on_record;
-	copy->arg = arg;
+	copy->changes = changes;
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
@@ -160,10 +141,305 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 void
 file_copy_free(FileCopy *copy)
 {
-	if (copy && copy->ring)
-		FreeAccessStrategy(copy->ring);
-	if (copy)
-		copy->ring = NULL;
+	if (copy == NULL || copy->ring == NULL)
+		return;
+	FreeAccessStrategy(copy->ring);
+	copy->ring = NULL;
+}
+
+/*
+ * Open the segment of a relation file that holds a block, as a transient
+ * file.  Returns -1 with errno set if that fails.  *path is palloc'd.
+ */
+static int
+open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
+			 int flags, char **path)
+{
+	char	   *base = relation_fork_path(*locator, fork);
+	char	   *name = base;
+	int			fd;
+
+	if (block >= RELSEG_SIZE)
+	{
+		name = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
+		pfree(base);
+	}
+	fd = OpenTransientFile(name, flags);
+	if (path)
+		*path = name;
+	else
+	{
+		int			save_errno = errno;
+
+		pfree(name);
+		errno = save_errno;
+	}
+	return fd;
+}
+
+/*
+ * Read a range of the old file, bypassing shared buffers, and throw it away,
+ * so that the kernel has it cached.  Errors are left to the real read.
+ */
+static void
+read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+{
+	int			fd = open_segment(&copy->from, fork, first, O_RDONLY | PG_BINARY, NULL);
+	ssize_t		nread;
+
+	if (fd < 0)
+		return;
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_PREFETCH);
+	nread = pg_pread(fd, copy->scratch, (size_t) nblocks * BLCKSZ,
+					 (off_t) (first % RELSEG_SIZE) * BLCKSZ);
+	pgstat_report_wait_end();
+	(void) nread;
+	CloseTransientFile(fd);
+}
+
+static void
+read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
+{
+	Buffer		buffer;
+
+	/* as core does: the free space map corrects itself */
+	buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
+									   fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
+									   copy->ring, true);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+}
+
+static void
+close_segment(OpenSegment *segment)
+{
+	if (segment->path == NULL)
+		return;
+	CloseTransientFile(segment->fd);
+	pfree(segment->path);
+	segment->path = NULL;
+}
+
+/*
+ * Write consecutive blocks of one segment to the new file.  The caller goes
+ * through the file in order, so that a segment is begun only when those
+ * before it are full, as md.c requires, and calls close_segment() at the end.
+ */
+static void
+write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
+			 BlockNumber first, BlockNumber nblocks, const char *data)
+{
+	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	size_t		size = (size_t) nblocks * BLCKSZ;
+
+	if (copy->synced)
+		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
+
+	if (segment->path != NULL && segment->number != first / RELSEG_SIZE)
+		close_segment(segment);
+	if (segment->path == NULL)
+	{
+		/* the first segment exists since the file's creation */
+		segment->number = first / RELSEG_SIZE;
+		segment->fd = open_segment(&copy->to, fork, first,
+								   O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
+								   &segment->path);
+		if (segment->fd < 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", segment->path)));
+	}
+
+	while (size > 0)
+	{
+		ssize_t		written;
+
+		errno = 0;
+		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
+		written = pg_pwrite(segment->fd, data, size, offset);
+		pgstat_report_wait_end();
+		if (written <= 0)
+		{
+			bool		full;
+
+			if (errno == EINTR)
+				continue;
+			/* if write didn't set errno, assume problem is no disk space */
+			if (errno == 0)
+				errno = ENOSPC;
+			full = (errno == ENOSPC);
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not write file \"%s\": %m", segment->path),
+					 full ? errhint("Check free disk space.") : 0));
+		}
+		data += written;
+		size -= written;
+		offset += written;
+	}
+}
+
+/*
+ * Log the pages in copy->chunk if needed, and set their checksums, even if
+ * checksums are off.  That does no harm; and if they are switched on during
+ * the copy (PostgreSQL 19), nothing else sets those of the free space map,
+ * which is copied once.
+ */
+static void
+log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
+{
+	char	   *pages[PAGES_PER_RECORD];
+	BlockNumber numbers[PAGES_PER_RECORD];
+	bool		log_all = XLogIsNeeded();
+	int			npages = 0;
+
+	for (int i = 0; i < nblocks; i++)
+	{
+		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+
+		if (log_all || PageGetLSN((Page) page) > copy->redo_at_start)
+		{
+			pages[npages] = page;
+			numbers[npages] = blocks[i];
+			npages++;
+		}
+		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
+		{
+			/* at most one record, so that its bounds are known */
+			log_newpages(&copy->to, fork, npages, numbers, pages, false);
+			copy->last_record = XactLastRecEnd;
+			wal_changes_skip(copy->changes, ProcLastRecPtr, XactLastRecEnd);
+			npages = 0;
+			IM_POINT("copy-logging");
+		}
+	}
+
+	for (int i = 0; i < nblocks; i++)
+	{
+		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+
+		if (!PageIsNew((Page) page))
+			((PageHeader) page)->pd_checksum = pg_checksum_page(page, blocks[i]);
+	}
+}
+
+/* Log the pages in copy->chunk, and write them to their places. */
+static void
+log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+			  int nblocks)
+{
+	OpenSegment segment = {0};
+	XLogRecPtr	redo;
+
+	do
+	{
+		redo = GetRedoRecPtr();
+		log_blocks(copy, fork, blocks, nblocks);
+		IM_POINT("copy-logged");
+
+		/* write consecutive blocks at once */
+		for (int i = 0, run; i < nblocks; i += run)
+		{
+			run = 1;
+			while (i + run < nblocks &&
+				   blocks[i + run] == blocks[i] + run &&
+				   blocks[i + run] % RELSEG_SIZE != 0)
+				run++;
+			write_blocks(copy, &segment, fork, blocks[i], run,
+						 copy->chunk + (Size) i * BLCKSZ);
+		}
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	close_segment(&segment);
+}
+
+/* Extend the new file with zeros to this number of blocks. */
+static void
+extend_file(FileCopy *copy, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+
+	Assert(copy->synced);
+
+	if (block < nblocks)
+		memset(copy->chunk, 0, BLCKSZ);
+	for (; block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
+}
+
+#if defined(HAVE_SYNC_FILE_RANGE)
+/* Call sync_file_range() for each segment that has some of these blocks. */
+static void
+write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int flags)
+{
+	for (int i = 0, next; i < nblocks; i = next)
+	{
+		char	   *path;
+		int			fd;
+
+		for (next = i + 1; next < nblocks &&
+			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
+			;
+		fd = open_segment(&copy->to, MAIN_FORKNUM, blocks[i],
+						  O_RDWR | PG_BINARY, &path);
+		if (fd >= 0)
+		{
+			int			rc;
+
+			/*
+			 * Do not ignore an error: the kernel reports it only once, and a
+			 * later fsync would succeed.
+			 */
+			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
+			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
+								 flags);
+			pgstat_report_wait_end();
+			if (rc < 0 && errno != ENOSYS)
+				ereport(ERROR,
+						(errcode_for_file_access(),
+						 errmsg("could not flush file \"%s\": %m", path)));
+			CloseTransientFile(fd);
+		}
+		pfree(path);
+	}
+}
+#endif
+
+/*
+ * Have the kernel start to write these blocks of the new file's main fork to
+ * disk, with all blocks between them in a segment, and wait for those of the
+ * last call.
+ */
+static void
+start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
+{
+	/* as core does: then the user does not need anything to be on disk */
+	if (!enableFsync)
+		return;
+
+#if defined(HAVE_SYNC_FILE_RANGE)
+	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
+	write_back(copy, copy->window, copy->window_blocks,
+			   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+			   SYNC_FILE_RANGE_WAIT_AFTER);
+	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
+	copy->window_blocks = nblocks;
+#else
+	{
+		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+		BlockNumber count = blocks[nblocks - 1] + 1 - blocks[0];
+
+		smgrwriteback(smgr, MAIN_FORKNUM, blocks[0], count);
+		copy->unsynced += count;
+		if (copy->unsynced >= SYNC_BLOCKS)
+		{
+			smgrimmedsync(smgr, MAIN_FORKNUM);
+			copy->unsynced = 0;
+		}
+	}
+#endif
 }
 
 /*
@@ -269,8 +545,8 @@ file_copy_unsync(FileCopy *copy)
 
 /*
  * Prepare for copying a set of blocks, and block 0, through shared buffers:
- * extend the new file to nblocks, and read these blocks, old and new, into
- * shared buffers.  Copies nothing, and logs nothing.
+ * extend the new file to nblocks, and read these blocks, old and new.  Copies
+ * nothing, and logs nothing.
  */
 void
 file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
@@ -312,21 +588,6 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* Extend the new file with zeros to this number of blocks. */
-static void
-extend_file(FileCopy *copy, BlockNumber nblocks)
-{
-	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
-
-	Assert(copy->synced);
-
-	if (block < nblocks)
-		memset(copy->chunk, 0, BLCKSZ);
-	for (; block < nblocks; block++)
-		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
-}
-
 /* Flush all WAL that we have written. */
 void
 file_copy_flush_wal(FileCopy *copy)
@@ -339,10 +600,10 @@ file_copy_flush_wal(FileCopy *copy)
 
 /*
  * Have the WAL writer flush what we have logged since the last call; with
- * "wait", also make sure that what was logged before that is flushed, if need
- * be by flushing it here.  To be called after each megabyte: the disk then
- * works while we read the next one, and with "wait" commits of other sessions
- * never wait for more than two megabytes of ours.
+ * "wait", also flush what was logged before that, if need be here.  To be
+ * called after each megabyte: the disk then works while we read the next one,
+ * and with "wait" commits of other sessions never wait for more than two
+ * megabytes of ours.
  */
 void
 file_copy_hand_over_wal(FileCopy *copy, bool wait)
@@ -352,288 +613,4 @@ file_copy_hand_over_wal(FileCopy *copy, bool wait)
 	if (!XLogRecPtrIsInvalid(copy->last_record))
 		XLogSetAsyncXactLSN(copy->last_record);
 	copy->handed_over = copy->last_record;
-}
-
-/*
- * Read a range of the old file, bypassing shared buffers, and throw it away,
- * so that the kernel has it cached.  Errors are left to the real read.
- */
-static void
-read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
-{
-	int			fd = open_segment(&copy->from, fork, first, O_RDONLY | PG_BINARY, NULL);
-	ssize_t		nread;
-
-	if (fd < 0)
-		return;
-	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_PREFETCH);
-	nread = pg_pread(fd, copy->scratch, (size_t) nblocks * BLCKSZ,
-					 (off_t) (first % RELSEG_SIZE) * BLCKSZ);
-	pgstat_report_wait_end();
-	(void) nread;
-	CloseTransientFile(fd);
-}
-
-static void
-read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
-{
-	Buffer		buffer;
-
-	/*
-	 * As core does, accept a torn or missing page of the free space map,
-	 * which corrects itself.
-	 */
-	buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
-									   fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
-									   copy->ring, true);
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(page, BufferGetPage(buffer), BLCKSZ);
-	UnlockReleaseBuffer(buffer);
-}
-
-/* Log the pages in copy->chunk, and write them to their places. */
-static void
-log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  int nblocks)
-{
-	OpenSegment segment = {0};
-	XLogRecPtr	redo;
-
-	do
-	{
-		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, nblocks);
-		IM_POINT("copy-logged");
-
-		/* write consecutive blocks at once */
-		for (int i = 0, run; i < nblocks; i += run)
-		{
-			run = 1;
-			while (i + run < nblocks &&
-				   blocks[i + run] == blocks[i] + run &&
-				   blocks[i + run] % RELSEG_SIZE != 0)
-				run++;
-			write_blocks(copy, &segment, fork, blocks[i], run,
-						 copy->chunk + (Size) i * BLCKSZ);
-		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
-	close_segment(&segment);
-}
-
-/*
- * Log the pages in copy->chunk if needed, and set their checksums, even if
- * checksums are off.  That does no harm; and if they are switched on during
- * the copy (PostgreSQL 19), nothing else sets those of the free space map,
- * which is copied once.
- */
-static void
-log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
-{
-	char	   *pages[PAGES_PER_RECORD];
-	BlockNumber numbers[PAGES_PER_RECORD];
-	bool		log_all = XLogIsNeeded();
-	int			npages = 0;
-
-	for (int i = 0; i < nblocks; i++)
-	{
-		char	   *page = copy->chunk + (Size) i * BLCKSZ;
-
-		if (log_all || PageGetLSN((Page) page) > copy->redo_at_start)
-		{
-			pages[npages] = page;
-			numbers[npages] = blocks[i];
-			npages++;
-		}
-		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
-		{
-			/* at most one record, so that its bounds are known */
-			log_newpages(&copy->to, fork, npages, numbers, pages, false);
-			copy->last_record = XactLastRecEnd;
-			if (copy->on_record)
-				copy->on_record(copy->arg, ProcLastRecPtr, XactLastRecEnd);
-			npages = 0;
-			IM_POINT("copy-logging");
-		}
-	}
-
-	for (int i = 0; i < nblocks; i++)
-	{
-		char	   *page = copy->chunk + (Size) i * BLCKSZ;
-
-		if (!PageIsNew((Page) page))
-			((PageHeader) page)->pd_checksum = pg_checksum_page(page, blocks[i]);
-	}
-}
-
-static void
-close_segment(OpenSegment *segment)
-{
-	if (segment->path == NULL)
-		return;
-	CloseTransientFile(segment->fd);
-	pfree(segment->path);
-	segment->path = NULL;
-}
-
-/*
- * Write consecutive blocks of one segment to the new file.  The caller goes
- * through the file in order, so that a segment is begun only when those
- * before it are full, as md.c requires, and calls close_segment() at the end.
- */
-static void
-write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
-			 BlockNumber first, BlockNumber nblocks, const char *data)
-{
-	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
-	size_t		size = (size_t) nblocks * BLCKSZ;
-
-	if (copy->synced)
-		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
-
-	if (segment->path != NULL && segment->number != first / RELSEG_SIZE)
-		close_segment(segment);
-	if (segment->path == NULL)
-	{
-		/* the first segment exists since the file's creation */
-		segment->number = first / RELSEG_SIZE;
-		segment->fd = open_segment(&copy->to, fork, first,
-								   O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
-								   &segment->path);
-		if (segment->fd < 0)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not open file \"%s\": %m", segment->path)));
-	}
-
-	while (size > 0)
-	{
-		ssize_t		written;
-
-		errno = 0;
-		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
-		written = pg_pwrite(segment->fd, data, size, offset);
-		pgstat_report_wait_end();
-		if (written <= 0)
-		{
-			bool		full;
-
-			if (errno == EINTR)
-				continue;
-			/* if write didn't set errno, assume problem is no disk space */
-			if (errno == 0)
-				errno = ENOSPC;
-			full = (errno == ENOSPC);
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not write file \"%s\": %m", segment->path),
-					 full ? errhint("Check free disk space.") : 0));
-		}
-		data += written;
-		size -= written;
-		offset += written;
-	}
-}
-
-#if defined(HAVE_SYNC_FILE_RANGE)
-/* Call sync_file_range() for each segment that has some of these blocks. */
-static void
-write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int flags)
-{
-	for (int i = 0, next; i < nblocks; i = next)
-	{
-		char	   *path;
-		int			fd;
-
-		for (next = i + 1; next < nblocks &&
-			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
-			;
-		fd = open_segment(&copy->to, MAIN_FORKNUM, blocks[i],
-						  O_RDWR | PG_BINARY, &path);
-		if (fd >= 0)
-		{
-			int			rc;
-
-			/*
-			 * Do not ignore an error: the kernel reports it only once, and a
-			 * later fsync would succeed.
-			 */
-			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
-								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
-								 flags);
-			pgstat_report_wait_end();
-			if (rc < 0 && errno != ENOSYS)
-				ereport(ERROR,
-						(errcode_for_file_access(),
-						 errmsg("could not flush file \"%s\": %m", path)));
-			CloseTransientFile(fd);
-		}
-		pfree(path);
-	}
-}
-#endif
-
-/*
- * Have the kernel start to write these blocks of the new file's main fork to
- * disk, with all blocks between them in a segment, and wait for those of the
- * last call.
- */
-static void
-start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
-{
-	/* as core does: then the user does not need anything to be on disk */
-	if (!enableFsync)
-		return;
-
-#if defined(HAVE_SYNC_FILE_RANGE)
-	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
-	write_back(copy, copy->window, copy->window_blocks,
-			   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			   SYNC_FILE_RANGE_WAIT_AFTER);
-	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
-	copy->window_blocks = nblocks;
-#else
-	{
-		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-		BlockNumber count = blocks[nblocks - 1] + 1 - blocks[0];
-
-		smgrwriteback(smgr, MAIN_FORKNUM, blocks[0], count);
-		copy->unsynced += count;
-		if (copy->unsynced >= SYNC_BLOCKS)
-		{
-			smgrimmedsync(smgr, MAIN_FORKNUM);
-			copy->unsynced = 0;
-		}
-	}
-#endif
-}
-
-/*
- * Open the segment of a relation file that holds a block, as a transient
- * file.  Returns -1 with errno set if that fails.  *path is palloc'd.
- */
-static int
-open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
-			 int flags, char **path)
-{
-	char	   *base = relation_fork_path(*locator, fork);
-	char	   *name = base;
-	int			fd;
-
-	if (block >= RELSEG_SIZE)
-	{
-		name = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
-		pfree(base);
-	}
-	fd = OpenTransientFile(name, flags);
-	if (path)
-		*path = name;
-	else
-	{
-		int			save_errno = errno;
-
-		pfree(name);
-		errno = save_errno;
-	}
-	return fd;
 }

@@ -12,6 +12,7 @@
 #include "common/relpath.h"
 
 #include "copy/block_set.h"
+#include "copy/wal_changes.h"
 #include "test_points.h"
 
 /* Blocks copied at a time: 1 MB, a divisor of RELSEG_SIZE */
@@ -19,12 +20,9 @@
 
 typedef struct FileCopy FileCopy;
 
-/* Called for each WAL record written by the copy: where it starts and ends */
-typedef void (*FileCopyRecord) (void *arg, XLogRecPtr start, XLogRecPtr end);
-
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  FileCopyRecord on_record, void *arg);
+								  ChangedBlocks *changes);
 extern void file_copy_free(FileCopy *copy);
 
 extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,

@@ -20,33 +20,29 @@
  * would never end, and the raw insert position can be behind a page header,
  * where no record ends.
  *
- * Tricky: checkpoints remove WAL that is not read yet, and with small
- * segments that may be within a megabyte.  But an open segment can be read to
- * its end even if it is removed or recycled: a recycled one is renamed, and
- * overwritten only when the WAL gets there; then its page addresses do not
- * fit, and the record is not valid.  So we keep open the segment in which the
- * last read has ended and those after it, including future ones, which
- * wal_ahead() has made under their names: WAL_AHEAD bytes, whatever the size
- * of segments.  A caller that reads whenever wal_changes_read_is_due()
- * returns true loses nothing to any checkpoint.  If a segment is gone all the
- * same, the result is CHANGES_WAL_GONE, and nothing collected may be relied
- * upon.
+ * Tricky: checkpoints remove WAL that is not read yet, with small segments
+ * within a megabyte.  But an open segment can be read to its end even if it
+ * is removed or recycled: a recycled one is renamed, and overwritten only
+ * when the WAL gets there; then its page addresses do not fit, and the record
+ * is not valid.  So we keep open the segment in which the last read has ended
+ * and those after it, including future ones, which wal_ahead() has made under
+ * their names: WAL_AHEAD bytes, whatever the size of segments.  A caller that
+ * reads whenever wal_changes_read_is_due() returns true loses nothing to any
+ * checkpoint.  If a segment is gone all the same, the result is
+ * CHANGES_WAL_GONE, and nothing collected may be relied upon.
  *
  * Why not a replication slot: for a process that is stopped, or hangs in a
  * write to storage that does not respond, it would keep WAL until pg_wal is
- * full and the server is down.  To start a copy again is the lesser evil.
- * And where max_slot_wal_keep_size limits the slot, the checkpointer
- * terminates its owner.  A slot also needs wal_level and
- * max_replication_slots to allow it, takes one from others, and appears in
- * their monitoring.
+ * full and the server is down.  And where max_slot_wal_keep_size limits the
+ * slot, the checkpointer terminates its owner.  To start a copy again is the
+ * lesser evil.  A slot also needs wal_level and max_replication_slots to
+ * allow it, takes one from others, and appears in their monitoring.
  *
  * wal_ahead() makes the next WAL segments before any process has to wait for
- * them.  When WAL gets to the end of a segment and there is no next one, core
- * makes it on the spot: the process that writes the WAL fills 16 MB with
- * zeros and flushes them, and all that commit in that time wait for it.  The
- * segments that a checkpoint recycles do not last for the WAL of a copy.  So
- * the copy makes segments in advance, when no process waits for it; and under
- * the exclusive lock there is always a next one.
+ * them.  Otherwise the process that writes the WAL fills 16 MB with zeros and
+ * flushes them, and all that commit in that time wait for it; the segments
+ * that a checkpoint recycles do not last for the WAL of a copy.  Under the
+ * exclusive lock there is always a next one.
  *
  * Assumption: any process may call XLogFileInit() at any time, as core's
  * walreceiver and checkpointer do.  It leaves an existing segment as it is.
@@ -137,22 +133,20 @@ struct ChangedBlocks
 	int			maxown;
 };
 
-static int	read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
-					  XLogRecPtr target, char *buf);
-static void open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli);
-static bool segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr);
-static bool segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr);
-static void hold_segments(ChangedBlocks *changes);
-static bool segment_is_gone(XLogRecPtr ptr);
-static XLogRecPtr record_start(XLogRecPtr end);
-static void skip_own_records(ChangedBlocks *changes, int *next);
-static bool note_record(ChangedBlocks *changes, BlockNumber limit);
-static bool already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block);
-
 static HeldSegment *
 place_of(ChangedBlocks *changes, XLogSegNo segno)
 {
 	return &changes->held[segno % MOST_HELD];
+}
+
+/* Return whether the reader has this segment open, or we hold it for it. */
+static bool
+segment_is_open(const XLogReaderState *reader, XLogSegNo segno)
+{
+	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+
+	return (held->fd != 0 && held->segno == segno) ||
+		(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno);
 }
 
 /* Release a segment; without with_close, its descriptor stays open. */
@@ -184,11 +178,221 @@ free_reader(void *arg)
 }
 
 /*
+ * Return the start of the record that follows one with this end: the same
+ * position, or, at the end of a page, that after the next page's header.
+ */
+static XLogRecPtr
+record_start(XLogRecPtr end)
+{
+	if (end % XLOG_BLCKSZ != 0)
+		return end;
+	return end + (XLogSegmentOffset(end, wal_segment_size) == 0 ?
+				  SizeOfXLogLongPHD : SizeOfXLogShortPHD);
+}
+
+/* Return whether this position's segment was removed or recycled. */
+static bool
+segment_is_gone(XLogRecPtr ptr)
+{
+	XLogSegNo	segment;
+	char		path[MAXPGPATH];
+
+	XLByteToSeg(ptr, segment, wal_segment_size);
+	/* the counter is zero at server start, and advanced before a removal */
+	if (segment <= XLogGetLastRemovedSegno())
+		return true;
+
+	/* at the end of WAL, the next segment need not exist yet */
+	if (ptr >= GetFlushRecPtr(NULL))
+		return false;
+	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
+	return access(path, F_OK) < 0 && errno == ENOENT;
+}
+
+/*
+ * Give the reader one page, or as much of it as is flushed.  Core's
+ * read_local_xlog_page() waits for WAL in a loop of its own, and has another
+ * interface in each version.
+ */
+static int
+read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
+		  XLogRecPtr target, char *buf)
+{
+	TimeLineID	tli;
+	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
+	WALReadError problem;
+	XLogSegNo	segno;
+	int			count;
+
+	if (page + XLOG_BLCKSZ <= flushed)
+		count = XLOG_BLCKSZ;
+	else if (page + wanted > flushed)
+		return -1;
+	else
+		count = flushed - page;
+
+	XLByteToSeg(page, segno, wal_segment_size);
+	if (!segment_is_open(reader, segno) && segment_is_gone(page))
+		return -1;
+	if (!WALRead(reader, buf, page, count, tli, &problem))
+		WALReadRaiseError(&problem);
+	return count;
+}
+
+/* Open the next segment for the reader, or hand over the one we hold. */
+static void
+open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
+{
+	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+
+	if (held->fd != 0 && held->segno == segno)
+	{
+		reader->seg.ws_file = held->fd;
+		release_segment(held, false);
+	}
+	else
+		wal_segment_open(reader, segno, tli);
+}
+
+/*
+ * Open the segments from the reader's position to WAL_AHEAD bytes after the
+ * end of WAL, as far as they exist.  A failure is no error, because only a
+ * checkpoint would make them needed.
+ */
+static void
+hold_segments(ChangedBlocks *changes)
+{
+	XLogReaderState *reader = changes->reader;
+	TimeLineID	tli = GetWALInsertionTimeLine();
+	XLogSegNo	first;
+	XLogSegNo	last;
+
+	XLByteToSeg(reader->EndRecPtr, first, wal_segment_size);
+	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
+	for (int i = 0; i < MOST_HELD; i++)
+	{
+		/* has been read: it would only keep its disk space in use */
+		if (changes->held[i].segno < first)
+			release_segment(&changes->held[i], true);
+	}
+	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
+	{
+		HeldSegment *held = place_of(changes, segno);
+		char		path[MAXPGPATH];
+		int			fd;
+
+		if (segment_is_open(reader, segno))
+			continue;
+		XLogFilePath(path, tli, segno, wal_segment_size);
+		if (!AcquireExternalFD())
+			break;
+		fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
+		if (fd < 0)
+		{
+			ReleaseExternalFD();
+			break;
+		}
+		held->fd = fd;
+		held->segno = segno;
+	}
+}
+
+/*
+ * Skip records of our own.  The reader is at the end of the last record, and
+ * must be told where a record starts.
+ */
+static void
+skip_own_records(ChangedBlocks *changes, int *next)
+{
+	XLogReaderState *reader = changes->reader;
+
+	while (*next < changes->nown)
+	{
+		OwnRecord  *own = &changes->own[*next];
+		XLogRecPtr	here = record_start(reader->EndRecPtr);
+
+		if (here == own->start)
+			XLogBeginRead(reader, record_start(own->end));
+		else if (here < own->start)
+			break;				/* others' records come first */
+		(*next)++;
+	}
+}
+
+/* Return whether the caller has read this block after that record. */
+static bool
+already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
+{
+	for (int i = 0; i < changes->nseen; i++)
+	{
+		SeenRange  *seen = &changes->seen[i];
+
+		if (block >= seen->first && block - seen->first < seen->nblocks)
+			return lsn < seen->lsn;
+	}
+	return false;
+}
+
+/*
+ * Add the blocks that the reader's current record refers to.  Returns false
+ * if the record may have changed the file in other ways than by these blocks.
+ */
+static bool
+note_record(ChangedBlocks *changes, BlockNumber limit)
+{
+	XLogReaderState *reader = changes->reader;
+	RmgrId		rmid = XLogRecGetRmid(reader);
+	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
+
+	/*
+	 * Records that change relation files in other ways than by their block
+	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
+	 * only those that are known not to change a locked relation's file.
+	 */
+	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
+	{
+		if (rmid == RM_SMGR_ID && info == XLOG_SMGR_TRUNCATE)
+		{
+			xl_smgr_truncate *truncate = (xl_smgr_truncate *) XLogRecGetData(reader);
+
+			if (RelFileLocatorEquals(truncate->rlocator, changes->locator))
+				return false;
+		}
+		else if (rmid == RM_SMGR_ID && info == XLOG_SMGR_CREATE)
+			 /* another file, or another fork */ ;
+		else if (rmid == RM_DBASE_ID)
+			 /* another database: we are connected to this one */ ;
+		else if (rmid == RM_XACT_ID)
+			 /* files dropped at commit or abort: not a locked one */ ;
+		else
+			return false;
+	}
+
+	/* hints need not be copied */
+	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
+		return true;
+
+	for (int id = 0; id <= XLogRecMaxBlockId(reader); id++)
+	{
+		RelFileLocator locator;
+		ForkNumber	fork;
+		BlockNumber block;
+
+		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
+			continue;
+		if (fork == MAIN_FORKNUM && block < limit &&
+			RelFileLocatorEquals(locator, changes->locator) &&
+			!already_seen(changes, reader->ReadRecPtr, block))
+			block_set_add(changes->set, block);
+	}
+	return true;
+}
+
+/*
  * Start to follow the changes of a relation file's main fork: every change
- * whose record starts after this call will be reported.  Writes and flushes a
- * record that does nothing, as a place to start from.  Allocated in a context
- * of its own below the current one; end it with wal_changes_end(), or by
- * deleting or resetting that context.
+ * whose record starts after this call will be reported.  Allocated in a
+ * context of its own below the current one; end it with wal_changes_end(), or
+ * by deleting or resetting that context.
  */
 ChangedBlocks *
 wal_changes_begin(const RelFileLocator *locator,
@@ -274,10 +478,10 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 		changes->seen = repalloc(changes->seen,
 								 changes->maxseen * sizeof(SeenRange));
 	}
-	changes->seen[changes->nseen].first = first;
-	changes->seen[changes->nseen].nblocks = nblocks;
-	changes->seen[changes->nseen].lsn = lsn;
-	changes->nseen++;
+	changes->seen[changes->nseen++] = (SeenRange)
+	{
+		first, nblocks, lsn
+	};
 }
 
 /*
@@ -301,17 +505,18 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 		changes->own = repalloc(changes->own,
 								changes->maxown * sizeof(OwnRecord));
 	}
-	changes->own[changes->nown].start = start;
-	changes->own[changes->nown].end = end;
-	changes->nown++;
+	changes->own[changes->nown++] = (OwnRecord)
+	{
+		start, end
+	};
 }
 
 /*
- * Return whether the WAL must be read now, so that it is not recycled unread.
- * The WAL of a copy causes checkpoints, which remove what is older than the
- * segment in which they started.  So never fall behind by more than the open
- * segment, or a good part of max_wal_size, and do not stay in an older
- * segment for longer than the fastest checkpoint takes.
+ * Return whether the WAL must be read now: the WAL of a copy causes
+ * checkpoints, which remove what is older than the segment in which they
+ * started.  So never fall behind by more than the open segment, or a good
+ * part of max_wal_size, and do not stay in an older segment for longer than
+ * the fastest checkpoint takes.
  */
 bool
 wal_changes_read_is_due(const ChangedBlocks *changes)
@@ -437,239 +642,6 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	hold_segments(changes);
 	MemoryContextSwitchTo(oldcontext);
 	return result;
-}
-
-/*
- * Give the reader one page, or as much of it as is flushed.  Core's
- * read_local_xlog_page() waits for WAL in a loop of its own, and has another
- * interface in each version.
- */
-static int
-read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
-		  XLogRecPtr target, char *buf)
-{
-	TimeLineID	tli;
-	XLogRecPtr	flushed = GetFlushRecPtr(&tli);
-	WALReadError problem;
-	int			count;
-
-	if (page + XLOG_BLCKSZ <= flushed)
-		count = XLOG_BLCKSZ;
-	else if (page + wanted > flushed)
-		return -1;
-	else
-		count = flushed - page;
-
-	if (!segment_is_open(reader, page) && !segment_is_held(reader, page) &&
-		segment_is_gone(page))
-		return -1;
-	if (!WALRead(reader, buf, page, count, tli, &problem))
-		WALReadRaiseError(&problem);
-	return count;
-}
-
-/* Open the next segment for the reader, or hand over the one we hold. */
-static void
-open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
-{
-	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
-
-	if (held->fd != 0 && held->segno == segno)
-	{
-		reader->seg.ws_file = held->fd;
-		release_segment(held, false);
-	}
-	else
-		wal_segment_open(reader, segno, tli);
-}
-
-static bool
-segment_is_held(const XLogReaderState *reader, XLogRecPtr ptr)
-{
-	XLogSegNo	segno;
-	HeldSegment *held;
-
-	XLByteToSeg(ptr, segno, wal_segment_size);
-	held = place_of((ChangedBlocks *) reader->private_data, segno);
-	return held->fd != 0 && held->segno == segno;
-}
-
-/*
- * Open the segments from the reader's position to WAL_AHEAD bytes after the
- * end of WAL, as far as they exist.  A failure is no error, because only a
- * checkpoint would make them needed.
- */
-static void
-hold_segments(ChangedBlocks *changes)
-{
-	XLogReaderState *reader = changes->reader;
-	TimeLineID	tli = GetWALInsertionTimeLine();
-	XLogSegNo	first;
-	XLogSegNo	last;
-
-	XLByteToSeg(reader->EndRecPtr, first, wal_segment_size);
-	XLByteToSeg(GetXLogInsertRecPtr() + WAL_AHEAD, last, wal_segment_size);
-	for (int i = 0; i < MOST_HELD; i++)
-	{
-		/* has been read: it would only keep its disk space in use */
-		if (changes->held[i].segno < first)
-			release_segment(&changes->held[i], true);
-	}
-	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
-	{
-		HeldSegment *held = place_of(changes, segno);
-		char		path[MAXPGPATH];
-		int			fd;
-
-		if ((held->fd != 0 && held->segno == segno) ||
-			(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno))
-			continue;
-		XLogFilePath(path, tli, segno, wal_segment_size);
-		if (!AcquireExternalFD())
-			break;
-		fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
-		if (fd < 0)
-		{
-			ReleaseExternalFD();
-			break;
-		}
-		held->fd = fd;
-		held->segno = segno;
-	}
-}
-
-static bool
-segment_is_open(const XLogReaderState *reader, XLogRecPtr ptr)
-{
-	return reader->seg.ws_file >= 0 &&
-		XLByteInSeg(ptr, reader->seg.ws_segno, wal_segment_size);
-}
-
-/* Return whether this position's segment was removed or recycled. */
-static bool
-segment_is_gone(XLogRecPtr ptr)
-{
-	XLogSegNo	segment;
-	char		path[MAXPGPATH];
-
-	XLByteToSeg(ptr, segment, wal_segment_size);
-	if (segment <= XLogGetLastRemovedSegno())
-		return true;
-
-	/*
-	 * The counter above is zero at server start, and is advanced just before
-	 * a file is removed.  At the end of WAL, the next segment need not exist
-	 * yet.
-	 */
-	if (ptr >= GetFlushRecPtr(NULL))
-		return false;
-	XLogFilePath(path, GetWALInsertionTimeLine(), segment, wal_segment_size);
-	return access(path, F_OK) < 0 && errno == ENOENT;
-}
-
-/*
- * Return the start of the record that follows one with this end: the same
- * position, or, at the end of a page, that after the next page's header.
- */
-static XLogRecPtr
-record_start(XLogRecPtr end)
-{
-	if (end % XLOG_BLCKSZ != 0)
-		return end;
-	return end + (XLogSegmentOffset(end, wal_segment_size) == 0 ?
-				  SizeOfXLogLongPHD : SizeOfXLogShortPHD);
-}
-
-/*
- * Skip records of our own.  The reader is at the end of the last record, and
- * must be told where a record starts.
- */
-static void
-skip_own_records(ChangedBlocks *changes, int *next)
-{
-	XLogReaderState *reader = changes->reader;
-
-	while (*next < changes->nown)
-	{
-		OwnRecord  *own = &changes->own[*next];
-		XLogRecPtr	here = record_start(reader->EndRecPtr);
-
-		if (here == own->start)
-			XLogBeginRead(reader, record_start(own->end));
-		else if (here < own->start)
-			break;				/* others' records come first */
-		(*next)++;
-	}
-}
-
-/*
- * Add the blocks that the reader's current record refers to.  Returns false
- * if the record may have changed the file in other ways than by these blocks.
- */
-static bool
-note_record(ChangedBlocks *changes, BlockNumber limit)
-{
-	XLogReaderState *reader = changes->reader;
-	RmgrId		rmid = XLogRecGetRmid(reader);
-	uint8		info = XLogRecGetInfo(reader) & ~XLR_INFO_MASK;
-
-	/*
-	 * Records that change relation files in other ways than by their block
-	 * references have this flag.  As in pg_rewind's extractPageInfo(), ignore
-	 * only those that are known not to change a locked relation's file.
-	 */
-	if (XLogRecGetInfo(reader) & XLR_SPECIAL_REL_UPDATE)
-	{
-		if (rmid == RM_SMGR_ID && info == XLOG_SMGR_TRUNCATE)
-		{
-			xl_smgr_truncate *truncate = (xl_smgr_truncate *) XLogRecGetData(reader);
-
-			if (RelFileLocatorEquals(truncate->rlocator, changes->locator))
-				return false;
-		}
-		else if (rmid == RM_SMGR_ID && info == XLOG_SMGR_CREATE)
-			 /* another file, or another fork */ ;
-		else if (rmid == RM_DBASE_ID)
-			 /* another database: we are connected to this one */ ;
-		else if (rmid == RM_XACT_ID)
-			 /* files dropped at commit or abort: not a locked one */ ;
-		else
-			return false;
-	}
-
-	/* Ignore a full page image for a hint bit: hints need not be copied. */
-	if (rmid == RM_XLOG_ID && info == XLOG_FPI_FOR_HINT)
-		return true;
-
-	for (int id = 0; id <= XLogRecMaxBlockId(reader); id++)
-	{
-		RelFileLocator locator;
-		ForkNumber	fork;
-		BlockNumber block;
-
-		if (!XLogRecGetBlockTagExtended(reader, id, &locator, &fork, &block, NULL))
-			continue;
-		if (fork != MAIN_FORKNUM ||
-			!RelFileLocatorEquals(locator, changes->locator))
-			continue;
-		if (block < limit && !already_seen(changes, reader->ReadRecPtr, block))
-			block_set_add(changes->set, block);
-	}
-	return true;
-}
-
-/* Return whether the caller has read this block after that record. */
-static bool
-already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
-{
-	for (int i = 0; i < changes->nseen; i++)
-	{
-		SeenRange  *seen = &changes->seen[i];
-
-		if (block >= seen->first && block - seen->first < seen->nblocks)
-			return lsn < seen->lsn;
-	}
-	return false;
 }
 
 /*

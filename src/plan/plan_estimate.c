@@ -40,7 +40,7 @@
 #include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "settings.h"
-#include "wait/relation_locks.h"
+#include "wait/wait.h"
 
 #define MB						(1024.0 * 1024.0)
 

@@ -9,13 +9,13 @@
  * - Old writers and snapshots are waited for before the command begins, so
  *   that a cancel during that wait, often the longest part, leaves nothing
  *   behind.
- * - The command finds the index by its name.  Session-level locks on table
- *   and index keep both from being renamed or dropped, but not their schema.
- *   So an object-access hook checks the new index entry before its
- *   transaction commits: an entry for another table, or in another
- *   tablespace, is an ERROR.
- * - The same hook writes the ledger row, in the transaction that makes the
- *   entry: at no moment can a crash leave an entry without a row.
+ * - The command finds the index by its name.  Session-level locks keep table
+ *   and index from being renamed or dropped, but not their schema.  So an
+ *   object-access hook checks the new index entry before its transaction
+ *   commits: an entry for another table, or in another tablespace, is an
+ *   ERROR.
+ * - The same hook writes the ledger row, in the same transaction: at no
+ *   moment can a crash leave an entry without a row.
  * - Sessions that wait for a job are kept from blocking the command; see
  *   snapshot_guard.c for why, and before_core_waits() for when.
  *
@@ -46,11 +46,9 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
-#include "storage/lock.h"
 #include "tcop/dest.h"
 #include "tcop/utility.h"
 #include "utils/backend_progress.h"
-#include "utils/backend_status.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -64,14 +62,11 @@
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
-#include "settings.h"
 #include "test_points.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define MAX_TRIES			3	/* waits for old transactions, see
@@ -105,12 +100,7 @@ rebuild_init(void)
 	RegisterXactCallback(rebuild_xact_callback, NULL);
 }
 
-/* ----------------------------------------------------------------
- *	The new index entry
- * ----------------------------------------------------------------
- */
-
-/* Return the row of an object, even one of the current command. */
+/* Return an object's row, even of the current command. */
 static HeapTuple
 read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 {
@@ -138,7 +128,6 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 					  int subId, void *arg)
 {
 	const MoveItem *item;
-	LedgerEntry *entry = &rebuild.entry;
 	HeapTuple	index_row;
 	HeapTuple	class_row;
 	Form_pg_class class_form;
@@ -169,24 +158,17 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 				 errmsg("tablespace with OID %u was renamed", item->to_tablespace),
 				 errdetail("Another tablespace has its name now.")));
 
-	memset(entry, 0, sizeof(LedgerEntry));
-	entry->kind = LEDGER_INDEX;
-	entry->heap_oid = rebuild.heap_oid;
-	entry->index_oid = rebuild.old_index;
-	entry->new_index_oid = objectId;
-	entry->job = rebuild.mc->job->job;
-	entry->pid = MyProcPid;
-	entry->new_name = class_form->relname;
-	ledger_insert(entry);
+	rebuild.entry = (LedgerEntry)
+	{
+		.kind = LEDGER_INDEX,.heap_oid = rebuild.heap_oid,
+			.index_oid = rebuild.old_index,.new_index_oid = objectId,
+			.job = rebuild.mc->job->job,.pid = MyProcPid,.new_name = class_form->relname
+	};
+	ledger_insert(&rebuild.entry);
 
 	rebuild.new_index = objectId;
 	IM_POINT("rebuild-entry-made");
 }
-
-/* ----------------------------------------------------------------
- *	Core's wait for old snapshots
- * ----------------------------------------------------------------
- */
 
 /*
  * Return what core is doing, from the progress that it publishes; -1 if not
@@ -206,15 +188,13 @@ core_phase(void)
 }
 
 /*
- * Wait for old snapshots before core does.
- *
- * Right after the commit that follows validation, core makes the list of old
- * snapshots that it then waits for.  So here we wait for all of them but
- * those of sessions that wait for jobs, and make these hide.  We hold no
+ * Wait for old snapshots before core makes the list of those that it then
+ * waits for, right after the commit that follows validation: for all but
+ * those of sessions that wait for jobs, which are made to hide.  We hold no
  * snapshot any more, so no session waits for us.
  *
- * RecentXmin is the xmin of our latest snapshot.  So it is not below that of
- * the snapshot that validation used, which is core's limit.
+ * RecentXmin, the xmin of our latest snapshot, is not below that of the
+ * snapshot that validation used, which is core's limit.
  */
 static void
 before_core_waits(void)
@@ -235,10 +215,7 @@ before_core_waits(void)
 static void
 set_rebuild_option(const char *name, int value)
 {
-	char		buffer[32];
-
-	snprintf(buffer, sizeof(buffer), "%d", value);
-	SetConfigOption(name, buffer, PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption(name, psprintf("%d", value), PGC_SUSET, PGC_S_SESSION);
 }
 
 /*
@@ -281,11 +258,6 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* ----------------------------------------------------------------
- *	Running the command
- * ----------------------------------------------------------------
- */
-
 /*
  * Give core the job's settings, for the process rather than a transaction,
  * because there will be several.
@@ -304,7 +276,6 @@ apply_rebuild_settings(const MoveSettings *settings)
 					PGC_SUSET, PGC_S_SESSION);
 }
 
-/* Reset what holds for core's command only. */
 static void
 end_core_settings(void)
 {
@@ -332,10 +303,7 @@ make_reindex_statement(const MoveItem *item, const char *tablespace)
 	return result;
 }
 
-/*
- * Run core's command.  No transaction is open before and after.  The caller
- * holds the session locks, and cleans up after an ERROR.
- */
+/* Run core's command, under the session locks, with no transaction open. */
 static void
 run_reindex(MoveContext *mc)
 {
@@ -433,7 +401,6 @@ is_swapped(void)
 	return result;
 }
 
-/* Set the item to moved, with the facts of the new index. */
 static void
 report_moved(MoveItem *item)
 {
@@ -455,8 +422,8 @@ report_moved(MoveItem *item)
 }
 
 /*
- * Return the process that core was waiting for when its lock_timeout, which
- * is our lock_wait, ran out; 0 if not known.  To be called before the abort.
+ * Return the process that core waited for when its lock_timeout, our
+ * lock_wait, ran out; 0 if not known.  To be called before the abort.
  */
 static int
 core_waited_for(void)
@@ -523,11 +490,9 @@ clean_up_after_error(MoveContext *mc)
  * Wait for old writers and snapshots while nothing is held or made yet, and
  * then get the session locks.
  *
- * Core will wait for the same again after it has made the new entry, but by
- * then they will have ended: transactions that start from now on are most
- * likely short.  If getting the locks took time, that is no longer true, so
- * wait again.  Not without limit, though, since there may always be a new
- * one.
+ * Core will wait for the same again, but by then they will have ended.  If
+ * getting the locks took time, that is no longer true, so wait again.  Not
+ * without limit, though, since there may always be a new one.
  *
  * A rebuild is also held back here, see pacing_hold_back().
  */
@@ -557,18 +522,17 @@ wait_and_lock(WaitLimits *limits)
 }
 
 /*
- * Move an index by a rebuild.  The caller is a background worker connected to
- * the database, with the job's role as its current user, and with NO
- * transaction open and no lock held; all of that also holds on return.
+ * Move an index by a rebuild.  The caller is a background worker with the
+ * job's role as its current user, and with NO transaction open and no lock
+ * held; that also holds on return.
  *
  * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with
  * item->detail and sqlstate saying why), and the outcome is committed.
  *
- * After an ERROR nothing has changed for the user, and the index is where it
- * was; unless item->status is STATUS_MOVED already, and only something that
- * is no longer needed could not be removed.  move_item() then aborts the
- * transaction and releases all locks; rebuild_cleanup() is to be called to
- * remove what the ledger says this job has left behind.
+ * After an ERROR the index is where it was; unless item->status is
+ * STATUS_MOVED already, and only something that is no longer needed could not
+ * be removed.  move_item() then aborts the transaction and releases all
+ * locks; rebuild_cleanup() is to be called to remove what is left behind.
  */
 void
 move_by_rebuild(MoveContext *mc)
@@ -579,13 +543,11 @@ move_by_rebuild(MoveContext *mc)
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	bool		movable;
 
-	memset(&rebuild, 0, sizeof(rebuild));
-	rebuild.mc = mc;
-	rebuild.heap_oid = item->heap_oid;
-	rebuild.old_index = item->index_oid;
-
+	rebuild = (Rebuild)
+	{
+		.mc = mc,.heap_oid = item->heap_oid,.old_index = item->index_oid
+	};
 	apply_rebuild_settings(mc->settings);
-
 	wait_and_lock(&limits);
 
 	PG_TRY();
@@ -658,12 +620,10 @@ rebuild_find_out(MoveItem *item)
 
 /*
  * Remove what this job's rebuilds have left behind.  To be called with no
- * transaction open after an ERROR of move_by_rebuild(), with item->status
- * already failed or canceled.  Waits for other transactions at most
- * max_wait_ms for each (0 = without limit).
- *
- * Must not throw for anything that can be retried later: a leftover that
- * cannot be removed now stays in the ledger.
+ * transaction open after an ERROR of move_by_rebuild().  Waits for other
+ * transactions at most max_wait_ms for each (0 = without limit).  Must not
+ * throw for anything that can be retried later: a leftover that cannot be
+ * removed now stays in the ledger.
  */
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)

@@ -6,11 +6,11 @@
  * None of our code runs inside of REINDEX CONCURRENTLY but the handler of a
  * timer.  It checks four things:
  *
- * - The replication slots.  Core writes its WAL as fast as it can.  A slot
+ * - The replication slots.  Core writes its WAL as fast as it can, and a slot
  *   whose reader does not keep up, or disconnects, would be invalidated by
  *   max_slot_wal_keep_size.  A standby that has lost its slot has to be
- *   rebuilt, while a move can simply be repeated.  So the command is canceled
- *   in time.
+ *   rebuilt, while a move can be repeated.  So the command is canceled in
+ *   time.
  * - What core waits for.  It queues for the virtual transaction IDs of other
  *   transactions, one after the other.  After lock_wait, the handler sends
  *   the signal that index_mover.on_blocker asks for.  Core's own lock_timeout
@@ -19,8 +19,8 @@
  *   this index.  Then the command is canceled.
  * - Whether core may report its wait.  Once deadlock_timeout is over,
  *   ProcSleep() reports the wait each time that the process is woken, and
- *   each tick of a timer wakes it.  So log_lock_waits is off, and the handler
- *   switches it on for one tick when the wait has lasted for the configured
+ *   each tick of a timer wakes it.  So log_lock_waits is off, and switched on
+ *   for one tick when the wait has lasted for the configured
  *   deadlock_timeout: core reports each wait once, as it would without us.
  *
  * Assumption: the end of WAL is where this process has written last.  A
@@ -62,18 +62,11 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timeout.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
 #include "rebuild/rebuild.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 #define TICK_MS			10
@@ -215,9 +208,11 @@ look_at_holder(void)
 		!(may_all || list_member_oid(roles, holder->roleId)))
 		return;
 
-	signalled[nsignalled].pid = pid;
-	signalled[nsignalled].role = holder->roleId;
-	signalled[nsignalled].terminate = settings->on_blocker == ON_BLOCKER_TERMINATE;
+	signalled[nsignalled] = (Signalled)
+	{
+		pid, holder->roleId,
+			settings->on_blocker == ON_BLOCKER_TERMINATE
+	};
 	if (kill(pid, signalled[nsignalled].terminate ? SIGTERM : SIGINT) == 0)
 		nsignalled++;
 }
@@ -294,13 +289,8 @@ look(void)
 }
 
 /*
- * Begin to watch core's command, until rebuild_timer_end().  The handler
- * signals processes that it waits for longer than lock_wait, as on_blocker
- * says, and cancels it if its WAL is about to invalidate a slot, or if the
- * caller asks to step back.  Deadlocks are looked for early, and each wait is
- * reported once, as log_lock_waits and deadlock_timeout are configured.
- *
- * job_settings must remain valid.  In a transaction.
+ * Begin to watch core's command, until rebuild_timer_end().  Deadlocks are
+ * looked for early.  job_settings must remain valid.  In a transaction.
  */
 void
 rebuild_timer_begin(const MoveSettings *job_settings)

@@ -15,17 +15,16 @@
  * of other sessions hardly ever pass over it too.
  *
  * All waiting sessions hide, not only that of the rebuild's own job: two jobs
- * on two tables would otherwise wait for each other's callers.
+ * would otherwise wait for each other's callers.
  *
- * From then on the session must not read with its old snapshot what was built
- * without regard to it.  From the first time it hides to the end of its
- * transaction, the planner is not shown any index whose pg_index row is not
- * older than the transaction's oldest snapshot, which is core's rule for
- * indcheckxmin.  That holds for all indexes, not only ours, because of the
- * commands of other sessions; and for parallel workers, which plan the
- * queries of the functions they run, through a setting that travels with the
- * others.  A partition that was detached in spite of the snapshot is an error
- * 40001.
+ * From the first time it hides to the end of its transaction, the session
+ * must not read with its old snapshot what was built without regard to it.
+ * So the planner is not shown any index whose pg_index row is not older than
+ * the transaction's oldest snapshot, which is core's rule for indcheckxmin.
+ * That holds for all indexes, because of the commands of other sessions; and
+ * for parallel workers, which plan the queries of the functions they run,
+ * through a setting that travels with the others.  A partition that was
+ * detached in spite of the snapshot is an error 40001.
  *
  * Locks: none for the shared state, which is one word per process (see
  * below), changed by atomic operations only.
@@ -42,8 +41,6 @@
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/proc.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -95,11 +92,6 @@ static relation_info_hook_type prev_relation_info_hook = NULL;
 static void guard_relation_info(RELATION_INFO_PARAMS);
 static void guard_xact_callback(XactEvent event, void *arg);
 
-/* ----------------------------------------------------------------
- *	Shared memory
- * ----------------------------------------------------------------
- */
-
 /* Return the size of the shared area, for a shmem_request_hook. */
 Size
 snapshot_guard_shmem_size(void)
@@ -133,10 +125,7 @@ word_of(PGPROC *proc)
 	return n < area->nwords ? &area->words[n] : NULL;
 }
 
-/* ----------------------------------------------------------------
- *	In the waiting session
- * ----------------------------------------------------------------
- */
+/* in the waiting session */
 
 /* Define the setting and install the hooks; called from _PG_init(). */
 void
@@ -248,10 +237,7 @@ guard_xact_callback(XactEvent event, void *arg)
 		snapshot_guard_show_callers();
 }
 
-/* ----------------------------------------------------------------
- *	What the planner may see
- * ----------------------------------------------------------------
- */
+/* what the planner may see */
 
 /* Return whether an index is newer than the transaction's oldest snapshot. */
 static bool
@@ -365,10 +351,7 @@ guard_relation_info(RELATION_INFO_PARAMS)
 		check_partitions(RELATION_INFO_RELID);
 }
 
-/* ----------------------------------------------------------------
- *	In a runner
- * ----------------------------------------------------------------
- */
+/* in a runner */
 
 /* Return whether a process waits for a job, and so will hide when asked. */
 bool

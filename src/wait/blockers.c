@@ -31,19 +31,11 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define MAX_SIGNALLED	64		/* for one index; then the move gives up */
@@ -59,10 +51,7 @@ static const MoveSettings *current_settings = NULL;
 /* Describe no more blockers than this. */
 #define MAX_DESCRIBED	3
 
-/*
- * Return a backend's status, valid until the next call; NULL if there is
- * none.
- */
+/* Return a backend's status, valid until the next call, or NULL. */
 PgBackendStatus *
 blockers_find(int pid)
 {
@@ -125,9 +114,7 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 					 name ? name : "?");
 }
 
-/*
- * Signal a process and report it.  Return false if not allowed, or if gone.
- */
+/* Signal a process and report it; false if not allowed, or if gone. */
 static bool
 signal_one(const MoveItem *item, int pid, bool terminate)
 {
@@ -254,9 +241,7 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 			ereport(DEBUG1,
 					(errmsg_internal("sending cancel to blocking autovacuum PID %d", pids[i])));
 
-			/*
-			 * not seen by any test: we may signal any process of our server
-			 */
+			/* no test covers this: we may signal any process of our server */
 			if (kill(pids[i], SIGINT) < 0 && errno != ESRCH)
 				ereport(WARNING,
 						(errmsg("could not send signal to process %d: %m", pids[i])));
@@ -264,21 +249,15 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 	}
 }
 
-/* ----------------------------------------------------------------
- *	Descriptions of blockers, for messages
- *
- * The words are those of move_blockers(), which cannot be called here: it
- * would have to run as another role, which may see more than ours, and the
- * owner of its schema could have replaced it.  Details of a session beyond
- * its process ID are given only to a role that could read them in
- * pg_stat_activity.  Prepared transactions are public (pg_prepared_xacts).
- * ----------------------------------------------------------------
+/*
+ * Descriptions of blockers.  The words are those of move_blockers(), which
+ * cannot be called here: it would have to run as another role, which may see
+ * more than ours, and the owner of its schema could have replaced it.
+ * Details of a session beyond its process ID are given only to a role that
+ * could read them in pg_stat_activity.  Prepared transactions are public.
  */
 
-/*
- * Return a prepared transaction's palloc'd name, in a transaction; NULL if
- * ended.
- */
+/* Return a prepared transaction's name, palloc'd; NULL if it has ended. */
 char *
 prepared_transaction_name(VirtualTransactionId vxid)
 {
@@ -302,10 +281,7 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	return result;
 }
 
-/*
- * Append the prepared transactions that hold any lock on the relation.
- * Return whether there are any.
- */
+/* Append the prepared transactions that hold a lock; false if none does. */
 static bool
 describe_prepared(StringInfo buf, Oid relid)
 {

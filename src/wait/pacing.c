@@ -16,14 +16,9 @@
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
-#include "storage/latch.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 /* Longest rest at once: the caller has to check for other things, too. */
@@ -52,12 +47,12 @@ static void
 settle(Throttle *throttle, double max_rate)
 {
 	instr_time	now;
-	instr_time	passed;
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (!INSTR_TIME_IS_ZERO(throttle->last))
 	{
-		passed = now;
+		instr_time	passed = now;
+
 		INSTR_TIME_SUBTRACT(passed, throttle->last);
 		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
 	}
@@ -123,22 +118,19 @@ throttle_due(Throttle *throttle, const MoveSettings *settings)
 bool
 throttle_rest(int ms)
 {
-	int			rc;
+	int			rc = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							   ms, PG_WAIT_EXTENSION);
 
-	rc = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				   ms, PG_WAIT_EXTENSION);
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	job_check_cancel();
 	return !(rc & WL_LATCH_SET);
 }
 
-/* ----------------------------------------------------------------
- *	Lag of standbys and replication slots
+/*
+ * Lag of standbys and replication slots.
  *
- * A move writes as much WAL as its index is large, as fast as it can.  All of
- * it is sent to every standby and kept for every slot, whether it is read or
- * not.  So a move checks the lag before each MB, and waits while any is above
+ * A move checks the lag before each MB, and waits while any is above
  * index_mover.max_replica_lag.  Once it waits, it waits until the lag is
  * below half of that, to avoid frequent stops.
  *
@@ -154,7 +146,6 @@ throttle_rest(int ms)
  *
  * Locks: spinlocks of walsenders and slots, ReplicationSlotControlLock
  * shared.
- * ----------------------------------------------------------------
  */
 
 static void
@@ -169,7 +160,6 @@ note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position,
 	snprintf(laggard->what, sizeof(laggard->what), "%s %s", kind, name);
 }
 
-/* Check connected standbys and other receivers of WAL. */
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 {
@@ -267,10 +257,7 @@ is_too_large(bool waiting, int64 bytes, int64 limit)
 	return limit >= 0 && bytes > (waiting ? limit / 2 : limit);
 }
 
-/*
- * Return whether a standby or slot is so far behind that a move should wait.
- * Show the lag in the progress of the move.  Needs no transaction.
- */
+/* Return whether a move should wait, and show the lag in its progress. */
 bool
 replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 {
@@ -315,24 +302,18 @@ replica_lag_worst(void)
 {
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	Laggard		laggard = {.bytes = -1};
-	Laggard		endangered = {.bytes = -1};
 	Laggard		unread = {.bytes = -1};
 
 	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &endangered, &unread, end);
-	if (endangered.bytes > laggard.bytes)
-		laggard = endangered;
+	look_at_slots(&laggard, &laggard, &unread, end);
 	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
 }
 
-/* ----------------------------------------------------------------
- *	Resting
- *
- * Once core's REINDEX runs, it can be neither slowed down nor paused, only
+/*
+ * Resting.  Once core's REINDEX runs, it can be neither slowed down nor paused, only
  * canceled, which would lose its work.  So what a copy obeys at each
  * megabyte, a rebuild obeys before it begins, as late as possible: while it
  * waits for old transactions, and once more when it has its locks.
- * ----------------------------------------------------------------
  */
 
 /* Return whether to rest before a rebuild that will write wal_bytes. */
@@ -398,9 +379,8 @@ pacing_rest_while_paused(void)
 }
 
 /*
- * Rest as long as the job is paused, or a standby or a slot is too far
- * behind.  With no transaction open and no lock held.  Return whether it did
- * rest.
+ * Rest as long as that.  With no transaction open and no lock held.  Return
+ * whether it did rest.
  */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)

@@ -4,11 +4,8 @@
  *	  Locks that outlive a transaction, with time limits, and their waiters
  *	  and holders.
  *
- * A long operation that must not hold back vacuum works in a chain of short
- * transactions, and so holds its locks for the session.  Session locks are
- * released at the end of the session, by unlock_relation_for_session(), and
- * by the abort of any top-level transaction.  So failure to get a lock in
- * time must abort no more than a subtransaction.
+ * The abort of any top-level transaction releases session locks, too.  So
+ * failure to get a lock in time must abort no more than a subtransaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,16 +15,12 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "storage/lmgr.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/resowner.h"
 
-#include "compat.h"
-#include "wait/relation_locks.h"
+#include "wait/wait.h"
 
 /*
  * Lock a relation of this database, queueing for at most timeout_ms.  Return
@@ -97,10 +90,8 @@ lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 void
 unlock_relation_for_session(Oid relid, LOCKMODE mode)
 {
-	LockRelId	id;
+	LockRelId	id = {.dbId = MyDatabaseId,.relId = relid};
 
-	id.dbId = MyDatabaseId;
-	id.relId = relid;
 	UnlockRelationIdForSession(&id, mode);
 }
 

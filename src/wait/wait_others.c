@@ -3,10 +3,9 @@
  * wait_others.c
  *	  Waiting for other transactions without making others wait.
  *
- * Core waits for other transactions, and for locks, by queueing for them.
- * Here we check, sleep and check again instead.  So a waiting runner can tell
- * what it waits for, obeys cancel_move(), and never has others queue behind
- * it.
+ * Core queues for other transactions and for locks.  Here we check, sleep and
+ * check again instead.  So a waiting runner can tell what it waits for, obeys
+ * cancel_move(), and never has others queue behind it.
  *
  * Assumption: a transaction that is not found by the first check need not be
  * waited for.  Each function says why that is right for it.
@@ -25,23 +24,13 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "pgstat.h"
-#include "storage/latch.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
-#include "compat.h"
-#include "job.h"
-#include "settings.h"
-#include "wait/relation_locks.h"
 #include "wait/wait.h"
 
 #define SHORTEST_NAP_MS		2
@@ -53,11 +42,6 @@
 
 /* Outlives transactions; reset when the next wait begins. */
 static MemoryContext wait_context = NULL;
-
-/* ----------------------------------------------------------------
- *	Deadlocks that the deadlock detector cannot see
- * ----------------------------------------------------------------
- */
 
 /*
  * Append the processes that this one waits for: for locks and, if runners are
@@ -181,12 +165,6 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 	return find_waiting_for_us(pids, npids, caller_pid, &which, &target);
 }
 
-/* ----------------------------------------------------------------
- *	One wait
- * ----------------------------------------------------------------
- */
-
-/* Return the time in max_ms milliseconds; 0 (never) if max_ms is 0. */
 TimestampTz
 wait_deadline(int max_ms)
 {
@@ -497,11 +475,6 @@ none_is_left(Wait *wait, VirtualTransactionId *now, int nnow)
 	return wait->nvxids == 0;
 }
 
-/* ----------------------------------------------------------------
- *	What there is to wait for
- * ----------------------------------------------------------------
- */
-
 typedef struct Lockers
 {
 	Oid			relid;
@@ -521,11 +494,9 @@ lockers_are_gone(Wait *wait, void *arg)
 }
 
 /*
- * Wait until every other transaction that now holds a conflicting lock on
- * this table has ended.  Prepared ones count.
- *
- * A later one sees what the caller has committed before, which is all that
- * the callers need; core's WaitForLockers() has the same rule.  Needs no
+ * Wait until every other transaction, prepared or not, that now holds a
+ * conflicting lock on this table has ended.  A later one sees what the caller
+ * has committed before; core's WaitForLockers() has the same rule.  Needs no
  * transaction; takes no lock.
  */
 void
@@ -578,14 +549,17 @@ wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
 					  &snapshots);
 }
 
+/* Lock for the session; the next transaction reads the invalidations. */
 static bool
-try_lock(Oid relid)
+try_lock(Wait *wait, Oid relid)
 {
 	LOCKTAG		tag;
 
-	/* the next transaction reads the invalidation messages */
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	if (LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	(void) wait_find_holders(wait, relid, ShareUpdateExclusiveLock);
+	return false;
 }
 
 /* arg: table and index */
@@ -594,15 +568,11 @@ both_are_locked(Wait *wait, void *arg)
 {
 	const Oid  *relids = arg;
 
-	if (try_lock(relids[0]))
-	{
-		if (try_lock(relids[1]))
-			return true;
-		unlock_relation_for_session(relids[0], ShareUpdateExclusiveLock);
-		(void) wait_find_holders(wait, relids[1], ShareUpdateExclusiveLock);
-	}
-	else
-		(void) wait_find_holders(wait, relids[0], ShareUpdateExclusiveLock);
+	if (!try_lock(wait, relids[0]))
+		return false;
+	if (try_lock(wait, relids[1]))
+		return true;
+	unlock_relation_for_session(relids[0], ShareUpdateExclusiveLock);
 	return false;
 }
 

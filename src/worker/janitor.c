@@ -26,8 +26,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
-#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -94,11 +92,9 @@ list_databases(void)
 static void
 wait_a_while(long timeout_ms)
 {
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-
-	if (timeout_ms >= 0)
-		events |= WL_TIMEOUT;
-	(void) WaitLatch(MyLatch, events, timeout_ms,
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout_ms >= 0 ? WL_TIMEOUT : 0),
+					 timeout_ms,
 					 IM_WAIT_EVENT(wait_event, "IndexMoverJanitor"));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();

@@ -3,9 +3,8 @@
  * job_launch.c
  *	  Creating a job: its segment, its slot, its first worker.
  *
- * Used by callers that submit a job, and by workers that need a successor to
- * clean up.  A job without a slot or a worker fails, except an *optional*
- * one, which is the cleanup that other calls include: it is not done then.
+ * A job without a slot or a worker fails, except an *optional* one, which is
+ * the cleanup that other calls include: it is not done then.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +16,6 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "tcop/dest.h"
@@ -25,27 +23,24 @@
 #include "utils/array.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
-#include "job.h"
-#include "settings.h"
 #include "worker/worker.h"
 
-static void
+static JobShared *
 warn_optional(void)
 {
 	ereport(WARNING,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("could not start a job to remove what interrupted moves have left"),
 			 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+	return NULL;
 }
 
 /*
- * Create the job's segment and take a slot.  The segment is pinned until the
- * slot is freed.  Without a free segment or slot, raises ERROR 53000; but
- * gives up an optional job with a WARNING, and returns NULL.  Also raises the
- * ERRORs of job_take_slot().
+ * Create the job's segment and take a slot, until whose end it is pinned.
+ * ERROR 53000 without a free segment or slot; but an optional job is given up
+ * with a WARNING, and NULL returned.  Also the ERRORs of job_take_slot().
  */
 JobShared *
 job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
@@ -55,16 +50,14 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
+	bool		optional = job_launch_is_optional(purpose, items);
 	int			max_runners = purpose != JOB_MOVE ? 1 :
 		Max(1, Min(list_length(items), settings->max_workers));
 
 	*segment = dsm_create(job_shared_size(list_length(items), max_runners),
 						  DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (*segment == NULL && job_launch_is_optional(purpose, items))
-	{
-		warn_optional();
-		return NULL;
-	}
+	if (*segment == NULL && optional)
+		return warn_optional();
 	if (*segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -92,11 +85,10 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 
 	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
 	{
-		if (job_launch_is_optional(purpose, items))
+		if (optional)
 		{
 			dsm_detach(*segment);
-			warn_optional();
-			return NULL;
+			return warn_optional();
 		}
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -178,7 +170,7 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	WorkerExtra extra = {0};
+	WorkerExtra extra = {.job = job,.runner = runner};
 
 	if (job == CLEANUP_JOB)
 		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
@@ -192,8 +184,6 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slot);
-	extra.job = job;
-	extra.runner = runner;
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = notify_pid;
 

@@ -26,11 +26,9 @@
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
@@ -143,21 +141,62 @@ find_successor(MoveItem *item)
 	return true;
 }
 
+static void
+move_with_preparation(MoveContext *mc, int max_wait_ms)
+{
+	/* remove what earlier moves of this table may have left behind */
+	leftovers_remove_of_table(mc->item->heap_oid, mc->settings->lock_wait);
+
+	StartTransactionCommand();
+	space_check(mc->job, mc->item, mc->settings);
+	CommitTransactionCommand();
+
+	do
+		move_once(mc);
+	while (find_successor(mc->item));
+}
+
+static void
+clean_up(MoveContext *mc, int max_wait_ms)
+{
+	progress_phase(PHASE_CLEANING_UP);
+	if (mc->item->method == METHOD_REBUILD)
+		rebuild_cleanup(mc, max_wait_ms);
+	else if (mc->item->method == METHOD_COPY)
+		copy_cleanup(mc, max_wait_ms);
+}
+
 /*
- * Take the error in PG_CATCH(), and leave the session as the next item
- * expects it.  Interrupts are held off; the caller resumes them.
+ * Work on an item.  Never throws: returns the error that has ended the work,
+ * or NULL, and leaves the session as the next item expects it.  Interrupts
+ * are held off after an error; the caller resumes them.
  */
 static ErrorData *
-take_item_error(MemoryContext context)
+try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_wait_ms),
+		 int max_wait_ms)
 {
-	ErrorData  *edata;
+	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
 
-	HOLD_INTERRUPTS();
-	runner_serve_cancel(false);
-	edata = errors_take(context);
-	pgstat_progress_end_command();
-	QueryCancelPending = false;
-	return edata;
+	PG_TRY();
+	{
+		runner_serve_cancel(true);
+		blockers_begin(item, mc.settings);
+		work(&mc, max_wait_ms);
+		runner_serve_cancel(false);
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		runner_serve_cancel(false);
+		error = errors_take(context);
+		pgstat_progress_end_command();
+		QueryCancelPending = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return error;
 }
 
 /*
@@ -167,41 +206,19 @@ take_item_error(MemoryContext context)
 void
 move_item(JobShared *job, MoveItem *item)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
-	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *error;
 
 	item->sqlstate[0] = '\0';
 	item->lock_time = -1;
 	item->size_after = -1;
 
-	PG_TRY();
+	error = try_item(job, item, move_with_preparation, 0);
+	if (error != NULL)
 	{
-		runner_serve_cancel(true);
-
-		blockers_begin(item, mc.settings);
-
-		/* remove what earlier moves of this table may have left behind */
-		leftovers_remove_of_table(item->heap_oid, mc.settings->lock_wait);
-
-		StartTransactionCommand();
-		space_check(job, item, mc.settings);
-		CommitTransactionCommand();
-
-		do
-			move_once(&mc);
-		while (find_successor(item));
-		runner_serve_cancel(false);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *edata = take_item_error(context);
-
-		outcome_take_error(item, edata);
-		FreeErrorData(edata);
+		outcome_take_error(item, error);
+		FreeErrorData(error);
 		RESUME_INTERRUPTS();
 	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
 	blockers_tell(item);
 
 	/* a copy has set the time of its swap, and what follows does not count */
@@ -251,36 +268,19 @@ move_find_out(MoveItem *item)
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {
-	MoveContext mc = {.job = job,.item = item,.settings = runner_settings()};
-	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *error = try_item(job, item, clean_up, max_wait_ms);
 
-	PG_TRY();
-	{
-		runner_serve_cancel(true);
-		blockers_begin(item, mc.settings);
-		progress_phase(PHASE_CLEANING_UP);
-		if (item->method == METHOD_REBUILD)
-			rebuild_cleanup(&mc, max_wait_ms);
-		else if (item->method == METHOD_COPY)
-			copy_cleanup(&mc, max_wait_ms);
-		runner_serve_cancel(false);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *edata = take_item_error(context);
-
-		/* LOG, since an ERROR would tell the caller that the worker ends */
-		edata->elevel = LOG;
-		ThrowErrorData(edata);
-		FreeErrorData(edata);
-		RESUME_INTERRUPTS();
-		ereport(LOG,
-				(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
-						NameStr(item->schema_name), NameStr(item->index_name)),
-				 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
+	if (error == NULL)
+		return;
+	/* LOG, since an ERROR would tell the caller that the worker ends */
+	error->elevel = LOG;
+	ThrowErrorData(error);
+	FreeErrorData(error);
+	RESUME_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
+					NameStr(item->schema_name), NameStr(item->index_name)),
+			 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
 }
 
 /* Return whether an item after this one is still to be moved. */

@@ -5,10 +5,9 @@
  *
  * It connects to the job's database as the job's role, with settings of its
  * own that override those of ALTER ROLE and ALTER DATABASE, and moves one
- * item after the other, in parallel with other workers if
- * index_mover.max_workers allows.  An item that fails does not stop the
- * others.  The outcome of each is in shared memory for the waiting caller,
- * and in the history.
+ * item after the other.  An item that fails does not stop the others.  The
+ * outcome of each is in shared memory for the waiting caller, and in the
+ * history.
  *
  * A role that may not log in (SET ROLE in the caller) must be able to move
  * its indexes.  17 has a flag for that.  Before 17, the worker connects as
@@ -34,25 +33,19 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/lock.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/ps_status.h"
-#include "utils/timestamp.h"
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "history.h"
-#include "job.h"
 #include "own_tables.h"
 #include "rebuild/rebuild.h"
-#include "settings.h"
 #include "test_points.h"
 #include "worker/worker.h"
 
@@ -199,7 +192,6 @@ cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 	strlcpy(item->detail, detail, sizeof(item->detail));
 }
 
-/* Note in an item that the process moving it is being terminated. */
 static void
 note_termination(MoveItem *item)
 {
@@ -214,10 +206,7 @@ item_terminated(JobShared *shared, int n, bool recordable)
 		history_update(shared, n);
 }
 
-/*
- * Exit callback: record the outcome if the worker ends early.  After an error
- * in here, free_slot_at_exit() does the rest.
- */
+/* Exit callback: record the outcome; free_slot_at_exit() does the rest. */
 static void
 worker_exit(int code, Datum arg)
 {
@@ -304,10 +293,8 @@ free_slot_at_exit(int code, Datum arg)
 static void
 show_activity(const MoveItem *item)
 {
-	char	   *text = psprintf("moving index %s.%s (%s)",
-								NameStr(item->schema_name),
-								NameStr(item->index_name),
-								method_name(item->method));
+	char	   *text = psprintf("moving index %s.%s (%s)", NameStr(item->schema_name),
+								NameStr(item->index_name), method_name(item->method));
 
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_RUNNING, text);
@@ -402,11 +389,7 @@ run_item(JobShared *shared, int n)
 				give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
 		}
 
-		/*
-		 * Cleanup may have to wait for other sessions for long.  If it cannot
-		 * be done at once, and the caller waits for nothing else, let it go
-		 * on.
-		 */
+		/* it may have to wait for long, which the caller need not */
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
 		{
@@ -424,18 +407,12 @@ run_item(JobShared *shared, int n)
 static void
 run_moves(JobShared *shared, bool first)
 {
-	MemoryContext item_context;
-	bool		recorded = true;
+	MemoryContext item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
+													   ALLOCSET_DEFAULT_SIZES);
+	bool		recorded = !first || shared->recorded || outcome_record_all(shared);
 
-	item_context = AllocSetContextCreate(TopMemoryContext, "index_mover item",
-										 ALLOCSET_DEFAULT_SIZES);
-	if (first)
-	{
-		if (!shared->recorded)
-			recorded = outcome_record_all(shared);
-		if (recorded)
-			start_other_runners(shared);
-	}
+	if (first && recorded)
+		start_other_runners(shared);
 
 	while (recorded)
 	{
@@ -502,7 +479,7 @@ run_cleanup(JobShared *shared)
 		publish_rows(shared);
 }
 
-/* Main function of the worker.  arg: the job's slot. */
+/* arg: the job's slot */
 void
 index_mover_worker_main(Datum arg)
 {
@@ -551,17 +528,15 @@ index_mover_worker_main(Datum arg)
 	pgstat_report_appname("index_mover");
 
 	is_attached = runner_attach(shared);
-	if (!is_attached)
-	{
-		is_done = true;			/* other runners have finished the job */
+	is_done = !is_attached;		/* other runners have finished the job */
+	if (is_done)
 		proc_exit(0);
-	}
 	before_shmem_exit(worker_exit, (Datum) 0);
 
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, extra.runner == 0);
+		run_moves(shared, is_first);
 
 	proc_exit(0);
 }

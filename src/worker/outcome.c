@@ -31,7 +31,6 @@
 #include "utils/rel.h"
 
 #include "history.h"
-#include "job.h"
 #include "own_tables.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
@@ -110,17 +109,6 @@ begin_to_record(JobShared *shared)
 	}
 }
 
-/*
- * Take an error of recording, and leave the session as between two items, but
- * with the extension's tables not held any more.
- */
-static ErrorData *
-take_record_error(MemoryContext context)
-{
-	runner_serve_cancel(false);
-	return errors_take(context);
-}
-
 /* Try to update an item's history row.  Returns NULL, or the error. */
 static ErrorData *
 try_to_record(JobShared *shared, int n)
@@ -138,7 +126,9 @@ try_to_record(JobShared *shared, int n)
 	}
 	PG_CATCH();
 	{
-		error = take_record_error(oldcontext);
+		/* as between two items, but the extension's tables are not held */
+		runner_serve_cancel(false);
+		error = errors_take(oldcontext);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);
@@ -204,15 +194,15 @@ outcome_record_all(JobShared *shared)
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
 		for (int i = 0; i < shared->nitems; i++)
-		{
 			if (shared->items[i].status != STATUS_SKIPPED)
 				history_insert(shared, i);
-		}
 		CommitTransactionCommand();
 	}
 	PG_CATCH();
 	{
-		error = take_record_error(oldcontext);
+		/* as between two items, but the extension's tables are not held */
+		runner_serve_cancel(false);
+		error = errors_take(oldcontext);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(oldcontext);

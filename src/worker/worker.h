@@ -9,7 +9,6 @@
 #define IM_WORKER_H
 
 #include "postmaster/bgworker.h"
-#include "storage/dsm.h"
 
 #include "job.h"
 #include "settings.h"
