@@ -19,6 +19,7 @@
 
 #include <math.h>
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_tablespace.h"
@@ -120,15 +121,14 @@ static void
 bloat_callback(void *argptr)
 {
 	BloatArg   *arg = argptr;
-	Relation	index = arg->quiet ? report_try_open(arg->index_oid, InvalidOid) :
-		report_open(arg->index_oid, InvalidOid);
+	Relation	index = report_open(arg->index_oid, InvalidOid, arg->quiet);
 
 	if (index)
 	{
 		bloat_measure(index, arg->sample_pages,
 					  arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
 		arg->found = true;
-		report_close(index);
+		index_close(index, AccessShareLock);
 	}
 }
 
@@ -224,14 +224,13 @@ static void
 pending_callback(void *argptr)
 {
 	PendingArg *arg = argptr;
-	Relation	index = arg->quiet ? report_try_open(arg->index_oid, GIN_AM_OID) :
-		report_open(arg->index_oid, GIN_AM_OID);
+	Relation	index = report_open(arg->index_oid, GIN_AM_OID, arg->quiet);
 
 	if (index == NULL)
 		return;
 	gin_pending_read(index, &arg->pending);
 	arg->found = true;
-	report_close(index);
+	index_close(index, AccessShareLock);
 }
 
 /*
