@@ -19,6 +19,7 @@ extern bool item_check(MoveItem *item, const IndexFacts *facts);
 extern void movable_methods(Oid index_oid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
+extern List *indexes_of_table(Oid heap_oid);
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
 extern void plan_check_no_lock_held(const List *items);
 
@@ -28,7 +29,7 @@ typedef struct PlanEntry
 	MoveItem	item;			/* first: a list of entries is a list of items */
 	IndexFacts	facts;
 	double		bloat_ratio;	/* -1: not measured */
-	int64		blocks_read;	/* since the statistics were reset */
+	int64		rank;			/* position among the moves: smaller first */
 } PlanEntry;
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
