@@ -231,8 +231,8 @@ directory_is_away(const RelFileLocator *locator)
 		return false;
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_FILE),
-			 errmsg("could not remove a file that a move has left behind: %s",
-					psprintf("directory \"%s\" does not exist", path)),
+			 errmsg("could not remove a file that a move has left behind"),
+			 errdetail("Directory \"%s\" does not exist.", path),
 			 errhint("When it is there again, the next move or index_mover_cleanup() removes the file.")));
 	return true;
 }
@@ -494,8 +494,8 @@ leftover_files_remove(void (*rest) (int ms))
 			error = errors_take(oldcontext);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
-					 errmsg("could not remove a file that a move has left behind: %s",
-							error->message)));
+					 errmsg("could not remove a file that a move has left behind"),
+					 errdetail("%s.", error->message)));
 			FreeErrorData(error);
 		}
 		PG_END_TRY();

@@ -60,14 +60,6 @@
 
 #define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
 
-/* An index as pg_index describes it. */
-typedef struct IndexState
-{
-	bool		exists;			/* and still is an index of that table */
-	bool		valid;
-	bool		live;
-} IndexState;
-
 typedef enum Verdict
 {
 	FORGET,						/* nothing of ours is left */
@@ -86,67 +78,303 @@ typedef struct Victim
 	bool		never_valid;	/* cannot have been used by any query */
 } Victim;
 
-static IndexState
-index_state(Oid index_oid, Oid heap_oid)
+/*
+ * Copy the fixed part of the row in pg_index, and the transaction that made
+ * the index (xmin); false if it does not exist.
+ */
+static bool
+index_row(Oid index_oid, FormData_pg_index *row, TransactionId *xmin)
 {
-	IndexState	result = {false, false, false};
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 
-	if (HeapTupleIsValid(tuple))
-	{
-		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(row, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
+	if (xmin)
+		*xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	ReleaseSysCache(tuple);
+	return true;
+}
 
-		if (row->indrelid == heap_oid)
-		{
-			result.exists = true;
-			result.valid = row->indisvalid;
-			result.live = row->indislive;
-		}
-		ReleaseSysCache(tuple);
+static bool
+has_name(Oid relid, const char *name)
+{
+	char	   *real_name = get_rel_name(relid);
+
+	return real_name != NULL && strcmp(real_name, name) == 0;
+}
+
+/* Return the OIDs of all indexes of a table, not those of its partitions. */
+List *
+indexes_of_table(Oid heap_oid)
+{
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	List	   *indexes = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(heap_oid));
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		indexes = lappend_oid(indexes,
+							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return indexes;
+}
+
+/* ----------------------------------------------------------------
+ *	Leftovers that DDL has made valid
+ *
+ * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
+ * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
+ * valid.  So the unfinished index of an interrupted rebuild becomes a valid
+ * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
+ * makes another one with its name.
+ *
+ * It is ours to remove as long as nothing can have begun to rely on it.  It
+ * has the name that REINDEX CONCURRENTLY gave it, the definition of the other
+ * index, which is valid, and no constraint, clustering, replica identity,
+ * partitioned index or other object depends on it.  It is identified by its
+ * OID.  If that is gone, it must have the exact name of the index that we
+ * made, and the same transaction must have made the other index: no user
+ * makes two equal indexes at once and calls one of them x_ccnew.
+ *
+ * Everything comes from the system caches, so an exclusive lock on the table
+ * does not block us.  The caller repeats the check under locks.
+ * ----------------------------------------------------------------
+ */
+
+/* Return whether REINDEX CONCURRENTLY makes such names: x_ccnew, x_ccold1. */
+bool
+is_reindex_leftover_name(const char *name)
+{
+	int			len = strlen(name);
+
+	while (len > 0 && name[len - 1] >= '0' && name[len - 1] <= '9')
+		len--;
+	return len > 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 ||
+					   strncmp(name + len - 6, "_ccold", 6) == 0);
+}
+
+/*
+ * Compare one column of two catalog rows.  as_nodes: compare expressions,
+ * whose text contains their location in the statement.
+ */
+static bool
+same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
+{
+	bool		a_null;
+	bool		b_null;
+	Datum		a_value = SysCacheGetAttr(cache, a, column, &a_null);
+	Datum		b_value = SysCacheGetAttr(cache, b, column, &b_null);
+
+	if (a_null || b_null)
+		return a_null && b_null;
+	if (as_nodes)
+		return equal(stringToNode(TextDatumGetCString(a_value)),
+					 stringToNode(TextDatumGetCString(b_value)));
+	return datumIsEqual(PointerGetDatum(PG_DETOAST_DATUM(a_value)),
+						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
+}
+
+/* Compare two rows of a cache in the columns that define an index. */
+static bool
+same_rows(int cache, HeapTuple a, HeapTuple b)
+{
+	Form_pg_index x;
+	Form_pg_index y;
+
+	switch (cache)
+	{
+		case RELOID:
+			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
+				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
+				same_column(cache, a, b, Anum_pg_class_reloptions, false);
+		case ATTNUM:
+			/* parameters of operator classes */
+			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
+		default:
+			x = (Form_pg_index) GETSTRUCT(a);
+			y = (Form_pg_index) GETSTRUCT(b);
+			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
+				x->indnkeyatts == y->indnkeyatts && x->indisunique == y->indisunique &&
+				x->indnullsnotdistinct == y->indnullsnotdistinct &&
+				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
+				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
+				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
+				same_column(cache, a, b, Anum_pg_index_indoption, false) &&
+				same_column(cache, a, b, Anum_pg_index_indexprs, true) &&
+				same_column(cache, a, b, Anum_pg_index_indpred, true);
 	}
+}
+
+/*
+ * Compare two rows of a cache by their keys; column is the second key if the
+ * cache has two.  Returns false if a row does not exist.
+ */
+static bool
+same_in(int cache, Oid a, Oid b, int16 column)
+{
+	HeapTuple	x = SearchSysCache(cache, ObjectIdGetDatum(a), Int16GetDatum(column), 0, 0);
+	HeapTuple	y = SearchSysCache(cache, ObjectIdGetDatum(b), Int16GetDatum(column), 0, 0);
+	bool		result = HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
+		same_rows(cache, x, y);
+
+	if (HeapTupleIsValid(x))
+		ReleaseSysCache(x);
+	if (HeapTupleIsValid(y))
+		ReleaseSysCache(y);
 	return result;
 }
+
+/* Return whether two indexes are equal except for name and tablespace. */
+static bool
+same_definition(Oid a, Oid b)
+{
+	FormData_pg_index row;
+
+	if (!index_row(a, &row, NULL) ||
+		!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
+		return false;
+	for (int n = 1; n <= row.indnatts; n++)
+		if (!same_in(ATTNUM, a, b, n))
+			return false;
+	return true;
+}
+
+static bool
+has_dependents(Oid index_oid)
+{
+	Relation	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	bool		result;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	result = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/* Return whether it is a plain valid index that no object depends on. */
+static bool
+is_unused(Oid index_oid)
+{
+	FormData_pg_index row;
+
+	return index_row(index_oid, &row, NULL) &&
+		row.indisvalid && !row.indisprimary && !row.indisexclusion &&
+		!row.indisclustered && !row.indisreplident && !get_rel_relispartition(index_oid) &&
+		!OidIsValid(get_index_constraint(index_oid)) && !has_dependents(index_oid);
+}
+
+/*
+ * Return which index of a ledger row is a leftover, and so a mere duplicate
+ * of *keeper; InvalidOid if that is unclear.  Both indexes of the row are
+ * valid, or the row is of kind LEDGER_DUPLICATE and its index is valid again.
+ */
+static Oid
+leftover_twin(const LedgerEntry *entry, Oid *keeper)
+{
+	Oid			twin = entry->new_index_oid;
+	char	   *name;
+
+	*keeper = entry->index_oid;
+	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
+	{
+		/* already swapped, so the old index has such a name */
+		twin = entry->index_oid;
+		*keeper = entry->new_index_oid;
+	}
+	name = get_rel_name(twin);
+	if (name != NULL && is_reindex_leftover_name(name) &&
+		is_unused(twin) && same_definition(twin, *keeper))
+		return twin;
+	return InvalidOid;
+}
+
+/*
+ * Return the index that ALTER TABLE .. TYPE has made in place of the
+ * leftover, a mere duplicate of *keeper; InvalidOid if there is none.
+ * Neither index of the row exists any more.
+ */
+static Oid
+leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
+{
+	Oid			twin = get_relname_relid(NameStr(entry->new_name),
+										 get_rel_namespace(entry->heap_oid));
+	FormData_pg_index row;
+	TransactionId xmin;
+	TransactionId other_xmin;
+	ListCell   *lc;
+
+	if (!OidIsValid(twin) || !index_row(twin, &row, &xmin) || !is_unused(twin) ||
+		!is_reindex_leftover_name(NameStr(entry->new_name)))
+		return InvalidOid;
+	foreach(lc, indexes_of_table(entry->heap_oid))
+	{
+		*keeper = lfirst_oid(lc);
+		if (*keeper != twin && index_row(*keeper, &row, &other_xmin) &&
+			row.indisvalid && other_xmin == xmin && same_definition(*keeper, twin))
+			return twin;
+	}
+	return InvalidOid;
+}
+
+/* ----------------------------------------------------------------
+ *	Removing what a ledger row stands for
+ * ----------------------------------------------------------------
+ */
 
 /* Decide in a transaction what a ledger row stands for now. */
 static Verdict
 find_victim(const LedgerEntry *entry, Victim *victim)
 {
-	IndexState	new_index = index_state(entry->new_index_oid, entry->heap_oid);
-	IndexState	old_index = index_state(entry->index_oid, entry->heap_oid);
+	FormData_pg_index new_index;
+	FormData_pg_index old_index;
+	bool		new_exists = index_row(entry->new_index_oid, &new_index, NULL) &&
+		new_index.indrelid == entry->heap_oid;
+	bool		old_exists = index_row(entry->index_oid, &old_index, NULL) &&
+		old_index.indrelid == entry->heap_oid;
 
 	memset(victim, 0, sizeof(Victim));
 
-	if (!new_index.exists && !old_index.exists && entry->kind == LEDGER_INDEX)
+	if (!new_exists && !old_exists && entry->kind == LEDGER_INDEX)
 	{
 		victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
 		victim->valid = true;
 		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
 	}
-	if (!new_index.exists)
+	if (!new_exists)
 		return FORGET;
-	if (!new_index.valid)
+	if (!new_index.indisvalid)
 	{
 		/* not swapped in (yet): ours, whatever has become of the old one */
 		victim->index_oid = entry->new_index_oid;
-		victim->dead = !new_index.live;
+		victim->dead = !new_index.indislive;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
 		return REMOVE;
 	}
-	if (!old_index.exists)
+	if (!old_exists)
 	{
 		/* moved and finished, unless it has its name of before the swap */
-		const char *name = get_rel_name(entry->new_index_oid);
-
-		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
-			FORGET_VALID : FORGET;
+		return has_name(entry->new_index_oid, NameStr(entry->new_name)) ? FORGET_VALID : FORGET;
 	}
-	if (!old_index.valid && entry->kind == LEDGER_INDEX)
+	if (!old_index.indisvalid && entry->kind == LEDGER_INDEX)
 	{
 		victim->index_oid = entry->index_oid;
-		victim->dead = !old_index.live;
+		victim->dead = !old_index.indislive;
 		return REMOVE;
 	}
-	if (old_index.valid)
+	if (old_index.indisvalid)
 		victim->index_oid = leftover_twin(entry, &victim->keeper);
 	victim->valid = true;
 	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
@@ -209,14 +437,11 @@ clear_valid(LedgerEntry *entry, const Victim *victim)
 static void
 drop_index(Oid index_oid)
 {
-	ObjectAddresses *objects = new_object_addresses();
 	ObjectAddress object;
 
 	ObjectAddressSet(object, RelationRelationId, index_oid);
-	add_exact_object_address(&object, objects);
-	performMultipleDeletions(objects, DROP_RESTRICT,
-							 PERFORM_DELETION_CONCURRENT_LOCK |
-							 PERFORM_DELETION_INTERNAL);
+	performDeletion(&object, DROP_RESTRICT,
+					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
 }
 
 /*
@@ -234,6 +459,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	Verdict		verdict;
 	Step		result = STEP_DONE;
 	Victim		victim;
+	Victim		again;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -250,60 +476,47 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 				 errhint("Drop the one that is not needed.")));
 	}
 
-	switch (verdict)
+	/*
+	 * An index that was never valid has not been used by a query, so it can
+	 * be marked dead right away, and writers need not maintain it any longer.
+	 * That it never was is certain only while there was no time to repair it
+	 * and to put it out of use again.
+	 */
+	if (verdict != REMOVE)
+		delete_row(entry);
+	else if (!victim.valid && !victim.dead && !unused &&
+			 !(victim.never_valid && own))
+		result = STEP_WAIT_UNUSED;
+	else if (victim.dead && *marked != victim.index_oid)
 	{
-		case FORGET_VALID:
-		case FORGET:
-			delete_row(entry);
-			break;
-
-		case REMOVE:
-
-			/*
-			 * An index that was never valid has not been used by a query, so
-			 * it can be marked dead right away, and writers need not maintain
-			 * it any longer.  That it never was is certain only while there
-			 * was no time to repair it and to put it out of use again.
-			 */
-			if (!victim.valid && !victim.dead && !unused &&
-				!(victim.never_valid && own))
-				result = STEP_WAIT_UNUSED;
-			else if (victim.dead && *marked != victim.index_oid)
-			{
-				/* marked by a process that may have died before its wait */
-				*marked = victim.index_oid;
-				result = STEP_WAIT_UNUSED;
-			}
-			else if (!lock_now(entry->heap_oid, victim.index_oid))
-				result = STEP_WAIT_LOCK;
-			else
-			{
-				Victim		again;
-
-				/* the state may have changed until we had the locks */
-				if (find_victim(entry, &again) != REMOVE ||
-					memcmp(&again, &victim, sizeof(Victim)) != 0)
-					result = STEP_WAIT_LOCK;
-				else if (victim.valid)
-				{
-					clear_valid(entry, &victim);
-					*marked = InvalidOid;
-					result = STEP_CLEARED;
-				}
-				else if (!victim.dead)
-				{
-					index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
-					*marked = victim.index_oid;
-					result = STEP_WAIT_UNUSED;
-				}
-				else
-				{
-					drop_index(victim.index_oid);
-					delete_row(entry);
-					result = STEP_REMOVED;
-				}
-			}
-			break;
+		/* marked by a process that may have died before its wait */
+		*marked = victim.index_oid;
+		result = STEP_WAIT_UNUSED;
+	}
+	else if (!lock_now(entry->heap_oid, victim.index_oid) ||
+			 find_victim(entry, &again) != REMOVE ||
+			 memcmp(&again, &victim, sizeof(Victim)) != 0)
+	{
+		/* not available, or the state has changed until we had the locks */
+		result = STEP_WAIT_LOCK;
+	}
+	else if (victim.valid)
+	{
+		clear_valid(entry, &victim);
+		*marked = InvalidOid;
+		result = STEP_CLEARED;
+	}
+	else if (!victim.dead)
+	{
+		index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
+		*marked = victim.index_oid;
+		result = STEP_WAIT_UNUSED;
+	}
+	else
+	{
+		drop_index(victim.index_oid);
+		delete_row(entry);
+		result = STEP_REMOVED;
 	}
 
 	*victim_out = victim.index_oid;
@@ -316,7 +529,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 static void
 show_leftover(const LedgerEntry *entry)
 {
-	MoveItem	item;
+	MoveItem	item = {0};
 	Victim		victim;
 
 	StartTransactionCommand();
@@ -326,7 +539,6 @@ show_leftover(const LedgerEntry *entry)
 		char	   *heap_name = get_rel_name(entry->heap_oid);
 		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
 
-		memset(&item, 0, sizeof(item));
 		item.index_oid = victim.index_oid;
 		item.heap_oid = entry->heap_oid;
 		namestrcpy(&item.index_name, name ? name : "");
@@ -405,20 +617,18 @@ is_index_entry(const LedgerEntry *entry)
 static List *
 read_entries(Oid only_heap, int64 job)
 {
-	List	   *all = ledger_read();
 	List	   *result = NIL;
 	ListCell   *lc;
 
-	foreach(lc, all)
+	foreach(lc, ledger_read())
 	{
 		LedgerEntry *entry = lfirst(lc);
 
-		if (!is_index_entry(entry) ||
-			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
-			(job != 0 && entry->job != job) ||
-			runner_is_alive(entry->job, entry->pid))
-			continue;
-		result = lappend(result, entry);
+		if (is_index_entry(entry) &&
+			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
+			(job == 0 || entry->job == job) &&
+			!runner_is_alive(entry->job, entry->pid))
+			result = lappend(result, entry);
 	}
 	return result;
 }
@@ -439,10 +649,9 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
-				 errmsg("could not remove the leftover of an interrupted move: %s",
-						edata->message),
-				 errdetail("Index with OID %u or %u of table with OID %u.",
-						   entry->new_index_oid, entry->index_oid, entry->heap_oid),
+				 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
+						entry->new_index_oid, entry->index_oid, entry->heap_oid),
+				 errdetail("%s.", edata->message),
 				 errhint("The next move, or index_mover_cleanup(), will try again.")));
 	return false;
 }
@@ -586,11 +795,10 @@ leftover_index_tables(void)
 List *
 leftover_indexes_list(void)
 {
-	List	   *entries = read_entries(InvalidOid, 0);
 	List	   *result = NIL;
 	ListCell   *lc;
 
-	foreach(lc, entries)
+	foreach(lc, read_entries(InvalidOid, 0))
 	{
 		const LedgerEntry *entry = lfirst(lc);
 		LeftoverIndex *leftover;
@@ -606,7 +814,7 @@ leftover_indexes_list(void)
 		leftover = palloc0(sizeof(LeftoverIndex));
 		leftover->index_oid = victim.index_oid;
 		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
-		leftover->name = pstrdup(qualified_name(victim.index_oid));
+		leftover->name = qualified_name(victim.index_oid);
 		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
 			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
 		leftover->size = relation_size_on_disk(rel);
@@ -614,253 +822,4 @@ leftover_indexes_list(void)
 		result = lappend(result, leftover);
 	}
 	return result;
-}
-
-/* ----------------------------------------------------------------
- *	Leftovers that DDL has made valid
- *
- * Commands that rewrite a table or all its indexes (TRUNCATE, CLUSTER, VACUUM
- * FULL, REINDEX TABLE, many forms of ALTER TABLE) ignore whether an index is
- * valid.  So the unfinished index of an interrupted rebuild becomes a valid
- * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
- * makes another one with its name.
- *
- * It is ours to remove as long as nothing can have begun to rely on it.  It
- * has the name that REINDEX CONCURRENTLY gave it, the definition of the other
- * index, which is valid, and no constraint, clustering, replica identity,
- * partitioned index or other object depends on it.  It is identified by its
- * OID.  If that is gone, it must have the exact name of the index that we
- * made, and the same transaction must have made the other index: no user
- * makes two equal indexes at once and calls one of them x_ccnew.
- *
- * Everything comes from the system caches, so an exclusive lock on the table
- * does not block us.  The caller repeats the check under locks.
- * ----------------------------------------------------------------
- */
-
-/* Return whether REINDEX CONCURRENTLY makes such names: x_ccnew, x_ccold1. */
-bool
-is_reindex_leftover_name(const char *name)
-{
-	int			len = strlen(name);
-
-	while (len > 0 && name[len - 1] >= '0' && name[len - 1] <= '9')
-		len--;
-	return len > 6 && (strncmp(name + len - 6, "_ccnew", 6) == 0 ||
-					   strncmp(name + len - 6, "_ccold", 6) == 0);
-}
-
-/*
- * Compare one column of two catalog rows.  as_nodes: compare expressions,
- * whose text contains their location in the statement.
- */
-static bool
-same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
-{
-	bool		a_null;
-	bool		b_null;
-	Datum		a_value = SysCacheGetAttr(cache, a, column, &a_null);
-	Datum		b_value = SysCacheGetAttr(cache, b, column, &b_null);
-
-	if (a_null || b_null)
-		return a_null && b_null;
-	if (as_nodes)
-		return equal(stringToNode(TextDatumGetCString(a_value)),
-					 stringToNode(TextDatumGetCString(b_value)));
-	return datumIsEqual(PointerGetDatum(PG_DETOAST_DATUM(a_value)),
-						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
-}
-
-/* Compare two rows of a cache in the columns that define an index. */
-static bool
-same_rows(int cache, HeapTuple a, HeapTuple b)
-{
-	Form_pg_index x;
-	Form_pg_index y;
-
-	switch (cache)
-	{
-		case RELOID:
-			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
-				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
-				same_column(cache, a, b, Anum_pg_class_reloptions, false);
-		case ATTNUM:
-			/* parameters of operator classes */
-			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
-		default:
-			x = (Form_pg_index) GETSTRUCT(a);
-			y = (Form_pg_index) GETSTRUCT(b);
-			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
-				x->indnkeyatts == y->indnkeyatts && x->indisunique == y->indisunique &&
-				x->indnullsnotdistinct == y->indnullsnotdistinct &&
-				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
-				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
-				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
-				same_column(cache, a, b, Anum_pg_index_indoption, false) &&
-				same_column(cache, a, b, Anum_pg_index_indexprs, true) &&
-				same_column(cache, a, b, Anum_pg_index_indpred, true);
-	}
-}
-
-/*
- * Compare two rows of a cache by their keys; column is the second key if the
- * cache has two.  Returns false if a row does not exist.
- */
-static bool
-same_in(int cache, Oid a, Oid b, int16 column)
-{
-	HeapTuple	x = SearchSysCache(cache, ObjectIdGetDatum(a), Int16GetDatum(column), 0, 0);
-	HeapTuple	y = SearchSysCache(cache, ObjectIdGetDatum(b), Int16GetDatum(column), 0, 0);
-	bool		result = HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
-		same_rows(cache, x, y);
-
-	if (HeapTupleIsValid(x))
-		ReleaseSysCache(x);
-	if (HeapTupleIsValid(y))
-		ReleaseSysCache(y);
-	return result;
-}
-
-/* Return whether two indexes are equal except for name and tablespace. */
-static bool
-same_definition(Oid a, Oid b)
-{
-	HeapTuple	tuple;
-	int			natts;
-
-	if (!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
-		return false;
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(a));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	natts = ((Form_pg_index) GETSTRUCT(tuple))->indnatts;
-	ReleaseSysCache(tuple);
-	for (int n = 1; n <= natts; n++)
-		if (!same_in(ATTNUM, a, b, n))
-			return false;
-	return true;
-}
-
-static bool
-has_dependents(Oid index_oid)
-{
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	bool		result;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
-	result = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
-/* Return whether it is a plain valid index that no object depends on. */
-static bool
-is_unused(Oid index_oid)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	Form_pg_index row;
-	bool		plain;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	row = (Form_pg_index) GETSTRUCT(tuple);
-	plain = row->indisvalid && !row->indisprimary && !row->indisexclusion &&
-		!row->indisclustered && !row->indisreplident;
-	ReleaseSysCache(tuple);
-	return plain && !get_rel_relispartition(index_oid) &&
-		!OidIsValid(get_index_constraint(index_oid)) && !has_dependents(index_oid);
-}
-
-static bool
-has_name(Oid relid, const char *name)
-{
-	char	   *real_name = get_rel_name(relid);
-
-	return real_name != NULL && strcmp(real_name, name) == 0;
-}
-
-/*
- * Return which index of a ledger row is a leftover, and so a mere duplicate
- * of *keeper; InvalidOid if that is unclear.  Both indexes of the row are
- * valid, or the row is of kind LEDGER_DUPLICATE and its index is valid again.
- */
-Oid
-leftover_twin(const LedgerEntry *entry, Oid *keeper)
-{
-	Oid			twin = entry->new_index_oid;
-	char	   *name;
-
-	*keeper = entry->index_oid;
-	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
-	{
-		/* already swapped, so the old index has such a name */
-		twin = entry->index_oid;
-		*keeper = entry->new_index_oid;
-	}
-	name = get_rel_name(twin);
-	if (name != NULL && is_reindex_leftover_name(name) &&
-		is_unused(twin) && same_definition(twin, *keeper))
-		return twin;
-	return InvalidOid;
-}
-
-/* Return the transaction that has made an index: xmin of its pg_index row. */
-static TransactionId
-made_by(Oid index_oid)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	TransactionId result = InvalidTransactionId;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		result = HeapTupleHeaderGetRawXmin(tuple->t_data);
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
-/*
- * Return the index that ALTER TABLE .. TYPE has made in place of the
- * leftover, a mere duplicate of *keeper; InvalidOid if there is none.
- * Neither index of the row exists any more.
- */
-Oid
-leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
-{
-	Oid			twin = get_relname_relid(NameStr(entry->new_name),
-										 get_rel_namespace(entry->heap_oid));
-	Relation	pg_index;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	TransactionId xid = made_by(twin);
-
-	*keeper = InvalidOid;
-	if (!OidIsValid(twin) || !TransactionIdIsValid(xid) || !is_unused(twin) ||
-		!is_reindex_leftover_name(NameStr(entry->new_name)))
-		return InvalidOid;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(entry->heap_oid));
-	pg_index = table_open(IndexRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (!OidIsValid(*keeper) && HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
-
-		if (row->indexrelid != twin && row->indisvalid &&
-			HeapTupleHeaderGetRawXmin(tuple->t_data) == xid &&
-			same_definition(row->indexrelid, twin))
-			*keeper = row->indexrelid;
-	}
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return OidIsValid(*keeper) ? twin : InvalidOid;
 }

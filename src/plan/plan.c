@@ -55,6 +55,7 @@
 #include "utils/relmapper.h"
 #include "utils/syscache.h"
 
+#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
 #include "job.h"
@@ -64,27 +65,6 @@
 #include "settings.h"
 #include "test_points.h"
 
-
-/* Return the OIDs of all indexes of a table, not those of its partitions. */
-List *
-indexes_of_table(Oid heap_oid)
-{
-	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
-	List	   *indexes = NIL;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(heap_oid));
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		indexes = lappend_oid(indexes,
-							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return indexes;
-}
 
 /*
  * Tell the user that tables that inherit from the named one, other than

@@ -19,7 +19,6 @@ extern bool item_check(MoveItem *item, const IndexFacts *facts);
 extern void movable_methods(Oid index_oid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
-extern List *indexes_of_table(Oid heap_oid);
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
 extern void plan_check_no_lock_held(const List *items);
 
