@@ -17,8 +17,6 @@
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"

@@ -23,10 +23,8 @@
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
-#include "postmaster/pgarch.h"
 #include "replication/slot.h"
 #include "storage/fd.h"
-#include "utils/guc.h"
 
 #include "file_system.h"
 #include "job.h"

@@ -121,7 +121,7 @@ copy_block(Relation index, ForkNumber fork, BlockNumber blkno, ReadBufferMode mo
 }
 
 static void
-read_block(BloatScan *scan, BlockNumber blkno)
+read_main_block(BloatScan *scan, BlockNumber blkno)
 {
 	copy_block(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL, scan->strategy, scan->copy);
 	scan->blocks_read++;
@@ -133,7 +133,7 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 	const char *problem;
 
 	IM_POINT("measure");
-	read_block(scan, blkno);
+	read_main_block(scan, blkno);
 	IM_MEASURE_DAMAGED(&scan->mc, scan->copy, blkno);
 	problem = page_measure(&scan->mc, (Page) scan->copy, blkno, pm);
 	if (problem)
@@ -159,7 +159,7 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 		return;
 	}
 
-	read_block(scan, 0);
+	read_main_block(scan, 0);
 	if (PageIsNew(page) || ph->pd_lower > BLCKSZ || ph->pd_special > BLCKSZ)
 		report_corrupted(scan->index, 0, "invalid metapage");
 	if (scan->mc.relam == BTREE_AM_OID)

@@ -23,11 +23,9 @@
 #include "access/xlog.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/smgr.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "report/report_private.h"

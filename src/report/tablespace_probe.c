@@ -25,20 +25,17 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "common/file_perm.h"
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
-#include "utils/builtins.h"
 #include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
