@@ -16,10 +16,10 @@
  *
  * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
  *
- * Tricky: between the steps DDL may drop or even repair (REINDEX) the index.
- * So each step decides again, under its locks, what is to be removed.  A
- * repaired index that is a mere duplicate is put out of use first.  Queries
- * may have used it, so its ledger row is replaced by one of another kind.
+ * Tricky: between the steps DDL may drop or even repair (REINDEX) the index,
+ * so each decides again, under its locks, what is to be removed.  A repaired
+ * index that is a mere duplicate is put out of use first; queries may have
+ * used it, so its ledger row is replaced by one of another kind.
  *
  *-------------------------------------------------------------------------
  */
@@ -444,12 +444,10 @@ drop_index(Oid index_oid)
 
 /*
  * Take one step for one ledger row, in a transaction of its own, and return
- * what to wait for before the next.
- *
- * own: the row is of our own job, which has just failed.  unused: since the
- * last step the caller has waited for all that used the table.  *victim_out
- * is set to the index to remove.  *marked is the index that this process knew
- * to be dead before the last wait; the caller keeps it between the steps.
+ * what to wait for before the next.  own: the row is of our own job, which
+ * has just failed.  unused: since the last step the caller has waited for all
+ * that used the table.  *victim_out is set to the index to remove.  *marked
+ * is the index that this process knew to be dead before the last wait.
  */
 static Step
 one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)

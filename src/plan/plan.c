@@ -9,9 +9,8 @@
  * repeats the checks then.
  *
  * Locks: on catalogs, each released at once, and on an index while its bloat
- * is measured, if that lock is available.  So planning never waits for a
- * user's lock, and the caller that waits for the move holds none because of
- * it.
+ * is measured, if available.  So planning never waits for a user's lock, and
+ * a caller that waits for the move holds none because of it.
  *
  * Tricky: a partitioned index has no file, but it determines where the
  * indexes of future partitions are made.  It is an item of its own
@@ -179,10 +178,7 @@ indexes_in(Oid schema, Oid tablespace)
 	return indexes;
 }
 
-/*
- * Return the indexes of a schema.  ERROR 3F000 no such schema, 42501 no USAGE
- * on it, 0A000 system or temporary schema.
- */
+/* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
 static List *
 indexes_of_schema(Oid schema)
 {
@@ -267,10 +263,7 @@ notice_other_databases(Oid tablespace)
 	pfree(names.data);
 }
 
-/*
- * Return the indexes of this database in a tablespace.  ERROR 42704 no such
- * tablespace, 22023 pg_global.
- */
+/* ERROR 42704 no such tablespace, 22023 pg_global. */
 static List *
 indexes_of_tablespace(Oid tablespace)
 {
@@ -382,10 +375,7 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	}
 }
 
-/*
- * Say which of the settings that slow down or delay a copy do not apply to a
- * rebuild that has begun.
- */
+/* Say which settings of a copy do not apply to a rebuild that has begun. */
 static void
 say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
 {

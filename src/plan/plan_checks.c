@@ -3,11 +3,10 @@
  * plan_checks.c
  *	  What an index is, and whether the current user may move it now.
  *
- * Both the planner, in the caller's backend and without a lock, and later the
- * runner, with the index locked, check the same conditions.  So each is
- * written once (item_check) and fails with a row, not with an error: one
- * index that cannot be moved must not stop the others.  Errors are only for
- * what the user named (plan_check_named_relation, the target).
+ * The planner, without a lock, and later the runner, with the index locked,
+ * check the same conditions (item_check).  These fail with a row, not with an
+ * error: one index that cannot be moved must not stop the others.  Errors are
+ * only for what the user named (plan_check_named_relation, the target).
  *
  * User relations are not locked.  Everything comes from the system caches; an
  * index that vanishes in between does not exist, which is no error.
@@ -379,9 +378,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 				 errhint("Use ALTER INDEX ... SET TABLESPACE.")));
 }
 
-/*
- * Raise ERROR 55006 if this transaction or session has locked the relation.
- */
+/* ERROR 55006 if this transaction or session has locked the relation. */
 static void
 refuse_lock_on(Oid relid, const MoveItem *item)
 {

@@ -83,10 +83,7 @@ set_float8(Datum *values, bool *nulls, int column, double value)
 	nulls[column] = isnan(value);
 }
 
-/*
- * Set a ratio to four decimals: more would be far below any sampling error,
- * and would make rows too wide to read.
- */
+/* Four decimals: more would be far below any sampling error, and too wide. */
 static void
 set_ratio(Datum *values, bool *nulls, int column, double ratio)
 {
@@ -291,9 +288,7 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(size);
 }
 
-/*
- * Return the OID of the tablespace in argument argno, ERROR 22004 or 42704.
- */
+/* Return the OID of the tablespace in argument argno, ERROR 22004 or 42704. */
 static Oid
 required_tablespace(FunctionCallInfo fcinfo, int argno)
 {
