@@ -443,11 +443,9 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 }
 
 /*
- * Remove the files of all rows of this database's ledger that no process
- * works on.  A row whose file belongs to a relation, or does not exist, is
- * only deleted.  What cannot be removed is a WARNING and stays in the ledger.
- *
- * Call this in a worker with no transaction open.
+ * Remove the files of all rows that no process works on.  A row whose file
+ * belongs to a relation, or does not exist, is only deleted.  What cannot be
+ * removed is a WARNING and stays.  Call this with no transaction open.
  */
 void
 leftover_files_remove(void (*rest) (int ms))
@@ -502,9 +500,8 @@ leftover_files_remove(void (*rest) (int ms))
 }
 
 /*
- * Return a palloc'd List of LeftoverFile * with the file rows of this
- * database's ledger that no process works on.  Changes nothing; the caller is
- * in a transaction.  A row that names a relation's own file, or none, has
+ * Return, in a transaction, a List of LeftoverFile * with the file rows that
+ * no process works on.  A row that names a relation's own file, or none, has
  * size -1: there is nothing of ours to remove.
  */
 List *

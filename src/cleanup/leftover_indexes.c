@@ -606,10 +606,7 @@ is_index_entry(const LedgerEntry *entry)
 	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
 }
 
-/*
- * Return the palloc'd index entries that match only_heap and job, without
- * those of runners that are alive.
- */
+/* Return the index entries of only_heap and job whose runner is not alive. */
 static List *
 read_entries(Oid only_heap, int64 job)
 {
@@ -748,10 +745,7 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 	return removed;
 }
 
-/*
- * Return, in a transaction, whether a rebuild of ours has made this index and
- * not yet finished, or has left it behind.
- */
+/* Return, in a transaction, whether an unfinished rebuild of ours made it. */
 bool
 leftover_index_is_ours(Oid index_oid)
 {
@@ -784,10 +778,7 @@ leftover_index_tables(void)
 	return result;
 }
 
-/*
- * Return, in a transaction, a palloc'd list of the leftovers of all jobs that
- * are not alive.  Changes nothing.
- */
+/* Return, in a transaction, a list of what jobs not alive have left. */
 List *
 leftover_indexes_list(void)
 {

@@ -207,10 +207,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 		item->wal_bytes = new_size;
 }
 
-/*
- * Return the bytes of the file that a planned move makes in the target.  Sort
- * files of a rebuild go to temp_tablespaces.
- */
+/* Return the bytes of the new file; sort files go to temp_tablespaces. */
 static int64
 new_file_size(const MoveItem *item)
 {
@@ -330,10 +327,7 @@ foretell_wait(MoveItem *item)
 				 pid);
 }
 
-/*
- * Fill in what the planned moves need.  entries: PlanEntry *, in order of
- * execution, with size_before, method and bloat_ratio set.
- */
+/* entries: in order of execution, size_before, method, bloat_ratio set. */
 void
 plan_estimate_entries(List *entries, const PlanRequest *request)
 {

@@ -121,10 +121,7 @@ report_open(Oid index_oid, Oid required_am, bool quiet)
 	return rel;
 }
 
-/*
- * Get the bytes of the main fork of any relation.  Returns false if there is
- * none, or instead of waiting for a lock.
- */
+/* Get the bytes of a main fork; false if none, or instead of waiting. */
 bool
 report_try_size(Oid relid, int64 *size)
 {
@@ -204,10 +201,7 @@ report_survive(ReportCallback callback, void *arg)
  * ----------------------------------------------------------------
  */
 
-/*
- * Read the size of the pending list.  The caller has opened a valid GIN
- * index.  ERROR XX002 for a damaged metapage.
- */
+/* The caller has opened a valid GIN index.  ERROR XX002 if damaged. */
 void
 gin_pending_read(Relation index, GinPending *pending)
 {
