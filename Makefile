@@ -52,6 +52,7 @@ OBJS = \
 	src/report/report_open.o \
 	src/report/reports.o \
 	src/report/tablespace_probe.o \
+	src/citus.o \
 	src/errors.o \
 	src/file_system.o \
 	src/history.o \

@@ -91,7 +91,7 @@ SELECT m.index, m.method, m.detail
   FROM (VALUES ('am'::regclass), ('u')) v(rel), LATERAL move_indexes(rel, 'regress_plan_ts', 'auto', true) m
  ORDER BY m.index::text COLLATE "C";
 CREATE TABLE fresh (a int, b int) WITH (autovacuum_enabled = off);
-INSERT INTO fresh SELECT i, i FROM generate_series(1, 5000) i;
+INSERT INTO fresh SELECT i, i FROM generate_series(1, 10000) i;
 CREATE INDEX fresh_a ON fresh (a);
 CREATE INDEX fresh_bloom ON fresh USING bloom (b);
 CREATE TABLE bloated (a int, b int) WITH (autovacuum_enabled = off);

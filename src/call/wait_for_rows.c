@@ -29,8 +29,10 @@
 #include "storage/proc.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
 
 #include "call/call.h"
+#include "citus.h"
 #include "compat.h"
 #include "job.h"
 #include "rebuild/snapshot_guard.h"
@@ -120,9 +122,9 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 }
 
 static bool
-is_runner_of(const JobShared *shared, const RunnerSlot *runner)
+is_runner_of(int64 job, const RunnerSlot *runner)
 {
-	return runner->job == shared->job && runner->database == MyDatabaseId;
+	return runner->job == job && runner->database == MyDatabaseId;
 }
 
 /*
@@ -134,6 +136,7 @@ is_runner_of(const JobShared *shared, const RunnerSlot *runner)
 static void
 check_worker_deadlock(const JobShared *shared)
 {
+	int			targets[2] = {MyProcPid, citus_caller_pid()};
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
 	bool		in_vain = false;
@@ -141,11 +144,17 @@ check_worker_deadlock(const JobShared *shared)
 
 	for (int i = 0; i < nrunners && !in_vain; i++)
 	{
-		if (!is_runner_of(shared, &runners[i]) ||
-			wait_find_deadlock(runners[i].pid, &MyProcPid, 1, runners, nrunners,
-							   &blocker) == 0)
+		int			found;
+
+		if (!is_runner_of(shared->job, &runners[i]))
 			continue;
-		if (blocker == runners[i].pid)
+		found = wait_find_deadlock(runners[i].pid, targets, targets[1] != 0 ? 2 : 1,
+								   runners, nrunners, &blocker);
+		if (found == 0)
+			continue;
+		if (found == targets[1])
+			blocker = found;
+		else if (blocker == runners[i].pid)
 			blocker = 0;
 		in_vain = blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker);
 	}
@@ -160,6 +169,28 @@ check_worker_deadlock(const JobShared *shared)
 			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
 					   blocker),
 			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
+}
+
+/*
+ * Raise an error if a job waits for the process that waits for us behind a
+ * connection of Citus's.
+ */
+static void
+check_wait_behind_citus(int64 job, int pid)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+	int			last;
+
+	for (int i = 0; i < nrunners; i++)
+		if (is_runner_of(job, &runners[i]) &&
+			wait_find_deadlock(runners[i].pid, &pid, 1, runners, nrunners, &last) != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected"),
+					 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
+							   job, pid),
+					 errhint("Look into index_mover_progress and index_mover_history instead.")));
 }
 
 /* Notice the loss of the client without sending it a message. */
@@ -183,7 +214,7 @@ notice_progress(const JobShared *shared)
 	int			nrunners = job_read_runners(runners);
 
 	for (int i = 0; i < nrunners; i++)
-		if (is_runner_of(shared, &runners[i]) && OidIsValid(runners[i].heap_oid))
+		if (is_runner_of(shared->job, &runners[i]) && OidIsValid(runners[i].heap_oid))
 			progress_view_notice(&runners[i]);
 }
 
@@ -362,12 +393,24 @@ wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
 bool
 wait_for_job(int64 job)
 {
+	TimestampTz last_look = GetCurrentTimestamp();
+	int			behind_citus = citus_caller_pid();
 	JobSlot		slot;
 	bool		found = false;
 
+	/* a rebuild would wait for it */
+	InvalidateCatalogSnapshot();
+
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
+		TimestampTz now = GetCurrentTimestamp();
+
 		found = true;
+		if (behind_citus != 0 && TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
+		{
+			check_wait_behind_citus(job, behind_citus);
+			last_look = now;
+		}
 		nap_for_rows(100);
 		CHECK_FOR_INTERRUPTS();
 	}

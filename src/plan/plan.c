@@ -49,6 +49,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "citus.h"
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
@@ -57,6 +58,8 @@
 #include "plan/plan_private.h"
 #include "report/report.h"
 #include "settings.h"
+
+#define SMALL_INDEX		(128 * 1024)	/* auto does not rebuild up to here */
 
 
 /*
@@ -78,6 +81,35 @@ notice_children(Oid relid, const char *relname, Oid to_tablespace)
 					 quote_literal_cstr(tablespace),
 					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 																   relname)))));
+}
+
+/*
+ * Tell the user that the indexes of a table that Citus has distributed are not
+ * those of its shards, and how to move these, unless Citus has sent the call.
+ */
+static void
+notice_shards(const List *entries, Oid to_tablespace)
+{
+	char	   *tablespace = get_tablespace_name(to_tablespace);
+	ListCell   *lc;
+
+	if (tablespace == NULL || citus_has_sent_us())
+		return;
+	foreach(lc, entries)
+	{
+		const IndexFacts *facts = &((const PlanEntry *) lfirst(lc))->facts;
+
+		if (!citus_distributes(facts->heap_oid))
+			continue;
+		ereport(NOTICE,
+				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
+						NameStr(facts->heap_name)),
+				 errhint("To move the shards, too, use SELECT * FROM pg_catalog.run_command_on_all_nodes(%s).",
+						 quote_literal_cstr(psprintf("SELECT max(job) FROM move_schema_indexes(%s, %s, wait => false)",
+													 quote_literal_cstr(NameStr(facts->schema_name)),
+													 quote_literal_cstr(tablespace))))));
+		return;
+	}
 }
 
 /* Return the indexes of a table or index that the user has named. */
@@ -355,7 +387,9 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	else
 	{
 		item->method = METHOD_COPY;
-		if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
+		if (item->size_before <= SMALL_INDEX)
+			item_say(item, "Copy, because the index is small (at most 128 kB).");
+		else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
 		{
 			entry->bloat_ratio = -1;
 			item_say(item, "Copy; its bloat could not be measured.");
@@ -548,6 +582,8 @@ plan_moves(const PlanRequest *request)
 	list_free(indexes);
 
 	list_sort(entries, compare_entries);
+	if (!request->part)
+		notice_shards(entries, request->to_tablespace);
 
 	if (request->waits && !request->dry_run)
 		plan_check_no_lock_held(entries);

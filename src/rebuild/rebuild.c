@@ -120,6 +120,21 @@ read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 }
 
 /*
+ * Return whether the entry that the hook has seen is in use in the place of the
+ * old one; or, with in_use false, whether it exists and is not.
+ */
+static bool
+new_index_is(bool in_use)
+{
+	IndexFacts	facts;
+
+	/* another command can make it valid, but not swap it in */
+	return index_facts(rebuild.new_index, &facts) &&
+		in_use == (facts.heap_oid == rebuild.heap_oid && facts.valid &&
+				   strcmp(NameStr(facts.index_name), NameStr(rebuild.entry.new_name)) != 0);
+}
+
+/*
  * Check the new entry, and write it to the ledger.  Called in the middle of
  * index_create(): the command counter must not be advanced here.
  */
@@ -156,8 +171,11 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespace with OID %u was renamed", item->to_tablespace),
-				 errdetail("Another tablespace has its name now.")));
+				 errdetail("Another tablespace has its name now, or another module's utility hook has replaced the command.")));
 
+	/* another module's utility hook repeats the command */
+	if (OidIsValid(rebuild.new_index) && new_index_is(true))
+		ledger_delete(rebuild.entry.id);
 	rebuild.entry = (LedgerEntry)
 	{
 		.kind = LEDGER_INDEX,.heap_oid = rebuild.heap_oid,
@@ -303,6 +321,43 @@ make_reindex_statement(const MoveItem *item, const char *tablespace)
 	return result;
 }
 
+/*
+ * Make sure that the index is what the command was to make, because another
+ * module's utility hook may have replaced it, and set new_index, if the object
+ * access hook has not been called.
+ */
+static void
+check_result(const MoveItem *item, const IndexFacts *old)
+{
+	IndexFacts	facts;
+	Oid			named = get_relname_relid(NameStr(item->index_name),
+										  get_rel_namespace(rebuild.heap_oid));
+	const char *problem = NULL;
+
+	if (OidIsValid(rebuild.new_index))
+	{
+		if (new_index_is(false))
+			problem = "The new index is not in its place.";
+	}
+	else if (!index_facts(named, &facts) || facts.heap_oid != rebuild.heap_oid)
+		problem = "It does not exist any more.";
+	else if (facts.relfilenumber == old->relfilenumber)
+		problem = "It has the same file as before.";
+	else if (facts.tablespace != item->to_tablespace)
+		problem = "It is in another tablespace.";
+	else if (!facts.valid)
+		problem = "It is not valid.";
+	else
+		rebuild.new_index = named;
+
+	if (problem != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" was not rebuilt", NameStr(item->index_name)),
+				 errdetail("%s Another module's utility hook may have replaced the command.",
+						   problem)));
+}
+
 /* Run core's command, under the session locks, with no transaction open. */
 static void
 run_reindex(MoveContext *mc)
@@ -312,6 +367,8 @@ run_reindex(MoveContext *mc)
 	char	   *text;
 	PlannedStmt *statement;
 	QueryCompletion completion;
+	IndexFacts	old;
+	bool		listed;
 
 	if (rebuild_context == NULL)
 		rebuild_context = AllocSetContextCreate(TopMemoryContext,
@@ -328,6 +385,8 @@ run_reindex(MoveContext *mc)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("tablespace with OID %u does not exist",
 						mc->item->to_tablespace)));
+
+	(void) index_facts(rebuild.old_index, &old);
 
 	MemoryContextSwitchTo(rebuild_context);
 	statement = make_reindex_statement(mc->item, tablespace);
@@ -359,11 +418,10 @@ run_reindex(MoveContext *mc)
 	 * The old index is gone, so the new one is no leftover any more.  The
 	 * hook was not called if another extension's hook calls no other.
 	 */
-	if (OidIsValid(rebuild.new_index))
+	listed = OidIsValid(rebuild.new_index);
+	check_result(mc->item, &old);
+	if (listed)
 		ledger_delete(rebuild.entry.id);
-	else
-		rebuild.new_index = get_relname_relid(NameStr(mc->item->index_name),
-											  get_rel_namespace(rebuild.heap_oid));
 	CommitTransactionCommand();
 
 	PortalContext = NULL;
@@ -375,28 +433,13 @@ run_reindex(MoveContext *mc)
 static bool
 is_swapped(void)
 {
-	HeapTuple	tuple;
-	bool		result = false;
+	bool		result;
 
 	if (!OidIsValid(rebuild.new_index))
 		return false;
 
 	StartTransactionCommand();
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(rebuild.new_index));
-	if (HeapTupleIsValid(tuple))
-	{
-		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
-
-		result = (row->indrelid == rebuild.heap_oid && row->indisvalid);
-		ReleaseSysCache(tuple);
-	}
-	if (result)
-	{
-		char	   *name = get_rel_name(rebuild.new_index);
-
-		/* another command can make it valid, but not swap it in */
-		result = (name != NULL && strcmp(name, NameStr(rebuild.entry.new_name)) != 0);
-	}
+	result = new_index_is(true);
 	CommitTransactionCommand();
 	return result;
 }

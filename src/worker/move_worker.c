@@ -104,6 +104,10 @@ apply_job_settings(const MoveSettings *settings)
 	set_worker_option("idle_in_transaction_session_timeout", "0");
 	if (GetConfigOption("transaction_timeout", true, false) != NULL)
 		set_worker_option("transaction_timeout", "0");	/* 17 and later */
+
+	/* Citus would send a REINDEX on to all shards on all nodes */
+	if (GetConfigOption("citus.enable_ddl_propagation", true, false) != NULL)
+		set_worker_option("citus.enable_ddl_propagation", "off");
 	set_worker_option("default_transaction_isolation", "read committed");
 	set_worker_option("default_transaction_read_only", "off");
 	set_worker_option("default_transaction_deferrable", "off");

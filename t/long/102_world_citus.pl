@@ -132,7 +132,7 @@ sub states
 	return join "\n", map {
 		$_->safe_psql('postgres', <<SQL)
 SELECT string_agg(DISTINCT status || coalesce(' ' || sqlstate || ' ' || message, ''), ', ') FROM index_mover_history
- WHERE job > coalesce((SELECT max(job) FROM seen), 0)
+ WHERE job > (SELECT max(job) FROM seen)
 SQL
 	} @nodes;
 }
@@ -143,7 +143,7 @@ sub forget_jobs
 SET citus.enable_ddl_propagation = off;
 SET client_min_messages = warning;
 CREATE TABLE IF NOT EXISTS seen (job bigint);
-INSERT INTO seen SELECT max(job) FROM index_mover_history;
+INSERT INTO seen SELECT coalesce(max(job), 0) FROM index_mover_history;
 SQL
 	return;
 }
@@ -196,7 +196,8 @@ sub start_load
 {
 	my $load = { out => '' };
 	$load->{harness} = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', 4, '-T', 900, '-R', 40, '--max-tries=1', '-f', $script, $coordinator->connstr('postgres') ],
+		[ 'pgbench', '-n', '-c', 4, '-T', 900, '-R', 40, '--max-tries=1', '-f', $script,
+			$coordinator->connstr('postgres') . ' application_name=load' ],
 		'<', \undef, '>&', \$load->{out}, IPC::Run::timeout(1000));
 	my $writes = 'SELECT max(id) FROM orders';
 	my $before = sql($writes);
@@ -210,7 +211,7 @@ sub end_load
 	my ($load, $name) = @_;
 	$load->{harness}->pump_nb;
 	ok($load->{harness}->pumpable, "$name: the clients are still at work");
-	my $calls = sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'});
+	my $calls = sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'load'});
 	is($calls, 4, "$name: all of them");
 	unlike($load->{out}, qr/error|aborted/i, "$name: and no transaction has failed");
 	$load->{harness}->signal('TERM');

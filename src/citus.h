@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * citus.h
+ *	  What we have to know of Citus.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_CITUS_H
+#define IM_CITUS_H
+
+extern bool citus_has_sent_us(void);
+extern int	citus_caller_pid(void);
+extern bool citus_distributes(Oid relid);
+
+#endif							/* IM_CITUS_H */
