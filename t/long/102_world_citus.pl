@@ -9,7 +9,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
-use IndexMover::Session;
+use IndexMover::Places;
 use IndexMover::Test;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
@@ -287,6 +287,57 @@ foreach my $method ('rebuild', 'auto', 'copy')
 	is(indexes($files, $shards), $before, "empty tables by $method: no shard was touched");
 }
 unlike(slurp_file($_->logfile), qr/40P01|REINDEX .*CONCURRENTLY.*_\d{6}/, $_->name . ': no deadlock, and no REINDEX was sent') foreach @nodes;
+
+# ---- a caller that waits ----------------------------------------------------------------
+# Its session on the coordinator waits for itself, by way of Citus: the rebuild there
+# would wait for its snapshot.
+forget_jobs();
+my $start = time;
+my $rows = on_all_nodes("SELECT string_agg(status || coalesce(' ' || sqlstate, ''), ', ') FROM move_indexes('orders', 'regress_slow', method => 'rebuild')");
+my $took = time - $start;
+note $rows;
+is(scalar(() = $rows =~ /^t\|moved, moved, moved, moved$/mg), 2, 'a waiting call, rebuild: moved on the workers');
+is(scalar(() = $rows =~ /^t\|failed 40P01, failed 40P01, failed 40P01, failed 40P01$/mg), 1, 'a waiting call, rebuild: refused on the coordinator');
+soon_ok($took, 15, 'a waiting call, rebuild: no hang');
+is(on_all_nodes("SELECT count(*) FROM move_indexes('orders', 'regress_slow') WHERE status = 'moved'"), "t|4\nt|0\nt|0", 'a waiting call, copy: the rest is moved');
+
+my ($rc, $out, $err) = $coordinator->psql('postgres', "SELECT count(*) FROM move_indexes('orders', 'regress_fast', dry_run => true)");
+like($err, qr/NOTICE:  table "orders" is distributed by Citus, and its shards are not moved with it/, 'a call on one node: its user is told');
+
+# It ends by Ctrl-C, and with the client where the server looks for that.
+foreach my $case ([ 'INT', '0' ], [ 'KILL', '1s' ])
+{
+	my ($signal, $interval) = @$case;
+	my $call = start_call($coordinator, "ends_by_$signal", qq{SET client_connection_check_interval = '$interval';
+		SELECT * FROM run_command_on_all_nodes(\$\$ SELECT count(*) FROM move_schema_indexes('public', 'regress_fast',
+		  name_like => 'orders%', method => 'copy', settings => '{"max_rate": "64kB"}') \$\$)});
+	poll_until($_, 'SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0', 't', 'a copy on ' . $_->name) foreach @nodes;
+	$call->{harness}->signal($signal);
+	soon_ok(wait_for_the_end("the end of jobs whose caller was ended by $signal"), 3, "the client is ended by $signal: so are the jobs");
+	eval { finish_call($call) };
+}
+
+# ---- another role, and what it sees -------------------------------------------------------
+sql('CREATE ROLE regress_app LOGIN');
+sql('ALTER TABLE orders OWNER TO regress_app');
+on_all_nodes('GRANT EXECUTE ON FUNCTION move_schema_indexes TO regress_app');
+on_all_nodes('GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_app');
+is($workers[0]->safe_psql('postgres', <<SQL, extra_params => [ '-U', 'regress_app' ]), "$_|" . ($_ eq 'on' ? 'f' : 't'), "the history of a shard for the table's owner, Citus's hiding $_")
+SET citus.override_table_visibility = $_;
+SELECT '$_', count(*) > 0 FROM index_mover_history WHERE index_name ~ '^orders_note_\d+\$' AND role <> 'regress_app';
+SQL
+  foreach 'on', 'off';
+forget_jobs();
+my $other = other_place(tablespace_of_index($coordinator, 'orders_note'));
+sql("SET ROLE regress_app; " . <<SQL);
+SELECT count(*) FROM run_command_on_all_nodes(\$\$ SELECT max(job) FROM move_schema_indexes('public', '$other', name_like => 'orders%', wait => false) \$\$) WHERE success
+SQL
+wait_for_the_end('the jobs of another role');
+like(states(), qr/^moved\nmoved\nmoved$/, 'another role, the owner of the table: all moved');
+is($workers[0]->safe_psql('postgres', "SET citus.override_table_visibility = $_; SELECT '$_', count(*) > 0 FROM index_report() WHERE index::text ~ '^orders_note_\\d+\$'"),
+	"$_|" . ($_ eq 'on' ? 'f' : 't'), "index_report(), Citus's hiding $_")
+  foreach 'on', 'off';
+indexes_are_right('end');
 
 $_->stop foreach @nodes;
 done_testing();
