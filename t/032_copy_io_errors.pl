@@ -151,7 +151,7 @@ foreach my $case (
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	cmp_ok(mend_calls(), '>=', 1, "$name: it did");
 	is($out, 'unfinished copy|kept: could not be removed, see the server log', "$name: the row") or diag $err;
-	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind: could not truncate file/, $log), "$name: the WARNING");
+	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind\n.*DETAIL:  could not truncate file/, $log), "$name: the WARNING");
 	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed', "$name: the next clean-up removes it");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);

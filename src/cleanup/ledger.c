@@ -24,7 +24,6 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"

@@ -51,7 +51,6 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_tablespace_d.h"
 #include "catalog/storage.h"
@@ -64,7 +63,6 @@
 #include "storage/lock.h"
 #include "storage/smgr.h"
 #include "utils/fmgroids.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
@@ -89,15 +87,209 @@
 /* Page header and alignment, which pgWalUsage does not count */
 #define OWN_WAL_SLACK		128
 
-static void set_row_tag(LOCKTAG *tag, int64 id);
-static RelFileLocator entry_locator(const LedgerEntry *entry);
-static bool is_file_row(const LedgerEntry *entry);
-static bool is_named_by_others(const LedgerEntry *entry);
-static bool is_removable(const RelFileLocator *locator);
-static int64 file_size(const RelFileLocator *locator);
-static bool directory_is_away(const RelFileLocator *locator);
-static void put_on_drop_list(const RelFileLocator *locator);
-static void shorten_file(const RelFileLocator *locator, BlockNumber nblocks);
+/*
+ * Set the lock tag of a ledger row: an object of the ledger table.  Outside
+ * of a transaction, and after the table was dropped, use the table's OID as
+ * last seen: a lock to be released was taken before, and a file to be removed
+ * after DROP EXTENSION was worked on before.
+ */
+static void
+set_row_tag(LOCKTAG *tag, int64 id)
+{
+	static Oid	ledger = InvalidOid;
+	Oid			found = IsTransactionState() ?
+		extension_find_relation("index_mover_ledger") : InvalidOid;
+
+	if (OidIsValid(found))
+		ledger = found;
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
+					   (uint32) id, (uint16) (id >> 32));
+}
+
+static bool
+lock_row(int64 id, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_row(int64 id, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockRelease(&tag, mode, true);
+}
+
+/* Return whether another process works on the file of a row. */
+static bool
+row_is_locked(int64 id)
+{
+	if (!lock_row(id, ShareLock, false))
+		return true;
+	unlock_row(id, ShareLock);
+	return false;
+}
+
+static RelFileLocator
+entry_locator(const LedgerEntry *entry)
+{
+	/* our rows never name pg_global, but one written by hand may */
+	Oid			database = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
+
+	return (RelFileLocator)
+	{
+		entry->tablespace, database, entry->relfilenumber
+	};
+}
+
+/*
+ * Return whether no relation of this database owns a file, not even by a row
+ * that a running transaction is inserting or has deleted.
+ */
+static bool
+is_removable(const RelFileLocator *locator)
+{
+	SnapshotData dirty;
+	Relation	pg_class;
+	ScanKeyData key[2];
+	bool		found = false;
+
+	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
+		!RelFileNumberIsValid(locator->relNumber))
+		return false;
+
+	/* mapped relations have no number in pg_class */
+	if (OidIsValid(RelationMapFilenumberToOid(locator->relNumber, false)))
+		return false;
+
+	InitDirtySnapshot(dirty);
+	pg_class = table_open(RelationRelationId, AccessShareLock);
+	/* twice: a scan may miss both versions of a row that is being updated */
+	for (int look = 0; look < 2 && !found; look++)
+	{
+		SysScanDesc scan;
+
+		ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
+					BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
+									 InvalidOid : locator->spcOid));
+		ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
+					BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(locator->relNumber));
+		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
+								  &dirty, 2, key);
+		found = HeapTupleIsValid(systable_getnext(scan));
+		systable_endscan(scan);
+	}
+	table_close(pg_class, AccessShareLock);
+	return !found;
+}
+
+/* Return the bytes of all forks, -1 if there is no main fork. */
+static int64
+file_size(const RelFileLocator *locator)
+{
+	int64		size = 0;
+
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+	{
+		char	   *base = relation_fork_path(*locator, fork);
+		char	   *path = base;
+		struct stat st;
+
+		for (uint32 segment = 1; stat(path, &st) == 0; segment++)
+		{
+			size += st.st_size;
+			path = psprintf("%s.%u", base, segment);
+		}
+		if (fork == MAIN_FORKNUM && path == base)
+			return -1;
+	}
+	return size;
+}
+
+/*
+ * Return whether the directory that CREATE TABLESPACE has made is missing, as
+ * when the file system is not mounted, and warn if so.  (This database's own
+ * directory in it is made with the first file.)
+ */
+static bool
+directory_is_away(const RelFileLocator *locator)
+{
+	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
+	struct stat st;
+
+	get_parent_directory(path);
+	if (stat(path, &st) == 0 || errno != ENOENT ||
+		get_tablespace_name(locator->spcOid) == NULL)
+		return false;
+	ereport(WARNING,
+			(errcode(ERRCODE_UNDEFINED_FILE),
+			 errmsg("could not remove a file that a move has left behind"),
+			 errdetail("Directory \"%s\" does not exist.", path),
+			 errhint("When it is there again, the next move or index_mover_cleanup() removes the file.")));
+	return true;
+}
+
+static bool
+is_file_row(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
+}
+
+/*
+ * Return whether a process works on the file of this row by another row.  We
+ * never make two rows for a file, but a row written by hand may name the file
+ * of a copy that is under way.
+ */
+static bool
+is_named_by_others(const LedgerEntry *entry)
+{
+	ListCell   *cell;
+
+	foreach(cell, ledger_read())
+	{
+		LedgerEntry *other = (LedgerEntry *) lfirst(cell);
+
+		if (other->id != entry->id && is_file_row(other) &&
+			other->tablespace == entry->tablespace &&
+			other->relfilenumber == entry->relfilenumber &&
+			row_is_locked(other->id))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Truncate the main fork of an unused file to nblocks, logged; see the head
+ * of this file.  The caller is in a transaction, whose abort lets checkpoints
+ * continue if this fails.
+ */
+static void
+shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
+	ForkNumber	fork = MAIN_FORKNUM;
+	xl_smgr_truncate record = {nblocks, *locator, SMGR_TRUNCATE_HEAP};
+
+	/* open the file before logging, as far as that can fail */
+	BlockNumber old_nblocks = smgrnblocks(smgr, fork);
+
+	/* no checkpoint may come between the record and the truncation */
+	Assert((MyProc->delayChkptFlags & (DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE)) == 0);
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE;
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, sizeof(record));
+	XLogFlush(XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE));
+	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
+
+	MyProc->delayChkptFlags &= ~(DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE);
+}
 
 /*
  * Lock a ledger row's number for the session.  Its maker does so before the
@@ -106,10 +298,7 @@ static void shorten_file(const RelFileLocator *locator, BlockNumber nblocks);
 void
 ledger_row_claim(int64 id)
 {
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	(void) LockAcquire(&tag, ExclusiveLock, true, false);
+	(void) lock_row(id, ExclusiveLock, true);
 }
 
 /*
@@ -122,27 +311,20 @@ ledger_row_claim(int64 id)
 bool
 ledger_row_claim_again(int64 id)
 {
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	for (int i = 0; i < CLAIM_TRIES; i++)
+	for (int tries = 1; !lock_row(id, ExclusiveLock, false); tries++)
 	{
-		if (i > 0)
-			pg_usleep(CLAIM_REST_MS * 1000L);
-		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
-			return true;
+		if (tries == CLAIM_TRIES)
+			return false;
+		pg_usleep(CLAIM_REST_MS * 1000L);
 	}
-	return false;
+	return true;
 }
 
 /* Release the lock on a ledger row's number. */
 void
 ledger_row_release(int64 id)
 {
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	(void) LockRelease(&tag, ExclusiveLock, true);
+	unlock_row(id, ExclusiveLock);
 }
 
 /*
@@ -171,7 +353,12 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	if (file_exists && is_removable(&locator))
 	{
 		if (file_size(&locator) >= 0)
-			put_on_drop_list(&locator);
+		{
+			Relation	rel = CreateFakeRelcacheEntry(locator);
+
+			RelationDropStorage(rel);	/* at commit */
+			FreeFakeRelcacheEntry(rel);
+		}
 		else if (directory_is_away(&locator))
 			return;
 	}
@@ -256,11 +443,9 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 }
 
 /*
- * Remove the files of all rows of this database's ledger that no process
- * works on.  A row whose file belongs to a relation, or does not exist, is
- * only deleted.  What cannot be removed is a WARNING and stays in the ledger.
- *
- * Call this in a worker with no transaction open.
+ * Remove the files of all rows that no process works on.  A row whose file
+ * belongs to a relation, or does not exist, is only deleted.  What cannot be
+ * removed is a WARNING and stays.  Call this with no transaction open.
  */
 void
 leftover_files_remove(void (*rest) (int ms))
@@ -284,23 +469,17 @@ leftover_files_remove(void (*rest) (int ms))
 
 		PG_TRY();
 		{
-			LOCKTAG		tag;
-			bool		free;
+			bool		locked;
+			bool		busy;
 
 			StartTransactionCommand();
-			set_row_tag(&tag, entry->id);
-			free = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
-			if (free && is_named_by_others(entry))
-			{
-				LockRelease(&tag, ExclusiveLock, true);
-				free = false;
-			}
+			locked = lock_row(entry->id, ExclusiveLock, false);
+			busy = !locked || is_named_by_others(entry);
 			CommitTransactionCommand();
-			if (free)
-			{
+			if (!busy)
 				leftover_file_remove(entry, rest);
+			if (locked)
 				ledger_row_release(entry->id);
-			}
 		}
 		PG_CATCH();
 		{
@@ -311,8 +490,8 @@ leftover_files_remove(void (*rest) (int ms))
 			error = errors_take(oldcontext);
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
-					 errmsg("could not remove a file that a move has left behind: %s",
-							error->message)));
+					 errmsg("could not remove a file that a move has left behind"),
+					 errdetail("%s.", error->message)));
 			FreeErrorData(error);
 		}
 		PG_END_TRY();
@@ -321,9 +500,8 @@ leftover_files_remove(void (*rest) (int ms))
 }
 
 /*
- * Return a palloc'd List of LeftoverFile * with the file rows of this
- * database's ledger that no process works on.  Changes nothing; the caller is
- * in a transaction.  A row that names a relation's own file, or none, has
+ * Return, in a transaction, a List of LeftoverFile * with the file rows that
+ * no process works on.  A row that names a relation's own file, or none, has
  * size -1: there is nothing of ours to remove.
  */
 List *
@@ -337,15 +515,8 @@ leftover_files_list(void)
 		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
 		RelFileLocator locator = entry_locator(entry);
 		LeftoverFile *leftover;
-		LOCKTAG		tag;
 
-		if (!is_file_row(entry))
-			continue;
-		set_row_tag(&tag, entry->id);
-		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-			continue;
-		LockRelease(&tag, ShareLock, true);
-		if (is_named_by_others(entry))
+		if (!is_file_row(entry) || row_is_locked(entry->id) || is_named_by_others(entry))
 			continue;
 
 		leftover = palloc0(sizeof(LeftoverFile));
@@ -358,208 +529,4 @@ leftover_files_list(void)
 		found = lappend(found, leftover);
 	}
 	return found;
-}
-
-static bool
-is_file_row(const LedgerEntry *entry)
-{
-	return entry->kind == LEDGER_NEW_FILE || entry->kind == LEDGER_OLD_FILE;
-}
-
-/*
- * Return whether a process works on the file of this row by another row.  We
- * never make two rows for a file, but a row written by hand may name the file
- * of a copy that is under way.
- */
-static bool
-is_named_by_others(const LedgerEntry *entry)
-{
-	ListCell   *cell;
-
-	foreach(cell, ledger_read())
-	{
-		LedgerEntry *other = (LedgerEntry *) lfirst(cell);
-		LOCKTAG		tag;
-
-		if (other->id == entry->id || !is_file_row(other) ||
-			other->tablespace != entry->tablespace ||
-			other->relfilenumber != entry->relfilenumber)
-			continue;
-		set_row_tag(&tag, other->id);
-		if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-			return true;
-		LockRelease(&tag, ShareLock, true);
-	}
-	return false;
-}
-
-/*
- * Set the lock tag of a ledger row: an object of the ledger table.  Outside
- * of a transaction, and after the table was dropped, use the table's OID as
- * last seen: a lock to be released was taken before, and a file to be removed
- * after DROP EXTENSION was worked on before.
- */
-static void
-set_row_tag(LOCKTAG *tag, int64 id)
-{
-	static Oid	ledger = InvalidOid;
-	Oid			found = IsTransactionState() ?
-		extension_find_relation("index_mover_ledger") : InvalidOid;
-
-	if (OidIsValid(found))
-		ledger = found;
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
-					   (uint32) id, (uint16) (id >> 32));
-}
-
-static RelFileLocator
-entry_locator(const LedgerEntry *entry)
-{
-	RelFileLocator locator;
-
-	locator.spcOid = entry->tablespace;
-	/* our rows never name pg_global, but one written by hand may */
-	locator.dbOid = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
-	locator.relNumber = entry->relfilenumber;
-	return locator;
-}
-
-/*
- * Return whether no relation of this database owns a file, not even by a row
- * that a running transaction is inserting or has deleted.
- */
-static bool
-is_removable(const RelFileLocator *locator)
-{
-	SnapshotData dirty;
-	Relation	pg_class;
-	ScanKeyData key[2];
-	bool		found = false;
-
-	if (!OidIsValid(locator->spcOid) || locator->spcOid == GLOBALTABLESPACE_OID ||
-		!RelFileNumberIsValid(locator->relNumber))
-		return false;
-
-	/* mapped relations have no number in pg_class */
-	if (OidIsValid(RelationMapFilenumberToOid(locator->relNumber, false)))
-		return false;
-
-	InitDirtySnapshot(dirty);
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-	/* twice: a scan may miss both versions of a row that is being updated */
-	for (int look = 0; look < 2 && !found; look++)
-	{
-		SysScanDesc scan;
-
-		ScanKeyInit(&key[0], Anum_pg_class_reltablespace,
-					BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(locator->spcOid == MyDatabaseTableSpace ?
-									 InvalidOid : locator->spcOid));
-		ScanKeyInit(&key[1], Anum_pg_class_relfilenode,
-					BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(locator->relNumber));
-		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-								  &dirty, 2, key);
-		found = HeapTupleIsValid(systable_getnext(scan));
-		systable_endscan(scan);
-	}
-	table_close(pg_class, AccessShareLock);
-	return !found;
-}
-
-/* Return the bytes of all forks, -1 if there is no main fork. */
-static int64
-file_size(const RelFileLocator *locator)
-{
-	int64		size = 0;
-
-	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-	{
-		char	   *base = relation_fork_path(*locator, fork);
-
-		for (uint32 segment = 0;; segment++)
-		{
-			char	   *path = segment == 0 ? pstrdup(base) :
-				psprintf("%s.%u", base, segment);
-			struct stat st;
-			int			rc = stat(path, &st);
-
-			pfree(path);
-			if (rc < 0)
-			{
-				if (fork == MAIN_FORKNUM && segment == 0)
-					return -1;
-				break;
-			}
-			size += st.st_size;
-		}
-		pfree(base);
-	}
-	return size;
-}
-
-/*
- * Return whether the directory that CREATE TABLESPACE has made is missing, as
- * when the file system is not mounted, and warn if so.  (This database's own
- * directory in it is made with the first file.)
- */
-static bool
-directory_is_away(const RelFileLocator *locator)
-{
-	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
-	struct stat st;
-
-	get_parent_directory(path);
-	if (stat(path, &st) == 0 || errno != ENOENT ||
-		get_tablespace_name(locator->spcOid) == NULL)
-		return false;
-	ereport(WARNING,
-			(errcode(ERRCODE_UNDEFINED_FILE),
-			 errmsg("could not remove a file that a move has left behind: %s",
-					psprintf("directory \"%s\" does not exist", path)),
-			 errhint("When it is there again, the next move or index_mover_cleanup() removes the file.")));
-	return true;
-}
-
-/* Have the current transaction's commit remove a file. */
-static void
-put_on_drop_list(const RelFileLocator *locator)
-{
-	Relation	rel = CreateFakeRelcacheEntry(*locator);
-
-	RelationDropStorage(rel);
-	FreeFakeRelcacheEntry(rel);
-}
-
-/*
- * Truncate the main fork of an unused file to nblocks, logged; see the head
- * of this file.  The caller is in a transaction, whose abort lets checkpoints
- * continue if this fails.
- */
-static void
-shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
-{
-	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
-	ForkNumber	fork = MAIN_FORKNUM;
-	BlockNumber old_nblocks;
-	xl_smgr_truncate record;
-
-	/* open the file before logging, as far as that can fail */
-	old_nblocks = smgrnblocks(smgr, fork);
-
-	memset(&record, 0, sizeof(record));
-	record.blkno = nblocks;
-	record.rlocator = *locator;
-	record.flags = SMGR_TRUNCATE_HEAP;
-
-	/* no checkpoint may come between the record and the truncation */
-	Assert((MyProc->delayChkptFlags & (DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE)) == 0);
-	MyProc->delayChkptFlags |= DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE;
-
-	XLogBeginInsert();
-	XLogRegisterData((char *) &record, sizeof(record));
-	XLogFlush(XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE));
-	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
-
-	MyProc->delayChkptFlags &= ~(DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE);
 }

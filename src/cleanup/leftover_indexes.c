@@ -16,10 +16,10 @@
  *
  * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
  *
- * Tricky: between the steps DDL may drop or even repair (REINDEX) the index.
- * So each step decides again, under its locks, what is to be removed.  A
- * repaired index that is a mere duplicate is put out of use first.  Queries
- * may have used it, so its ledger row is replaced by one of another kind.
+ * Tricky: between the steps DDL may drop or even repair (REINDEX) the index,
+ * so each decides again, under its locks, what is to be removed.  A repaired
+ * index that is a mere duplicate is put out of use first; queries may have
+ * used it, so its ledger row is replaced by one of another kind.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,7 +39,6 @@
 #include "miscadmin.h"
 #include "nodes/nodes.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
@@ -47,7 +46,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/relcache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -59,14 +57,6 @@
 #include "wait/wait.h"
 
 #define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
-
-/* An index as pg_index describes it. */
-typedef struct IndexState
-{
-	bool		exists;			/* and still is an index of that table */
-	bool		valid;
-	bool		live;
-} IndexState;
 
 typedef enum Verdict
 {
@@ -86,534 +76,51 @@ typedef struct Victim
 	bool		never_valid;	/* cannot have been used by any query */
 } Victim;
 
-static IndexState
-index_state(Oid index_oid, Oid heap_oid)
+/*
+ * Copy the fixed part of the row in pg_index, and the transaction that made
+ * the index (xmin); false if it does not exist.
+ */
+static bool
+index_row(Oid index_oid, FormData_pg_index *row, TransactionId *xmin)
 {
-	IndexState	result = {false, false, false};
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 
-	if (HeapTupleIsValid(tuple))
-	{
-		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
-
-		if (row->indrelid == heap_oid)
-		{
-			result.exists = true;
-			result.valid = row->indisvalid;
-			result.live = row->indislive;
-		}
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
-/* Decide in a transaction what a ledger row stands for now. */
-static Verdict
-find_victim(const LedgerEntry *entry, Victim *victim)
-{
-	IndexState	new_index = index_state(entry->new_index_oid, entry->heap_oid);
-	IndexState	old_index = index_state(entry->index_oid, entry->heap_oid);
-
-	memset(victim, 0, sizeof(Victim));
-
-	if (!new_index.exists && !old_index.exists && entry->kind == LEDGER_INDEX)
-	{
-		victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
-		victim->valid = true;
-		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
-	}
-	if (!new_index.exists)
-		return FORGET;
-	if (!new_index.valid)
-	{
-		/* not swapped in (yet): ours, whatever has become of the old one */
-		victim->index_oid = entry->new_index_oid;
-		victim->dead = !new_index.live;
-		victim->never_valid = (entry->kind == LEDGER_INDEX);
-		return REMOVE;
-	}
-	if (!old_index.exists)
-	{
-		/* moved and finished, unless it has its name of before the swap */
-		const char *name = get_rel_name(entry->new_index_oid);
-
-		return name != NULL && strcmp(name, NameStr(entry->new_name)) == 0 ?
-			FORGET_VALID : FORGET;
-	}
-	if (!old_index.valid && entry->kind == LEDGER_INDEX)
-	{
-		victim->index_oid = entry->index_oid;
-		victim->dead = !old_index.live;
-		return REMOVE;
-	}
-	if (old_index.valid)
-		victim->index_oid = leftover_twin(entry, &victim->keeper);
-	victim->valid = true;
-	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
-}
-
-/* Return the quoted "schema.name" for messages, NULL if it is gone. */
-static char *
-qualified_name(Oid relid)
-{
-	char	   *name = get_rel_name(relid);
-	char	   *schema = get_namespace_name(get_rel_namespace(relid));
-
-	if (name == NULL || schema == NULL)
-		return NULL;
-	return quote_qualified_identifier(schema, name);
-}
-
-/* Lock table and index until the end of the transaction, without waiting. */
-static bool
-lock_now(Oid heap_oid, Oid index_oid)
-{
-	return ConditionalLockRelationOid(heap_oid, ShareUpdateExclusiveLock) &&
-		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
-}
-
-typedef enum Step
-{
-	STEP_DONE,					/* the row is gone */
-	STEP_REMOVED,				/* and so is an index */
-	STEP_CLEARED,				/* out of use for queries now */
-	STEP_WAIT_UNUSED,			/* wait for all that use the table, then retry */
-	STEP_WAIT_LOCK,				/* the lock is not available now */
-} Step;
-
-static void
-delete_row(const LedgerEntry *entry)
-{
-	if (entry->id != UNLISTED)
-		ledger_delete(entry->id);
-}
-
-/*
- * Put a duplicate out of use for queries, as the first step of core's DROP
- * INDEX CONCURRENTLY does.  From the commit on the ledger says that queries
- * may have used it: *entry becomes the row that replaces the old one.
- */
-static void
-clear_valid(LedgerEntry *entry, const Victim *victim)
-{
-	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
-	CacheInvalidateRelcacheByRelid(entry->heap_oid);
-	delete_row(entry);
-	entry->kind = LEDGER_DUPLICATE;
-	entry->new_index_oid = victim->index_oid;
-	entry->index_oid = victim->keeper;
-	if (entry->id != UNLISTED)
-		ledger_insert(entry);
-}
-
-static void
-drop_index(Oid index_oid)
-{
-	ObjectAddresses *objects = new_object_addresses();
-	ObjectAddress object;
-
-	ObjectAddressSet(object, RelationRelationId, index_oid);
-	add_exact_object_address(&object, objects);
-	performMultipleDeletions(objects, DROP_RESTRICT,
-							 PERFORM_DELETION_CONCURRENT_LOCK |
-							 PERFORM_DELETION_INTERNAL);
-}
-
-/*
- * Take one step for one ledger row, in a transaction of its own, and return
- * what to wait for before the next.
- *
- * own: the row is of our own job, which has just failed.  unused: since the
- * last step the caller has waited for all that used the table.  *victim_out
- * is set to the index to remove.  *marked is the index that this process knew
- * to be dead before the last wait; the caller keeps it between the steps.
- */
-static Step
-one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
-{
-	Verdict		verdict;
-	Step		result = STEP_DONE;
-	Victim		victim;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-
-	verdict = find_victim(entry, &victim);
-	if (verdict == FORGET_VALID)
-	{
-		char	   *old_name = qualified_name(entry->index_oid);
-
-		ereport(WARNING,
-				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
-						qualified_name(entry->new_index_oid)),
-				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
-				 errhint("Drop the one that is not needed.")));
-	}
-
-	switch (verdict)
-	{
-		case FORGET_VALID:
-		case FORGET:
-			delete_row(entry);
-			break;
-
-		case REMOVE:
-
-			/*
-			 * An index that was never valid has not been used by a query, so
-			 * it can be marked dead right away, and writers need not maintain
-			 * it any longer.  That it never was is certain only while there
-			 * was no time to repair it and to put it out of use again.
-			 */
-			if (!victim.valid && !victim.dead && !unused &&
-				!(victim.never_valid && own))
-				result = STEP_WAIT_UNUSED;
-			else if (victim.dead && *marked != victim.index_oid)
-			{
-				/* marked by a process that may have died before its wait */
-				*marked = victim.index_oid;
-				result = STEP_WAIT_UNUSED;
-			}
-			else if (!lock_now(entry->heap_oid, victim.index_oid))
-				result = STEP_WAIT_LOCK;
-			else
-			{
-				Victim		again;
-
-				/* the state may have changed until we had the locks */
-				if (find_victim(entry, &again) != REMOVE ||
-					memcmp(&again, &victim, sizeof(Victim)) != 0)
-					result = STEP_WAIT_LOCK;
-				else if (victim.valid)
-				{
-					clear_valid(entry, &victim);
-					*marked = InvalidOid;
-					result = STEP_CLEARED;
-				}
-				else if (!victim.dead)
-				{
-					index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
-					*marked = victim.index_oid;
-					result = STEP_WAIT_UNUSED;
-				}
-				else
-				{
-					drop_index(victim.index_oid);
-					delete_row(entry);
-					result = STEP_REMOVED;
-				}
-			}
-			break;
-	}
-
-	*victim_out = victim.index_oid;
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	return result;
-}
-
-/* Show in index_mover_progress what a cleanup works on. */
-static void
-show_leftover(const LedgerEntry *entry)
-{
-	MoveItem	item;
-	Victim		victim;
-
-	StartTransactionCommand();
-	if (find_victim(entry, &victim) == REMOVE)
-	{
-		char	   *name = get_rel_name(victim.index_oid);
-		char	   *heap_name = get_rel_name(entry->heap_oid);
-		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
-
-		memset(&item, 0, sizeof(item));
-		item.index_oid = victim.index_oid;
-		item.heap_oid = entry->heap_oid;
-		namestrcpy(&item.index_name, name ? name : "");
-		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
-		namestrcpy(&item.schema_name, schema ? schema : "");
-		item.method = METHOD_REBUILD;
-		item.status = STATUS_RUNNING;
-		item.started_at = GetCurrentTimestamp();
-		progress_begin(&item);
-		progress_phase(PHASE_CLEANING_UP);
-	}
-	CommitTransactionCommand();
-}
-
-/*
- * Do all steps for one ledger row.  Returns true if an index was removed.
- * ERROR 55P03 after max_wait_ms.  begins: waits obey pause_move() and cancel.
- */
-static bool
-remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
-{
-	WaitLimits	limits = {0};
-	Oid			victim;
-	Oid			marked = InvalidOid;
-	bool		unused = false;
-
-	limits.phase = PHASE_CLEANING_UP;
-	limits.deadline = wait_deadline(max_wait_ms);
-	limits.item = blockers_item(&limits.settings);
-	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
-	limits.caller_pid = 0;
-	limits.cancellable = begins;
-	limits.pausable = begins;
-
-	for (;;)
-	{
-		switch (one_step(entry, own, unused, &victim, &marked))
-		{
-			case STEP_REMOVED:
-				return true;
-			case STEP_DONE:
-				return false;
-			case STEP_CLEARED:
-				/* wait for those that have used it until now */
-				unused = false;
-				break;
-			case STEP_WAIT_UNUSED:
-				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
-				unused = true;
-				break;
-			case STEP_WAIT_LOCK:
-
-				/*
-				 * Only probe the locks here: these are session locks, and the
-				 * step takes transaction locks.
-				 */
-				lock_table_and_index(entry->heap_oid, victim, &limits);
-				unlock_table_and_index(entry->heap_oid, victim);
-				/* the previous holder may have made it valid for a while */
-				unused = false;
-				break;
-		}
-	}
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(row, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
+	if (xmin)
+		*xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	ReleaseSysCache(tuple);
+	return true;
 }
 
 static bool
-is_index_entry(const LedgerEntry *entry)
+has_name(Oid relid, const char *name)
 {
-	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
+	char	   *real_name = get_rel_name(relid);
+
+	return real_name != NULL && strcmp(real_name, name) == 0;
 }
 
-/*
- * Return the palloc'd index entries that match only_heap and job, without
- * those of runners that are alive.
- */
-static List *
-read_entries(Oid only_heap, int64 job)
-{
-	List	   *all = ledger_read();
-	List	   *result = NIL;
-	ListCell   *lc;
-
-	foreach(lc, all)
-	{
-		LedgerEntry *entry = lfirst(lc);
-
-		if (!is_index_entry(entry) ||
-			(OidIsValid(only_heap) && entry->heap_oid != only_heap) ||
-			(job != 0 && entry->job != job) ||
-			runner_is_alive(entry->job, entry->pid))
-			continue;
-		result = lappend(result, entry);
-	}
-	return result;
-}
-
-/*
- * Restore the session after an error, and warn unless it was only a timeout.
- * Returns true for a cancel.
- */
-static bool
-take_error(const LedgerEntry *entry, MemoryContext context)
-{
-	ErrorData  *edata = errors_take(context);
-
-	progress_blockers(NULL, 0);
-
-	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		return true;
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ereport(WARNING,
-				(errcode(edata->sqlerrcode),
-				 errmsg("could not remove the leftover of an interrupted move: %s",
-						edata->message),
-				 errdetail("Index with OID %u or %u of table with OID %u.",
-						   entry->new_index_oid, entry->index_oid, entry->heap_oid),
-				 errhint("The next move, or index_mover_cleanup(), will try again.")));
-	return false;
-}
-
-/*
- * Remove one leftover of this process after the extension and its ledger have
- * been dropped.  The caller repeats this until it returns true.
- */
-bool
-leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
-{
-	MemoryContext oldcontext = CurrentMemoryContext;
-	LedgerEntry entry = *listed;
-	volatile bool done = false;
-
-	entry.id = UNLISTED;
-	PG_TRY();
-	{
-		(void) remove_one(&entry, false, false, max_wait_ms);
-		done = true;
-	}
-	PG_CATCH();
-	{
-		(void) take_error(&entry, oldcontext);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	return done;
-}
-
-/*
- * Remove the leftovers of one job (possibly the caller's own) or, with job =
- * 0, of all jobs that are not alive.  only_heap, unless InvalidOid, restricts
- * it to one table.  Returns how many were removed.
- *
- * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; what cannot be removed by then stays in the ledger.  show: show this
- * work, which is no part of a move, in index_mover_progress.  Without job and
- * show a move begins, which has nothing to lose yet: so it obeys
- * pause_move(), and a cancel is an ERROR.  The only other ERROR is
- * termination.
- *
- * Call this in a runner with no transaction open and no lock held.
- */
-int
-leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
-{
-	MemoryContext oldcontext = CurrentMemoryContext;
-	MemoryContext context;
-	List	   *entries;
-	ListCell   *lc;
-	bool		begins = (job == 0 && !show);
-	volatile int removed = 0;
-
-	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
-									ALLOCSET_SMALL_SIZES);
-
-	StartTransactionCommand();
-	MemoryContextSwitchTo(context);
-	entries = read_entries(only_heap, job);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
-
-	foreach(lc, entries)
-	{
-		LedgerEntry *entry = lfirst(lc);
-		volatile bool again = true;
-
-		while (again)
-		{
-			again = false;
-			PG_TRY();
-			{
-				if (show)
-					show_leftover(entry);
-				if (remove_one(entry, job != 0, begins, max_wait_ms))
-					removed++;
-			}
-			PG_CATCH();
-			{
-				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
-				{
-					MemoryContextSwitchTo(oldcontext);
-					MemoryContextDelete(context);
-					PG_RE_THROW();
-				}
-				/* after the move was canceled a cancel may come once more */
-				again = take_error(entry, context);
-			}
-			PG_END_TRY();
-			MemoryContextSwitchTo(oldcontext);
-			if (show)
-				progress_end();
-		}
-	}
-
-	MemoryContextDelete(context);
-	return removed;
-}
-
-/*
- * Return, in a transaction, whether a rebuild of ours has made this index and
- * not yet finished, or has left it behind.
- */
-bool
-leftover_index_is_ours(Oid index_oid)
-{
-	ListCell   *lc;
-
-	foreach(lc, ledger_read())
-	{
-		const LedgerEntry *entry = lfirst(lc);
-		Victim		victim;
-
-		if (is_index_entry(entry) && find_victim(entry, &victim) == REMOVE &&
-			victim.index_oid == index_oid)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Return, in a transaction, the distinct OIDs of the tables in index rows of
- * jobs that are not alive, even if only the row is left.
- */
+/* Return the OIDs of all indexes of a table, not those of its partitions. */
 List *
-leftover_index_tables(void)
+indexes_of_table(Oid heap_oid)
 {
-	List	   *result = NIL;
-	ListCell   *lc;
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	List	   *indexes = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
 
-	foreach(lc, read_entries(InvalidOid, 0))
-		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
-	return result;
-}
-
-/*
- * Return, in a transaction, a palloc'd list of the leftovers of all jobs that
- * are not alive.  Changes nothing.
- */
-List *
-leftover_indexes_list(void)
-{
-	List	   *entries = read_entries(InvalidOid, 0);
-	List	   *result = NIL;
-	ListCell   *lc;
-
-	foreach(lc, entries)
-	{
-		const LedgerEntry *entry = lfirst(lc);
-		LeftoverIndex *leftover;
-		Relation	rel;
-		Victim		victim;
-
-		if (find_victim(entry, &victim) != REMOVE)
-			continue;
-		rel = try_relation_open(victim.index_oid, AccessShareLock);
-		if (rel == NULL)
-			continue;
-
-		leftover = palloc0(sizeof(LeftoverIndex));
-		leftover->index_oid = victim.index_oid;
-		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
-		leftover->name = pstrdup(qualified_name(victim.index_oid));
-		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
-			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
-		leftover->size = relation_size_on_disk(rel);
-		relation_close(rel, AccessShareLock);
-		result = lappend(result, leftover);
-	}
-	return result;
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(heap_oid));
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		indexes = lappend_oid(indexes,
+							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return indexes;
 }
 
 /* ----------------------------------------------------------------
@@ -725,17 +232,12 @@ same_in(int cache, Oid a, Oid b, int16 column)
 static bool
 same_definition(Oid a, Oid b)
 {
-	HeapTuple	tuple;
-	int			natts;
+	FormData_pg_index row;
 
-	if (!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
+	if (!index_row(a, &row, NULL) ||
+		!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
 		return false;
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(a));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	natts = ((Form_pg_index) GETSTRUCT(tuple))->indnatts;
-	ReleaseSysCache(tuple);
-	for (int n = 1; n <= natts; n++)
+	for (int n = 1; n <= row.indnatts; n++)
 		if (!same_in(ATTNUM, a, b, n))
 			return false;
 	return true;
@@ -764,26 +266,12 @@ has_dependents(Oid index_oid)
 static bool
 is_unused(Oid index_oid)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	Form_pg_index row;
-	bool		plain;
+	FormData_pg_index row;
 
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	row = (Form_pg_index) GETSTRUCT(tuple);
-	plain = row->indisvalid && !row->indisprimary && !row->indisexclusion &&
-		!row->indisclustered && !row->indisreplident;
-	ReleaseSysCache(tuple);
-	return plain && !get_rel_relispartition(index_oid) &&
+	return index_row(index_oid, &row, NULL) &&
+		row.indisvalid && !row.indisprimary && !row.indisexclusion &&
+		!row.indisclustered && !row.indisreplident && !get_rel_relispartition(index_oid) &&
 		!OidIsValid(get_index_constraint(index_oid)) && !has_dependents(index_oid);
-}
-
-static bool
-has_name(Oid relid, const char *name)
-{
-	char	   *real_name = get_rel_name(relid);
-
-	return real_name != NULL && strcmp(real_name, name) == 0;
 }
 
 /*
@@ -791,7 +279,7 @@ has_name(Oid relid, const char *name)
  * of *keeper; InvalidOid if that is unclear.  Both indexes of the row are
  * valid, or the row is of kind LEDGER_DUPLICATE and its index is valid again.
  */
-Oid
+static Oid
 leftover_twin(const LedgerEntry *entry, Oid *keeper)
 {
 	Oid			twin = entry->new_index_oid;
@@ -811,56 +299,514 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	return InvalidOid;
 }
 
-/* Return the transaction that has made an index: xmin of its pg_index row. */
-static TransactionId
-made_by(Oid index_oid)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	TransactionId result = InvalidTransactionId;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		result = HeapTupleHeaderGetRawXmin(tuple->t_data);
-		ReleaseSysCache(tuple);
-	}
-	return result;
-}
-
 /*
  * Return the index that ALTER TABLE .. TYPE has made in place of the
  * leftover, a mere duplicate of *keeper; InvalidOid if there is none.
  * Neither index of the row exists any more.
  */
-Oid
+static Oid
 leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 {
 	Oid			twin = get_relname_relid(NameStr(entry->new_name),
 										 get_rel_namespace(entry->heap_oid));
-	Relation	pg_index;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	TransactionId xid = made_by(twin);
+	FormData_pg_index row;
+	TransactionId xmin;
+	TransactionId other_xmin;
+	ListCell   *lc;
 
-	*keeper = InvalidOid;
-	if (!OidIsValid(twin) || !TransactionIdIsValid(xid) || !is_unused(twin) ||
+	if (!OidIsValid(twin) || !index_row(twin, &row, &xmin) || !is_unused(twin) ||
 		!is_reindex_leftover_name(NameStr(entry->new_name)))
 		return InvalidOid;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(entry->heap_oid));
-	pg_index = table_open(IndexRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (!OidIsValid(*keeper) && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach(lc, indexes_of_table(entry->heap_oid))
 	{
-		Form_pg_index row = (Form_pg_index) GETSTRUCT(tuple);
-
-		if (row->indexrelid != twin && row->indisvalid &&
-			HeapTupleHeaderGetRawXmin(tuple->t_data) == xid &&
-			same_definition(row->indexrelid, twin))
-			*keeper = row->indexrelid;
+		*keeper = lfirst_oid(lc);
+		if (*keeper != twin && index_row(*keeper, &row, &other_xmin) &&
+			row.indisvalid && other_xmin == xmin && same_definition(*keeper, twin))
+			return twin;
 	}
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return OidIsValid(*keeper) ? twin : InvalidOid;
+	return InvalidOid;
+}
+
+/* ----------------------------------------------------------------
+ *	Removing what a ledger row stands for
+ * ----------------------------------------------------------------
+ */
+
+/* Decide in a transaction what a ledger row stands for now. */
+static Verdict
+find_victim(const LedgerEntry *entry, Victim *victim)
+{
+	FormData_pg_index new_index;
+	FormData_pg_index old_index;
+	bool		new_exists = index_row(entry->new_index_oid, &new_index, NULL) &&
+		new_index.indrelid == entry->heap_oid;
+	bool		old_exists = index_row(entry->index_oid, &old_index, NULL) &&
+		old_index.indrelid == entry->heap_oid;
+
+	memset(victim, 0, sizeof(Victim));
+
+	if (!new_exists && !old_exists && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = leftover_twin_remade(entry, &victim->keeper);
+		victim->valid = true;
+		return OidIsValid(victim->index_oid) ? REMOVE : FORGET;
+	}
+	if (!new_exists)
+		return FORGET;
+	if (!new_index.indisvalid)
+	{
+		/* not swapped in (yet): ours, whatever has become of the old one */
+		victim->index_oid = entry->new_index_oid;
+		victim->dead = !new_index.indislive;
+		victim->never_valid = (entry->kind == LEDGER_INDEX);
+		return REMOVE;
+	}
+	if (!old_exists)
+	{
+		/* moved and finished, unless it has its name of before the swap */
+		return has_name(entry->new_index_oid, NameStr(entry->new_name)) ? FORGET_VALID : FORGET;
+	}
+	if (!old_index.indisvalid && entry->kind == LEDGER_INDEX)
+	{
+		victim->index_oid = entry->index_oid;
+		victim->dead = !old_index.indislive;
+		return REMOVE;
+	}
+	if (old_index.indisvalid)
+		victim->index_oid = leftover_twin(entry, &victim->keeper);
+	victim->valid = true;
+	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
+}
+
+/* Return the quoted "schema.name" for messages, NULL if it is gone. */
+static char *
+qualified_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+
+	if (name == NULL || schema == NULL)
+		return NULL;
+	return quote_qualified_identifier(schema, name);
+}
+
+/* Lock table and index until the end of the transaction, without waiting. */
+static bool
+lock_now(Oid heap_oid, Oid index_oid)
+{
+	return ConditionalLockRelationOid(heap_oid, ShareUpdateExclusiveLock) &&
+		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
+}
+
+typedef enum Step
+{
+	STEP_DONE,					/* the row is gone */
+	STEP_REMOVED,				/* and so is an index */
+	STEP_CLEARED,				/* out of use for queries now */
+	STEP_WAIT_UNUSED,			/* wait for all that use the table, then retry */
+	STEP_WAIT_LOCK,				/* the lock is not available now */
+} Step;
+
+static void
+delete_row(const LedgerEntry *entry)
+{
+	if (entry->id != UNLISTED)
+		ledger_delete(entry->id);
+}
+
+/*
+ * Put a duplicate out of use for queries, as the first step of core's DROP
+ * INDEX CONCURRENTLY does.  From the commit on the ledger says that queries
+ * may have used it: *entry becomes the row that replaces the old one.
+ */
+static void
+clear_valid(LedgerEntry *entry, const Victim *victim)
+{
+	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
+	CacheInvalidateRelcacheByRelid(entry->heap_oid);
+	delete_row(entry);
+	entry->kind = LEDGER_DUPLICATE;
+	entry->new_index_oid = victim->index_oid;
+	entry->index_oid = victim->keeper;
+	if (entry->id != UNLISTED)
+		ledger_insert(entry);
+}
+
+static void
+drop_index(Oid index_oid)
+{
+	ObjectAddress object;
+
+	ObjectAddressSet(object, RelationRelationId, index_oid);
+	performDeletion(&object, DROP_RESTRICT,
+					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
+}
+
+/*
+ * Take one step for one ledger row, in a transaction of its own, and return
+ * what to wait for before the next.  own: the row is of our own job, which
+ * has just failed.  unused: since the last step the caller has waited for all
+ * that used the table.  *victim_out is set to the index to remove.  *marked
+ * is the index that this process knew to be dead before the last wait.
+ */
+static Step
+one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
+{
+	Verdict		verdict;
+	Step		result = STEP_DONE;
+	Victim		victim;
+	Victim		again;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+
+	verdict = find_victim(entry, &victim);
+	if (verdict == FORGET_VALID)
+	{
+		char	   *old_name = qualified_name(entry->index_oid);
+
+		ereport(WARNING,
+				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
+						qualified_name(entry->new_index_oid)),
+				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
+				 errhint("Drop the one that is not needed.")));
+	}
+
+	/*
+	 * An index that was never valid has not been used by a query, so it can
+	 * be marked dead right away, and writers need not maintain it any longer.
+	 * That it never was is certain only while there was no time to repair it
+	 * and to put it out of use again.
+	 */
+	if (verdict != REMOVE)
+		delete_row(entry);
+	else if (!victim.valid && !victim.dead && !unused &&
+			 !(victim.never_valid && own))
+		result = STEP_WAIT_UNUSED;
+	else if (victim.dead && *marked != victim.index_oid)
+	{
+		/* marked by a process that may have died before its wait */
+		*marked = victim.index_oid;
+		result = STEP_WAIT_UNUSED;
+	}
+	else if (!lock_now(entry->heap_oid, victim.index_oid) ||
+			 find_victim(entry, &again) != REMOVE ||
+			 memcmp(&again, &victim, sizeof(Victim)) != 0)
+	{
+		/* not available, or the state has changed until we had the locks */
+		result = STEP_WAIT_LOCK;
+	}
+	else if (victim.valid)
+	{
+		clear_valid(entry, &victim);
+		*marked = InvalidOid;
+		result = STEP_CLEARED;
+	}
+	else if (!victim.dead)
+	{
+		index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
+		*marked = victim.index_oid;
+		result = STEP_WAIT_UNUSED;
+	}
+	else
+	{
+		drop_index(victim.index_oid);
+		delete_row(entry);
+		result = STEP_REMOVED;
+	}
+
+	*victim_out = victim.index_oid;
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Show in index_mover_progress what a cleanup works on. */
+static void
+show_leftover(const LedgerEntry *entry)
+{
+	MoveItem	item = {0};
+	Victim		victim;
+
+	StartTransactionCommand();
+	if (find_victim(entry, &victim) == REMOVE)
+	{
+		char	   *name = get_rel_name(victim.index_oid);
+		char	   *heap_name = get_rel_name(entry->heap_oid);
+		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
+
+		item.index_oid = victim.index_oid;
+		item.heap_oid = entry->heap_oid;
+		namestrcpy(&item.index_name, name ? name : "");
+		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
+		namestrcpy(&item.schema_name, schema ? schema : "");
+		item.method = METHOD_REBUILD;
+		item.status = STATUS_RUNNING;
+		item.started_at = GetCurrentTimestamp();
+		progress_begin(&item);
+		progress_phase(PHASE_CLEANING_UP);
+	}
+	CommitTransactionCommand();
+}
+
+/*
+ * Do all steps for one ledger row.  Returns true if an index was removed.
+ * ERROR 55P03 after max_wait_ms.  begins: waits obey pause_move() and cancel.
+ */
+static bool
+remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
+{
+	WaitLimits	limits = {0};
+	Oid			victim;
+	Oid			marked = InvalidOid;
+	bool		unused = false;
+
+	limits.phase = PHASE_CLEANING_UP;
+	limits.deadline = wait_deadline(max_wait_ms);
+	limits.item = blockers_item(&limits.settings);
+	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
+	limits.caller_pid = 0;
+	limits.cancellable = begins;
+	limits.pausable = begins;
+
+	for (;;)
+	{
+		switch (one_step(entry, own, unused, &victim, &marked))
+		{
+			case STEP_REMOVED:
+				return true;
+			case STEP_DONE:
+				return false;
+			case STEP_CLEARED:
+				/* wait for those that have used it until now */
+				unused = false;
+				break;
+			case STEP_WAIT_UNUSED:
+				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
+				unused = true;
+				break;
+			case STEP_WAIT_LOCK:
+
+				/*
+				 * Only probe the locks here: these are session locks, and the
+				 * step takes transaction locks.
+				 */
+				lock_table_and_index(entry->heap_oid, victim, &limits);
+				unlock_table_and_index(entry->heap_oid, victim);
+				/* the previous holder may have made it valid for a while */
+				unused = false;
+				break;
+		}
+	}
+}
+
+static bool
+is_index_entry(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
+}
+
+/* Return the index entries of only_heap and job whose runner is not alive. */
+static List *
+read_entries(Oid only_heap, int64 job)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		LedgerEntry *entry = lfirst(lc);
+
+		if (is_index_entry(entry) &&
+			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
+			(job == 0 || entry->job == job) &&
+			!runner_is_alive(entry->job, entry->pid))
+			result = lappend(result, entry);
+	}
+	return result;
+}
+
+/*
+ * Restore the session after an error, and warn unless it was only a timeout.
+ * Returns true for a cancel.
+ */
+static bool
+take_error(const LedgerEntry *entry, MemoryContext context)
+{
+	ErrorData  *edata = errors_take(context);
+
+	progress_blockers(NULL, 0);
+
+	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		return true;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ereport(WARNING,
+				(errcode(edata->sqlerrcode),
+				 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
+						entry->new_index_oid, entry->index_oid, entry->heap_oid),
+				 errdetail("%s.", edata->message),
+				 errhint("The next move, or index_mover_cleanup(), will try again.")));
+	return false;
+}
+
+/*
+ * Remove one leftover of this process after the extension and its ledger have
+ * been dropped.  The caller repeats this until it returns true.
+ */
+bool
+leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	LedgerEntry entry = *listed;
+	volatile bool done = false;
+
+	entry.id = UNLISTED;
+	PG_TRY();
+	{
+		(void) remove_one(&entry, false, false, max_wait_ms);
+		done = true;
+	}
+	PG_CATCH();
+	{
+		(void) take_error(&entry, oldcontext);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	return done;
+}
+
+/*
+ * Remove the leftovers of one job (possibly the caller's own) or, with job =
+ * 0, of all jobs that are not alive.  only_heap, unless InvalidOid, restricts
+ * it to one table.  Returns how many were removed.
+ *
+ * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
+ * table; what cannot be removed by then stays in the ledger.  show: show this
+ * work, which is no part of a move, in index_mover_progress.  Without job and
+ * show a move begins, which has nothing to lose yet: so it obeys
+ * pause_move(), and a cancel is an ERROR.  The only other ERROR is
+ * termination.
+ *
+ * Call this in a runner with no transaction open and no lock held.
+ */
+int
+leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	MemoryContext context;
+	List	   *entries;
+	ListCell   *lc;
+	bool		begins = (job == 0 && !show);
+	volatile int removed = 0;
+
+	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
+									ALLOCSET_SMALL_SIZES);
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	entries = read_entries(only_heap, job);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
+
+	foreach(lc, entries)
+	{
+		LedgerEntry *entry = lfirst(lc);
+		volatile bool again = true;
+
+		while (again)
+		{
+			again = false;
+			PG_TRY();
+			{
+				if (show)
+					show_leftover(entry);
+				if (remove_one(entry, job != 0, begins, max_wait_ms))
+					removed++;
+			}
+			PG_CATCH();
+			{
+				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+				{
+					MemoryContextSwitchTo(oldcontext);
+					MemoryContextDelete(context);
+					PG_RE_THROW();
+				}
+				/* after the move was canceled a cancel may come once more */
+				again = take_error(entry, context);
+			}
+			PG_END_TRY();
+			MemoryContextSwitchTo(oldcontext);
+			if (show)
+				progress_end();
+		}
+	}
+
+	MemoryContextDelete(context);
+	return removed;
+}
+
+/* Return, in a transaction, whether an unfinished rebuild of ours made it. */
+bool
+leftover_index_is_ours(Oid index_oid)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		Victim		victim;
+
+		if (is_index_entry(entry) && find_victim(entry, &victim) == REMOVE &&
+			victim.index_oid == index_oid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Return, in a transaction, the distinct OIDs of the tables in index rows of
+ * jobs that are not alive, even if only the row is left.
+ */
+List *
+leftover_index_tables(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, read_entries(InvalidOid, 0))
+		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
+	return result;
+}
+
+/* Return, in a transaction, a list of what jobs not alive have left. */
+List *
+leftover_indexes_list(void)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, read_entries(InvalidOid, 0))
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		LeftoverIndex *leftover;
+		Relation	rel;
+		Victim		victim;
+
+		if (find_victim(entry, &victim) != REMOVE)
+			continue;
+		rel = try_relation_open(victim.index_oid, AccessShareLock);
+		if (rel == NULL)
+			continue;
+
+		leftover = palloc0(sizeof(LeftoverIndex));
+		leftover->index_oid = victim.index_oid;
+		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
+		leftover->name = qualified_name(victim.index_oid);
+		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
+			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
+		leftover->size = relation_size_on_disk(rel);
+		relation_close(rel, AccessShareLock);
+		result = lappend(result, leftover);
+	}
+	return result;
 }

@@ -15,8 +15,6 @@
 
 #include "access/xact.h"
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "tcop/utility.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"

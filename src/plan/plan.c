@@ -9,9 +9,8 @@
  * repeats the checks then.
  *
  * Locks: on catalogs, each released at once, and on an index while its bloat
- * is measured, if that lock is available.  So planning never waits for a
- * user's lock, and the caller that waits for the move holds none because of
- * it.
+ * is measured, if available.  So planning never waits for a user's lock, and
+ * a caller that waits for the move holds none because of it.
  *
  * Tricky: a partitioned index has no file, but it determines where the
  * indexes of future partitions are made.  It is an item of its own
@@ -25,7 +24,6 @@
 #include <dirent.h>
 
 #include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
@@ -33,7 +31,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
@@ -42,19 +39,17 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/relmapper.h"
 #include "utils/syscache.h"
 
+#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
 #include "job.h"
@@ -62,30 +57,7 @@
 #include "plan/plan_private.h"
 #include "report/report.h"
 #include "settings.h"
-#include "test_points.h"
 
-
-/* Append the OIDs of all indexes of a table, not those of its partitions. */
-static List *
-indexes_of_table(List *indexes, Oid heap_oid)
-{
-	Relation	pg_index;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(heap_oid));
-	pg_index = table_open(IndexRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		indexes = lappend_oid(indexes,
-							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-
-	return indexes;
-}
 
 /*
  * Tell the user that tables that inherit from the named one, other than
@@ -139,12 +111,12 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 				relkind = get_rel_relkind(lfirst_oid(lc));
 				if (relkind == RELKIND_RELATION ||
 					relkind == RELKIND_PARTITIONED_TABLE)
-					indexes = indexes_of_table(indexes, lfirst_oid(lc));
+					indexes = list_concat(indexes, indexes_of_table(lfirst_oid(lc)));
 			}
 			break;
 
 		default:
-			indexes = indexes_of_table(NIL, relid);
+			indexes = indexes_of_table(relid);
 			notice_children(relid, relname, to_tablespace);
 			break;
 	}
@@ -166,12 +138,11 @@ static List *
 indexes_in(Oid schema, Oid tablespace)
 {
 	List	   *indexes = NIL;
-	Relation	pg_class;
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 
-	pg_class = table_open(RelationRelationId, AccessShareLock);
 	if (OidIsValid(schema))
 	{
 		ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber,
@@ -193,15 +164,13 @@ indexes_in(Oid schema, Oid tablespace)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if (form->relkind != RELKIND_INDEX &&
-			form->relkind != RELKIND_PARTITIONED_INDEX)
-			continue;
-		if (IsCatalogNamespace(form->relnamespace) ||
-			form->relisshared ||
-			isAnyTempNamespace(form->relnamespace) ||
-			IsToastNamespace(form->relnamespace))
-			continue;
-		indexes = lappend_oid(indexes, form->oid);
+		if ((form->relkind == RELKIND_INDEX ||
+			 form->relkind == RELKIND_PARTITIONED_INDEX) &&
+			!form->relisshared &&
+			!IsCatalogNamespace(form->relnamespace) &&
+			!isAnyTempNamespace(form->relnamespace) &&
+			!IsToastNamespace(form->relnamespace))
+			indexes = lappend_oid(indexes, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
@@ -209,10 +178,7 @@ indexes_in(Oid schema, Oid tablespace)
 	return indexes;
 }
 
-/*
- * Return the indexes of a schema.  ERROR 3F000 no such schema, 42501 no USAGE
- * on it, 0A000 system or temporary schema.
- */
+/* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
 static List *
 indexes_of_schema(Oid schema)
 {
@@ -297,10 +263,7 @@ notice_other_databases(Oid tablespace)
 	pfree(names.data);
 }
 
-/*
- * Return the indexes of this database in a tablespace.  ERROR 42704 no such
- * tablespace, 22023 pg_global.
- */
+/* ERROR 42704 no such tablespace, 22023 pg_global. */
 static List *
 indexes_of_tablespace(Oid tablespace)
 {
@@ -363,79 +326,56 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 										 &copy_reason);
 	bool		can_rebuild = rebuild_can_move(item->index_oid, &rebuild_reason);
 
-	switch (request->method)
+	item->method = request->method;
+	if (!can_copy && !can_rebuild)
 	{
-		case METHOD_COPY:
-			item->method = METHOD_COPY;
-			if (!can_copy && can_rebuild)
-				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "Method copy cannot move it: %s. Method rebuild can.",
-						  copy_reason);
-			else if (!can_copy)
-				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "Method copy cannot move it: %s. Method rebuild cannot: %s.",
-						  copy_reason, rebuild_reason);
-			break;
+		bool		copy_first = item->method != METHOD_REBUILD;
 
-		case METHOD_REBUILD:
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "Method %s cannot move it: %s. Method %s cannot: %s.",
+				  copy_first ? "copy" : "rebuild", copy_first ? copy_reason : rebuild_reason,
+				  copy_first ? "rebuild" : "copy", copy_first ? rebuild_reason : copy_reason);
+	}
+	else if (item->method == METHOD_COPY && !can_copy)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "Method copy cannot move it: %s. Method rebuild can.",
+				  copy_reason);
+	else if (item->method == METHOD_REBUILD && !can_rebuild)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+				  "Method rebuild cannot move it: %s. Method copy can.",
+				  rebuild_reason);
+	else if (item->method != METHOD_AUTO)
+		return;
+	else if (!can_copy)
+	{
+		item->method = METHOD_REBUILD;
+		item_say(item, "Rebuild, because copy cannot move it: %s.",
+				 copy_reason);
+	}
+	else
+	{
+		item->method = METHOD_COPY;
+		if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
+		{
+			entry->bloat_ratio = -1;
+			item_say(item, "Copy; its bloat could not be measured.");
+		}
+		else if (entry->bloat_ratio <= settings->rebuild_threshold)
+			item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
+					 entry->bloat_ratio, settings->rebuild_threshold);
+		else if (!can_rebuild)
+			item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
+					 entry->bloat_ratio, settings->rebuild_threshold, rebuild_reason);
+		else
+		{
 			item->method = METHOD_REBUILD;
-			if (!can_rebuild && can_copy)
-				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "Method rebuild cannot move it: %s. Method copy can.",
-						  rebuild_reason);
-			else if (!can_rebuild)
-				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "Method rebuild cannot move it: %s. Method copy cannot: %s.",
-						  rebuild_reason, copy_reason);
-			break;
-
-		default:
-			if (!can_copy && !can_rebuild)
-			{
-				item->method = METHOD_AUTO;
-				item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						  "Method copy cannot move it: %s. Method rebuild cannot: %s.",
-						  copy_reason, rebuild_reason);
-			}
-			else if (!can_copy)
-			{
-				item->method = METHOD_REBUILD;
-				item_say(item, "Rebuild, because copy cannot move it: %s.",
-						 copy_reason);
-			}
-			else if (!measure_bloat(&entry->facts, &entry->bloat_ratio))
-			{
-				entry->bloat_ratio = -1;
-				item->method = METHOD_COPY;
-				item_say(item, "Copy; its bloat could not be measured.");
-			}
-			else if (entry->bloat_ratio <= settings->rebuild_threshold)
-			{
-				item->method = METHOD_COPY;
-				item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
-						 entry->bloat_ratio, settings->rebuild_threshold);
-			}
-			else if (can_rebuild)
-			{
-				item->method = METHOD_REBUILD;
-				item_say(item, "Rebuild, because the estimated bloat of %.2f is above rebuild_threshold (%.2f).",
-						 entry->bloat_ratio, settings->rebuild_threshold);
-			}
-			else
-			{
-				item->method = METHOD_COPY;
-				item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
-						 entry->bloat_ratio, settings->rebuild_threshold,
-						 rebuild_reason);
-			}
-			break;
+			item_say(item, "Rebuild, because the estimated bloat of %.2f is above rebuild_threshold (%.2f).",
+					 entry->bloat_ratio, settings->rebuild_threshold);
+		}
 	}
 }
 
-/*
- * Say which of the settings that slow down or delay a copy do not apply to a
- * rebuild that has begun.
- */
+/* Say which settings of a copy do not apply to a rebuild that has begun. */
 static void
 say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
 {
@@ -470,15 +410,10 @@ is_like(const MoveItem *item, text *pattern)
 static bool
 is_picked(const MoveItem *item, const PlanRequest *request)
 {
-	if (request->name_like != NULL && !is_like(item, request->name_like))
-		return false;
-	if (request->name_not_like != NULL && is_like(item, request->name_not_like))
-		return false;
-	if (request->min_size > 0 && item->size_before < request->min_size)
-		return false;
-	if (request->max_size > 0 && item->size_before > request->max_size)
-		return false;
-	return true;
+	return (request->name_like == NULL || is_like(item, request->name_like)) &&
+		(request->name_not_like == NULL || !is_like(item, request->name_not_like)) &&
+		(request->min_size <= 0 || item->size_before >= request->min_size) &&
+		(request->max_size <= 0 || item->size_before <= request->max_size);
 }
 
 /* Make the row of one index; NULL if it is gone or not selected. */
@@ -490,23 +425,15 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	PgStat_StatTabEntry *stats;
 
 	if (!index_facts(index_oid, &entry->facts))
-	{
-		pfree(entry);
 		return NULL;
-	}
 
 	item_fill(item, &entry->facts);
 	item->to_tablespace = request->to_tablespace;
 	item->status = STATUS_PLANNED;
-	item->size_before = -1;
-	item->size_after = -1;
-	item->bytes_to_read = -1;
-	item->bytes_to_write = -1;
-	item->wal_bytes = -1;
-	item->sort_bytes = -1;
-	item->fits = -1;
-	item->estimated = -1;
-	item->lock_time = -1;
+	item->size_before = item->size_after = -1;
+	item->bytes_to_read = item->bytes_to_write = -1;
+	item->wal_bytes = item->sort_bytes = -1;
+	item->fits = item->estimated = item->lock_time = -1;
 	entry->bloat_ratio = -1;
 
 	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX)
@@ -526,7 +453,10 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	if (!is_picked(item, request))
 		return NULL;
 	stats = pgstat_fetch_stat_tabentry(index_oid);
-	entry->blocks_read = stats ? stats->blocks_fetched - stats->blocks_hit : 0;
+	if (request->settings.order == ORDER_HOTTEST)
+		entry->rank = stats ? stats->blocks_hit - stats->blocks_fetched : 0;
+	else if (request->settings.order != ORDER_NAME)
+		entry->rank = item->size_before;
 
 	/* only what the user names, which excludes TOAST's, can be repaired */
 	item->repair = !entry->facts.valid &&
@@ -555,12 +485,14 @@ entry_class(const PlanEntry *entry)
 }
 
 static int
-compare_names(const ListCell *a, const ListCell *b)
+compare_entries(const ListCell *a, const ListCell *b)
 {
 	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
 	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
 	int			result = entry_class(entry1) - entry_class(entry2);
 
+	if (result == 0 && entry1->rank != entry2->rank)
+		result = entry1->rank < entry2->rank ? -1 : 1;
 	if (result == 0)
 		result = strcmp(NameStr(entry1->item.index_name),
 						NameStr(entry2->item.index_name));
@@ -568,30 +500,6 @@ compare_names(const ListCell *a, const ListCell *b)
 		result = strcmp(NameStr(entry1->item.schema_name),
 						NameStr(entry2->item.schema_name));
 	return result;
-}
-
-static int
-compare_sizes(const ListCell *a, const ListCell *b)
-{
-	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
-	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
-	int			result = entry_class(entry1) - entry_class(entry2);
-
-	if (result == 0 && entry1->item.size_before != entry2->item.size_before)
-		result = entry1->item.size_before < entry2->item.size_before ? -1 : 1;
-	return result != 0 ? result : compare_names(a, b);
-}
-
-static int
-compare_reads(const ListCell *a, const ListCell *b)
-{
-	const PlanEntry *entry1 = (const PlanEntry *) lfirst(a);
-	const PlanEntry *entry2 = (const PlanEntry *) lfirst(b);
-	int			result = entry_class(entry1) - entry_class(entry2);
-
-	if (result == 0 && entry1->blocks_read != entry2->blocks_read)
-		result = entry1->blocks_read > entry2->blocks_read ? -1 : 1;
-	return result != 0 ? result : compare_names(a, b);
 }
 
 /*
@@ -639,18 +547,7 @@ plan_moves(const PlanRequest *request)
 				 errmsg("no index is left to move")));
 	list_free(indexes);
 
-	switch (request->settings.order)
-	{
-		case ORDER_HOTTEST:
-			list_sort(entries, compare_reads);
-			break;
-		case ORDER_NAME:
-			list_sort(entries, compare_names);
-			break;
-		default:
-			list_sort(entries, compare_sizes);
-			break;
-	}
+	list_sort(entries, compare_entries);
 
 	if (request->waits && !request->dry_run)
 		plan_check_no_lock_held(entries);

@@ -94,6 +94,6 @@ typedef struct IndexFacts
 
 extern bool index_facts(Oid index_oid, IndexFacts *facts);
 extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
-extern void item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
+extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 
 #endif							/* IM_PLAN_H */

@@ -3,11 +3,10 @@
  * plan_checks.c
  *	  What an index is, and whether the current user may move it now.
  *
- * Both the planner, in the caller's backend and without a lock, and later the
- * runner, with the index locked, check the same conditions.  So each is
- * written once (item_check) and fails with a row, not with an error: one
- * index that cannot be moved must not stop the others.  Errors are only for
- * what the user named (plan_check_named_relation, the target).
+ * The planner, without a lock, and later the runner, with the index locked,
+ * check the same conditions (item_check).  These fail with a row, not with an
+ * error: one index that cannot be moved must not stop the others.  Errors are
+ * only for what the user named (plan_check_named_relation, the target).
  *
  * User relations are not locked.  Everything comes from the system caches; an
  * index that vanishes in between does not exist, which is no error.
@@ -20,9 +19,7 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
@@ -38,7 +35,6 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -48,9 +44,6 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
-
-static void item_vsay(MoveItem *item, const char *fmt, va_list args)
-			pg_attribute_printf(2, 0);
 
 /* Fetch what the catalogs say about an index; false if it does not exist. */
 bool
@@ -118,6 +111,7 @@ item_fill(MoveItem *item, const IndexFacts *facts)
 }
 
 static void
+pg_attribute_printf(2, 0)
 item_vsay(MoveItem *item, const char *fmt, va_list args)
 {
 	char		sentence[1024];
@@ -144,25 +138,23 @@ item_say(MoveItem *item, const char *fmt,...)
 }
 
 /*
- * Skip the row, with the reason as its only detail.  sqlerrcode is 0 if
- * nothing is wrong, but there is nothing to do.
+ * Skip the row, with the reason as its only detail, and return false.
+ * sqlerrcode is 0 if nothing is wrong, but there is nothing to do.
  */
-void
+bool
 item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 {
 	va_list		args;
 
 	item->status = STATUS_SKIPPED;
-	if (sqlerrcode != 0)
-		strlcpy(item->sqlstate, unpack_sql_state(sqlerrcode),
-				sizeof(item->sqlstate));
-	else
-		item->sqlstate[0] = '\0';
+	strlcpy(item->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
+			sizeof(item->sqlstate));
 	item->detail[0] = '\0';
 
 	va_start(args, fmt);
 	item_vsay(item, fmt, args);
 	va_end(args);
+	return false;
 }
 
 /*
@@ -211,65 +203,47 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	AclResult	aclresult;
 
 	aclresult = table_maintain_aclcheck(facts->heap_oid, GetUserId());
+	if (aclresult == ACLCHECK_NOT_OWNER)
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Must be owner of table \"%s\".", heap_name);
 	if (aclresult != ACLCHECK_OK)
-	{
-		if (aclresult == ACLCHECK_NOT_OWNER)
-			item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-					  "Must be owner of table \"%s\".", heap_name);
-		else
-			item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-					  "Permission denied for table \"%s\".", heap_name);
-		return false;
-	}
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Permission denied for table \"%s\".", heap_name);
 	if (!may_use_schema(facts->schema_oid))
-	{
-		item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-				  "Permission denied for schema \"%s\".",
-				  NameStr(facts->schema_name));
-		return false;
-	}
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Permission denied for schema \"%s\".",
+						 NameStr(facts->schema_name));
 
 	if (is_own_table(facts->heap_oid))
-	{
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
-		return false;
-	}
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
 		const char *command = psprintf("DROP INDEX CONCURRENTLY %s;",
 									   quote_qualified_identifier(NameStr(facts->schema_name),
 																  NameStr(facts->index_name)));
+		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->index_name));
 
-		if ((!facts->valid || !facts->live ||
-			 is_reindex_leftover_name(NameStr(facts->index_name))) &&
+		if ((!facts->valid || !facts->live || leftover_name) &&
 			leftover_index_is_ours(item->index_oid))
-		{
-			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
-			return false;
-		}
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
 		if (!facts->live)
-		{
-			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "The index is being dropped; if nobody is at it any more: %s",
-					  command);
-			return false;
-		}
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 "The index is being dropped; if nobody is at it any more: %s",
+							 command);
 		if (!facts->valid && !item->repair)
 		{
-			if (is_reindex_leftover_name(NameStr(facts->index_name)))
-				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						  "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
-						  command);
-			else if (IsToastNamespace(facts->schema_oid))
-				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						  "The index is not valid.");
-			else
-				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						  "The index is not valid; to repair and move it, name it itself with method rebuild.");
-			return false;
+			if (leftover_name)
+				return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+								 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
+								 command);
+			if (IsToastNamespace(facts->schema_oid))
+				return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+								 "The index is not valid.");
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 "The index is not valid; to repair and move it, name it itself with method rebuild.");
 		}
 	}
 
@@ -279,21 +253,16 @@ item_check(MoveItem *item, const IndexFacts *facts)
 	{
 		const char *name = get_tablespace_name(item->to_tablespace);
 
-		if (facts->relkind == RELKIND_PARTITIONED_INDEX)
-			item_skip(item, 0, "Indexes of new partitions are made in tablespace \"%s\" already.",
-					  name ? name : "?");
-		else
-			item_skip(item, 0, "The index is already in tablespace \"%s\".",
-					  name ? name : "?");
-		return false;
+		return item_skip(item, 0,
+						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
+						 "Indexes of new partitions are made in tablespace \"%s\" already." :
+						 "The index is already in tablespace \"%s\".",
+						 name ? name : "?");
 	}
 
 	if (recovery_needs_full_pages(item->index_oid))
-	{
-		item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-				  "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
-		return false;
-	}
+		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
 
 	return true;
 }
@@ -409,9 +378,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 				 errhint("Use ALTER INDEX ... SET TABLESPACE.")));
 }
 
-/*
- * Raise ERROR 55006 if this transaction or session has locked the relation.
- */
+/* ERROR 55006 if this transaction or session has locked the relation. */
 static void
 refuse_lock_on(Oid relid, const MoveItem *item)
 {
@@ -433,21 +400,11 @@ refuse_lock_on(Oid relid, const MoveItem *item)
 static void
 refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
 {
-	Relation	pg_index;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
+	ListCell   *lc;
 
 	refuse_lock_on(heap_oid, item);
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(heap_oid));
-	pg_index = table_open(IndexRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		refuse_lock_on(((Form_pg_index) GETSTRUCT(tuple))->indexrelid, item);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
+	foreach(lc, indexes_of_table(heap_oid))
+		refuse_lock_on(lfirst_oid(lc), item);
 }
 
 /*
@@ -469,18 +426,16 @@ plan_check_no_lock_held(const List *items)
 	foreach(lc, items)
 	{
 		const MoveItem *item = (const MoveItem *) lfirst(lc);
+		List	   *tables = list_make1_oid(item->heap_oid);
 
 		if (item->status != STATUS_PLANNED ||
 			list_member_oid(seen, item->heap_oid))
 			continue;
 		CHECK_FOR_INTERRUPTS();
 
-		seen = lappend_oid(seen, item->heap_oid);
-		refuse_lock_on_table(item->heap_oid, item);
-
-		if (!get_rel_relispartition(item->heap_oid))
-			continue;
-		foreach(lc2, get_partition_ancestors(item->heap_oid))
+		if (get_rel_relispartition(item->heap_oid))
+			tables = list_concat(tables, get_partition_ancestors(item->heap_oid));
+		foreach(lc2, tables)
 		{
 			if (list_member_oid(seen, lfirst_oid(lc2)))
 				continue;
@@ -514,55 +469,37 @@ plan_recheck(MoveItem *item, bool began)
 
 	if (!index_facts(item->index_oid, &facts) ||
 		facts.heap_oid != item->heap_oid)
-	{
-		if (get_rel_name(item->heap_oid) == NULL)
-			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-					  "Index \"%s\" was dropped with its table %s.",
-					  NameStr(item->index_name), when);
-		else
-			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-					  "Index \"%s\" was dropped, or replaced by a new one, %s.",
-					  NameStr(item->index_name), when);
-		return false;
-	}
+		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						 get_rel_name(item->heap_oid) == NULL ?
+						 "Index \"%s\" was dropped with its table %s." :
+						 "Index \"%s\" was dropped, or replaced by a new one, %s.",
+						 NameStr(item->index_name), when);
 
 	item_fill(item, &facts);
 
 	to_name = get_tablespace_name(item->to_tablespace);
 	if (to_name == NULL)
-	{
-		item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-				  "The target tablespace was dropped %s.",
-				  began ? "during the move" : "before the move began");
-		return false;
-	}
+		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						 "The target tablespace was dropped %s.",
+						 began ? "during the move" : "before the move began");
 	if (item->to_tablespace != MyDatabaseTableSpace &&
 		object_aclcheck(TableSpaceRelationId, item->to_tablespace,
 						GetUserId(), ACL_CREATE) != ACLCHECK_OK)
-	{
-		item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-				  "Permission denied for tablespace \"%s\".", to_name);
-		return false;
-	}
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Permission denied for tablespace \"%s\".", to_name);
 
 	if (!item_check(item, &facts))
 		return false;
 
 	if (item->method == METHOD_COPY &&
 		facts.persistence != RELPERSISTENCE_PERMANENT)
-	{
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "The table was made unlogged %s; method rebuild can move its indexes.",
-				  began ? "during the move" : "before the move began");
-		return false;
-	}
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "The table was made unlogged %s; method rebuild can move its indexes.",
+						 began ? "during the move" : "before the move began");
 	if (item->method == METHOD_REBUILD &&
 		!rebuild_can_move(item->index_oid, &reason))
-	{
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method rebuild cannot move the index: %s.", reason);
-		return false;
-	}
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "Method rebuild cannot move the index: %s.", reason);
 
 	if (strcmp(NameStr(old_name), NameStr(item->index_name)) != 0 ||
 		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)

@@ -7,19 +7,15 @@
  * so planning never waits for a lock.  If a file vanishes in between
  * (TRUNCATE, REINDEX) the size is unknown, which is no error.
  *
- * Trade-off: time is estimated from the speed of past moves of the same
- * method in this database; if there are none, from rates low enough for one
- * ordinary disk under load.  See DEFAULT_* below.
+ * Time is estimated from the speed of past moves of the same method in this
+ * database; if there are none, from the low rates DEFAULT_*.
  *
- * Tricky: the free space in the target.  A moved index frees its old file,
- * but only the target's own file system counts: on the same file system just
- * the moves that run at the same time need space, otherwise all of them do.
+ * Tricky: a moved index frees its old file.  So within one file system only
+ * the moves that run at the same time need free space, otherwise all do.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include <sys/stat.h>
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -63,18 +59,6 @@
 #define EXPERIENCE_ROWS			500
 #define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell nothing */
 
-/* Return whether both tablespaces are on one file system, as far as known. */
-static bool
-same_file_system(Oid tablespace1, Oid tablespace2)
-{
-	FileSystemFacts facts1;
-	FileSystemFacts facts2;
-
-	return file_system_facts(tablespace1, &facts1) &&
-		file_system_facts(tablespace2, &facts2) &&
-		facts1.device == facts2.device;
-}
-
 /*
  * Get the bytes of index per second of the latest successful moves by each
  * method; 0 if there are none.
@@ -85,15 +69,11 @@ same_file_system(Oid tablespace1, Oid tablespace2)
 static void
 read_experience(double *copy_rate, double *rebuild_rate)
 {
+	static const char *const names[] = {"method", "status", "size_before", "started_at", "finished_at"};
 	Oid			log_oid = extension_relation("index_mover_move_log");
 	Relation	log = table_open(log_oid, AccessShareLock);
 	Relation	pkey = index_open(extension_relation("index_mover_move_log_pkey"),
 								  AccessShareLock);
-	AttrNumber	att_method = get_attnum(log_oid, "method");
-	AttrNumber	att_status = get_attnum(log_oid, "status");
-	AttrNumber	att_size = get_attnum(log_oid, "size_before");
-	AttrNumber	att_started = get_attnum(log_oid, "started_at");
-	AttrNumber	att_finished = get_attnum(log_oid, "finished_at");
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	int			rows = 0;
@@ -106,44 +86,34 @@ read_experience(double *copy_rate, double *rebuild_rate)
 	while (rows++ < EXPERIENCE_ROWS &&
 		   HeapTupleIsValid(tuple = systable_getnext_ordered(scan, BackwardScanDirection)))
 	{
-		TupleDesc	desc = RelationGetDescr(log);
-		Datum		method,
-					status,
-					size,
-					started,
-					finished;
-		bool		null1,
-					null2,
-					null3,
-					null4,
-					null5;
+		Datum		columns[lengthof(names)];
+		bool		isnull = false;
 		int			i;
+		int64		size;
 		double		elapsed;
 
-		method = heap_getattr(tuple, att_method, desc, &null1);
-		status = heap_getattr(tuple, att_status, desc, &null2);
-		size = heap_getattr(tuple, att_size, desc, &null3);
-		started = heap_getattr(tuple, att_started, desc, &null4);
-		finished = heap_getattr(tuple, att_finished, desc, &null5);
-		if (null1 || null2 || null3 || null4 || null5)
-			continue;
-		if (strcmp(TextDatumGetCString(status), status_name(STATUS_MOVED)) != 0)
+		for (int n = 0; n < lengthof(names) && !isnull; n++)
+			columns[n] = heap_getattr(tuple, get_attnum(log_oid, names[n]),
+									  RelationGetDescr(log), &isnull);
+		if (isnull ||
+			strcmp(TextDatumGetCString(columns[1]), status_name(STATUS_MOVED)) != 0)
 			continue;
 
-		if (strcmp(TextDatumGetCString(method), method_name(METHOD_COPY)) == 0)
+		if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_COPY)) == 0)
 			i = 0;
-		else if (strcmp(TextDatumGetCString(method), method_name(METHOD_REBUILD)) == 0)
+		else if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_REBUILD)) == 0)
 			i = 1;
 		else
 			continue;
 
-		elapsed = (DatumGetTimestampTz(finished) - DatumGetTimestampTz(started)) /
+		size = DatumGetInt64(columns[2]);
+		elapsed = (DatumGetTimestampTz(columns[4]) - DatumGetTimestampTz(columns[3])) /
 			(double) USECS_PER_SEC;
-		if (elapsed <= 0 || DatumGetInt64(size) < EXPERIENCE_MIN_SIZE ||
+		if (elapsed <= 0 || size < EXPERIENCE_MIN_SIZE ||
 			moves[i] >= EXPERIENCE_MOVES)
 			continue;
 		moves[i]++;
-		bytes[i] += DatumGetInt64(size);
+		bytes[i] += size;
 		seconds[i] += elapsed;
 	}
 	systable_endscan_ordered(scan);
@@ -165,7 +135,6 @@ default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 		is_btree = ((Form_pg_class) GETSTRUCT(tuple))->relam == BTREE_AM_OID;
 		ReleaseSysCache(tuple);
 	}
-
 	return new_size / (is_btree ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE) +
 		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
 }
@@ -178,16 +147,18 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 	MoveItem   *item = &entry->item;
 	int64		size = item->size_before;
 	int64		heap_size;
-	int64		new_size;
+	int64		new_size = size;
 
 	if (size < 0)
 		return;
 
+	if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
+		new_size = size * (1.0 - Min(entry->bloat_ratio, 1.0));
+
 	switch (item->method)
 	{
 		case METHOD_COPY:
-			item->bytes_to_read = size;
-			item->bytes_to_write = size;
+			item->bytes_to_read = item->bytes_to_write = size;
 			/* verify reads both files once */
 			if (settings->verify)
 				item->bytes_to_read += 2 * size;
@@ -199,9 +170,6 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			break;
 
 		case METHOD_REBUILD:
-			new_size = size;
-			if (entry->bloat_ratio > 0)
-				new_size = size * (1.0 - Min(entry->bloat_ratio, 1.0));
 
 			/*
 			 * The table is scanned twice, to build and to validate, and the
@@ -227,9 +195,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			break;
 
 		default:
-			item->bytes_to_read = 0;
-			item->bytes_to_write = 0;
-			item->wal_bytes = 0;
+			item->bytes_to_read = item->bytes_to_write = item->wal_bytes = 0;
 			item->estimated = 0;
 			return;
 	}
@@ -237,16 +203,11 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 	/* the new index is logged page by page, except with wal_level minimal */
 	if (!XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT)
 		item->wal_bytes = 0;
-	else if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
-		item->wal_bytes = size * (1.0 - Min(entry->bloat_ratio, 1.0));
 	else
-		item->wal_bytes = size;
+		item->wal_bytes = new_size;
 }
 
-/*
- * Return the bytes of the file that a planned move makes in the target.  Sort
- * files of a rebuild go to temp_tablespaces.
- */
+/* Return the bytes of the new file; sort files go to temp_tablespaces. */
 static int64
 new_file_size(const MoveItem *item)
 {
@@ -293,11 +254,8 @@ find_free_space(List **targets, int64 device, int nlargest)
 	ListCell   *lc;
 
 	foreach(lc, *targets)
-	{
-		target = (TargetSpace *) lfirst(lc);
-		if (target->device == device)
-			return target;
-	}
+		if (((TargetSpace *) lfirst(lc))->device == device)
+		return lfirst(lc);
 	target = palloc0(sizeof(TargetSpace));
 	target->device = device;
 	target->largest = palloc0(sizeof(int64) * (nlargest + 1));
@@ -327,6 +285,7 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		MoveItem   *item = (MoveItem *) lfirst(lc);
 		int64		size = new_file_size(item);
 		FileSystemFacts facts;
+		FileSystemFacts source;
 		TargetSpace *target;
 		SpaceNeeds	needs;
 
@@ -346,10 +305,11 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 
 		keep_largest(largest_all, nlargest, size);
 		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
-		if (!same_file_system(item->from_tablespace, item->to_tablespace))
-			target->kept += size;
-		else
+		if (file_system_facts(item->from_tablespace, &source) &&
+			source.device == facts.device)
 			keep_largest(target->largest, nlargest, size);
+		else
+			target->kept += size;
 	}
 	pfree(largest_all);
 	pfree(largest_sort);
@@ -367,38 +327,25 @@ foretell_wait(MoveItem *item)
 				 pid);
 }
 
-/*
- * Fill in what the planned moves need.  entries: PlanEntry *, in order of
- * execution, with size_before, method and bloat_ratio set.
- */
+/* entries: in order of execution, size_before, method, bloat_ratio set. */
 void
 plan_estimate_entries(List *entries, const PlanRequest *request)
 {
-	double		copy_rate = 0;
-	double		rebuild_rate = 0;
+	double		copy_rate = -1;
+	double		rebuild_rate = -1;
 	ListCell   *lc;
-	bool		planned = false;
-
-	foreach(lc, entries)
-	{
-		if (((PlanEntry *) lfirst(lc))->item.status == STATUS_PLANNED)
-			planned = true;
-	}
-	if (!planned)
-		return;
-
-	read_experience(&copy_rate, &rebuild_rate);
 
 	foreach(lc, entries)
 	{
 		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
 
-		if (entry->item.status == STATUS_PLANNED)
-		{
-			estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
-			if (request->dry_run)
-				foretell_wait(&entry->item);
-		}
+		if (entry->item.status != STATUS_PLANNED)
+			continue;
+		if (copy_rate < 0)
+			read_experience(&copy_rate, &rebuild_rate);
+		estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
+		if (request->dry_run)
+			foretell_wait(&entry->item);
 	}
 }
 

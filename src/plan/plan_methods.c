@@ -57,16 +57,14 @@ static const struct
 static bool
 is_known_extension_handler(Oid handler)
 {
-	HeapTuple	tuple;
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
 	Datum		function;
 	Datum		library;
 	bool		isnull[2];
 	bool		result = false;
 
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler));
 	if (!HeapTupleIsValid(tuple))
 		return false;
-
 	function = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull[0]);
 	library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin, &isnull[1]);
 	for (int i = 0; i < lengthof(extension_handlers) && !isnull[0] && !isnull[1]; i++)
@@ -74,7 +72,6 @@ is_known_extension_handler(Oid handler)
 			(strcmp(TextDatumGetCString(function), extension_handlers[i].function) == 0 &&
 			 strcmp(TextDatumGetCString(library), extension_handlers[i].library) == 0);
 	ReleaseSysCache(tuple);
-
 	return result;
 }
 
@@ -85,48 +82,30 @@ is_known_extension_handler(Oid handler)
 static bool
 name_is_listed(const char *name, const char *list)
 {
-	char	   *copy;
-	List	   *names;
+	List	   *names = NIL;
 	ListCell   *lc;
-	bool		result = false;
 
-	if (list == NULL || list[0] == '\0')
-		return false;
-
-	copy = pstrdup(list);
-	if (SplitIdentifierString(copy, ',', &names))
-	{
+	if (list != NULL && SplitIdentifierString(pstrdup(list), ',', &names))
 		foreach(lc, names)
-		{
 			if (strcmp((char *) lfirst(lc), name) == 0)
-				result = true;
-		}
-		list_free(names);
-	}
-	pfree(copy);
-
-	return result;
+			return true;
+	return false;
 }
 
 /* Get the handler of an access method, and its name. */
 static Oid
 handler_of(Oid am, char **am_name)
 {
-	HeapTuple	tuple;
-	Form_pg_am	form;
-	Oid			handler;
+	HeapTuple	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(am));
+	Oid			handler = InvalidOid;
 
-	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(am));
-	if (!HeapTupleIsValid(tuple))
+	*am_name = "?";
+	if (HeapTupleIsValid(tuple))
 	{
-		*am_name = pstrdup("?");
-		return InvalidOid;
+		handler = ((Form_pg_am) GETSTRUCT(tuple))->amhandler;
+		*am_name = pstrdup(NameStr(((Form_pg_am) GETSTRUCT(tuple))->amname));
+		ReleaseSysCache(tuple);
 	}
-	form = (Form_pg_am) GETSTRUCT(tuple);
-	handler = form->amhandler;
-	*am_name = pstrdup(NameStr(form->amname));
-	ReleaseSysCache(tuple);
-
 	return handler;
 }
 
@@ -162,28 +141,24 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 bool
 copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 {
-	HeapTuple	tuple;
-	char		persistence;
-	Oid			am;
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
 	char	   *why = NULL;
 	char	   *am_name;
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
 	if (!HeapTupleIsValid(tuple))
 		why = pstrdup("the index does not exist any more");
 	else
 	{
-		persistence = ((Form_pg_class) GETSTRUCT(tuple))->relpersistence;
-		am = ((Form_pg_class) GETSTRUCT(tuple))->relam;
-		ReleaseSysCache(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if (persistence == RELPERSISTENCE_UNLOGGED)
+		if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
 			why = pstrdup("the index is unlogged, so no WAL tells which of its blocks change");
-		else if (persistence != RELPERSISTENCE_PERMANENT)
+		else if (form->relpersistence != RELPERSISTENCE_PERMANENT)
 			why = pstrdup("the index is temporary");
-		else if (!access_method_is_copyable(am, access_methods, &am_name))
+		else if (!access_method_is_copyable(form->relam, access_methods, &am_name))
 			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
 						   am_name);
+		ReleaseSysCache(tuple);
 	}
 
 	if (reason)
@@ -198,31 +173,25 @@ copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 bool
 rebuild_can_move(Oid index_oid, char **reason)
 {
-	HeapTuple	tuple;
-	Form_pg_index form;
-	bool		exclusion;
-	bool		deferrable;
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	char	   *why = NULL;
 
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
 	if (!HeapTupleIsValid(tuple))
 		why = pstrdup("the index does not exist any more");
 	else
 	{
-		form = (Form_pg_index) GETSTRUCT(tuple);
-		exclusion = form->indisexclusion;
-		deferrable = form->indisunique && !form->indimmediate;
-		ReleaseSysCache(tuple);
+		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
 
-		if (exclusion)
+		if (form->indisexclusion)
 			why = pstrdup("REINDEX CONCURRENTLY does not support exclusion constraints");
 		else if (IsToastNamespace(get_rel_namespace(index_oid)))
 			why = pstrdup("REINDEX cannot move the indexes of TOAST tables");
-		else if (deferrable &&
+		else if (form->indisunique && !form->indimmediate &&
 				 strtol(GetConfigOption("server_version_num", false, false),
 						NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
 			why = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
 						   GetConfigOption("server_version", false, false));
+		ReleaseSysCache(tuple);
 	}
 
 	if (reason)
@@ -247,8 +216,8 @@ recovery_needs_full_pages(Oid index_oid)
 {
 	HeapTuple	tuple;
 	Form_pg_class form;
-	Oid			am = InvalidOid;
 	char	   *am_name;
+	bool		result;
 
 	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
 		return false;
@@ -257,10 +226,9 @@ recovery_needs_full_pages(Oid index_oid)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	if (form->relkind == RELKIND_INDEX &&
-		form->relpersistence == RELPERSISTENCE_PERMANENT)
-		am = form->relam;
+	result = form->relkind == RELKIND_INDEX &&
+		form->relpersistence == RELPERSISTENCE_PERMANENT &&
+		handler_of(form->relam, &am_name) == F_BRINHANDLER;
 	ReleaseSysCache(tuple);
-
-	return OidIsValid(am) && handler_of(am, &am_name) == F_BRINHANDLER;
+	return result;
 }

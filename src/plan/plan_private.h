@@ -28,7 +28,7 @@ typedef struct PlanEntry
 	MoveItem	item;			/* first: a list of entries is a list of items */
 	IndexFacts	facts;
 	double		bloat_ratio;	/* -1: not measured */
-	int64		blocks_read;	/* since the statistics were reset */
+	int64		rank;			/* position among the moves: smaller first */
 } PlanEntry;
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);

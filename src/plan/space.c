@@ -23,10 +23,8 @@
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
-#include "postmaster/pgarch.h"
 #include "replication/slot.h"
 #include "storage/fd.h"
-#include "utils/guc.h"
 
 #include "file_system.h"
 #include "job.h"
@@ -50,21 +48,21 @@ any_slot_in_use(void)
 }
 
 static bool
-has_free_space(int64 needed, int64 available, int64 total, double min_free)
+has_free_space(const SpaceNeed *need, double min_free)
 {
-	return needed <= 0 || needed <= available - (int64) (total * min_free);
+	return need->needed <= 0 ||
+		need->needed <= need->available - (int64) (need->total * min_free);
 }
 
 static void
-report_no_space(const char *what, int64 needed, int64 available, int64 total,
-				double min_free)
+report_no_space(const SpaceNeed *need, double min_free)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
-			 errmsg("not enough free space in %s", what),
+			 errmsg("not enough free space in %s", need->what),
 			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
-					   needed, available, (int64) (total * min_free)),
+					   need->needed, need->available, (int64) (need->total * min_free)),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
@@ -107,11 +105,10 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 		if (needs->n == SPACE_PLACES)
 			return;
 		need = &needs->need[needs->n++];
-		need->what = what;
-		need->device = facts->device;
-		need->needed = 0;
-		need->available = facts->free_bytes;
-		need->total = facts->total_bytes;
+		*need = (SpaceNeed)
+		{
+			what, facts->device, 0, facts->free_bytes, facts->total_bytes
+		};
 	}
 	need->needed += bytes;
 }
@@ -163,12 +160,8 @@ const SpaceNeed *
 space_missing(const SpaceNeeds *needs, double min_free)
 {
 	for (int i = 0; i < needs->n; i++)
-	{
-		const SpaceNeed *need = &needs->need[i];
-
-		if (!has_free_space(need->needed, need->available, need->total, min_free))
-			return need;
-	}
+		if (!has_free_space(&needs->need[i], min_free))
+			return &needs->need[i];
 	return NULL;
 }
 
@@ -204,8 +197,23 @@ space_check(const JobShared *job, const MoveItem *item,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
 	missing = space_missing(&needs, settings->min_free_space);
 	if (missing)
-		report_no_space(missing->what, missing->needed, missing->available,
-						missing->total, settings->min_free_space);
+		report_no_space(missing, settings->min_free_space);
+}
+
+/* tablespace is InvalidOid for pg_wal. */
+static void
+check_next_bytes(Oid tablespace, const FileSystemFacts *facts, double min_free)
+{
+	SpaceNeed	need = {"pg_wal", facts->device, NEXT_BYTES, facts->free_bytes, facts->total_bytes};
+
+	if (has_free_space(&need, min_free))
+		return;
+	if (OidIsValid(tablespace))
+	{
+		StartTransactionCommand();	/* to look up the name */
+		need.what = tablespace_words(tablespace);
+	}
+	report_no_space(&need, min_free);
 }
 
 /*
@@ -217,18 +225,8 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
 
-	if (file_system_facts(item->to_tablespace, &facts) &&
-		!has_free_space(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-						settings->min_free_space))
-	{
-		StartTransactionCommand();	/* to look up the name */
-		report_no_space(tablespace_words(item->to_tablespace), NEXT_BYTES,
-						facts.free_bytes, facts.total_bytes,
-						settings->min_free_space);
-	}
-	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts) &&
-		!has_free_space(NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-						settings->min_free_space))
-		report_no_space("pg_wal", NEXT_BYTES, facts.free_bytes, facts.total_bytes,
-						settings->min_free_space);
+	if (file_system_facts(item->to_tablespace, &facts))
+		check_next_bytes(item->to_tablespace, &facts, settings->min_free_space);
+	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
+		check_next_bytes(InvalidOid, &facts, settings->min_free_space);
 }

@@ -3,22 +3,18 @@
  * bloat.c
  *	  How much of an index a rebuild would give back, from a sample of it.
  *
- * The sample is a stratified random one in two passes; see "Drawing the
- * sample" below.  After the first pass the interval decides whether the
- * second is worth its time.
+ * The sample is a stratified random one in two passes ("Drawing the sample"
+ * below).  After the first, the interval decides whether the second is worth
+ * its time.
  *
- * The 95 % interval follows from the design: leaving out one block of a
- * stratum at a time (the stratified jackknife) gives the variance of any
- * smooth function of the totals, here rebuilt_pages().  It is widened like
- * Wilson's interval, because a sample without a deleted page does not prove
- * that there are none.
+ * The 95 % interval is that of the stratified jackknife, which gives the
+ * variance of any smooth function of the totals, here rebuilt_pages().  It is
+ * widened like Wilson's, because a sample without a deleted page does not
+ * prove that there are none.
  *
  * Blocks are read in file order, with prefetch, through a small ring of
  * buffers, to spare cache and disk.  Locks: the caller's AccessShareLock on
  * the index, and a share lock on one buffer while it is copied.
- *
- * Tricky: the row count of pg_class makes the estimate of uneven bloat much
- * better, and can be wrong (refine_estimates()).
  *
  *-------------------------------------------------------------------------
  */
@@ -26,6 +22,7 @@
 
 #include <math.h>
 
+#include "access/genam.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "catalog/pg_am_d.h"
@@ -109,18 +106,24 @@ copy_buffer(void)
 #endif
 }
 
-/* Copy a block into scan->copy, to measure it without a lock. */
+/* Copy a block, to inspect it without a lock. */
 static void
-copy_block(BloatScan *scan, BlockNumber blkno)
+copy_block(Relation index, ForkNumber fork, BlockNumber blkno, ReadBufferMode mode,
+		   BufferAccessStrategy strategy, char *copy)
 {
 	Buffer		buffer;
 
 	CHECK_FOR_INTERRUPTS();
-	buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-								scan->strategy);
+	buffer = ReadBufferExtended(index, fork, blkno, mode, strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(scan->copy, BufferGetPage(buffer), BLCKSZ);
+	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
+}
+
+static void
+read_main_block(BloatScan *scan, BlockNumber blkno)
+{
+	copy_block(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL, scan->strategy, scan->copy);
 	scan->blocks_read++;
 }
 
@@ -130,7 +133,7 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 	const char *problem;
 
 	IM_POINT("measure");
-	copy_block(scan, blkno);
+	read_main_block(scan, blkno);
 	IM_MEASURE_DAMAGED(&scan->mc, scan->copy, blkno);
 	problem = page_measure(&scan->mc, (Page) scan->copy, blkno, pm);
 	if (problem)
@@ -156,7 +159,7 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 		return;
 	}
 
-	copy_block(scan, 0);
+	read_main_block(scan, 0);
 	if (PageIsNew(page) || ph->pd_lower > BLCKSZ || ph->pd_special > BLCKSZ)
 		report_corrupted(scan->index, 0, "invalid metapage");
 	if (scan->mc.relam == BTREE_AM_OID)
@@ -189,9 +192,7 @@ is_late(const BloatScan *scan)
 	return scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline;
 }
 
-/*
- * Read the chosen blocks from..to-1, with prefetch; false after the deadline.
- */
+/* Read the chosen blocks from..to-1, with prefetch; false after the deadline. */
 static bool
 read_sample(BloatScan *scan, int from, int to)
 {
@@ -204,10 +205,8 @@ read_sample(BloatScan *scan, int from, int to)
 		if (is_late(scan))
 			return false;
 		for (; distance > 0 && ahead < to && ahead <= i + distance; ahead++)
-		{
 			if (ahead > i)
 				PrefetchBuffer(scan->index, MAIN_FORKNUM, blocks[ahead].blkno);
-		}
 		measure_block(scan, blocks[i].blkno, &blocks[i].pm);
 	}
 	return true;
@@ -241,13 +240,19 @@ apply_exact(PageTotals *t, const ExactPages *pages)
 	t->count[PAGE_INTERNAL] = pages->internal_pages;
 }
 
-/* Numbers computed from the totals, or their sampling variances */
+enum
+{
+	BLOAT,
+	ROWS,						/* row pointers on the leaf pages */
+	DENSITY,					/* used share of the leaf pages */
+	DENSITY_BY_ROWS,			/* the same, based on known_rows */
+	NESTIMATES
+};
+
+/* These numbers, computed from the totals, or their sampling variances */
 typedef struct Estimates
 {
-	double		bloat;
-	double		rows;			/* row pointers on the leaf pages */
-	double		density;		/* used share of the leaf pages */
-	double		density_by_rows;	/* the same, based on known_rows */
+	double		value[NESTIMATES];
 } Estimates;
 
 static void
@@ -258,11 +263,11 @@ compute_estimates(const BloatScan *scan, const PageTotals *totals,
 
 	if (pages)
 		apply_exact(&t, pages);
-	est->bloat = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
-	est->rows = t.items[PAGE_LEAF] + t.dead[PAGE_LEAF];
-	est->density = page_totals_density(&t);
-	est->density_by_rows = est->rows > 0 && scan->known_rows > 0 ?
-		est->density * scan->known_rows / est->rows : est->density;
+	est->value[BLOAT] = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
+	est->value[ROWS] = t.items[PAGE_LEAF] + t.dead[PAGE_LEAF];
+	est->value[DENSITY] = page_totals_density(&t);
+	est->value[DENSITY_BY_ROWS] = est->value[ROWS] > 0 && scan->known_rows > 0 ?
+		est->value[DENSITY] * scan->known_rows / est->value[ROWS] : est->value[DENSITY];
 }
 
 /*
@@ -299,22 +304,13 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 			for (int k = 0; k < m; k++)
 				page_totals_add(&t, &blocks[k]->pm, k == j ? -weight : weight / (m - 1));
 			compute_estimates(scan, &t, pages, &without[j]);
-			mean.bloat += without[j].bloat / m;
-			mean.rows += without[j].rows / m;
-			mean.density += without[j].density / m;
-			mean.density_by_rows += without[j].density_by_rows / m;
+			for (int n = 0; n < NESTIMATES; n++)
+				mean.value[n] += without[j].value[n] / m;
 		}
 		for (int j = 0; j < m; j++)
-		{
-#define ADD_VARIANCE(what) \
-			variance->what += unread * (m - 1) / m * \
-				(without[j].what - mean.what) * (without[j].what - mean.what)
-			ADD_VARIANCE(bloat);
-			ADD_VARIANCE(rows);
-			ADD_VARIANCE(density);
-			ADD_VARIANCE(density_by_rows);
-#undef ADD_VARIANCE
-		}
+			for (int n = 0; n < NESTIMATES; n++)
+				variance->value[n] += unread * (m - 1) / m *
+					(without[j].value[n] - mean.value[n]) * (without[j].value[n] - mean.value[n]);
 	}
 	pfree(strata);
 }
@@ -325,22 +321,19 @@ set_interval(const BloatScan *scan, double ratio, double variance, double *low_o
 {
 	int			draws = scan->draws * scan->sample.nstrata;
 	double		z = 1.96 + 2.4 / Max(draws - scan->sample.nstrata, 1);	/* about Student's t */
-	double		sampled = draws;
 	double		stands_for = 0;
 	double		low = ratio;
 	double		high = ratio;
 
 	for (int i = 0; i < scan->sample.nblocks; i++)
-	{
 		if (scan->sample.blocks[i].stratum >= 0 && scan->sample.blocks[i].draw == 0)
 			stands_for += scan->sample.blocks[i].stratum_size;
-	}
-	if (sampled > 0)
+	if (draws > 0)
 	{
 		double		share = stands_for / scan->nblocks;
 
 		/* the finite population makes the sample worth more */
-		double		n = sampled / Max(1.0 - sampled / stands_for, 1e-6) / (share * share);
+		double		n = draws / Max(1.0 - draws / stands_for, 1e-6) / (share * share);
 		double		center = (ratio + z * z / (2 * n)) / (1 + z * z / n);
 		double		half = z * sqrt(variance + z * z / (4 * n * n));
 
@@ -365,23 +358,23 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 	PageTotals	t = *totals;
 	double		scale;
 
-	if (scan->known_rows <= 0 || est->rows <= 0 ||
-		fabs(est->rows - scan->known_rows) > 3 * sqrt(variance->rows))
+	if (scan->known_rows <= 0 || est->value[ROWS] <= 0 ||
+		fabs(est->value[ROWS] - scan->known_rows) > 3 * sqrt(variance->value[ROWS]))
 		return;
-	scale = scan->known_rows / est->rows;
-	if (variance->density_by_rows < variance->density)
-		est->density = Min(est->density_by_rows, 1);
+	scale = scan->known_rows / est->value[ROWS];
+	if (variance->value[DENSITY_BY_ROWS] < variance->value[DENSITY])
+		est->value[DENSITY] = Min(est->value[DENSITY_BY_ROWS], 1);
 	t.packed[PAGE_LEAF] *= scale;
 	t.tuples[PAGE_LEAF] *= scale;
 	t.items[PAGE_LEAF] *= scale;
-	est->bloat = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
+	est->value[BLOAT] = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
 }
 
 /*
- * Compute the estimates from the totals, their variance, and the interval.
- * If the pages allow two sizes, the interval extends from that of the larger
- * to that of the smaller one, and the estimates are those of the larger one.
- * Returns whether that is so.  *error is the width of the sample's interval.
+ * Compute estimates, variance and interval from the totals.  *error is the
+ * width of the sample's interval.  Returns whether the pages allow two sizes:
+ * then the interval extends from that of the larger to that of the smaller
+ * one, and the estimates are those of the larger one.
  */
 static bool
 judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
@@ -395,16 +388,16 @@ judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages,
 	scan->rc.smallest = false;
 	compute_estimates(scan, totals, pages, est);
 	jackknife_variance(scan, totals, pages, variance);
-	set_interval(scan, est->bloat, variance->bloat, &be->bloat_ratio_low, &be->bloat_ratio_high);
+	set_interval(scan, est->value[BLOAT], variance->value[BLOAT], &be->bloat_ratio_low, &be->bloat_ratio_high);
 	*error = be->bloat_ratio_high - be->bloat_ratio_low;
 
 	scan->rc.smallest = true;
 	compute_estimates(scan, totals, pages, &smaller);
 	jackknife_variance(scan, totals, pages, &its_variance);
 	scan->rc.smallest = false;
-	if (smaller.bloat <= est->bloat)
+	if (smaller.value[BLOAT] <= est->value[BLOAT])
 		return false;
-	set_interval(scan, smaller.bloat, its_variance.bloat, &low, &be->bloat_ratio_high);
+	set_interval(scan, smaller.value[BLOAT], its_variance.value[BLOAT], &low, &be->bloat_ratio_high);
 
 	/* the results are fractions of pages */
 	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
@@ -431,7 +424,7 @@ bloat_measure(Relation index, int sample_pages, bool full,
 	Estimates	variance = {0};
 	double		error;
 	double		rebuilt;
-	bool		open;
+	bool		open;			/* between two sizes */
 
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
@@ -482,14 +475,13 @@ bloat_measure(Relation index, int sample_pages, bool full,
 		be->exact = pages != NULL;
 		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
 		{
-			if (!read_sample(scan, from, to))
-			{
-				be->sampled_pages = scan->blocks_read;
-				if (from == 0)
-					return;
-				break;			/* the first pass is good, with a wide
-								 * interval */
-			}
+			bool		in_time = read_sample(scan, from, to);
+
+			be->sampled_pages = scan->blocks_read;
+			if (!in_time && from == 0)
+				return;
+			if (!in_time)
+				break;			/* the first pass is good, if less precise */
 			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
 			totals = first_block;
 			for (int i = 0; i < to; i++)
@@ -503,11 +495,11 @@ bloat_measure(Relation index, int sample_pages, bool full,
 	if (!be->exact)
 		refine_estimates(scan, &totals, &variance, &est);
 	be->sampled_pages = pages ? be->pages : scan->blocks_read;
-	be->leaf_density = pages ? pages->leaf_density : est.density;
+	be->leaf_density = pages ? pages->leaf_density : est.value[DENSITY];
 	if (!open)
 	{
 		/* fractions of pages served the interval only */
-		rebuilt = (1.0 - est.bloat) * scan->nblocks;
+		rebuilt = (1.0 - est.value[BLOAT]) * scan->nblocks;
 		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
 		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
 		if (be->exact)
@@ -528,7 +520,7 @@ static void
 estimate_callback(void *argptr)
 {
 	EstimateArg *arg = argptr;
-	Relation	index = report_try_open(arg->index_oid, InvalidOid);
+	Relation	index = report_open(arg->index_oid, InvalidOid, true);
 	BloatEstimate be;
 
 	if (index == NULL)
@@ -537,7 +529,7 @@ estimate_callback(void *argptr)
 				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
 	arg->blocks_read = be.sampled_pages;
 	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
-	report_close(index);
+	index_close(index, AccessShareLock);
 }
 
 /*
@@ -555,12 +547,9 @@ bloat_estimate(Oid index_oid, double *ratio)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	EstimateArg arg = {0};
-	bool		ok;
+	EstimateArg arg = {index_oid, 0, get_float8_nan()};
+	bool		ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
 
-	arg.index_oid = index_oid;
-	arg.ratio = get_float8_nan();
-	ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
 	MemoryContextSwitchTo(oldcontext);
 	/* nothing was freed before, so this is all that it used */
 	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
@@ -586,22 +575,6 @@ bloat_estimate(Oid index_oid, double *ratio)
  * sample is enough, and on a disk every block costs a seek.
  * ----------------------------------------------------------------
  */
-
-/*
- * Copy a block of the free space map.  A damaged one is empty, as in core,
- * because the map is only a hint.
- */
-static void
-read_fsm_block(Relation index, BlockNumber blkno, BufferAccessStrategy strategy, char *copy)
-{
-	Buffer		buffer;
-
-	CHECK_FOR_INTERRUPTS();
-	buffer = ReadBufferExtended(index, FSM_FORKNUM, blkno, RBM_ZERO_ON_ERROR, strategy);
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
-	UnlockReleaseBuffer(buffer);
-}
 
 /*
  * Return the block of the free space map for the blocks from slot *
@@ -636,10 +609,8 @@ split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 	PGAlignedBlock copy;
 	BlockNumber slots = (nblocks - 1) / SlotsPerFSMPage + 1;
 
-	*nfree = *nother = 0;
-	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks)
-		return false;
-	if (!smgrexists(RelationGetSmgr(index), FSM_FORKNUM))
+	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks ||
+		!smgrexists(RelationGetSmgr(index), FSM_FORKNUM))
 		return false;
 	fsm_size = smgrnblocks(RelationGetSmgr(index), FSM_FORKNUM);
 
@@ -652,7 +623,8 @@ split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 
 		if (known)
 		{
-			read_fsm_block(index, fsm_block, strategy, copy.data);
+			/* a damaged block is empty, as in core: the map is only a hint */
+			copy_block(index, FSM_FORKNUM, fsm_block, RBM_ZERO_ON_ERROR, strategy, copy.data);
 			(*blocks_read)++;
 		}
 		for (int i = 0; i < SlotsPerFSMPage; i++)
@@ -686,11 +658,12 @@ draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, i
 	{
 		for (BlockNumber i = 0; i < nframe; i++)
 		{
-			SampledBlock *s = &sample->blocks[sample->nblocks++];
+			BlockNumber blkno = frame ? frame[i] : i + 1;
 
-			s->blkno = frame ? frame[i] : i + 1;
-			s->stratum = -1;
-			s->stratum_size = 1;
+			sample->blocks[sample->nblocks++] = (SampledBlock)
+			{
+				blkno, -1, 0, 1
+			};
 		}
 		return;
 	}
@@ -702,7 +675,7 @@ draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, i
 
 		for (int i = 0; i < draws; i++)
 		{
-			SampledBlock *s = &sample->blocks[sample->nblocks++];
+			BlockNumber blkno;
 			bool		again;
 
 			do
@@ -712,10 +685,12 @@ draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, i
 				for (int j = 0; j < i; j++)
 					again |= drawn[j] == drawn[i];
 			} while (again);
-			s->blkno = frame ? frame[drawn[i]] : drawn[i] + 1;
-			s->stratum = sample->nstrata;
-			s->draw = i;
-			s->stratum_size = end - start;
+			blkno = frame ? frame[drawn[i]] : drawn[i] + 1;
+			sample->blocks[sample->nblocks++] =
+				(SampledBlock)
+			{
+				blkno, sample->nstrata, i, end - start
+			};
 		}
 		sample->nstrata++;
 	}
@@ -765,8 +740,6 @@ bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
 						 blocks, &nfree, &nother))
 			n -= sample->fsm_blocks_read;
-		else
-			nfree = nother = 0;
 	}
 
 	if (nfree == 0)

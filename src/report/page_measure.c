@@ -3,16 +3,14 @@
  * page_measure.c
  *	  What is on one page of an index: kind, bytes used, bytes worth keeping.
  *
- * There is one function for each access method.  It gets a private copy of
- * the page, so it holds no lock and nothing changes under it.  It trusts
- * nothing on the page: every offset and length is checked before use, because
- * a report must survive a damaged index.
+ * Each access method has a function, which gets a private copy of the page:
+ * no lock is held and nothing changes under it.  Every offset and length is
+ * checked before use, because a report must survive a damaged index.
  *
- * There are two byte counts.  "used" is what the page holds, counted as by
- * pgstatindex (with line pointers and the high key), so that densities are
- * comparable.  "packed" is the part that a rebuild would write again: without
- * tuples marked dead and GIN keys without rows, and with btree duplicates
- * merged into posting lists.
+ * "used" is what the page holds, counted as by pgstatindex (with line
+ * pointers and the high key), so that densities are comparable.  "packed" is
+ * what a rebuild would write again: without tuples marked dead and GIN keys
+ * without rows, and with btree duplicates merged into posting lists.
  *
  * Tricky: the six access methods have only the page header in common.  BRIN
  * keeps its type in the last two bytes, GIN's posting tree pages have no line
@@ -47,11 +45,13 @@ typedef struct BtreeKey
 
 /* a larger posting list gets a tree of its own in GIN */
 #define GIN_LARGEST_LIST	((double) (GinMaxItemSize - MAXALIGN(sizeof(IndexTupleData) + 1)))
+#define HASH_TUPLE_SIZE		(sizeof(IndexTupleData) + sizeof(uint32))
 /* bytes of a segment's first TID once it is one among others */
 #define GIN_NEXT_FIRST		2
 
+/* Check the page header, and set the byte counts as pgstatindex would. */
 static const char *
-check_header(Page page, Size special_size)
+check_header(Page page, Size special_size, PageMeasure *pm)
 {
 	PageHeader	ph = (PageHeader) page;
 
@@ -62,6 +62,9 @@ check_header(Page page, Size special_size)
 		return "invalid page header";
 	if (PageGetPageSize(page) != BLCKSZ)
 		return "invalid page size";
+	pm->avail = ph->pd_special - SizeOfPageHeaderData;
+	/* PageGetFreeSpace() reserves space for one more line pointer */
+	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);
 	return NULL;
 }
 
@@ -70,7 +73,6 @@ typedef struct ItemScan
 {
 	Page		page;
 	OffsetNumber next;
-	OffsetNumber last;
 	Size		min_size;		/* of a tuple */
 	bool		skip_unused;	/* unused line pointers are no damage */
 	bool		invalid;		/* ended at an invalid line pointer */
@@ -80,19 +82,6 @@ typedef struct ItemScan
 	bool		dead;
 } ItemScan;
 
-static ItemScan
-scan_items(Page page, OffsetNumber first, Size min_size)
-{
-	PageHeader	ph = (PageHeader) page;
-	ItemScan	scan = {0};
-
-	scan.page = page;
-	scan.next = first;
-	scan.last = (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
-	scan.min_size = min_size;
-	return scan;
-}
-
 /*
  * Advance to the next tuple.  Returns false at the end, with scan->invalid if
  * a line pointer points outside of the tuple area or to less than a tuple.
@@ -100,48 +89,57 @@ scan_items(Page page, OffsetNumber first, Size min_size)
 static bool
 next_item(ItemScan *scan)
 {
-	ItemId		iid;
 	PageHeader	ph = (PageHeader) scan->page;
+	ItemId		iid;
 	Size		start;
 
 	do
 	{
-		if (scan->next > scan->last)
+		if (scan->next > (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData))
 			return false;
 		iid = PageGetItemId(scan->page, scan->next++);
 	} while (scan->skip_unused && !ItemIdIsUsed(iid));
 	start = ItemIdGetOffset(iid);
 	scan->len = ItemIdGetLength(iid);
-	if (scan->len < scan->min_size || start < ph->pd_upper ||
-		start + scan->len > ph->pd_special || start != MAXALIGN(start))
-	{
-		scan->invalid = true;
-		return false;
-	}
 	scan->item = (char *) scan->page + start;
 	scan->bytes = sizeof(ItemIdData) + MAXALIGN(scan->len);
 	scan->dead = ItemIdIsDead(iid);
-	return true;
+	scan->invalid = scan->len < scan->min_size || start < ph->pd_upper ||
+		start + scan->len > ph->pd_special || start != MAXALIGN(start);
+	return !scan->invalid;
 }
 
-/* Count the current tuple as one that a rebuild writes again. */
-static void
-count_item(PageMeasure *pm, const ItemScan *scan)
+/* Count a tuple, and tell whether a rebuild would write it again. */
+typedef bool (*ItemCallback) (const ItemScan *scan, PageMeasure *pm);
+
+/* Set the counts by a scan of all tuples. */
+static const char *
+count_items(Page page, Size min_size, bool skip_unused, ItemCallback callback, PageMeasure *pm)
 {
-	pm->tuples += 1;
-	pm->packed += scan->bytes;
+	ItemScan	scan = {page, FirstOffsetNumber, min_size, skip_unused};
+
+	pm->packed = 0;
+	while (next_item(&scan))
+	{
+		if (callback(&scan, pm))
+		{
+			pm->tuples += 1;
+			pm->packed += scan.bytes;
+		}
+	}
+	pm->packed = Min(pm->packed, pm->used);
+	return scan.invalid ? "invalid tuple" : NULL;
 }
 
-/* Set the byte counts as pgstatindex would. */
-static void
-measure_space(Page page, PageMeasure *pm)
+/* A tuple for one row, which may be marked dead */
+static bool
+count_row(const ItemScan *scan, PageMeasure *pm)
 {
-	PageHeader	ph = (PageHeader) page;
-
-	pm->avail = ph->pd_special - SizeOfPageHeaderData;
-	/* PageGetFreeSpace() reserves space for one more line pointer */
-	pm->used = pm->avail - PageGetFreeSpace(page);
-	pm->packed = pm->used;
+	if (scan->dead)
+		pm->dead += 1;
+	else
+		pm->items += 1;
+	return !scan->dead;
 }
 
 /* ----------------------------------------------------------------
@@ -186,14 +184,11 @@ static double
 btree_run_bytes(Size keylen, int nhtids, double *tuples)
 {
 	Size		base = sizeof(IndexTupleData) + keylen;
-	int			per_tuple;
+	int			per_tuple = 1;
 	double		bytes = 0;
 
-	if (base + 2 * sizeof(ItemPointerData) > BTREE_BUILD_POSTING_SIZE)
-		per_tuple = 1;
-	else
+	if (base + 2 * sizeof(ItemPointerData) <= BTREE_BUILD_POSTING_SIZE)
 		per_tuple = (BTREE_BUILD_POSTING_SIZE - base) / sizeof(ItemPointerData);
-
 	while (nhtids > 0)
 	{
 		int			n = Min(nhtids, per_tuple);
@@ -209,9 +204,8 @@ btree_run_bytes(Size keylen, int nhtids, double *tuples)
 static const char *
 measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(BTPageOpaqueData));
-	BTPageOpaque opaque;
-	ItemScan	items;
+	BTPageOpaque opaque = (BTPageOpaque) PageGetSpecialPointer(page);
+	ItemScan	items = {page, 0, sizeof(IndexTupleData)};
 	double		before = 0;
 	double		after = 0;
 	BtreeKey	run = {0};
@@ -219,24 +213,17 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 	Size		smallest = BLCKSZ;
 	Size		largest = 0;
 
-	if (problem)
-		return problem;
-	opaque = (BTPageOpaque) PageGetSpecialPointer(page);
 	if (opaque->btpo_flags & BTP_META)
 		return "unexpected metapage";
 	if (opaque->btpo_cycleid > MAX_BT_CYCLE_ID)
 		return "not a btree page";
-	measure_space(page, pm);
 	if (P_IGNORE(opaque))
-	{
-		pm->kind = PAGE_EMPTY;	/* deleted or half-dead */
-		return NULL;
-	}
+		return NULL;			/* deleted or half-dead: empty */
 	pm->kind = P_ISLEAF(opaque) ? PAGE_LEAF : PAGE_INTERNAL;
 	if (pm->kind == PAGE_INTERNAL)
 		return NULL;
 
-	items = scan_items(page, P_FIRSTDATAKEY(opaque), sizeof(IndexTupleData));
+	items.next = P_FIRSTDATAKEY(opaque);
 	while (next_item(&items))
 	{
 		BtreeKey	key;
@@ -257,21 +244,18 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
 		{
 			after += items.bytes;
 			pm->tuples += 1;
-			continue;
 		}
-		if (run_tids > 0 && key.len == run.len && key.flags == run.flags &&
-			memcmp(key.data, run.data, key.len) == 0)
-		{
+		else if (run_tids > 0 && key.len == run.len && key.flags == run.flags &&
+				 memcmp(key.data, run.data, key.len) == 0)
 			run_tids += nhtids;
-			continue;
-		}
-		if (run_tids > 0)
+		else
+		{
 			after += btree_run_bytes(run.len, run_tids, &pm->tuples);
-		run = key;
-		run_tids = nhtids;
+			run = key;
+			run_tids = nhtids;
+		}
 	}
-	if (run_tids > 0)
-		after += btree_run_bytes(run.len, run_tids, &pm->tuples);
+	after += btree_run_bytes(run.len, run_tids, &pm->tuples);
 
 	if (items.invalid)
 		return "invalid leaf tuple";
@@ -302,19 +286,14 @@ hash_end_run(PageMeasure *pm, int run, int half_page)
 static const char *
 measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(HashPageOpaqueData));
-	HashPageOpaque opaque;
-	ItemScan	items;
+	HashPageOpaque opaque = (HashPageOpaque) PageGetSpecialPointer(page);
+	ItemScan	items = {page, FirstOffsetNumber, HASH_TUPLE_SIZE};
 	uint32		run_hash = 0;
 	int			run = 0;
-	int			half_page;
+	int			half_page = pm->avail / 2 / (sizeof(ItemIdData) + MAXALIGN(HASH_TUPLE_SIZE));
 
-	if (problem)
-		return problem;
-	opaque = (HashPageOpaque) PageGetSpecialPointer(page);
 	if (opaque->hasho_page_id != HASHO_PAGE_ID)
 		return "not a hash page";
-	measure_space(page, pm);
 	switch (opaque->hasho_flag & LH_PAGE_TYPE)
 	{
 		case LH_BUCKET_PAGE:
@@ -327,7 +306,6 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 			pm->kind = PAGE_FIXED;
 			return NULL;
 		case LH_UNUSED_PAGE:
-			pm->kind = PAGE_EMPTY;
 			return NULL;
 		default:
 			return "unexpected page type";
@@ -338,35 +316,23 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	 * a value with more rows than half a page keeps its overflow pages with
 	 * any number of buckets.
 	 */
-	half_page = pm->avail / 2 / (sizeof(ItemIdData) + MAXALIGN(sizeof(IndexTupleData) + sizeof(uint32)));
-	pm->packed = 0;
-	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData) + sizeof(uint32));
 	while (next_item(&items))
 	{
 		uint32		hash;
 
 		if (items.dead)
-		{
-			pm->dead += 1;
 			continue;
-		}
-		count_item(pm, &items);
 		memcpy(&hash, items.item + sizeof(IndexTupleData), sizeof(uint32));
-		if (run > 0 && hash == run_hash)
-			run++;
-		else
+		if (run > 0 && hash != run_hash)
 		{
 			hash_end_run(pm, run, half_page);
-			run_hash = hash;
-			run = 1;
+			run = 0;
 		}
+		run_hash = hash;
+		run++;
 	}
-	if (items.invalid)
-		return "invalid tuple";
 	hash_end_run(pm, run, half_page);
-	pm->items = pm->tuples;
-	pm->packed = Min(pm->packed, pm->used);
-	return NULL;
+	return count_items(page, HASH_TUPLE_SIZE, false, count_row, pm);
 }
 
 /* ----------------------------------------------------------------
@@ -422,11 +388,8 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	if (!(opaque->flags & GIN_LEAF))
 	{
 		pm->kind = PAGE_POSTING_INTERNAL;
-		pm->used = opaque->maxoff * (double) sizeof(PostingItem);
-		if (pm->used > pm->avail)
-			return "too many posting items";
-		pm->packed = pm->used;
-		return NULL;
+		pm->used = pm->packed = opaque->maxoff * (double) sizeof(PostingItem);
+		return pm->used > pm->avail ? "too many posting items" : NULL;
 	}
 
 	pm->kind = opaque->rightlink == InvalidBlockNumber ? PAGE_POSTING_LAST : PAGE_POSTING_LEAF;
@@ -457,62 +420,41 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	 */
 	if (pm->kind == PAGE_POSTING_LAST)
 	{
-		pm->packed = 0;
-		if (list_bytes <= GIN_LARGEST_LIST && pm->items > 0)
-		{
-			pm->tuples = 1;
-			pm->packed = list_bytes;
-		}
+		pm->tuples = list_bytes <= GIN_LARGEST_LIST && pm->items > 0 ? 1 : 0;
+		pm->packed = pm->tuples * list_bytes;
 	}
 	return NULL;
+}
+
+static bool
+count_gin_key(const ItemScan *scan, PageMeasure *pm)
+{
+	int			nposting = pm->kind == PAGE_PENDING ? 1 : GinGetNPosting((IndexTuple) scan->item);
+
+	if (nposting != GIN_TREE_POSTING)
+		pm->items += nposting;
+	/* vacuum empties posting lists but never removes a key */
+	return nposting > 0;
 }
 
 static const char *
 measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(GinPageOpaqueData));
-	GinPageOpaque opaque;
-	ItemScan	items;
+	GinPageOpaque opaque = (GinPageOpaque) PageGetSpecialPointer(page);
 
-	if (problem)
-		return problem;
-	opaque = (GinPageOpaque) PageGetSpecialPointer(page);
 	if (opaque->flags & ~(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_LIST |
 						  GIN_LIST_FULLROW | GIN_INCOMPLETE_SPLIT | GIN_COMPRESSED))
 		return "unexpected page type";
 	if (opaque->flags & GIN_DELETED)
-	{
-		pm->avail = ((PageHeader) page)->pd_special - SizeOfPageHeaderData;
-		pm->kind = PAGE_EMPTY;
 		return NULL;
-	}
 	if (opaque->flags & GIN_DATA)
 		return measure_gin_posting(page, opaque, pm);
 
-	measure_space(page, pm);
-	if (opaque->flags & GIN_LIST)
-		pm->kind = PAGE_PENDING;
-	else
-		pm->kind = (opaque->flags & GIN_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
+	pm->kind = (opaque->flags & GIN_LIST) ? PAGE_PENDING :
+		(opaque->flags & GIN_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
 	if (pm->kind == PAGE_INTERNAL)
 		return NULL;
-
-	pm->packed = 0;
-	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData));
-	while (next_item(&items))
-	{
-		int			nposting = pm->kind == PAGE_PENDING ? 1 : GinGetNPosting((IndexTuple) items.item);
-
-		if (nposting != GIN_TREE_POSTING)
-			pm->items += nposting;
-		/* vacuum empties posting lists but never removes a key */
-		if (nposting > 0)
-			count_item(pm, &items);
-	}
-	if (items.invalid)
-		return "invalid tuple";
-	pm->packed = Min(pm->packed, pm->used);
-	return NULL;
+	return count_items(page, sizeof(IndexTupleData), false, count_gin_key, pm);
 }
 
 /* ----------------------------------------------------------------
@@ -522,124 +464,89 @@ measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure 
 static const char *
 measure_gist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(GISTPageOpaqueData));
-	GISTPageOpaque opaque;
-	ItemScan	items;
+	GISTPageOpaque opaque = (GISTPageOpaque) PageGetSpecialPointer(page);
 
-	if (problem)
-		return problem;
-	opaque = (GISTPageOpaque) PageGetSpecialPointer(page);
 	if (opaque->gist_page_id != GIST_PAGE_ID)
 		return "not a GiST page";
-	measure_space(page, pm);
-	if (opaque->flags & F_DELETED)
-	{
-		pm->kind = PAGE_EMPTY;
+	pm->kind = (opaque->flags & F_DELETED) ? PAGE_EMPTY :
+		(opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
+	if (pm->kind != PAGE_LEAF)
 		return NULL;
-	}
-	pm->kind = (opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	if (pm->kind == PAGE_INTERNAL)
-		return NULL;
+	return count_items(page, sizeof(IndexTupleData), false, count_row, pm);
+}
 
-	pm->packed = 0;
-	items = scan_items(page, FirstOffsetNumber, sizeof(IndexTupleData));
-	while (next_item(&items))
-	{
-		if (items.dead)
-			pm->dead += 1;
-		else
-			count_item(pm, &items);
-	}
-	if (items.invalid)
-		return "invalid tuple";
-	pm->items = pm->tuples;
-	pm->packed = Min(pm->packed, pm->used);
-	return NULL;
+static bool
+count_spgist_tuple(const ItemScan *scan, PageMeasure *pm)
+{
+	/*
+	 * All kinds of tuples have the state in the same place.  Those that are
+	 * not live are redirections, dead, placeholders.
+	 */
+	return ((SpGistDeadTuple) scan->item)->tupstate == SPGIST_LIVE;
 }
 
 static const char *
 measure_spgist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(SpGistPageOpaqueData));
-	SpGistPageOpaque opaque;
-	ItemScan	items;
+	SpGistPageOpaque opaque = (SpGistPageOpaque) PageGetSpecialPointer(page);
+	const char *problem;
 
-	if (problem)
-		return problem;
-	opaque = (SpGistPageOpaque) PageGetSpecialPointer(page);
 	if (opaque->spgist_page_id != SPGIST_PAGE_ID)
 		return "not an SP-GiST page";
 	if (opaque->flags & SPGIST_META)
 		return "unexpected metapage";
-	measure_space(page, pm);
-
-	pm->packed = 0;
-	items = scan_items(page, FirstOffsetNumber, sizeof(SpGistDeadTupleData));
-	while (next_item(&items))
-	{
-		/* all kinds of tuples have the state in the same place */
-		unsigned int state = ((SpGistDeadTuple) items.item)->tupstate;
-
-		/* the others are redirections, dead, placeholders */
-		if (state == SPGIST_LIVE)
-			count_item(pm, &items);
-	}
-	if (items.invalid)
-		return "invalid tuple";
+	problem = count_items(page, sizeof(SpGistDeadTupleData), false, count_spgist_tuple, pm);
 	if (opaque->flags & SPGIST_LEAF)
 		pm->items = pm->tuples;
-	pm->packed = Min(pm->packed, pm->used);
 	if (SpGistBlockIsFixed(blkno))
 		pm->kind = PAGE_FIXED;	/* a build makes both roots, full or not */
 	else if (pm->tuples == 0)
 		pm->kind = PAGE_EMPTY;
 	else
 		pm->kind = (opaque->flags & SPGIST_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	return NULL;
+	return problem;
 }
 
 static const char *
 measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem = check_header(page, sizeof(BrinSpecialSpace));
-	ItemScan	items;
+	const char *problem;
 
-	if (problem)
-		return problem;
-	switch (BrinPageType(page))
-	{
-		case BRIN_PAGETYPE_REVMAP:
-			pm->avail = ((PageHeader) page)->pd_special - SizeOfPageHeaderData;
-			pm->kind = PAGE_FIXED;
-			return NULL;
-		case BRIN_PAGETYPE_REGULAR:
-			break;
-		default:
-			return "unexpected page type";
-	}
-	measure_space(page, pm);
-
-	pm->packed = 0;
-	items = scan_items(page, FirstOffsetNumber, sizeof(BlockNumber));
-	items.skip_unused = true;
-	while (next_item(&items))
-		count_item(pm, &items);
-	if (items.invalid)
-		return "invalid tuple";
-	pm->items = pm->tuples;
-	pm->packed = Min(pm->packed, pm->used);
+	pm->kind = PAGE_FIXED;
+	if (BrinPageType(page) == BRIN_PAGETYPE_REVMAP)
+		return NULL;
+	if (BrinPageType(page) != BRIN_PAGETYPE_REGULAR)
+		return "unexpected page type";
+	problem = count_items(page, sizeof(BlockNumber), true, count_row, pm);
 	pm->kind = pm->items > 0 ? PAGE_LEAF : PAGE_EMPTY;
-	return NULL;
+	return problem;
 }
 
+static const struct
+{
+	Oid			relam;
+	Size		special_size;
+	const char *(*measure) (const MeasureContext *mc, Page page,
+							BlockNumber blkno, PageMeasure *pm);
+}			methods[] =
+
+{
+	{BTREE_AM_OID, sizeof(BTPageOpaqueData), measure_btree},
+	{HASH_AM_OID, sizeof(HashPageOpaqueData), measure_hash},
+	{GIN_AM_OID, sizeof(GinPageOpaqueData), measure_gin},
+	{GIST_AM_OID, sizeof(GISTPageOpaqueData), measure_gist},
+	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), measure_spgist},
+	{BRIN_AM_OID, sizeof(BrinSpecialSpace), measure_brin},
+};
 
 /* Return whether page_measure() knows the access method. */
 bool
 page_measure_supports(Oid relam)
 {
-	return relam == BTREE_AM_OID || relam == HASH_AM_OID ||
-		relam == GIN_AM_OID || relam == GIST_AM_OID ||
-		relam == SPGIST_AM_OID || relam == BRIN_AM_OID;
+	for (int i = 0; i < lengthof(methods); i++)
+		if (methods[i].relam == relam)
+			return true;
+	return false;
 }
 
 /*
@@ -650,27 +557,18 @@ const char *
 page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	memset(pm, 0, sizeof(*pm));
+	pm->kind = PAGE_EMPTY;
 	if (PageIsNew(page))
+		return NULL;			/* extended but not yet used, possibly since a
+								 * crash */
+	for (int i = 0; i < lengthof(methods); i++)
 	{
-		/* extended but not yet used, possibly since a crash */
-		pm->kind = PAGE_EMPTY;
-		return NULL;
+		const char *problem;
+
+		if (methods[i].relam != mc->relam)
+			continue;
+		problem = check_header(page, methods[i].special_size, pm);
+		return problem ? problem : methods[i].measure(mc, page, blkno, pm);
 	}
-	switch (mc->relam)
-	{
-		case BTREE_AM_OID:
-			return measure_btree(mc, page, blkno, pm);
-		case HASH_AM_OID:
-			return measure_hash(mc, page, blkno, pm);
-		case GIN_AM_OID:
-			return measure_gin(mc, page, blkno, pm);
-		case GIST_AM_OID:
-			return measure_gist(mc, page, blkno, pm);
-		case SPGIST_AM_OID:
-			return measure_spgist(mc, page, blkno, pm);
-		case BRIN_AM_OID:
-			return measure_brin(mc, page, blkno, pm);
-		default:
-			return "unknown access method";
-	}
+	return "unknown access method";
 }

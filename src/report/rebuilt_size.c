@@ -81,6 +81,7 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 	memset(rc, 0, sizeof(*rc));
 	rc->relam = index->rd_rel->relam;
 	rc->hash_tuples = -1;
+	rc->fillfactor = get_float8_nan();
 	switch (rc->relam)
 	{
 		case BTREE_AM_OID:
@@ -101,10 +102,6 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 			/* a bitmap of two bits for each column, without values */
 			rc->brin_least = sizeof(ItemIdData) +
 				MAXALIGN(SizeOfBrinTuple + BITMAPLEN(2 * IndexRelationGetNumberOfAttributes(index)));
-			rc->fillfactor = get_float8_nan();
-			break;
-		default:
-			rc->fillfactor = get_float8_nan();
 			break;
 	}
 }
@@ -298,9 +295,9 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 static double
 rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 {
-	double		leaves = leaf_pages(t, t->packed[PAGE_LEAF], rc->smallest ? GIST_MOST : GIST_LEAST);
+	double		density = rc->smallest ? GIST_MOST : GIST_LEAST;
+	double		leaves = Max(leaf_pages(t, t->packed[PAGE_LEAF], density), 1);
 
-	leaves = Max(leaves, 1);
 	return leaves + internal_pages(t, leaves);
 }
 

@@ -10,9 +10,8 @@
  *
  * The errors are literally those of contrib/pgstattuple/pgstatindex.c, so
  * that scripts that handle them work with ours.  A report over all indexes of
- * a database must neither fail nor wait because of one of them: for that
- * there are report_try_open() and, for damage found while reading,
- * report_survive().
+ * a database must neither fail nor wait because of one of them: hence quiet
+ * and, for damage found while reading, report_survive().
  *
  *-------------------------------------------------------------------------
  */
@@ -24,11 +23,9 @@
 #include "access/xlog.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/smgr.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "report/report_private.h"
@@ -49,111 +46,82 @@ access_method_label(Oid am)
 	return "suitable";
 }
 
-/* Check an open relation.  With quiet, returns false instead of an error. */
+/* Check an open relation.  Returns false unless elevel is ERROR. */
 static bool
-check_relation(Relation rel, Oid required_am, bool quiet)
+check_relation(Relation rel, Oid required_am, int elevel)
 {
+	const char *name = RelationGetRelationName(rel);
+
 	if (rel->rd_rel->relkind != RELKIND_INDEX)
-	{
-		if (quiet)
-			return false;
-		ereport(ERROR,
+		ereport(elevel,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 OidIsValid(required_am) ?
 				 errmsg("relation \"%s\" is not a %s index",
-						RelationGetRelationName(rel), access_method_label(required_am)) :
-				 errmsg("\"%s\" is not an index", RelationGetRelationName(rel)),
+						name, access_method_label(required_am)) :
+				 errmsg("\"%s\" is not an index", name),
 				 errdetail_relkind_not_supported(rel->rd_rel->relkind)));
-	}
-	if (OidIsValid(required_am) && rel->rd_rel->relam != required_am)
-	{
-		if (quiet)
-			return false;
-		ereport(ERROR,
+	else if (OidIsValid(required_am) && rel->rd_rel->relam != required_am)
+		ereport(elevel,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("relation \"%s\" is not a %s index",
-						RelationGetRelationName(rel), access_method_label(required_am))));
-	}
+						name, access_method_label(required_am))));
 
 	/* its newest pages are in another session's local buffers */
-	if (RELATION_IS_OTHER_TEMP(rel))
-	{
-		if (quiet)
-			return false;
-		ereport(ERROR,
+	else if (RELATION_IS_OTHER_TEMP(rel))
+		ereport(elevel,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot access temporary indexes of other sessions")));
-	}
 
 	/* core's words in get_relation_info(): the relation has no file there */
-	if (!RelationIsPermanent(rel) && RecoveryInProgress())
-	{
-		if (quiet)
-			return false;
-		ereport(ERROR,
+	else if (!RelationIsPermanent(rel) && RecoveryInProgress())
+		ereport(elevel,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot access temporary or unlogged relations during recovery")));
-	}
 
 	/* an index that is not ready may have no valid page at all */
-	if (!rel->rd_index->indisvalid)
-	{
-		if (quiet)
-			return false;
-		ereport(ERROR,
+	else if (!rel->rd_index->indisvalid)
+		ereport(elevel,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid", RelationGetRelationName(rel))));
-	}
-	return true;
+				 errmsg("index \"%s\" is not valid", name)));
+	else
+		return true;
+	return false;
 }
 
 /*
  * Open an index for a report, with AccessShareLock.  Raises the errors of
- * pgstattuple's functions.  required_am is InvalidOid or the access method
- * that the index must have.  Close it with report_close().
+ * pgstattuple's functions.  With quiet, as for a report over many indexes,
+ * returns NULL instead of an error or of waiting for a lock.  required_am is
+ * InvalidOid or the access method that the index must have.  Close it with
+ * index_close().
  */
 Relation
-report_open(Oid index_oid, Oid required_am)
-{
-	Relation	rel = try_relation_open(index_oid, AccessShareLock);
-
-	if (rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("index with OID %u does not exist", index_oid)));
-	(void) check_relation(rel, required_am, false);
-	return rel;
-}
-
-/*
- * The same for a report over many indexes.  Returns NULL instead of an error
- * or of waiting for a lock.
- */
-Relation
-report_try_open(Oid index_oid, Oid required_am)
+report_open(Oid index_oid, Oid required_am, bool quiet)
 {
 	Relation	rel;
 
-	if (!ConditionalLockRelationOid(index_oid, AccessShareLock))
+	if (!quiet)
+		LockRelationOid(index_oid, AccessShareLock);
+	else if (!ConditionalLockRelationOid(index_oid, AccessShareLock))
 		return NULL;
 	rel = try_relation_open(index_oid, NoLock);
 	if (rel == NULL)
 	{
 		UnlockRelationOid(index_oid, AccessShareLock);
-		return NULL;
+		if (!quiet)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("index with OID %u does not exist", index_oid)));
 	}
-	if (!check_relation(rel, required_am, true))
+	else if (!check_relation(rel, required_am, quiet ? DEBUG2 : ERROR))
 	{
 		relation_close(rel, AccessShareLock);
-		return NULL;
+		rel = NULL;
 	}
 	return rel;
 }
 
-/*
- * Get the bytes of the main fork of any relation.  Returns false if there is
- * none, or instead of waiting for a lock.
- */
+/* Get the bytes of a main fork; false if none, or instead of waiting. */
 bool
 report_try_size(Oid relid, int64 *size)
 {
@@ -175,13 +143,6 @@ report_try_size(Oid relid, int64 *size)
 	}
 	UnlockRelationOid(relid, AccessShareLock);
 	return result;
-}
-
-/* Close what report_open() has opened, and release the lock. */
-void
-report_close(Relation rel)
-{
-	relation_close(rel, AccessShareLock);
 }
 
 /*
@@ -207,11 +168,7 @@ report_survive(ReportCallback callback, void *arg)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(oldcontext);
-		edata = CopyErrorData();
-		switch (edata->sqlerrcode)
+		switch (geterrcode())
 		{
 			case ERRCODE_DATA_CORRUPTED:
 			case ERRCODE_INDEX_CORRUPTED:
@@ -222,9 +179,9 @@ report_survive(ReportCallback callback, void *arg)
 			default:
 				PG_RE_THROW();
 		}
+		MemoryContextSwitchTo(oldcontext);
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		FreeErrorData(edata);
 		ok = false;
 	}
 	PG_END_TRY();
@@ -244,10 +201,7 @@ report_survive(ReportCallback callback, void *arg)
  * ----------------------------------------------------------------
  */
 
-/*
- * Read the size of the pending list.  The caller has opened a valid GIN
- * index.  ERROR XX002 for a damaged metapage.
- */
+/* The caller has opened a valid GIN index.  ERROR XX002 if damaged. */
 void
 gin_pending_read(Relation index, GinPending *pending)
 {

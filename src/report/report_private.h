@@ -152,10 +152,7 @@ typedef struct GinPending
 } GinPending;
 
 extern void gin_pending_read(Relation index, GinPending *pending);
-extern Relation report_open(Oid index_oid, Oid required_am);
-extern Relation report_try_open(Oid index_oid, Oid required_am);
-
-extern void report_close(Relation rel);
+extern Relation report_open(Oid index_oid, Oid required_am, bool quiet);
 extern bool report_try_size(Oid relid, int64 *size);
 
 typedef void (*ReportCallback) (void *arg);

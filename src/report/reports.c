@@ -19,6 +19,7 @@
 
 #include <math.h>
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_tablespace.h"
@@ -82,10 +83,7 @@ set_float8(Datum *values, bool *nulls, int column, double value)
 	nulls[column] = isnan(value);
 }
 
-/*
- * Set a ratio to four decimals: more would be far below any sampling error,
- * and would make rows too wide to read.
- */
+/* Four decimals: more would be far below any sampling error, and too wide. */
 static void
 set_ratio(Datum *values, bool *nulls, int column, double ratio)
 {
@@ -120,15 +118,14 @@ static void
 bloat_callback(void *argptr)
 {
 	BloatArg   *arg = argptr;
-	Relation	index = arg->quiet ? report_try_open(arg->index_oid, InvalidOid) :
-		report_open(arg->index_oid, InvalidOid);
+	Relation	index = report_open(arg->index_oid, InvalidOid, arg->quiet);
 
 	if (index)
 	{
 		bloat_measure(index, arg->sample_pages,
 					  arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
 		arg->found = true;
-		report_close(index);
+		index_close(index, AccessShareLock);
 	}
 }
 
@@ -224,14 +221,13 @@ static void
 pending_callback(void *argptr)
 {
 	PendingArg *arg = argptr;
-	Relation	index = arg->quiet ? report_try_open(arg->index_oid, GIN_AM_OID) :
-		report_open(arg->index_oid, GIN_AM_OID);
+	Relation	index = report_open(arg->index_oid, GIN_AM_OID, arg->quiet);
 
 	if (index == NULL)
 		return;
 	gin_pending_read(index, &arg->pending);
 	arg->found = true;
-	report_close(index);
+	index_close(index, AccessShareLock);
 }
 
 /*
@@ -292,9 +288,7 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(size);
 }
 
-/*
- * Return the OID of the tablespace in argument argno, ERROR 22004 or 42704.
- */
+/* Return the OID of the tablespace in argument argno, ERROR 22004 or 42704. */
 static Oid
 required_tablespace(FunctionCallInfo fcinfo, int argno)
 {

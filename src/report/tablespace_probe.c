@@ -10,14 +10,12 @@
  * once, of a file that was never in the cache, so the cache does not help.
  *
  * The file is unlinked as soon as it is open, so no end (error, cancel, kill
- * -9, crash) leaves it behind.  Between the two calls it has a name in the
- * server's directory of temporary files that the server removes at start.
- * The descriptors are transient ones of fd.c, closed at the end of the
+ * -9, crash) leaves it behind.  Before that it has a name that the server
+ * removes at start.  fd.c closes the descriptors at the end of the
  * transaction at the latest.
  *
- * Space: at most PROBE_MAX_BYTES and a tenth of the free space.  Time: the
- * duration is divided among the phases, each of which checks the clock after
- * every call; only a slow single call can make it longer.
+ * Space: at most PROBE_MAX_BYTES and a tenth of the free space.  Time is
+ * divided among the phases; only a slow single call can make it longer.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,20 +23,17 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "common/file_perm.h"
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
-#include "utils/builtins.h"
 #include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
