@@ -50,7 +50,7 @@ sub survived
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	survived_ok($node, 'io', $name, sprintf("SELECT status FROM move_indexes('io_s', '%s', method => '%s')", elsewhere($node, 'io_s'), $method),
-		max_keys => 100, restarted => 1, count => $was_none ? '' : "storage of a $method");
+		max_keys => 100, large => 1, restarted => 1, count => $was_none ? '' : "storage of a $method");
 	return;
 }
 
@@ -120,7 +120,7 @@ foreach my $case (
 	files_ok($standby, "$name, standby");
 	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
-		max_keys => 100, restarted => 1);
+		max_keys => 100, large => 1, restarted => 1);
 	wait_for_no_worker($node);
 	files_ok($node, "$name, after the next move");
 	count_fault('storage of a copy');
@@ -175,7 +175,7 @@ foreach my $case (
 	files_ok($node, $name);
 	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
-		max_keys => 100, restarted => 1, count => 'storage of a copy');
+		max_keys => 100, large => 1, restarted => 1, count => 'storage of a copy');
 }
 # Each megabyte is told to be written back, and, but for the first, waits for the one
 # before: more calls than that, none of which fails here.
