@@ -22,7 +22,7 @@ SET client_min_messages = warning;
 CREATE EXTENSION pg_buffercache;
 CREATE EXTENSION pg_prewarm;
 CREATE TABLE after_swap (i int, s text) WITH (fillfactor = 80);
-INSERT INTO after_swap SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 170000) g;
+INSERT INTO after_swap SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
 CREATE INDEX after_swap_s ON after_swap (s) TABLESPACE regress_slow;
 CREATE TABLE seen_before (block bigint);
 LOAD 'index_mover';
@@ -322,7 +322,7 @@ SQL
 	}
 }
 
-verdict_ok($node, 'after_swap', 'at the end', max_keys => 200);
+verdict_ok($node, 'after_swap', 'at the end', max_keys => 200, large => 1);
 $s->end;
 $node->stop;
 done_testing();

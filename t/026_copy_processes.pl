@@ -36,7 +36,7 @@ sub move
 sub survived
 {
 	my ($name) = @_;
-	survived_ok($node, 'p', $name, move(), max_keys => 200, restarted => 1, count => 'processes of a copy');
+	survived_ok($node, 'p', $name, move(), max_keys => 200, large => 1, restarted => 1, count => 'processes of a copy');
 	return;
 }
 

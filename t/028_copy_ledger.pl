@@ -24,12 +24,15 @@ my $node = new_node('ledger',
 	streaming => 1,
 	extra => ['--data-checksums'],
 	conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nwal_keep_size = 1GB");
-my %rows = (store => 90000, small => 20000);
+# long keys: the index is to be large, and to be looked up quickly
+my %rows = (store => [ 8000, 60 ], small => [ 5000, 5 ]);
 foreach my $table (sort keys %rows)
 {
+	my ($rows, $length) = @{ $rows{$table} };
 	$node->safe_psql('postgres', <<SQL);
 CREATE TABLE $table (i int, s text) WITH (fillfactor = 80);
-INSERT INTO $table SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, $rows{$table}) g;
+ALTER TABLE $table ALTER s SET STORAGE plain;
+INSERT INTO $table SELECT g, repeat(md5(g::text), $length) FROM generate_series(1, $rows) g;
 CREATE INDEX ${table}_s ON $table (s) TABLESPACE regress_slow;
 SELECT oracle.remember_metadata('$table');
 SQL
@@ -93,14 +96,14 @@ ok(-s $node->data_dir . "/$stray", 'a file that rows of other places name is the
 let_go($call);
 my ($rc, $out, $err) = finish_call($call);
 is($out, "moved\n", 'the running job ends well') or diag $err;
-is($node->safe_psql('postgres', 'SELECT count(*) FROM small'), '20000', 'the table is there');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM small'), $rows{small}[0], 'the table is there');
 $node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 is( $node->safe_psql('postgres',
 		"SELECT count(*) FROM index_mover_ledger WHERE database = $database AND system_identifier <> '1' AND kind <> 'x'"),
 	'0', 'rows of this database that name nothing of ours are forgotten');
 unlink $node->data_dir . "/$stray";
 $node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
-arrived_ok($node, 'store', 'store_s', $to, 'forged rows, running job', standby => $standby, metadata => 1);
+arrived_ok($node, 'store', 'store_s', $to, 'forged rows, running job', standby => $standby, metadata => 1, large => 1);
 arrived_ok($node, 'small', 'small_s', 'regress_slow', 'forged rows, live index', standby => $standby, metadata => 1);
 
 # ---------------------------------------------------------------------------
@@ -223,7 +226,7 @@ foreach my $point ('swapped', 'old-file-step')
 	wait_for_no_worker($node);
 	rename $away, $directory or die "$away: $!";
 	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0, "$name: the old file is there again");
-	arrived_ok($node, 'store', 'store_s', 'regress_fast', "$name, and there again", standby => $standby, metadata => 1);
+	arrived_ok($node, 'store', 'store_s', 'regress_fast', "$name, and there again", standby => $standby, metadata => 1, large => 1);
 }
 $node->safe_psql('postgres', 'DROP TABLESPACE regress_away');
 pass('the source can be dropped when the old file is removed');

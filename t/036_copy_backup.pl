@@ -1,6 +1,7 @@
-# Base backups and point-in-time recovery in the middle of a copy, and a backup in
-# the middle of a rebuild: what is restored has the index where it was at that
-# moment, right, and after a clean-up no file and no index too many.
+# Base backups and point-in-time recovery in the middle of a copy, incremental base
+# backups there (PostgreSQL 17 and newer), and a backup in the middle of a rebuild: what
+# is restored, or put together from a chain and restored, has the index where it was at
+# that moment, right, and after a clean-up no file and no index too many.
 use strict;
 use warnings;
 
@@ -17,7 +18,11 @@ use Test::More;
 
 needs_test_points();
 
+my $has_incremental = `pg_config --version` =~ /PostgreSQL (\d+)/ && $1 >= 17;
+my $summarize = $has_incremental ? 'summarize_wal = on' : '';
+# (every backup is a checkpoint; the WAL that the copy still has to read stays)
 my $node = new_node('primary', streaming => 1, conf => <<CONF);
+$summarize
 checkpoint_timeout = 1h
 max_wal_size = 2GB
 wal_keep_size = 2GB
@@ -39,6 +44,86 @@ cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('kept_s')"),
 $node->backup('before');
 backup_ok($node, 'before', 'a backup before all');
 
+# A move that stands still at a pause point; what is called there, and behind it.
+# Says where the index was, and where it is.
+sub move_with
+{
+	my ($point, $mutation, $in_the_middle, $behind, %options) = @_;
+	my $name = $mutation || $point;
+	my $from = tablespace_of_index($node, 'kept_s');
+	my $to = other_place($from);
+	my $first = $options{first} || $point;
+	set_tests($node, test_point => "$first:wait" . ($first ne $point ? ",$point:wait2" : ''), test_mutation => $mutation);
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $job = $node->safe_psql('postgres',
+		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\"}')");
+	$node->wait_for_log(qr/test point "$first": waiting/, $log);
+	if ($first ne $point)
+	{
+		my $next = IndexMover::Session->new($node);
+		$next->run('SELECT pg_advisory_lock(0, 5960)');
+		my $log = -s $node->logfile;
+		$gate->end;
+		$node->wait_for_log(qr/test point "$point": waiting/, $log);
+		$gate = $next;
+	}
+	# (under the exclusive lock nobody can write to it)
+	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 7") unless $point eq 'swap-copied';
+	$in_the_middle->($name);
+	$gate->end;
+	$node->safe_psql('postgres', "CALL wait_for_move($job)");
+	set_tests($node);
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
+		'moved', "a backup at $name: the move goes on");
+	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "a backup at $name: it was this copy");
+	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 8");
+	$behind->($name);
+	return ($from, $to);
+}
+
+# What is restored: where the index is, what the ledger knows of an unfinished move,
+# and that a clean-up and the next move leave all as it should be.
+sub restored_ok
+{
+	my ($other, $name, $place, $unfinished, $log_once, %options) = @_;
+	is(tablespace_of_index($other, 'kept_s'), $place, "$name: where the index is");
+	if (my $pages = $options{pages})
+	{
+		cmp_ok(scalar @$pages, '>', 200, "$name: there are pages to compare");
+		is(join(' ', different_pages($pages, [ pages_of($other, 'kept_s') ])), '', "$name: the same pages");
+	}
+	if ($log_once)
+	{
+		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
+		like($verdict, qr/^0 right;/, 'without logging once more after a checkpoint, the restored index is not right')
+		  or diag $verdict;
+	}
+	else
+	{
+		is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $unfinished,
+			"$name: what the ledger knows");
+		my $orphans = $other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()');
+		cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
+		$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+		files_ok($other, "$name, after a clean-up");
+		verdict_ok($other, 'kept', $name, max_keys => 100, large => $options{large});
+		my $to = other_place($place);
+		is( $other->safe_psql('postgres',
+				"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
+			'moved', "$name: a move works");
+		leftovers_ok($other, $name, within => 5);
+		files_ok($other, "$name, after a move");
+		metadata_ok($other, 'kept', $name, restarted => 1);
+		amcheck_ok($other, $name);
+		count_fault($options{count}) if $options{count};
+	}
+	$other->teardown_node;
+	$other->clean_node;
+	return;
+}
+
 # ---- moves, each with a backup and a restore point in the middle -------------------
 # point, is the swap done by then, what is left out
 # (a megabyte is logged in several records, the first of which comes before copy-logging)
@@ -48,32 +133,19 @@ my %at;
 foreach my $case (@points)
 {
 	my ($point, $swapped, $mutation) = @$case;
+	my ($from, $to) = move_with(
+		$point,
+		$mutation,
+		sub {
+			my ($name) = @_;
+			# pg_basebackup waits for a checkpoint, copies the half-made file, and ends
+			$node->backup($name);
+			backup_ok($node, $name, "a backup at $name");
+			$node->safe_psql('postgres', "SELECT pg_create_restore_point('at $name')");
+			$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+		},
+		sub { $node->safe_psql('postgres', "SELECT pg_create_restore_point('after $_[0]')"); });
 	my $name = $mutation || $point;
-	my $from = tablespace_of_index($node, 'kept_s');
-	my $to = other_place($from);
-	set_tests($node, test_point => "$point:wait", test_mutation => $mutation);
-	my $gate = IndexMover::Session->new($node);
-	$gate->run('SELECT pg_advisory_lock(0, 5959)');
-	my $log = -s $node->logfile;
-	my $job = $node->safe_psql('postgres',
-		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\"}')");
-	$node->wait_for_log(qr/test point "$point": waiting/, $log);
-	# (under the exclusive lock nobody can write to it)
-	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 7") unless $point eq 'swap-copied';
-
-	# pg_basebackup waits for a checkpoint, copies the half-made file, and ends
-	$node->backup($name);
-	backup_ok($node, $name, "a backup at $name");
-	$node->safe_psql('postgres', "SELECT pg_create_restore_point('at $name')");
-	$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
-	$gate->end;
-	$node->safe_psql('postgres', "CALL wait_for_move($job)");
-	set_tests($node);
-	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
-		'moved', "a backup at $name: the move goes on");
-	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "a backup at $name: it was this copy");
-	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 8");
-	$node->safe_psql('postgres', "SELECT pg_create_restore_point('after $name')");
 	$at{$name} = { at => $swapped ? $to : $from, after => $to };
 	# nobody has read it since it was copied
 	$at{$name}{pages} = [ pages_of($node, 'kept_s') ] if $point eq 'copy-logging';
@@ -111,39 +183,83 @@ foreach my $case (
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
-	is(tablespace_of_index($other, 'kept_s'), $place, "$name: where the index is");
-	if (my $pages = $target =~ /^after (.*)$/ && $at{$1}{pages})
+	restored_ok(
+		$other, $name, $place, $unfinished, $name eq 'log-once',
+		pages => $target =~ /^after (.*)$/ && $at{$1}{pages},
+		large => 1,
+		count => $target ? 'point-in-time recovery, copies' : 'base backup in mid-copy');
+}
+
+# ---- incremental backups -------------------------------------------------------------
+SKIP:
+{
+	skip 'incremental backups came with PostgreSQL 17', 1 unless $has_incremental;
+
+	# Take the next backup of the chain: only what has changed since the last one.
+	my @chain;
+	my $next_backup = sub {
+		my ($name) = @_;
+		my @since = map { ('--incremental', $node->backup_dir . "/$_/backup_manifest") } @chain ? $chain[-1] : ();
+		$node->backup($name, backup_options => \@since);
+		backup_ok($node, $name, "the backup \"$name\"");
+		push @chain, $name;
+	};
+
+	# Files of a backup that hold only changes, in the directories of tablespaces.
+	my $incremental_files = sub {
+		my ($name) = @_;
+		(my $dir = $node->backup_dir . "/$name") =~ s/([\s\\*?{}\[\]~])/\\$1/g;
+		my @files = glob("$dir/pg_tblspc/*/PG_*/*/INCREMENTAL.*");
+		return scalar @files;
+	};
+
+	$next_backup->('full');
+
+	# Moves, each with an incremental backup in the middle and one behind it: point, is
+	# the swap done by then, what is left out.  At copy-logged, some blocks of the second
+	# half are logged, and not written yet.  (A file of which nearly all has changed
+	# since the last backup goes into the next one whole.)
+	my %at;
+	foreach my $case ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ],
+		[ 'old-file-step', 1 ])
 	{
-		cmp_ok(scalar @$pages, '>', 200, "$name: there are pages to compare");
-		is(join(' ', different_pages($pages, [ pages_of($other, 'kept_s') ])), '', "$name: the same pages");
+		my ($point, $swapped, $mutation) = @$case;
+		my $name = $mutation || $point;
+		my ($from, $to) = move_with(
+			$point, $mutation,
+			sub { $next_backup->("in $name") },
+			sub {
+				$next_backup->("behind $name");
+				is($incremental_files->("behind $name"), 1, "a backup behind $name: of the index it has only the changes");
+			},
+			first => $point eq 'copy-logged' ? 'copy-half' : $point);
+		$at{"in $name"} = $swapped ? $to : $from;
+		$at{"behind $name"} = $to;
 	}
-	if ($name eq 'log-once')
+	verdict_ok($node, 'kept', 'the primary, incremental backups', max_keys => 200);
+	files_ok($node, 'the primary, incremental backups');
+
+	# last backup of the chain, is there an unfinished move in it
+	foreach my $case (
+		[ 'behind log-once', 0 ], [ 'behind copy-logged', 0 ], [ 'in copy-half', 1 ], [ 'behind swap-copied', 0 ],
+		[ 'in old-file-step', 1 ], [ 'behind old-file-step', 0 ])
 	{
-		my $verdict = $other->safe_psql('postgres', "SELECT oracle.verdict('kept', 100)");
-		like($verdict, qr/^0 right;/, 'without logging once more after a checkpoint, the restored index is not right')
-		  or diag $verdict;
-		$other->teardown_node;
-		$other->clean_node;
-		next;
+		my ($name, $unfinished) = @$case;
+		my @prior;
+		foreach my $backup (@chain)
+		{
+			last if $backup eq $name;
+			push @prior, $backup;
+		}
+		(my $node_name = $name) =~ s/\W+/_/g;
+		my $other = PostgreSQL::Test::Cluster->new($node_name);
+		$other->init_from_backup($node, $name, combine_with_prior => \@prior, standby => 0);
+		$other->append_conf('postgresql.conf', 'archive_mode = off');
+		backup_ok($other, $other->data_dir, "$name, put together");
+		$other->start;
+		poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+		restored_ok($other, $name, $at{$name}, $unfinished, $name eq 'behind log-once');
 	}
-	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $unfinished,
-		"$name: what the ledger knows");
-	my $orphans = $other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()');
-	cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
-	$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	files_ok($other, "$name, after a clean-up");
-	verdict_ok($other, 'kept', $name, max_keys => 100, large => 1);
-	my $to = other_place($place);
-	is( $other->safe_psql('postgres',
-			"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
-		'moved', "$name: a move works");
-	leftovers_ok($other, $name, within => 5);
-	files_ok($other, "$name, after a move");
-	metadata_ok($other, 'kept', $name, restarted => 1);
-	amcheck_ok($other, $name);
-	count_fault($target ? 'point-in-time recovery, copies' : 'base backup in mid-copy');
-	$other->teardown_node;
-	$other->clean_node;
 }
 
 # ---- a backup in the middle of a rebuild ---------------------------------------------

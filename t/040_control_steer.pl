@@ -377,6 +377,6 @@ ok($rest, 'a NOTICE gives the number of the job with the rest');
 $node->safe_psql('postgres', "CALL wait_for_move($rest)");
 is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
 is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');
-all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2);
+all_right($node, 'st', 'after the crash', no_metadata => 1, max_keys => 200, within => 2, large => 1);
 
 done_testing();

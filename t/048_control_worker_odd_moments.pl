@@ -46,8 +46,9 @@ sub cancel_at_record
 	$locker->answer;
 	poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'index_mover' AND wait_event_type = 'Lock'",
 		't', "$name: the worker waits to write the history");
+	my $worker = worker_pid($node);
 	$node->safe_psql('postgres', $how->($job));
-	sleep(0.5);
+	let_process_take_signals($worker);
 	$locker->run('COMMIT');
 	$caller->query("CALL wait_for_move($job)");
 	like($caller->{stderr}, qr/WARNING:  2 of 2 indexes were not moved/, "$name: who waits is told");

@@ -31,7 +31,7 @@ foreach my $case ([ 'copy', 1 ], [ 'link', 1 ], [ 'link', 0 ])
 	# names for superuser and databases, and no checksums or both.
 	my $old = PostgreSQL::Test::Cluster->new("old_$dir", install_path => $old_bin =~ s{/bin/?$}{}r);
 	$old->init(extra => [ '--no-locale', '--encoding=UTF8' ]);
-	$old->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nrestart_after_crash = on\n");
+	$old->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nrestart_after_crash = on\nindex_mover.min_free_space = 0\n");
 	$old->start;
 	$old->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION '" . PostgreSQL::Test::Utils::tempdir() . "'")
 	  foreach 'regress_slow', 'regress_fast';
@@ -59,7 +59,7 @@ SQL
 	my $new = PostgreSQL::Test::Cluster->new("new_$dir");
 	my @checksums = $version >= 18 ? ('--no-data-checksums') : ();
 	$new->init(extra => [ '--no-locale', '--encoding=UTF8', @checksums ]);
-	$new->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nmax_worker_processes = 8\n");
+	$new->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nmax_worker_processes = 8\nindex_mover.min_free_space = 0\n");
 	chomp(my $new_bin = `pg_config --bindir`);
 	# (it writes its sockets to the working directory, whose name must be short)
 	chdir(PostgreSQL::Test::Utils::tempdir_short());

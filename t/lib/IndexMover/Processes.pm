@@ -4,6 +4,7 @@
 #
 #   poll_process_is_gone($worker);
 #   let_process_sleep($worker, 4);     # it has looked around four times more
+#   let_process_take_signals($worker); # those sent so far have come
 #   wait_until_down($node);            # its postmaster has given up
 #   start_again($node, $old_pid);      # after a kill -9
 #
@@ -19,7 +20,7 @@ use IndexMover::Test ();
 use PostgreSQL::Test::Utils ();
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(process_is_gone poll_process_is_gone let_process_sleep wait_until_down start_again);
+our @EXPORT = qw(process_is_gone poll_process_is_gone let_process_sleep let_process_take_signals wait_until_down start_again);
 
 our $TIMEOUT = $IndexMover::Test::TIMEOUT;
 
@@ -55,6 +56,20 @@ sub let_process_sleep
 	{
 		die "process $pid does not go on" if time - $start > $TIMEOUT;
 		usleep(20_000);
+	}
+	return;
+}
+
+# Wait until no signal is pending for a process: its handlers are called before it does
+# anything else.
+sub let_process_take_signals
+{
+	my ($pid) = @_;
+	my $start = time;
+	while (PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^(?:SigPnd|ShdPnd):\s+0*[1-9a-f]/m)
+	{
+		die "process $pid does not take its signals" if time - $start > $TIMEOUT;
+		usleep(5_000);
 	}
 	return;
 }

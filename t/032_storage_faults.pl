@@ -1,5 +1,9 @@
-# Moves by copying when reads, writes and fsyncs fail: the index stays right,
-# nothing is left behind, here and on a standby, and the next move works.
+# Storage that fails.  Moves by copying when reads, writes and fsyncs fail: the index
+# stays right, nothing is left behind, here and on a standby, and the next move works;
+# the same under a rebuild, whose blocks go through shared buffers; a target directory
+# that goes away or can't be written; damaged blocks of the source, with checksums and
+# without; damaged WAL.  (The room on a real file system: t/031_copy_storage.pl; a
+# machine that loses what was not synced: t/034_copy_lost_writes.pl.)
 use strict;
 use warnings;
 
@@ -12,11 +16,14 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_test_points();
 my $library = preload_library('io_faults');
 my $node = do
 {
 	local $ENV{LD_PRELOAD} = $library;
-	new_node('io', streaming => 1, conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nwal_keep_size = 1GB\nfsync = on");
+	# a rebuild has to write before its end
+	new_node('io', streaming => 1, extra => [ '--data-checksums' ],
+		conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nwal_keep_size = 1GB\nfsync = on\nshared_buffers = 4MB\nbgwriter_delay = 10s");
 };
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE io (i int, s text);
@@ -37,8 +44,19 @@ $standby->start;
 my %folder = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
 
+sub survived
+{
+	my ($name, $method, $was_none) = @_;
+	wait_for_no_worker($node);
+	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
+	survived_ok($node, 'io', $name, sprintf("SELECT status FROM move_indexes('io_s', '%s', method => '%s')", elsewhere($node, 'io_s'), $method),
+		max_keys => 100, large => 1, restarted => 1, count => $was_none ? '' : "storage of a $method");
+	return;
+}
+
 use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
 
+# ---- a copy ---------------------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row or 'crash', moved,
 # the WARNING
 foreach my $case (
@@ -102,7 +120,7 @@ foreach my $case (
 	files_ok($standby, "$name, standby");
 	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
-		max_keys => 100, restarted => 1);
+		max_keys => 100, large => 1, restarted => 1);
 	wait_for_no_worker($node);
 	files_ok($node, "$name, after the next move");
 	count_fault('storage of a copy');
@@ -157,7 +175,7 @@ foreach my $case (
 	files_ok($node, $name);
 	my $next = elsewhere($node, 'io_s');
 	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
-		max_keys => 100, restarted => 1, count => 'storage of a copy');
+		max_keys => 100, large => 1, restarted => 1, count => 'storage of a copy');
 }
 # Each megabyte is told to be written back, and, but for the first, waits for the one
 # before: more calls than that, none of which fails here.
@@ -201,6 +219,131 @@ foreach my $case (
 	cmp_ok($opened, '>', 0, 'scattered blocks: files are opened');
 	cmp_ok($opened, '<', $again / 2, "scattered blocks: but not for each of them: $opened times, $again blocks");
 }
+
+# ---- a rebuild ----------------------------------------------------------------
+# name, operation, errno or bytes, first, times, whose file, the row
+foreach my $case (
+	picked { $_->[0] =~ /^(?:the target is full|fsync)/ } 'failures under a rebuild',
+	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
+	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
+	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
+	[ 'a write to the target is short', 'short', 5000, 3, 1, 'to', 'failed|53100' ],
+	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down' ],
+	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash' ])
+{
+	my ($name, $operation, $errno, $first, $times, $whose, $expected) = @$case;
+	$name = "rebuild, $name";
+	{
+		local $ENV{LD_PRELOAD} = $library;
+		$node->restart;
+	}
+	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
+	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('io')") : $folder{$to};
+	my $log = -s $node->logfile;
+	break_calls($operation, $errno, $first, $times, $path);
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'rebuild')");
+	if ($expected eq 'down')
+	{
+		# recovery can't write either: the server stays down until there is room
+		mend_full_wal($node, $log);
+		ok($node->log_contains(qr/PANIC:  53100: could not write to /, $log), "$name: PostgreSQL panics") or diag $err;
+		is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
+	}
+	elsif ($expected eq 'crash')
+	{
+		# a rebuild leaves fsync to the next checkpoint, if it is not logged at once
+		$node->psql('postgres', 'CHECKPOINT') if !calls_broken();
+		mend_calls();
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+		wait_until_up($node);
+	}
+	else
+	{
+		is($out, $expected, "$name: the row") or diag $err;
+		is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
+	}
+	my $fired = mend_calls();
+	cmp_ok($fired, '>=', 1, "$name: it did $fired times");
+	survived($name, 'rebuild');
+}
+
+# ---- the target's directory goes away, or can't be written ------------------------
+foreach my $how ('gone', 'read-only')
+{
+	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered', 'copy-half')
+	{
+		my $name = "target $how at $point";
+		my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
+		my $dir = $node->data_dir . "/$folder{$to}";
+		$dir =~ s{/$}{};
+		my ($version) = glob("$dir/PG_*");
+		my $call = held_at($node, $point, "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'copy')");
+		my ($path) = $how eq 'gone' ? $version : glob("$version/*");
+		my $mode = (stat $path)[2] & 07777;
+		if ($how eq 'gone') { rename $path, "$path.away" or die $! }
+		else { chmod 0500, $path or die $! }
+		let_go($call);
+		my ($rc, $out, $err) = finish_call($call);
+		# a file that is open already stays writable: no fault, and not counted as one
+		my $was_none = $how eq 'read-only' && $point eq 'copy-half';
+		like($out, $was_none ? qr/^moved\|$/m : qr/^failed\|(58P01|42501|58030|25006)$/m, "$name: the row: $out") or diag $err;
+		unlike($err, qr/PANIC|XX000/, "$name: no worse");
+		if ($how eq 'gone')
+		{
+			rename "$path.away", $path or die $!;
+		}
+		else { chmod $mode, $path or die $! }
+		survived($name, 'copy', $was_none);
+	}
+}
+
+# ---- the target has a file of that number -------------------------------------------
+{
+	my $name = 'a file in the way';
+	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
+	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'copy')");
+	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
+	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
+	append_to_file("$dir/$number", 'not ours');
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^failed\|58P02\|could not create file "\S*\/$number": File exists\b/m, "$name: the row") or diag $err;
+	is(-s "$dir/$number", 8, "$name: it is not touched");
+	unlink "$dir/$number";
+	survived($name, 'copy');
+}
+
+# ---- damaged blocks of the source --------------------------------------------------
+foreach my $checksums (1, 0)
+{
+	my $name = 'a damaged block of the source, ' . ($checksums ? 'with' : 'without') . ' checksums';
+	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
+	my $path = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('io_s')");
+	my $page_size = block_size($node);
+	$node->stop;
+	system_or_bail('pg_checksums', '--disable', '-D', $node->data_dir) unless $checksums;
+	open(my $fh, '+<:raw', $path) or die $!;
+	seek($fh, 20 * $page_size + $page_size / 2, 0);
+	print $fh "\xff" x 500;
+	if (!$checksums)
+	{
+		# a header that can't be
+		seek($fh, 30 * $page_size, 0);
+		print $fh "\xff" x 24;
+	}
+	close $fh;
+	$node->start;
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'copy')");
+	is($out, 'failed|XX001', "$name: refused by copy") or diag $err;
+	is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
+	leftovers_ok($node, $name, within => 5);
+	files_ok($node, $name);
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'rebuild')");
+	is($out, 'moved|', "$name: healed by rebuild") or diag $err;
+	survived($name, 'copy');
+}
+
+# ---- without checksums ----------------------------------------------------------------
 # A server of PostgreSQL 19 can switch checksums on while a copy goes on.  It knows
 # nothing of the new file, and what is copied once has to have them by then: so all
 # pages have, also where there are none to be checked.
@@ -217,5 +360,30 @@ SQL
 }
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
 standby_ok($node, $standby, ['io'], 'at the end', max_keys => 300);
+# (what is damaged next would be sent to it)
+$standby->stop;
 
+# ---- damaged WAL, where it tells of the changes meanwhile --------------------------
+{
+	my $name = 'damaged WAL';
+	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
+	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'copy')");
+	$node->safe_psql('postgres', 'SELECT pg_switch_wal(); CREATE TABLE behind_the_switch ()');
+	my ($segment, $offset) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())');
+	$node->safe_psql('postgres', "UPDATE io SET s = md5(s) WHERE i % 20 = 4");
+	open(my $fh, '+<:raw', $node->data_dir . "/pg_wal/$segment") or die $!;
+	# whole pages behind the one that the server may write again
+	seek($fh, 8192 * (int($offset / 8192) + 2), 0);
+	print $fh "\xff" x 16384;
+	close $fh;
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	like($out, qr/^failed\|58030\|could not read WAL at/m, "$name: the row") or diag $err;
+	is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
+	# nothing may want to read it any more
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	survived($name, 'copy');
+}
+
+$node->stop;
 done_testing();
