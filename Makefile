@@ -10,9 +10,11 @@ OBJS = \
 	src/call/call_checks.o \
 	src/call/cleanup_call.o \
 	src/call/control.o \
+	src/call/notices.o \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
+	src/call/wait_for_move.o \
 	src/call/wait_for_rows.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
@@ -73,7 +75,7 @@ DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy partitioned names privileges bad_input jobs \
-	plan plan_recheck \
+	surface plan plan_recheck \
 	report_bloat report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
 # The first makes what the others need, the last drops it.

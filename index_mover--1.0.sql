@@ -4,18 +4,20 @@
 \echo Use "CREATE EXTENSION index_mover" to load this file. \quit
 
 ---------------------------------------------------------------------------
--- Tables of the extension.  No privileges on them are granted: they are written
--- in C only, so that only superusers and members of pg_write_all_data could
--- forge a row.  They are not dumped: a ledger row names files of one cluster,
+-- What no user calls is in a schema of its own.  No privileges on the tables
+-- are granted: they are written in C only, so that only superusers and members
+-- of pg_write_all_data could forge a row.  They are not dumped: a ledger row names files of one cluster,
 -- and a restored job must not start anything.
 ---------------------------------------------------------------------------
 
-CREATE SEQUENCE index_mover_job_seq;
+CREATE SCHEMA index_mover;
 
-CREATE SEQUENCE index_mover_ledger_seq;
+CREATE SEQUENCE index_mover.job_seq;
+
+CREATE SEQUENCE index_mover.ledger_seq;
 
 -- What moves have made and not yet handed over or removed: src/README, "Protocol of the ledger".
-CREATE TABLE index_mover_ledger (
+CREATE TABLE index_mover.ledger (
 	id bigint PRIMARY KEY,
 	system_identifier text NOT NULL,
 	database oid NOT NULL,
@@ -31,25 +33,35 @@ CREATE TABLE index_mover_ledger (
 	new_name name NOT NULL DEFAULT ''
 );
 
+-- Every job; read through the view index_mover_jobs.
+CREATE TABLE index_mover.job_log (
+	job bigint PRIMARY KEY,
+	role oid NOT NULL,
+	submitted_at timestamptz NOT NULL,
+	settings jsonb NOT NULL			-- those that were not the default
+);
+
 -- Every move of every job; read through the view index_mover_history.
-CREATE TABLE index_mover_move_log (
+CREATE TABLE index_mover.move_log (
 	job bigint NOT NULL,
 	item int NOT NULL,
 	index oid NOT NULL,
 	index_name text NOT NULL,
+	kind text NOT NULL,
 	relation oid NOT NULL,
 	relation_name text NOT NULL,
 	from_tablespace name,
 	to_tablespace name,
 	from_tablespace_oid oid NOT NULL,
 	to_tablespace_oid oid NOT NULL,
+	requested text NOT NULL,		-- the method that was asked for
 	method text NOT NULL,
 	status text NOT NULL,
 	size_before bigint,
 	size_after bigint,
-	submitted_at timestamptz NOT NULL,
 	started_at timestamptz,
 	finished_at timestamptz,
+	idle bigint,					-- ms of rests and waits in between
 	lock_time interval,
 	lock_attempts bigint,
 	blocks_copied bigint,
@@ -57,82 +69,68 @@ CREATE TABLE index_mover_move_log (
 	wal_bytes bigint,
 	sqlstate text,
 	message text,
-	role oid NOT NULL,
 	PRIMARY KEY (job, item)
 );
 
 -- What these tables say is about this cluster only, and a publication FOR ALL
--- TABLES includes them.  What C code writes is not decoded (src/catalog.c): for
--- deletions that needs tables without a replica identity.
-ALTER TABLE index_mover_ledger REPLICA IDENTITY NOTHING;
-ALTER TABLE index_mover_move_log REPLICA IDENTITY NOTHING;
+-- TABLES includes them.  What C code writes is not decoded (src/own_tables.c):
+-- for deletions that needs tables without a replica identity.
+ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING;
+ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING;
+ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING;
 
-CREATE FUNCTION index_mover_not_by_replication()
+CREATE FUNCTION index_mover.not_by_replication()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_not_by_replication'
 LANGUAGE C;
-REVOKE ALL ON FUNCTION index_mover_not_by_replication() FROM PUBLIC;
+REVOKE ALL ON FUNCTION index_mover.not_by_replication() FROM PUBLIC;
 
-CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_ledger
-	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
-ALTER TABLE index_mover_ledger ENABLE REPLICA TRIGGER index_mover_not_by_replication;
-CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover_move_log
-	FOR EACH ROW EXECUTE FUNCTION index_mover_not_by_replication();
-ALTER TABLE index_mover_move_log ENABLE REPLICA TRIGGER index_mover_not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.ledger ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.job_log ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.move_log ENABLE REPLICA TRIGGER not_by_replication;
 
-REVOKE ALL ON SEQUENCE index_mover_job_seq, index_mover_ledger_seq FROM PUBLIC;
-REVOKE ALL ON TABLE index_mover_ledger, index_mover_move_log FROM PUBLIC;
+REVOKE ALL ON SCHEMA index_mover FROM PUBLIC;
+REVOKE ALL ON SEQUENCE index_mover.job_seq, index_mover.ledger_seq FROM PUBLIC;
+REVOKE ALL ON TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- Moving
 ---------------------------------------------------------------------------
 
-CREATE TYPE index_move AS (
-	index regclass,
-	index_name text,
-	relation regclass,
-	from_tablespace name,
-	to_tablespace name,
-	method text,
+CREATE TYPE move_result AS (
+	job bigint,
+	name text,
+	kind text,
 	status text,
-	size_before bigint,
-	size_after bigint,
-	bytes_to_read bigint,
-	bytes_to_write bigint,
-	wal_bytes bigint,
-	fits boolean,
-	estimated interval,
+	method text,
+	size bigint,
 	elapsed interval,
 	lock_time interval,
-	job bigint,
 	sqlstate text,
 	detail text
 );
-COMMENT ON TYPE index_move IS 'one index of a move: the plan, or what became of it';
-COMMENT ON COLUMN index_move.index IS 'the index; after a rebuild the new OID';
-COMMENT ON COLUMN index_move.index_name IS 'name of the index, without schema';
-COMMENT ON COLUMN index_move.relation IS 'its table';
-COMMENT ON COLUMN index_move.from_tablespace IS 'tablespace it is in, or was in';
-COMMENT ON COLUMN index_move.to_tablespace IS 'tablespace it is to go to';
-COMMENT ON COLUMN index_move.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
-COMMENT ON COLUMN index_move.status IS 'planned, queued, moved, skipped, failed or canceled';
-COMMENT ON COLUMN index_move.size_before IS 'bytes, of all its files';
-COMMENT ON COLUMN index_move.size_after IS 'bytes, of all its files';
-COMMENT ON COLUMN index_move.bytes_to_read IS 'estimate: bytes that are read';
-COMMENT ON COLUMN index_move.bytes_to_write IS 'estimate: bytes that are written, without WAL';
-COMMENT ON COLUMN index_move.wal_bytes IS 'estimate: bytes of WAL';
-COMMENT ON COLUMN index_move.fits IS 'whether there is room in the target, for WAL and for sorting';
-COMMENT ON COLUMN index_move.estimated IS 'estimate of the time it takes';
-COMMENT ON COLUMN index_move.elapsed IS 'time it took, waits included';
-COMMENT ON COLUMN index_move.lock_time IS 'how long a copy had the exclusive lock; 0 for a rebuild';
-COMMENT ON COLUMN index_move.job IS 'number of the job; NULL in a dry run, and where the plan skipped the index';
-COMMENT ON COLUMN index_move.sqlstate IS 'why it was skipped or has failed; with status moved: what went wrong afterwards';
-COMMENT ON COLUMN index_move.detail IS 'why it was skipped or has failed; else why this method';
+COMMENT ON TYPE move_result IS 'what became of one index of a call, or the plan for it';
+COMMENT ON COLUMN move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
+COMMENT ON COLUMN move_result.name IS 'what moves, as regclass prints it';
+COMMENT ON COLUMN move_result.kind IS 'index, toast index, or default: the tablespace for the indexes of new partitions';
+COMMENT ON COLUMN move_result.status IS 'planned, queued, moved, skipped, failed or canceled';
+COMMENT ON COLUMN move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
+COMMENT ON COLUMN move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
+COMMENT ON COLUMN move_result.elapsed IS 'time it took, waits included; in a plan the estimate';
+COMMENT ON COLUMN move_result.lock_time IS 'how long a copy held the exclusive lock; NULL where there was none';
+COMMENT ON COLUMN move_result.sqlstate IS 'why it was skipped or has failed; with status moved: what went wrong afterwards';
+COMMENT ON COLUMN move_result.detail IS 'why it was not moved; in a plan: why this method, WAL, and free space; else NULL';
 
 CREATE FUNCTION move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto',
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF index_move
+RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb)
@@ -144,7 +142,7 @@ CREATE FUNCTION move_schema_indexes(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
-RETURNS SETOF index_move
+RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
@@ -156,90 +154,92 @@ CREATE FUNCTION move_tablespace_indexes(
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
-RETURNS SETOF index_move
+RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 REVOKE ALL ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
-CREATE PROCEDURE wait_for_move(job bigint)
+CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
 LANGUAGE C;
-COMMENT ON PROCEDURE wait_for_move(bigint)
-	IS 'wait for the end of a job without holding a snapshot';
-REVOKE ALL ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
+COMMENT ON PROCEDURE wait_for_move(bigint, boolean)
+	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if something was not moved';
+REVOKE ALL ON PROCEDURE wait_for_move(bigint, boolean) FROM PUBLIC;
 
-CREATE FUNCTION undo_move(job bigint, wait boolean DEFAULT true)
-RETURNS SETOF index_move
+CREATE FUNCTION undo_move(
+	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_undo_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION undo_move(bigint, boolean)
-	IS 'move every index of a job back to where it was';
-REVOKE ALL ON FUNCTION undo_move(bigint, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
+	IS 'move every index of a job back to where it was, with the job''s settings';
+REVOKE ALL ON FUNCTION undo_move(bigint, boolean, boolean, jsonb) FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- Watching and steering
 ---------------------------------------------------------------------------
 
-CREATE FUNCTION index_mover_job_is_alive(job bigint)
+CREATE FUNCTION index_mover.job_is_alive(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_alive'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-CREATE FUNCTION index_mover_job_is_paused(job bigint)
+CREATE FUNCTION index_mover.job_is_paused(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-CREATE FUNCTION index_mover_running(
-	OUT pid int, OUT datid oid, OUT datname name, OUT relid oid, OUT index_relid oid,
-	OUT job bigint, OUT index_name text, OUT relation text, OUT method text, OUT phase text,
+CREATE FUNCTION index_mover.running(
+	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT relation text,
+	OUT method text, OUT phase text, OUT throttled_by text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz,
-	OUT blocks_changed_per_second bigint)
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW index_mover_progress AS
-	SELECT * FROM index_mover_running();
-COMMENT ON VIEW index_mover_progress IS 'the running moves of this database';
+	SELECT * FROM index_mover.running();
+COMMENT ON VIEW index_mover_progress IS 'the running moves of this database, one row per worker';
 COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
-COMMENT ON COLUMN index_mover_progress.datid IS 'OID of the database';
-COMMENT ON COLUMN index_mover_progress.datname IS 'name of the database';
-COMMENT ON COLUMN index_mover_progress.relid IS 'OID of the table';
-COMMENT ON COLUMN index_mover_progress.index_relid IS 'OID of the index';
-COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a clean-up that nobody asked for';
-COMMENT ON COLUMN index_mover_progress.index_name IS 'name of the index, without schema';
-COMMENT ON COLUMN index_mover_progress.relation IS 'name of the table';
+COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
+COMMENT ON COLUMN index_mover_progress.name IS 'what moves, as regclass prints it';
+COMMENT ON COLUMN index_mover_progress.kind IS 'index, toast index or default';
+COMMENT ON COLUMN index_mover_progress.relation IS 'its table';
 COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
-COMMENT ON COLUMN index_mover_progress.phase IS 'what the worker does or waits for';
+COMMENT ON COLUMN index_mover_progress.phase IS 'the step that the worker is in';
+COMMENT ON COLUMN index_mover_progress.throttled_by IS 'why it rests; NULL if it works';
 COMMENT ON COLUMN index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
 COMMENT ON COLUMN index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
 COMMENT ON COLUMN index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
 COMMENT ON COLUMN index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
-COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL where nobody knows';
+COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied';
 COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
 COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
 COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this index';
-COMMENT ON COLUMN index_mover_progress.blocks_changed_per_second IS 'blocks already copied that change in a second';
 GRANT SELECT ON index_mover_progress TO PUBLIC;
 
 CREATE VIEW index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
-		   l.index_name,
-		   l.relation::regclass AS relation,
+		   -- an OID that is gone is printed as a number; an index is in its table's schema
+		   coalesce(nullif(l.index::regclass::text, l.index::text),
+					CASE WHEN pg_catalog.pg_table_is_visible(l.relation) THEN ''
+						 ELSE quote_ident((parse_ident(l.relation_name))[1]) || '.' END ||
+					quote_ident(l.index_name)) AS name,
+		   l.kind,
+		   coalesce(nullif(l.relation::regclass::text, l.relation::text), l.relation_name) AS relation,
 		   l.from_tablespace,
 		   l.to_tablespace,
 		   l.method,
 		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
-				-- a standby can't know who is alive on the primary
+				-- a standby cannot know which jobs of the primary are alive
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'interrupted'
-				WHEN l.status IN ('queued', 'running') AND index_mover_job_is_paused(l.job)
+				WHEN l.status IN ('queued', 'running') AND index_mover.job_is_paused(l.job)
 				THEN 'paused'
 				ELSE l.status END AS status,
 		   l.size_before,
@@ -253,21 +253,24 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		   l.blocks_recopied,
 		   l.wal_bytes,
 		   l.sqlstate,
-		   l.message,
-		   pg_catalog.pg_get_userbyid(l.role) AS role,
-		   l.relation_name,
-		   l.submitted_at
-	  FROM index_mover_move_log l
-	 CROSS JOIN LATERAL (SELECT index_mover_job_is_alive(l.job) OFFSET 0) AS a(alive)
-	 WHERE pg_catalog.pg_has_role(l.role, 'USAGE')
+		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
+				 AND NOT pg_catalog.pg_is_in_recovery()
+				THEN pg_catalog.format('The worker or the server ended before the outcome was recorded. SELECT resume_move(%s) moves what is left.', l.job)
+				ELSE l.message END AS message,
+		   pg_catalog.pg_get_userbyid(j.role) AS role
+	  FROM index_mover.move_log l
+	  JOIN index_mover.job_log j ON j.job = l.job
+	 CROSS JOIN LATERAL (SELECT index_mover.job_is_alive(l.job) OFFSET 0) AS a(alive)
+	 WHERE pg_catalog.pg_has_role(j.role, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
 					WHERE c.oid = l.relation
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
 COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_history.index_name IS 'name of the index, without schema';
-COMMENT ON COLUMN index_mover_history.relation IS 'the table; a number if it is gone';
+COMMENT ON COLUMN index_mover_history.name IS 'what moved, as regclass prints it';
+COMMENT ON COLUMN index_mover_history.kind IS 'index, toast index or default';
+COMMENT ON COLUMN index_mover_history.relation IS 'its table';
 COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
 COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
 COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
@@ -285,30 +288,114 @@ COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker
 COMMENT ON COLUMN index_mover_history.sqlstate IS 'why it was not moved, or what went wrong';
 COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why this method';
 COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
-COMMENT ON COLUMN index_mover_history.relation_name IS 'name of the table at the time, with schema';
-COMMENT ON COLUMN index_mover_history.submitted_at IS 'when the job was submitted';
 GRANT SELECT ON index_mover_history TO PUBLIC;
 
-CREATE FUNCTION cancel_move(job bigint)
-RETURNS boolean
+CREATE VIEW index_mover_jobs WITH (security_barrier) AS
+	WITH running AS MATERIALIZED (
+		SELECT r.job,
+			   sum(r.bytes_per_second)::bigint AS bytes_per_second,
+			   bool_or(r.method = 'copy' AND r.eta IS NULL) AS no_end_in_sight,
+			   sum(r.blocks_done * current_setting('block_size')::bigint)
+				   FILTER (WHERE r.phase = 'copying blocks') AS bytes_done
+		  FROM index_mover.running() r
+		 GROUP BY r.job
+	)
+	SELECT j.job,
+		   CASE WHEN a.visible THEN pg_catalog.pg_get_userbyid(j.role) END AS role,
+		   CASE WHEN a.alive
+				THEN CASE WHEN index_mover.job_is_paused(j.job) THEN 'paused'
+						  WHEN m.begun > 0 THEN 'running'
+						  ELSE 'queued' END
+				WHEN m.unfinished > 0
+				THEN CASE WHEN pg_catalog.pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
+				WHEN m.failed > 0 THEN 'failed'
+				WHEN m.canceled > 0 THEN 'canceled'
+				WHEN m.moved > 0 THEN 'moved'
+				ELSE 'skipped' END AS status,
+		   CASE WHEN a.visible THEN m.moved END AS moved,
+		   CASE WHEN a.visible THEN m.total END AS total,
+		   CASE WHEN a.visible
+				THEN CASE WHEN m.unfinished = 0 AND m.moved = m.total THEN 100
+						  WHEN m.size > 0
+						  THEN pg_catalog.round((least(m.size_moved + coalesce(r.bytes_done, 0), m.size) * 100 / m.size)::numeric, 1) END
+				END::float8 AS percent,
+		   CASE WHEN a.visible THEN m.size END AS size,
+		   CASE WHEN a.visible THEN r.bytes_per_second END AS bytes_per_second,
+		   CASE WHEN a.visible AND a.alive AND r.bytes_per_second > 0 AND NOT r.no_end_in_sight
+				THEN pg_catalog.make_interval(secs =>
+						 pg_catalog.round((greatest(m.size_left - coalesce(r.bytes_done, 0), 0) / r.bytes_per_second)::numeric, 1)::float8)
+				END AS eta,
+		   CASE WHEN a.visible THEN m.longest_lock END AS longest_lock,
+		   CASE WHEN a.visible AND m.tablespaces = 1 THEN m.tablespace END AS tablespace,
+		   CASE WHEN a.visible THEN coalesce(m.started_at, j.submitted_at)::timestamptz(0) END AS started_at,
+		   CASE WHEN a.visible AND NOT a.alive AND m.unfinished = 0 THEN m.finished_at::timestamptz(0) END AS finished_at,
+		   CASE WHEN a.visible THEN j.settings END AS settings
+	  FROM index_mover.job_log j
+	 CROSS JOIN LATERAL (
+			SELECT index_mover.job_is_alive(j.job),
+				   pg_catalog.pg_has_role(j.role, 'USAGE')
+				   OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
+				   OR EXISTS (SELECT FROM index_mover.move_log l
+								JOIN pg_catalog.pg_class c ON c.oid = l.relation
+							   WHERE l.job = j.job AND pg_catalog.pg_has_role(c.relowner, 'USAGE'))
+			OFFSET 0) AS a(alive, visible)
+	 CROSS JOIN LATERAL (
+			SELECT count(*)::int AS total,
+				   count(*) FILTER (WHERE l.status = 'moved')::int AS moved,
+				   count(*) FILTER (WHERE l.status = 'failed') AS failed,
+				   count(*) FILTER (WHERE l.status = 'canceled') AS canceled,
+				   count(*) FILTER (WHERE l.status IN ('queued', 'running', 'paused')) AS unfinished,
+				   count(l.started_at) AS begun,
+				   coalesce(sum(l.size_before), 0)::bigint AS size,
+				   coalesce(sum(l.size_before) FILTER (WHERE l.status = 'moved'), 0) AS size_moved,
+				   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('queued', 'running', 'paused')), 0) AS size_left,
+				   max(l.lock_time) AS longest_lock,
+				   count(DISTINCT l.to_tablespace) AS tablespaces,
+				   min(l.to_tablespace::text)::name AS tablespace,
+				   min(l.started_at) AS started_at,
+				   max(l.finished_at) AS finished_at
+			  FROM index_mover.move_log l
+			 WHERE l.job = j.job) AS m
+	  LEFT JOIN running r ON r.job = j.job
+	 WHERE a.alive OR a.visible
+	 ORDER BY j.job DESC;
+COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
+COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
+COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted it';
+COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, skipped, failed, canceled or interrupted';
+COMMENT ON COLUMN index_mover_jobs.moved IS 'indexes that were moved';
+COMMENT ON COLUMN index_mover_jobs.total IS 'indexes of the job';
+COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of its bytes that were moved';
+COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all its indexes before the move';
+COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that its copies write now';
+COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at this rate; NULL if unknown';
+COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that one of its copies held the exclusive lock';
+COMMENT ON COLUMN index_mover_jobs.tablespace IS 'tablespace that it moves to; NULL if there are several';
+COMMENT ON COLUMN index_mover_jobs.started_at IS 'start of its first index, or when it was submitted';
+COMMENT ON COLUMN index_mover_jobs.finished_at IS 'end of its last index; NULL if it has not ended';
+COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
+GRANT SELECT ON index_mover_jobs TO PUBLIC;
+
+CREATE FUNCTION cancel_move(job bigint DEFAULT NULL)
+RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job; what it has moved stays moved';
+COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job, or all that the caller may control; what was moved stays moved; returns how many';
 REVOKE ALL ON FUNCTION cancel_move(bigint) FROM PUBLIC;
 
-CREATE FUNCTION pause_move(job bigint)
-RETURNS boolean
+CREATE FUNCTION pause_move(job bigint DEFAULT NULL)
+RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_pause_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job: a copy at once, a rebuild before it builds its next index';
+COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
 REVOKE ALL ON FUNCTION pause_move(bigint) FROM PUBLIC;
 
-CREATE FUNCTION resume_move(job bigint)
-RETURNS boolean
+CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL)
+RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION resume_move(bigint) IS 'let a paused job go on, end its wait for swap_after, or queue what an ended job has not moved';
-REVOKE ALL ON FUNCTION resume_move(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what an ended job has not moved; returns the job that goes on';
+REVOKE ALL ON FUNCTION resume_move(bigint, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION alter_move(job bigint, setting text, value text)
 RETURNS boolean
@@ -345,27 +432,27 @@ SELECT pg_catalog.set_config('search_path',
   JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
  WHERE e.extname = 'pgstattuple';
 
-CREATE FUNCTION @extschema@.index_mover_pgstatindex(index regclass)
+CREATE FUNCTION index_mover.pgstatindex(index regclass)
 RETURNS float8[]
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC
 	SELECT ARRAY[s.leaf_pages::float8, s.internal_pages::float8, s.avg_leaf_density]
 	  FROM pgstatindex(index) s;
 END;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_pgstatindex(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_pgstatindex(regclass) TO pg_stat_scan_tables;
+REVOKE ALL ON FUNCTION index_mover.pgstatindex(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.pgstatindex(regclass) TO pg_stat_scan_tables;
 
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
-CREATE FUNCTION @extschema@.index_mover_measure_bloat(
+CREATE FUNCTION index_mover.measure_bloat(
 	index regclass, sample_pages int, exact boolean, quiet boolean, exact_pages float8[],
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
 	OUT bloat_bytes bigint, OUT exactly boolean)
 AS 'MODULE_PATHNAME', 'index_mover_measure_bloat'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_measure_bloat(regclass, int, boolean, boolean, float8[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_measure_bloat(regclass, int, boolean, boolean, float8[]) TO pg_stat_scan_tables;
+REVOKE ALL ON FUNCTION index_mover.measure_bloat(regclass, int, boolean, boolean, float8[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.measure_bloat(regclass, int, boolean, boolean, float8[]) TO pg_stat_scan_tables;
 
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400,
@@ -375,7 +462,7 @@ CREATE FUNCTION @extschema@.index_bloat(
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 BEGIN ATOMIC
 	SELECT b.*
-	  FROM @extschema@.index_mover_measure_bloat(
+	  FROM index_mover.measure_bloat(
 			   $1, $2, $3, false,
 			   -- where a rebuild would also merge duplicates, which
 			   -- pgstatindex doesn't see, every page is read instead
@@ -387,7 +474,7 @@ BEGIN ATOMIC
 									AND c.relam = 403::oid
 									AND (i.indisunique OR
 										 'deduplicate_items=off'::text = ANY (c.reloptions)))
-					THEN @extschema@.index_mover_pgstatindex($1) END) b;
+					THEN index_mover.pgstatindex($1) END) b;
 END;
 COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
 	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
@@ -405,28 +492,28 @@ COMMENT ON FUNCTION @extschema@.gin_pending_list(regclass)
 REVOKE ALL ON FUNCTION @extschema@.gin_pending_list(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.gin_pending_list(regclass) TO pg_stat_scan_tables;
 
-CREATE FUNCTION @extschema@.index_mover_try_gin_pending_list(
+CREATE FUNCTION index_mover.try_gin_pending_list(
 	index regclass, quiet boolean,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
 AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
+REVOKE ALL ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
-CREATE FUNCTION @extschema@.index_mover_try_size(index regclass)
+CREATE FUNCTION index_mover.try_size(index regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_try_size'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_try_size(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_try_size(regclass) TO pg_monitor;
+REVOKE ALL ON FUNCTION index_mover.try_size(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.try_size(regclass) TO pg_monitor;
 
-CREATE FUNCTION @extschema@.index_mover_movable_methods(index regclass)
+CREATE FUNCTION index_mover.movable_methods(index regclass)
 RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_movable_methods(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_movable_methods(regclass) TO pg_monitor;
+REVOKE ALL ON FUNCTION index_mover.movable_methods(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.movable_methods(regclass) TO pg_monitor;
 
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
@@ -487,7 +574,7 @@ BEGIN ATOMIC
 		   g.indrelid::regclass,
 		   am.amname,
 		   ts.spcname,
-		   @extschema@.index_mover_try_size(g.oid::regclass),
+		   index_mover.try_size(g.oid::regclass),
 		   pg_stat_get_numscans(g.oid),
 		   s.fetched - s.hit,
 		   s.hit,
@@ -508,7 +595,7 @@ BEGIN ATOMIC
 		   pg_stat_get_tuples_inserted(g.indrelid) + pg_stat_get_tuples_updated(g.indrelid)
 			   - pg_stat_get_tuples_hot_updated(g.indrelid),
 		   st.reset_time,
-		   @extschema@.index_mover_movable_methods(g.oid::regclass),
+		   index_mover.movable_methods(g.oid::regclass),
 		   NULLIF(concat_ws('; '::text,
 			   CASE WHEN NOT g.indisvalid THEN
 					CASE WHEN g.relname ~ '_cc(new|old)\d*$'::text
@@ -531,11 +618,11 @@ BEGIN ATOMIC
 	 CROSS JOIN stats st
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched,
 								pg_stat_get_blocks_hit(g.oid) AS hit OFFSET 0) s
-	  LEFT JOIN LATERAL @extschema@.index_mover_measure_bloat(
+	  LEFT JOIN LATERAL index_mover.measure_bloat(
 				   -- NULL is answered with NULLs; a condition in ON would come too late
 				   CASE WHEN coalesce($2, $1 IS NOT NULL) THEN g.oid::regclass END,
 				   400, false, true, NULL::float8[]) b ON true
-	  LEFT JOIN LATERAL @extschema@.index_mover_try_gin_pending_list(
+	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(
 				   CASE WHEN g.relam = 2742::oid THEN g.oid::regclass END, true) p ON true
 	 ORDER BY s.fetched - s.hit DESC NULLS LAST, g.oid;
 END;
@@ -545,7 +632,7 @@ REVOKE ALL ON FUNCTION @extschema@.index_report(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean) TO pg_monitor;
 
 
-CREATE TABLE @extschema@.index_mover_probe (
+CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
 	tablespace oid NOT NULL,
 	random_read_ms float8 NOT NULL,
@@ -554,11 +641,11 @@ CREATE TABLE @extschema@.index_mover_probe (
 	sequential_read_mb_s float8 NOT NULL,
 	sync_write_ms float8 NOT NULL
 );
-CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_probe
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
-ALTER TABLE @extschema@.index_mover_probe ENABLE REPLICA TRIGGER index_mover_not_by_replication;
-REVOKE ALL ON TABLE @extschema@.index_mover_probe FROM PUBLIC;
-GRANT SELECT ON TABLE @extschema@.index_mover_probe TO pg_monitor;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.probe ENABLE REPLICA TRIGGER not_by_replication;
+REVOKE ALL ON TABLE index_mover.probe FROM PUBLIC;
+GRANT SELECT ON TABLE index_mover.probe TO pg_monitor;
 
 CREATE FUNCTION @extschema@.tablespace_probe(
 	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32,
@@ -574,15 +661,15 @@ COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
 REVOKE ALL ON FUNCTION @extschema@.tablespace_probe(name, interval, int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.tablespace_probe(name, interval, int) TO pg_monitor;
 
-CREATE FUNCTION @extschema@.index_mover_tablespace_facts(
-	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT total_bytes bigint,
+CREATE FUNCTION index_mover.tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
 	OUT device bigint, OUT lost_on_reboot text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_tablespace_facts(name) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_tablespace_facts(name) TO pg_monitor;
+REVOKE ALL ON FUNCTION index_mover.tablespace_facts(name) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.tablespace_facts(name) TO pg_monitor;
 
-CREATE TABLE @extschema@.index_mover_sample (
+CREATE TABLE index_mover.sample (
 	taken_at timestamptz NOT NULL,
 	relation oid NOT NULL,
 	index_name name,					-- a rebuilt index has another OID, but the
@@ -590,22 +677,22 @@ CREATE TABLE @extschema@.index_mover_sample (
 	blks_read bigint NOT NULL
 );
 -- rows are deleted in SQL, which a publication of all tables wants one for
-ALTER TABLE @extschema@.index_mover_sample REPLICA IDENTITY FULL;
-CREATE TRIGGER index_mover_not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.index_mover_sample
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.index_mover_not_by_replication();
-ALTER TABLE @extschema@.index_mover_sample ENABLE REPLICA TRIGGER index_mover_not_by_replication;
-REVOKE ALL ON TABLE @extschema@.index_mover_sample FROM PUBLIC;
-GRANT SELECT, INSERT, DELETE ON TABLE @extschema@.index_mover_sample TO pg_monitor;
+ALTER TABLE index_mover.sample REPLICA IDENTITY FULL;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
+REVOKE ALL ON TABLE index_mover.sample FROM PUBLIC;
+GRANT SELECT, INSERT, DELETE ON TABLE index_mover.sample TO pg_monitor;
 
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '14 days')
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 BEGIN ATOMIC
-	DELETE FROM @extschema@.index_mover_sample s WHERE s.taken_at < now() - $1;
+	DELETE FROM index_mover.sample s WHERE s.taken_at < now() - $1;
 	WITH indexes AS (
 		SELECT s.relid, s.indexrelname, s.idx_blks_read FROM pg_statio_user_indexes s
 	), taken AS (
-		INSERT INTO @extschema@.index_mover_sample (taken_at, relation, index_name, blks_read)
+		INSERT INTO index_mover.sample (taken_at, relation, index_name, blks_read)
 		SELECT clock_timestamp(), i.relid, i.indexrelname, i.idx_blks_read FROM indexes i
 		UNION ALL
 		SELECT clock_timestamp(), r.relid, NULL,
@@ -620,7 +707,7 @@ COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
 REVOKE ALL ON FUNCTION @extschema@.take_index_sample(interval) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.take_index_sample(interval) TO pg_monitor;
 
-CREATE FUNCTION @extschema@.index_mover_read_rates(
+CREATE FUNCTION index_mover.read_rates(
 	OUT relation oid, OUT index_name name, OUT reads_per_second float8,
 	OUT seconds float8, OUT samples bigint)
 RETURNS SETOF record
@@ -639,7 +726,7 @@ BEGIN ATOMIC
 		  FROM (SELECT DISTINCT i.indrelid AS relid FROM pg_index i) r
 	), points AS (
 		SELECT s.relation, s.index_name, s.taken_at, s.blks_read
-		  FROM @extschema@.index_mover_sample s
+		  FROM index_mover.sample s
 		 WHERE s.taken_at > now() - interval '7 days'
 		UNION ALL
 		SELECT c.relid, c.indexrelname, clock_timestamp(), c.blks_read FROM counters c
@@ -665,13 +752,13 @@ BEGIN ATOMIC
 	 CROSS JOIN since
 	  LEFT JOIN sampled s ON s.relation = c.relid AND s.index_name IS NOT DISTINCT FROM c.indexrelname;
 END;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_read_rates() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_read_rates() TO pg_monitor;
+REVOKE ALL ON FUNCTION index_mover.read_rates() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.read_rates() TO pg_monitor;
 
-CREATE FUNCTION @extschema@.index_mover_places(
+CREATE FUNCTION index_mover.places(
 	tablespace name,
 	OUT place oid, OUT name name, OUT cost float8, OUT probed_ms float8,
-	OUT device bigint, OUT read_ms_more float8)
+	OUT device bigint, OUT read_ms float8, OUT read_ms_more float8)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 5
 BEGIN ATOMIC
@@ -683,20 +770,37 @@ BEGIN ATOMIC
 			   coalesce((SELECT o.option_value FROM pg_options_to_table(t.spcoptions) o
 						  WHERE o.option_name = 'random_page_cost'),
 						current_setting('random_page_cost'))::float8 AS cost,
-			   (SELECT p.random_read_ms FROM @extschema@.index_mover_probe p
+			   (SELECT p.random_read_ms FROM index_mover.probe p
 				 WHERE p.tablespace = t.oid AND p.probed_at > now() - interval '90 days'
 				 ORDER BY p.probed_at DESC LIMIT 1) AS probed_ms,
-			   (SELECT f.device FROM @extschema@.index_mover_tablespace_facts(t.spcname) f) AS device
+			   (SELECT f.device FROM index_mover.tablespace_facts(t.spcname) f) AS device
 		  FROM pg_tablespace t
 		 WHERE t.spcname <> 'pg_global'
 	)
 	SELECT p.oid, p.spcname, p.cost, p.probed_ms, p.device,
+		   coalesce(p.probed_ms, p.cost * 0.1),
 		   coalesce(p.probed_ms - t.probed_ms, (p.cost - t.cost) * 0.1)
 	  FROM places p
 	  JOIN places t ON t.spcname = $1;
 END;
-REVOKE ALL ON FUNCTION @extschema@.index_mover_places(name) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_places(name) TO pg_monitor;
+REVOKE ALL ON FUNCTION index_mover.places(name) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.places(name) TO pg_monitor;
+
+-- What SQL cannot do by itself: a NOTICE (returns true), and an ERROR for a
+-- negative budget.
+CREATE FUNCTION index_mover.say(message text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_say'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION index_mover.say(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.say(text) TO pg_monitor;
+
+CREATE FUNCTION index_mover.check_budget(budget bigint)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_check_budget'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION index_mover.check_budget(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.check_budget(bigint) TO pg_monitor;
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
@@ -708,10 +812,10 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20
 BEGIN ATOMIC
 	WITH RECURSIVE target AS MATERIALIZED (
-		SELECT f.tablespace_oid AS oid, $1 AS name, f.free_bytes, f.total_bytes, f.device, f.lost_on_reboot
-		  FROM @extschema@.index_mover_tablespace_facts($1) f
+		SELECT f.tablespace_oid AS oid, $1 AS name, f.free_bytes, f.reserved_bytes, f.device, f.lost_on_reboot
+		  FROM index_mover.tablespace_facts($1) f
 	), places AS MATERIALIZED (
-		SELECT p.* FROM @extschema@.index_mover_places($1) p
+		SELECT p.* FROM index_mover.places($1) p
 	), own AS MATERIALIZED (
 		-- the extension's tables are not for moving
 		SELECT m.objid AS relid
@@ -719,7 +823,16 @@ BEGIN ATOMIC
 		  JOIN pg_extension e ON e.oid = m.refobjid AND e.extname = 'index_mover'
 		 WHERE m.classid = 'pg_class'::regclass AND m.refclassid = 'pg_extension'::regclass AND m.deptype = 'e'
 	), rates AS MATERIALIZED (
-		SELECT r.* FROM @extschema@.index_mover_read_rates() r
+		SELECT r.* FROM index_mover.read_rates() r
+	), noise AS MATERIALIZED (
+		-- a hundredth of the time that all reads take is not worth a move
+		SELECT coalesce(sum(r.reads_per_second * p.read_ms), 0) / 100 AS gain
+		  FROM rates r
+		  JOIN pg_class c ON c.oid = CASE WHEN r.index_name IS NULL THEN r.relation
+										  ELSE (SELECT i.oid FROM pg_class i JOIN pg_class h ON h.relnamespace = i.relnamespace
+												 WHERE h.oid = r.relation AND i.relname = r.index_name) END
+		  JOIN pg_database d ON d.datname = current_database()
+		  JOIN places p ON p.place = CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END
 	), found AS MATERIALIZED (
 		-- every index that can be moved, where it is, and where it would go if
 		-- it had to leave the target: to its table, or to the default
@@ -749,8 +862,10 @@ BEGIN ATOMIC
 			   -- what nobody searches is read by vacuum and by inserts only, and
 			   -- is better dropped than moved
 			   CASE WHEN f.remark ~ '(^|; )unused' THEN 0
+					WHEN NOT f.resident AND q.reads_per_second * p.read_ms_more <= noise.gain THEN least(q.reads_per_second * p.read_ms_more, 0)
 					ELSE coalesce(q.reads_per_second, 0) * p.read_ms_more END AS gain
 		  FROM found f
+		 CROSS JOIN noise
 		  LEFT JOIN rates q ON q.relation = f.relation AND q.index_name = f.relname
 		  LEFT JOIN rates hq ON hq.relation = f.relation AND hq.index_name IS NULL
 		  LEFT JOIN places p ON p.name = CASE WHEN f.resident THEN f.home ELSE f.here END
@@ -763,7 +878,7 @@ BEGIN ATOMIC
 						coalesce(current_setting('index_mover.rebuild_threshold', true)::float8, 0.3)) AS rebuilds
 		  FROM (SELECT r.*, row_number() OVER (PARTITION BY r.resident ORDER BY r.gain / r.size DESC NULLS LAST) AS place_in_line
 				  FROM read r) o
-		  LEFT JOIN LATERAL @extschema@.index_mover_measure_bloat(
+		  LEFT JOIN LATERAL index_mover.measure_bloat(
 					   CASE WHEN NOT o.resident AND o.gain > 0 AND o.place_in_line <= 50 THEN o.index END,
 					   100, false, true, NULL) b ON true
 	), items AS MATERIALIZED (
@@ -776,10 +891,8 @@ BEGIN ATOMIC
 			   row_number() OVER (ORDER BY s.index) AS n
 		  FROM sized s
 	), room AS MATERIALIZED (
-		SELECT greatest(coalesce($2,
-				   t.free_bytes - ceil(t.total_bytes *
-						coalesce(current_setting('index_mover.min_free_space', true)::float8, 0.05))::bigint
-				   + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
+		SELECT greatest(coalesce(index_mover.check_budget($2),
+				   t.free_bytes - t.reserved_bytes + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
 		  FROM target t
 	), ranked AS MATERIALIZED (
 		-- which of them to take is the 0/1 knapsack problem, for which taking the
@@ -818,7 +931,7 @@ BEGIN ATOMIC
 		SELECT x.*
 		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
 					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
-					   @extschema@.index_mover_try_size(h.oid::regclass) AS size,
+					   index_mover.try_size(h.oid::regclass) AS size,
 					   q.reads_per_second AS rate, q.seconds, q.samples,
 					   q.reads_per_second * hp.read_ms_more AS gain,
 					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM judged j
@@ -833,9 +946,10 @@ BEGIN ATOMIC
 				   AND h.relkind IN ('r', 'm') AND h.relpersistence IN ('p', 'u')
 				   AND h.oid >= 16384 AND hp.place <> t.oid
 				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
-		 WHERE x.gain > x.index_gain AND x.gain > 0
+		 CROSS JOIN noise
+		 WHERE x.gain > x.index_gain AND x.gain > noise.gain
 	), rows_out AS (
-		SELECT 0 AS class, -coalesce(j.gain, 0) / j.size AS density, j.index, j.relation, 'copy' AS method,
+		SELECT 0 AS class, j.index, j.relation, 'copy' AS method,
 			   j.here AS from_ts, j.home AS to_ts, j.size, j.size AS after, j.rate,
 			   -coalesce(j.gain, 0) AS gain, NULL::float8 AS bloat_ratio, NULL::float8 AS at_least, j.pending_pages, j.pending, j.qualified,
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, false AS rebuilds,
@@ -847,7 +961,7 @@ BEGIN ATOMIC
 		  FROM judged j CROSS JOIN room r
 		 WHERE j.resident AND NOT j.chosen AND j.home IS NOT NULL
 		UNION ALL
-		SELECT 1, j.gain / j.after, j.index, j.relation, CASE WHEN j.rebuilds THEN 'rebuild' ELSE 'copy' END,
+		SELECT 1, j.index, j.relation, CASE WHEN j.rebuilds THEN 'rebuild' ELSE 'copy' END,
 			   j.here, (SELECT t.name FROM target t), j.size, j.after, j.rate,
 			   j.gain, j.bloat_ratio, j.at_least, j.pending_pages, j.pending, j.qualified,
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, j.rebuilds,
@@ -855,14 +969,14 @@ BEGIN ATOMIC
 		  FROM judged j
 		 WHERE j.chosen AND NOT j.resident
 		UNION ALL
-		SELECT 1, x.gain / greatest(x.size, 1), NULL, x.relation, NULL,
+		SELECT 1, NULL, x.relation, NULL,
 			   x.here, (SELECT t.name FROM target t), x.size, x.size, x.rate,
 			   x.gain, NULL, NULL, NULL, 0, x.qualified,
 			   x.seconds, x.samples, x.probed, x.device, NULL, false,
-			   format('the table''s own reads outweigh those of its indexes (%s ms per second): move the table%s',
+			   format('the table''s own reads outweigh those of its indexes (%s ms per second); ALTER TABLE .. SET TABLESPACE would lock it for as long as it takes%s',
 					  round(x.index_gain::numeric, 3),
-					  CASE WHEN x.size > r.bytes THEN ', which does not fit into the budget'
-						   ELSE ' instead' END), NULL
+					  CASE WHEN x.size > r.bytes THEN ', and it does not fit into the budget'
+						   ELSE '' END), NULL
 		  FROM tables x CROSS JOIN room r
 	), told AS (
 		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed,
@@ -871,7 +985,7 @@ BEGIN ATOMIC
 		 CROSS JOIN target t
 		  JOIN places tp ON tp.place = t.oid
 	)
-	SELECT (row_number() OVER (ORDER BY o.class, o.density DESC, o.index))::int,
+	SELECT (row_number() OVER (ORDER BY o.class, o.gain DESC, o.index))::int,
 		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after,
 		   round(o.rate::numeric, 4)::float8, round(o.gain::numeric, 4)::float8, o.bloat_ratio, o.pending_pages,
 		   concat_ws('; ',
@@ -892,31 +1006,30 @@ BEGIN ATOMIC
 						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation)
 					THEN 'warning: the table itself is read more, moving the table would gain more' END,
 			   CASE WHEN o.remark ~ 'duplicate of' THEN 'warning: ' || substring(o.remark from 'duplicate of [^;]*') END,
-			   CASE WHEN o.device = o.target_device
-					THEN format('warning: %s and %s are on the same device', o.from_ts, o.to_ts) END,
 			   CASE WHEN o.class = 1 AND o.lost_on_reboot IS NOT NULL
 					THEN format('warning: %s is on %s and does not survive a reboot', o.to_ts, o.lost_on_reboot) END,
 			   CASE WHEN o.seconds < 3600
 					THEN format('warning: the statistics cover only %s', date_trunc('second', make_interval(secs => o.seconds))) END),
-		   CASE WHEN o.index IS NULL THEN
-					format('ALTER TABLE %s SET TABLESPACE %I;  -- locks the table exclusively for as long as it takes',
-						   o.qualified, o.to_ts)
-				ELSE
+		   CASE WHEN o.index IS NOT NULL THEN
 					CASE WHEN o.pending >= 16 AND o.class = 1
 						 THEN format('SELECT pg_catalog.gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
 					format('SELECT * FROM %s.move_indexes(%L, %L, method => %L);', o.ours, o.qualified, o.to_ts, o.method)
 		   END
 	  FROM told o
 	UNION ALL
-	SELECT NULL, NULL, NULL, NULL, NULL, t.name, NULL, NULL, NULL, 0, NULL, NULL,
-		   CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
-				THEN format('nothing to move: no tablespace is known to be slower than %s; run tablespace_probe() on both, or set their random_page_cost', t.name)
-				WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
-				THEN format('nothing to move: no index that is in use in a slower tablespace than %s has had blocks read', t.name)
-				ELSE format('nothing to move: no index that would gain fits into %s bytes, or those in %s gain more', r.bytes, t.name) END,
-		   NULL
+	-- no row, but what is to be said once
+	SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 	  FROM target t CROSS JOIN room r
-	 WHERE NOT EXISTS (SELECT FROM rows_out)
+	 WHERE CASE WHEN NOT EXISTS (SELECT FROM rows_out) THEN NOT index_mover.say(
+					CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
+						 THEN format('nothing to gain: no tablespace is known to be slower than "%s"; run tablespace_probe() on both, or set their random_page_cost', t.name)
+						 WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
+						 THEN format('nothing to gain: no index in a slower tablespace than "%s" takes a hundredth of the time of all reads', t.name)
+						 ELSE format('nothing to gain: no index that would gain fits into %s bytes, or those in "%s" gain more', r.bytes, t.name) END)
+				WHEN EXISTS (SELECT FROM told o WHERE o.class = 1 AND o.device = o.target_device)
+				THEN NOT index_mover.say(format('tablespace "%s" is on the same device as %s', t.name,
+							 (SELECT string_agg(DISTINCT '"' || o.from_ts || '"', ', ') FROM told o WHERE o.class = 1 AND o.device = o.target_device)))
+				ELSE false END
 	 ORDER BY 1;
 END;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
@@ -924,8 +1037,8 @@ COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
 REVOKE ALL ON FUNCTION @extschema@.recommend_moves(name, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.recommend_moves(name, bigint) TO pg_monitor;
 
-CREATE FUNCTION @extschema@.move_blockers(
-	relation regclass DEFAULT NULL,
+CREATE FUNCTION @extschema@.index_mover_blockers(
+	relation regclass DEFAULT NULL, min_age interval DEFAULT '1 s',
 	OUT kind text, OUT pid int, OUT name text, OUT since timestamptz, OUT xid_age int,
 	OUT holds_back text, OUT action text)
 RETURNS SETOF record
@@ -1007,12 +1120,13 @@ BEGIN ATOMIC
 	)
 	SELECT f.kind, f.pid, f.name, f.since, f.xid_age, f.holds_back, f.action
 	  FROM found f
+	 WHERE f.since IS NULL OR $2 IS NULL OR f.since <= clock_timestamp() - $2
 	 ORDER BY f.since, f.xid_age DESC NULLS LAST;
 END;
-COMMENT ON FUNCTION @extschema@.move_blockers(regclass)
+COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
-REVOKE ALL ON FUNCTION @extschema@.move_blockers(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.move_blockers(regclass) TO pg_monitor;
+REVOKE ALL ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) TO pg_monitor;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

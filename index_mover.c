@@ -23,7 +23,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -54,7 +53,6 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(index_mover_move_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
-PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
 
 /* Positions of the arguments that the three functions share */
 enum
@@ -114,15 +112,10 @@ move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 	bool		dry_run = PG_GETARG_BOOL(ARG_DRY_RUN);
 	bool		wait = PG_GETARG_BOOL(ARG_WAIT);
 	List	   *plan;
-	int			nestlevel;
 
 	call_check_moment(function, dry_run, wait);
 
-	nestlevel = settings_apply_json(PG_ARGISNULL(ARG_SETTINGS) ? NULL :
-									PG_GETARG_JSONB_P(ARG_SETTINGS));
-	settings_capture(&request->settings);
-	if (nestlevel >= 0)
-		AtEOXact_GUC(true, nestlevel);
+	settings_capture_with(&request->settings, call_settings_argument(fcinfo, ARG_SETTINGS));
 
 	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
 	request->waits = wait && !dry_run;
@@ -155,13 +148,18 @@ get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
 		request->name_not_like = PG_GETARG_TEXT_PP(ARG_NAME_NOT_LIKE);
 	request->min_size = call_size_argument(fcinfo, ARG_MIN_SIZE, "min_size");
 	request->max_size = call_size_argument(fcinfo, ARG_MAX_SIZE, "max_size");
+	if (request->max_size > 0 && request->min_size > request->max_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("min_size must not be greater than max_size"),
+				 errhint("They are bytes, as of pg_size_bytes('10GB').")));
 }
 
 /*
  * move_indexes(relation regclass, tablespace name,
  *		method text DEFAULT 'auto', dry_run boolean DEFAULT false,
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
- *		RETURNS SETOF index_move
+ *		RETURNS SETOF move_result
  *
  * Moves every index of a table, materialized view, partitioned table or TOAST
  * table, or one index, to a tablespace.  Returns one row per index; sizes in
@@ -199,7 +197,7 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
  * move_schema_indexes(schema regnamespace, tablespace name, ...,
  *		name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
  *		min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
- *		RETURNS SETOF index_move
+ *		RETURNS SETOF move_result
  *
  * As move_indexes(), for every table of a schema.  An index that the caller
  * may not move has a row "skipped" with 42501.  An index that the LIKE
@@ -220,7 +218,7 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 
 /*
  * move_tablespace_indexes(from_tablespace name, to_tablespace name, ...)
- *		RETURNS SETOF index_move
+ *		RETURNS SETOF move_result
  *
  * As move_schema_indexes(), for every index of this database that is in
  * from_tablespace.
@@ -231,69 +229,10 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE};
 
 	check_common_arguments(fcinfo, "from_tablespace", "to_tablespace");
-	request.object = get_tablespace_oid(NameStr(*PG_GETARG_NAME(ARG_OBJECT)), false);
+	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(ARG_OBJECT)));
 	get_picks(fcinfo, &request);
 	return move(fcinfo, "move_tablespace_indexes()", &request,
 				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
-}
-
-/*
- * CALL wait_for_move(job bigint)
- *
- * Waits until the job has ended, whichever session has submitted it.  Commits
- * first, so that the wait holds no snapshot and does not hold back vacuum;
- * hence it cannot run inside a transaction block.  Interrupting the wait does
- * not cancel the job, as cancel_move() does.  A WARNING says how many indexes
- * were not moved.
- *
- * Privileges: EXECUTE only.  ERRORs: 22004 NULL; 25001 in a transaction block
- * or function; 42704 there never was such a job.
- */
-Datum
-index_mover_wait_for_move(PG_FUNCTION_ARGS)
-{
-	CallContext *context = (CallContext *) fcinfo->context;
-	int64		job;
-	List	   *entries;
-	ListCell   *lc;
-	int			nfailed = 0;
-	bool		was_running;
-
-	call_reject_null(fcinfo, 0, "job");
-	job = PG_GETARG_INT64(0);
-
-	if (context == NULL || !IsA(context, CallContext) || context->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", "wait_for_move()"),
-				 errhint("Call it on its own, with autocommit on.")));
-
-	/* commit also starts a job that this session has queued */
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	SPI_commit();
-	was_running = wait_for_job(job);
-	SPI_finish();
-
-	entries = history_read(job);
-	if (entries == NIL && !was_running)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See index_mover_progress and index_mover_history.")));
-	foreach(lc, entries)
-	{
-		const HistoryEntry *entry = lfirst(lc);
-
-		if (strcmp(entry->status, status_name(STATUS_MOVED)) != 0 &&
-			strcmp(entry->status, status_name(STATUS_SKIPPED)) != 0)
-			nfailed++;
-	}
-	if (nfailed > 0)
-		ereport(WARNING,
-				(errmsg("%d of %d indexes were not moved", nfailed, list_length(entries)),
-				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
-	PG_RETURN_VOID();
 }
 
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);

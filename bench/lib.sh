@@ -55,7 +55,7 @@ finish() {
     grep -E 'ERROR|FATAL|PANIC' "$WORK/server.log" | grep -v 'terminating connection' | tail -n 5 >&2
   fi
   if [ -n "$KEEP" ] && [ "$status" -eq 0 ]; then
-    echo "The server goes on: $BIN/psql -h $WORK -U postgres postgres"
+    echo "The server goes on: $BIN/psql -h $WORK -p $PGPORT -U postgres postgres"
     exit 0
   fi
   clean_up_more

@@ -57,10 +57,18 @@ SELECT * FROM move_tablespace_indexes(NULL, 'regress_fast');
 \echo :SQLSTATE
 SELECT * FROM move_tablespace_indexes('regress_slow', NULL);
 \echo :SQLSTATE
-SELECT cancel_move(NULL);
+SELECT * FROM undo_move(NULL);
+\echo :SQLSTATE
+SELECT resume_move(NULL);
+\echo :SQLSTATE
+SELECT alter_move(NULL, 'max_rate', '1MB');
 \echo :SQLSTATE
 SELECT * FROM index_mover_cleanup(NULL);
 \echo :SQLSTATE
+CALL wait_for_move(1, NULL);
+\echo :SQLSTATE
+-- all jobs, of which there are none; the last one of this session, that has none
+SELECT cancel_move(NULL), pause_move(NULL);
 CALL wait_for_move(NULL);
 \echo :SQLSTATE
 
@@ -185,7 +193,7 @@ SELECT * FROM t, move_indexes('t', 'regress_fast', method => 'rebuild');
 
 -- a table of the extension that somebody has renamed
 BEGIN;
-ALTER TABLE index_mover_ledger RENAME TO index_mover_elsewhere;
+ALTER TABLE index_mover.ledger RENAME TO index_mover_elsewhere;
 SELECT * FROM index_mover_cleanup(dry_run => true);
 \echo :SQLSTATE
 ROLLBACK;

@@ -66,7 +66,7 @@ SELECT * FROM oracle.files();
 -- none is the old file
 SELECT count(*) FROM pg_index i JOIN before b ON pg_relation_filepath(i.indexrelid) = b.path WHERE indrelid = 't'::regclass;
 -- a second call finds nothing to do
-SELECT DISTINCT r.method, r.status, r.sqlstate, m.job IS NULL AS no_job, m.detail
+SELECT DISTINCT r.method, r.status, r.sqlstate, m.job IS NOT NULL AS job, m.detail
   FROM move_indexes('t', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r;
 
 -- they still do what they are for
@@ -77,13 +77,14 @@ DELETE FROM t WHERE id < 0;
 
 -- one index, and back
 SELECT r.* FROM move_indexes('t_hash', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r;
--- the row
-SELECT index, index_name, relation, from_tablespace, to_tablespace, method, status,
-       size_before > 0 AS size_before, size_after > 0 AS size_after, elapsed > '0' AS elapsed, lock_time,
-       job IS NOT NULL AS job, sqlstate
+-- the row, and what the history has of it
+SELECT job IS NOT NULL AS job, name, kind, status, method, size > 0 AS size, elapsed > '0' AS elapsed, lock_time, sqlstate, detail
   FROM move_indexes('t_btree', 'regress_slow', method => 'rebuild');
-SELECT index::oid AS oid FROM move_indexes('t_btree', 'regress_fast', method => 'rebuild') \gset
--- the final OID
+SELECT name, kind, relation, from_tablespace, to_tablespace, method, status, size_before > 0 AS size_before, size_after > 0 AS size_after,
+       elapsed > '0' AS elapsed, lock_time, sqlstate
+  FROM index_mover_history ORDER BY job DESC LIMIT 1;
+-- the name is that of the final index
+SELECT name::regclass::oid AS oid FROM move_indexes('t_btree', 'regress_fast', method => 'rebuild') \gset
 SELECT :oid = 't_btree'::regclass AS final_oid;
 SELECT r.* FROM move_indexes('t_btree', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r;
 -- the database's default tablespace is not recorded in pg_class

@@ -43,7 +43,7 @@ CREATE TEMP TABLE before AS
 
 -- every access method and kind of constraint
 SELECT r.* FROM move_indexes('c', 'regress_fast', method => 'copy', settings => '{"verify": true}') m,
-	oracle.rows(m) r ORDER BY r.index_name COLLATE "C";
+	oracle.rows(m) r ORDER BY r.name COLLATE "C";
 SELECT pending_tuples > 0 AS pending FROM gin_pending_list('c_gin');
 -- the same OID, pages and tuples; another file
 SELECT relname, x.relname IS NOT NULL AS same_oid, x.relfilenode <> b.relfilenode AS other_file,
@@ -52,10 +52,10 @@ SELECT relname, x.relname IS NOT NULL AS same_oid, x.relfilenode <> b.relfilenod
 SELECT * FROM oracle.metadata_changes('c');
 SELECT oracle.verdict('c', 200);
 -- what the history says of it; nobody writes, so only block 0 is copied again, once for each try
-SELECT index_name, method, status, size_before = size_after AS same_size, blocks_copied * current_setting('block_size')::int <= size_before AS copied,
+SELECT name, method, status, size_before = size_after AS same_size, blocks_copied * current_setting('block_size')::int <= size_before AS copied,
        blocks_recopied BETWEEN 1 AND lock_attempts AS recopied, lock_time IS NOT NULL AND lock_time < interval '30 s' AS lock_time, lock_attempts > 0 AS attempts,
        wal_bytes > 0 AS wal
-  FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history) ORDER BY index_name COLLATE "C";
+  FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history) ORDER BY name COLLATE "C";
 -- constraints still hold
 \set VERBOSITY sqlstate
 INSERT INTO c VALUES (1);
@@ -82,7 +82,7 @@ CREATE INDEX empty_btree ON empty (i) TABLESPACE regress_slow;
 CREATE INDEX empty_hash ON empty USING hash (i) TABLESPACE regress_slow;
 CREATE INDEX empty_gin ON empty USING gin (j) TABLESPACE regress_slow;
 CREATE INDEX empty_brin ON empty USING brin (i) TABLESPACE regress_slow;
-SELECT r.* FROM move_indexes('empty', 'regress_fast', method => 'copy') m, oracle.rows(m) r ORDER BY r.index_name COLLATE "C";
+SELECT r.* FROM move_indexes('empty', 'regress_fast', method => 'copy') m, oracle.rows(m) r ORDER BY r.name COLLATE "C";
 INSERT INTO empty SELECT g, ARRAY[g], repeat('x', g) FROM generate_series(1, 500) g;
 SELECT oracle.verdict('empty');
 SELECT reltoastrelid::regclass AS toast FROM pg_class WHERE oid = 'empty'::regclass \gset

@@ -14,8 +14,7 @@ INSERT INTO u SELECT generate_series(1, 100);
 SELECT coalesce(max(job), 0) AS before FROM index_mover_history \gset
 
 -- a plan, and nothing else
-SELECT r.*, size_before > 0 AS size, bytes_to_read > 0 AS read, bytes_to_write > 0 AS write, wal_bytes > 0 AS wal,
-       fits, estimated > '0' AS estimated, elapsed, lock_time, job
+SELECT r.*, size > 0 AS size, elapsed > '0' AS elapsed, lock_time, job, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail
   FROM move_indexes('t', 'regress_fast', method => 'rebuild', dry_run => true) m, oracle.rows(m) r ORDER BY 1;
 SELECT count(*) FROM index_mover_history WHERE job > :before;
 BEGIN;
@@ -27,8 +26,8 @@ COMMIT;
 
 -- without waiting: the job starts at COMMIT, and never after ROLLBACK
 BEGIN;
-SELECT index_name, status, job > :before AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) ORDER BY 1;
-SELECT index_name, status, started_at FROM index_mover_history WHERE job > :before ORDER BY 1;
+SELECT name, status, job > :before AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) ORDER BY 1;
+SELECT name, status, started_at FROM index_mover_history WHERE job > :before ORDER BY 1;
 ROLLBACK;
 SELECT * FROM oracle.leftovers();
 BEGIN;
@@ -38,6 +37,15 @@ ROLLBACK TO a;
 COMMIT;
 SELECT * FROM oracle.leftovers();
 SELECT count(*) FROM index_mover_history WHERE job > :before;
+-- nor if it was queued in a subtransaction of the one that aborts: the table is free again
+BEGIN;
+SAVEPOINT a;
+SAVEPOINT b;
+SELECT count(*) FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false);
+RELEASE b;
+ROLLBACK TO a;
+SELECT count(*) FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false);
+ROLLBACK;
 BEGIN;
 SAVEPOINT a;
 SELECT max(job) AS job FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false) \gset
@@ -62,12 +70,13 @@ CALL wait_for_move(:job);
 CALL wait_for_move(:job2);
 -- waiting for what has ended
 CALL wait_for_move(:job);
-SELECT job = :job AS job, index_name, relation, from_tablespace, to_tablespace, method, status,
+SELECT job = :job AS job, name, kind, relation, from_tablespace, to_tablespace, method, status,
        size_before > 0 AS size_before, size_after > 0 AS size_after, started_at <= finished_at AS times,
        elapsed > '0' AS elapsed, sqlstate, message, role = current_user AS role
   FROM index_mover_history WHERE job IN (:job, :job2) ORDER BY 2;
 SET client_min_messages = warning;
 SELECT cancel_move(:job) FROM generate_series(1, 2);
+SELECT pause_move(:job);
 RESET client_min_messages;
 
 -- in a function or DO block at top level, at any isolation level
@@ -97,8 +106,8 @@ FETCH c;
 ROLLBACK;
 -- the result as a table; several calls in one statement
 CREATE TEMP TABLE result AS SELECT * FROM move_indexes('t', 'regress_slow', method => 'rebuild');
-SELECT index_name, status FROM result ORDER BY 1;
-SELECT m.index_name, m.status FROM (VALUES ('t'::regclass), ('u')) AS r(rel), move_indexes(r.rel, 'regress_fast', method => 'rebuild') m ORDER BY 1;
+SELECT name, status FROM result ORDER BY 1;
+SELECT m.name, m.status FROM (VALUES ('t'::regclass), ('u')) AS r(rel), move_indexes(r.rel, 'regress_fast', method => 'rebuild') m ORDER BY 1;
 
 -- settings of one call (the server of the tests has this one on)
 SET index_mover.verify = off;
@@ -118,14 +127,17 @@ CREATE TABLE bulk.p (id int PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE bulk.p1 PARTITION OF bulk.p FOR VALUES FROM (0) TO (10);
 SELECT r.* FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
 ALTER TABLE t SET SCHEMA bulk;
-SELECT index_name, from_tablespace, to_tablespace, status FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
+SELECT r.name, r.from_tablespace, r.to_tablespace, r.status FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
 SELECT r.* FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r;
 -- only some of them
-SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, name_like => '%\_pkey', name_not_like => 'p%') ORDER BY 1;
-SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, min_size => 20000) ORDER BY 1;
-SELECT index_name FROM move_tablespace_indexes('regress_fast', 'regress_slow', method => 'rebuild', dry_run => true, max_size => 20000, name_like => 'm\_id') ORDER BY 1;
-SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', name_like => 'BULK%');
-SELECT index_name FROM move_schema_indexes('bulk', 'regress_slow', min_size => -1);
+SELECT name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, name_like => '%\_pkey', name_not_like => 'p%') ORDER BY 1;
+SELECT name FROM move_schema_indexes('bulk', 'regress_slow', method => 'rebuild', dry_run => true, min_size => 20000) ORDER BY 1;
+SELECT name FROM move_tablespace_indexes('regress_fast', 'regress_slow', method => 'rebuild', dry_run => true, max_size => 20000, name_like => 'm\_id') ORDER BY 1;
+-- (both limits are inclusive)
+SELECT pg_table_size('bulk.m_id') AS size \gset
+SELECT name FROM move_tablespace_indexes('regress_fast', 'regress_slow', method => 'rebuild', dry_run => true, min_size => :size, max_size => :size, name_like => 'm\_id');
+SELECT name FROM move_schema_indexes('bulk', 'regress_slow', name_like => 'BULK%');
+SELECT name FROM move_schema_indexes('bulk', 'regress_slow', min_size => -1);
 \echo :SQLSTATE
 CREATE SCHEMA nothing;
 SELECT * FROM move_schema_indexes('nothing', 'regress_fast');
@@ -142,19 +154,21 @@ END $$;
 CREATE INDEX c_bad ON bulk.c (bulk.check_number(i));
 INSERT INTO bulk.c SELECT generate_series(1, 20);
 INSERT INTO bulk.bad_numbers VALUES (13);
-SELECT index_name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
 SELECT * FROM oracle.leftovers();
 SET index_mover.on_failure = 'error';
-SELECT index_name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') ORDER BY 1;
+-- for the number in the hint
+SELECT setval('index_mover.job_seq', 100000, false);
+SELECT name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') ORDER BY 1;
 \echo :SQLSTATE
 RESET index_mover.on_failure;
-SELECT index_name, status, sqlstate, message FROM index_mover_history WHERE relation = 'bulk.c'::regclass ORDER BY job, index_name;
+SELECT name, status, sqlstate, message FROM index_mover_history WHERE relation = 'bulk.c' ORDER BY job, name;
 SELECT max(job) AS job FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false) \gset
 \set VERBOSITY terse
 CALL wait_for_move(:job);
 \set VERBOSITY default
 DELETE FROM bulk.bad_numbers;
-SELECT index_name, status FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT name, status FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;
 SELECT oracle.verdict('bulk.c');
 SELECT * FROM oracle.leftovers();
 SELECT * FROM oracle.files();

@@ -6,6 +6,8 @@ CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 CREATE EXTENSION IF NOT EXISTS btree_gist;
 CREATE EXTENSION IF NOT EXISTS bloom;
 RESET client_min_messages;
+-- the estimates and the free space depend on the machine
+SET index_mover.progress_interval = 0;
 SET allow_in_place_tablespaces = on;
 CREATE TABLESPACE regress_plan_ts LOCATION '';
 CREATE TABLESPACE regress_plan_ts2 LOCATION '';
@@ -30,43 +32,40 @@ INSERT INTO t SELECT i, repeat('x', 100), i, int4range(i, i + 1) FROM generate_s
 -- the rows of a table
 CREATE VIEW plan_of_t AS
 	SELECT * FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true);
-SELECT index, index_name, relation, from_tablespace, to_tablespace, status, sqlstate
-  FROM plan_of_t ORDER BY index_name COLLATE "C";
-SELECT index_name, detail ~ 'exclusion' AS told FROM plan_of_t WHERE sqlstate = '0A000';
+SELECT name, kind, method, status, sqlstate
+  FROM plan_of_t ORDER BY name COLLATE "C";
+SELECT name, detail ~ 'exclusion' AS told FROM plan_of_t WHERE sqlstate = '0A000';
 SELECT detail FROM plan_of_t WHERE status = 'skipped' AND sqlstate IS NULL;
-SELECT bool_and(size_before = pg_table_size(index)) AS size,
-	   bool_and(size_after IS NULL AND elapsed IS NULL AND lock_time IS NULL AND job IS NULL) AS nothing_done
-  FROM plan_of_t;
-SELECT bool_and(bytes_to_read >= 2 * pg_relation_size('t')) AS read,
-	   bool_and(bytes_to_write = size_before) AS write,
-	   bool_and(wal_bytes = CASE current_setting('wal_level') WHEN 'minimal' THEN 0 ELSE size_before END) AS wal,
-	   bool_and(fits) AS fits,
-	   bool_and(estimated > '0 s' AND estimated < '1 hour') AS estimated
+SELECT bool_and(size = pg_table_size(name::regclass)) AS size,
+	   bool_and(elapsed > '0 s' AND elapsed < '1 hour') AS estimated,
+	   bool_and(detail = format('Writes %s of WAL. Fits.', CASE current_setting('wal_level') WHEN 'minimal' THEN '0 bytes' ELSE pg_size_pretty(size) END)) AS wal_and_fits
   FROM plan_of_t WHERE status = 'planned';
-SELECT bool_and(bytes_to_read IS NULL AND bytes_to_write IS NULL AND wal_bytes IS NULL
-				AND fits IS NULL AND estimated IS NULL) AS not_estimated
-  FROM plan_of_t WHERE status = 'skipped';
+SELECT bool_and(elapsed IS NULL) AS not_estimated FROM plan_of_t WHERE status = 'skipped';
+SELECT bool_and(lock_time IS NULL AND job IS NULL) AS nothing_done FROM plan_of_t;
+-- tenths of a second, rounded up
+SELECT elapsed = interval '0.1 s' * ceil(pg_table_size('t_pkey') / 15360.0 * 10) AS estimated
+  FROM move_indexes('t_pkey', 'regress_plan_ts', 'copy', dry_run => true, settings => '{"max_rate": "15kB"}');
 
 -- order
-SELECT bool_and(size_before >= lag) AS smallest_first
-  FROM (SELECT size_before, lag(size_before) OVER (ORDER BY ordinality)
+SELECT bool_and(size >= lag) AS smallest_first
+  FROM (SELECT size, lag(size) OVER (ORDER BY ordinality)
 		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true) WITH ORDINALITY
 		 WHERE status = 'planned') q;
-SELECT index_name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "name"}')
+SELECT name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "name"}')
  WHERE status = 'planned';
 SELECT pg_stat_force_next_flush();
-SELECT array_agg(m.index_name ORDER BY m.ordinality) =
-	   array_agg(m.index_name ORDER BY s.idx_blks_read DESC, m.index_name COLLATE "C") AS hottest_first
+SELECT array_agg(m.name ORDER BY m.ordinality) =
+	   array_agg(m.name ORDER BY s.idx_blks_read DESC, m.name COLLATE "C") AS hottest_first
   FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "hottest"}') WITH ORDINALITY m
-  JOIN pg_statio_user_indexes s ON s.indexrelid = m.index
+  JOIN pg_statio_user_indexes s ON s.indexrelid = m.name::regclass
  WHERE m.status = 'planned';
 
 -- a share of the file system that can't be kept free
-SELECT bool_or(fits) AS fits FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"min_free_space": 0.9999}');
+SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', true, settings => '{"min_free_space": "99.99%"}');
 
 -- one index; the target may be the database's default
-SELECT index, from_tablespace, to_tablespace, status FROM move_indexes('t_there', 'pg_default', 'rebuild', true);
-SELECT index, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', true);
+SELECT name, status FROM move_indexes('t_there', 'pg_default', 'rebuild', true);
+SELECT name, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', true);
 
 -- access methods that copy doesn't know, unlogged tables, TOAST
 CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
@@ -75,21 +74,21 @@ CREATE OPERATOR CLASS regress_plan_ops DEFAULT FOR TYPE int USING regress_plan_m
 CREATE TABLE am (a int);
 CREATE INDEX am_a ON am USING regress_plan_mine (a);
 CREATE UNLOGGED TABLE u (a int PRIMARY KEY);
-SELECT m.index, m.method, m.status, m.sqlstate
+SELECT m.name, m.method, m.status, m.sqlstate
   FROM (VALUES ('am'::regclass), ('u')) v(rel), (VALUES ('auto'), ('copy'), ('rebuild')) w(method),
 	   LATERAL move_indexes(rel, 'regress_plan_ts', w.method, true) m
- ORDER BY 1::text, rel::text, w.method;
+ ORDER BY 1, rel::text, w.method;
 SELECT detail ~ 'Method rebuild can.$' AS rebuild_can FROM move_indexes('u', 'regress_plan_ts', 'copy', true);
-SELECT m.index::text ~ '^pg_toast.pg_toast_[0-9]+_index$' AS index, m.method, m.status, m.sqlstate
+SELECT m.name ~ '^pg_toast.pg_toast_[0-9]+_index$' AS index, m.method, m.status, m.sqlstate
   FROM pg_class c, move_indexes(c.reltoastrelid, 'regress_plan_ts', 'rebuild', true) m
  WHERE c.oid = 't'::regclass;
 
 
 -- auto says why.  The bloat is made by a fillfactor that is taken away: what a
 -- vacuum removes depends on the snapshots of others
-SELECT m.index, m.method, m.detail
+SELECT m.name, m.method, regexp_replace(m.detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail
   FROM (VALUES ('am'::regclass), ('u')) v(rel), LATERAL move_indexes(rel, 'regress_plan_ts', 'auto', true) m
- ORDER BY m.index::text COLLATE "C";
+ ORDER BY m.name COLLATE "C";
 CREATE TABLE fresh (a int, b int) WITH (autovacuum_enabled = off);
 INSERT INTO fresh SELECT i, i FROM generate_series(1, 10000) i;
 CREATE INDEX fresh_a ON fresh (a);
@@ -100,21 +99,21 @@ CREATE INDEX bloated_a ON bloated (a) WITH (fillfactor = 10);
 ALTER INDEX bloated_a RESET (fillfactor);
 ALTER TABLE bloated ADD CONSTRAINT bloated_excl EXCLUDE USING btree (b WITH =) WITH (fillfactor = 10);
 ALTER INDEX bloated_excl RESET (fillfactor);
-SELECT m.index, m.method, regexp_replace(m.detail, 'bloat of \d\.\d\d', 'bloat of N') AS detail
+SELECT m.name, m.method, regexp_replace(regexp_replace(m.detail, 'bloat of \d\.\d\d', 'bloat of N'), 'Writes .* of WAL', 'Writes N of WAL') AS detail
   FROM (VALUES (1, 0.3), (2, 1), (3, 0)) t(n, threshold), (VALUES ('fresh'::regclass), ('bloated')) v(rel),
 	   LATERAL move_indexes(rel, 'regress_plan_ts', dry_run => true, settings => jsonb_build_object('rebuild_threshold', threshold)) m
  WHERE threshold > 0 OR rel = 'bloated'::regclass
- ORDER BY n, m.index::text COLLATE "C";
+ ORDER BY n, m.name COLLATE "C";
 DROP TABLE fresh, bloated;
 
 -- materialized views, plain inheritance
 CREATE MATERIALIZED VIEW mv AS SELECT a FROM t;
 CREATE INDEX mv_a ON mv (a);
-SELECT index, relation, status FROM move_indexes('mv', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('mv', 'regress_plan_ts', 'rebuild', true);
 CREATE TABLE parent (a int PRIMARY KEY);
 CREATE TABLE child (PRIMARY KEY (a)) INHERITS (parent);
-SELECT index, relation, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', true);
-SELECT m.index, m.status FROM pg_inherits, move_indexes(inhrelid, 'regress_plan_ts', 'rebuild', true) m WHERE inhparent = 'regress_plan.parent'::regclass;
+SELECT name, kind, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', true);
+SELECT m.name, m.status FROM pg_inherits, move_indexes(inhrelid, 'regress_plan_ts', 'rebuild', true) m WHERE inhparent = 'regress_plan.parent'::regclass;
 
 -- partitions: the leaves, then the defaults for new partitions
 CREATE TABLE p (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);
@@ -123,12 +122,12 @@ CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
 CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (100) PARTITION BY RANGE (a);
 CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (50);
 CREATE INDEX p21_own ON p21 (b, a);
-SELECT index, relation, status, size_before > 0 AS has_file FROM move_indexes('p', 'regress_plan_ts', 'rebuild', true);
-SELECT index, relation, status, size_before > 0 AS has_file FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true);
-SELECT index, relation, status FROM move_indexes('p2_b_idx', 'regress_plan_ts', 'rebuild', true);
-SELECT index, relation, status FROM move_indexes('p21', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('p2_b_idx', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('p21', 'regress_plan_ts', 'rebuild', true);
 ALTER INDEX p_b SET TABLESPACE regress_plan_ts;
-SELECT index, status, detail FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true) WHERE relation = 'p'::regclass;
+SELECT name, status, detail FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true) WHERE kind = 'default' AND name = 'p_b';
 
 -- a partition that is a foreign table is passed over
 CREATE FOREIGN DATA WRAPPER regress_plan_fdw;
@@ -137,7 +136,7 @@ CREATE TABLE fp (a int, b int) PARTITION BY RANGE (a);
 CREATE INDEX fp_b ON fp (b);
 CREATE TABLE fp1 PARTITION OF fp FOR VALUES FROM (0) TO (10);
 CREATE FOREIGN TABLE fp2 PARTITION OF fp FOR VALUES FROM (10) TO (20) SERVER regress_plan_server;
-SELECT index, relation, status FROM move_indexes('fp', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('fp', 'regress_plan_ts', 'rebuild', true);
 
 -- invalid indexes
 CREATE TABLE inv (a int, b int);
@@ -145,29 +144,30 @@ CREATE INDEX inv_a ON inv (a);
 CREATE INDEX "inv_B_ccnew1" ON inv (b);
 CREATE INDEX inv_there ON inv (a) TABLESPACE regress_plan_ts;
 UPDATE pg_index SET indisvalid = false WHERE indrelid = 'inv'::regclass;
-SELECT index, method, status, sqlstate, detail FROM move_indexes('inv', 'regress_plan_ts', 'rebuild', true);
-SELECT index, status, sqlstate, detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
-SELECT index, status, sqlstate FROM move_indexes('inv_a', 'regress_plan_ts', 'auto', true);
-SELECT index, status, sqlstate, detail FROM move_indexes('inv_there', 'regress_plan_ts', 'rebuild', true);
+SELECT name, method, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('inv_a', 'regress_plan_ts', 'auto', true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_there', 'regress_plan_ts', 'rebuild', true);
 UPDATE pg_index SET indislive = false WHERE indexrelid = 'inv_a'::regclass;
-SELECT index, status, sqlstate, detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
 DROP TABLE inv;
 
 -- names
 CREATE TABLE "T ""1"" %s" (a int);
 CREATE INDEX "I ""1"" %s ; drop" ON "T ""1"" %s" (a);
-SELECT index, index_name, relation, status FROM move_indexes('"T ""1"" %s"', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status FROM move_indexes('"T ""1"" %s"', 'regress_plan_ts', 'rebuild', true);
 
 -- bulk forms
-SELECT index, status, sqlstate FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true) ORDER BY index::text COLLATE "C";
-SELECT index, from_tablespace, to_tablespace, status
+SELECT name, status, sqlstate FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true) ORDER BY name COLLATE "C";
+SELECT name, status
   FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
-SELECT index, status, detail FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, detail FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts', 'rebuild', true);
 SET client_min_messages = warning;	-- other databases
-SELECT count(*) FILTER (WHERE relation::text ~ '^index_mover_') AS own,
-	   count(*) FILTER (WHERE relation::text ~ '^index_mover_' AND status = 'skipped' AND sqlstate = '0A000') AS own_skipped,
-	   count(*) FILTER (WHERE from_tablespace <> 'pg_default') AS elsewhere
-  FROM move_tablespace_indexes('pg_default', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FILTER (WHERE i.indrelid::regclass::text ~ 'index_mover') AS own,
+	   count(*) FILTER (WHERE c.reltablespace <> 0) AS elsewhere
+  FROM move_tablespace_indexes('pg_default', 'regress_plan_ts', 'rebuild', true) m
+  JOIN pg_class c ON c.oid = m.name::regclass
+  JOIN pg_index i ON i.indexrelid = c.oid;
 RESET client_min_messages;
 
 -- nothing to move
@@ -184,6 +184,7 @@ CREATE DATABASE regress_plan_db TEMPLATE template0 TABLESPACE regress_plan_ts2;
 CREATE TABLE o (a int PRIMARY KEY, b int UNIQUE);
 CREATE INDEX o_b ON o (b) TABLESPACE regress_plan_ts;
 \c :db
+SET index_mover.progress_interval = 0;
 SET search_path = regress_plan, public;
 SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
 SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', true);
@@ -237,15 +238,15 @@ SELECT * FROM move_indexes('owned_pkey', 'pg_default', dry_run => true);
 SELECT * FROM move_indexes('mv', 'pg_default', dry_run => true);
 SELECT * FROM move_indexes('pg_class', 'pg_default', dry_run => true);
 SET ROLE regress_plan_owner;
-SELECT index, status, sqlstate FROM move_indexes('owned', 'regress_plan_ts', 'rebuild', true);
-SELECT index, status, sqlstate FROM move_indexes('owned', 'pg_default', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('owned', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('owned', 'pg_default', 'rebuild', true);
 SELECT * FROM move_indexes('owned', 'regress_plan_ts2', dry_run => true);
-SELECT index, status, sqlstate FROM move_indexes('pp', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('pp', 'regress_plan_ts', 'rebuild', true);
 SELECT count(*) FILTER (WHERE status = 'planned') AS planned,
-	   count(*) FILTER (WHERE relation::text IN ('pp', 'owned') AND status = 'planned') AS own,
-	   bool_and(sqlstate = '42501') FILTER (WHERE status = 'skipped' AND relation::text <> 'pp' AND index::text NOT IN ('t_there')) AS others_refused
+	   count(*) FILTER (WHERE name IN ('pp_pkey', 'owned_pkey') AND status = 'planned') AS own,
+	   bool_and(sqlstate = '42501') FILTER (WHERE status = 'skipped' AND name <> 'pp_pkey' AND name NOT IN ('t_there')) AS others_refused
   FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true);
-SELECT index, status, sqlstate FROM move_tablespace_indexes('regress_plan_ts', 'pg_default', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_tablespace_indexes('regress_plan_ts', 'pg_default', 'rebuild', true);
 RESET ROLE;
 SELECT 'owned'::regclass::oid AS owned \gset
 REVOKE ALL ON SCHEMA regress_plan FROM regress_plan_owner;

@@ -41,7 +41,7 @@ SELECT p.proname, p.proacl IS NOT NULL AND NOT has_function_privilege('regress_n
 GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
 	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
 	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
-GRANT EXECUTE ON PROCEDURE wait_for_move(bigint) TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE wait_for_move TO PUBLIC;
 
 -- CREATE on the target
 SET ROLE regress_owner;
@@ -85,18 +85,28 @@ RESET ROLE;
 
 -- bulk forms leave out what the caller may not move
 SET ROLE regress_owner;
-SELECT index_name, status, sqlstate, substring(detail, 'table .*') AS detail FROM move_schema_indexes('priv', 'regress_slow', method => 'rebuild') ORDER BY 1;
-SELECT index_name, status, sqlstate FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
+SELECT name, status, sqlstate, substring(detail, 'table .*') AS detail FROM move_schema_indexes('priv', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT name, status, sqlstate FROM move_tablespace_indexes('regress_slow', 'regress_fast', method => 'rebuild') ORDER BY 1;
 RESET ROLE;
 
+-- and remove nothing that moves of it have left: here a row of the ledger, for no index any more
+INSERT INTO index_mover.ledger
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'super'::regclass, 'super_pkey'::regclass, 0, 1000000, 0, now(), ''
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+SET ROLE regress_owner;
+SELECT name, status, sqlstate FROM move_schema_indexes('priv', 'regress_fast', method => 'rebuild') ORDER BY 1;
+RESET ROLE;
+SELECT count(*) FROM index_mover.ledger;
+SELECT name, status, sqlstate FROM move_indexes('super', 'pg_default', method => 'rebuild');
+SELECT count(*) FROM index_mover.ledger;
 -- history: one's own jobs, one's own tables, or pg_read_all_stats
 SET ROLE regress_nobody;
 SELECT count(*) FROM index_mover_history;
 SELECT count(*) FROM index_mover_progress;
 SET ROLE regress_member;
-SELECT DISTINCT relation_name FROM index_mover_history WHERE relation_name LIKE '%grouped' OR relation_name LIKE '%owned' ORDER BY 1;
+SELECT DISTINCT relation FROM index_mover_history WHERE relation LIKE '%grouped' OR relation LIKE '%owned' ORDER BY 1;
 SET ROLE regress_owner;
-SELECT DISTINCT relation_name, role FROM index_mover_history ORDER BY 1;
+SELECT DISTINCT relation, role FROM index_mover_history ORDER BY 1;
 RESET ROLE;
 GRANT pg_read_all_stats TO regress_nobody;
 SET ROLE regress_nobody;
@@ -105,24 +115,37 @@ RESET ROLE;
 
 -- nobody can write or forge what the extension keeps
 SET ROLE regress_owner;
-SELECT * FROM index_mover_ledger;
+SELECT * FROM index_mover.ledger;
 \echo :SQLSTATE
-SELECT * FROM index_mover_move_log;
+-- not even with the schema
+RESET ROLE;
+GRANT USAGE ON SCHEMA index_mover TO regress_owner;
+SET ROLE regress_owner;
+SELECT * FROM index_mover.ledger;
 \echo :SQLSTATE
-INSERT INTO index_mover_ledger SELECT;
+SELECT * FROM index_mover.move_log;
 \echo :SQLSTATE
-DELETE FROM index_mover_ledger;
+SELECT * FROM index_mover.job_log;
 \echo :SQLSTATE
-UPDATE index_mover_move_log SET role = 0;
+UPDATE index_mover.job_log SET role = 0;
 \echo :SQLSTATE
-TRUNCATE index_mover_move_log;
+INSERT INTO index_mover.ledger SELECT;
 \echo :SQLSTATE
-SELECT nextval('index_mover_job_seq');
+DELETE FROM index_mover.ledger;
 \echo :SQLSTATE
-SELECT setval('index_mover_ledger_seq', 1);
+UPDATE index_mover.move_log SET index = 0;
+\echo :SQLSTATE
+TRUNCATE index_mover.move_log;
+\echo :SQLSTATE
+SELECT nextval('index_mover.job_seq');
+\echo :SQLSTATE
+SELECT setval('index_mover.ledger_seq', 1);
 \echo :SQLSTATE
 DELETE FROM index_mover_history;
 \echo :SQLSTATE
+RESET ROLE;
+REVOKE USAGE ON SCHEMA index_mover FROM regress_owner;
+SET ROLE regress_owner;
 -- settings that could harm others
 SET index_mover.lock_timeout = '1h';
 \echo :SQLSTATE
@@ -158,7 +181,7 @@ SET client_min_messages = warning;
 REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
 	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
 	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
-REVOKE EXECUTE ON PROCEDURE wait_for_move(bigint) FROM PUBLIC;
+REVOKE EXECUTE ON PROCEDURE wait_for_move FROM PUBLIC;
 DROP SCHEMA priv CASCADE;
 DROP OWNED BY regress_owner, regress_group, regress_member, regress_nobody;
 DROP ROLE regress_member, regress_owner, regress_group, regress_nobody;

@@ -213,7 +213,7 @@ SELECT * FROM index_bloat('rb_invalid');
 SELECT * FROM index_bloat('rb_btree', 0);
 SELECT * FROM index_bloat('rb_btree', NULL);
 SELECT * FROM index_bloat('rb_btree', exact => NULL);
-SELECT * FROM index_mover_measure_bloat('rb_btree', 50, true, false, '{1,2}');
+SELECT * FROM index_mover.measure_bloat('rb_btree', 50, true, false, '{1,2}');
 
 -- privileges
 CREATE ROLE regress_report_nobody;

@@ -39,7 +39,7 @@ SELECT index, relation FROM index_report('p_id') ORDER BY index::text;
 SELECT index, movable FROM index_report('u');
 -- not those of the tables that moves write to
 SELECT relation, array_agg(DISTINCT movable::text) AS movable
-  FROM index_report() WHERE relation::text ~ 'index_mover_' GROUP BY 1 ORDER BY 1;
+  FROM index_report() WHERE relation::text ~ '^index_mover\.' GROUP BY 1 ORDER BY 1;
 -- what is movable by a method is what a dry run of that method would move
 CREATE TABLE d (id int, UNIQUE (id) DEFERRABLE);
 SELECT r.index, r.movable, m.method, p.status, p.detail

@@ -3,7 +3,7 @@ SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 SET allow_in_place_tablespaces = on;
 CREATE TABLESPACE "regress probe" LOCATION '';
-DELETE FROM index_mover_probe;
+DELETE FROM index_mover.probe;
 
 SELECT random_read_ms > 0 AS random_read, abs(random_read_iops * random_read_ms - 1000) < 1 AS iops,
 	   random_read_iops_deep > 0 AS deep, sequential_read_mb_s > 0 AS sequential, sync_write_ms > 0 AS sync_write,
@@ -16,12 +16,12 @@ SELECT random_read_ms > 0 AS random_read, abs(random_read_iops * random_read_ms 
 SELECT command FROM tablespace_probe('regress probe', '50 ms', 8) \gset
 :command
 -- remembered for recommend_moves()
-SELECT count(*) FROM index_mover_probe p JOIN pg_tablespace t ON t.oid = p.tablespace WHERE t.spcname = 'regress probe';
+SELECT count(*) FROM index_mover.probe p JOIN pg_tablespace t ON t.oid = p.tablespace WHERE t.spcname = 'regress probe';
 -- not where the transaction may not write
 BEGIN READ ONLY;
 SELECT random_read_ms > 0 AS works FROM tablespace_probe('regress probe', '50 ms');
 COMMIT;
-SELECT count(*) FROM index_mover_probe;
+SELECT count(*) FROM index_mover.probe;
 -- bounded in time, and interrupted at once
 SELECT clock_timestamp() AS start \gset
 SELECT random_read_ms > 0 AS works FROM tablespace_probe('regress probe', '0.4 s');
@@ -58,6 +58,6 @@ SET ROLE regress_probe_monitor;
 SELECT random_read_ms > 0 AS works FROM tablespace_probe('regress probe', '50 ms');
 RESET ROLE;
 
-DELETE FROM index_mover_probe;
+DELETE FROM index_mover.probe;
 DROP TABLESPACE "regress probe";
 DROP ROLE regress_probe_monitor, regress_probe_nobody;

@@ -10,8 +10,10 @@ ALTER TABLESPACE regress_rec_fast SET (random_page_cost = 1.1);
 ALTER TABLESPACE regress_rec_same SET (random_page_cost = 4.1);
 -- other tables of the database shall not matter
 SET random_page_cost = 1.1;
-DELETE FROM index_mover_sample;
-DELETE FROM index_mover_probe;
+DELETE FROM index_mover.sample;
+DELETE FROM index_mover.probe;
+
+RESET client_min_messages;
 
 -- says nothing where nothing is known, and why
 SELECT rank, index, reason FROM recommend_moves('regress_rec_fast');
@@ -37,7 +39,7 @@ REINDEX INDEX rec_e;
 
 -- what would have been read in the last 10,000 seconds
 CREATE FUNCTION rec_rate(rel regclass, idx name, per_second float8) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO index_mover_sample
+	INSERT INTO index_mover.sample
 	SELECT now() - interval '10000 s', rel, idx,
 		   (SELECT CASE WHEN idx IS NULL THEN pg_stat_get_blocks_fetched(rel) - pg_stat_get_blocks_hit(rel)
 						ELSE (SELECT idx_blks_read FROM pg_statio_user_indexes WHERE relid = rel AND indexrelname = idx) END)
@@ -60,7 +62,7 @@ SELECT rec_rate('rec_hot', 'rec_a', 12), rec_rate('rec_hot', 'rec_b', 20), rec_r
 	   rec_rate('rec_hot', 'rec_bloated', 40), rec_rate('rec_hot', 'rec_d', 0), rec_rate('rec_hot', 'rec_e', 100),
 	   rec_rate('rec_hot', NULL, 1), rec_rate('rec_table', NULL, 0), rec_rate('rec_table', 'rec_table_id', 0);
 
--- room for all of them: best gain per byte first; unread ones stay where they are
+-- room for all of them: the greatest gain first; unread ones stay where they are
 SELECT rank, index, method, from_tablespace, to_tablespace, size_after < size AS shrinks,
 	   round(reads_per_second) AS reads, round(gain_ms_per_second::numeric, 1) AS gain,
 	   bloat_ratio > 0.5 AS bloated, pending_pages > 16 AS pending
@@ -77,75 +79,79 @@ SELECT sum(size_after) <= pg_relation_size('rec_a') + 8192 * 20 AS fits
 -- no room
 SELECT rank, index, left(reason, 35) AS reason FROM recommend_moves('regress_rec_fast', 8192 * 12);
 
--- the default is what is free and what is there already, less the reserve: as if the file system were one of 100 MB
--- of which 10 MB are free or taken by rec_d
+-- the default is what is free and what is there already, less the reserve: as if 10 MB of the file system
+-- were free or taken by rec_d
 BEGIN;
-CREATE OR REPLACE FUNCTION index_mover_tablespace_facts(
-	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT total_bytes bigint,
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
 	OUT device bigint, OUT lost_on_reboot text) LANGUAGE sql AS $$
-	SELECT oid, 10000000 - pg_relation_size('rec_d'), 100000000, 1, NULL FROM pg_tablespace WHERE spcname = $1 $$;
+	SELECT oid, 10000000 - pg_relation_size('rec_d'), current_setting('regress.reserved')::bigint, 1, NULL FROM pg_tablespace WHERE spcname = $1 $$;
 CREATE FUNCTION rec_set(tablespace name, budget bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(concat_ws(' ', rank, index, method, to_tablespace), ', ' ORDER BY rank) FROM recommend_moves($1, $2) $$;
--- 5 %
+-- 5 MB
+SET LOCAL regress.reserved = 5000000;
 SELECT rec_set('regress_rec_fast', NULL), rec_set('regress_rec_fast', NULL) = rec_set('regress_rec_fast', 5000000) AS same;
-SET LOCAL index_mover.min_free_space = 0.09375;
+SET LOCAL regress.reserved = 9375000;
 SELECT rec_set('regress_rec_fast', NULL), rec_set('regress_rec_fast', NULL) = rec_set('regress_rec_fast', 625000) AS same;
 -- until nothing fits
-SET LOCAL index_mover.min_free_space = 0.0996;
+SET LOCAL regress.reserved = 9960000;
 SELECT rank, index, split_part(reason, ';', 1) AS reason FROM recommend_moves('regress_rec_fast');
-SET LOCAL index_mover.min_free_space = 0.5;
+SET LOCAL regress.reserved = 50000000;
 SELECT rank, index, split_part(reason, ';', 1) AS reason FROM recommend_moves('regress_rec_fast');
 ALTER TABLESPACE regress_rec_same SET (random_page_cost = 1.1);
 SELECT rank, index, to_tablespace, command, reason FROM recommend_moves('regress_rec_same');
 SELECT rank, index, to_tablespace, command, reason FROM recommend_moves('regress_rec_same', 40000);
 ROLLBACK;
 -- and with the real one
-SET index_mover.min_free_space = 1;
+SET index_mover.min_free_space = '100%';
 SELECT rank, index, split_part(reason, ';', 1) AS reason FROM recommend_moves('regress_rec_fast');
 SET index_mover.min_free_space = 0;
 SELECT rank, index FROM recommend_moves('regress_rec_fast');
+SET index_mover.min_free_space = '100%, 1MB';
+SELECT reserved_bytes FROM index_mover.tablespace_facts('regress_rec_fast');
 RESET index_mover.min_free_space;
 
 -- what the probes have measured counts more than the settings
-INSERT INTO index_mover_probe
+INSERT INTO index_mover.probe
 	SELECT now(), oid, CASE spcname WHEN 'regress_rec_fast' THEN 5 ELSE 1 END, 1, 1, 1, 1
 	  FROM pg_tablespace WHERE spcname IN ('regress_rec_fast', 'regress_rec_slow', 'regress_rec_same');
-DELETE FROM index_mover_sample WHERE index_name = 'rec_d';
+DELETE FROM index_mover.sample WHERE index_name = 'rec_d';
 SELECT rec_rate('rec_hot', 'rec_d', 15);
 SELECT rank, index, from_tablespace, to_tablespace, round(gain_ms_per_second) AS gain, reason ~ 'as probed' AS probed
   FROM recommend_moves('regress_rec_same');
-DELETE FROM index_mover_probe;
+DELETE FROM index_mover.probe;
 
 -- the table's own reads outweigh those of its indexes: move the table
-DELETE FROM index_mover_sample;
-SELECT rec_rate('rec_table', NULL, 50), rec_rate('rec_table', 'rec_table_id', 5);
+DELETE FROM index_mover.sample;
+SELECT rec_rate('rec_table', NULL, 50), rec_rate('rec_table', 'rec_table_id', 40);
 SELECT index, relation, method, round(reads_per_second) AS reads,
-	   reason ~ 'move the table instead' AS move_the_table, reason ~ 'warning: the table itself is read more' AS warned, command
+	   reason ~ 'outweigh those of its indexes .* ALTER TABLE .. SET TABLESPACE would lock it' AS table_instead, reason ~ 'warning: the table itself is read more' AS warned, command
   FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
 
 -- what was seen for a quarter of an hour only
-UPDATE index_mover_sample SET taken_at = now() - interval '1000 s';
+UPDATE index_mover.sample SET taken_at = now() - interval '1000 s';
 SELECT count(*) > 0 AS rows, bool_and(reason ~ 'warning: the statistics cover only') AS warned
   FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
 
 -- without samples: the cumulative statistics, and the row says so
-DELETE FROM index_mover_sample;
+DELETE FROM index_mover.sample;
 SELECT pg_stat_force_next_flush();
 SELECT bool_or(index = 'rec_a'::regclass) AS rec_a, bool_and(reason ~ '\d block reads per second \(cumulative statistics, no samples\)') AS says_so
   FROM recommend_moves('regress_rec_fast', 1000000000);
 
 -- samples: taken, differences, retention
 SELECT take_index_sample() > 7 AS taken;
-SELECT count(DISTINCT index_name) >= 7 AS indexes FROM index_mover_sample;
-UPDATE index_mover_sample SET taken_at = taken_at - interval '20 days';
+SELECT count(DISTINCT index_name) >= 7 AS indexes FROM index_mover.sample;
+UPDATE index_mover.sample SET taken_at = taken_at - interval '20 days';
 SELECT take_index_sample() > 7 AS taken;
-SELECT max(taken_at) - min(taken_at) < interval '1 hour' AS old_ones_gone FROM index_mover_sample;
+SELECT max(taken_at) - min(taken_at) < interval '1 hour' AS old_ones_gone FROM index_mover.sample;
 -- a reset counter doesn't make rates negative
-UPDATE index_mover_sample SET blks_read = 1000000000, taken_at = taken_at - interval '1 hour';
-SELECT min(reads_per_second) >= 0 AS never_negative FROM index_mover_read_rates();
+UPDATE index_mover.sample SET blks_read = 1000000000, taken_at = taken_at - interval '1 hour';
+SELECT min(reads_per_second) >= 0 AS never_negative FROM index_mover.read_rates();
 
 -- errors, privileges
 SELECT * FROM recommend_moves('regress_nosuch');
+SELECT * FROM recommend_moves('regress_rec_fast', -1);
 \set VERBOSITY sqlstate
 SELECT * FROM recommend_moves(NULL);
 CREATE ROLE regress_rec_monitor IN ROLE pg_monitor;
@@ -153,14 +159,14 @@ CREATE ROLE regress_rec_nobody;
 SET ROLE regress_rec_nobody;
 SELECT * FROM recommend_moves('regress_rec_fast');
 SELECT take_index_sample();
-SELECT * FROM index_mover_sample;
+SELECT * FROM index_mover.sample;
 SET ROLE regress_rec_monitor;
-SELECT bool_or(index = 'rec_a'::regclass) AS rec_a FROM recommend_moves('regress_rec_fast');
+SELECT count(*) >= 0 AS allowed FROM recommend_moves('regress_rec_fast');
 SELECT take_index_sample() > 7 AS taken;
 RESET ROLE;
 
 -- a big one, where the greatest gain per byte would keep it out; else by gain per byte
-DELETE FROM index_mover_sample;
+DELETE FROM index_mover.sample;
 SELECT rec_rate('rec_hot', 'rec_a', 12), rec_rate('rec_hot', 'rec_b', 20), rec_rate('rec_hot', 'rec_c', 0),
 	   rec_rate('rec_hot', 'rec_bloated', 0), rec_rate('rec_hot', 'rec_d', 0), rec_rate('rec_hot', 'rec_e', 1),
 	   rec_rate('rec_hot', NULL, 0), rec_rate('rec_table', NULL, 0), rec_rate('rec_table', 'rec_table_id', 0);
@@ -171,7 +177,7 @@ SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_b') 
 SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_a') + pg_relation_size('rec_b')) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
 DROP TABLE rec_hot, rec_table;
 DROP FUNCTION rec_rate;
-DELETE FROM index_mover_sample;
+DELETE FROM index_mover.sample;
 DROP TABLESPACE regress_rec_slow;
 DROP TABLESPACE regress_rec_fast;
 DROP TABLESPACE regress_rec_same;

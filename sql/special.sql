@@ -58,7 +58,7 @@ SELECT oracle.verdict('broken');
 -- says how to drop it
 CREATE INDEX broken_i_ccnew ON broken (id);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'broken_i_ccnew'::regclass;
-SELECT index_name, status, sqlstate, detail FROM move_indexes('broken', 'regress_slow', method => 'rebuild') ORDER BY 1;
+SELECT name, status, sqlstate, detail FROM move_indexes('broken', 'regress_slow', method => 'rebuild') ORDER BY 1;
 SELECT * FROM index_mover_cleanup();
 SELECT indexrelid::regclass, indisvalid FROM pg_index WHERE indrelid = 'broken'::regclass ORDER BY 1;
 DROP INDEX broken_i_ccnew;

@@ -32,6 +32,8 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -189,4 +191,11 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	}
 
 	return total;
+}
+
+/* Return a size in the words of pg_size_pretty(). */
+char *
+size_text(int64 bytes)
+{
+	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
 }

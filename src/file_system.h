@@ -41,6 +41,7 @@ relation_size_on_disk(Relation rel)
 }
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 
+extern char *size_text(int64 bytes);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 
 #endif							/* IM_FILE_SYSTEM_H */

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *	  The history: every move of every job, for view index_mover_history.
+ *	  The history: every job and its moves, for the views index_mover_jobs and
+ *	  index_mover_history.
  *
  * The runner writes a row in transactions of its own, so that a failed,
  * canceled or killed move is recorded, and in C, so that no user can forge a
@@ -19,9 +20,13 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "commands/tablespace.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -30,29 +35,43 @@
 #include "own_tables.h"
 #include "test_points.h"
 
-#define HISTORY_TABLE	"index_mover_move_log"
-#define HISTORY_PKEY	"index_mover_move_log_pkey"
+#define JOB_TABLE		"job_log"
+#define JOB_PKEY		"job_log_pkey"
+#define MOVE_TABLE		"move_log"
+#define MOVE_PKEY		"move_log_pkey"
 
-/* columns of index_mover_move_log, as in the SQL script */
+/* columns of index_mover.job_log, as in the SQL script */
+enum
+{
+	Anum_job_job = 1,
+	Anum_job_role,
+	Anum_job_submitted_at,
+	Anum_job_settings,
+	Natts_job = Anum_job_settings
+};
+
+/* columns of index_mover.move_log */
 enum
 {
 	Anum_job = 1,
 	Anum_item,
 	Anum_index,
 	Anum_index_name,
+	Anum_kind,
 	Anum_relation,
 	Anum_relation_name,
 	Anum_from_tablespace,
 	Anum_to_tablespace,
 	Anum_from_tablespace_oid,
 	Anum_to_tablespace_oid,
+	Anum_requested,
 	Anum_method,
 	Anum_status,
 	Anum_size_before,
 	Anum_size_after,
-	Anum_submitted_at,
 	Anum_started_at,
 	Anum_finished_at,
+	Anum_idle,
 	Anum_lock_time,
 	Anum_lock_attempts,
 	Anum_blocks_copied,
@@ -60,8 +79,7 @@ enum
 	Anum_wal_bytes,
 	Anum_sqlstate,
 	Anum_message,
-	Anum_role,
-	Natts_history = Anum_role
+	Natts_move = Anum_message
 };
 
 static void
@@ -102,11 +120,13 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 {
 	const MoveItem *item = &job->items[n];
 
-	memset(nulls, 0, sizeof(bool) * Natts_history);
+	memset(nulls, 0, sizeof(bool) * Natts_move);
 	values[Anum_job - 1] = Int64GetDatum(job->job);
 	values[Anum_item - 1] = Int32GetDatum(n);
 	values[Anum_index - 1] = ObjectIdGetDatum(item->index_oid);
 	values[Anum_index_name - 1] = CStringGetTextDatum(NameStr(item->index_name));
+	values[Anum_kind - 1] =
+		CStringGetTextDatum(item_kind(NameStr(item->schema_name), item->method));
 	values[Anum_relation - 1] = ObjectIdGetDatum(item->heap_oid);
 	values[Anum_relation_name - 1] =
 		CStringGetTextDatum(quote_qualified_identifier(NameStr(item->schema_name),
@@ -115,13 +135,14 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	put_tablespace(values, nulls, Anum_to_tablespace, item->to_tablespace);
 	values[Anum_from_tablespace_oid - 1] = ObjectIdGetDatum(item->from_tablespace);
 	values[Anum_to_tablespace_oid - 1] = ObjectIdGetDatum(item->to_tablespace);
+	values[Anum_requested - 1] = CStringGetTextDatum(method_name(item->requested));
 	values[Anum_method - 1] = CStringGetTextDatum(method_name(item->method));
 	values[Anum_status - 1] = CStringGetTextDatum(status_name(item->status));
 	put_int64(values, nulls, Anum_size_before, item->size_before);
 	put_int64(values, nulls, Anum_size_after, item->size_after);
-	values[Anum_submitted_at - 1] = TimestampTzGetDatum(job->submitted_at);
 	put_timestamp(values, nulls, Anum_started_at, item->started_at);
 	put_timestamp(values, nulls, Anum_finished_at, item->finished_at);
+	put_int64(values, nulls, Anum_idle, item->idle / 1000);
 	nulls[Anum_lock_time - 1] = (item->lock_time < 0);
 	if (item->lock_time >= 0)
 	{
@@ -136,16 +157,80 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	put_int64(values, nulls, Anum_wal_bytes, item->wal_written);
 	put_text(values, nulls, Anum_sqlstate, item->sqlstate);
 	put_text(values, nulls, Anum_message, item->detail);
-	values[Anum_role - 1] = ObjectIdGetDatum(job->role);
+}
+
+/* Begin a scan for the rows of a job in one of the two tables. */
+static SysScanDesc
+scan_job(Relation rel, const char *pkey, int64 job)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job));
+	return systable_beginscan(rel, extension_relation(pkey), true, NULL, 1, &key);
+}
+
+/* Delete the rows of a job from one of the tables; returns whether it had any. */
+static bool
+delete_job(const char *table, const char *pkey, int64 job)
+{
+	Relation	rel = extension_open(table);
+	SysScanDesc scan = scan_job(rel, pkey, job);
+	HeapTuple	tuple;
+	bool		result = false;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result |= extension_delete(rel, tuple);
+	systable_endscan(scan);
+	extension_close(rel);
+	return result;
+}
+
+/* Insert the row of a job: who submitted it, and with which settings. */
+void
+history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
+				   const char *settings)
+{
+	Relation	rel = extension_open(JOB_TABLE);
+	Datum		values[Natts_job];
+	bool		nulls[Natts_job] = {0};
+	HeapTuple	tuple;
+
+	values[Anum_job_job - 1] = Int64GetDatum(job);
+	values[Anum_job_role - 1] = ObjectIdGetDatum(role);
+	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(submitted_at);
+	values[Anum_job_settings - 1] =
+		DirectFunctionCall1(jsonb_in, CStringGetDatum(settings));
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	extension_insert(rel, tuple);
+	heap_freetuple(tuple);
+	extension_close(rel);
+}
+
+/*
+ * Record a job's altered settings.  It is no error if its row is gone, or
+ * another transaction is altering it; and if a session waits to drop the
+ * table, which waits for the job, do not queue behind it.
+ */
+void
+history_alter_job(int64 job, const char *settings)
+{
+	HistoryJob	entry;
+
+	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
+		return;
+	if (history_read_job(job, &entry) && delete_job(JOB_TABLE, JOB_PKEY, job))
+		history_insert_job(job, entry.role, entry.submitted_at, settings);
+	/* a statement may do this twice */
+	CommandCounterIncrement();
 }
 
 /* Insert the item's row. */
 void
 history_insert(const JobShared *job, int n)
 {
-	Relation	rel = extension_open(HISTORY_TABLE);
-	Datum		values[Natts_history];
-	bool		nulls[Natts_history];
+	Relation	rel = extension_open(MOVE_TABLE);
+	Datum		values[Natts_move];
+	bool		nulls[Natts_move];
 	HeapTuple	tuple;
 
 	form_values(job, n, values, nulls);
@@ -164,61 +249,64 @@ history_insert(const JobShared *job, int n)
 void
 history_update(const JobShared *job, int n)
 {
-	Relation	rel = extension_open(HISTORY_TABLE);
-	ScanKeyData key[2];
-	SysScanDesc scan;
+	Relation	rel = extension_open(MOVE_TABLE);
+	SysScanDesc scan = scan_job(rel, MOVE_PKEY, job->job);
 	HeapTuple	tuple;
 
-	ScanKeyInit(&key[0], Anum_job, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job->job));
-	ScanKeyInit(&key[1], Anum_item, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(n));
-	scan = systable_beginscan(rel, extension_relation(HISTORY_PKEY), true,
-							  NULL, 2, key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Datum		values[Natts_history];
-		bool		nulls[Natts_history];
+		Datum		values[Natts_move];
+		bool		nulls[Natts_move];
 		HeapTuple	newtuple;
 
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (DatumGetInt32(values[Anum_item - 1]) != n)
+			continue;
 		form_values(job, n, values, nulls);
 		newtuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		IM_POINT("history-update");
 		if (extension_delete(rel, tuple))
 			extension_insert(rel, newtuple);
 		heap_freetuple(newtuple);
+		break;
 	}
 	systable_endscan(scan);
 	extension_close(rel);
 }
 
-/* Return whether there is a row of this job. */
+/* Read the row of a job into *entry; returns false if there is none. */
 bool
-history_exists(int64 job)
+history_read_job(int64 job, HistoryJob *entry)
 {
-	Relation	rel = table_open(extension_relation(HISTORY_TABLE), AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	bool		result;
+	Relation	rel = table_open(extension_relation(JOB_TABLE), AccessShareLock);
+	SysScanDesc scan = scan_job(rel, JOB_PKEY, job);
+	HeapTuple	tuple = systable_getnext(scan);
+	bool		found = HeapTupleIsValid(tuple);
 
-	ScanKeyInit(&key, Anum_job, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job));
-	scan = systable_beginscan(rel, extension_relation(HISTORY_PKEY), true,
-							  NULL, 1, &key);
-	result = HeapTupleIsValid(systable_getnext(scan));
+	if (found)
+	{
+		Datum		values[Natts_job];
+		bool		nulls[Natts_job];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
+		entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);
+		entry->settings = JsonbToCString(NULL,
+										 &DatumGetJsonbP(values[Anum_job_settings - 1])->root,
+										 0);
+	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return result;
+	return found;
 }
 
-/* Return the rows of one job in the order of its plan; NIL: unknown job. */
+/* Return the moves of one job in the order of its plan; NIL: unknown job. */
 List *
 history_read(int64 job)
 {
-	Relation	rel = table_open(extension_relation(HISTORY_TABLE), AccessShareLock);
+	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
+	Relation	pkey = index_open(extension_relation(MOVE_PKEY), AccessShareLock);
 	ScanKeyData key;
-	Relation	pkey = index_open(extension_relation(HISTORY_PKEY), AccessShareLock);
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	List	   *result = NIL;
@@ -228,8 +316,8 @@ history_read(int64 job)
 	scan = systable_beginscan_ordered(rel, pkey, NULL, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
 	{
-		Datum		values[Natts_history];
-		bool		nulls[Natts_history];
+		Datum		values[Natts_move];
+		bool		nulls[Natts_move];
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
@@ -238,14 +326,91 @@ history_read(int64 job)
 		entry->index_name = TextDatumGetCString(values[Anum_index_name - 1]);
 		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
 		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
-		entry->method = TextDatumGetCString(values[Anum_method - 1]);
-		entry->status = TextDatumGetCString(values[Anum_status - 1]);
-		entry->role = DatumGetObjectId(values[Anum_role - 1]);
+		entry->requested = method_of_name(TextDatumGetCString(values[Anum_requested - 1]));
+		entry->status = status_of_name(TextDatumGetCString(values[Anum_status - 1]));
+		entry->size = nulls[Anum_size_before - 1] ? 0 :
+			DatumGetInt64(values[Anum_size_before - 1]);
+		entry->lock_time = nulls[Anum_lock_time - 1] ? -1 :
+			DatumGetIntervalP(values[Anum_lock_time - 1])->time;
+		if (!nulls[Anum_sqlstate - 1])
+			entry->sqlstate = TextDatumGetCString(values[Anum_sqlstate - 1]);
+		if (!nulls[Anum_message - 1])
+			entry->message = TextDatumGetCString(values[Anum_message - 1]);
 		result = lappend(result, entry);
 	}
 	systable_endscan_ordered(scan);
 	index_close(pkey, AccessShareLock);
 	table_close(rel, AccessShareLock);
 
+	return result;
+}
+
+/*
+ * Return the number of the latest job after this one that has moved the index
+ * of an entry, found by its name because a rebuild changes the OID; 0 if none
+ * has.
+ */
+int64
+history_moved_since(int64 job, const HistoryEntry *entry)
+{
+	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int64		result = 0;
+
+	ScanKeyInit(&key, Anum_job, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(job));
+	scan = systable_beginscan(rel, extension_relation(MOVE_PKEY), true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[Natts_move];
+		bool		nulls[Natts_move];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (DatumGetObjectId(values[Anum_relation - 1]) == entry->heap_oid &&
+			strcmp(TextDatumGetCString(values[Anum_index_name - 1]), entry->index_name) == 0 &&
+			status_of_name(TextDatumGetCString(values[Anum_status - 1])) == STATUS_MOVED)
+			result = Max(result, DatumGetInt64(values[Anum_job - 1]));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * Find jobs that were submitted before this time and have ended, and delete
+ * them unless dry_run.  Returns how many there are.
+ */
+int
+history_expire(TimestampTz before, bool dry_run)
+{
+	Relation	rel = extension_open(JOB_TABLE);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	int			result = 0;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[Natts_job];
+		bool		nulls[Natts_job];
+		int64		job;
+		JobSlot		slot;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		job = DatumGetInt64(values[Anum_job_job - 1]);
+		if (DatumGetTimestampTz(values[Anum_job_submitted_at - 1]) >= before ||
+			job_find(job, &slot))
+			continue;
+		result++;
+		if (!dry_run)
+		{
+			(void) delete_job(MOVE_TABLE, MOVE_PKEY, job);
+			(void) extension_delete(rel, tuple);
+		}
+	}
+	systable_endscan(scan);
+	extension_close(rel);
+	CommandCounterIncrement();
 	return result;
 }

@@ -54,8 +54,6 @@ static const char *const phase_names[] = {
 	[PHASE_WAIT_SNAPSHOTS] = "waiting for old snapshots",
 	[PHASE_REBUILDING] = "initializing",	/* until core reports more */
 	[PHASE_CLEANING_UP] = "cleaning up",
-	[PHASE_PAUSED] = "paused",
-	[PHASE_THROTTLED] = "throttled",
 	[PHASE_GIVING_WAY] = "giving way",
 };
 
@@ -89,6 +87,34 @@ const char *
 status_name(MoveStatus status)
 {
 	return status_names[status];
+}
+
+/* Return the method or status of this name, which must be one of ours. */
+MoveMethod
+method_of_name(const char *name)
+{
+	for (int i = 0; i < lengthof(method_names); i++)
+		if (strcmp(method_names[i], name) == 0)
+			return (MoveMethod) i;
+	return METHOD_AUTO;
+}
+
+MoveStatus
+status_of_name(const char *name)
+{
+	for (int i = 0; i < lengthof(status_names); i++)
+		if (strcmp(status_names[i], name) == 0)
+			return (MoveStatus) i;
+	return STATUS_FAILED;
+}
+
+/* Return the kind of relation that moves, as users see it. */
+const char *
+item_kind(const char *schema_name, MoveMethod method)
+{
+	if (method == METHOD_DEFAULT)
+		return "default";
+	return strcmp(schema_name, "pg_toast") == 0 ? "toast index" : "index";
 }
 
 const char *
@@ -401,13 +427,32 @@ job_find(int64 job, JobSlot *copy)
 }
 
 /*
- * Change a setting of a running job, by its name without prefix.  Its runners
- * read it in their next job_check_cancel().  ERROR as SET: 22023, 42501.
+ * Copy the jobs of this database that move, and return how many.  copies has
+ * IM_MAX_JOBS elements.
+ */
+int
+job_read_slots(JobSlot *copies)
+{
+	int			n = 0;
+
+	(void) job_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	for (int i = 0; i < IM_MAX_JOBS; i++)
+		if (area->jobs[i].state != JOB_FREE && area->jobs[i].purpose == JOB_MOVE &&
+			area->jobs[i].database == MyDatabaseId)
+			copies[n++] = area->jobs[i];
+	LWLockRelease(&area->lock);
+	return n;
+}
+
+/*
+ * Change settings of a running job, as the JSON object says.  Its runners
+ * read them in their next job_check_cancel().  ERROR as SET: 22023, 42501.
  */
 void
-job_alter_settings(JobShared *shared, const char *name, const char *value)
+job_alter_settings(JobShared *shared, Jsonb *json)
 {
-	settings_alter(&shared->settings, &job_area()->lock, name, value);
+	settings_alter(&shared->settings, &job_area()->lock, json);
 	pg_atomic_fetch_add_u32(&shared->settings_version, 1);
 }
 

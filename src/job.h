@@ -65,8 +65,6 @@ typedef enum MovePhase
 	PHASE_WAIT_SNAPSHOTS,
 	PHASE_REBUILDING,			/* shown in core's words while REINDEX runs */
 	PHASE_CLEANING_UP,
-	PHASE_PAUSED,
-	PHASE_THROTTLED,
 	PHASE_GIVING_WAY,
 } MovePhase;
 
@@ -88,6 +86,7 @@ typedef struct MoveItem
 	Oid			from_tablespace;	/* never 0: the database default by its
 									 * OID */
 	Oid			to_tablespace;
+	MoveMethod	requested;		/* what the caller asked for */
 	MoveMethod	method;
 	MoveStatus	status;
 	bool		repair;			/* planner: an invalid index that the user
@@ -102,6 +101,7 @@ typedef struct MoveItem
 	double		estimated;		/* seconds */
 	TimestampTz started_at;		/* 0 = not started */
 	TimestampTz finished_at;
+	int64		idle;			/* microseconds of rests and waits in between */
 	int64		lock_time;		/* microseconds */
 	int64		blocks_copied;
 	int64		blocks_recopied;
@@ -149,6 +149,7 @@ typedef enum JobPurpose
 } JobPurpose;
 
 #define IM_PREPARED_LEN	64
+#define IM_THROTTLED_LEN	128
 
 #define CLEANUP_JOB		INT64CONST(0)	/* job number of cleanups without a
 										 * call */
@@ -208,6 +209,8 @@ typedef struct RunnerSlot
 	NameData	heap_name;
 	MoveMethod	method;
 	MovePhase	phase;
+	char		throttled_by[IM_THROTTLED_LEN]; /* why it rests; "" = it does
+												 * not */
 	int64		blocks_total;
 	int64		blocks_done;
 	int64		blocks_changed;
@@ -236,11 +239,12 @@ extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
+extern int	job_read_slots(JobSlot *copies);
 extern bool job_request_cancel(int64 job);
 extern bool job_request_pause(int64 job, bool pause);
 extern int	job_read_runners(RunnerSlot *copies);
 extern JobShared *job_shared(dsm_segment *segment);
-extern void job_alter_settings(JobShared *shared, const char *name, const char *value);
+extern void job_alter_settings(JobShared *shared, Jsonb *json);
 extern Size job_shared_size(int nitems, int nrunners);
 extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
 extern bool runner_is_alive(int64 job, int pid);
@@ -250,6 +254,8 @@ extern bool runner_is_alive(int64 job, int pid);
 extern bool runner_attach(JobShared *shared);
 extern const MoveSettings *runner_settings(void);
 extern bool runner_detach(void);
+extern void runner_set_name(const JobShared *shared, JobPurpose purpose);
+extern const char *runner_name(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);
@@ -267,6 +273,9 @@ extern int	runner_claim(JobShared *shared, bool anything_left);
 extern void progress_begin(const MoveItem *item);
 extern void progress_end(void);
 extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
+extern void progress_rested(int64 us);
+extern int64 progress_idle(void);
+extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
 extern void progress_changed(int64 blocks_changed);
 extern void progress_rate(int64 bytes_per_second);
@@ -289,6 +298,9 @@ extern bool job_pause_requested(void);
 extern bool job_swap_now_requested(void);
 
 extern const char *method_name(MoveMethod method);
+extern MoveMethod method_of_name(const char *name);
+extern MoveStatus status_of_name(const char *name);
+extern const char *item_kind(const char *schema_name, MoveMethod method);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
 

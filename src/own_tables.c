@@ -3,9 +3,9 @@
  * own_tables.c
  *	  Where this extension's own tables and sequences are, and how they change.
  *
- * The extension may be in any schema, so its relations are found through
- * pg_extension and never through a search path.  Lookups keep no locks;
- * callers open the relation with the lock they need.
+ * They are in a schema of their own, index_mover, which the extension makes,
+ * and are never found through a search path.  Lookups keep no locks; callers
+ * open the relation with the lock they need.
  *
  * The rows are about this cluster, and core cannot exclude a table from a
  * publication FOR ALL TABLES.  A row that reached a clone of this cluster
@@ -30,7 +30,8 @@
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
-#include "catalog/pg_extension.h"
+#include "catalog/namespace.h"
+#include "commands/extension.h"
 #include "commands/sequence.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
@@ -67,27 +68,15 @@ commit_locally(void)
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
 
 /*
- * Return the OID of the extension's schema, InvalidOid if it is not
- * installed.  (core's get_extension_schema() is static before 16.)
+ * Return the OID of the schema of the extension's own relations, InvalidOid
+ * if the extension is not installed: then a schema of that name is not ours.
  */
 static Oid
 find_schema(void)
 {
-	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-	Oid			result = InvalidOid;
-
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
-				CStringGetDatum("index_mover"));
-	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		result = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
+	if (!OidIsValid(get_extension_oid("index_mover", true)))
+		return InvalidOid;
+	return get_namespace_oid("index_mover", true);
 }
 
 bool
@@ -119,7 +108,7 @@ extension_relation(const char *name)
 	if (!OidIsValid(result))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s\" of extension \"%s\" does not exist",
+				 errmsg("relation \"index_mover.%s\" of extension \"%s\" does not exist",
 						name, "index_mover"),
 				 errhint("Drop the extension and create it again.")));
 	return result;
@@ -138,8 +127,7 @@ extension_nextval(const char *sequence)
  * another one, while we wait for it.
  */
 static const char *const held_relations[] = {
-	"index_mover_ledger", "index_mover_move_log",
-	"index_mover_ledger_seq", "index_mover_job_seq",
+	"ledger", "job_log", "move_log", "ledger_seq", "job_seq",
 };
 
 static LockRelId held[lengthof(held_relations)];

@@ -15,11 +15,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/dbcommands.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 
 #include "compat.h"
 #include "job_private.h"
@@ -39,6 +41,12 @@ static JobSlot *my_job = NULL;
 static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
 static uint32 my_version;
+
+/* of the current item: rests and waits, from which estimates must not learn */
+static int64 idle_us = 0;
+static TimestampTz phase_since = 0;
+
+static char my_name[2 * NAMEDATALEN + 40] = "cleanup";	/* for the server log */
 
 /* Copy the job's settings under the lock, so that no change is half seen. */
 static void
@@ -97,6 +105,30 @@ runner_attach(JobShared *shared)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("too many index_mover workers")));
 	return true;
+}
+
+/*
+ * Set what the lines of this runner in the server log begin with.  In a
+ * transaction.
+ */
+void
+runner_set_name(const JobShared *shared, JobPurpose purpose)
+{
+	int			len = 0;
+
+	if (purpose == JOB_MOVE)
+		len = snprintf(my_name, sizeof(my_name), "job " INT64_FORMAT, shared->job);
+	else
+		len = snprintf(my_name, sizeof(my_name), "cleanup");
+	snprintf(my_name + len, sizeof(my_name) - len, " (%s, by %s)",
+			 get_database_name(shared->database),
+			 GetUserNameFromId(shared->role, true));
+}
+
+const char *
+runner_name(void)
+{
+	return my_name;
 }
 
 static bool
@@ -307,6 +339,8 @@ progress_begin(const MoveItem *item)
 	my_runner->heap_name = item->heap_name;
 	my_runner->method = item->method;
 	my_runner->phase = PHASE_INITIALIZING;
+	idle_us = 0;
+	my_runner->throttled_by[0] = '\0';
 	my_runner->blocks_total = 0;
 	my_runner->blocks_done = 0;
 	my_runner->blocks_changed = 0;
@@ -334,6 +368,16 @@ progress_end(void)
 	LWLockRelease(&area->lock);
 }
 
+/* Return whether another session ends this phase, or the clock. */
+static bool
+is_wait(MovePhase phase)
+{
+	return phase == PHASE_WAIT_START || phase == PHASE_WAIT_SWAP_TIME ||
+		phase == PHASE_WAIT_SWAP_LOCK || phase == PHASE_WAIT_WRITERS ||
+		phase == PHASE_WAIT_SNAPSHOTS || phase == PHASE_GIVING_WAY;
+}
+
+
 /* Publish a phase.  Return the previous one, for the caller to restore. */
 MovePhase
 progress_phase(MovePhase phase)
@@ -342,11 +386,42 @@ progress_phase(MovePhase phase)
 
 	if (my_runner == NULL)
 		return before;
+	if (is_wait(my_runner->phase))
+		idle_us += GetCurrentTimestamp() - phase_since;
+	phase_since = GetCurrentTimestamp();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	before = my_runner->phase;
 	my_runner->phase = phase;
+	my_runner->throttled_by[0] = '\0';
 	LWLockRelease(&area->lock);
 	return before;
+}
+
+/* Count a rest in a phase of work. */
+void
+progress_rested(int64 us)
+{
+	if (my_runner != NULL && !is_wait(my_runner->phase))
+		idle_us += us;
+}
+
+/* Return the microseconds that the item has rested or waited, up to now. */
+int64
+progress_idle(void)
+{
+	return idle_us + (my_runner != NULL && is_wait(my_runner->phase) ?
+					  GetCurrentTimestamp() - phase_since : 0);
+}
+
+/* Say why the runner rests; NULL if it does not any more. */
+void
+progress_throttled(const char *why)
+{
+	if (my_runner == NULL || strcmp(my_runner->throttled_by, why ? why : "") == 0)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	strlcpy(my_runner->throttled_by, why ? why : "", sizeof(my_runner->throttled_by));
+	LWLockRelease(&area->lock);
 }
 
 /* Set one number of the runner's slot. */

@@ -9,6 +9,10 @@
  * exists because pg_cron runs one statement per transaction, where nothing
  * can be SET before.
  *
+ * A job's settings are recorded in its row of the job log, as a JSON object of
+ * those that are not the default, in the words of SHOW, so that a later
+ * resume_move() or undo_move() works with the same ones.
+ *
  * A setting is added in two places: a field of MoveSettings, and a row of
  * settings[] below, with the descriptions for \dconfig and pg_settings.
  *
@@ -25,6 +29,7 @@
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/guc_tables.h"
+#include "utils/json.h"
 #include "utils/numeric.h"
 #include "utils/varlena.h"
 
@@ -53,6 +58,7 @@ static const struct config_enum_entry order_options[] = {
 
 /* the values of this session; strings are converted at capture */
 static MoveSettings session;
+static char *min_free_space = NULL;
 static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
 
@@ -63,11 +69,12 @@ typedef struct Setting
 	enum config_type type;
 	Size		offset;			/* in MoveSettings */
 	Size		size;
-	double		boot;			/* also of an enum or boolean; "" for strings */
+	double		boot;			/* also of an enum or boolean */
 	double		min;
 	double		max;
 	const struct config_enum_entry *options;
 	char	  **string;
+	const char *boot_string;
 	GucContext	context;
 	int			flags;
 	const char *short_desc;
@@ -78,15 +85,15 @@ typedef struct Setting
 #define PLACE(field, type) \
 	PREFIX #field, type, offsetof(MoveSettings, field), sizeof(((MoveSettings *) NULL)->field)
 #define BOOL_SETTING(field, boot, ...) \
-	{PLACE(field, PGC_BOOL), boot, 0, 0, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_BOOL), boot, 0, 0, NULL, NULL, NULL, __VA_ARGS__}
 #define INT_SETTING(field, boot, min, max, ...) \
-	{PLACE(field, PGC_INT), boot, min, max, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_INT), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
 #define REAL_SETTING(field, boot, min, max, ...) \
-	{PLACE(field, PGC_REAL), boot, min, max, NULL, NULL, __VA_ARGS__}
+	{PLACE(field, PGC_REAL), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
 #define ENUM_SETTING(field, boot, ...) \
-	{PLACE(field, PGC_ENUM), boot, 0, 0, field##_options, NULL, __VA_ARGS__}
-#define STRING_SETTING(field, ...) \
-	{PLACE(field, PGC_STRING), 0, 0, 0, NULL, &field, __VA_ARGS__}
+	{PLACE(field, PGC_ENUM), boot, 0, 0, field##_options, NULL, NULL, __VA_ARGS__}
+#define STRING_SETTING(field, boot, ...) \
+	{PLACE(field, PGC_STRING), 0, 0, 0, NULL, &field, boot, __VA_ARGS__}
 
 static const Setting settings[] = {
 	INT_SETTING(lock_timeout, 100, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
@@ -113,9 +120,9 @@ static const Setting settings[] = {
 	INT_SETTING(max_replica_lag, 0, 0, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
 				"How far any standby or replication slot may be behind before a copy waits.",
 				"0 is off."),
-	REAL_SETTING(min_free_space, 0.05, 0.0, 1.0, PGC_SUSET, 0,
-				 "Share of a file system that must stay free.",
-				 "Holds for the target tablespace, pg_wal, and the sort files of a rebuild."),
+	STRING_SETTING(min_free_space, "5%, 10GB", PGC_SUSET, 0,
+				   "How much of a file system must stay free.",
+				   "A share (\"5%\"), a size (\"10GB\"), or both, of which the smaller counts. Holds for the target tablespace, pg_wal, and the sort files of a rebuild."),
 	REAL_SETTING(rebuild_threshold, 0.3, 0.0, 1.0, PGC_USERSET, 0,
 				 "Bloat ratio above which method \"auto\" rebuilds an index.",
 				 NULL),
@@ -131,10 +138,10 @@ static const Setting settings[] = {
 	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
 				 "Whether to load the blocks of the new file that were in shared buffers before.",
 				 NULL),
-	STRING_SETTING(copy_access_methods, PGC_SUSET, GUC_LIST_INPUT,
+	STRING_SETTING(copy_access_methods, "", PGC_SUSET, GUC_LIST_INPUT,
 				   "Further index access methods that method \"copy\" may move.",
 				   "Every change of such an index must be WAL-logged with block references."),
-	STRING_SETTING(swap_after, PGC_USERSET, 0,
+	STRING_SETTING(swap_after, "", PGC_USERSET, 0,
 				   "Time before which a copy is not swapped in.",
 				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
 	INT_SETTING(max_duration, 0, 0, INT_MAX / 1000, PGC_USERSET, GUC_UNIT_S,
@@ -142,7 +149,10 @@ static const Setting settings[] = {
 				"0 is no limit."),
 	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Time between two progress messages to a waiting client.",
-				"0 sends none."),
+				"0 sends none, neither at the start nor at the end."),
+	INT_SETTING(history_retention, 365 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
+				"Time after which index_mover_cleanup() deletes a job from the history.",
+				"0 keeps all."),
 };
 
 /*
@@ -172,6 +182,74 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 }
 
 /*
+ * Parse a value of index_mover.min_free_space: one or two of a percentage and
+ * a size with its unit.
+ */
+static bool
+parse_free_space(const char *text, FreeSpaceRule *rule)
+{
+	char	   *copy = pstrdup(text);
+	char	   *rest = copy;
+	char	   *part;
+
+	rule->share = -1;
+	rule->bytes = -1;
+	while ((part = strsep(&rest, ",")) != NULL)
+	{
+		char	   *end;
+		double		number;
+		int			kb;
+
+		part += strspn(part, " ");
+		errno = 0;
+		number = strtod(part, &end);
+		if (end == part || errno != 0)
+			return false;
+		end += strspn(end, " ");
+		if (*end == '%' && end[1 + strspn(end + 1, " ")] == '\0' &&
+			number >= 0 && number <= 100 && rule->share < 0)
+			rule->share = number / 100;
+		else if ((*end != '\0' || number == 0) && rule->bytes < 0 &&
+				 parse_int(part, &kb, GUC_UNIT_KB, NULL) && kb >= 0)
+			rule->bytes = (int64) kb * 1024;
+		else
+			return false;
+	}
+	pfree(copy);
+	return true;
+}
+
+static bool
+check_min_free_space(char **newval, void **extra, GucSource source)
+{
+	FreeSpaceRule rule;
+
+	if (parse_free_space(*newval, &rule))
+		return true;
+	GUC_check_errhint("Give a share of the file system (\"5%%\"), a size (\"10GB\"), or both (\"5%%, 10GB\"), of which the smaller counts.");
+	return false;
+}
+
+/* Return the bytes that the rule reserves of a file system of this size. */
+int64
+settings_reserved(const FreeSpaceRule *rule, int64 total)
+{
+	int64		share = (int64) (total * rule->share);
+
+	if (rule->bytes < 0)
+		return share;
+	return rule->share < 0 ? rule->bytes : Min(share, rule->bytes);
+}
+
+static bool
+is_time_of_day(const char *text)
+{
+	return strchr(text, ':') != NULL &&
+		text[		strspn(text, " 0123456789:.")] == '\0' &&
+		strspn(text +strspn(text, " "), "0123456789") <= 2;
+}
+
+/*
  * Return the time that a value of index_mover.swap_after means now, where a
  * time of day is the next one; 0 is at once.  ERROR 22023 if it is no time.
  *
@@ -188,9 +266,7 @@ swap_moment(const char *text)
 
 	if (text[strspn(text, " ")] == '\0')
 		return 0;
-	time_of_day = strchr(text, ':') != NULL &&
-		text[		strspn(text, " 0123456789:.")] == '\0' &&
-		strspn(text +strspn(text, " "), "0123456789") <= 2;
+	time_of_day = is_time_of_day(text);
 
 	PG_TRY();
 	{
@@ -259,9 +335,10 @@ settings_define(void)
 				break;
 			case PGC_STRING:
 				DefineCustomStringVariable(s->name, s->short_desc, s->long_desc,
-										   s->string, "",
+										   s->string, s->boot_string,
 										   s->context, s->flags,
-										   s->string == &copy_access_methods ? check_copy_access_methods : NULL,
+										   s->string == &copy_access_methods ? check_copy_access_methods :
+										   s->string == &min_free_space ? check_min_free_space : NULL,
 										   NULL, NULL);
 				break;
 		}
@@ -269,17 +346,92 @@ settings_define(void)
 	MarkGUCPrefixReserved("index_mover");
 }
 
+/* Return the default of a setting, as SET would take it. */
+static const char *
+default_text(const Setting *s)
+{
+	switch (s->type)
+	{
+		case PGC_BOOL:
+			return s->boot != 0 ? "on" : "off";
+		case PGC_ENUM:
+			for (const struct config_enum_entry *e = s->options; e->name != NULL; e++)
+				if (e->val == (int) s->boot)
+					return e->name;
+			return NULL;
+		case PGC_STRING:
+			return s->boot_string;
+		default:
+			return psprintf("%g", s->boot);
+	}
+}
+
+static bool
+is_default(const Setting *s)
+{
+	const void *place = (char *) &session + s->offset;
+
+	switch (s->type)
+	{
+		case PGC_BOOL:
+			return *(const bool *) place == (s->boot != 0);
+		case PGC_REAL:
+			return *(const double *) place == s->boot;
+		case PGC_STRING:
+			return strcmp(*s->string, s->boot_string) == 0;
+		default:
+			return *(const int *) place == (int) s->boot;
+	}
+}
+
+/* Write the settings that are not the default as a JSON object. */
+static void
+describe_settings(MoveSettings *result)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfoChar(&buf, '{');
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		const Setting *s = &settings[i];
+
+		if (is_default(s))
+			continue;
+		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
+						 s->name + strlen(PREFIX));
+
+		/* a time of day is the next one each time; the rest is one moment */
+		if (s->string == &swap_after && !is_time_of_day(swap_after))
+			escape_json(&buf, timestamptz_to_str(result->swap_after));
+		else
+			escape_json(&buf, GetConfigOptionByName(s->name, NULL, false));
+	}
+	appendStringInfoChar(&buf, '}');
+	if (buf.len >= IM_SETTINGS_LEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the settings of the job are too long")));
+	strlcpy(result->not_default, buf.data, IM_SETTINGS_LEN);
+	pfree(buf.data);
+}
+
 /* Fill *result with the effective values of this backend. */
 void
 settings_capture(MoveSettings *result)
 {
 	*result = session;
+	(void) parse_free_space(min_free_space, &result->min_free_space);
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
 	/* a cleanup can be submitted outside of transactions */
 	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
+	if (IsTransactionState())
+		describe_settings(result);
+	else
+		strlcpy(result->not_default, "{}", sizeof(result->not_default));
 }
 
 static char *
@@ -338,70 +490,23 @@ setting_text(const char *name, const JsonbValue *value)
 	return NULL;				/* keep compiler quiet */
 }
 
-/*
- * Raise ERROR 22023 if there is no such setting, or a running job ignores it.
- */
-void
-settings_check_alterable(const char *name)
-{
-	/* these matter only when the job begins, or to the caller */
-	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
-
-	(void) find_setting(name);
-	for (int i = 0; i < lengthof(fixed); i++)
-		if (strcmp(fixed[i], name) == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("setting \"%s\" of a job cannot be changed", name),
-					 errhint("Cancel the job with cancel_move(), and submit the rest again.")));
-}
-
-/*
- * Change one setting of *result, by its name without prefix.  The change is
- * made under the lock, because other processes read the value and must not
- * see half of it.  ERROR as SET: 22023, 42501.
- */
-void
-settings_alter(MoveSettings *result, LWLock *lock, const char *name, const char *value)
-{
-	const Setting *setting = find_setting(name);
-	int			nestlevel = NewGUCNestLevel();
-	MoveSettings altered;
-
-	/* core checks the value as for SET */
-	set_setting(name, value);
-	settings_capture(&altered);
-	AtEOXact_GUC(true, nestlevel);
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	memcpy((char *) result + setting->offset,
-		   (char *) &altered + setting->offset, setting->size);
-	LWLockRelease(lock);
-}
-
-/*
- * Apply a job's "settings" argument like SET LOCAL, with the same privileges.
- * Returns a GUC nest level for AtEOXact_GUC(), or -1 if json is NULL.
- */
-int
-settings_apply_json(Jsonb *json)
+/* Set the settings that a JSON object names, with the privileges of SET. */
+static void
+apply_json(Jsonb *json)
 {
 	JsonbIterator *it;
 	JsonbValue	value;
 	JsonbIteratorToken token;
-	int			nestlevel;
 	char	   *name = NULL;
 
 	if (json == NULL)
-		return -1;
-
+		return;
 	if (!JB_ROOT_IS_OBJECT(json))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("settings must be a JSON object"),
 				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
 
-	nestlevel = NewGUCNestLevel();
 	it = JsonbIteratorInit(&json->root);
 	/* values are scalars, so nested containers reach setting_text() as such */
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
@@ -414,5 +519,115 @@ settings_apply_json(Jsonb *json)
 		else if (token == WJB_VALUE)
 			set_setting(name, setting_text(name, &value));
 	}
-	return nestlevel;
+}
+
+/*
+ * Raise ERROR 22023 if a setting that the JSON object names is not known, or
+ * is one that a running job ignores.
+ */
+void
+settings_check_alterable(Jsonb *json)
+{
+	/* these matter only when the job begins, or to the caller */
+	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
+	int			nestlevel = NewGUCNestLevel();
+
+	apply_json(json);
+	AtEOXact_GUC(true, nestlevel);
+	for (int i = 0; i < lengthof(fixed); i++)
+		if (getKeyJsonValueFromContainer(&json->root, fixed[i], strlen(fixed[i]), NULL))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("setting \"%s\" of a job cannot be changed", fixed[i]),
+					 errhint("Cancel the job with cancel_move(), and submit the rest again.")));
+}
+
+/*
+ * As settings_capture(), with a call's "settings" argument, which may be NULL,
+ * applied like SET LOCAL and with the privileges that SET needs.
+ */
+void
+settings_capture_with(MoveSettings *result, Jsonb *json)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	apply_json(json);
+	settings_capture(result);
+	AtEOXact_GUC(true, nestlevel);
+}
+
+/* Set all settings as recorded, or else to the default, and then as in json. */
+static void
+load(MoveSettings *result, const char *recorded, Jsonb *json, bool trusted,
+	 const char *but_not)
+{
+	Jsonb	   *object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+															CStringGetDatum(recorded)));
+	int			nestlevel = NewGUCNestLevel();
+
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		const char *name = settings[i].name + strlen(PREFIX);
+		JsonbValue *value = getKeyJsonValueFromContainer(&object->root, name,
+														 strlen(name), NULL);
+
+		if (settings[i].context == PGC_SUSET && !trusted)
+			continue;
+		if (but_not != NULL && strcmp(name, but_not) == 0)
+			value = NULL;
+		(void) set_config_option(settings[i].name,
+								 value ? setting_text(name, value) : default_text(&settings[i]),
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	}
+	apply_json(json);
+	settings_capture(result);
+	AtEOXact_GUC(true, nestlevel);
+}
+
+/*
+ * As settings_capture_with(), but from the settings that were recorded for an
+ * earlier job, but_not one of them.  Those that only a superuser may set are a
+ * superuser's policy, which may have changed since: for others these are the
+ * session's.
+ */
+void
+settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
+			  const char *but_not)
+{
+	load(result, recorded, json, superuser(), but_not);
+}
+
+/*
+ * Change settings of *result, and its description, as the JSON object says.
+ * The change is made under the lock, because other processes read the values
+ * and must not see half of one.  ERROR as SET: 22023, 42501.
+ */
+void
+settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json)
+{
+	char		recorded[IM_SETTINGS_LEN];
+	MoveSettings altered;
+
+	for (;;)
+	{
+		LWLockAcquire(lock, LW_SHARED);
+		strlcpy(recorded, result->not_default, sizeof(recorded));
+		LWLockRelease(lock);
+		load(&altered, recorded, json, true, NULL);
+
+		LWLockAcquire(lock, LW_EXCLUSIVE);
+		if (strcmp(recorded, result->not_default) == 0)
+			break;
+		LWLockRelease(lock);
+	}
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		const char *name = settings[i].name + strlen(PREFIX);
+
+		if (getKeyJsonValueFromContainer(&json->root, name, strlen(name), NULL))
+			memcpy((char *) result + settings[i].offset,
+				   (char *) &altered + settings[i].offset, settings[i].size);
+	}
+	strlcpy(result->not_default, altered.not_default, IM_SETTINGS_LEN);
+	LWLockRelease(lock);
 }

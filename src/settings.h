@@ -33,6 +33,15 @@ typedef enum MoveOrder
 	ORDER_NAME,
 } MoveOrder;
 
+/* How much of a file system must stay free: the smaller of the two. */
+typedef struct FreeSpaceRule
+{
+	double		share;			/* of the file system; -1 = not given */
+	int64		bytes;			/* -1 = not given */
+} FreeSpaceRule;
+
+#define IM_SETTINGS_LEN	2048
+
 /*
  * The caller's effective values when a job is submitted.  In the job's shared
  * memory, so without pointers.
@@ -47,7 +56,7 @@ typedef struct MoveSettings
 	bool		pacing;
 	int			max_rate;		/* kB/s; 0 = no limit */
 	int			max_replica_lag;	/* kB; 0 = off */
-	double		min_free_space; /* share of the file system */
+	FreeSpaceRule min_free_space;
 	double		rebuild_threshold;	/* bloat ratio */
 	int			max_workers;
 	int			order;			/* MoveOrder */
@@ -55,12 +64,16 @@ typedef struct MoveSettings
 	bool		prewarm;
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
+	int			history_retention;	/* minutes; 0 = without limit */
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 
 	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
+
+	/* those that are not the default, as a JSON object; see settings_load() */
+	char		not_default[IM_SETTINGS_LEN];
 } MoveSettings;
 
 /* whether to signal sessions that still block after lock_wait */
@@ -70,9 +83,11 @@ typedef struct MoveSettings
 
 extern void settings_define(void);
 extern void settings_capture(MoveSettings *result);
-extern int	settings_apply_json(Jsonb *json);
-extern void settings_check_alterable(const char *name);
-extern void settings_alter(MoveSettings *result, LWLock *lock,
-						   const char *name, const char *value);
+extern void settings_capture_with(MoveSettings *result, Jsonb *json);
+extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
+						  const char *but_not);
+extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);
+extern void settings_check_alterable(Jsonb *json);
+extern void settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json);
 
 #endif							/* IM_SETTINGS_H */

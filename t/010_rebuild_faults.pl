@@ -102,7 +102,7 @@ my %ways = (
 	'loss of the client' => { do => sub { kill('KILL', $_[0]->{psql}) }, caller => qr/^$/, killed => 1 },
 	'pg_cancel_backend(worker)' => { sql => 'SELECT pg_cancel_backend(%worker%)', row => 1 },
 	'pg_terminate_backend(worker)' => { sql => 'SELECT pg_terminate_backend(%worker%)', row => 1 },
-	'cancel_move()' => { sql => 'SELECT cancel_move(%job%)', row => 1 },
+	'cancel_move()' => { sql => 'SELECT cancel_move(%job%)', answer => '1', row => 1 },
 );
 
 my @names = sort keys %phases;
@@ -151,7 +151,7 @@ for my $way (sort keys %ways)
 			{
 				$p->{call} = start_call($node, "caller_$db{$phase}",
 					"SET statement_timeout = '${statement_timeout}s'; "
-					  . "SELECT index_name, status, sqlstate FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild', settings => '{\"progress_interval\": 0}')",
+					  . "SELECT name, status, sqlstate FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild', settings => '{\"progress_interval\": 0}')",
 					dbname => $p->{db});
 				$p->{started} = time;
 			}
@@ -191,7 +191,7 @@ for my $way (sort keys %ways)
 		if ($w->{sql})
 		{
 			(my $query = $w->{sql}) =~ s/%(\w+)%/$p->{$1}/g;
-			is($node->safe_psql($p->{db}, $query), 't', "$way, $phase: hit");
+			is($node->safe_psql($p->{db}, $query), $w->{answer} || 't', "$way, $phase: hit");
 		}
 		else
 		{

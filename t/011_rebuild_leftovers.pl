@@ -355,7 +355,7 @@ for my $where (sort(keys %left_by), 'initializing')
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: once");
 	}
 	my $to = other_place($here);
-	is($node->safe_psql('postgres', "SELECT index_name, status FROM move_indexes('lt', '$to', 'rebuild') WHERE status <> 'skipped'"),
+	is($node->safe_psql('postgres', "SELECT name, status FROM move_indexes('lt', '$to', 'rebuild') WHERE status <> 'skipped'"),
 		'lt_gate|moved', "$name: the next call moves");
 	$here = $to;
 	is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: ours is removed, the stranger's not");
@@ -400,7 +400,7 @@ metadata_ok($node, 'lt', 'after all kills', restarted => 1);
 # about to delete it, which core calls "tuple concurrently deleted" (XX000).
 kill_worker('waiting for readers before marking dead');
 my $rival = IndexMover::Session->new($node);
-$rival->run('BEGIN; DELETE FROM index_mover_ledger');
+$rival->run('BEGIN; DELETE FROM index_mover.ledger');
 my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
 poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT l.granted AND a.backend_type = 'index_mover'",
 	'1', 'a clean-up waits for who deletes its row');
@@ -413,4 +413,22 @@ is($node->safe_psql('postgres', $indexes), 'lt_gate', 'and the leftover goes all
 leftovers_ok($node, 'after the rival');
 verdict_ok($node, 'lt', 'after the rival');
 is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved', 'the next call moves');
+
+# An old index that DDL has made valid again is not ours any more when a foreign key
+# depends on it; of two unique ones core takes the older.
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE keyed (i int);
+CREATE UNIQUE INDEX keyed_i_ccold ON keyed (i);
+CREATE UNIQUE INDEX keyed_i ON keyed (i);
+CREATE TABLE refers (i int REFERENCES keyed (i));
+INSERT INTO index_mover.ledger
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'keyed'::regclass, 'keyed_i_ccold'::regclass, 'keyed_i'::regclass, 999999, 0, now(), 'keyed_i_ccnew'
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+SQL
+is($node->safe_psql('postgres', "SELECT refobjid::regclass FROM pg_depend WHERE classid = 'pg_constraint'::regclass AND refobjid IN (SELECT indexrelid FROM pg_index WHERE indrelid = 'keyed'::regclass)"),
+	'keyed_i_ccold', 'a foreign key depends on the older index');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', 'nothing of it is to be removed');
+is($node->safe_psql('postgres', "SELECT string_agg(indexrelid::regclass || ' ' || indisvalid, ', ' ORDER BY indexrelid) FROM pg_index WHERE indrelid = 'keyed'::regclass"),
+	'keyed_i_ccold true, keyed_i true', 'and both are valid as before');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the row is forgotten');
 done_testing();

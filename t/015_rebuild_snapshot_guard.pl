@@ -200,7 +200,7 @@ for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-co
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'moved'::regclass"), 1 + $left, "$point: entries left");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), $left, "$point: index_mover_cleanup() knows");
-	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE index_name = 'moved_i'"), 'moved', "$point: the next call moves");
+	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE name = 'moved_i'"), 'moved', "$point: the next call moves");
 	leftovers_ok($node, $point, within => 5);
 	$to = other_place($to);
 }

@@ -37,7 +37,7 @@ my ($builder, $writer) = map { IndexMover::Session->new($node) } 1 .. 2;
 $builder->run('SELECT pg_advisory_lock(42)');
 $writer->run('BEGIN; LOCK TABLE two.b IN ROW EXCLUSIVE MODE');
 my $call = start_call($node, 'two',
-	"SELECT index_name, status, sqlstate FROM move_schema_indexes('two', 'regress_fast', 'rebuild',"
+	"SELECT name, status, sqlstate FROM move_schema_indexes('two', 'regress_fast', 'rebuild',"
 	  . " settings => '{\"lock_wait\": \"${LOCK_WAIT}s\"}') ORDER BY 1");
 my $phases = "SELECT string_agg(phase, ', ' ORDER BY phase) FROM index_mover_progress";
 poll_until($node, $phases, 'building index, waiting for writers before build', 'one builds, the other waits for a writer');
@@ -49,7 +49,7 @@ sleep $LOCK_WAIT + 2;
 is($node->safe_psql('postgres', $phases), 'building index, waiting for old snapshots', 'it still waits after lock_wait');
 $builder->run('SELECT pg_advisory_unlock(42)');
 my ($status, $out, $err) = finish_call($call);
-is($out, "a_gate|moved|\nb_gate|moved|\n", 'both are moved') or diag $err;
+is($out, "two.a_gate|moved|\ntwo.b_gate|moved|\n", 'both are moved') or diag $err;
 $_->end foreach $builder, $writer;
 leftovers_ok($node, 'two rebuilds', within => 5);
 done_testing();

@@ -218,7 +218,7 @@ SQL
 sub files_of_move
 {
 	my ($old, $tablespace, $number) = split /\|/, $node->safe_psql('postgres',
-		"SELECT pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
+		"SELECT pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
 	(my $new = $old) =~ s{^pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
 	return map { $node->data_dir . "/$_" } $old, $new;
 }
@@ -273,7 +273,7 @@ foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 	my @asked = picked { $_->[0] == $node } 'servers asked for each key', [ $node, '' ], [ $standby, ', standby' ];
 	verdict_ok($_->[0], 'exact', "$am$_->[1]", max_keys => 100) foreach @asked;
 	files_ok($_->[0], "$am$_->[1]") foreach [ $node, '' ], [ $standby, ', standby' ];
-	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$am: it was this copy");
+	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$am: it was this copy");
 	# and it can be written to
 	$node->safe_psql('postgres', $cases{$am}{change} . 'VACUUM exact');
 	let_standby_replay();
@@ -403,7 +403,7 @@ if ($only eq '.' || 'wal' =~ /$only/)
 	my $log = -s $node->logfile;
 	my ($row) = move_and_change('btree', settings => '{"verify": true}', switch_wal => 1);
 	like($row, qr/^moved\|/, 'WAL removed in mid-copy: moved');
-	like(slurp_file($node->logfile, $log), qr/starts the copy of index "exact_i" again, because WAL that tells its changes was removed/,
+	like(slurp_file($node->logfile, $log), qr/starting the copy of index "exact_i" again, because WAL that tells its changes was removed/,
 		'WAL removed in mid-copy: the copy was started again');
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET wal_keep_size');
 	verdict_ok($node, 'exact', 'WAL removed in mid-copy', max_keys => 100);
@@ -420,7 +420,7 @@ foreach my $record (picked { !/log-special$/ } 'kinds of WAL', grep { $only eq '
 	my $row = $node->safe_psql('postgres',
 		"SELECT status, sqlstate, detail FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
 	like($row, qr/^failed\|55000\|.*gave up copying index "exact_i" after 5 starts/, "$record: never a swap, a clean error");
-	my $starts = () = slurp_file($node->logfile, $log) =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
+	my $starts = () = slurp_file($node->logfile, $log) =~ /starting the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
 	is($starts, 4, "$record: after it was started again");
 	set_tests($node);
 	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_slow', "$record: not moved");
@@ -452,7 +452,7 @@ if ($only eq '.' || 'special' =~ /$only/)
 	my $index = $node->safe_psql('postgres', "SELECT 'exact_i'::regclass::oid");
 	my $given_back = () = $text =~ /given the exclusive lock on index $index back after \d+ us: the copy is of no use any more/g;
 	is($given_back, 1, "$name: the lock was given back once");
-	my $starts = () = $text =~ /starts the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
+	my $starts = () = $text =~ /starting the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
 	is($starts, 1, "$name: and the copy made again");
 	cmp_ok($node->safe_psql('postgres', 'SELECT lock_attempts FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 1, "$name: with another attempt");
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET log_min_messages');
@@ -583,7 +583,7 @@ SQL
 		my $rows = $node->safe_psql('postgres',
 			"SELECT status, count(*) FROM move_indexes('zoo', '$to', method => 'copy', settings => '{\"verify\": true}') GROUP BY 1");
 		is($rows, 'moved|17', "under load: all indexes moved to $to, block by block equal under the lock")
-		  or diag $node->safe_psql('postgres', 'SELECT index_name, status, message FROM index_mover_history ORDER BY job DESC, index_name LIMIT 17');
+		  or diag $node->safe_psql('postgres', 'SELECT name, status, message FROM index_mover_history ORDER BY job DESC, name LIMIT 17');
 		my $few = $node->safe_psql('postgres',
 			"SELECT count(*), count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)");
 		$few =~ /^(\d+)\|(\d+)$/ or die $few;
@@ -595,7 +595,7 @@ SQL
 		my $beside = (24 + $checkpoints * (24 + 128)) * $page_size;
 		my ($most, $too_much) = split /\|/, $node->safe_psql('postgres', <<SQL);
 SELECT max(wal_bytes - 1.03 * (blocks_copied + blocks_recopied) * $page_size),
-       string_agg(index_name || ': ' || wal_bytes || ' bytes for ' || blocks_copied + blocks_recopied || ' blocks', ', ')
+       string_agg(name || ': ' || wal_bytes || ' bytes for ' || blocks_copied + blocks_recopied || ' blocks', ', ')
          FILTER (WHERE wal_bytes > 1.03 * (blocks_copied + blocks_recopied) * $page_size + $beside)
   FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)
 SQL

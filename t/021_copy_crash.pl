@@ -93,7 +93,7 @@ sub check_all
 	is(tablespace_of_index($node, 'crash_s'), $expected, "$name: the index is in $expected");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'),
 		'0', "$name: the ledger is empty");
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	files_ok($node, $name);
@@ -216,7 +216,7 @@ foreach my $action (qw(kill error terminate cancel))
 		if ($action ne 'kill')
 		{
 			# without being asked
-			poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0',
+			poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0',
 				"$name: clean-up", timeout => 10);
 		}
 		elsif ($swapped)
@@ -224,7 +224,7 @@ foreach my $action (qw(kill error terminate cancel))
 			# nothing is left to move, but something to remove
 			is($node->safe_psql('postgres', "SELECT status FROM move_indexes('crash_s', '$to')"),
 				'skipped', "$name: the next call has nothing to move");
-			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'),
+			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'),
 				'0', "$name: and removes what is left");
 		}
 		check_all($name, $swapped ? $to : $from);
@@ -239,7 +239,7 @@ set_test_point($node, 'copy-half:error,left-file-drop:error');
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is($out, 'failed|XX000', 'error in the removal, too: the row');
-like($err, qr/WARNING:  XX000: could not remove a file that a move has left behind: test point "left-file-drop"\nHINT:  Call index_mover_cleanup\(\) later\./,
+like($err, qr/WARNING:  XX000: could not remove a file that a move has left behind\nDETAIL:  test point "left-file-drop"\nHINT:  Call index_mover_cleanup\(\) later\./,
 	'error in the removal, too: the WARNING');
 set_test_point($node, '');
 check_all('error in the removal, too', $from);
@@ -251,7 +251,7 @@ foreach my $action (qw(kill terminate cancel))
 	my $name = "$action in the removal, after an error";
 	my $call = held_at($node, 'left-file-drop', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
 		then => 'copy-half:error');
-	is($node->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'n', "$name: the file is on record");
+	is($node->safe_psql('postgres', 'SELECT kind FROM index_mover.ledger'), 'n', "$name: the file is on record");
 	my $log = -s $node->logfile;
 	if ($action eq 'kill')
 	{
@@ -272,7 +272,7 @@ foreach my $action (qw(kill terminate cancel))
 	if ($action ne 'kill')
 	{
 		# without being asked
-		poll_until($node, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up", timeout => 10);
+		poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up", timeout => 10);
 	}
 	check_all($name, $from);
 	next_call_ok($name, "copy, worker: $action");

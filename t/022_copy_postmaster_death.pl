@@ -104,7 +104,7 @@ foreach my $case (
 	}
 	is(tablespace_of_index($node, 'orphan_s'), $swapped ? $to : $from, "$name: where the index is");
 	# (between left-file-drop and its commit, the removal does not ask for the postmaster)
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $point eq 'old-file-dropped' ? '0' : '1',
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $point eq 'old-file-dropped' ? '0' : '1',
 		"$name: and nothing more was done") unless $point eq 'left-file-drop';
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($node);

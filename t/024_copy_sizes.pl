@@ -65,7 +65,7 @@ SQL
 	$s->run("CALL wait_for_move($job)");
 	set_tests($node);
 	my $row = $s->run("SELECT status, coalesce(sqlstate, ''), coalesce(message, '') FROM index_mover_history WHERE job = $job");
-	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$index to $to: it was one copy");
+	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$index to $to: it was one copy");
 	return ($row, [ split / /, $touched ], $before, $after);
 }
 

@@ -82,15 +82,15 @@ UNION ALL SELECT 'mapped catalog', sysid, db, kind, 1663, pg_relation_filenode('
 UNION ALL SELECT 'shared catalog', sysid, db, kind, 1664, pg_relation_filenode('pg_authid') FROM forged
 UNION ALL SELECT 'no tablespace', sysid, db, kind, 0, num FROM forged
 UNION ALL SELECT 'tablespace that is not there', sysid, db, kind, 99999, num FROM forged
-UNION ALL SELECT 'running job', system_identifier, database, kind, tablespace, relfilenumber FROM index_mover_ledger;
-INSERT INTO index_mover_ledger
+UNION ALL SELECT 'running job', system_identifier, database, kind, tablespace, relfilenumber FROM index_mover.ledger;
+INSERT INTO index_mover.ledger
 SELECT 1000000 + row_number() OVER (), sysid, db, kind, spc, num, 0, 0, 0, 1000000, 0, now() FROM made_up;
 SQL
 my $listed = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup(true) ORDER BY 1');
 unlike($listed, qr/\|remove$/m, 'a dry run would remove nothing') or diag $listed;
 my $done = $node->safe_psql('postgres', 'SELECT object, action FROM index_mover_cleanup()');
 unlike($done, qr/\|removed$/m, 'nothing is removed') or diag $done;
-is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_ledger WHERE id <= 1000000"),
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover.ledger WHERE id <= 1000000"),
 	'1', 'the running job has its row');
 ok(-s $node->data_dir . "/$stray", 'a file that rows of other places name is there');
 let_go($call);
@@ -99,10 +99,10 @@ is($out, "moved\n", 'the running job ends well') or diag $err;
 is($node->safe_psql('postgres', 'SELECT count(*) FROM small'), $rows{small}[0], 'the table is there');
 $node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 is( $node->safe_psql('postgres',
-		"SELECT count(*) FROM index_mover_ledger WHERE database = $database AND system_identifier <> '1' AND kind <> 'x'"),
+		"SELECT count(*) FROM index_mover.ledger WHERE database = $database AND system_identifier <> '1' AND kind <> 'x'"),
 	'0', 'rows of this database that name nothing of ours are forgotten');
 unlink $node->data_dir . "/$stray";
-$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger');
+$node->safe_psql('postgres', 'DELETE FROM index_mover.ledger');
 arrived_ok($node, 'store', 'store_s', $to, 'forged rows, running job', standby => $standby, metadata => 1, large => 1);
 arrived_ok($node, 'small', 'small_s', 'regress_slow', 'forged rows, live index', standby => $standby, metadata => 1);
 
@@ -125,13 +125,13 @@ arrived_ok($node, 'small', 'small_s', 'regress_slow', 'forged rows, live index',
 		my $size = -s $path;
 		cmp_ok($size, '>', 0, "$name: its file");
 		$node->safe_psql('postgres', <<SQL);
-INSERT INTO index_mover_ledger
+INSERT INTO index_mover.ledger
 SELECT 1000000 + row_number() OVER (), system_identifier, $database, kind, $slow, $number, 0, 0, 0, 1000000, 0, now()
   FROM pg_control_system(), unnest('{n,o}'::"char"[]) AS kind
 SQL
 		is($node->safe_psql('postgres', 'SELECT DISTINCT action FROM index_mover_cleanup()'),
 			'forgotten: there is no such file of ours', "$name: not removed");
-		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$name: the rows are gone");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: the rows are gone");
 		is(-s $path, $size, "$name: the file is as long as it was");
 		$open->run($end);
 		is($node->safe_psql('postgres', $there), $exists, "$name, $end: the index");
@@ -174,7 +174,7 @@ SQL
 $node->safe_psql('postgres', <<SQL);
 CREATE INDEX small_ccnew ON small (s) TABLESPACE regress_slow;
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'small_ccnew'::regclass;
-INSERT INTO index_mover_ledger
+INSERT INTO index_mover.ledger
 SELECT 1000000 + row_number() OVER (), sysid, db, kind, 0, 0, 'small'::regclass, 'small_s'::regclass, 'small_ccnew'::regclass,
        1000000, 0, now(), 'small_ccnew'
   FROM pg_control_system(), unnest('{i,d}'::"char"[]) AS kind,
@@ -190,8 +190,8 @@ is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'reg
 wait_for_no_worker($node);
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indexrelid = 'small_ccnew'::regclass AND NOT indisvalid"),
 	'1', 'forged rows of other places, invalid index: it is there');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '4', 'forged rows of other places, invalid index: so are the rows');
-$node->safe_psql('postgres', 'DELETE FROM index_mover_ledger; DROP INDEX small_ccnew');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '4', 'forged rows of other places, invalid index: so are the rows');
+$node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_ccnew');
 
 # ---------------------------------------------------------------------------
 # The source behind the swap: it can't be dropped while the old file is in it, and

@@ -52,7 +52,7 @@ SELECT pg_create_logical_replication_slot('everything', 'pgoutput');
 SQL
 $clone->safe_psql('postgres',
 	"CREATE SUBSCRIPTION everything CONNECTION '$from_origin dbname=postgres' PUBLICATION everything WITH (create_slot = false, copy_data = false)");
-my $history = 'SELECT job, item, status FROM index_mover_move_log ORDER BY 1, 2';
+my $history = 'SELECT job, item, status FROM index_mover.move_log UNION ALL SELECT job, NULL, NULL FROM index_mover.job_log ORDER BY 1, 2';
 my $before = $clone->safe_psql('postgres', $history);
 
 move_ok('copy', 'publication of all tables');
@@ -75,9 +75,9 @@ sub nothing_came
 	$origin->wait_for_catchup('everything');
 	is($clone->safe_psql('postgres', 'SELECT max(i) FROM t'), $origin->safe_psql('postgres', 'SELECT max(i) FROM t'),
 		"$name: other changes arrive");
-	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', "$name: the clone's ledger");
+	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: the clone's ledger");
 	is($clone->safe_psql('postgres', $history), $before, "$name: the clone's history");
-	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover_sample'), '0', "$name: the clone's samples");
+	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover.sample'), '0', "$name: the clone's samples");
 	foreach my $dry_run ('true', 'false')
 	{
 		is($clone->safe_psql('postgres', "SELECT * FROM index_mover_cleanup($dry_run)"), '', "$name: nothing to remove, dry run $dry_run");
@@ -89,27 +89,32 @@ nothing_came('a killed move on the publisher');
 
 # ---- what a superuser writes, and what is deleted in SQL --------------------------------
 $origin->safe_psql('postgres', <<SQL);
-INSERT INTO index_mover_ledger
-SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, relation, index, new_index, job, pid, made_at FROM index_mover_ledger;
-INSERT INTO index_mover_move_log
-SELECT (jsonb_populate_record(l, jsonb_build_object('job', l.job + 1000000))).* FROM index_mover_move_log l;
+INSERT INTO index_mover.ledger
+SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, relation, index, new_index, job, pid, made_at FROM index_mover.ledger;
+INSERT INTO index_mover.job_log
+SELECT job + 1000000, role, submitted_at, settings FROM index_mover.job_log;
+INSERT INTO index_mover.move_log
+SELECT (jsonb_populate_record(l, jsonb_build_object('job', l.job + 1000000))).* FROM index_mover.move_log l;
 SELECT take_index_sample();
 SELECT take_index_sample('0');
 SQL
 nothing_came('rows written in SQL');
-is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '2', 'rows written in SQL: the origin has them');
-my ($rc, undef, $error) = $origin->psql('postgres', 'DELETE FROM index_mover_move_log WHERE job > 1000000');
-like($error, qr/cannot delete from table "index_mover_move_log" because it does not have a replica identity/,
+is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '2', 'rows written in SQL: the origin has them');
+my ($rc, undef, $error) = $origin->psql('postgres', 'DELETE FROM index_mover.move_log WHERE job > 1000000');
+like($error, qr/cannot delete from table "move_log" because it does not have a replica identity/,
 	'the history, while its deletions are published');
 $origin->safe_psql('postgres', <<SQL);
-ALTER TABLE index_mover_move_log REPLICA IDENTITY FULL;
-DELETE FROM index_mover_move_log WHERE job > 1000000;
-ALTER TABLE index_mover_move_log REPLICA IDENTITY NOTHING;
+ALTER TABLE index_mover.job_log REPLICA IDENTITY FULL;
+DELETE FROM index_mover.job_log WHERE job > 1000000;
+ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING;
+ALTER TABLE index_mover.move_log REPLICA IDENTITY FULL;
+DELETE FROM index_mover.move_log WHERE job > 1000000;
+ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING;
 SQL
 nothing_came('a history deleted in SQL');
 
 # ---- the first copy ----------------------------------------------------------------------
-$origin->safe_psql('postgres', 'CREATE PUBLICATION ours FOR TABLE index_mover_ledger, index_mover_move_log, index_mover_sample');
+$origin->safe_psql('postgres', 'CREATE PUBLICATION ours FOR TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log, index_mover.sample');
 $clone->safe_psql('postgres', "CREATE SUBSCRIPTION ours CONNECTION '$from_origin dbname=postgres' PUBLICATION ours");
 poll_until($clone, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid WHERE subname = 'ours'",
 	't', 'the first copy');
@@ -118,15 +123,15 @@ $clone->safe_psql('postgres', 'DROP SUBSCRIPTION ours');
 
 # ---- the origin's own --------------------------------------------------------------------
 $origin->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '0', 'the origin removes its leftover');
+is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the origin removes its leftover');
 ok(!-s $origin->data_dir . "/$left", '... and the file');
 nothing_came('clean-up on the publisher');
 $clone->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
 unlink $clone->data_dir . "/$left";
 
 # ---- sequences that replication has set back --------------------------------------------------
-my $jobs = 'SELECT count(*), count(DISTINCT job) FROM index_mover_move_log';
-$origin->safe_psql('postgres', "SELECT setval('index_mover_job_seq', 1, false), setval('index_mover_ledger_seq', 1, false)");
+my $jobs = 'SELECT count(*), count(DISTINCT job) FROM index_mover.move_log';
+$origin->safe_psql('postgres', "SELECT setval('index_mover.job_seq', 1, false), setval('index_mover.ledger_seq', 1, false)");
 move_ok($_, 'sequences set back') foreach 'copy', 'rebuild';
 my ($rows, $numbers) = split /\|/, $origin->safe_psql('postgres', $jobs);
 is($numbers, $rows, 'every job has a number of its own');

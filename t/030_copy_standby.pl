@@ -112,7 +112,7 @@ foreach my $to ('regress_fast', 'regress_slow')
 foreach my $kind (sort keys %kinds)
 {
 	my $fewest = $primary->safe_psql('postgres',
-		"SELECT min(blocks_recopied) FROM index_mover_history WHERE index_name = 'k_${kind}_i' HAVING count(*) = 2");
+		"SELECT min(blocks_recopied) FROM index_mover_history WHERE name = 'k_${kind}_i' HAVING count(*) = 2");
 	cmp_ok($fewest, '>', 1, "$kind: in each move blocks changed after they had been copied ($fewest or more)");
 }
 set_test_point($primary, '');

@@ -147,7 +147,7 @@ for (1 .. 8)
 	$node->safe_psql('postgres', 'CHECKPOINT');
 }
 is(finish_move($call), 'moved|', 'the copy is made again after WAL was recycled');
-ok($node->log_contains(qr/starts the copy of index "store_s" again, because WAL that tells its changes was removed/, $log),
+ok($node->log_contains(qr/starting the copy of index "store_s" again, because WAL that tells its changes was removed/, $log),
 	'and the log says so');
 check_all('recycled WAL', 'store', $to);
 
@@ -169,7 +169,7 @@ for (1 .. 8)
 $blocker->end;
 my ($rc, $out, $err) = finish_call($call);
 like($out, qr/^moved$/m, 'WAL that goes while the copy waits for the lock') or diag $err;
-ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
+ok(!$node->log_contains(qr/starting the copy of index "store_s" again/, $log),
 	'has been read before');
 check_all('waited long', 'store', $to);
 
@@ -181,7 +181,7 @@ $to = elsewhere($node, 'store_s');
 is( $node->safe_psql('postgres',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '{\"max_rate\": \"20MB\"}')"),
 	'moved', 'a small max_wal_size');
-ok(!$node->log_contains(qr/starts the copy of index "store_s" again/, $log),
+ok(!$node->log_contains(qr/starting the copy of index "store_s" again/, $log),
 	'the copy reads its WAL before it is recycled');
 check_all('small max_wal_size', 'store', $to);
 $node->append_conf('postgresql.conf', 'max_wal_size = 1GB');
@@ -231,7 +231,8 @@ foreach my $what ('copying', 'waiting')
 	my $settings = $what eq 'copying' ? '{"max_rate": "1MB"}' : '{}';
 	$call = start_call($node, 'mover',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '$settings')");
-	$call->{worker} = wait_for_phase($node, $what eq 'copying' ? 'throttled' : 'waiting for lock to swap');
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE " . ($what eq 'copying' ? "throttled_by = 'max_rate'" : "phase = 'waiting for lock to swap'"), 't', $what);
+	$call->{worker} = worker_pid($node);
 	kill_postmaster($node, $call, "postmaster killed while $what");
 	$blocker->end if $blocker;
 	check_all("postmaster killed while $what", 'store', $from);
@@ -504,7 +505,7 @@ SKIP:
 	  unless $mounted;
 
 	# for the standby; and the reserve is what it is for users
-	$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\nindex_mover.min_free_space = 0.05");
+	$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\nindex_mover.min_free_space = '5%'");
 
 	# pg_ctl's children stay in the namespace
 	local $ENV{PGDATA} = $node->data_dir;
@@ -577,7 +578,7 @@ SQL
 	my $job = $node->safe_psql('postgres',
 		"SELECT max(job) FROM move_tablespace_indexes('regress_full', 'pg_default', 'copy')");
 	my $fits = sub {
-		my ($out) = $node->safe_psql('postgres', "BEGIN; SELECT fits FROM undo_move($job, wait => false); ROLLBACK");
+		my ($out) = $node->safe_psql('postgres', "SELECT coalesce(detail, '') !~ 'Does not fit: ' FROM undo_move($job, dry_run => true)");
 		return join ' ', split /\n/, $out;
 	};
 	is($fits->(), 't t', 'undo_move: both find room');
@@ -586,6 +587,17 @@ SQL
 	my $fill = 24 * 1024 - $reserve - int(1.5 * $each / 1024);
 	$node->psql('postgres', "COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=$full/fill bs=1k count=$fill 2>/dev/null'");
 	is($fits->(), 't f', 'undo_move: one after the other does not');
+	# nor does one beside the other, which has not written anything yet
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	set_test_point($node, 'copy-created:wait');
+	my $undo = $node->safe_psql('postgres', "SELECT max(job) FROM undo_move($job, wait => false)");
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_history WHERE job = $undo AND sqlstate = '53100'",
+		't', 'two copies at the same time: not both');
+	pass('undo_move: one beside the other does not');
+	set_test_point($node, '');
+	$gate->end;
+	wait_for_no_worker($node);
 	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
 	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');

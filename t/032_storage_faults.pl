@@ -69,9 +69,9 @@ foreach my $case (
 	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash', 0 ],
 	# all of the old file goes at once then; if that fails too, with the next checkpoint
 	[ 'truncating the old file fails', 'truncate', EIO, 1, 1, 'from', 'moved', 1,
-		qr/index "io_s" was moved, but its old file not removed piece by piece: could not truncate file/ ],
+		qr/index "io_s" was moved, but its old file not removed piece by piece\nDETAIL:  could not truncate file/ ],
 	[ 'truncating the old file fails each time', 'truncate', EIO, 1, ALWAYS, 'from', 'moved', 1,
-		qr/index "io_s" was moved, but its old file not removed piece by piece: could not truncate file/ ],
+		qr/index "io_s" was moved, but its old file not removed piece by piece\nDETAIL:  could not truncate file/ ],
 	[ 'writes to the target are short', 'short', 5000, 2, 20, 'to', 'moved', 1 ],
 	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down', 0 ],
 	[ 'writes to the target are slow', 'write', 0, 1, 10, 'to', 'moved', 1 ])
@@ -142,7 +142,7 @@ foreach my $case (
 			extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 		cmp_ok(mend_calls(), '>=', 1, "$name: it did");
 		like($err, qr/ERROR:  $sqlstate: could not $verb file "\S*\.index_mover\.\d+": /, "$name: the error");
-		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_probe'), '0', "$name: no result is kept");
+		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.probe'), '0', "$name: no result is kept");
 		is(join(' ', grep { -f } glob("$folder*/pgsql_tmp/*")), '', "$name: no file is left");
 	}
 	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't', 'the next probe works');
@@ -302,7 +302,7 @@ foreach my $how ('gone', 'read-only')
 	my $name = 'a file in the way';
 	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
 	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'copy')");
-	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover_ledger WHERE kind = 'n'");
+	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
 	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
 	append_to_file("$dir/$number", 'not ours');
 	let_go($call);

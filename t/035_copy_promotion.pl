@@ -104,7 +104,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 		{
 			is($row, "failed\n", "$name: the move has failed");
 			# where the first attempt to clean up was in vain, another worker makes the next
-			poll_until($primary, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up");
+			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up");
 		}
 		set_test_point($primary, '');
 	}
@@ -124,7 +124,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 			(undef, $row) = finish_call($call);
 			is($row, "canceled\n", "$name: the move was canceled");
 			# a successor of the one that was terminated, too
-			poll_until($primary, 'SELECT count(*) FROM index_mover_ledger', '0', "$name: clean-up");
+			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up");
 		}
 	}
 	# what the move has logged last need not be flushed yet
@@ -141,7 +141,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 
 	is($other->safe_psql('postgres', 'SELECT (count(*) > 0)::int FROM oracle.files()'), $files,
 		"$name: whether the standby has a file that no relation owns");
-	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $rows,
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $rows,
 		"$name: what is on record");
 	$other->promote;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
@@ -154,7 +154,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 
 	if ($who eq 'janitor')
 	{
-		poll_until($other, 'SELECT count(*) FROM index_mover_ledger', '0', 'the janitor after a promotion');
+		poll_until($other, 'SELECT count(*) FROM index_mover.ledger', '0', 'the janitor after a promotion');
 		# its commit shows before the files go with it
 		poll_until($other, 'SELECT count(*) FROM oracle.files()', '0', 'the files that its commit removes');
 	}
@@ -208,7 +208,7 @@ SQL
 	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	$primary->wait_for_catchup($other);
 	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: the standby has an index that is not valid");
-	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'i', "$name: it is on record");
+	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover.ledger'), 'i', "$name: it is on record");
 	$other->promote;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 	let_go($call);
@@ -241,7 +241,7 @@ SQL
 	  . " JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE i.indrelid = 'built'::regclass ORDER BY 1";
 	is($other->safe_psql('postgres', $place), "built_s|t|regress_slow\nbuilt_s_ccold|f|regress_fast",
 		"$name: the standby has the new index, and the old one that is not valid");
-	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), '1', "$name: that is on record");
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '1', "$name: that is on record");
 	$other->promote;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 	$reader->run('COMMIT');

@@ -77,7 +77,7 @@ sub move_with
 	set_tests($node);
 	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"),
 		'moved', "a backup at $name: the move goes on");
-	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "a backup at $name: it was this copy");
+	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "a backup at $name: it was this copy");
 	$node->safe_psql('postgres', "UPDATE kept SET s = md5(s) WHERE i % 1000 = 8");
 	$behind->($name);
 	return ($from, $to);
@@ -102,7 +102,7 @@ sub restored_ok
 	}
 	else
 	{
-		is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $unfinished,
+		is($other->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $unfinished,
 			"$name: what the ledger knows");
 		my $orphans = $other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()');
 		cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
@@ -284,7 +284,7 @@ SQL
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: it has an index that is not valid");
-	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover_ledger'), 'i', "$name: it is on record");
+	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover.ledger'), 'i', "$name: it is on record");
 	is($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'invalid index|removed', "$name: index_mover_cleanup() removes it");
 	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'base backup in mid-rebuild');
 	verdict_ok($other, 'built', "$name, after a move", max_keys => 200);

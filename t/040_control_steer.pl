@@ -34,7 +34,10 @@ SET default_tablespace = '';
 CREATE TABLE small (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
 INSERT INTO small SELECT generate_series(1, 100);
 CREATE ROLE regress_steer_other;
-GRANT EXECUTE ON FUNCTION pause_move, alter_move, cancel_move, undo_move TO regress_steer_other;
+GRANT EXECUTE ON FUNCTION move_indexes, pause_move, resume_move, alter_move, cancel_move, undo_move TO regress_steer_other;
+CREATE TABLE others (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow);
+ALTER TABLE others OWNER TO regress_steer_other;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_steer_other;
 VACUUM ANALYZE st;
 SQL
 
@@ -44,7 +47,14 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 sub outcome
 {
 	my ($job) = @_;
-	return sql("SELECT string_agg(index_name || ' ' || status, ', ' ORDER BY index_name) FROM index_mover_history WHERE job = $job");
+	return sql("SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM index_mover_history WHERE job = $job");
+}
+
+# A setting of a job, as it is on record.
+sub setting
+{
+	my ($job, $name) = @_;
+	return sql("SELECT settings ->> '$name' FROM index_mover_jobs WHERE job = $job");
 }
 
 sub wait_for_blocks
@@ -62,15 +72,15 @@ my $job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB', verify =
 wait_for_blocks($job, 100);
 my $pid = worker_pid($node);
 
-is(sql("SET ROLE regress_steer_other; SELECT count(*) FROM index_mover_progress WHERE index_name IS NOT NULL"),
+is(sql("SET ROLE regress_steer_other; SELECT count(*) FROM index_mover_progress WHERE name IS NOT NULL"),
 	'0', 'others do not see what a job works on');
 my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE regress_steer_other; SELECT pause_move($job)",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '42501', 'others may not pause it');
 
 my $start = time;
-is(sql("SELECT pause_move($job)"), 't', 'pause_move');
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+is(sql("SELECT pause_move($job)"), '1', 'pause_move');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 soon_ok(time - $start, 1, 'a copy pauses within a second');
 my $done = sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job");
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)"),
@@ -96,11 +106,11 @@ is(sql("SELECT blocks_done FROM index_mover_progress WHERE job = $job"), $done, 
 is(sql("SELECT count(*) FROM pg_ls_waldir() WHERE name = pg_walfile_name('$wal_start')"), '0', 'the WAL of the beginning is gone');
 
 is(sql("SELECT alter_move($job, 'max_rate', '0')"), 't', 'alter_move of a paused job');
-is(sql("SELECT resume_move($job)"), 't', 'resume_move');
+is(sql("SELECT resume_move($job)"), $job, 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'the copy went on to its end');
 is(tablespace_of_index($node, 'st_s'), 'regress_fast', 'the index is where it should be');
-unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starts the copy of index .* again/, 'what was done was kept');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/starting the copy of index/, 'what was done was kept');
 all_right($node, 'st', 'pause and resume', no_metadata => 1, max_keys => 200, large => 1);
 
 # ---------------------------------------------------------------------------
@@ -121,33 +131,124 @@ foreach my $case (
 	is(sqlstate_of($err), $state, $call);
 }
 $start = time;
+is(setting($job, 'max_rate'), '16kB', 'index_mover_jobs has the settings');
 is(sql("SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
+is(setting($job, 'max_rate'), '100MB', 'alter_move changes them there');
 wait_for_job_end($node, $job);
 soon_ok(time - $start, 8, 'the new rate holds at once');
 is(outcome($job), 'st_s moved', 'moved');
+is(setting($job, 'max_rate'), '100MB', 'and there they stay');
 
 $job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB');
 wait_for_blocks($job, 1);
 sql("SELECT pause_move($job)");
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
-is(sql("SELECT cancel_move($job)"), 't', 'cancel_move of a paused job');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
+is(sql("SELECT cancel_move($job)"), '1', 'cancel_move of a paused job');
 soon_ok(wait_for_job_end($node, $job), 2, 'it ends soon');
 is(outcome($job), 'st_s canceled', 'the history says canceled');
 is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'the index is where it was');
 leftovers_ok($node, 'canceled while paused', within => 2);
 files_ok($node, 'canceled while paused');
 
-# who waits for long is told before
-my $waiter = start_call($node, 'waiter', <<'SQL');
-SET statement_timeout = '60s';
+# who waits for long is told before, and once
+my $waiter;
+foreach my $case (
+	[ '0', qr/NOTICE: .*the move takes about \d+ minutes, and this session's snapshot holds back vacuum/, 'the snapshot' ],
+	[ '60s', qr/NOTICE: .*the move takes about \d+ seconds, but statement_timeout is 60000 ms/, 'the timeout' ])
+{
+	my ($timeout, $notice, $what) = @$case;
+	$waiter = start_call($node, 'waiter', <<"SQL");
+SET statement_timeout = '$timeout';
 SELECT * FROM move_indexes('st_s', 'regress_fast', method => 'copy', settings => '{"max_rate": "16kB"}')
 SQL
-poll_until($node, 'SELECT max(blocks_done) > 0 FROM index_mover_progress', 't', 'the first block');
-is(sql('SELECT bool_and(cancel_move(job)) FROM (SELECT DISTINCT job FROM index_mover_progress) p'), 't', 'cancel_move of a job that somebody waits for');
+	poll_until($node, 'SELECT max(blocks_done) > 0 FROM index_mover_progress', 't', 'the first block');
+	is(sql('SELECT cancel_move()'), '1', "$what: cancel_move of a job that somebody waits for");
+	($rc, $out, $err) = finish_call($waiter);
+	like($err, $notice, "a long move: $what");
+	is(scalar(() = $err =~ /the move takes about/g), 1, "$what: one estimate");
+	wait_for_no_worker($node);
+}
+
+# ---------------------------------------------------------------------------
+# resume_move keeps the settings of a job, but for those that it is given
+# ---------------------------------------------------------------------------
+$job = begin_job($node, 'st_s', 'regress_fast', max_rate => '64kB', order => 'name');
+wait_for_blocks($job, 1);
+is(sql("SELECT cancel_move($job)"), '1', 'cancel_move of a job with max_rate');
+wait_for_job_end($node, $job);
+is(sql("SELECT status, finished_at IS NOT NULL, settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"),
+	'canceled|t|{"order": "name", "max_rate": "64kB"}', 'index_mover_jobs says what it was');
+my $rest = sql("SELECT resume_move($job)");
+cmp_ok($rest, '>', $job, 'resume_move of a canceled job is another job');
+is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $rest"), '{"order": "name", "max_rate": "64kB"}', 'with the same settings');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $rest", 'max_rate', 'the same rate');
+pass('which it obeys');
+is(sql("SELECT cancel_move($rest)"), '1', 'it is canceled, too');
+wait_for_job_end($node, $rest);
+
+$job = sql("SELECT resume_move($rest, '{\"max_rate\": \"32kB\", \"swap_after\": \"infinity\"}')");
+is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"), '{"order": "name", "max_rate": "32kB", "swap_after": "infinity"}',
+	'resume_move with settings: these change, and the others stay');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'the new rate');
+is(sql("SELECT pause_move($job)"), '1', 'pause_move');
+is(sql("SELECT status FROM index_mover_jobs WHERE job = $job"), 'paused', 'index_mover_jobs: paused');
+is(sql("SELECT resume_move($job, '{\"max_rate\": \"0\", \"swap_after\": \"\"}')"), $job, 'resume_move of a paused job with settings');
+is(sql("SELECT settings - 'min_free_space' FROM index_mover_jobs WHERE job = $job"), '{"order": "name"}', 'they are its settings from then on');
+wait_for_job_end($node, $job);
+is(outcome($job), 'st_s moved', 'it is moved');
+is(sql("SELECT status, moved, total, percent, tablespace FROM index_mover_jobs WHERE job = $job"), 'moved|1|1|100|regress_fast', 'index_mover_jobs: moved');
+sql("SELECT count(*) FROM undo_move($job)");
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'and moved back');
+
+# ---------------------------------------------------------------------------
+# All jobs at once: those that the role may control
+# ---------------------------------------------------------------------------
+sub begin_others
+{
+	return sql(q(SET ROLE regress_steer_other; SELECT max(job) FROM move_indexes('others', 'regress_fast', method => 'copy', wait => false, settings => '{"swap_after": "infinity"}')));
+}
+my @jobs = (begin_job($node, 'small_pkey', 'regress_fast', swap_after => 'infinity'), begin_others());
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", '2', 'two jobs');
+is(sql('SET ROLE regress_steer_other; SELECT pause_move()'), '1', 'pause_move of all: those of the role');
+is(sql('SELECT job, status FROM index_mover_jobs LIMIT 2'), "$jobs[1]|paused\n$jobs[0]|running", 'the other goes on');
+is(sql('SET ROLE regress_steer_other; SELECT cancel_move()'), '1', 'cancel_move of all: those of the role');
+wait_for_job_end($node, $jobs[1]);
+is(sql('SELECT job, status FROM index_mover_jobs LIMIT 2'), "$jobs[1]|canceled\n$jobs[0]|running", 'the other goes on');
+$jobs[1] = begin_others();
+is(sql('SELECT cancel_move()'), '2', 'cancel_move of all by a superuser');
+wait_for_job_end($node, $_) foreach @jobs;
+is(outcome($jobs[0]) . ', ' . outcome($jobs[1]), 'small_pkey canceled, others_pkey canceled', 'all are canceled');
+is(sql('SELECT cancel_move()'), '0', 'cancel_move of none');
+
+# ---------------------------------------------------------------------------
+# A wait that is interrupted: what the client is told, and what the job does
+# ---------------------------------------------------------------------------
+$waiter = start_call($node, 'waiter',
+	q(SELECT * FROM move_indexes('st', 'regress_fast', method => 'copy', settings => '{"max_rate": "1MB", "max_workers": 1, "order": "name"}')));
+poll_until($node, "SELECT count(*) > 0 FROM index_mover_history WHERE status = 'moved' AND job = (SELECT max(job) FROM index_mover_history)", 't', 'the first index');
+$job = sql('SELECT max(job) FROM index_mover_history');
+sql("SELECT alter_move($job, 'max_rate', '64kB')");
+sql('SELECT pg_cancel_backend(' . caller_pid($waiter) . ')');
 ($rc, $out, $err) = finish_call($waiter);
-like($err, qr/NOTICE: .*the move takes about \d+ minutes, and this session's snapshot holds back vacuum/, 'a long move: the snapshot');
-like($err, qr/NOTICE: .*the move takes about \d+ seconds, but statement_timeout is 60000 ms/, 'a long move: the timeout');
-wait_for_no_worker($node);
+wait_for_job_end($node, $job);
+my $moved = sql("SELECT count(*) FROM index_mover_history WHERE job = $job AND status = 'moved'");
+cmp_ok($moved, '<', 3, 'a waiting call that is interrupted cancels its job');
+like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  $moved of 3 indexes of job $job have been moved\.\nHINT:  SELECT resume_move\($job\) moves the rest\.\n/,
+	'it says how much was moved, and how to go on');
+$rest = sql("SELECT resume_move($job, '{\"max_rate\": \"64kB\"}')");
+$waiter = start_call($node, 'waiter', "CALL wait_for_move($rest)");
+poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . caller_pid($waiter), 'Extension', 'a session that waits for the job');
+sql('SELECT pg_cancel_backend(' . caller_pid($waiter) . ')');
+($rc, $out, $err) = finish_call($waiter);
+like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  Job $rest goes on\.\nHINT:  SELECT cancel_move\($rest\) stops it\.\n/,
+	'wait_for_move that is interrupted says that the job goes on');
+is(sql("SELECT status FROM index_mover_jobs WHERE job = $rest"), 'running', 'and it does');
+sql("SELECT alter_move($rest, 'max_rate', '0')");
+sql("CALL wait_for_move($rest)");
+is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'in the end, all is moved');
+sql("SELECT count(*) FROM move_indexes('st', 'regress_slow', method => 'copy')");
+leftovers_ok($node, 'interrupted waits', within => 5);
+files_ok($node, 'interrupted waits');
 
 # ---------------------------------------------------------------------------
 # When to swap
@@ -180,9 +281,9 @@ usleep(300_000);
 is(tablespace_of_index($node, 'small_pkey'), 'regress_fast', 'a time of day that is over today means tomorrow');
 # pausing and resuming is not what it waits for
 sql("SELECT pause_move($job)");
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 sql("SELECT resume_move($job)");
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'after the pause');
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND throttled_by IS NULL", 'waiting for time to swap', 'after the pause');
 sql("SELECT alter_move($job, 'swap_after', '')");
 wait_for_job_end($node, $job);
 is(outcome($job), 'small_pkey moved', 'alter_move ends the wait');
@@ -191,7 +292,7 @@ $job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
 is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
-is(sql("SELECT resume_move($job)"), 't', 'resume_move');
+is(sql("SELECT resume_move($job)"), $job, 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');
 verdict_ok($node, 'st', 'swapped by resume_move', max_keys => 200, large => 1);
@@ -202,20 +303,22 @@ is(sqlstate_of($err), '22023', 'swap_after that is no time');
 # ---------------------------------------------------------------------------
 # undo_move, resume_move of what has ended
 # ---------------------------------------------------------------------------
-is(sql("SELECT index_name, from_tablespace, to_tablespace, status FROM undo_move($job)"),
-	'st_s|regress_fast|regress_slow|moved', 'undo_move');
+is(sql("SELECT name, status FROM undo_move($job, settings => '{\"swap_after\": \"\"}')"), 'st_s|moved', 'undo_move, but not with all of its settings');
+is(sql('SELECT name, from_tablespace, to_tablespace, status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
+	'st_s|regress_fast|regress_slow|moved', 'the history says from where to where');
 is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'skipped'"), '1', 'twice: nothing to do');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
 like($err, qr/NOTICE:  job $job has nothing left to do/, 'resume_move of a job that has ended');
-is($out, 'f', 'returns false');
+is($out, '', 'returns NULL');
 
-is(sql("SELECT cancel_move($job)"), 'f', 'cancel_move too');
+is(sql("SELECT cancel_move($job)"), '0', 'cancel_move: none');
 foreach my $case (
 	[ 'undo_move(NULL)', qr/22004: job must not be null/ ],
-	[ "undo_move($job, NULL)", qr/22004: wait must not be null/ ],
+	[ "undo_move($job, NULL)", qr/22004: dry_run must not be null/ ],
+	[ "undo_move($job, wait => NULL)", qr/22004: wait must not be null/ ],
 	[ 'undo_move(999999)', qr/42704: job 999999 does not exist/ ],
-	[ "undo_move($job)", qr/42501: permission denied to undo job $job/, 'regress_steer_other' ],
-	[ "cancel_move($job)", qr/42501: permission denied to steer job $job/, 'regress_steer_other' ])
+	[ "undo_move($job)", qr/42501: permission denied to control job $job/, 'regress_steer_other' ],
+	[ "cancel_move($job)", qr/42501: permission denied to control job $job/, 'regress_steer_other' ])
 {
 	my ($call, $message, $user) = @$case;
 	($rc, $out, $err) = $node->psql('postgres', ($user ? "SET ROLE $user; " : '') . "SELECT $call", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
@@ -241,7 +344,7 @@ like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and 
 $job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey skipped, st_s skipped', 'max_duration: no further index is started');
-like(sql("SELECT message FROM index_mover_history WHERE job = $job AND index_name = 'st_s'"), qr/max_duration was over/, 'and the history says why');
+like(sql("SELECT message FROM index_mover_history WHERE job = $job AND name = 'st_s'"), qr/max_duration was over/, 'and the history says why');
 sql("SELECT count(*) FROM undo_move($job)");
 
 # ---------------------------------------------------------------------------
@@ -250,10 +353,10 @@ sql("SELECT count(*) FROM undo_move($job)");
 my $writer = IndexMover::Session->new($node);
 $writer->run('BEGIN; LOCK TABLE st IN ROW EXCLUSIVE MODE');
 $job = begin_job($node, 'st', 'regress_fast', method => 'rebuild', order => 'name');
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND index_name = 'st_n'", 'waiting for writers before build', 'the writer');
-is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_name IS NOT NULL"), '1', 'one rebuild of a table at a time');
+poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job AND name = 'st_n'", 'waiting for writers before build', 'the writer');
+is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND name IS NOT NULL"), '1', 'one rebuild of a table at a time');
 sql("SELECT pause_move($job)");
-poll_until($node, "SELECT bool_or(phase = 'paused' AND index_name = 'st_n') FROM index_mover_progress WHERE job = $job", 't', 'the pause before the build');
+poll_until($node, "SELECT bool_or(throttled_by = 'pause_move()' AND name = 'st_n') FROM index_mover_progress WHERE job = $job", 't', 'the pause before the build');
 $writer->run('COMMIT');
 is(outcome($job), 'st_n paused, st_pkey paused, st_s paused', 'a rebuild that waits for writers pauses before it builds');
 is(sql("SELECT count(*) FROM pg_class WHERE relname LIKE 'st%\\_ccnew'"), '0', 'and has made nothing');
@@ -261,11 +364,33 @@ sql("SELECT resume_move($job)");
 my $together = 0;
 while (sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"))
 {
-	$together++ if sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND index_name IS NOT NULL AND phase NOT IN ('initializing', 'paused')") > 1;
+	$together++ if sql("SELECT count(*) FROM index_mover_progress WHERE job = $job AND name IS NOT NULL AND phase <> 'initializing' AND throttled_by IS NULL") > 1;
 }
 is($together, 0, 'no two rebuilds at the same time');
 is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'the rest was rebuilt after resume_move');
-is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'moved'"), '3', 'undo_move of rebuilds');
+is(sql("SELECT count(*) FROM undo_move($job) WHERE status = 'moved' AND method = 'rebuild'"), '3', 'undo_move of rebuilds, by the same method');
+
+# Nor does a copy run beside the rebuild of another index of its table: the second
+# worker goes on to the next table.
+sql(<<'SQL');
+CREATE SCHEMA mixed;
+CREATE TABLE mixed.a (i int, r int4range, CONSTRAINT a_x EXCLUDE USING gist (r WITH &&)) WITH (autovacuum_enabled = off);
+CREATE INDEX a_i ON mixed.a (i);
+INSERT INTO mixed.a SELECT g, int4range(g, g + 1) FROM generate_series(1, 30000) g;
+DELETE FROM mixed.a WHERE i % 10 > 0;
+CREATE TABLE mixed.b (i int);
+CREATE INDEX b_i ON mixed.b (i);
+SQL
+sql('VACUUM mixed.a');
+$writer->run('BEGIN; LOCK TABLE mixed.a IN ROW EXCLUSIVE MODE');
+$job = sql("SELECT max(job) FROM move_schema_indexes('mixed', 'regress_fast', wait => false, settings => '{\"order\": \"name\"}')");
+poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND name = 'mixed.b_i'", 'moved', 'the index of another table');
+is(outcome($job), 'mixed.a_i running, mixed.a_x queued, mixed.b_i moved', 'no copy beside the rebuild of another index of its table');
+$writer->run('COMMIT');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the job');
+is(sql("SELECT string_agg(name || ' ' || method || ' ' || status, ', ' ORDER BY name) FROM index_mover_history WHERE job = $job"),
+	'mixed.a_i rebuild moved, mixed.a_x copy moved, mixed.b_i copy moved', 'each was moved by its own method');
+sql('DROP SCHEMA mixed CASCADE');
 
 # one that builds goes on to its end; an index expression holds it in the middle
 sql(<<'SQL');
@@ -282,10 +407,10 @@ CREATE INDEX gated_b ON gated (i) TABLESPACE regress_slow;
 SQL
 $writer->run('SELECT pg_advisory_lock(42)');
 $job = begin_job($node, 'gated', 'regress_fast', method => 'rebuild', order => 'name');
-poll_until($node, "SELECT bool_or(phase = 'building index' AND index_name = 'gated_a') FROM index_mover_progress WHERE job = $job", 't', 'the build');
+poll_until($node, "SELECT bool_or(phase = 'building index' AND name = 'gated_a') FROM index_mover_progress WHERE job = $job", 't', 'the build');
 sql("SELECT pause_move($job)");
 $writer->run('SELECT pg_advisory_unlock(42)');
-poll_until($node, "SELECT bool_or(phase = 'paused' AND index_name = 'gated_b') FROM index_mover_progress WHERE job = $job", 't', 'the pause between two rebuilds');
+poll_until($node, "SELECT bool_or(throttled_by = 'pause_move()' AND name = 'gated_b') FROM index_mover_progress WHERE job = $job", 't', 'the pause between two rebuilds');
 is(outcome($job), 'gated_a moved, gated_b paused', 'the rebuild that had begun has ended, the next has not begun');
 sql("SELECT resume_move($job)");
 wait_for_job_end($node, $job);
@@ -318,11 +443,11 @@ $writer->end;
 # Several runners
 # ---------------------------------------------------------------------------
 $job = begin_job($node, 'st', 'regress_fast', max_rate => '512kB', max_workers => 2, verify => 'on');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase IN ('copying blocks', 'throttled') AND relid = 'st'::regclass", '2', 'two copies of one table');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'copying blocks' AND relation = 'st'", '2', 'two copies of one table');
 pass('two indexes of one table are copied at the same time');
 sql("UPDATE st SET s = md5(s), n = n - 1 WHERE i % 10 = 7");
 sql("SELECT pause_move($job)");
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'paused'", '2', 'the pause of both');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by = 'pause_move()'", '2', 'the pause of both');
 sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_n moved, st_pkey moved, st_s moved', 'all are moved');
@@ -364,16 +489,16 @@ $pid = worker_pid($node);
 $log = -s $node->logfile;
 kill 'KILL', $pid;
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
-poll_until($node, "SELECT count(*) FROM index_mover_ledger", '0', 'the janitor');
+poll_until($node, "SELECT count(*) FROM index_mover.ledger", '0', 'the janitor');
 pass('after a crash the janitor removes the leftovers without being asked');
 is(outcome($job), 'st_n moved, st_pkey interrupted, st_s interrupted', 'the job is on record as interrupted');
 wait_for_no_worker($node);
 $node->safe_psql('postgres', 'CHECKPOINT');
 files_ok($node, 'after the crash');
-($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
-is($out, 't', 'resume_move of an interrupted job');
-my ($rest) = $err =~ /the rest of job $job is job (\d+)/;
+($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job, '{\"max_rate\": \"0\"}')");
+($rest) = $err =~ /the rest of job $job is job (\d+)/;
 ok($rest, 'a NOTICE gives the number of the job with the rest');
+is($out, $rest, 'resume_move of an interrupted job returns it, too');
 $node->safe_psql('postgres', "CALL wait_for_move($rest)");
 is(outcome($rest), 'st_pkey moved, st_s moved', 'it does only what was left');
 is(tablespace_of_index($node, 'st'), "st_n: regress_fast\nst_pkey: regress_fast\nst_s: regress_fast", 'everything is where it should be');

@@ -46,14 +46,14 @@ cmp_ok($size, '>', 45 * 1024 * 1024, "the index is large enough ($size bytes)");
 sub status { return sql("SELECT status || coalesce(' ' || sqlstate, '') FROM index_mover_history WHERE job = $_[0]"); }
 
 # A look at a job's progress, in a session that stays: blocks done, seconds
-# left, phase, lag; and the moment, by the server's clock.
+# left, phase, lag, the moment by the server's clock; and why it rests.
 my $looker = IndexMover::Session->new($node);
 
 sub look
 {
 	my ($job) = @_;
 	return split /\|/,
-	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM clock_timestamp()) FROM index_mover_progress WHERE job = $job");
+	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM clock_timestamp()), coalesce(throttled_by, '-') FROM index_mover_progress WHERE job = $job");
 }
 
 # ---------------------------------------------------------------------------
@@ -154,8 +154,9 @@ foreach my $try (1 .. 5)
 	last if $verifying && $etas > 10 && $bad_etas eq '';
 }
 my @lines = grep { !/ LOCATION: | checkpoint|max_wal_size/ } split /\n/, substr(PostgreSQL::Test::Utils::slurp_file($node->logfile), $log_before);
-is(scalar(@lines), $log_jobs, 'the server log has one line for each index moved') or diag join "\n", @lines;
-is(scalar(grep { /moved index "public\.th_s" to another tablespace by (copy|rebuild) in \d+ ms/ } @lines), $log_jobs, 'that says so');
+my $moved_line = qr/LOG: .*job \d+ \(postgres, by \w+\): moved index "public\.th_s" \(\d+ MB\) from tablespace "regress_\w+" to "regress_\w+" by (?:copy in \d+\.\d\d s, lock \d+\.\d ms|rebuild in \d+\.\d\d s)$/;
+is(scalar(grep { /$moved_line/ } @lines), $log_jobs, 'the server log has one line for each index moved') or diag join "\n", @lines;
+is(join("\n", grep { !/LOG: .*job \d+ \(postgres/ } @lines), '', 'and none but those of the jobs');
 is(status($job), 'moved', 'moved, with verify');
 ok($verifying, 'it was seen verifying');
 cmp_ok($etas, '>', 10, 'eta was shown');
@@ -186,7 +187,7 @@ SQL
 # what a waiting client hears
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
 is($out, 'moved', 'moved back');
-like($err, qr/NOTICE:  index "th_s": (copying blocks|throttled), \d+ %, \d+\.\d MB\/s, about \d+ s left$/m, 'NOTICEs tell a waiting client');
+like($err, qr/NOTICE:  index "th_s": copying blocks, \d+ %, \d+\.\d MB\/s, about \d+ s left(?:, throttled by max_rate)?$/m, 'NOTICEs tell a waiting client');
 
 # ---------------------------------------------------------------------------
 # A standby that applies late
@@ -208,19 +209,19 @@ $job = begin_job($node, 'th_s', 'regress_fast', max_replica_lag => '4MB');
 my ($most, $waited, $shown, $n) = (0, 0, 0, 0);
 while (1)
 {
-	my ($done, $eta, $phase, $lag, $at) = look($job);
+	my ($done, $eta, $phase, $lag, $at, $throttled) = look($job);
 	last if !defined $at && status($job) !~ /^(queued|running)?$/;
 	usleep(10_000), next if !defined $at;
 	# commits are what the standby delays
 	sql('INSERT INTO w VALUES (1)') if $n++ % 10 == 0;
 	my $behind = sql("SELECT pg_current_wal_flush_lsn() - min(replay_lsn) FROM pg_stat_replication");
 	$most = $behind if $behind ne '' && $behind > $most;
-	$waited++ if $phase eq 'throttled';
+	$waited++ if $throttled =~ /^standby "throttle_standby" is \d+ MB behind$/ && $phase =~ /^copying/;
 	$shown = $lag if $lag > $shown;
 	usleep(50_000);
 }
 is(status($job), 'moved', 'delayed standby: moved in the end');
-cmp_ok($waited, '>', 0, 'it waited, in phase "throttled"');
+cmp_ok($waited, '>', 0, 'it waited, and for which standby');
 cmp_ok($most, '<', 1.6 * $limit, "the standby never got much further behind than allowed ($most bytes)");
 cmp_ok($shown, '>', $limit / 2, 'and the lag was shown');
 
@@ -234,7 +235,7 @@ $standby->stop('immediate');
 poll_until($node, "SELECT count(*) FROM pg_stat_replication", '0', 'the end of the sender');
 poll_until($node, <<SQL, '1', 'the wait for the lost standby');
 SELECT count(*) FROM index_mover_progress, pg_replication_slots
- WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > $limit
+ WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > $limit
    AND slot_name = 'standby' AND pg_current_wal_flush_lsn() - restart_lsn > $limit
 SQL
 let_process_sleep(worker_pid($node), 4);
@@ -266,17 +267,17 @@ sub read_slot
 sql("SELECT pg_create_physical_replication_slot('lazy', true)");
 my $to = elsewhere($node, 'th_s');
 $job = begin_job($node, 'th_s', $to, max_replica_lag => '8MB');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
 my $stands = (look($job))[0];
 read_slot(6 * 1024 * 1024);
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND wal_lag_bytes < 7 * 1024 * 1024", '1', 'a look at the slot');
-my ($stands_still, undef, $phase_then) = look($job);
-is($phase_then, 'throttled', 'below the limit, but not below half of it: it waits');
+my ($stands_still, $throttled_then) = (look($job))[ 0, 5 ];
+like($throttled_then, qr/^replication slot "lazy" is \d+ MB behind$/, 'below the limit, but not below half of it: it waits');
 is($stands_still, $stands, 'and stands still');
 read_slot(2 * 1024 * 1024);
 poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM index_mover_progress WHERE job = $job", 't', 'the copy to go on');
 pass('below half of it, it goes on');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'throttled' AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');
 is(sql("SELECT alter_move($job, 'max_replica_lag', '0')"), 't', 'alter_move of max_replica_lag');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'and it goes on to its end, whatever the slot');
@@ -294,7 +295,7 @@ $job = begin_job($node, 'th_s', 'regress_fast', max_rate => '4MB');
 poll_until($node, "SELECT max(blocks_done) > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy to begin');
 sql("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'");
 sql('SELECT pg_reload_conf()');
-$node->wait_for_log(qr/pausing index move: replication slot unread is \d+ bytes behind/, $log);
+$node->wait_for_log(qr/resting, because replication slot "unread" is \d+ bytes behind/, $log);
 sql('SELECT pg_switch_wal()');
 sql('CHECKPOINT');
 $stood = (look($job))[0];
@@ -303,13 +304,13 @@ is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
 cmp_ok($stood * $page_size, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
 my $rebuild = start_call($node, 'rebuild', "SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
-poll_until($node, "SELECT max(phase) FROM index_mover_progress WHERE index_name = 'w_i'", 'throttled', 'the rebuild to wait');
+poll_until($node, "SELECT max(throttled_by) LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE name = 'w_i'", 't', 'the rebuild to wait');
 for (1 .. 600)
 {
 	last if !call_is_running($rebuild) || $rebuild->{err} =~ /behind/;
 	usleep(100_000);
 }
-like($rebuild->{err}, qr/NOTICE: .*index "w_i": throttled, replication slot unread is \d+ MB behind \(see move_blockers\(\)\)/, 'who waits for it is told for which slot');
+like($rebuild->{err}, qr/NOTICE: .*index "w_i": .*throttled by replication slot "unread" is \d+ MB behind$/m, 'who waits for it is told for which slot');
 sql("SELECT pg_drop_replication_slot('unread')");
 ($rc, $out, $err) = finish_call($rebuild);
 is($out, "moved\n", 'a rebuild waits before it begins');
@@ -322,8 +323,8 @@ sql('CHECKPOINT');
 sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
 $rebuild = begin_job($node, 'th_s', elsewhere($node, 'th_s'), method => 'rebuild');
-$node->wait_for_log(qr/pausing index move: no process reads replication slot unread, which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
-is(sql("SELECT phase FROM index_mover_progress WHERE job = $rebuild"), 'throttled', 'a rebuild does not begin that would invalidate a slot');
+$node->wait_for_log(qr/no process reads replication slot "unread", which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
+like(sql("SELECT throttled_by FROM index_mover_progress WHERE job = $rebuild"), qr/^replication slot "unread" is \d+ MB behind$/, 'a rebuild does not begin that would invalidate a slot');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
 sql("SELECT pg_drop_replication_slot('unread')");
 wait_for_job_end($node, $rebuild);
@@ -367,22 +368,42 @@ sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
 sql('SELECT pg_reload_conf()');
 
 # ---------------------------------------------------------------------------
+# A rate at which the copy would not end
+# ---------------------------------------------------------------------------
+{
+	my $log = -s $node->logfile;
+	my $writer = start_call($node, 'random_keys',
+		"DO 'BEGIN LOOP INSERT INTO th SELECT 0, md5(random()::text) FROM generate_series(1, 300); COMMIT; END LOOP; END'");
+	$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '1MB');
+	my $told = eval { $node->wait_for_log(qr/WARNING:.*index "th_s" changes nearly as fast as max_rate lets it be copied/, $log); 1 };
+	ok($told, 'a WARNING in the log says that the rate is too low');
+	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/HINT:.*SELECT alter_move\($job, 'max_rate', '\d+MB'\)/, '... and what to raise');
+	is((look($job))[1], -1, 'and there is no time left to tell');
+	cmp_ok(sql("SELECT eta IS NULL AND status = 'running' FROM index_mover_jobs WHERE job = $job"), 'eq', 't', 'nor for the job');
+	sql("SELECT cancel_move($job)");
+	wait_for_job_end($node, $job);
+	sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'random_keys'");
+	finish_call($writer);
+	leftovers_ok($node, 'a rate that was too low', within => 5);
+}
+
+# ---------------------------------------------------------------------------
 # Space
 # ---------------------------------------------------------------------------
-($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": 1}')");
+($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": \"100%\"}')");
 like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
 	'no room: refused before the start, with the numbers');
 my ($copy_needs) = $out =~ /The move needs (\d+) bytes/;
 cmp_ok($copy_needs, '>=', $size, 'the whole index is needed');
-($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": 1}')");
+($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": \"100%\"}')");
 my ($rebuild_needs) = $out =~ /^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs (\d+) bytes/m;
 cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
 like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', 'rebuild', dry_run => true, settings => '{\"max_rate\": \"1MB\", \"max_replica_lag\": \"1MB\", \"swap_after\": \"infinity\"}')"),
 	qr/A rebuild does not obey: max_rate, swap_after\. A rebuild waits for standbys before it builds, and not from then on\./, 'a rebuild says what it does not obey');
-is(sql("SELECT fits FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": 1}')"), 'f', 'fits says so beforehand');
+like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": \"100%\"}')"), qr/Does not fit: .* needs \d+ MB; .* free, .* reserved by index_mover\.min_free_space\. Writes \d+ MB of WAL\.$/, 'a plan says so beforehand');
 $job = begin_job($node, 'th_s', 'regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
-sql("SELECT alter_move($job, 'min_free_space', '1')");
+sql("SELECT alter_move($job, 'min_free_space', '100%')");
 wait_for_job_end($node, $job);
 is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
 is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast', 'the index is where it was');

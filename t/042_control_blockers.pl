@@ -30,13 +30,22 @@ SQL
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
+# The statements of a call that moves one index: its row, and, if that has nothing to
+# tell, what the history tells.
+sub told
+{
+	my ($call) = @_;
+	return "SELECT job, status, coalesce(sqlstate, '') AS sqlstate, coalesce(detail, '') AS detail FROM $call \\gset\n"
+	  . "SELECT :'status', :'sqlstate', CASE :'detail' WHEN '' THEN message ELSE :'detail' END FROM index_mover_history WHERE job = :job";
+}
+
 # Move the index; returns what psql printed, and its messages.
 sub move
 {
 	my ($settings, %options) = @_;
 	my $to = elsewhere($node, 'bl_s');
 	my $call = start_call($node, 'mover',
-		"SELECT status, sqlstate, detail FROM move_indexes('bl_s', '$to', method => '" . ($options{method} || 'copy') . "', settings => '{$settings}')",
+		told("move_indexes('bl_s', '$to', method => '" . ($options{method} || 'copy') . "', settings => '{$settings}')"),
 		user => $options{user});
 	my ($rc, $out, $err) = finish_call($call);
 	chomp $out;
@@ -58,11 +67,10 @@ sub is_alive { return sql('SELECT count(*) FROM pg_stat_activity WHERE pid = ' .
 my $blocker = session('postgres');
 my $start = time;
 my ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
-like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the index is moved, and the row says who had to go');
+like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the index is moved, and the history says who had to go');
 like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "bl_s"/, 'a WARNING for each');
 soon_ok(time - $start, 5, 'without delay');
 is(is_alive($blocker), '0', 'the session is gone');
-like(sql('SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'), qr/It has terminated process ${\$blocker->pid}/, 'and the history knows');
 
 # cancel ends a running statement, and so its transaction's locks
 $blocker = session('postgres');
@@ -85,15 +93,15 @@ is(is_alive($blocker), '1', 'an idle session lives on');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
 like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within/, 'fail: the index is given up');
 unlike($out, qr/It has/, 'and nobody is signalled');
-my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $blocker->pid);
-like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/, 'the row says what move_blockers() says');
+my $asked = sql("SELECT action FROM index_mover_blockers('bl', '0 s') WHERE pid = " . $blocker->pid);
+like($out, qr/The lock was held by: process ${\$blocker->pid} \(\Q$asked\E\)\.$/, 'the row says what index_mover_blockers() says');
 
 my $running = session('postgres');
 $running->send('SELECT pg_sleep(600)');
 poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $running->pid, 'PgSleep', 'a statement that runs');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
-$asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $running->pid);
-like($asked, qr/^wait for its end/, 'of a session that is at work, move_blockers() says something else');
+$asked = sql("SELECT action FROM index_mover_blockers('bl', '0 s') WHERE pid = " . $running->pid);
+like($asked, qr/^wait for its end/, 'of a session that is at work, index_mover_blockers() says something else');
 like($out, qr/process ${\$running->pid} \(\Q$asked\E\)/, 'and so does the row');
 sql('SELECT pg_terminate_backend(' . $running->pid . ', 60000)');
 
@@ -169,7 +177,7 @@ sub move_and_wait
 	my ($who, $what, $end) = @_;
 	my $log = -s $node->logfile;
 	my $call = start_call($node, 'mover', "SELECT status, sqlstate, detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', settings => '{\"lock_wait\": \"500ms\"}')");
-	my $asked = sql("SELECT action FROM move_blockers('bl') WHERE pid = " . $who->pid);
+	my $asked = sql("SELECT action FROM index_mover_blockers('bl', '0 s') WHERE pid = " . $who->pid);
 	my $told = qr/WARNING:  55P03: the copy of index "bl_s" has waited for a lock for 0\.5 seconds, and goes on waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s;
 	$node->wait_for_log($told, $log);
 	ok(call_is_running($call), "$what: still waiting");
@@ -185,8 +193,8 @@ sql('DELETE FROM bl WHERE i % 10 = 1');
 $vacuum->run('SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1; SET vacuum_cost_page_dirty = 10000');
 $vacuum->send('VACUUM bl');
 poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'bl_s'::regclass AND mode = 'RowExclusiveLock' AND pid = " . $vacuum->pid, '1', 'a VACUUM that takes long');
-is(sql("SELECT detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', dry_run => true)"),
-	'VACUUM of the table is running (process ' . $vacuum->pid . '); the swap can only come after it.', 'the plan says what the swap will wait for');
+like(sql("SELECT detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', dry_run => true)"),
+	qr/^VACUUM of the table is running \(process ${\$vacuum->pid}\); the swap can only come after it\. Writes \d+ \w+ of WAL\. Fits\.$/, 'the plan says what the swap will wait for');
 move_and_wait($vacuum, 'VACUUM', sub { sql('SELECT pg_cancel_backend(' . $vacuum->pid . ')'); $vacuum->answer; });
 $vacuum->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
 move_and_wait($vacuum, 'DDL before the copy begins', sub { $vacuum->run('ROLLBACK') });
@@ -196,12 +204,12 @@ $vacuum->end;
 $node->safe_psql('postgres', 'CREATE TABLE parts (i int) PARTITION BY RANGE (i); CREATE INDEX parts_i ON parts (i)');
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; SELECT count(*) FROM parts WHERE i = 1');
-my $move_parts = "SELECT status, sqlstate, detail FROM move_indexes('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')";
+my $move_parts = told("move_indexes('parts', 'regress_fast', settings => '{\"lock_wait\": \"500ms\"%s}')");
 like(sql(sprintf($move_parts, '')),
 	qr/^failed\|55P03\|could not lock relation "parts_i" within [\d.]+ seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
 	'a partitioned index in use: given up, and the holder is named');
 is(is_alive($blocker), '1', 'and nobody is signalled');
-like(sql('SET client_min_messages = error; ' . sprintf($move_parts, ', "on_blocker": "terminate"')),
+like(sql("SET client_min_messages = error;\n" . sprintf($move_parts, ', "on_blocker": "terminate"')),
 	qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: it is moved');
 sql('DROP TABLE parts');
 
@@ -228,7 +236,7 @@ sub rebuild_with
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
 	my $call = start_call($node, 'rebuilder',
-		"SELECT status, sqlstate, detail FROM move_indexes('lt', '$to', 'rebuild', settings => '{$settings}')", user => $options{user});
+		told("move_indexes('lt', '$to', 'rebuild', settings => '{$settings}')"), user => $options{user});
 	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', "$name: the build");
 	$blocker = IndexMover::Session->new($node, user => $options{blocker});
 	$hold->();
@@ -263,16 +271,21 @@ is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;
 
+sql('CREATE ROLE regress_client LOGIN; GRANT pg_signal_backend TO regress_mover');
 ($out, $err) = rebuild_with('superuser', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'another role: not a superuser\'s session');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'another role: not a superuser\'s session, even with pg_signal_backend');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
 
-sql('CREATE ROLE regress_client LOGIN; GRANT pg_signal_backend TO regress_mover');
 ($out, $err) = rebuild_with('pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
 like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "regress_client"\.$/, 'with pg_signal_backend, an ordinary role\'s');
 sql('REVOKE pg_signal_backend FROM regress_mover');
+($out, $err) = rebuild_with('no pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'but not without');
+is(is_alive($blocker), '1', 'it lives on, too');
+$blocker->run('COMMIT');
+$blocker->end;
 
 ($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
 like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'a prepared transaction is left alone');
@@ -325,6 +338,25 @@ foreach my $case (
 }
 leftovers_ok($node, 'signalled workers', within => 5);
 
+# The time of a pause is no part of lock_wait, and nobody is signalled for it.
+{
+	my $to = elsewhere($node, 'bl_s');
+	$blocker = IndexMover::Session->new($node);
+	$blocker->run('BEGIN; LOCK TABLE bl IN ROW EXCLUSIVE MODE');
+	my $job = sql("SELECT max(job) FROM move_indexes('bl_s', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"3s\"}')");
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for writers before build', 'a rebuild that waits');
+	sql("SELECT pause_move($job)");
+	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
+	my $paused = sql('SELECT clock_timestamp()');
+	poll_until($node, "SELECT clock_timestamp() > timestamptz '$paused' + interval '3 s'", 't', 'as long as lock_wait');
+	my $resumed = sql('SELECT clock_timestamp()');
+	sql("SELECT resume_move($job)");
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job", 'moved', 'the end of the rebuild');
+	is(is_alive($blocker), '0', 'after a pause: who stays is terminated');
+	cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - (timestamptz '$resumed' - '$paused')) FROM index_mover_history WHERE job = $job"),
+		'>', 3, 'but not before lock_wait is over, without the time of the pause');
+}
+
 # an autovacuum that is in the way is canceled, as for anybody who queues
 sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
 sql("DELETE FROM bl WHERE i % 10 = 0");
@@ -354,9 +386,9 @@ $blocker->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
 is(sql("SELECT status FROM move_indexes('behind_rebuild_i', 'regress_fast', 'copy', settings => '{\"lock_wait\": \"500ms\"}')"), 'moved', 'fail: a leftover that cannot be removed does not stop a copy');
 is(sql($left), '1', 'it stays');
 is(is_alive($blocker), '1', 'and nobody is signalled');
-($rc, $o, $e) = $node->psql('postgres', "SELECT status, detail FROM move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')",
+($rc, $o, $e) = $node->psql('postgres', told("move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')"),
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-like($o, qr/^moved\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the row says who had to go for a leftover');
+like($o, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the history says who had to go for a leftover');
 like($e, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "behind_rebuild_i"/, 'with a WARNING');
 is(sql($left), '0', 'and the leftover is removed');
 leftovers_ok($node, 'after a leftover was removed', within => 5);

@@ -66,7 +66,7 @@ like($err, qr/ERROR:  55000: background worker of index_mover did not start or e
 is(sql('SELECT count(*) FROM index_mover_progress'), '32', 'too many workers: the others go on');
 sql('SELECT cancel_move(job) FROM (SELECT DISTINCT job FROM index_mover_progress) j');
 wait_for_no_worker($node);
-is(sql("SELECT DISTINCT status FROM index_mover_history WHERE index_name LIKE 'many%'"), 'canceled',
+is(sql("SELECT DISTINCT status FROM index_mover_history WHERE name LIKE 'many%'"), 'canceled',
 	'too many workers: the others are canceled');
 all_right($node, "many_$_", "too many workers, job $_", within => 5) foreach 1 .. 4;
 next_call_ok('too many workers');

@@ -36,6 +36,7 @@ SQL
 
 my $first = $node->background_psql('postgres', on_error_stop => 0, timeout => 180);
 my $second = $node->background_psql('other', on_error_stop => 0, timeout => 180);
+$second->query_safe('SET client_min_messages = warning');
 my $postmaster = $node->{_pid};
 
 sub queue
@@ -63,7 +64,7 @@ my $log = -s $node->logfile;
 kill 'CONT', $postmaster;
 $node->wait_for_log(qr/(?:background worker "index_mover[^"]*" \(PID \d+\) exited.*){2}/s, $log);
 $first->query("SELECT cancel_move($jobs[0])");
-like($first->{stderr}, qr/job $jobs[0] does not exist/, 'nobody of the first database can cancel a job of the second');
+like($first->{stderr}, qr/job $jobs[0] does not exist/, 'no session of the first database can cancel a job of the second');
 $first->{stderr} = '';
 
 $second->query('COMMIT');

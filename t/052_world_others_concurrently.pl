@@ -72,9 +72,9 @@ sub other_is_done
 }
 
 foreach my $case (
-	[ 'copy', 'REINDEX TABLE CONCURRENTLY s.busy', 'busy' ],
-	[ 'rebuild', 'REINDEX TABLE CONCURRENTLY s.busy', 'busy' ],
-	[ 'rebuild', 'CREATE INDEX CONCURRENTLY busy_new ON s.busy (v, i)', 'busy' ],
+	[ 'copy', 'REINDEX TABLE CONCURRENTLY s.busy', 's\.busy' ],
+	[ 'rebuild', 'REINDEX TABLE CONCURRENTLY s.busy', 's\.busy' ],
+	[ 'rebuild', 'CREATE INDEX CONCURRENTLY busy_new ON s.busy (v, i)', 's\.busy' ],
 	# what pg_repack does with the indexes of a table, but for its last lock
 	[ 'copy', 'CREATE INDEX CONCURRENTLY busy_new ON s.busy (v, i)', '' ])
 {
@@ -83,11 +83,11 @@ foreach my $case (
 	$node->safe_psql('postgres', 'DROP INDEX IF EXISTS s.busy_new');
 	back();
 	start_other($command);
-	$caller->send("SELECT index_name, status, sqlstate, detail FROM move_schema_indexes('s', '$to', method => '$method', settings => '$one_by_one') WHERE status <> 'skipped' ORDER BY 1");
+	$caller->send("SELECT name, status, sqlstate, detail FROM move_schema_indexes('s', '$to', method => '$method', settings => '$one_by_one') WHERE status <> 'skipped' ORDER BY 1");
 	if ($stays) { let_it_meet($name); }
 	else
 	{
-		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE relid = 's.busy'::regclass", 't', "$name: the job");
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE relation = 's.busy'", 't', "$name: the job");
 		$writer->run('COMMIT');
 	}
 	my @rows = split /\n/, $caller->answer;
@@ -100,9 +100,9 @@ foreach my $case (
 		{
 			is("$status $sqlstate", 'failed 40P01', "$name: $index steps back");
 			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b.*\. Process $pid: \Q$command\E;$/, '... and names whom, and what that runs');
-			is(tablespace_of_index($node, "s.$index"), $from, '... and is where it was');
-			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved: deadlock detected: The move waits/, '... which is a warning');
-			is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE index_name = '$index' ORDER BY job DESC LIMIT 1"),
+			is(tablespace_of_index($node, $index), $from, '... and is where it was');
+			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved\nDETAIL:  deadlock detected: The move waits/, '... which is a warning');
+			is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE name = '$index' ORDER BY job DESC LIMIT 1"),
 				"failed|40P01|$detail", '... and on record');
 		}
 		else
@@ -122,7 +122,7 @@ foreach my $case (
 	$caller->send("SET index_mover.on_failure = error; SELECT * FROM move_indexes('s.busy_v', '$to', method => 'copy')");
 	let_it_meet($name);
 	$caller->answer;
-	like($caller->errors, qr/ERROR:  55000: 1 of 1 indexes were not moved\nDETAIL:  index "busy_v": deadlock detected/, "$name: it counts");
+	like($caller->errors, qr/ERROR:  55000: 1 of 1 index was not moved\nDETAIL:  index "s\.busy_v": deadlock detected/, "$name: it counts");
 	$caller->run('RESET index_mover.on_failure');
 	other_is_done($name);
 }
@@ -140,14 +140,14 @@ CREATE INDEX b_gated ON c.gated (i);
 SQL
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SELECT index_name, status, sqlstate FROM one_row, move_schema_indexes('c', '$to', method => 'rebuild', settings => '$one_by_one')");
+	$caller->send("SELECT name, status, sqlstate FROM one_row, move_schema_indexes('c', '$to', method => 'rebuild', settings => '$one_by_one')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$name: it builds");
 	$other->run('BEGIN; LOCK TABLE c.gated IN ROW EXCLUSIVE MODE');
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	poll_until($node, "SELECT phase FROM index_mover_progress WHERE $pid = ANY (pg_blocking_pids(pid))", 'waiting for writers before validation', "$name: for the other");
 	$other->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
-	is($caller->answer, "a_gated|failed|40P01\nb_gated|failed|40P01", "$name: both step back") or diag $caller->errors;
-	like($caller->errors, qr/WARNING:  40P01: index "a_gated" was not moved: deadlock detected: The move waits, directly or indirectly, for process $pid, which waits for the session that has called the move\. Process $pid: LOCK TABLE one_row/, "$name: and says for whom");
+	is($caller->answer, "c.a_gated|failed|40P01\nc.b_gated|failed|40P01", "$name: both step back") or diag $caller->errors;
+	like($caller->errors, qr/WARNING:  40P01: index "c\.a_gated" was not moved\nDETAIL:  deadlock detected: The move waits, directly or indirectly, for process $pid, which waits for the session that has called the move\. Process $pid: LOCK TABLE one_row/, "$name: and says for whom");
 	$other->answer;
 	is($other->errors, '', "$name: the other goes on");
 	$other->run('COMMIT');
@@ -168,7 +168,7 @@ foreach my $method ('copy', 'rebuild')
 	is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"), 'moved||', "$name: it is moved");
 	is(tablespace_of_index($node, 's.busy_v'), $to, "$name: really");
 	isnt($node->safe_psql('postgres', "SELECT 's.busy_v'::regclass::oid"), $old, "$name: it is another one by now");
-	is($node->safe_psql('postgres', "SELECT index_name, status FROM undo_move($job)"), 'busy_v|moved', "$name: and is on record as that");
+	is($node->safe_psql('postgres', "SELECT name, status FROM undo_move($job)"), 's.busy_v|moved', "$name: and is on record as that");
 	leftovers_ok($node, $name, within => 5);
 }
 

@@ -355,7 +355,7 @@ SKIP:
 		my $holder = IndexMover::Session->new($node);
 		$holder->run('BEGIN; UPDATE odd SET big = big WHERE id = 7');
 		($rc, $out, $err) = $node->psql('postgres',
-			"SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method', settings => '{\"lock_wait\": \"500ms\", \"on_blocker\": \"fail\"}') WHERE index_name = 'odd_big'");
+			"SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method', settings => '{\"lock_wait\": \"500ms\", \"on_blocker\": \"fail\"}') WHERE name = 'odd_big'");
 		like($out, qr/^(?:failed|skipped)\|55P03$/, "lc_messages, $method: gives up waiting") or diag $err;
 		my $call = start_call($node, 'german', "SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method')");
 		my $worker = wait_for_phase($node, 'waiting%');

@@ -81,7 +81,7 @@ foreach my $case ([ 'mv_id', 'copy-end' ], [ 'mv_words', 'copy-end' ], [ 'mv_id'
 	let_go($call);
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved, block by block equal under the lock") or diag $err;
-	unlike(slurp_file($node->logfile, $log), qr/starts the copy/, "$name: it was one copy");
+	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: it was one copy");
 	# one is block 0
 	my $recopied = $node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
 	cmp_ok($recopied - $grown, '>', 10, "$name: $recopied blocks were copied again, of $before, and $grown new ones");
@@ -107,7 +107,7 @@ foreach my $case ([ 'mv_id', 'copy-half', 1 ], [ 'mv_words', 'copy-synced', 1 ],
 	$session->end;
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
-	my $starts = () = slurp_file($node->logfile, $log) =~ /starts the copy of index "$index" again, because its file was replaced by another command/g;
+	my $starts = () = slurp_file($node->logfile, $log) =~ /starting the copy of index "$index" again, because its file was replaced by another command/g;
 	is($starts, $again, "$name: copies that were started again");
 	refreshed_ok($name);
 	all_right($node, 'mv', $name, within => 5, max_keys => 200);

@@ -8,7 +8,6 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
 use IndexMover::Test;
-use POSIX qw(ceil);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -90,7 +89,7 @@ is($standby->safe_psql('postgres', q(SELECT random_read_ms > 0 FROM tablespace_p
 $node->safe_psql('postgres', <<'SQL');
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
-INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
 SQL
 $node->wait_for_catchup($standby);
 # in a server of some seconds' age what this test read of the table outweighs
@@ -99,9 +98,10 @@ $standby->safe_psql('postgres', 'SELECT pg_stat_reset()');
 my $advice = q(SELECT index, method, from_tablespace, to_tablespace, reads_per_second BETWEEN 90 AND 110
 	FROM recommend_moves('regress_fast') WHERE index = 'zoo_num_key'::regclass);
 is($standby->safe_psql('postgres', $advice), 'zoo_num_key|copy|regress_slow|regress_fast|t', 'recommend_moves on a standby');
-is($standby->safe_psql('postgres', q(SET index_mover.min_free_space = 1; SELECT index, reason FROM recommend_moves('regress_fast'))),
-	'|nothing to move: no index that would gain fits into 0 bytes, or those in regress_fast gain more', 'and nothing where all must stay free');
-is($standby->safe_psql('postgres', q(SELECT count(*) FROM move_blockers('zoo'))), '0', 'move_blockers on a standby');
+($rc, $out, $err) = $standby->psql('postgres', q(SET index_mover.min_free_space = '100%'; SELECT index, reason FROM recommend_moves('regress_fast')));
+is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no index that would gain fits into 0 bytes, or those in "regress_fast" gain more',
+	'and nothing where all must stay free');
+is($standby->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers('zoo'))), '0', 'index_mover_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
 like($err, qr/25006/, 'samples are taken on the primary');
 
@@ -118,10 +118,11 @@ is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 15 F
 	't', 'and no reason to wait');
 is($node->safe_psql('postgres', "SET lock_timeout = 100; $advice"),
 	'zoo_num_key|copy|regress_slow|regress_fast|t', 'nor for recommend_moves');
-my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM move_blockers('zoo') WHERE kind = 'session');
+my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session');
 is($node->safe_psql('postgres', $blockers),
 	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_terminate_backend(' . $locker->pid . ');',
-	'move_blockers names who holds the lock');
+	'index_mover_blockers names who holds the lock');
+is($node->safe_psql('postgres', $blockers =~ s/0 s/1 h/r), '', 'but not those that are younger than asked for');
 $locker->run('ROLLBACK');
 
 # ---------------------------------------------------------------------------
@@ -150,10 +151,10 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_report() WHERE index
 # Snapshots, prepared transactions, slots, standbys
 # ---------------------------------------------------------------------------
 
-is($node->safe_psql('postgres', q(SELECT count(*) FROM move_blockers() WHERE kind <> 'standby')), '0', 'nobody holds back anything');
+is($node->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers() WHERE kind <> 'standby')), '0', 'nobody holds back anything');
 
 $locker->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
-is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid . q(, since < now(), xid_age >= 0, holds_back ~ 'its snapshot' FROM move_blockers('zoo') WHERE kind = 'session')),
+is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid . q(, since < now(), xid_age >= 0, holds_back ~ 'its snapshot' FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session')),
 	'session|t|t|t|t', 'an old snapshot');
 $locker->run('COMMIT');
 
@@ -165,7 +166,7 @@ my $end_it = "end its transaction in the client, or SELECT pg_terminate_backend(
 $copier->run('BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ');
 $copier->run('SELECT count(*) FROM pg_class');
 is($node->safe_psql('postgres', "SELECT backend_type FROM pg_stat_activity WHERE pid = $copier_pid"), 'walsender', 'a walsender in the database');
-is($node->safe_psql('postgres', "SELECT kind, xid_age >= 0, holds_back ~ 'every rebuild', action FROM move_blockers() WHERE pid = $copier_pid"),
+is($node->safe_psql('postgres', "SELECT kind, xid_age >= 0, holds_back ~ 'every rebuild', action FROM index_mover_blockers() WHERE pid = $copier_pid"),
 	"session|t|t|$end_it", 'is a session that holds back rebuilds');
 like($node->safe_psql('postgres', q(SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'rebuild',
 	settings => '{"lock_wait": "500ms"}'))),
@@ -175,18 +176,18 @@ $copier->run('COMMIT');
 $copier->end;
 
 $node->safe_psql('postgres', q(BEGIN; DELETE FROM zoo WHERE id = 1; PREPARE TRANSACTION 'it''s mine'));
-is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM move_blockers('zoo') WHERE kind = 'prepared transaction')),
+is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'prepared transaction')),
 	q(prepared transaction|it's mine|t|COMMIT PREPARED 'it''s mine'; or ROLLBACK PREPARED 'it''s mine';), 'a prepared transaction');
 $node->safe_psql('postgres', q(ROLLBACK PREPARED 'it''s mine'));
 
 $node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('forgotten', true)));
-is($node->safe_psql('postgres', q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM move_blockers() WHERE kind = 'slot'}),
+is($node->safe_psql('postgres', q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM index_mover_blockers() WHERE kind = 'slot'}),
 	'slot|forgotten|t|t', 'a slot that nobody reads');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
 
 my $reader = IndexMover::Session->new($standby);
 $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
-ok($node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM move_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
+ok($node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
 $reader->run('COMMIT');
 
@@ -260,7 +261,7 @@ sub size_of_probe
 SKIP:
 {
 	skip 'no /proc', 3 unless -d "/proc/$$/fd";
-	my $free = q(SELECT free_bytes FROM index_mover_tablespace_facts('regress_fast'));
+	my $free = q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_fast'));
 	my $before = $node->safe_psql('postgres', $free);
 	my $size = size_of_probe('regress_fast');
 	my $after = $node->safe_psql('postgres', $free);
@@ -328,15 +329,16 @@ SKIP:
 	is($node->safe_psql('postgres', q(SELECT same_device_as FROM tablespace_probe('regress_shm', '50 ms'))),
 		'{}', 'it shares its device with no other tablespace');
 	# what would have been read in the last 10,000 seconds
-	is($node->safe_psql('postgres', <<'SQL'), 't|f', 'and so does recommend_moves');
-DELETE FROM index_mover_probe;
-DELETE FROM index_mover_sample;
+	($rc, $out, $err) = $node->psql('postgres', <<'SQL');
+DELETE FROM index_mover.probe;
+DELETE FROM index_mover.sample;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_shm SET (random_page_cost = 1.1);
-INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
-SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot', reason ~ 'same device'
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot'
   FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
 SQL
+	is("$out|$err", 't|', 'and so does recommend_moves, which says nothing of the same device');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_shm');
 }
 
@@ -369,21 +371,21 @@ SKIP:
 CREATE TABLESPACE regress_small LOCATION '$small';
 ALTER TABLESPACE regress_small SET (random_page_cost = 1);
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
-DELETE FROM index_mover_probe;
-DELETE FROM index_mover_sample;
-INSERT INTO index_mover_sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+DELETE FROM index_mover.probe;
+DELETE FROM index_mover.sample;
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
 SQL
 	# nobody else writes there
 	my ($free, $total) = split /\|/,
-	  $node->safe_psql('postgres', q(SELECT free_bytes, total_bytes FROM index_mover_tablespace_facts('regress_small')));
+	  $node->safe_psql('postgres', q(SET index_mover.min_free_space = '100%'; SELECT free_bytes, reserved_bytes FROM index_mover.tablespace_facts('regress_small')));
 	my $size = size_of_probe('regress_small');
 	cmp_ok($size, '>=', 4 * 1024 * 1024, 'small file system: the file of a probe is big enough');
 	cmp_ok($size, '<=', $free / 10, 'and not more than a tenth of it');
-	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover_tablespace_facts('regress_small'))), $free, 'all of it is free again');
-	my $room = $free - ceil($total * 0.999);
+	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_small'))), $free, 'all of it is free again');
+	my $room = $free - int($total * (99.9 / 100));
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
-	is($node->safe_psql('postgres', q(SET index_mover.min_free_space = 0.999; SELECT index, reason FROM recommend_moves('regress_small'))),
-		"|nothing to move: no index that would gain fits into $room bytes, or those in regress_small gain more",
+	($rc, $out, $err) = $node->psql('postgres', q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
+	is("$out|$err", qq(|psql:<stdin>:1: NOTICE:  nothing to gain: no index that would gain fits into $room bytes, or those in "regress_small" gain more),
 		'recommend_moves: the budget is what is free, less the reserve');
 	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
 		'zoo_num_key|copy', 'with a smaller reserve there is room');

@@ -183,7 +183,8 @@ cmp_ok($damaged, '>', $page_size <= 8192 ? 10000 : 10000 * 8192 / $page_size, 't
 
 # What is said of a metapage that can't be one.
 my %damage = (
-	d_gin => [ sub { put($_[0], 24 + 12, "\xff" x 4) }, 'gin_pending_list', qr/ERROR:  XX002: index "d_gin" contains corrupted page at block 0\n/ ],
+	# one pending page more than there can be
+	d_gin => [ sub { put($_[0], 24 + 12, pack('L', length(${ $_[0] }) / $page_size)) }, 'gin_pending_list', qr/ERROR:  XX002: index "d_gin" contains corrupted page at block 0\n/ ],
 	d_hash => [ sub { put($_[0], 24, "\0" x 16) }, 'index_bloat', qr/ERROR:  XX002: index "d_hash" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/ ],
 	d_btree => [ sub { put($_[0], 24, "\0" x 4) }, 'index_bloat', qr/ERROR:  XX002: index "d_btree" contains corrupted page at block 0\nDETAIL:  The page cannot be read: invalid metapage\.\n/ ]);
 

@@ -99,7 +99,7 @@ is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regres
 # and what copies them, and reads the WAL for that
 foreach my $to ('regress_fast', 'pg_default')
 {
-	is($node->safe_psql('postgres', "SELECT string_agg(index || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND index <> 'm_bloom'::regclass"),
+	is($node->safe_psql('postgres', "SELECT string_agg(name || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND name <> 'm_bloom'"),
 		'', "copied to $to");
 }
 
@@ -167,7 +167,7 @@ foreach my $work_mem (64, 4096)
 # each block takes 100 ms at least: of the 80 of a first pass there are ten in a second
 my ($blocks, undef, $said) = deciding('large_t', "SET index_mover.test_point = 'measure:sleep';");
 cmp_ok($blocks, '<=', 30, 'slow storage: it reads for a second');
-is($said, 'Copy; its bloat could not be measured.', 'and says so');
+like($said, qr/^Copy; its bloat could not be measured\. Writes /, 'and says so');
 no_finding_ok($node);
 
 $node->stop;

@@ -84,7 +84,7 @@ foreach my $mode ('libpq', 'background workers')
 		cmp_ok(scalar(@blocks), '>', 0, "$mode: $page has schedules");
 		$node->safe_psql('postgres', <<'SQL');
 DROP TABLE IF EXISTS accounts, index_reports;
-DELETE FROM index_mover_sample;
+DELETE FROM index_mover.sample;
 CREATE TABLE accounts (id int PRIMARY KEY USING INDEX TABLESPACE slow_storage, v int);
 INSERT INTO accounts SELECT g, g FROM generate_series(1, 5000) g;
 CREATE INDEX accounts_v ON accounts (v) TABLESPACE slow_storage;
@@ -103,7 +103,7 @@ SQL
 			"$mode: $page: the indexes are moved");
 		next if $page eq 'README.md';
 		is($node->safe_psql('postgres',
-				"SELECT count(DISTINCT index_name) FROM index_mover_sample WHERE relation = 'accounts'::regclass AND index_name <> ''"),
+				"SELECT count(DISTINCT index_name) FROM index_mover.sample WHERE relation = 'accounts'::regclass AND index_name <> ''"),
 			'2', "$mode: $page: a sample is taken");
 		is($node->safe_psql('postgres', "SELECT string_agg(index::text, ' ' ORDER BY index::text) FROM index_reports WHERE relation = 'accounts'::regclass"),
 			'accounts_pkey accounts_v', "$mode: $page: a report is kept");
@@ -123,7 +123,7 @@ SQL
 	start_run($jobid);
 	my ($status, $message) = end_of_run($jobid);
 	is($status, 'failed', "$mode: a move that fails is a run that fails");
-	like($message, qr/1 of 1 indexes were not moved/, "$mode: the message says so");
+	like($message, qr/1 of 1 index was not moved/, "$mode: the message says so");
 	like($message, qr/held_i.*could not get the exclusive lock/s, "$mode: and why");
 	my $reader_pid = $reader->pid;
 	like($message, qr/\b$reader_pid\b/, "$mode: and who was in the way");
@@ -133,7 +133,7 @@ SQL
 	start_run($jobid);
 	($status, $message) = end_of_run($jobid);
 	is($status, 'succeeded', "$mode: without on_failure the run has succeeded");
-	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY submitted_at DESC LIMIT 1'),
+	is($node->safe_psql('postgres', 'SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1'),
 		'failed', "$mode: and the history knows better");
 
 	# ---- two schedules for one table -----------------------------------------

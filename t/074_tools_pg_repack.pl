@@ -39,8 +39,8 @@ sub start_repack
 }
 
 foreach my $case (
-	# what the move does meanwhile: method, settings, phase in which it is met
-	[ 'copy', '{"max_rate": "512kB"}', 'throttled' ],
+	# what the move does meanwhile: method, settings, phase in which it is met or what throttles it
+	[ 'copy', '{"max_rate": "512kB"}', 'max_rate' ],
 	[ 'copy', '{"swap_after": "infinity"}', 'waiting for time to swap' ],
 	[ 'rebuild', '{}', 'waiting for old snapshots' ])
 {
@@ -58,7 +58,7 @@ foreach my $case (
 		}
 		my $job = $node->safe_psql('postgres',
 			"SELECT max(job) FROM move_indexes('r_s', '$to', method => '$method', wait => false, settings => '$settings')");
-		poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", $phase, $name);
+		poll_until($node, "SELECT coalesce(throttled_by, phase) FROM index_mover_progress WHERE job = $job", $phase, $name);
 		my ($handle, $messages) = start_repack($what eq 'table' ? ('-t', 'r') : ('-i', 'r_s', '-s', $from));
 		if ($old)
 		{

@@ -101,7 +101,7 @@ sub refused
 	is(tablespace_of_index($node, $index), $status eq 'moved' ? $to : $from, "$name: where the index is");
 	wait_for_no_worker($node);
 	my $left = $what eq 'drop' ? 1 : 0;
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_ledger'), $left, "$name: what is left");
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $left, "$name: what is left");
 	ok($node->log_contains(qr/could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  nobody may drop relations today/, $log),
 		"$name: the removal was refused, too") if $left;
 	set_hook('refuse', '');

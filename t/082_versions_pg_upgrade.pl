@@ -52,7 +52,7 @@ SQL
 		"$name: " . ($leftovers ? 'an invalid index and a file are left behind' : 'nothing is left behind'));
 	# rows that come and go, so that not all of them are where they were inserted
 	$old->safe_psql('postgres', "SELECT oracle.remember_keys('t'); DELETE FROM t WHERE id % 7 = 0; UPDATE t SET v = v + 1 WHERE id % 5 = 0; VACUUM t");
-	my $history = "SELECT job, index_name, status, to_tablespace, size_after FROM index_mover_history ORDER BY job";
+	my $history = "SELECT job, name, status, to_tablespace, size_after FROM index_mover_history ORDER BY job";
 	my $before = $old->safe_psql('postgres', $history);
 	$old->stop;
 
@@ -76,7 +76,7 @@ SQL
 	is(tablespace_of_index($new, 't'), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
 		"$name: the indexes are where they were");
 	is($new->safe_psql('postgres', $history), $before, "$name: the history came along");
-	is($new->safe_psql('postgres', "SELECT string_agg(index_name, ' ' ORDER BY index_name) FROM index_mover_history WHERE status = 'interrupted'"),
+	is($new->safe_psql('postgres', "SELECT string_agg(name, ' ' ORDER BY name) FROM index_mover_history WHERE status = 'interrupted'"),
 		$leftovers ? 'behind_copy_i behind_rebuild_i' : '', "$name: what was killed is interrupted");
 	is($new->safe_psql('postgres', 'SHOW index_mover.max_rate'), '777MB', "$name: settings of the database came along");
 	is($new->safe_psql('postgres', "SELECT has_function_privilege('regress_mover', 'move_indexes(regclass, name, text, boolean, boolean, jsonb)', 'EXECUTE')"),
@@ -89,7 +89,7 @@ SQL
 	verdict_ok($new, 't', "$name: after pg_upgrade");
 	$new->safe_psql('postgres', "SELECT oracle.remember_metadata('t')");
 
-	is($new->safe_psql('postgres', "SELECT string_agg(index_name || ' ' || status, ', ' ORDER BY index_name) FROM move_indexes('t', 'regress_slow', 'copy')"),
+	is($new->safe_psql('postgres', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('t', 'regress_slow', 'copy')"),
 		't_pkey moved, t_stays moved, t_v moved', "$name: and moves work");
 	# (the old cluster's rows of the ledger came along, but are not believed here)
 	files_ok($new, "$name: after moves");
@@ -98,7 +98,7 @@ SQL
 	leftovers_ok($new, "$name: after moves", within => 5) unless $leftovers;
 	if ($leftovers)
 	{
-		my $job = $new->safe_psql('postgres', "SELECT job FROM index_mover_history WHERE index_name = 'behind_copy_i' ORDER BY job LIMIT 1");
+		my $job = $new->safe_psql('postgres', "SELECT job FROM index_mover_history WHERE name = 'behind_copy_i' ORDER BY job LIMIT 1");
 		$new->safe_psql('postgres', "SELECT resume_move($job)");
 		wait_for_no_worker($new);
 		is(tablespace_of_index($new, 'behind_copy'), 'behind_copy_i: regress_fast', "$name: an interrupted job can be resumed");

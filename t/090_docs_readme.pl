@@ -11,12 +11,15 @@
 # The statements of transcripts, which are blocks of ```text with the prompt =>,
 # are run, too, and must return the columns that the transcript shows; so are
 # statements in the text that begin with SELECT and have nothing left out (..).
-# With the settings of psql that README.md recommends, and itself makes, all
-# results fit into 120 columns.  Of commands (```console) that are ours it is looked whether they and
-# their options and arguments exist.
+# With the settings of psql that README.md itself makes, its results fit into 100
+# columns, and those of the other pages into 120.  Of commands (```console) that are
+# ours it is looked whether they and their options and arguments exist.
 #
 # And every message in the source is in docs/reference.md or docs/reports.md, as
 # `code`, with .. for what is filled in.
+#
+# scripts/smoke, and with it what all scripts take from scripts/lib.sh, works whatever
+# the PG* variables of the environment say.
 use strict;
 use warnings;
 
@@ -175,7 +178,8 @@ foreach my $file (@files)
 	my @inline = inline_of($text);
 
 	# One session, so that psql's variables live on from block to block.
-	my $script = "\\set VERBOSITY verbose\n\\pset pager off\n\\pset tuples_only off\n\\pset columns 120\n\\pset format aligned\n";
+	my $width = $name eq 'README.md' ? 100 : 120;
+	my $script = "\\set VERBOSITY verbose\n\\pset pager off\n\\pset tuples_only off\n\\pset columns $width\n\\pset format aligned\n";
 	$script .= "\\x auto\n\\pset format wrapped\n" if $name ne 'README.md';
 	foreach my $block (@blocks, @inline)
 	{
@@ -211,8 +215,8 @@ foreach my $file (@files)
 			is(join("\n", grep { /^\(\d+ rows?\)$/ } @{ $printed{$number} || [] }), '(0 rows)', "$name, line $number: no rows");
 		}
 	}
-	is(join("\n", grep { length($_) > 120 } map { @{ $printed{ $_->[0] } || [] } } @blocks, @inline), '',
-		"$name: the results are at most 120 columns wide");
+	is(join("\n", grep { length($_) > $width } map { @{ $printed{ $_->[0] } || [] } } @blocks, @inline), '',
+		"$name: the results are at most $width columns wide");
 	foreach my $transcript (@transcripts)
 	{
 		my ($number, undef, $columns) = @$transcript;
@@ -226,8 +230,7 @@ foreach my $file (@files)
 		my $status = $node->psql($db, $command, stderr => \$err);
 		is($status, 0, "$name: scheduled: $command") or diag($err);
 	}
-	$node->psql($db,
-		"SELECT cancel_move(job) FROM index_mover_progress");
+	$node->psql($db, 'SELECT cancel_move()');
 	wait_for_no_worker($node, dbname => $db);
 }
 
@@ -242,12 +245,12 @@ SELECT p.proname, string_agg(a.name, ' ' ORDER BY a.n)
  CROSS JOIN LATERAL unnest(p.proargnames, p.proargmodes) WITH ORDINALITY a(name, mode, n)
  WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
    AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
-   AND a.mode IN ('o', 'b', 't') AND p.proname NOT LIKE 'index\_mover\_%'
+   AND a.mode IN ('o', 'b', 't') AND p.pronamespace <> 'index_mover'::regnamespace AND p.proname <> 'index_mover_cleanup'
  GROUP BY p.oid, p.proname
 UNION ALL
 SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum)
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
- WHERE c.relname IN ('index_move', 'index_mover_progress', 'index_mover_history')
+ WHERE c.relname IN ('move_result', 'index_mover_jobs', 'index_mover_progress', 'index_mover_history')
  GROUP BY c.oid, c.relname
 SQL
 {
@@ -314,7 +317,7 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 	next if $name eq 'test_points.c';
 	my $code = slurp_file($file);
 	my @unknown;
-	while ($code =~ /\berrmsg\(\s*((?:"(?:[^"\\]|\\.)*"|U?INT64_FORMAT|\s+)+)/g)
+	while ($code =~ /\berrmsg(?:_plural)?\(\s*((?:"(?:[^"\\]|\\.)*"|U?INT64_FORMAT|\s+)+)/g)
 	{
 		my $message = $1 =~ s/U?INT64_FORMAT/"%d"/gr;
 		$message = join '', $message =~ /"((?:[^"\\]|\\.)*)"/g;
@@ -327,5 +330,20 @@ foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 		push @unknown, $message unless grep { $message =~ $_ } @known;
 	}
 	is(join("\n", @unknown), '', "$name: its messages are described");
+}
+
+# ---- the environment of scripts ---------------------------------------------
+{
+	chomp(my $bin = `pg_config --bindir`);
+	local %ENV = (%ENV, map { $_ => 'nonsense' }
+		  qw(PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGPASSWORD PGPASSFILE PGSERVICE PGSERVICEFILE PGSYSCONFDIR PGOPTIONS
+		  PGAPPNAME PGSSLMODE PGREQUIREPEER PGCONNECT_TIMEOUT PGTARGETSESSIONATTRS PGCLIENTENCODING PGDATESTYLE PGTZ PGGEQO
+		  PGDATA PGCTLTIMEOUT));
+	my $out = '';
+	my $ended = eval {
+		IPC::Run::run([ "$top/scripts/smoke", "$bin/pg_config", PostgreSQL::Test::Utils::tempdir_short() ],
+			'<', \'', '>&', \$out, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+	};
+	ok($ended, 'scripts/smoke works whatever the environment says') or diag $out, $@;
 }
 done_testing();

@@ -62,8 +62,8 @@ BEGIN
 	PERFORM evil.try('own queue', 'SELECT public.move_indexes(''evil.t'', ''regress_slow'', wait => false)');
 	PERFORM evil.try('dry run', 'SELECT public.move_indexes(''evil.t'', ''regress_slow'', dry_run => true)');
 	PERFORM evil.try('cleanup', 'SELECT public.index_mover_cleanup()');
-	PERFORM evil.try('ledger', 'DELETE FROM public.index_mover_ledger');
-	PERFORM evil.try('history', 'DELETE FROM public.index_mover_move_log');
+	PERFORM evil.try('ledger', 'DELETE FROM index_mover.ledger');
+	PERFORM evil.try('history', 'DELETE FROM index_mover.move_log');
 	PERFORM evil.try('cursor', 'DECLARE c CURSOR WITH HOLD FOR SELECT evil.escalate()');
 	PERFORM evil.try('deferred trigger', 'INSERT INTO evil.trap VALUES (1)');
 	PERFORM evil.try('file', 'COPY evil.t TO PROGRAM ''id''');
@@ -328,6 +328,10 @@ foreach my $curious (@curious)
 	unlike("$out $err", qr/the secret/, 'and the caller is not told the key');
 	leftovers_ok($node, 'after the failed build', within => 5);
 }
+# without row security core tells the owner the key: not a row, which others may read, too
+$node->safe_psql('postgres', 'ALTER TABLE evil.secret DISABLE ROW LEVEL SECURITY');
+like($as_attacker->("SELECT sqlstate || ' ' || detail FROM public.move_indexes('evil.secret_v', 'regress_fast', method => 'rebuild')"),
+	qr/^23505 could not create unique index "\w+"$/, 'without row security: the row has no key');
 unlike($node->safe_psql('postgres', 'SELECT index_mover_history FROM index_mover_history'), qr/the secret/, 'nor the history');
 
 # ---- steering other people's jobs ----------------------------------------------
@@ -343,7 +347,7 @@ for my $function ('cancel_move', 'pause_move', 'resume_move')
 	like($err, qr/permission denied|must be/, "$function() of somebody else's job is refused");
 }
 is($node->safe_psql('postgres',
-		"SELECT count(*), count(index_name), count(relation), count(relid), count(blocked_by), count(phase) FROM index_mover_progress",
+		"SELECT count(*), count(name), count(relation), count(kind), count(blocked_by), count(phase) FROM index_mover_progress",
 		extra_params => [ '-U', 'helper' ]),
 	'1|0|0|0|0|0', 'others see that a job runs, but not what it does');
 is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE job = $job",

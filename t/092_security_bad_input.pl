@@ -44,7 +44,7 @@ my %good = (
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
-	gain => "'{1}'", size => "'{1}'");
+	raise => 'true', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');
 my %bad = (
@@ -54,8 +54,8 @@ my %bad = (
 	method => [ 'NULL', "''", "'fast'", "'copying'", q{E'copy\n'}, "repeat('x', 70)", "'%s'" ],
 	boolean => [ 'NULL', "'perhaps'" ],
 	settings => [ map { "'$_'" } '[1]', '"x"', '1', 'null', '{', '{"nosuch": 1}', '{"": 1}', '{"MAX_RATE": "1MB"}', '{"index_mover.max_rate": "1MB"}' ],
-	min_size => [ "'x'", '9223372036854775808' ],
-	max_size => [ "'x'", '9223372036854775808' ],
+	min_size => [ "'x'", '-1', '1000001', '9223372036854775808' ],
+	max_size => [ "'x'", '-1', '9223372036854775808' ],
 	name_like => [ q{'\\'} ],
 	name_not_like => [ q{'\\'} ],
 	job => [ 'NULL', '0', @numbers, '9223372036854775807' ],
@@ -66,14 +66,15 @@ my %bad = (
 	duration => [ 'NULL', "'-1 s'", "'1 month'", "'x'", "'0'" ],
 	queue_depth => [ 'NULL', '0', '1000000', @numbers ],
 	retention => [ "'x'" ],
-	budget => [ "'x'", '9223372036854775808' ]);
+	min_age => [ "'x'" ],
+	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.
-my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'move_blockers regclass', "recommend_moves 'pg_global'");
+my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'index_mover_blockers regclass', "recommend_moves 'pg_global'");
 # Functions for our own views and functions only
-my $ours = qr/^index_mover_(?!cleanup$)/;
+my $ours = qr/^index_mover\./;
 my @functions = split /\n/, $node->safe_psql('postgres', <<'SQL');
-SELECT p.proname, p.prokind, p.proisstrict, p.pronargs - p.pronargdefaults,
+SELECT CASE WHEN p.pronamespace = 'index_mover'::regnamespace THEN 'index_mover.' ELSE '' END || p.proname, p.prokind, p.proisstrict, p.pronargs - p.pronargdefaults,
 	   (SELECT string_agg(coalesce(p.proargnames[i], '') || ' ' || format_type(u.t, NULL), ',' ORDER BY i)
 		  FROM unnest(p.proargtypes) WITH ORDINALITY AS u(t, n)
 		 CROSS JOIN LATERAL (SELECT a.i FROM (
@@ -133,6 +134,10 @@ foreach (@settings)
 		push @calls, "SET \"index_mover.$name\" = '$value'" if $type ne 'string' && $value !~ /"/;
 	}
 }
+foreach my $value ('', 'x', '0.05', '-5%', '101%', '5', '5%%', '5%, 6%', '10GB, 1GB', '5%, 10GB, 1', '5%,', 'NaN%')
+{
+	push @calls, "SET index_mover.min_free_space = '$value'";
+}
 my $move = "move_indexes('t', 'regress_fast')";
 push @calls,
   "BEGIN; SELECT * FROM $move",
@@ -180,9 +185,14 @@ note 'count: bad inputs, one clean error ' . (@calls - @internal - @accepted);
 my %only = (
 	(map { $_ => 'superuser' } qw(move_indexes move_schema_indexes move_tablespace_indexes undo_move wait_for_move cancel_move
 		  pause_move resume_move alter_move index_mover_cleanup)),
-	(map { $_ => 'scanner' } qw(index_mover_pgstatindex index_mover_measure_bloat index_bloat gin_pending_list index_mover_try_gin_pending_list)),
-	(map { $_ => 'monitor' } qw(index_mover_try_size index_mover_movable_methods index_report tablespace_probe index_mover_tablespace_facts
-		  take_index_sample index_mover_read_rates index_mover_places recommend_moves move_blockers)));
+	(map { $_ => 'scanner' } qw(index_mover.pgstatindex index_mover.measure_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
+	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.movable_methods index_report tablespace_probe index_mover.tablespace_facts
+		  take_index_sample index_mover.read_rates index_mover.places index_mover.say index_mover.check_budget recommend_moves index_mover_blockers)));
+# Functions of ours are out of reach for who may not look into their schema, and
+# their privileges the same as those of the functions that use them.
+is($node->safe_psql('postgres', "SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', 'USAGE')"),
+	'', 'nobody but superusers calls what is ours');
+$node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA index_mover TO PUBLIC');
 my ($cells, $right) = (0, 0);
 my $super = $node->safe_psql('postgres', 'SELECT current_user');
 # (pg_monitor is a member of pg_stat_scan_tables)

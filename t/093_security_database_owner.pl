@@ -37,7 +37,7 @@ ALTER DATABASE postgres OWNER TO attacker;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO attacker;
 CREATE SCHEMA dba;
 CREATE SEQUENCE dba.queued;
-CREATE FUNCTION dba.move(index regclass, tablespace name, method text, wait boolean) RETURNS SETOF public.index_move
+CREATE FUNCTION dba.move(index regclass, tablespace name, method text, wait boolean) RETURNS SETOF public.move_result
 BEGIN ATOMIC SELECT * FROM public.move_indexes($1, $2, method => $3, wait => $4); END;
 CREATE FUNCTION dba.cleanup(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 BEGIN ATOMIC SELECT * FROM public.index_mover_cleanup(); END;
@@ -86,12 +86,13 @@ BEGIN
 END $do$;
 CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress')::text;
 CREATE VIEW evil.index_mover_history AS SELECT trap.seen('index_mover_history')::text;
-CREATE TYPE evil.index_move AS (i int);
-CREATE SEQUENCE evil.index_mover_job_seq;
-CREATE SEQUENCE evil.index_mover_ledger_seq;
+CREATE VIEW evil.index_mover_jobs AS SELECT trap.seen('index_mover_jobs')::text;
+CREATE TYPE evil.move_result AS (i int);
+CREATE SEQUENCE evil.job_seq;
+CREATE SEQUENCE evil.ledger_seq;
 SQL
-sql("CREATE TABLE evil.$_ (LIKE public.$_ INCLUDING ALL); ALTER TABLE evil.$_ OWNER TO attacker")
-  foreach 'index_mover_ledger', 'index_mover_move_log', 'index_mover_probe', 'index_mover_sample';
+my @own_tables = ('ledger', 'job_log', 'move_log', 'probe', 'sample');
+sql("CREATE TABLE evil.$_ (LIKE index_mover.$_ INCLUDING ALL); ALTER TABLE evil.$_ OWNER TO attacker") foreach @own_tables;
 is(sql(q(SELECT (SELECT count(*) FROM pg_proc WHERE pronamespace = 'evil'::regnamespace) +
 	(SELECT count(*) FROM pg_class WHERE relnamespace = 'evil'::regnamespace AND relkind IN ('r', 'v', 'S')))),
 	$twins, "a twin of everything in the extension: $twins");
@@ -210,9 +211,9 @@ foreach my $round (1, 2)
 	nothing_was_run("janitor, start $round");
 }
 is(sql($left), '1', 'what was left is still there');
-is(sql('SELECT (SELECT count(*) FROM evil.index_mover_ledger) + (SELECT count(*) FROM evil.index_mover_move_log)'), '0',
+is(sql('SELECT ' . join ' + ', map { "(SELECT count(*) FROM evil.$_)" } @own_tables), '0',
 	"no row was written into the attacker's tables");
-cmp_ok(sql('SELECT count(*) FROM public.index_mover_move_log'), '>', 20, 'but into ours');
+cmp_ok(sql('SELECT count(*) FROM index_mover.move_log'), '>', 20, 'but into ours');
 as_attacker("ROLLBACK PREPARED 'stays'");
 is(sql('SELECT action FROM dba.cleanup()'), 'removed', 'once the table is free, what was left is removed');
 is(sql($left), '0', 'and gone');
@@ -241,7 +242,7 @@ CREATE INDEX folded_g ON trap.folded USING gin (words) WHERE trap.f(3) = 3;
 SQL
 is(sql("SELECT count(*) FROM public.index_report('trap.folded', sample => true)"), '4', 'index_report');
 sql($_) foreach 'SELECT count(*) FROM public.recommend_moves(\'regress_fast\')', "SELECT * FROM public.gin_pending_list('trap.folded_g')",
-  "SELECT * FROM public.move_blockers('trap.folded')", 'SELECT public.take_index_sample()',
+  "SELECT * FROM public.index_mover_blockers('trap.folded')", 'SELECT public.take_index_sample()',
   "SELECT * FROM public.move_indexes('trap.folded', 'regress_fast', dry_run => true)";
 sql("SELECT * FROM public.index_bloat('trap.$_')") foreach 'folded_e', 'folded_p', 'folded_b', 'folded_g';
 sql("SELECT * FROM public.index_bloat('trap.folded_e')");
@@ -281,16 +282,16 @@ sub run_printed
 	return;
 }
 sql(q(SELECT pg_create_physical_replication_slot('forgotten', true)));
-run_printed(q(SELECT action FROM public.move_blockers() WHERE kind = 'slot'), 'pg_drop_replication_slot');
+run_printed(q(SELECT action FROM public.index_mover_blockers() WHERE kind = 'slot'), 'pg_drop_replication_slot');
 is(sql('SELECT count(*) FROM pg_replication_slots'), '0', 'the slot is dropped');
 my $idle = IndexMover::Session->new($node);
 $idle->run('BEGIN; SELECT txid_current()');
-run_printed(q(SELECT action FROM public.move_blockers() WHERE pid = ) . $idle->pid, 'pg_terminate_backend');
+run_printed(q(SELECT action FROM public.index_mover_blockers(min_age => '0 s') WHERE pid = ) . $idle->pid, 'pg_terminate_backend');
 poll_until($node, 'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $idle->pid, '0', 'the end of the session');
 my $busy = IndexMover::Session->new($node);
 $busy->send('SELECT txid_current(), pg_sleep(600)');
 poll_until($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $busy->pid, 'PgSleep', 'a session at work');
-run_printed(q(SELECT action FROM public.move_blockers() WHERE pid = ) . $busy->pid, 'pg_cancel_backend');
+run_printed(q(SELECT action FROM public.index_mover_blockers(min_age => '0 s') WHERE pid = ) . $busy->pid, 'pg_cancel_backend');
 $busy->answer;
 like($busy->errors, qr/canceling statement due to user request/, 'the statement is canceled');
 $busy->end;
@@ -302,13 +303,14 @@ is(sql("SELECT pending_pages FROM public.gin_pending_list('trap.words_t')"), '0'
 nothing_was_run('printed commands');
 
 # ---- what the owner of the schema can do to the extension in it -----------------------
-foreach my $try ('DROP FUNCTION public.move_blockers', 'DROP VIEW public.index_mover_progress', 'DROP TABLE public.index_mover_ledger',
-	'DROP INDEX public.index_mover_ledger_pkey', 'ALTER TABLE public.index_mover_ledger RENAME TO mine', 'ALTER TABLE public.index_mover_ledger SET SCHEMA evil',
-	'ALTER FUNCTION public.move_blockers SET search_path = evil', 'CREATE OR REPLACE VIEW public.index_mover_progress AS SELECT 1',
+foreach my $try ('DROP FUNCTION public.index_mover_blockers', 'DROP VIEW public.index_mover_progress', 'DROP TABLE index_mover.ledger',
+	'DROP INDEX index_mover.ledger_pkey', 'ALTER TABLE index_mover.ledger RENAME TO mine', 'ALTER TABLE index_mover.ledger SET SCHEMA evil',
+	'ALTER SCHEMA index_mover RENAME TO evil2', 'DROP SCHEMA index_mover CASCADE', 'CREATE TABLE index_mover.t (i int)',
+	'ALTER FUNCTION public.index_mover_blockers SET search_path = evil', 'CREATE OR REPLACE VIEW public.index_mover_progress AS SELECT 1',
 	'CREATE RULE r AS ON SELECT TO public.index_mover_progress DO INSTEAD SELECT 1',
-	'CREATE TRIGGER t BEFORE INSERT ON public.index_mover_ledger FOR EACH ROW EXECUTE FUNCTION trap.seen()',
-	'CREATE INDEX ON public.index_mover_ledger ((trap.f(job::int)))', 'DROP EXTENSION index_mover', 'ALTER EXTENSION index_mover SET SCHEMA evil',
-	'ALTER EXTENSION index_mover DROP FUNCTION public.move_blockers', 'CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION trap.seen()',
+	'CREATE TRIGGER t BEFORE INSERT ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION trap.seen()',
+	'CREATE INDEX ON index_mover.ledger ((trap.f(job::int)))', 'DROP EXTENSION index_mover', 'ALTER EXTENSION index_mover SET SCHEMA evil',
+	'ALTER EXTENSION index_mover DROP FUNCTION public.index_mover_blockers', 'CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION trap.seen()',
 	'CREATE OPERATOR CLASS trap.ops DEFAULT FOR TYPE int USING btree AS FUNCTION 1 btint4cmp(int, int)')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', $try, extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
@@ -318,6 +320,7 @@ foreach my $try ('DROP FUNCTION public.move_blockers', 'DROP VIEW public.index_m
 # He can drop the schema with all that is in it, whoever owns that.  The extension is
 # gone then, and nothing that has the names of its objects is taken for them.
 as_attacker('SET client_min_messages = error; DROP SCHEMA public CASCADE; ALTER SCHEMA evil RENAME TO public');
+as_attacker(join '; ', 'CREATE SCHEMA index_mover', map { "ALTER TABLE public.$_ SET SCHEMA index_mover" } @own_tables);
 is(sql("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', 'the schema can be dropped, and the extension goes with it');
 $node->restart;
 wait_for_janitor();

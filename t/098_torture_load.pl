@@ -75,7 +75,7 @@ SQL
 	{
 		my $target = $there ? 'regress_fast' : 'regress_slow';
 		my ($rc, $result, $errors) = $node->psql('postgres',
-			"SELECT index_name, status, sqlstate, detail FROM move_indexes('$table', '$target', method => '$method') WHERE status <> 'moved'");
+			"SELECT name, status, sqlstate, detail FROM move_indexes('$table', '$target', method => '$method') WHERE status <> 'moved'");
 		is("$rc $result", '0 ', "$method: round $moves, all indexes moved to $target") or diag $errors;
 		$moves++;
 		$there = !$there;
@@ -93,7 +93,7 @@ SQL
 	{
 		# the hard things did happen (block 0 is always copied again)
 		my $changed = $node->safe_psql('postgres',
-			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE relation = '$table'::regclass AND method = 'copy'");
+			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE relation = '$table' AND method = 'copy'");
 		cmp_ok($changed, '>', 0, "copy: blocks were changed while they were copied, in $changed moves of an index");
 	}
 	all_right($node, $table, "$method, at rest", max_keys => faults() ? 500 : 100);

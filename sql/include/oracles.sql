@@ -507,14 +507,14 @@ BEGIN
 	  FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
 	 WHERE e.extname = 'index_mover';
 	IF FOUND THEN
+		RETURN QUERY EXECUTE
+			'SELECT ''ledger row'', format(''kind %s, index %s, new index %s, file %s'', l.kind, l.index, l.new_index, l.relfilenumber)
+			   FROM index_mover.ledger l';
 		RETURN QUERY EXECUTE format(
-			'SELECT %L, format(%L, l.kind, l.index, l.new_index, l.relfilenumber) FROM %I.index_mover_ledger l',
-			'ledger row', 'kind %s, index %s, new index %s, file %s', ext);
-		RETURN QUERY EXECUTE format(
-			'SELECT %L, format(%L, h.job, h.index_name, h.status) FROM %I.index_mover_history h WHERE h.status IN (%L, %L, %L)',
+			'SELECT %L, format(%L, h.job, h.name, h.status) FROM %I.index_mover_history h WHERE h.status IN (%L, %L, %L)',
 			'history', 'job %s, index %s, %s', ext, 'queued', 'running', 'paused');
 		RETURN QUERY EXECUTE format(
-			'SELECT %L, format(%L, p.pid, p.phase) FROM %I.index_mover_progress p WHERE p.datname = current_database()',
+			'SELECT %L, format(%L, p.pid, p.phase) FROM %I.index_mover_progress p',
 			'progress', 'pid %s, %s', ext);
 	END IF;
 END

@@ -17,11 +17,13 @@ CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 \if :no_oracle
 \set oracles :abs_srcdir '/sql/include/oracles.sql'
 \i :oracles
--- the columns of a result that are the same in every run
-CREATE FUNCTION oracle.rows(index_move) RETURNS TABLE (index_name text, from_tablespace name, to_tablespace name,
-													   method text, status text, sqlstate text)
+-- the columns of a result that are the same in every run, and the tablespaces, which the history knows
+CREATE FUNCTION oracle.rows(move_result)
+RETURNS TABLE (name text, kind text, from_tablespace name, to_tablespace name, method text, status text, sqlstate text)
 LANGUAGE sql AS $$
-	SELECT $1.index_name, $1.from_tablespace, $1.to_tablespace, $1.method, $1.status, $1.sqlstate
+	SELECT $1.name, $1.kind, h.from_tablespace, h.to_tablespace, $1.method, $1.status, $1.sqlstate
+	  FROM (SELECT) AS one
+	  LEFT JOIN index_mover_history h ON h.job = $1.job AND h.name = $1.name
 $$;
 \endif
 -- a move's progress depends on the machine

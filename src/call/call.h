@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * call.h
- *	  The caller's backend: checks, submission, waiting, rows.
+ *	  The caller's backend: checks, submission, waiting, notices, rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,29 +9,60 @@
 #define IM_CALL_H
 
 #include "fmgr.h"
+#include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
+#include "utils/jsonb.h"
 
+#include "history.h"
 #include "job.h"
 #include "settings.h"
 
+/* What a job was to do, and what became of it */
+typedef struct JobSummary
+{
+	int64		job;
+	int			total;
+	int			moved;
+	int			not_moved;		/* failed, canceled, interrupted */
+	int64		size;			/* bytes */
+	int64		size_moved;
+	Oid			tablespace;		/* 0 = several */
+	char	   *target;			/* its name */
+	int64		longest_lock;	/* microseconds */
+	StringInfoData failures;
+} JobSummary;
+
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_prevent_in_block(const char *function, const char *hint);
-extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
-								const MoveSettings *settings, bool dry_run, bool wait);
-extern int64 control_queue_rest(List *entries);
-extern void progress_view_notice(const RunnerSlot *runner);
-
-extern void submit_init(void);
-extern MoveItem *wait_for_rows(JobPurpose purpose, List *items,
-							   const MoveSettings *settings, int64 *job);
-extern int64 submit_at_commit(JobPurpose purpose, List *items,
-							  const MoveSettings *settings);
-extern bool wait_for_job(int64 job);
-extern int64 submit_next_job(void);
-extern void cleanup_call_and_wait(const List *plan, const MoveSettings *settings);
-extern void cleanup_call_at_commit(const List *plan, const MoveSettings *settings);
 extern MoveMethod call_parse_method(const char *name);
 extern void call_reject_null(FunctionCallInfo fcinfo, int n, const char *name);
 extern int64 call_size_argument(FunctionCallInfo fcinfo, int n, const char *name);
+extern Jsonb *call_settings_argument(FunctionCallInfo fcinfo, int n);
+extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
+								const MoveSettings *settings, bool dry_run, bool wait);
+extern void progress_view_notices(int64 job);
+
+extern char *notices_name(Oid relation, const char *schema, const char *name);
+extern char *notices_duration(double seconds);
+extern void summary_add(JobSummary *summary, MoveStatus status, int64 size,
+						Oid to_tablespace, int64 lock_time);
+extern void notices_begin(const JobSummary *summary);
+extern void notices_end(const JobSummary *summary, double seconds);
+extern void notices_failure(JobSummary *summary, const char *name,
+							const char *sqlstate, const char *reason, bool warn);
+extern void notices_raise(const JobSummary *summary);
+
+extern void submit_init(void);
+extern int64 submit_last_job(void);
+extern int64 submit_next_job(JobPurpose purpose);
+extern void submit_record_job(int64 job, const MoveSettings *settings);
+extern void submit_alter_job(int64 job, const char *settings);
+extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
+							 const MoveSettings *settings);
+extern MoveItem *wait_for_rows(int64 job, JobPurpose purpose, List *items,
+							   const MoveSettings *settings);
+extern bool wait_for_job(int64 job);
+extern void cleanup_call_and_wait(const List *plan, const MoveSettings *settings);
+extern void cleanup_call_at_commit(const List *plan, const MoveSettings *settings);
 
 #endif							/* IM_CALL_H */

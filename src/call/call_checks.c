@@ -57,8 +57,16 @@ call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
 	if (size < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be negative", name)));
+				 errmsg("%s must not be negative", name),
+				 errhint("It is in bytes, as of pg_size_bytes('10GB').")));
 	return size;
+}
+
+/* Return argument n, a job's settings; NULL if it is NULL. */
+Jsonb *
+call_settings_argument(FunctionCallInfo fcinfo, int n)
+{
+	return PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n);
 }
 
 /* Error context callback: add a hint to core's error. */

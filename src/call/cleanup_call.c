@@ -74,10 +74,9 @@ void
 cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
 {
 	List	   *items = pick_tables(plan, true);
-	int64		job;
 
 	if (items != NIL)
-		(void) wait_for_rows(JOB_CLEANUP, items, settings, &job);
+		(void) wait_for_rows(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, items, settings);
 }
 
 /*
@@ -90,7 +89,7 @@ cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 	List	   *items = pick_tables(plan, false);
 
 	if (items != NIL)
-		(void) submit_at_commit(JOB_CLEANUP, items, settings);
+		submit_at_commit(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, items, settings);
 }
 
 static bool
@@ -124,7 +123,8 @@ is_listed(List *leftovers, Oid index_oid)
  * Removes what crashed or killed moves of this database have left behind, and
  * touches nothing that a move did not make.  Returns one row for each object:
  * size in bytes, action "remove" (dry_run), "removed", or why it still
- * exists.
+ * exists.  Also deletes jobs from the history that are older than
+ * index_mover.history_retention.
  *
  * Locks: only in the worker, which takes ShareUpdateExclusiveLock on table
  * and index briefly.  It waits at most index_mover.lock_wait for transactions
@@ -144,6 +144,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	List	   *files;
 	List	   *files_after = NIL;
 	ListCell   *lc;
+	MoveSettings settings;
+	int			expired = 0;
 
 	call_reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
@@ -159,16 +161,17 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	}
 
 	InitMaterializedSRF(fcinfo, 0);
+	settings_capture(&settings);
 	before = leftover_indexes_list();
 	files = leftover_files_list();
+	if (settings.history_retention > 0)
+		expired = history_expire(GetCurrentTimestamp() -
+								 settings.history_retention * USECS_PER_MINUTE,
+								 dry_run);
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables() != NIL)
 	{
-		MoveSettings settings;
-		int64		job;
-
-		settings_capture(&settings);
-		(void) wait_for_rows(JOB_CLEANUP, NIL, &settings, &job);
+		(void) wait_for_rows(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, NIL, &settings);
 		after = leftover_indexes_list();
 		files_after = leftover_files_list();
 	}
@@ -213,6 +216,17 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 											"forgotten: there is no such file of ours");
 		else
 			values[4] = CStringGetTextDatum(dry_run ? "remove" : "removed");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	if (expired > 0)
+	{
+		Datum		values[5] = {0};
+		bool		nulls[5] = {false, false, true, true, false};
+
+		values[0] = CStringGetTextDatum("history");
+		values[1] = CStringGetTextDatum(psprintf(expired == 1 ? "%d job" : "%d jobs", expired));
+		values[4] = CStringGetTextDatum(dry_run ? "delete: older than index_mover.history_retention" :
+										"deleted: older than index_mover.history_retention");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

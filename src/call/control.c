@@ -7,24 +7,27 @@
  * A runner checks its job's flags in all its own loops; a cancel sends a
  * signal, too, which ends core's waits.
  *
- * From the history come only the indexes and their old and new tablespaces.
- * Everything else, including the method, is planned again, because conditions
- * have changed since.
+ * From the history come the indexes, their old and new tablespaces, and the
+ * method and settings that were asked for.  Everything else is planned again,
+ * because conditions have changed since.
  *
  * Privileges: all functions here are for members of the job's role and for
- * superusers.  Those that steer a running job share the ERRORs of find_job().
+ * superusers.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "catalog/index.h"
+#include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
@@ -37,160 +40,143 @@ PG_FUNCTION_INFO_V1(index_mover_cancel_move);
 PG_FUNCTION_INFO_V1(index_mover_pause_move);
 PG_FUNCTION_INFO_V1(index_mover_resume_move);
 PG_FUNCTION_INFO_V1(index_mover_alter_move);
+PG_FUNCTION_INFO_V1(index_mover_undo_move);
+
+/* Write to the server log what a user has done to a job. */
+static void
+log_control(int64 job, const char *what)
+{
+	ereport(LOG,
+			(errmsg_internal("job " INT64_FORMAT " (%s): %s by role \"%s\"", job,
+							 get_database_name(MyDatabaseId), what,
+							 GetUserNameFromId(GetUserId(), true))));
+}
 
 /*
- * Find a job to steer, named by argument 0.  Returns true if it is running;
- * else *entries is its history.
- *
- * ERRORs: 22004 NULL; 42704 there never was such a job; 42501 the current
- * user is neither a member of the job's role nor a superuser.
+ * Raise ERROR 42501 unless the current user is a member of the job's role or
+ * a superuser.
  */
-static bool
-find_job(FunctionCallInfo fcinfo, JobSlot *slot, List **entries)
+static void
+check_privilege(int64 job, Oid role)
 {
-	int64		job;
-	Oid			role;
-	bool		running;
-
-	call_reject_null(fcinfo, 0, "job");
-	job = PG_GETARG_INT64(0);
-
-	*entries = NIL;
-	running = job_find(job, slot);
-	if (running)
-		role = slot->role;
-	else
-	{
-		*entries = history_read(job);
-		if (*entries == NIL)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("job " INT64_FORMAT " does not exist", job),
-					 errhint("See index_mover_progress and index_mover_history.")));
-		role = ((HistoryEntry *) linitial(*entries))->role;
-	}
-
 	if (!has_privs_of_role(GetUserId(), role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to steer job " INT64_FORMAT, job),
+				 errmsg("permission denied to control job " INT64_FORMAT, job),
 				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
+}
+
+/*
+ * Find a job to control.  Returns true if it is running; else *entry is its
+ * row in the history.
+ *
+ * ERRORs: 42704 there never was such a job; 42501 as check_privilege().
+ */
+static bool
+find_job(int64 job, JobSlot *slot, HistoryJob *entry)
+{
+	bool		running = job_find(job, slot);
+
+	if (!running && !history_read_job(job, entry))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("job " INT64_FORMAT " does not exist", job),
+				 errhint("See index_mover_jobs.")));
+	check_privilege(job, running ? slot->role : entry->role);
 	return running;
 }
 
 /* As find_job(), but send a NOTICE if the job has ended. */
 static bool
-find_running_job(FunctionCallInfo fcinfo, JobSlot *slot)
+find_running_job(int64 job, JobSlot *slot)
 {
-	List	   *entries;
+	HistoryJob	entry;
 
-	if (find_job(fcinfo, slot, &entries))
+	if (find_job(job, slot, &entry))
 		return true;
 	ereport(NOTICE,
-			(errmsg("job " INT64_FORMAT " is not running", PG_GETARG_INT64(0))));
+			(errmsg("job " INT64_FORMAT " is not running", job)));
 	return false;
 }
 
+static bool
+request_pause(int64 job)
+{
+	return job_request_pause(job, true);
+}
+
 /*
- * cancel_move(job bigint) RETURNS boolean
+ * Apply a request to the job that argument 0 names, or, if it is NULL, to all
+ * jobs of this database that the current user may control.  Returns how many
+ * were still running.
+ */
+static int
+control_jobs(FunctionCallInfo fcinfo, bool (*request) (int64 job), const char *what)
+{
+	JobSlot		slots[IM_MAX_JOBS];
+	int			nslots;
+	int			done = 0;
+
+	if (PG_ARGISNULL(0))
+		nslots = job_read_slots(slots);
+	else
+		nslots = find_running_job(PG_GETARG_INT64(0), &slots[0]) ? 1 : 0;
+	for (int i = 0; i < nslots; i++)
+	{
+		if (!has_privs_of_role(GetUserId(), slots[i].role) || !request(slots[i].job))
+			continue;
+		done++;
+		log_control(slots[i].job, what);
+	}
+	return done;
+}
+
+/*
+ * cancel_move(job bigint DEFAULT NULL) RETURNS int
  *
- * Cancels a job.  What it has moved stays moved; the index that it is working
- * on stays where it was.  Returns false if the job was not running any more.
+ * Cancels a job, or, with NULL, all of this database that the caller may
+ * control.  What was moved stays moved; an index that is being moved stays
+ * where it was.  Returns how many jobs were running.  ERRORs: those of
+ * find_job().
  */
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
-	JobSlot		slot;
-
-	PG_RETURN_BOOL(find_running_job(fcinfo, &slot) &&
-				   job_request_cancel(slot.job));
+	PG_RETURN_INT32(control_jobs(fcinfo, job_request_cancel, "canceled"));
 }
 
 /*
- * pause_move(job bigint) RETURNS boolean
+ * pause_move(job bigint DEFAULT NULL) RETURNS int
  *
- * Pauses a job: a copy within a second, a rebuild before its next index.
- * Returns false if the job was not running any more.
+ * Pauses a job, or all of them, as cancel_move() does: a copy within a
+ * second, a rebuild before its next index.
  */
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
 {
-	JobSlot		slot;
-
-	PG_RETURN_BOOL(find_running_job(fcinfo, &slot) &&
-				   job_request_pause(slot.job, true));
+	PG_RETURN_INT32(control_jobs(fcinfo, request_pause, "paused"));
 }
 
-/*
- * resume_move(job bigint) RETURNS boolean
- *
- * Resumes a paused job, and a copy that waits for the time of its swap
- * (index_mover.swap_after).  If the job was interrupted, queues the rest of
- * it as a new job, which starts when this transaction commits; a NOTICE gives
- * its number.  Returns false if there is nothing to do.  ERRORs: also those
- * of move_indexes() with wait => false.
- */
-Datum
-index_mover_resume_move(PG_FUNCTION_ARGS)
+/* Change settings of a running job; returns false if it has just ended. */
+static bool
+alter_job(const JobSlot *slot, Jsonb *json)
 {
-	JobSlot		slot;
-	List	   *entries;
-	int64		rest;
-
-	if (find_job(fcinfo, &slot, &entries))
-		PG_RETURN_BOOL(job_request_pause(slot.job, false));
-
-	call_check_moment("resume_move()", false, false);
-	rest = control_queue_rest(entries);
-	if (rest == 0)
-		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT " has nothing left to do",
-						PG_GETARG_INT64(0))));
-	else
-		ereport(NOTICE,
-				(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT,
-						PG_GETARG_INT64(0), rest)));
-	PG_RETURN_BOOL(rest != 0);
-}
-
-/*
- * alter_move(job bigint, setting text, value text) RETURNS boolean
- *
- * Changes a setting, named without its prefix, of a running or paused job.
- * Needs the privileges that SET needs.  Returns false if the job was not
- * running any more.  ERRORs: also 22023 unknown setting, invalid value, or a
- * setting that has no effect after the start of a job; 42501 a setting for
- * superusers.
- */
-Datum
-index_mover_alter_move(PG_FUNCTION_ARGS)
-{
-	JobSlot		slot;
 	dsm_segment *segment;
 	bool		mapped;
 
-	call_reject_null(fcinfo, 1, "setting");
-	call_reject_null(fcinfo, 2, "value");
-	settings_check_alterable(text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	if (!find_running_job(fcinfo, &slot))
-		PG_RETURN_BOOL(false);
-
 	/* mapped already if an index expression calls this in the job's worker */
-	segment = dsm_find_mapping(slot.segment);
+	segment = dsm_find_mapping(slot->segment);
 	mapped = (segment != NULL);
 	if (!mapped)
-		segment = dsm_attach(slot.segment);
+		segment = dsm_attach(slot->segment);
 	if (segment == NULL)
-		PG_RETURN_BOOL(false);	/* it has just ended */
-	job_alter_settings(job_shared(segment),
-					   text_to_cstring(PG_GETARG_TEXT_PP(1)),
-					   text_to_cstring(PG_GETARG_TEXT_PP(2)));
+		return false;
+	job_alter_settings(job_shared(segment), json);
+	submit_alter_job(slot->job, job_shared(segment)->settings.not_default);
 	if (!mapped)
 		dsm_detach(segment);
-	PG_RETURN_BOOL(true);
+	return true;
 }
-
-PG_FUNCTION_INFO_V1(index_mover_undo_move);
 
 static bool
 has_item(List *items, Oid index_oid)
@@ -227,7 +213,7 @@ static List *
 plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 		   const MoveSettings *settings, bool waits)
 {
-	PlanRequest request = {.scope = SCOPE_RELATION,.method = METHOD_AUTO};
+	PlanRequest request = {.scope = SCOPE_RELATION,.method = entry->requested};
 	char	   *name = get_tablespace_name(tablespace);
 	ListCell   *lc;
 
@@ -260,84 +246,178 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 }
 
 /*
- * undo_move(job bigint, wait boolean DEFAULT true) RETURNS SETOF index_move
- *
- * Moves every index that the job has moved back to where it was.  Needs the
- * privileges of move_indexes(), too.  Rows, locks and ERRORs as for
- * move_indexes(); also 42704 unknown job, and 55006 while the job is running.
+ * Queue a job for what the job of these moves (of HistoryEntry) has not moved,
+ * to start when this transaction commits, by its method and with its settings
+ * but for those in json.  Returns its number, or 0 if nothing is left to do.
  */
-Datum
-index_mover_undo_move(PG_FUNCTION_ARGS)
-{
-	int64		job;
-	bool		wait;
-	List	   *entries;
-	List	   *plan = NIL;
-	ListCell   *lc;
-	MoveSettings settings;
-	JobSlot		slot;
-
-	call_reject_null(fcinfo, 0, "job");
-	call_reject_null(fcinfo, 1, "wait");
-	job = PG_GETARG_INT64(0);
-	wait = PG_GETARG_BOOL(1);
-	call_check_moment("undo_move()", false, wait);
-
-	entries = history_read(job);
-	if (entries == NIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See index_mover_history.")));
-	if (!has_privs_of_role(GetUserId(), ((HistoryEntry *) linitial(entries))->role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to undo job " INT64_FORMAT, job)));
-	if (job_find(job, &slot))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("job " INT64_FORMAT " is still running", job),
-				 errhint("Cancel it with cancel_move() first.")));
-
-	settings_capture(&settings);
-	foreach(lc, entries)
-	{
-		const HistoryEntry *entry = lfirst(lc);
-
-		if (strcmp(entry->status, status_name(STATUS_MOVED)) == 0)
-			plan = plan_entry(plan, entry, entry->from_tablespace, &settings, wait);
-	}
-	plan_complete(plan, &settings);
-	result_rows_of_plan(fcinfo, plan, &settings, false, wait);
-	return (Datum) 0;
-}
-
-/*
- * Queue a job for what the job of these entries (of HistoryEntry) has not
- * moved, to start when this transaction commits.  Returns its number, or 0 if
- * nothing is left to do.
- */
-int64
-control_queue_rest(List *entries)
+static int64
+queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 {
 	List	   *plan = NIL;
 	List	   *items = NIL;
 	ListCell   *lc;
 	MoveSettings settings;
+	int64		rest;
 
-	settings_capture(&settings);
-	foreach(lc, entries)
+	settings_load(&settings, entry->settings, json, NULL);
+	foreach(lc, moves)
 	{
-		const HistoryEntry *entry = lfirst(lc);
+		const HistoryEntry *move = lfirst(lc);
 
-		if (strcmp(entry->status, status_name(STATUS_MOVED)) != 0 &&
-			strcmp(entry->status, status_name(STATUS_SKIPPED)) != 0)
-			plan = plan_entry(plan, entry, entry->to_tablespace, &settings, false);
+		if (move->status != STATUS_MOVED && move->status != STATUS_SKIPPED)
+			plan = plan_entry(plan, move, move->to_tablespace, &settings, false);
 	}
 	plan_complete(plan, &settings);
 	foreach(lc, plan)
-		if (((MoveItem *) lfirst(lc))->status != STATUS_SKIPPED)
-		items = lappend(items, lfirst(lc));
+	{
+		MoveItem   *item = lfirst(lc);
+
+		if (item->status != STATUS_SKIPPED)
+			items = lappend(items, item);
+	}
 	cleanup_call_at_commit(plan, &settings);
-	return items == NIL ? 0 : submit_at_commit(JOB_MOVE, items, &settings);
+	if (items == NIL)
+		return 0;
+	rest = submit_next_job(JOB_MOVE);
+	submit_at_commit(rest, JOB_MOVE, items, &settings);
+	return rest;
+}
+
+/*
+ * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
+ *
+ * Resumes a paused job, and a copy that waits for the time of its swap
+ * (index_mover.swap_after).  If the job has ended, queues what it has not
+ * moved as a new job, which starts when this transaction commits.  Returns
+ * the job that goes on; NULL, with a NOTICE, if nothing is left to do.  The
+ * job's method and settings stay but for those in settings.  ERRORs: 22004
+ * NULL; those of find_job(), of move_indexes() with wait => false, and of
+ * alter_move().
+ */
+Datum
+index_mover_resume_move(PG_FUNCTION_ARGS)
+{
+	Jsonb	   *json = call_settings_argument(fcinfo, 1);
+	int64		job;
+	JobSlot		slot;
+	HistoryJob	entry;
+	int64		rest;
+
+	call_reject_null(fcinfo, 0, "job");
+	job = PG_GETARG_INT64(0);
+	if (find_job(job, &slot, &entry))
+	{
+		if (json != NULL)
+			settings_check_alterable(json);
+		if (!job_request_pause(job, false))
+			PG_RETURN_NULL();
+		if (json != NULL)
+			(void) alter_job(&slot, json);
+		log_control(job, "resumed");
+		PG_RETURN_INT64(job);
+	}
+
+	call_check_moment("resume_move()", false, false);
+	rest = queue_rest(job, &entry, history_read(job), json);
+	if (rest == 0)
+	{
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
+		PG_RETURN_NULL();
+	}
+	ereport(NOTICE,
+			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
+	PG_RETURN_INT64(rest);
+}
+
+/*
+ * alter_move(job bigint, setting text, value text) RETURNS boolean
+ *
+ * Changes a setting, named without its prefix, of a running or paused job.
+ * Needs the privileges that SET needs.  Returns false if the job was not
+ * running any more.  ERRORs: 22004 NULL; those of find_job(); 22023 unknown
+ * setting, invalid value, or a setting that has no effect after the start of
+ * a job; 42501 a setting for superusers.
+ */
+Datum
+index_mover_alter_move(PG_FUNCTION_ARGS)
+{
+	JobSlot		slot;
+	StringInfoData object;
+	Jsonb	   *json;
+
+	call_reject_null(fcinfo, 0, "job");
+	call_reject_null(fcinfo, 1, "setting");
+	call_reject_null(fcinfo, 2, "value");
+	initStringInfo(&object);
+	appendStringInfoChar(&object, '{');
+	escape_json(&object, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	appendStringInfoString(&object, ": ");
+	escape_json(&object, text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	appendStringInfoChar(&object, '}');
+	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(object.data)));
+
+	settings_check_alterable(json);
+	if (!find_running_job(PG_GETARG_INT64(0), &slot) || !alter_job(&slot, json))
+		PG_RETURN_BOOL(false);
+	log_control(slot.job, psprintf("set %s", object.data));
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * undo_move(job bigint, dry_run boolean DEFAULT false,
+ *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+ *		RETURNS SETOF move_result
+ *
+ * Moves every index that the job has moved back to where it was, by the job's
+ * method and with its settings but for those in settings.  An index that
+ * another job has moved since is skipped.  Needs the privileges of
+ * move_indexes(), too.  Rows, locks and ERRORs as for move_indexes(); also
+ * 42704 unknown job, and 55006 while the job is running.
+ */
+Datum
+index_mover_undo_move(PG_FUNCTION_ARGS)
+{
+	int64		job;
+	bool		dry_run;
+	bool		wait;
+	List	   *plan = NIL;
+	ListCell   *lc;
+	MoveSettings settings;
+	JobSlot		slot;
+	HistoryJob	entry;
+
+	call_reject_null(fcinfo, 0, "job");
+	call_reject_null(fcinfo, 1, "dry_run");
+	call_reject_null(fcinfo, 2, "wait");
+	job = PG_GETARG_INT64(0);
+	dry_run = PG_GETARG_BOOL(1);
+	wait = PG_GETARG_BOOL(2);
+	call_check_moment("undo_move()", dry_run, wait);
+
+	if (find_job(job, &slot, &entry))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("job " INT64_FORMAT " is still running", job),
+				 errhint("Cancel it with cancel_move() first.")));
+
+	/* the time of the swap was for the way there */
+	settings_load(&settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
+	foreach(lc, history_read(job))
+	{
+		const HistoryEntry *move = lfirst(lc);
+		int			nplanned = list_length(plan);
+		int64		since;
+
+		if (move->status != STATUS_MOVED)
+			continue;
+		plan = plan_entry(plan, move, move->from_tablespace, &settings, wait && !dry_run);
+		if (list_length(plan) == nplanned || (since = history_moved_since(job, move)) == 0)
+			continue;
+		item_skip(llast(plan), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				  "Job " INT64_FORMAT " has moved it since.", since);
+	}
+	plan_complete(plan, &settings);
+	result_rows_of_plan(fcinfo, plan, &settings, dry_run, wait);
+	return (Datum) 0;
 }

@@ -116,8 +116,9 @@ seconds_left(const RunnerSlot *runner)
 	if (runner->method != METHOD_COPY || runner->eta < 0)
 		return -1;
 	/* these phases end when another session lets them end */
-	if (runner->phase == PHASE_PAUSED || runner->phase == PHASE_WAIT_START ||
-		runner->phase == PHASE_WAIT_SWAP_LOCK || runner->phase == PHASE_GIVING_WAY)
+	if (runner->phase == PHASE_WAIT_START || runner->phase == PHASE_WAIT_SWAP_LOCK ||
+		runner->phase == PHASE_GIVING_WAY ||
+		strcmp(runner->throttled_by, "pause_move()") == 0)
 		return -1;
 	since = TimestampDifferenceMilliseconds(runner->eta_at,
 											GetCurrentTimestamp()) / 1000.0;
@@ -125,8 +126,8 @@ seconds_left(const RunnerSlot *runner)
 }
 
 /* Send a NOTICE with phase, percent, rate and time left. */
-void
-progress_view_notice(const RunnerSlot *runner)
+static void
+notice_runner(const RunnerSlot *runner)
 {
 	Progress	progress;
 	double		left;
@@ -147,13 +148,8 @@ progress_view_notice(const RunnerSlot *runner)
 						 runner->changed_per_second);
 	if (left >= 0)
 		appendStringInfo(&buf, ", about %.0f s left", left);
-	if (runner->phase == PHASE_THROTTLED && runner->wal_lag >= 1048576)
-	{
-		char	   *worst = replica_lag_worst();
-
-		appendStringInfo(&buf, ", %s is %.0f MB behind (see move_blockers())",
-						 worst ? worst : "a standby or slot", runner->wal_lag / 1048576.0);
-	}
+	if (runner->throttled_by[0] != '\0')
+		appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
 	for (int i = 0; i < runner->nblockers; i++)
 	{
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
@@ -197,6 +193,19 @@ may_see_job(const RunnerSlot *runner)
 	return result;
 }
 
+/* Tell the client the progress of a job that it may see. */
+void
+progress_view_notices(int64 job)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+
+	for (int i = 0; i < nrunners; i++)
+		if (runners[i].job == job && runners[i].database == MyDatabaseId &&
+			OidIsValid(runners[i].heap_oid) && may_see_job(&runners[i]))
+			notice_runner(&runners[i]);
+}
+
 /* Return the pids that a runner waits for, as published by it or by core. */
 static Datum
 blocked_by(const RunnerSlot *runner, const Progress *progress)
@@ -229,14 +238,12 @@ blocked_by(const RunnerSlot *runner, const Progress *progress)
 Datum
 index_mover_running(PG_FUNCTION_ARGS)
 {
-#define RUNNING_COLS 20
+#define RUNNING_COLS 17
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners;
-	NameData	dbname;
 
 	InitMaterializedSRF(fcinfo, 0);
-	namestrcpy(&dbname, get_database_name(MyDatabaseId));
 	nrunners = job_read_runners(runners);
 
 	for (int i = 0; i < nrunners; i++)
@@ -253,44 +260,44 @@ index_mover_running(PG_FUNCTION_ARGS)
 		memset(nulls, true, sizeof(nulls));
 #define SET(n, datum) (values[n] = (datum), nulls[n] = false)
 		SET(0, Int32GetDatum(runner->pid));
-		SET(1, ObjectIdGetDatum(runner->database));
-		SET(2, NameGetDatum(&dbname));
-		SET(5, Int64GetDatum(runner->job));
+		SET(1, Int64GetDatum(runner->job));
 		if (may_see_job(runner))
 		{
+			const char *schema = NameStr(runner->schema_name);
+
 			look_at_backend(runner, &progress);
 			left = seconds_left(runner);
 			if (OidIsValid(runner->heap_oid))
 			{
-				SET(3, ObjectIdGetDatum(runner->heap_oid));
-				SET(4, ObjectIdGetDatum(runner->index_oid));
-				SET(6, CStringGetTextDatum(NameStr(runner->index_name)));
-				SET(7, CStringGetTextDatum(quote_qualified_identifier(NameStr(runner->schema_name),
-																	  NameStr(runner->heap_name))));
-				SET(8, CStringGetTextDatum(method_name(runner->method)));
-				SET(10, Int64GetDatum(progress.blocks_total));
-				SET(11, Int64GetDatum(progress.blocks_done));
-				SET(12, Int64GetDatum(runner->blocks_changed));
-				SET(15, Int64GetDatum(runner->lock_attempts));
+				SET(2, CStringGetTextDatum(notices_name(runner->index_oid, schema,
+														NameStr(runner->index_name))));
+				SET(3, CStringGetTextDatum(item_kind(schema, runner->method)));
+				SET(4, CStringGetTextDatum(notices_name(runner->heap_oid, schema,
+														NameStr(runner->heap_name))));
+				SET(5, CStringGetTextDatum(method_name(runner->method)));
+				SET(8, Int64GetDatum(progress.blocks_total));
+				SET(9, Int64GetDatum(progress.blocks_done));
+				SET(10, Int64GetDatum(runner->blocks_changed));
+				SET(13, Int64GetDatum(runner->lock_attempts));
 			}
 			/* a worker that only cleans up has no index of its own */
-			SET(9, CStringGetTextDatum(progress.phase));
+			SET(6, CStringGetTextDatum(progress.phase));
+			if (runner->throttled_by[0] != '\0')
+				SET(7, CStringGetTextDatum(runner->throttled_by));
 			if (runner->bytes_per_second > 0)
-				SET(13, Int64GetDatum(runner->bytes_per_second));
+				SET(11, Int64GetDatum(runner->bytes_per_second));
 			if (left >= 0)
 			{
 				Interval   *eta = palloc0(sizeof(Interval));
 
 				/* in hundredths of a second: smaller units are noise */
 				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
-				SET(14, IntervalPGetDatum(eta));
+				SET(12, IntervalPGetDatum(eta));
 			}
-			SET(16, blocked_by(runner, &progress));
+			SET(14, blocked_by(runner, &progress));
 			if (runner->wal_lag >= 0)
-				SET(17, Int64GetDatum(runner->wal_lag));
-			SET(18, TimestampTzGetDatum(runner->started_at));
-			if (runner->changed_per_second >= 0)
-				SET(19, Int64GetDatum(runner->changed_per_second));
+				SET(15, Int64GetDatum(runner->wal_lag));
+			SET(16, TimestampTzGetDatum(runner->started_at));
 		}
 #undef SET
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -31,6 +31,7 @@
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
+#include "file_system.h"
 #include "job.h"
 #include "settings.h"
 
@@ -45,49 +46,59 @@ interval_datum(int64 microseconds)
 	return IntervalPGetDatum(result);
 }
 
+/* Return the bytes that a row shows: of the result, or to be written. */
+static int64
+shown_size(const MoveItem *item)
+{
+	if (item->status == STATUS_MOVED)
+		return item->size_after;
+	if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED)
+		return item->bytes_to_write;
+	return item->size_before;
+}
+
+/* Put the row of an item.  job: 0 in a dry run. */
 static void
 put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 {
-#define INDEX_MOVE_COLS 19
-	Datum		values[INDEX_MOVE_COLS] = {0};
-	bool		nulls[INDEX_MOVE_COLS];
-	char	   *from = get_tablespace_name(item->from_tablespace);
-	char	   *to = get_tablespace_name(item->to_tablespace);
+#define MOVE_RESULT_COLS 10
+	Datum		values[MOVE_RESULT_COLS] = {0};
+	bool		nulls[MOVE_RESULT_COLS];
+	int64		size = shown_size(item);
 
 	memset(nulls, true, sizeof(nulls));
 #define SET(n, datum) (values[n] = (datum), nulls[n] = false)
-#define SET_INT64(n, value) do { if ((value) >= 0) SET(n, Int64GetDatum(value)); } while (0)
-	SET(0, ObjectIdGetDatum(item->index_oid));
-	SET(1, CStringGetTextDatum(NameStr(item->index_name)));
-	SET(2, ObjectIdGetDatum(item->heap_oid));
-	if (from != NULL)
-		SET(3, DirectFunctionCall1(namein, CStringGetDatum(from)));
-	if (to != NULL)
-		SET(4, DirectFunctionCall1(namein, CStringGetDatum(to)));
+	if (job != 0)
+		SET(0, Int64GetDatum(job));
+	SET(1, CStringGetTextDatum(notices_name(item->index_oid, NameStr(item->schema_name),
+											NameStr(item->index_name))));
+	SET(2, CStringGetTextDatum(item_kind(NameStr(item->schema_name), item->method)));
+	SET(3, CStringGetTextDatum(status_name(item->status)));
 	/* NULL without a file, or if the index is not moved */
 	if (item->method == METHOD_COPY || item->method == METHOD_REBUILD)
-		SET(5, CStringGetTextDatum(method_name(item->method)));
-	SET(6, CStringGetTextDatum(status_name(item->status)));
-	SET_INT64(7, item->size_before);
-	SET_INT64(8, item->size_after);
-	SET_INT64(9, item->bytes_to_read);
-	SET_INT64(10, item->bytes_to_write);
-	SET_INT64(11, item->wal_bytes);
-	if (item->fits >= 0)
-		SET(12, BoolGetDatum(item->fits > 0));
-	if (item->estimated >= 0)
-		SET(13, interval_datum((int64) ceil(item->estimated * 10) * (USECS_PER_SEC / 10)));
+		SET(4, CStringGetTextDatum(method_name(item->method)));
+	if (size >= 0)
+		SET(5, Int64GetDatum(size));
+	/* in milliseconds, and an estimate in tenths of a second */
 	if (item->started_at != 0 && item->finished_at != 0)
-		SET(14, interval_datum(item->finished_at - item->started_at));
-	if (item->lock_time >= 0)
-		SET(15, interval_datum(item->lock_time));
-	if (job != 0 && item->status != STATUS_PLANNED)
-		SET(16, Int64GetDatum(job));
+		SET(6, interval_datum((item->finished_at - item->started_at + 500) / 1000 * 1000));
+	else if (item->estimated >= 0 &&
+			 (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED))
+		SET(6, interval_datum((int64) ceil(item->estimated * 10) * (USECS_PER_SEC / 10)));
+	if (item->method == METHOD_COPY && item->lock_time >= 0)
+		SET(7, interval_datum(item->lock_time));
 	if (item->sqlstate[0] != '\0')
-		SET(17, CStringGetTextDatum(item->sqlstate));
-	if (item->detail[0] != '\0')
-		SET(18, CStringGetTextDatum(item->detail));
-#undef SET_INT64
+		SET(8, CStringGetTextDatum(item->sqlstate));
+	/* why this method was chosen is of interest in a plan only */
+	if (item->status == STATUS_PLANNED && !nulls[4])
+		SET(9, CStringGetTextDatum(psprintf("%s%sWrites %s of WAL.%s", item->detail,
+											item->detail[0] != '\0' ? " " : "",
+											size_text(Max(item->wal_bytes, 0)),
+											item->fits > 0 ? " Fits." : "")));
+	else if (item->detail[0] != '\0' &&
+			 (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
+			  item->sqlstate[0] != '\0'))
+		SET(9, CStringGetTextDatum(item->detail));
 #undef SET
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
@@ -123,59 +134,114 @@ notice_long_wait(List *items)
 		}
 	}
 
-	if (estimate > LONG_WAIT_S)
-		ereport(NOTICE,
-				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
-						ceil(estimate / 60)),
-				 errhint("Use wait => false, and CALL wait_for_move() to wait without a snapshot.")));
+	/* one estimate in a call: the timeout is worse */
 	if (timeout > 0 && estimate * 1000 > timeout)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f seconds, but %s is %d ms",
 						ceil(estimate), timeout_name, timeout),
 				 errhint("The timeout cancels the move. Raise it, or use wait => false.")));
+	else if (estimate > LONG_WAIT_S)
+		ereport(NOTICE,
+				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
+						ceil(estimate / 60)),
+				 errhint("Use wait => false, and CALL wait_for_move() to wait without a snapshot.")));
 }
 
-/*
- * Report what was not moved: one WARNING for each index, or, with on_failure
- * = error, one ERROR for all.
- */
+/* Tell how many indexes "auto" will rebuild, which takes longer than a copy. */
 static void
-report_failures(const MoveItem *items, int nitems, const MoveSettings *settings)
+notice_rebuilds(List *items)
 {
-	StringInfoData detail;
-	int			nfailed = 0;
+	int			n = 0;
+	ListCell   *lc;
 
-	initStringInfo(&detail);
-	for (int i = 0; i < nitems; i++)
+	foreach(lc, items)
 	{
-		const MoveItem *item = &items[i];
+		const MoveItem *item = lfirst(lc);
 
-		if (item->status == STATUS_MOVED || item->status == STATUS_SKIPPED)
-			continue;
-		nfailed++;
-		if (settings->on_failure == ON_FAILURE_ROW)
-			ereport(WARNING,
-					(errcode(item->sqlstate[0] == '\0' ? ERRCODE_WARNING :
-							 MAKE_SQLSTATE(item->sqlstate[0], item->sqlstate[1],
-										   item->sqlstate[2], item->sqlstate[3],
-										   item->sqlstate[4])),
-					 errmsg("index \"%s\" was not moved: %s",
-							NameStr(item->index_name), item->detail)));
-		else
-			appendStringInfo(&detail, "%sindex \"%s\": %s",
-							 nfailed > 1 ? "\n" : "",
-							 NameStr(item->index_name), item->detail);
+		if (item->requested == METHOD_AUTO && item->method == METHOD_REBUILD)
+			n++;
 	}
-	if (nfailed > 0 && settings->on_failure == ON_FAILURE_ERROR)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("%d of %d indexes were not moved", nfailed, nitems),
-				 errdetail_internal("%s", detail.data)));
+	if (n > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%d index will be rebuilt",
+							   "%d indexes will be rebuilt", n, n),
+				 errhint("Use method => 'copy' for a block copy, or dry_run => true for the reasons.")));
+}
+
+/* Tell the totals of a dry run. */
+static void
+notice_plan(List *plan)
+{
+	JobSummary	summary = {0};
+	int64		wal = 0;
+	double		estimate = 0;
+	ListCell   *lc;
+	FileSystemFacts facts;
+
+	foreach(lc, plan)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		if (item->status != STATUS_PLANNED)
+			continue;
+		summary_add(&summary, item->status, item->bytes_to_write,
+					item->to_tablespace, -1);
+		wal += Max(item->wal_bytes, 0);
+		estimate += Max(item->estimated, 0);
+	}
+	if (summary.total == 0)
+		ereport(NOTICE, (errmsg("no index is to be moved")));
+	else if (OidIsValid(summary.tablespace) &&
+			 file_system_facts(summary.tablespace, &facts))
+		ereport(NOTICE,
+				(errmsg_plural("the plan is to move %d index: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
+							   "the plan is to move %d indexes: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
+							   summary.total, summary.total,
+							   size_text(summary.size), size_text(wal),
+							   notices_duration(estimate),
+							   get_tablespace_name(summary.tablespace),
+							   size_text(facts.free_bytes))));
+	else
+		ereport(NOTICE,
+				(errmsg_plural("the plan is to move %d index: %s written, %s of WAL, about %s",
+							   "the plan is to move %d indexes: %s written, %s of WAL, about %s",
+							   summary.total, summary.total,
+							   size_text(summary.size), size_text(wal),
+							   notices_duration(estimate))));
+}
+
+/* Run the job, put the rows of its items, and tell what became of them. */
+static void
+run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
+		const MoveSettings *settings)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	MoveItem   *rows;
+	int			nrows = list_length(items);
+	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
+
+	/* before the job: an error afterwards would hide what became of it */
+	summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
+	rows = wait_for_rows(summary->job, JOB_MOVE, items, settings);
+	for (int i = 0; i < nrows; i++)
+	{
+		summary_add(summary, rows[i].status, rows[i].size_before,
+					rows[i].to_tablespace, rows[i].lock_time);
+		put_row(rsinfo, &rows[i], summary->job);
+	}
+	for (int i = 0; i < nrows; i++)
+		if (rows[i].status != STATUS_MOVED && rows[i].status != STATUS_SKIPPED)
+			notices_failure(summary,
+							notices_name(rows[i].index_oid, NameStr(rows[i].schema_name),
+										 NameStr(rows[i].index_name)),
+							rows[i].sqlstate, rows[i].detail, as_rows);
+	if (settings->progress_interval > 0)
+		notices_end(summary, (GetCurrentTimestamp() - start) / 1e6);
 }
 
 /*
  * Carry out a plan (of MoveItem *), and materialize one row of type
- * index_move for each item: first the skipped ones, then the others, both in
+ * move_result for each item: first the skipped ones, then the others, both in
  * the order of the plan.  ERRORs: those of wait_for_rows() or
  * submit_at_commit(); 55000 with on_failure = error.
  */
@@ -185,9 +251,9 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *job_items = NIL;
-	MoveItem   *rows = NULL;
 	ListCell   *lc;
-	int64		job = 0;
+	int64		job;
+	JobSummary	summary = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
 
@@ -195,17 +261,30 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	{
 		foreach(lc, plan)
 			put_row(rsinfo, lfirst(lc), 0);
+		if (settings->progress_interval > 0)
+			notice_plan(plan);
 		return;
 	}
 
+	summary.job = job = submit_next_job(JOB_MOVE);
 	foreach(lc, plan)
 	{
 		MoveItem   *item = lfirst(lc);
 
 		if (item->status == STATUS_SKIPPED)
-			put_row(rsinfo, item, 0);
+			put_row(rsinfo, item, job);
 		else
 			job_items = lappend(job_items, item);
+	}
+	if (settings->progress_interval > 0)
+		notice_rebuilds(job_items);
+
+	if (job_items == NIL)
+	{
+		/* so that the number that the rows show leads somewhere */
+		submit_record_job(job, settings);
+		if (settings->progress_interval > 0)
+			notices_begin(&summary);
 	}
 
 	if (wait)
@@ -213,20 +292,18 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		if (job_items != NIL)
 		{
 			notice_long_wait(job_items);
-			rows = wait_for_rows(JOB_MOVE, job_items, settings, &job);
-			for (int i = 0; i < list_length(job_items); i++)
-				put_row(rsinfo, &rows[i], job);
+			run_job(rsinfo, &summary, job_items, settings);
 		}
 		cleanup_call_and_wait(plan, settings);
-		if (job_items != NIL)
-			report_failures(rows, list_length(job_items), settings);
+		if (settings->on_failure == ON_FAILURE_ERROR)
+			notices_raise(&summary);
 	}
 	else
 	{
 		cleanup_call_at_commit(plan, settings);
 		if (job_items == NIL)
 			return;
-		job = submit_at_commit(JOB_MOVE, job_items, settings);
+		submit_at_commit(job, JOB_MOVE, job_items, settings);
 		foreach(lc, job_items)
 		{
 			MoveItem   *item = lfirst(lc);

@@ -28,7 +28,7 @@
 #include "settings.h"
 #include "worker/worker.h"
 
-#define JOB_SEQUENCE		"index_mover_job_seq"
+#define JOB_SEQUENCE		"job_seq"
 
 /* A job of this transaction that starts at its commit. */
 typedef struct QueuedJob
@@ -42,6 +42,8 @@ typedef struct QueuedJob
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
+static int64 last_job = 0;		/* of this session */
+
 /* End of this transaction's WAL while it has only drawn and recorded jobs. */
 static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
 
@@ -51,18 +53,42 @@ static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
  * see commit_numbers_locally() for the consequence.
  */
 int64
-submit_next_job(void)
+submit_next_job(JobPurpose purpose)
 {
 	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
 		 only_numbers_upto == XactLastRecEnd);
 	int64		result;
+	HistoryJob	other;
 
 	do
 		result = extension_nextval(JOB_SEQUENCE);
-	while (history_exists(result));
+	while (history_read_job(result, &other));
 	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
+	if (purpose == JOB_MOVE)
+		last_job = result;
 	return result;
+}
+
+/* Return the number of this session's last job that moves; 0 if none. */
+int64
+submit_last_job(void)
+{
+	return last_job;
+}
+
+/*
+ * Record a job in the caller's transaction.  A commit that writes nothing else
+ * still waits for no standby.
+ */
+void
+submit_record_job(int64 job, const MoveSettings *settings)
+{
+	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+
+	history_insert_job(job, GetUserId(), GetCurrentTimestamp(), settings->not_default);
+	if (only_ours)
+		only_numbers_upto = XactLastRecEnd;
 }
 
 /*
@@ -82,12 +108,12 @@ commit_numbers_locally(void)
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it aborts.  Returns the job's number; 0 if an optional job gets no slot.
- * ERRORs: those of job_launch_create(); at commit those of
- * job_launch_worker().
+ * it aborts.  An optional job that gets no slot is not queued.  ERRORs: those
+ * of job_launch_create(); at commit those of job_launch_worker().
  */
-int64
-submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
+void
+submit_at_commit(int64 job, JobPurpose purpose, List *items,
+				 const MoveSettings *settings)
 {
 	dsm_segment *segment;
 	JobShared  *shared;
@@ -102,11 +128,11 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	queued->subid = GetCurrentSubTransactionId();
 
 	/* the segment is pinned, so it outlives our mapping */
-	shared = job_launch_create(submit_next_job(), MyDatabaseId, GetUserId(),
-							   purpose, JOB_WAITING_FOR_COMMIT, items, settings,
-							   false, &segment);
+	shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,
+							   JOB_WAITING_FOR_COMMIT, items, settings, false,
+							   &segment);
 	if (shared == NULL)
-		return 0;				/* the entry's job stays 0 */
+		return;					/* the entry's job stays 0 */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
 	queued->optional = job_launch_is_optional(purpose, items);
@@ -115,6 +141,8 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	 * Record the job here, because a worker that never starts cannot do so. A
 	 * commit that writes nothing else still waits for no standby.
 	 */
+	if (purpose == JOB_MOVE)
+		submit_record_job(job, settings);
 	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 	shared->recorded = true;
 	for (int i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
@@ -125,7 +153,22 @@ submit_at_commit(JobPurpose purpose, List *items, const MoveSettings *settings)
 	if (only_ours)
 		only_numbers_upto = XactLastRecEnd;
 	dsm_detach(segment);
-	return queued->job;
+}
+
+/*
+ * Record altered settings of a job.  Like submit_record_job(), this makes no
+ * commit wait for a standby, since a job is altered when one is in trouble.
+ */
+void
+submit_alter_job(int64 job, const char *settings)
+{
+	bool		only_ours = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
+		 only_numbers_upto == XactLastRecEnd);
+
+	history_alter_job(job, settings);
+	if (only_ours)
+		only_numbers_upto = XactLastRecEnd;
 }
 
 static void

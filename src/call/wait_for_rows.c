@@ -54,6 +54,7 @@ typedef struct JobWait
 	shm_mq_handle **messages;	/* of each runner */
 	ErrorData	worker_error;	/* last ERROR or FATAL of a worker; elevel 0 =
 								 * none */
+	bool		abandoned;
 } JobWait;
 
 static uint32 wait_event = 0;
@@ -206,18 +207,6 @@ check_client(void)
 	}
 }
 
-/* Report the progress of the job to the waiting client. */
-static void
-notice_progress(const JobShared *shared)
-{
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-
-	for (int i = 0; i < nrunners; i++)
-		if (is_runner_of(shared->job, &runners[i]) && OidIsValid(runners[i].heap_oid))
-			progress_view_notice(&runners[i]);
-}
-
 /* Return whether the first worker has ended, or never started. */
 static bool
 worker_has_stopped(const JobWait *wait)
@@ -236,6 +225,9 @@ abandon_job(int code, Datum arg)
 	TimestampTz start = GetCurrentTimestamp();
 	JobSlot		slot;
 
+	if (wait->abandoned)
+		return;
+	wait->abandoned = true;
 	snapshot_guard_end();
 	(void) job_request_cancel(shared->job);
 
@@ -254,6 +246,37 @@ abandon_job(int code, Datum arg)
 		/* a worker that is starting missed the signal, but not the flag */
 		nap_for_rows(10);
 	}
+}
+
+/*
+ * In PG_CATCH(), rethrow a cancel with what was moved by then.  Ends the job first, because
+ * an index may be moved until then.
+ */
+static void
+rethrow_with_outcome(JobWait *wait, MemoryContext context)
+{
+	const JobShared *shared = wait->shared;
+	ErrorData  *error;
+	int			moved = 0;
+
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	if (error->sqlerrcode != ERRCODE_QUERY_CANCELED || error->detail != NULL)
+		return;
+	FlushErrorState();
+
+	abandon_job(0, PointerGetDatum(wait));
+	for (int i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status == STATUS_MOVED)
+			moved++;
+	error->detail = psprintf(ngettext("%d of %d index of job " INT64_FORMAT " has been moved.",
+									  "%d of %d indexes of job " INT64_FORMAT " have been moved.",
+									  shared->nitems),
+							 moved, shared->nitems, shared->job);
+	if (moved < shared->nitems)
+		error->hint = psprintf("SELECT resume_move(" INT64_FORMAT ") moves the rest.",
+							   shared->job);
+	ReThrowError(error);
 }
 
 /* Wait until the job's rows are final. */
@@ -309,7 +332,7 @@ collect_rows(JobWait *wait)
 		if (shared->settings.progress_interval > 0 &&
 			TimestampDifferenceExceeds(last_notice, now, shared->settings.progress_interval))
 		{
-			notice_progress(shared);
+			progress_view_notices(shared->job);
 			last_notice = now;
 		}
 
@@ -326,20 +349,29 @@ collect_rows(JobWait *wait)
  * the job waits for waits for us; 57014 and the like after canceling the job.
  */
 MoveItem *
-wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
-			  int64 *job)
+wait_for_rows(int64 job, JobPurpose purpose, List *items,
+			  const MoveSettings *settings)
 {
 	JobWait		wait = {0};
+	JobSummary	begin = {.job = job};
+	MemoryContext oldcontext = CurrentMemoryContext;
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
+	ListCell   *lc;
 
-	wait.shared = job_launch_create(submit_next_job(), MyDatabaseId, GetUserId(),
-									purpose, JOB_STARTING, items, settings,
-									true, &segment);
+	/* first, because it may fail, which would cancel the job */
+	foreach(lc, items)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		summary_add(&begin, STATUS_QUEUED, item->size_before, item->to_tablespace, -1);
+	}
+
+	wait.shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,
+									JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
 		return NULL;
-	*job = wait.shared->job;
 
 	attach_queues(&wait, segment);
 
@@ -365,7 +397,19 @@ wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
 	}
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
-		collect_rows(&wait);
+		PG_TRY();
+		{
+			if (purpose == JOB_MOVE && settings->progress_interval > 0)
+				notices_begin(&begin);
+			collect_rows(&wait);
+		}
+		PG_CATCH();
+		{
+			if (purpose == JOB_MOVE)
+				rethrow_with_outcome(&wait, oldcontext);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
@@ -381,36 +425,44 @@ wait_for_rows(JobPurpose purpose, List *items, const MoveSettings *settings,
 	if (wait.worker_error.elevel == ERROR)
 		ereport(WARNING,
 				(errcode(wait.worker_error.sqlerrcode),
-				 errmsg("background worker of index_mover ended early: %s",
-						wait.worker_error.message)));
+				 errmsg("background worker of index_mover ended early"),
+				 errdetail_internal("%s", wait.worker_error.message)));
 	return result;
 }
 
 /*
  * Wait until a job has ended, whichever session has submitted it, without
- * reading its rows.  Return false if there is no such job.
+ * reading its rows; tell its progress.  Return false if there is no such job.
  */
 bool
 wait_for_job(int64 job)
 {
-	TimestampTz last_look = GetCurrentTimestamp();
+	TimestampTz last_notice = GetCurrentTimestamp();
+	TimestampTz last_look = last_notice;
 	int			behind_citus = citus_caller_pid();
+	MoveSettings settings;
 	JobSlot		slot;
 	bool		found = false;
 
-	/* a rebuild would wait for it */
-	InvalidateCatalogSnapshot();
-
+	settings_capture(&settings);
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 
 		found = true;
+		if (settings.progress_interval > 0 &&
+			TimestampDifferenceExceeds(last_notice, now, settings.progress_interval))
+		{
+			progress_view_notices(job);
+			last_notice = now;
+		}
 		if (behind_citus != 0 && TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
 		{
 			check_wait_behind_citus(job, behind_citus);
 			last_look = now;
 		}
+		/* a rebuild would wait for it */
+		InvalidateCatalogSnapshot();
 		nap_for_rows(100);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -33,11 +33,11 @@
 #include "cleanup/ledger.h"
 #include "own_tables.h"
 
-#define LEDGER_TABLE	"index_mover_ledger"
-#define LEDGER_PKEY		"index_mover_ledger_pkey"
-#define LEDGER_SEQUENCE	"index_mover_ledger_seq"
+#define LEDGER_TABLE	"ledger"
+#define LEDGER_PKEY		"ledger_pkey"
+#define LEDGER_SEQUENCE	"ledger_seq"
 
-/* columns of index_mover_ledger, as in the SQL script */
+/* columns of index_mover.ledger, as in the SQL script */
 enum
 {
 	Anum_id = 1,

@@ -98,7 +98,7 @@ set_row_tag(LOCKTAG *tag, int64 id)
 {
 	static Oid	ledger = InvalidOid;
 	Oid			found = IsTransactionState() ?
-		extension_find_relation("index_mover_ledger") : InvalidOid;
+		extension_find_relation("ledger") : InvalidOid;
 
 	if (OidIsValid(found))
 		ledger = found;

@@ -32,6 +32,10 @@
 
 #define SHORTEST_WINDOW_MS	1000
 
+/* A round that is this long tells whether it makes progress, by this share */
+#define LONG_ROUND_MS		(5 * 1000)
+#define MOST_CHANGED_IN_ROUND	0.75
+
 /* Return the seconds since this part began, without rests. */
 static double
 busy_seconds(const CopyState *cs)
@@ -69,6 +73,50 @@ seconds_after(const CopyState *cs, CopyPart part, double total)
 	if (part < PART_VERIFY && cs->mc->settings->verify)
 		result += total * BLCKSZ / cs->eta.busy_rate;
 	return result;
+}
+
+/* Return the ms that the copy was held up by others: not by its rate. */
+int64
+copy_held_ms(const CopyState *cs)
+{
+	return (progress_idle() - cs->throttle.rested_us) / 1000;
+}
+
+/* Before a round of copying. */
+void
+copy_begin_round(CopyState *cs)
+{
+	cs->eta.round_began = GetCurrentTimestamp();
+	cs->eta.held_before = copy_held_ms(cs);
+	cs->eta.in_vain = false;
+}
+
+/*
+ * After a piece of a round, which has copied so many blocks: if max_rate holds
+ * us up so that most of them have changed by the end of the round, the next one is no shorter: publish no end, and say
+ * so once, before the rounds in vain have cost much.
+ */
+void
+copy_look_at_round(CopyState *cs, int64 done)
+{
+	const MoveSettings *settings = cs->mc->settings;
+	int64		changed = wal_changes_count(cs->changes);
+
+	/* a round in which we were paused, or waited for others, tells nothing */
+	cs->eta.in_vain = settings->max_rate > 0 && cs->throttle.rested_us > 0 &&
+		copy_held_ms(cs) - cs->eta.held_before < SHORTEST_WINDOW_MS &&
+		TimestampDifferenceExceeds(cs->eta.round_began, GetCurrentTimestamp(), LONG_ROUND_MS) &&
+		changed > done * MOST_CHANGED_IN_ROUND;
+	if (!cs->eta.in_vain || cs->eta.told)
+		return;
+	cs->eta.told = true;
+	ereport(WARNING,
+			(errmsg("index \"%s\" changes nearly as fast as max_rate lets it be copied",
+					NameStr(cs->mc->item->index_name)),
+			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
+					   (long long) done, (long long) changed),
+			 errhint("Raise it with SELECT alter_move(" INT64_FORMAT ", 'max_rate', '%dMB').",
+					 cs->mc->job->job, settings->max_rate / 1024 * 4 + 4)));
 }
 
 /* Publish the time left when this many blocks of a part are done. */
@@ -117,7 +165,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 			break;
 	}
 	if (after >= 0)
-		progress_eta(left + after);
+		progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
 /* Publish how many of the blocks copied so far change in a second. */

@@ -64,7 +64,7 @@ copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
 			 npids > 0 ?
 			 errdetail("The lock is held by: %s.", list) :
 			 errdetail("No transaction holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
-			 errhint("See move_blockers(); cancel_move() ends the wait.")));
+			 errhint("See index_mover_blockers(); cancel_move() ends the wait.")));
 	pfree(list);
 }
 

@@ -62,6 +62,10 @@ typedef struct CopyEta
 	double		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
+	TimestampTz round_began;
+	int64		held_before;	/* copy_held_ms() then */
+	bool		in_vain;		/* most of them have changed since */
+	bool		told;
 } CopyEta;
 
 typedef struct CopyState
@@ -112,6 +116,9 @@ extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
+extern int64 copy_held_ms(const CopyState *cs);
+extern void copy_begin_round(CopyState *cs);
+extern void copy_look_at_round(CopyState *cs, int64 done);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern CopyOutcome copy_verify_all(CopyState *cs);

@@ -34,7 +34,9 @@
  * tenth for this time: the writers are too fast for us.  Not at once, because
  * writes come in bursts: the flush of a GIN index's pending list changes a
  * large part of a small index within a second.  By a tenth, because each
- * round in vain costs the whole WAL of a copy.
+ * round in vain costs the whole WAL of a copy.  If it is max_rate that holds
+ * us up, see copy_look_at_round(), at any size, after half of that time, with
+ * the rests for it.
  */
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
@@ -74,6 +76,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		cs->mc->item->blocks_copied += nblocks;
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
+		copy_look_at_round(cs, cs->copied);
 		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -107,6 +110,7 @@ copy_changed_directly(CopyState *cs)
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		done += ncopied;
+		copy_look_at_round(cs, done);
 		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -127,6 +131,7 @@ do_rounds(CopyState *cs, bool first_time)
 	int64		least = PG_INT64_MAX;
 	TimestampTz least_at = 0;
 	int64		rested_by_then = 0;
+	int64		held_by_then = 0;
 	int			in_vain = 0;
 
 	for (int round = 0;; round++)
@@ -148,6 +153,8 @@ do_rounds(CopyState *cs, bool first_time)
 		/* also a tail, if it is long; the rest is left for the lock */
 		else if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
 		{
+			if (round == 0)
+				copy_begin_round(cs);
 			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
 				return outcome;
 		}
@@ -173,17 +180,22 @@ do_rounds(CopyState *cs, bool first_time)
 			least = left;
 			least_at = GetCurrentTimestamp();
 			rested_by_then = cs->rested_ms;
+			held_by_then = copy_held_ms(cs);
 			in_vain = 0;
 		}
 		else if (!first_time)
 			break;				/* see copy_rounds_again() */
-		else if (++in_vain >= 3)
+		else if (++in_vain >= (cs->eta.in_vain ? 1 : 3))
 		{
-			bool		too_many = left > HOPELESS_BLOCKS || IM_MUTATION("busy");
+			bool		too_slow = cs->eta.in_vain;
+			bool		too_many = left > HOPELESS_BLOCKS || too_slow || IM_MUTATION("busy");
 			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
-			int64		worked = elapsed - (cs->rested_ms - rested_by_then);
+			int64		worked = elapsed -
+				(too_slow ? copy_held_ms(cs) - held_by_then :
+				 cs->rested_ms - rested_by_then);
 
-			if ((too_many && (worked > HOPELESS_MS ||
+			if ((too_slow && worked > HOPELESS_MS / 2) ||
+				(too_many && (worked > HOPELESS_MS ||
 							  (elapsed > HOPELESS_MS_IN_ALL && in_vain >= HOPELESS_ROUNDS))) ||
 				IM_MUTATION("hopeless"))
 				ereport(ERROR,
@@ -197,6 +209,7 @@ do_rounds(CopyState *cs, bool first_time)
 				break;
 		}
 		IM_POINT("copy-round");
+		copy_begin_round(cs);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 	}

@@ -117,8 +117,8 @@ remove_left_file(LedgerEntry *entry, bool made)
 
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
-				 errmsg("could not remove a file that a move has left behind: %s",
-						error->message),
+				 errmsg("could not remove a file that a move has left behind"),
+				 errdetail_internal("%s", error->message),
 				 errhint("Call index_mover_cleanup() later.")));
 		FreeErrorData(error);
 	}
@@ -306,8 +306,9 @@ after_swap(CopyState *cs)
 		cs->locked = false;
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
 				(errcode(error->sqlerrcode),
-				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece: %s",
-						NameStr(item->index_name), error->message)));
+				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece",
+						NameStr(item->index_name)),
+				 errdetail_internal("%s", error->message)));
 		FreeErrorData(error);
 
 		/* so remove it at once */
@@ -416,8 +417,8 @@ move_by_copy(MoveContext *mc)
 							NameStr(item->index_name), MOST_STARTS),
 					 errdetail("The last time, %s.", cs->start_again)));
 		ereport(LOG,
-				(errmsg("index_mover starts the copy of index \"%s\" again, because %s",
-						NameStr(item->index_name), cs->start_again)));
+				(errmsg("%s: starting the copy of index \"%s\" again, because %s",
+						runner_name(), NameStr(item->index_name), cs->start_again)));
 	}
 	forget_state();
 }

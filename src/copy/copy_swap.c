@@ -274,7 +274,7 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 	progress_lock_attempt();
 
 	/* first what could make us wait under the lock, and warm the caches */
-	ledger = extension_relation("index_mover_ledger");
+	ledger = extension_relation("ledger");
 	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false, timeout_ms, NULL) ||
 		!lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL))
 	{
@@ -467,5 +467,6 @@ copy_swap(CopyState *cs)
 	item->lock_time = measured;
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();
+	item->idle = progress_idle();
 	return GO_ON;
 }

@@ -54,6 +54,7 @@
 #include "compat.h"
 #include "file_system.h"
 #include "job.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "report/report.h"
@@ -75,8 +76,9 @@ notice_children(Oid relid, const char *relname, Oid to_tablespace)
 	if (children <= 0 || tablespace == NULL)
 		return;
 	ereport(NOTICE,
-			(errmsg("indexes of tables that inherit from \"%s\" are not moved, number of these tables: %d",
-					relname, children),
+			(errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
+						   "indexes of %d tables that inherit from \"%s\" are not moved",
+						   children, children, relname),
 			 errhint("To move them, use SELECT m.* FROM pg_inherits, move_indexes(inhrelid, %s) m WHERE inhparent = %s::regclass.",
 					 quote_literal_cstr(tablespace),
 					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
@@ -169,6 +171,7 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 static List *
 indexes_in(Oid schema, Oid tablespace)
 {
+	Oid			own = extension_schema();
 	List	   *indexes = NIL;
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -201,7 +204,8 @@ indexes_in(Oid schema, Oid tablespace)
 			!form->relisshared &&
 			!IsCatalogNamespace(form->relnamespace) &&
 			!isAnyTempNamespace(form->relnamespace) &&
-			!IsToastNamespace(form->relnamespace))
+			!IsToastNamespace(form->relnamespace) &&
+			form->relnamespace != own)
 			indexes = lappend_oid(indexes, form->oid);
 	}
 	systable_endscan(scan);
@@ -464,6 +468,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	item_fill(item, &entry->facts);
 	item->to_tablespace = request->to_tablespace;
 	item->status = STATUS_PLANNED;
+	item->requested = request->method;
 	item->size_before = item->size_after = -1;
 	item->bytes_to_read = item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = -1;

@@ -40,6 +40,7 @@ typedef struct PlanRequest
 
 extern List *plan_moves(const PlanRequest *request);
 extern void plan_complete(List *items, const MoveSettings *settings);
+extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern bool plan_may_move(Oid heap_oid);
@@ -68,7 +69,7 @@ typedef struct SpaceNeeds
 
 extern void space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes,
 						int64 sort_bytes, int64 wal_bytes);
-extern const SpaceNeed *space_missing(const SpaceNeeds *needs, double min_free);
+extern const SpaceNeed *space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule);
 extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);

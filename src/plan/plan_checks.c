@@ -164,8 +164,7 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 static bool
 is_own_table(Oid heap_oid)
 {
-	return heap_oid == extension_relation("index_mover_ledger") ||
-		heap_oid == extension_relation("index_mover_move_log");
+	return get_rel_namespace(heap_oid) == extension_schema();
 }
 
 /*
@@ -256,7 +255,7 @@ item_check(MoveItem *item, const IndexFacts *facts)
 		return item_skip(item, 0,
 						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
 						 "Indexes of new partitions are made in tablespace \"%s\" already." :
-						 "The index is already in tablespace \"%s\".",
+						 "Already in tablespace \"%s\".",
 						 name ? name : "?");
 	}
 
@@ -290,6 +289,21 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 	*rebuild = rebuild_can_move(index_oid, NULL);
 }
 
+/* Return the OID of the named tablespace; ERROR 42704 in core's words, which has no hint. */
+Oid
+plan_tablespace(const char *name)
+{
+	Oid			result = get_tablespace_oid(name, true);
+
+	if (!OidIsValid(result))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tablespace \"%s\" does not exist", name),
+				 strchr(name, '"') != NULL ?
+				 errhint("Tablespace names are given as in pg_tablespace, without double quotes.") : 0));
+	return result;
+}
+
 /*
  * Look up and check the target tablespace of a move.  ERROR 42704 no such
  * tablespace; 22023 pg_global; 42501 no CREATE on it, which, as in core, the
@@ -298,7 +312,7 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 Oid
 plan_target_tablespace(const char *name)
 {
-	Oid			tablespace = get_tablespace_oid(name, false);
+	Oid			tablespace = plan_tablespace(name);
 	AclResult	aclresult;
 
 	if (tablespace == GLOBALTABLESPACE_OID)

@@ -69,10 +69,10 @@
 static void
 read_experience(double *copy_rate, double *rebuild_rate)
 {
-	static const char *const names[] = {"method", "status", "size_before", "started_at", "finished_at"};
-	Oid			log_oid = extension_relation("index_mover_move_log");
+	static const char *const names[] = {"method", "status", "size_before", "started_at", "finished_at", "idle"};
+	Oid			log_oid = extension_relation("move_log");
 	Relation	log = table_open(log_oid, AccessShareLock);
-	Relation	pkey = index_open(extension_relation("index_mover_move_log_pkey"),
+	Relation	pkey = index_open(extension_relation("move_log_pkey"),
 								  AccessShareLock);
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -107,8 +107,9 @@ read_experience(double *copy_rate, double *rebuild_rate)
 			continue;
 
 		size = DatumGetInt64(columns[2]);
+		/* of work only: the next move may not rest or wait */
 		elapsed = (DatumGetTimestampTz(columns[4]) - DatumGetTimestampTz(columns[3])) /
-			(double) USECS_PER_SEC;
+			(double) USECS_PER_SEC - DatumGetInt64(columns[5]) / 1000.0;
 		if (elapsed <= 0 || size < EXPERIENCE_MIN_SIZE ||
 			moves[i] >= EXPERIENCE_MOVES)
 			continue;
@@ -288,6 +289,7 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		FileSystemFacts source;
 		TargetSpace *target;
 		SpaceNeeds	needs;
+		const SpaceNeed *missing;
 
 		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
 			!file_system_facts(item->to_tablespace, &facts))
@@ -300,8 +302,14 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
 					item->wal_bytes > 0 ?
 					item->wal_bytes + sum_of(largest_all, nlargest) : 0);
-		item->fits = (size == 0 ||
-					  space_missing(&needs, settings->min_free_space) == NULL) ? 1 : 0;
+		missing = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
+		item->fits = missing == NULL;
+		if (missing != NULL)
+			item_say(item, "Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
+					 missing->what, size_text(missing->needed),
+					 size_text(missing->available),
+					 size_text(settings_reserved(&settings->min_free_space,
+												 missing->total)));
 
 		keep_largest(largest_all, nlargest, size);
 		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));

@@ -48,21 +48,21 @@ any_slot_in_use(void)
 }
 
 static bool
-has_free_space(const SpaceNeed *need, double min_free)
+has_free_space(const SpaceNeed *need, const FreeSpaceRule *rule)
 {
 	return need->needed <= 0 ||
-		need->needed <= need->available - (int64) (need->total * min_free);
+		need->needed <= need->available - settings_reserved(rule, need->total);
 }
 
 static void
-report_no_space(const SpaceNeed *need, double min_free)
+report_no_space(const SpaceNeed *need, const FreeSpaceRule *rule)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
 			 errmsg("not enough free space in %s", need->what),
 			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
-					   need->needed, need->available, (int64) (need->total * min_free)),
+					   need->needed, need->available, settings_reserved(rule, need->total)),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
 }
 
@@ -157,10 +157,10 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 
 /* Return the first need that exceeds the free space; NULL if none does. */
 const SpaceNeed *
-space_missing(const SpaceNeeds *needs, double min_free)
+space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 {
 	for (int i = 0; i < needs->n; i++)
-		if (!has_free_space(&needs->need[i], min_free))
+		if (!has_free_space(&needs->need[i], rule))
 			return &needs->need[i];
 	return NULL;
 }
@@ -195,25 +195,25 @@ space_check(const JobShared *job, const MoveItem *item,
 	space_needs(&needs, item->to_tablespace, item->size_before + others,
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
-	missing = space_missing(&needs, settings->min_free_space);
+	missing = space_missing(&needs, &settings->min_free_space);
 	if (missing)
-		report_no_space(missing, settings->min_free_space);
+		report_no_space(missing, &settings->min_free_space);
 }
 
 /* tablespace is InvalidOid for pg_wal. */
 static void
-check_next_bytes(Oid tablespace, const FileSystemFacts *facts, double min_free)
+check_next_bytes(Oid tablespace, const FileSystemFacts *facts, const FreeSpaceRule *rule)
 {
 	SpaceNeed	need = {"pg_wal", facts->device, NEXT_BYTES, facts->free_bytes, facts->total_bytes};
 
-	if (has_free_space(&need, min_free))
+	if (has_free_space(&need, rule))
 		return;
 	if (OidIsValid(tablespace))
 	{
 		StartTransactionCommand();	/* to look up the name */
 		need.what = tablespace_words(tablespace);
 	}
-	report_no_space(&need, min_free);
+	report_no_space(&need, rule);
 }
 
 /*
@@ -226,7 +226,7 @@ space_check_again(const MoveItem *item, const MoveSettings *settings)
 	FileSystemFacts facts;
 
 	if (file_system_facts(item->to_tablespace, &facts))
-		check_next_bytes(item->to_tablespace, &facts, settings->min_free_space);
+		check_next_bytes(item->to_tablespace, &facts, &settings->min_free_space);
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
-		check_next_bytes(InvalidOid, &facts, settings->min_free_space);
+		check_next_bytes(InvalidOid, &facts, &settings->min_free_space);
 }

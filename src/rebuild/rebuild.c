@@ -453,7 +453,6 @@ report_moved(MoveItem *item)
 	rebuild_timer_tell(item);
 	item->status = STATUS_MOVED;
 	item->index_oid = rebuild.new_index;
-	item->lock_time = 0;
 	item->size_after = -1;
 	rel = try_relation_open(rebuild.new_index, AccessShareLock);
 	if (rel != NULL)

@@ -4,7 +4,7 @@
  *	  The door for reports: the SQL functions that help to decide what to move.
  *
  * Only what has to read pages, files or devices is in C; index_report(),
- * recommend_moves() and move_blockers() are SQL in the extension's script,
+ * recommend_moves() and index_mover_blockers() are SQL in the extension's script,
  * based on these functions.  Those named index_mover_* are for them and not
  * for users.
  *
@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "file_system.h"
 #include "report/report_private.h"
+#include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
@@ -298,7 +299,7 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
 
 /*
  * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
- *		free_bytes bigint, total_bytes bigint, device bigint,
+ *		free_bytes bigint, reserved_bytes bigint, device bigint,
  *		lost_on_reboot text
  *
  * For recommend_moves().  NULLs for what the file system does not tell.
@@ -308,6 +309,7 @@ Datum
 index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 {
 	Oid			tablespace = required_tablespace(fcinfo, 0);
+	MoveSettings settings;
 	FileSystemFacts facts;
 	Datum		values[5] = {0};
 	bool		nulls[5] = {false, true, true, true, true};
@@ -316,7 +318,8 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 	if (file_system_facts(tablespace, &facts))
 	{
 		values[1] = Int64GetDatum(facts.free_bytes);
-		values[2] = Int64GetDatum(facts.total_bytes);
+		settings_capture(&settings);
+		values[2] = Int64GetDatum(settings_reserved(&settings.min_free_space, facts.total_bytes));
 		values[3] = Int64GetDatum(facts.device);
 		nulls[1] = nulls[2] = nulls[3] = false;
 		if (facts.lost_on_reboot)
@@ -367,7 +370,7 @@ probe_duration(FunctionCallInfo fcinfo, int argno)
  *		remark text
  *
  * Writes, reads and removes a temporary file in the tablespace, and stores
- * the result in index_mover_probe if the transaction may write.  Locks:
+ * the result in index_mover.probe if the transaction may write.  Locks:
  * RowExclusiveLock on that table until the end of the transaction.
  *
  * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
@@ -437,4 +440,37 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	values[12] = CStringGetTextDatum(remark.data);
 	nulls[12] = remark.len == 0;
 	return result_row(fcinfo, values, nulls);
+}
+
+PG_FUNCTION_INFO_V1(index_mover_say);
+PG_FUNCTION_INFO_V1(index_mover_check_budget);
+
+/*
+ * index_mover.say(message text) RETURNS boolean
+ *
+ * For recommend_moves(), which is SQL: sends a NOTICE, and returns true.
+ * EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_say(PG_FUNCTION_ARGS)
+{
+	ereport(NOTICE,
+			(errmsg_internal("%s", text_to_cstring(PG_GETARG_TEXT_PP(0)))));
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * index_mover.check_budget(budget bigint) RETURNS bigint
+ *
+ * For recommend_moves(): returns its argument.  ERROR 22023 if it is negative.
+ * EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_check_budget(PG_FUNCTION_ARGS)
+{
+	if (PG_GETARG_INT64(0) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("budget must not be negative")));
+	PG_RETURN_INT64(PG_GETARG_INT64(0));
 }

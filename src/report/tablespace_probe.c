@@ -358,7 +358,7 @@ tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
-	rel = table_open(extension_relation("index_mover_probe"), RowExclusiveLock);
+	rel = table_open(extension_relation("probe"), RowExclusiveLock);
 	values[0] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[1] = ObjectIdGetDatum(tablespace);
 	values[2] = Float8GetDatum(result->random_read_ms);

@@ -250,9 +250,9 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 }
 
 /*
- * Descriptions of blockers.  The words are those of move_blockers(), which
- * cannot be called here: it would have to run as another role, which may see
- * more than ours, and the owner of its schema could have replaced it.
+ * Descriptions of blockers.  The words are those of index_mover_blockers(),
+ * which cannot be called here: it would have to run as another role, which may
+ * see more than ours, and the owner of its schema could have replaced it.
  * Details of a session beyond its process ID are given only to a role that
  * could read them in pg_stat_activity.  Prepared transactions are public.
  */
@@ -348,8 +348,8 @@ describe_session(StringInfo buf, Oid relid, int pid)
 
 /*
  * Describe these processes (0 = a prepared transaction) and, in parentheses,
- * what can be done about them, in the words of move_blockers().  relid is the
- * relation whose lock they hold, or InvalidOid.
+ * what can be done about them, in the words of index_mover_blockers().  relid is
+ * the relation whose lock they hold, or InvalidOid.
  *
  * The result is palloc'd.  To be called for an error that is about to be
  * raised: it may leave a transaction open.

@@ -31,6 +31,7 @@
 typedef struct Laggard
 {
 	int64		bytes;			/* -1 = there is none */
+	int			pid;			/* of a walsender; 0 = a slot */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
@@ -149,15 +150,16 @@ throttle_rest(int ms)
  */
 
 static void
-note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position,
-	 const char *kind, const char *name)
+note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position, int pid,
+	 const char *slot)
 {
 	int64		bytes = end > position ? (int64) (end - position) : 0;
 
 	if (bytes <= laggard->bytes)
 		return;
 	laggard->bytes = bytes;
-	snprintf(laggard->what, sizeof(laggard->what), "%s %s", kind, name);
+	laggard->pid = pid;
+	snprintf(laggard->what, sizeof(laggard->what), "replication slot \"%s\"", slot);
 }
 
 static void
@@ -171,7 +173,6 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 		int			pid;
 		WalSndState state;
 		XLogRecPtr	position;
-		char		name[32];
 
 		SpinLockAcquire(&walsnd->mutex);
 		pid = walsnd->pid;
@@ -188,8 +189,7 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 		if (pid == 0 || XLogRecPtrIsInvalid(position) ||
 			(state != WALSNDSTATE_CATCHUP && state != WALSNDSTATE_STREAMING))
 			continue;
-		snprintf(name, sizeof(name), "with process %d", pid);
-		note(laggard, end, position, "the standby", name);
+		note(laggard, end, position, pid, "");
 	}
 }
 
@@ -223,11 +223,11 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 
 		if (lost || XLogRecPtrIsInvalid(restart))
 			continue;			/* keeps nothing */
-		note(endangered, end, restart, "replication slot", NameStr(name));
+		note(endangered, end, restart, 0, NameStr(name));
 		if (!is_read)
-			note(unread, end, restart, "replication slot", NameStr(name));
+			note(unread, end, restart, 0, NameStr(name));
 		/* a logical slot is not behind by what it may read again */
-		note(laggard, end, Max(restart, confirmed), "replication slot", NameStr(name));
+		note(laggard, end, Max(restart, confirmed), 0, NameStr(name));
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 }
@@ -267,7 +267,7 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
 	Laggard		unread = {.bytes = -1};
-	const Laggard *reason = NULL;
+	Laggard    *reason = NULL;
 
 	look_at_walsenders(&laggard, end);
 	look_at_slots(&laggard, &endangered, &unread, end);
@@ -281,32 +281,26 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 			 is_too_large(false, unread.bytes + state->at_once, replica_lag_slot_limit()))
 		reason = &unread;
 
+	if (reason != NULL && reason->pid != 0)
+	{
+		PgBackendStatus *walsender = blockers_find(reason->pid);
+
+		snprintf(reason->what, sizeof(reason->what), "standby \"%s\"",
+				 walsender != NULL ? walsender->st_appname : "");
+	}
 	if (reason == &unread && !state->waiting)
 		ereport(LOG,
-				(errmsg("pausing index move: no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
-						reason->what)));
+				(errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
+						runner_name(), reason->what)));
 	else if (reason != NULL && !state->waiting)
 		ereport(LOG,
-				(errmsg("pausing index move: %s is %lld bytes behind",
-						reason->what, (long long) reason->bytes)));
+				(errmsg("%s: resting, because %s is %lld bytes behind",
+						runner_name(), reason->what, (long long) reason->bytes)));
 	state->waiting = (reason != NULL);
+	if (reason != NULL)
+		snprintf(state->why, sizeof(state->why), "%s is %lld MB behind",
+				 reason->what, (long long) (reason->bytes / (1024 * 1024)));
 	return state->waiting;
-}
-
-/*
- * Describe the receiver that is furthest behind: "replication slot x".
- * Palloc'd; NULL if there is none.  Needs no transaction.
- */
-char *
-replica_lag_worst(void)
-{
-	XLogRecPtr	end = GetFlushRecPtr(NULL);
-	Laggard		laggard = {.bytes = -1};
-	Laggard		unread = {.bytes = -1};
-
-	look_at_walsenders(&laggard, end);
-	look_at_slots(&laggard, &laggard, &unread, end);
-	return laggard.bytes < 0 ? NULL : pstrdup(laggard.what);
 }
 
 /*
@@ -342,32 +336,38 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 {
 	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
-	MovePhase	before = PHASE_INITIALIZING;
 
 	while (keep_up == NULL || keep_up(arg))
 	{
 		int			ms = most_ms;
 		bool		paused = job_pause_requested();
-		MovePhase	old;
+		bool		behind = !paused && state != NULL &&
+			replica_lag_too_large(state, settings);
+		TimestampTz iteration;
 
-		if (!paused && !(state != NULL && replica_lag_too_large(state, settings)) &&
+		if (!paused && !behind &&
 			(throttle == NULL || (ms = throttle_due(throttle, settings)) == 0))
 			break;
-		old = progress_phase(paused ? PHASE_PAUSED : PHASE_THROTTLED);
+		progress_throttled(paused ? "pause_move()" : behind ? state->why : "max_rate");
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
-			before = old;
 			/* catalog snapshots must not hold back vacuum */
 			InvalidateCatalogSnapshot();
 		}
 		if (paused)
 			progress_blockers(NULL, 0);
+		iteration = GetCurrentTimestamp();
 		(void) throttle_rest(Min(ms, most_ms));
+		if (!paused && !behind && throttle != NULL)
+			throttle->rested_us += GetCurrentTimestamp() - iteration;
 	}
+	/* a copy at max_rate rests after each piece: show that until it does not */
+	if (start == 0 || throttle == NULL)
+		progress_throttled(NULL);
 	if (start == 0)
 		return 0;
-	progress_phase(before);
+	progress_rested(GetCurrentTimestamp() - start);
 	return Max(GetCurrentTimestamp() - start, 1);
 }
 

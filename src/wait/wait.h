@@ -50,8 +50,8 @@ typedef struct WaitLimits
 typedef struct Wait
 {
 	WaitLimits *limits;
-	const char *what;			/* completes "gave up waiting for %s"; NULL =
-								 * a lock on relid */
+	const char *gave_up;		/* message after lock_wait; NULL = a lock on
+								 * relid */
 
 	/* what is waited for; wait_look() sets the pids */
 	Oid			relid;			/* whose lock they hold, if any */
@@ -74,12 +74,12 @@ typedef struct Wait
 
 extern TimestampTz wait_deadline(int max_ms);	/* 0 = never */
 
-extern void wait_begin(Wait *wait, const char *what, WaitLimits *limits);
+extern void wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits);
 extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
 extern bool wait_look(Wait *wait);
 extern bool wait_is_over(const Wait *wait);
 pg_noreturn extern void wait_give_up(const Wait *wait);
-extern bool wait_until(const char *what, WaitLimits *limits,
+extern bool wait_until(const char *gave_up, WaitLimits *limits,
 					   bool (*is_free) (Wait *wait, void *arg), void *arg);
 extern int	wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 							 const VirtualTransactionId *others, int nothers);
@@ -121,6 +121,7 @@ typedef struct Throttle
 	int64		bytes;			/* since the rate was last shown */
 	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
+	int64		rested_us;		/* for the rate alone */
 } Throttle;
 
 extern void throttle_written(Throttle *throttle, int64 bytes);
@@ -137,9 +138,9 @@ typedef struct ReplicaLag
 	bool		waiting;		/* until it is below half of the limit */
 	int64		at_once;		/* bytes of WAL to be written without another
 								 * check; 0 for a copy */
+	char		why[IM_THROTTLED_LEN];	/* what waiting is for */
 } ReplicaLag;
 
-extern char *replica_lag_worst(void);
 extern int64 replica_lag_slot_limit(void);
 
 extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);

@@ -176,7 +176,7 @@ wait_deadline(int max_ms)
  * valid until its next call, or that of wait_until().
  */
 void
-wait_begin(Wait *wait, const char *what, WaitLimits *limits)
+wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 {
 	if (wait_context == NULL)
 		wait_context = AllocSetContextCreate(TopMemoryContext,
@@ -184,7 +184,7 @@ wait_begin(Wait *wait, const char *what, WaitLimits *limits)
 											 ALLOCSET_SMALL_SIZES);
 	memset(wait, 0, sizeof(Wait));
 	wait->limits = limits;
-	wait->what = what;
+	wait->gave_up = gave_up;
 	wait->nap_ms = SHORTEST_NAP_MS;
 	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
 	wait->rested_before = limits->rested_ms != NULL ? *limits->rested_ms : 0;
@@ -295,10 +295,10 @@ wait_give_up(const Wait *wait)
 	char	   *list = blockers_describe(wait->relid, wait->pids, wait->npids);
 	char	   *name;
 
-	if (wait->what != NULL)
+	if (wait->gave_up != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("gave up waiting for %s", wait->what),
+				 errmsg_internal("%s", _(wait->gave_up)),
 				 errdetail("Waited %g seconds for %s.", waited, list),
 				 errhint("End that transaction, or raise index_mover.lock_wait.")));
 
@@ -314,7 +314,7 @@ wait_give_up(const Wait *wait)
 			 wait->npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments."),
-			 errhint("See move_blockers(), or raise index_mover.lock_wait.")));
+			 errhint("See index_mover_blockers(), or raise index_mover.lock_wait.")));
 }
 
 /*
@@ -414,13 +414,13 @@ nap(Wait *wait)
  * wait for.
  */
 bool
-wait_until(const char *what, WaitLimits *limits,
+wait_until(const char *gave_up, WaitLimits *limits,
 		   bool (*is_free) (Wait *wait, void *arg), void *arg)
 {
 	MemoryContext caller_context = CurrentMemoryContext;
 	Wait		wait;
 
-	wait_begin(&wait, what, limits);
+	wait_begin(&wait, gave_up, limits);
 	MemoryContextReset(wait_context);
 	for (;;)
 	{
@@ -504,7 +504,7 @@ wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 {
 	Lockers		lockers = {heap_oid, lockmode};
 
-	(void) wait_until("transactions that use the table", limits, lockers_are_gone, &lockers);
+	(void) wait_until(gettext_noop("gave up waiting for transactions that use the table"), limits, lockers_are_gone, &lockers);
 }
 
 typedef struct Snapshots
@@ -545,7 +545,7 @@ wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
 {
 	Snapshots	snapshots = {limit_xmin, hides};
 
-	(void) wait_until("transactions with an old snapshot", limits, snapshots_are_gone,
+	(void) wait_until(gettext_noop("gave up waiting for transactions with an old snapshot"), limits, snapshots_are_gone,
 					  &snapshots);
 }
 

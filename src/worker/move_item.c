@@ -21,14 +21,17 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
+#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
+#include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
@@ -141,6 +144,21 @@ find_successor(MoveItem *item)
 	return true;
 }
 
+/*
+ * Tablespaces of the item, for the server log: after the move, looking them up
+ * could fail, which would hide its outcome.
+ */
+static NameData from_name;
+static NameData to_name;
+
+static void
+keep_name(NameData *name, Oid tablespace)
+{
+	const char *found = get_tablespace_name(tablespace);
+
+	namestrcpy(name, found ? found : "?");
+}
+
 static void
 move_with_preparation(MoveContext *mc, int max_wait_ms)
 {
@@ -148,6 +166,8 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 	leftovers_remove_of_table(mc->item->heap_oid, mc->settings->lock_wait);
 
 	StartTransactionCommand();
+	keep_name(&from_name, mc->item->from_tablespace);
+	keep_name(&to_name, mc->item->to_tablespace);
 	space_check(mc->job, mc->item, mc->settings);
 	CommitTransactionCommand();
 
@@ -199,6 +219,29 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 	return error;
 }
 
+/* Write to the server log what became of an item. */
+static void
+log_outcome(const MoveItem *item)
+{
+	if (item->status == STATUS_MOVED)
+		ereport(LOG,
+				(errmsg("%s: moved index \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
+						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
+						size_text(item->size_after),
+						NameStr(from_name), NameStr(to_name),
+						method_name(item->method),
+						(item->finished_at - item->started_at) / 1e6,
+						item->method != METHOD_COPY ? "" :
+						psprintf(", lock %.1f ms", item->lock_time / 1000.0))));
+	else
+		ereport(LOG,
+				(errmsg("%s: did not move index \"%s.%s\" (%s%s%s)",
+						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
+						status_name(item->status),
+						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
+				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
+}
+
 /*
  * Move one item, and put the outcome into it.  Never throws.  No transaction
  * is open before and after.
@@ -223,21 +266,11 @@ move_item(JobShared *job, MoveItem *item)
 
 	/* a copy has set the time of its swap, and what follows does not count */
 	if (item->finished_at == 0)
+	{
 		item->finished_at = GetCurrentTimestamp();
-	if (item->status == STATUS_MOVED)
-		ereport(LOG,
-				(errmsg("moved index \"%s.%s\" to another tablespace by %s in %ld ms",
-						NameStr(item->schema_name), NameStr(item->index_name),
-						method_name(item->method),
-						(long) TimestampDifferenceMilliseconds(item->started_at,
-															   item->finished_at))));
-	else
-		ereport(LOG,
-				(errmsg("did not move index \"%s.%s\" (%s%s%s): %s",
-						NameStr(item->schema_name), NameStr(item->index_name),
-						status_name(item->status),
-						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate,
-						item->detail)));
+		item->idle = progress_idle();
+	}
+	log_outcome(item);
 }
 
 /*
@@ -278,8 +311,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	FreeErrorData(error);
 	RESUME_INTERRUPTS();
 	ereport(LOG,
-			(errmsg("leftovers of a move of index \"%s.%s\" could not be removed yet",
-					NameStr(item->schema_name), NameStr(item->index_name)),
+			(errmsg("%s: leftovers of a move of index \"%s.%s\" could not be removed yet",
+					runner_name(), NameStr(item->schema_name), NameStr(item->index_name)),
 			 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
 }
 

@@ -43,6 +43,7 @@
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
+#include "file_system.h"
 #include "history.h"
 #include "own_tables.h"
 #include "rebuild/rebuild.h"
@@ -57,6 +58,7 @@
 static JobShared *my_shared = NULL;
 static int	current_item = -1;	/* the one that is being moved */
 static bool is_first = false;	/* the first runner of its job */
+static bool is_move = false;	/* and not a cleanup */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit */
 static bool cleanup_put_off = false;	/* needed after the job's end */
@@ -132,6 +134,45 @@ apply_job_settings(const MoveSettings *settings)
 					  psprintf("%d", settings->max_parallel_maintenance_workers));
 }
 
+static void
+log_start(const JobShared *shared)
+{
+	int64		size = 0;
+
+	for (int i = 0; i < shared->nitems; i++)
+		size += Max(shared->items[i].size_before, 0);
+	ereport(LOG,
+			(errmsg_plural("%s: begins to move %d index, %s",
+						   "%s: begins to move %d indexes, %s", shared->nitems,
+						   runner_name(), shared->nitems, size_text(size))));
+}
+
+/* Write the end of the job to the server log; for its last runner. */
+static void
+log_end(const JobShared *shared)
+{
+	int			moved = 0;
+	int64		longest_lock = 0;
+
+	for (int i = 0; i < shared->nitems; i++)
+	{
+		const MoveItem *item = &shared->items[i];
+
+		if (item->status != STATUS_MOVED)
+			continue;
+		moved++;
+		longest_lock = Max(longest_lock, item->lock_time);
+	}
+	ereport(LOG,
+			(errmsg_plural("%s: has ended, %d of %d index moved in %.1f s%s",
+						   "%s: has ended, %d of %d indexes moved in %.1f s%s",
+						   shared->nitems, runner_name(), moved, shared->nitems,
+						   (GetCurrentTimestamp() - shared->submitted_at) / 1e6,
+						   longest_lock == 0 ? "" :
+						   psprintf(", longest lock %.1f ms", longest_lock / 1000.0))));
+}
+
+
 /*
  * Connect to the job's database as its role.  If the database has a setting
  * for role, core has applied it, without checking whether the job's role may
@@ -181,6 +222,7 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 		item->status = status;
 		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
 		strlcpy(item->detail, detail, sizeof(item->detail));
+		item->finished_at = GetCurrentTimestamp();
 		outcome_record_item(shared, n);
 	}
 }
@@ -190,7 +232,7 @@ cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
 {
 	if (item->status != STATUS_MOVED)
 		item->status = STATUS_CANCELED;
-	if (item->started_at != 0 && item->finished_at == 0)
+	if (item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
 	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
 	strlcpy(item->detail, detail, sizeof(item->detail));
@@ -259,7 +301,11 @@ worker_exit(int code, Datum arg)
 	extension_release();
 
 	if (runner_detach())
+	{
+		if (is_move)
+			log_end(shared);
 		publish_rows(shared);
+	}
 	if (leftovers)
 		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
@@ -335,7 +381,7 @@ wait_while_paused(JobShared *shared)
 	if (i == shared->nitems)
 		return;
 	progress_begin(&shared->items[i]);
-	progress_phase(PHASE_PAUSED);
+	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
 		runner_nap(shared, PAUSE_POLL_MS);
 	progress_end();
@@ -416,7 +462,10 @@ run_moves(JobShared *shared, bool first)
 	bool		recorded = !first || shared->recorded || outcome_record_all(shared);
 
 	if (first && recorded)
+	{
+		log_start(shared);
 		start_other_runners(shared);
+	}
 
 	while (recorded)
 	{
@@ -457,7 +506,10 @@ run_moves(JobShared *shared, bool first)
 	extension_release();
 	is_done = true;
 	if (runner_detach())
+	{
+		log_end(shared);
 		publish_rows(shared);
+	}
 	if (cleanup_put_off)
 		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
@@ -530,6 +582,10 @@ index_mover_worker_main(Datum arg)
 	apply_job_settings(&shared->settings);
 	IM_KEEP_POINTS();
 	pgstat_report_appname("index_mover");
+	StartTransactionCommand();
+	is_move = (job.purpose == JOB_MOVE);
+	runner_set_name(shared, job.purpose);
+	CommitTransactionCommand();
 
 	is_attached = runner_attach(shared);
 	is_done = !is_attached;		/* other runners have finished the job */

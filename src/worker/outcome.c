@@ -70,7 +70,10 @@ outcome_take_error(MoveItem *item, ErrorData *edata)
 						job_cancel_requested()) ? STATUS_CANCELED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
-	if (more != NULL)
+	/* core's words are about a statement, and the user has canceled a job */
+	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
+		strlcpy(item->detail, "the job was canceled", sizeof(item->detail));
+	else if (more != NULL)
 		snprintf(item->detail, sizeof(item->detail), "%s: %s",
 				 edata->message, more);
 	else
@@ -160,9 +163,9 @@ outcome_record_item(JobShared *shared, int n)
 
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
-			 errmsg("could not record the move of index \"%s.%s\": %s",
-					NameStr(item->schema_name), NameStr(item->index_name),
-					error->message)));
+			 errmsg("could not record the move of index \"%s.%s\"",
+					NameStr(item->schema_name), NameStr(item->index_name)),
+			 errdetail_internal("%s", error->message)));
 	FreeErrorData(error);
 
 	/* what follows needs the extension's tables held */
@@ -193,6 +196,8 @@ outcome_record_all(JobShared *shared)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
+		history_insert_job(shared->job, shared->role, shared->submitted_at,
+						   shared->settings.not_default);
 		for (int i = 0; i < shared->nitems; i++)
 			if (shared->items[i].status != STATUS_SKIPPED)
 				history_insert(shared, i);
@@ -211,8 +216,8 @@ outcome_record_all(JobShared *shared)
 
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
-			 errmsg("could not record job " INT64_FORMAT ": %s",
-					shared->job, error->message)));
+			 errmsg("%s: could not record the job", runner_name()),
+			 errdetail_internal("%s", error->message)));
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			outcome_take_error(&shared->items[i], error);

@@ -38,7 +38,7 @@ def call(cursor, sql, *values):
 own = connect(True)
 cursor = own.cursor()
 tell('waiting', call(
-    cursor, "SELECT index_name, status FROM move_indexes(%s, 'regress_fast', 'copy', settings => %s)",
+    cursor, "SELECT name, status FROM move_indexes(%s, 'regress_fast', 'copy', settings => %s)",
     't', '{"progress_interval": "500ms", "max_rate": "2MB"}'))
 if module == 'psycopg2':
     notices += [n.split(':', 1)[1].strip() for n in own.notices]

@@ -85,7 +85,7 @@ sub finish_writing
 
 sub progress
 {
-	return split /\|/, sql("SELECT phase, blocks_done, blocks_total FROM index_mover_progress WHERE job = $_[0]");
+	return split /\|/, sql("SELECT throttled_by, blocks_done, blocks_total FROM index_mover_progress WHERE job = $_[0]");
 }
 
 # ---------------------------------------------------------------------------
@@ -94,7 +94,7 @@ sub progress
 my $job = sql(q{SELECT max(job) FROM move_indexes('big_s', 'regress_fast', method => 'copy', wait => false, settings => '{"max_rate": "40MB", "verify": "on"}')});
 poll_until($node, "SELECT blocks_done >= blocks_total / 2 AND blocks_total > 0 FROM index_mover_progress WHERE job = $job", 't', 'half of the copy');
 sql("SELECT pause_move($job)");
-poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'paused', 'the pause');
+poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 my $pid = worker_pid($node);
 my (undef, $done, $total) = progress($job);
 note "paused at block $done of $total";
@@ -112,7 +112,7 @@ my ($most_memory, $most_wal, $looks, $bad, $vacuumed) = ($memory, 0, 0, '', 0);
 while ($writing->{run}->pumpable && time - $start < $seconds + 120)
 {
 	$writing->{run}->pump_nb;
-	my ($phase, $now_done) = progress($job);
+	my ($throttled_by, $now_done) = progress($job);
 	my ($wal, $holds) = split /\|/, sql(<<SQL);
 SELECT (SELECT sum(size) FROM pg_ls_waldir()),
        (SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL))
@@ -120,7 +120,7 @@ SQL
 	my $here = own_memory($pid);
 	$most_memory = $here if $here > $most_memory;
 	$most_wal = $wal if $wal > $most_wal;
-	$bad .= "phase $phase, block $now_done\n" if $phase ne 'paused' || $now_done != $done;
+	$bad .= "throttled by $throttled_by, block $now_done\n" if $throttled_by ne 'pause_move()' || $now_done != $done;
 	$bad .= "holds a snapshot or a transaction ID\n" if $holds;
 	$looks++;
 	if (!$vacuumed && time - $start > $seconds / 2)
@@ -155,10 +155,10 @@ sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the job', timeout => 600);
 note sprintf('resumed and moved in %.1f s', time - $start);
 finish_writing($writing, 'after the pause');
-is(sql("SELECT index_name || ' ' || status || coalesce(': ' || message, '') FROM index_mover_history WHERE job = $job AND status <> 'moved'"), '', 'the index is moved');
+is(sql("SELECT name || ' ' || status || coalesce(': ' || message, '') FROM index_mover_history WHERE job = $job AND status <> 'moved'"), '', 'the index is moved');
 note sql("SELECT 'copied ' || blocks_copied || ', again ' || blocks_recopied || ', lock ' || lock_time FROM index_mover_history WHERE job = $job");
 is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'big_s'"), 'regress_fast', 'and where it should be');
-unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/starts the copy of index .* again/, 'what was done was kept');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/starting the copy of index .* again/, 'what was done was kept');
 all_right($node, 'big', 'after ten minutes of pause', no_metadata => 1, max_keys => 500, within => 5);
 # every row, both ways
 is( sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SELECT count(*), sum(hashtextextended(ctid::text, i)) FROM big WHERE s >= ''}),

@@ -105,14 +105,14 @@ sub move_all
 sub progress
 {
 	return sql(<<SQL);
-SELECT n.nodeport, j.job, j.index_name, j.status, j.phase, j.blocks_done, j.blocks_total, j.blocked_by, j.sqlstate
+SELECT n.nodeport, j.job, j.name, j.status, j.phase, j.blocks_done, j.blocks_total, j.blocked_by, j.sqlstate
   FROM run_command_on_all_nodes(\$\$
     SELECT coalesce(json_agg(h), '[]') FROM (
-      SELECT job, index_name, h.status, p.phase, p.blocks_done, p.blocks_total, p.blocked_by, h.sqlstate
-        FROM index_mover_history h LEFT JOIN index_mover_progress p USING (job, index_name)
+      SELECT job, name, h.status, p.phase, p.blocks_done, p.blocks_total, p.blocked_by, h.sqlstate
+        FROM index_mover_history h LEFT JOIN index_mover_progress p USING (job, name)
        WHERE h.$running) h \$\$) r
   JOIN pg_dist_node n USING (nodeid)
- CROSS JOIN json_to_recordset(r.result::json) AS j(job bigint, index_name text, status text, phase text,
+ CROSS JOIN json_to_recordset(r.result::json) AS j(job bigint, name text, status text, phase text,
        blocks_done bigint, blocks_total bigint, blocked_by text, sqlstate text)
  WHERE r.success
 SQL
@@ -245,10 +245,7 @@ foreach my $node (@nodes)
 	my $port = $node->port;
 	like($progress, qr/^$port\|/m, 'there is something of ' . $node->name);
 }
-on_all_nodes(<<SQL);
-SELECT string_agg(job || ' ' || cancel_move(job), ', ')
-  FROM (SELECT DISTINCT job FROM index_mover_history WHERE $running) u
-SQL
+on_all_nodes('SELECT cancel_move()');
 wait_for_the_end('the cancel');
 like(states(), qr/^.*canceled.*\n.*canceled.*\n.*canceled.*$/, 'cancel: on every node');
 like(indexes('count(*)', "s.spcname = 'regress_slow'"), qr/^\d+\n\d+\n\d+$/, 'cancel: every node has more to move');
@@ -330,7 +327,7 @@ on_all_nodes('GRANT EXECUTE ON FUNCTION move_schema_indexes TO regress_app');
 on_all_nodes('GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_app');
 is($workers[0]->safe_psql('postgres', <<SQL, extra_params => [ '-U', 'regress_app' ]), "$_|" . ($_ eq 'on' ? 'f' : 't'), "the history of a shard for the table's owner, Citus's hiding $_")
 SET citus.override_table_visibility = $_;
-SELECT '$_', count(*) > 0 FROM index_mover_history WHERE index_name LIKE 'orders_note_1%' AND role <> 'regress_app';
+SELECT '$_', count(*) > 0 FROM index_mover_history WHERE name LIKE 'orders_note_1%' AND role <> 'regress_app';
 SQL
   foreach 'on', 'off';
 forget_jobs();

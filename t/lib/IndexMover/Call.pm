@@ -85,7 +85,7 @@ sub count_call
 	my $log = -f $node->logfile ? PostgreSQL::Test::Utils::slurp_file($node->logfile, $from) // '' : '';
 	$log_seen{ $node->name } = $from + length $log;
 	# (a rebuild that was chosen says that it gave way, 55006, and why)
-	my $deadlocks = () = $log =~ /:  40P01: |did not move .*deadlock detected/g;
+	my $deadlocks = () = $log =~ /:  40P01: |did not move .*\n.*DETAIL:  .*deadlock detected/g;
 	$deadlocks ||= "$call->{out}\n$call->{err}" =~ /\b40P01\b|deadlock detected/ ? 1 : 0;
 	my $how = $sql =~ /'copy'/ ? 'by copy' : $sql =~ /'rebuild'/ ? 'by rebuild' : 'by the default method';
 	$count{"calls that move $how, beside something else"}++;

@@ -154,15 +154,16 @@ INSERT INTO behind_copy SELECT generate_series(1, 50000);
 CREATE INDEX behind_copy_i ON behind_copy (i);
 SQL
 	my %kill = (
-		rebuild => [ 'building index', '{}' ],
-		copy    => [ 'throttled', '{"max_rate": "64kB"}' ]);
+		rebuild => [ "phase = 'building index'", '{}' ],
+		copy    => [ "throttled_by = 'max_rate'", '{"max_rate": "64kB"}' ]);
 	foreach my $method ('rebuild', 'copy')
 	{
-		my ($phase, $settings) = @{ $kill{$method} };
+		my ($state, $settings) = @{ $kill{$method} };
 		my $gate = IndexMover::Session->new($node, dbname => $db);
 		$gate->run('SELECT pg_advisory_lock(43)');
 		$node->safe_psql($db, "SELECT move_indexes('behind_$method', 'regress_fast', '$method', wait => false, settings => '$settings')");
-		kill 'KILL', wait_for_phase($node, $phase, dbname => $db);
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE $state", 't', $state, dbname => $db);
+		kill 'KILL', worker_pid($node, dbname => $db);
 		poll_until($node, "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'index_mover')
 		                   AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')",
 			't', 'restart after a kill');

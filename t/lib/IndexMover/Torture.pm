@@ -105,7 +105,7 @@ sub wait_for_processes
 		{
 			delete $left{$pid} if waitpid($pid, POSIX::WNOHANG()) > 0;
 		}
-		quick_sql($t->{connstr}, "SELECT resume_move(job) FROM index_mover_progress WHERE phase = 'paused'", 20);
+		quick_sql($t->{connstr}, "SELECT resume_move(job) FROM index_mover_progress WHERE throttled_by = 'pause_move()'", 20);
 		usleep(100_000);
 		if (%left && time > $deadline)
 		{
@@ -195,7 +195,7 @@ sub come_to_rest
 		$node->safe_psql('postgres', "$end PREPARED '$gid'");
 	}
 	# queued jobs of calls with wait => false go on for a while
-	$node->safe_psql('postgres', "SELECT resume_move(job) FROM index_mover_progress WHERE phase = 'paused'");
+	$node->safe_psql('postgres', "SELECT resume_move(job) FROM index_mover_progress WHERE throttled_by = 'pause_move()'");
 	my $seconds = wait_for_no_worker($node);
 	note "jobs have ended after $seconds s";
 	$node->safe_psql('postgres', $_) for reverse @{ $t->{undo} };

@@ -100,7 +100,7 @@ sub wait_for_no_worker
 sub wait_for_job_end
 {
 	my ($node, $job, %options) = @_;
-	return poll_until($node, "SELECT NOT index_mover_job_is_alive($job)", 't', "the end of job $job", %options);
+	return poll_until($node, "SELECT NOT index_mover.job_is_alive($job)", 't', "the end of job $job", %options);
 }
 
 # Something has taken so many seconds, and had to be done within these.

@@ -74,7 +74,7 @@ sub random_call
 	  : $what < 0.9 ? "move_indexes((SELECT reltoastrelid FROM pg_class WHERE relname = 'wide')::regclass, '$to'"
 	  : "move_tablespace_indexes('" . ($to eq 'regress_fast' ? 'regress_slow' : 'regress_fast') . "', '$to'";
 	my $wait = rand() < 0.6;
-	my $columns = $wait ? 'status, sqlstate, method, index_name, detail' : 'job';
+	my $columns = $wait ? 'status, sqlstate, method, name, detail' : 'job';
 	my $sql = "SELECT DISTINCT $columns FROM $function, method => '$method', settings => '$settings'"
 	  . ($wait ? '' : ', wait => false') . ')';
 	return ($sql, $wait);
@@ -97,10 +97,10 @@ sub run_mover
 		{
 			my $job = $1;
 			my $again;
-			($rc, $again, my $more) = quick_sql($o{connstr}, "CALL wait_for_move($job)", LONGEST);
+			($rc, $again, my $more) = quick_sql($o{connstr}, "CALL wait_for_move($job, raise => false)", LONGEST);
 			$err .= $more;
 			(undef, $out, $more) = quick_sql($o{connstr},
-				"SELECT status, sqlstate, method, index_name, message FROM index_mover_history WHERE job = $job");
+				"SELECT status, sqlstate, method, name, message FROM index_mover_history WHERE job = $job");
 		}
 		push @odd, "no end within " . LONGEST . " s: $sql" if $rc == -1;
 		foreach my $line (split /\n/, $out)

@@ -1,0 +1,169 @@
+/*-------------------------------------------------------------------------
+ *
+ * notices.c
+ *	  What a waiting client is told: a line when a job begins and one when it
+ *	  ends, and what was not moved.
+ *
+ * A waiting call has the job's items, wait_for_move() has its history; both
+ * make a JobSummary of them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/tablespace.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "call/call.h"
+#include "file_system.h"
+#include "job.h"
+
+/*
+ * Return the name of a relation as regclass prints it: of the one of this name,
+ * since core renames an index that it has rebuilt; else of the one of this OID,
+ * which has been renamed; or, if both are gone, the name that it had, qualified
+ * unless its schema is in the search path.
+ */
+char *
+notices_name(Oid relation, const char *schema, const char *name)
+{
+	Oid			namespace = get_namespace_oid(schema, true);
+	Oid			named = OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
+	char	   *relname;
+
+	if (OidIsValid(named))
+		relation = named;
+	relname = get_rel_name(relation);
+	if (relname == NULL)
+		return quote_qualified_identifier(list_member_oid(fetch_search_path(true), namespace) ?
+										  NULL : schema, name);
+	return quote_qualified_identifier(RelationIsVisible(relation) ? NULL :
+									  get_namespace_name(get_rel_namespace(relation)),
+									  relname);
+}
+
+char *
+notices_duration(double seconds)
+{
+	if (seconds < 100)
+		return psprintf("%.1f s", seconds);
+	if (seconds < 100 * 60)
+		return psprintf("%.0f min", seconds / 60);
+	return psprintf("%.1f h", seconds / 3600);
+}
+
+/* Add an index to the summary. */
+void
+summary_add(JobSummary *summary, MoveStatus status, int64 size,
+			Oid to_tablespace, int64 lock_time)
+{
+	if (summary->total++ == 0)
+	{
+		summary->tablespace = to_tablespace;
+		if (summary->target == NULL)
+			summary->target = get_tablespace_name(to_tablespace);
+	}
+	else if (summary->tablespace != to_tablespace)
+		summary->tablespace = InvalidOid;
+	summary->size += Max(size, 0);
+	if (status == STATUS_MOVED)
+	{
+		summary->moved++;
+		summary->size_moved += Max(size, 0);
+		summary->longest_lock = Max(summary->longest_lock, lock_time);
+	}
+}
+
+/* Return the tablespace in quotes, or words for several of them. */
+static const char *
+target_words(const JobSummary *summary)
+{
+	return OidIsValid(summary->tablespace) && summary->target != NULL ?
+		psprintf("\"%s\"", summary->target) : "several";
+}
+
+/* Send the line at the beginning of a job. */
+void
+notices_begin(const JobSummary *summary)
+{
+	if (summary->total == 0)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": no index is to be moved",
+						summary->job)));
+	else
+		ereport(NOTICE,
+				(errmsg_plural("job " INT64_FORMAT ": %d index, %s, to tablespace %s",
+							   "job " INT64_FORMAT ": %d indexes, %s, to tablespace %s",
+							   summary->total, summary->job, summary->total,
+							   size_text(summary->size), target_words(summary))));
+}
+
+/* Send the line at the end of a job that took so many seconds. */
+void
+notices_end(const JobSummary *summary, double seconds)
+{
+	if (summary->total == 0)
+		return;
+	if (summary->longest_lock > 0)
+		ereport(NOTICE,
+				(errmsg_plural("job " INT64_FORMAT ": %d of %d index moved to %s, %s in %s, longest lock %.1f ms",
+							   "job " INT64_FORMAT ": %d of %d indexes moved to %s, %s in %s, longest lock %.1f ms",
+							   summary->total, summary->job, summary->moved,
+							   summary->total, target_words(summary),
+							   size_text(summary->size_moved),
+							   notices_duration(seconds),
+							   summary->longest_lock / 1000.0)));
+	else
+		ereport(NOTICE,
+				(errmsg_plural("job " INT64_FORMAT ": %d of %d index moved to %s, %s in %s",
+							   "job " INT64_FORMAT ": %d of %d indexes moved to %s, %s in %s",
+							   summary->total, summary->job, summary->moved,
+							   summary->total, target_words(summary),
+							   size_text(summary->size_moved),
+							   notices_duration(seconds))));
+}
+
+/*
+ * Note what was not moved: with on_failure = row a WARNING, else a line of the
+ * ERROR that notices_raise() raises.
+ */
+void
+notices_failure(JobSummary *summary, const char *name, const char *sqlstate,
+				const char *reason, bool warn)
+{
+	summary->not_moved++;
+	if (warn)
+		ereport(WARNING,
+				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
+						 MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
+									   sqlstate[3], sqlstate[4])),
+				 errmsg("index \"%s\" was not moved", name),
+				 reason ? errdetail_internal("%s", reason) : 0));
+	else
+	{
+		if (summary->failures.data == NULL)
+			initStringInfo(&summary->failures);
+		appendStringInfo(&summary->failures, "%sindex \"%s\": %s",
+						 summary->failures.len > 0 ? "\n" : "", name,
+						 reason ? reason : "not moved");
+	}
+}
+
+/* Raise ERROR 55000 if something was not moved. */
+void
+notices_raise(const JobSummary *summary)
+{
+	if (summary->not_moved > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_plural("%d of %d index was not moved",
+							   "%d of %d indexes were not moved",
+							   summary->total, summary->not_moved, summary->total),
+				 summary->failures.len > 0 ?
+				 errdetail_internal("%s", summary->failures.data) : 0,
+				 errhint("SELECT resume_move(" INT64_FORMAT ") moves the rest.",
+						 summary->job)));
+}
