@@ -340,6 +340,26 @@ collect_rows(JobWait *wait)
 	}
 }
 
+/* As collect_rows(), with what the client of a move is told. */
+static void
+collect_rows_of_move(JobWait *wait, const JobSummary *begin)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		if (wait->shared->settings.progress_interval > 0)
+			notices_begin(begin);
+		collect_rows(wait);
+	}
+	PG_CATCH();
+	{
+		rethrow_with_outcome(wait, oldcontext);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
 /*
  * Run a job and wait for its rows, which are returned as a palloc'd copy.
  * For a JOB_CLEANUP with items, do nothing and return NULL if there is no
@@ -354,7 +374,6 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 {
 	JobWait		wait = {0};
 	JobSummary	begin = {.job = job};
-	MemoryContext oldcontext = CurrentMemoryContext;
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
@@ -397,19 +416,10 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	}
 	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	{
-		PG_TRY();
-		{
-			if (purpose == JOB_MOVE && settings->progress_interval > 0)
-				notices_begin(&begin);
+		if (purpose == JOB_MOVE)
+			collect_rows_of_move(&wait, &begin);
+		else
 			collect_rows(&wait);
-		}
-		PG_CATCH();
-		{
-			if (purpose == JOB_MOVE)
-				rethrow_with_outcome(&wait, oldcontext);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
 	snapshot_guard_end();
