@@ -27,7 +27,10 @@ CREATE VIEW members AS
 	  FROM pg_extension e
 	  JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
 	 CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) o
-	 WHERE e.extname = 'index_mover';
+	 WHERE e.extname = 'index_mover'
+   -- from 17 on, the row types of tables and views, and arrays, are members, too
+   AND NOT EXISTS (SELECT FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid
+					WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typelem <> 0 OR c.relkind <> 'c'));
 SELECT p.proname, p.prokind FROM members m JOIN pg_proc p ON p.oid = m.objid
  WHERE m.catalog = 'pg_proc'::regclass AND m.schema = 'public' ORDER BY 1;
 SELECT c.relname, c.relkind FROM members m JOIN pg_class c ON c.oid = m.objid
