@@ -250,25 +250,29 @@ void
 history_update(const JobShared *job, int n)
 {
 	Relation	rel = extension_open(MOVE_TABLE);
-	SysScanDesc scan = scan_job(rel, MOVE_PKEY, job->job);
+	ScanKeyData key[2];
+	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	ScanKeyInit(&key[0], Anum_job, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(job->job));
+	ScanKeyInit(&key[1], Anum_item, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(n));
+	scan = systable_beginscan(rel, extension_relation(MOVE_PKEY), true,
+							  NULL, 2, key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
 	{
 		Datum		values[Natts_move];
 		bool		nulls[Natts_move];
 		HeapTuple	newtuple;
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (DatumGetInt32(values[Anum_item - 1]) != n)
-			continue;
 		form_values(job, n, values, nulls);
 		newtuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		IM_POINT("history-update");
 		if (extension_delete(rel, tuple))
 			extension_insert(rel, newtuple);
 		heap_freetuple(newtuple);
-		break;
 	}
 	systable_endscan(scan);
 	extension_close(rel);
