@@ -90,7 +90,7 @@ read_catalog(const char *name, const Oid *types, int ncolumns, const Datum *firs
 	return found;
 }
 
-/* Return whether this session is a connection of Citus's from a node to a node. */
+/* Return whether Citus has made this connection, from a node to a node. */
 bool
 citus_has_sent_us(void)
 {

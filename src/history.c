@@ -169,7 +169,7 @@ scan_job(Relation rel, const char *pkey, int64 job)
 	return systable_beginscan(rel, extension_relation(pkey), true, NULL, 1, &key);
 }
 
-/* Delete the rows of a job from one of the tables; returns whether it had any. */
+/* Delete the rows of a job from a table; returns whether it had any. */
 static bool
 delete_job(const char *table, const char *pkey, int64 job)
 {

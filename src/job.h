@@ -93,7 +93,6 @@ typedef struct MoveItem
 								 * named is rebuilt in any tablespace */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
-	int64		bytes_to_read;
 	int64		bytes_to_write;
 	int64		wal_bytes;
 	int64		sort_bytes;		/* of a rebuild's sort files */

@@ -150,6 +150,19 @@ is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'the index is where it wa
 leftovers_ok($node, 'canceled while paused', within => 2);
 files_ok($node, 'canceled while paused');
 
+# a failure in the background reaches the session that waits for it: psql's exit status
+sql('CREATE TABLE never (i int); CREATE FUNCTION refuses(int) RETURNS int IMMUTABLE LANGUAGE sql RETURN $1; CREATE INDEX never_i ON never (refuses(i)); INSERT INTO never VALUES (13)');
+sql(q{CREATE OR REPLACE FUNCTION refuses(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$});
+($rc, $out, $err) = finish_call(start_call($node, 'background', <<'SQL'));
+SELECT count(*) FROM move_indexes('never', 'regress_fast', method => 'rebuild', wait => false, settings => '{"on_failure": "error"}');
+CALL wait_for_move();
+SELECT 'not reached';
+SQL
+is($rc, 3, 'wait_for_move raises: psql with ON_ERROR_STOP ends with status 3');
+like($err, qr/ERROR:  55000: 1 of 1 index was not moved\nDETAIL:  index "never_i": not today/, 'and says why');
+unlike($out, qr/not reached/, 'and stops there');
+sql('DROP TABLE never; DROP FUNCTION refuses');
+
 # who waits for long is told before, and once
 my $waiter;
 foreach my $case (

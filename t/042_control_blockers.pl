@@ -370,7 +370,7 @@ poll_until($node, 'SHOW log_min_messages', 'debug1', 'the new setting');
 $start = time;
 ($out, $err) = move('"lock_wait": "20s"');
 like($out, qr/^moved\|/, 'an autovacuum gives way');
-ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was canceled');
+ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n(?:.*CONTEXT:  job .*\n)?.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was canceled');
 sql('ALTER SYSTEM RESET log_min_messages');
 soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");

@@ -249,8 +249,8 @@ abandon_job(int code, Datum arg)
 }
 
 /*
- * In PG_CATCH(), rethrow a cancel with what was moved by then.  Ends the job first, because
- * an index may be moved until then.
+ * In PG_CATCH(), rethrow a cancel with what was moved by then.  Ends the job
+ * first, because an index may be moved until then.
  */
 static void
 rethrow_with_outcome(JobWait *wait, MemoryContext context)

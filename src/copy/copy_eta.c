@@ -93,8 +93,9 @@ copy_begin_round(CopyState *cs)
 
 /*
  * After a piece of a round, which has copied so many blocks: if max_rate holds
- * us up so that most of them have changed by the end of the round, the next one is no shorter: publish no end, and say
- * so once, before the rounds in vain have cost much.
+ * us up so that most of them have changed by the end of the round, the next
+ * one is no shorter.  Publish no end then, and say so once, before the rounds
+ * in vain have cost much.
  */
 void
 copy_look_at_round(CopyState *cs, int64 done)

@@ -417,7 +417,8 @@ move_by_copy(MoveContext *mc)
 							NameStr(item->index_name), MOST_STARTS),
 					 errdetail("The last time, %s.", cs->start_again)));
 		ereport(LOG,
-				(errmsg("%s: starting the copy of index \"%s\" again, because %s",
+				(errhidecontext(true),
+				 errmsg("%s: starting the copy of index \"%s\" again, because %s",
 						runner_name(), NameStr(item->index_name), cs->start_again)));
 	}
 	forget_state();

@@ -470,7 +470,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	item->status = STATUS_PLANNED;
 	item->requested = request->method;
 	item->size_before = item->size_after = -1;
-	item->bytes_to_read = item->bytes_to_write = -1;
+	item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = -1;
 	item->fits = item->estimated = item->lock_time = -1;
 	entry->bloat_ratio = -1;

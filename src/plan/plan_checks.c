@@ -289,7 +289,7 @@ movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *reb
 	*rebuild = rebuild_can_move(index_oid, NULL);
 }
 
-/* Return the OID of the named tablespace; ERROR 42704 in core's words, which has no hint. */
+/* Return the OID of the named tablespace; ERROR 42704, with a hint. */
 Oid
 plan_tablespace(const char *name)
 {

@@ -159,10 +159,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 	switch (item->method)
 	{
 		case METHOD_COPY:
-			item->bytes_to_read = item->bytes_to_write = size;
-			/* verify reads both files once */
-			if (settings->verify)
-				item->bytes_to_read += 2 * size;
+			item->bytes_to_write = size;
 			item->estimated = SECONDS_PER_COPY +
 				size / (copy_rate > 0 ? copy_rate : DEFAULT_COPY_RATE);
 			if (settings->max_rate > 0)
@@ -172,22 +169,14 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 
 		case METHOD_REBUILD:
 
-			/*
-			 * The table is scanned twice, to build and to validate, and the
-			 * new index once, to validate.  Sorting what does not fit in
-			 * memory writes and reads it once more.
-			 */
+			/* sorting what does not fit in memory writes it once more */
 			heap_size = relation_files_size(entry->facts.heap_tablespace,
 											entry->facts.heap_relfilenumber);
-			if (heap_size >= 0)
-				item->bytes_to_read = 2 * heap_size + new_size;
 			item->bytes_to_write = new_size;
 			item->sort_bytes = 0;
 			if (new_size / 1024 > settings->maintenance_work_mem)
 			{
 				item->sort_bytes = new_size;
-				if (item->bytes_to_read >= 0)
-					item->bytes_to_read += new_size;
 				item->bytes_to_write += new_size;
 			}
 			item->estimated = SECONDS_PER_REBUILD +
@@ -196,7 +185,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			break;
 
 		default:
-			item->bytes_to_read = item->bytes_to_write = item->wal_bytes = 0;
+			item->bytes_to_write = item->wal_bytes = 0;
 			item->estimated = 0;
 			return;
 	}

@@ -290,11 +290,13 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	}
 	if (reason == &unread && !state->waiting)
 		ereport(LOG,
-				(errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
+				(errhidecontext(true),
+				 errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
 						runner_name(), reason->what)));
 	else if (reason != NULL && !state->waiting)
 		ereport(LOG,
-				(errmsg("%s: resting, because %s is %lld bytes behind",
+				(errhidecontext(true),
+				 errmsg("%s: resting, because %s is %lld bytes behind",
 						runner_name(), reason->what, (long long) reason->bytes)));
 	state->waiting = (reason != NULL);
 	if (reason != NULL)
@@ -304,8 +306,8 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 }
 
 /*
- * Resting.  Once core's REINDEX runs, it can be neither slowed down nor paused, only
- * canceled, which would lose its work.  So what a copy obeys at each
+ * Resting.  Once core's REINDEX runs, it can be neither slowed down nor
+ * paused, only canceled, which would lose its work.  So what a copy obeys at each
  * megabyte, a rebuild obeys before it begins, as late as possible: while it
  * waits for old transactions, and once more when it has its locks.
  */

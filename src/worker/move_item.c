@@ -225,7 +225,8 @@ log_outcome(const MoveItem *item)
 {
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
-				(errmsg("%s: moved index \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
+				(errhidecontext(true),
+				 errmsg("%s: moved index \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
 						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
 						size_text(item->size_after),
 						NameStr(from_name), NameStr(to_name),
@@ -235,7 +236,8 @@ log_outcome(const MoveItem *item)
 						psprintf(", lock %.1f ms", item->lock_time / 1000.0))));
 	else
 		ereport(LOG,
-				(errmsg("%s: did not move index \"%s.%s\" (%s%s%s)",
+				(errhidecontext(true),
+				 errmsg("%s: did not move index \"%s.%s\" (%s%s%s)",
 						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
 						status_name(item->status),
 						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
@@ -311,7 +313,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	FreeErrorData(error);
 	RESUME_INTERRUPTS();
 	ereport(LOG,
-			(errmsg("%s: leftovers of a move of index \"%s.%s\" could not be removed yet",
+			(errhidecontext(true),
+			 errmsg("%s: leftovers of a move of index \"%s.%s\" could not be removed yet",
 					runner_name(), NameStr(item->schema_name), NameStr(item->index_name)),
 			 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
 }

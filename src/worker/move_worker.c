@@ -142,7 +142,8 @@ log_start(const JobShared *shared)
 	for (int i = 0; i < shared->nitems; i++)
 		size += Max(shared->items[i].size_before, 0);
 	ereport(LOG,
-			(errmsg_plural("%s: begins to move %d index, %s",
+			(errhidecontext(true),
+			 errmsg_plural("%s: begins to move %d index, %s",
 						   "%s: begins to move %d indexes, %s", shared->nitems,
 						   runner_name(), shared->nitems, size_text(size))));
 }
@@ -164,7 +165,8 @@ log_end(const JobShared *shared)
 		longest_lock = Max(longest_lock, item->lock_time);
 	}
 	ereport(LOG,
-			(errmsg_plural("%s: has ended, %d of %d index moved in %.1f s%s",
+			(errhidecontext(true),
+			 errmsg_plural("%s: has ended, %d of %d index moved in %.1f s%s",
 						   "%s: has ended, %d of %d indexes moved in %.1f s%s",
 						   shared->nitems, runner_name(), moved, shared->nitems,
 						   (GetCurrentTimestamp() - shared->submitted_at) / 1e6,
@@ -535,6 +537,15 @@ run_cleanup(JobShared *shared)
 		publish_rows(shared);
 }
 
+/* Error context callback: name job, database and role in the server log. */
+static void
+add_job_name(void *arg)
+{
+	errcontext("%s", runner_name());
+}
+
+static ErrorContextCallback name_job = {.callback = add_job_name};
+
 /* arg: the job's slot */
 void
 index_mover_worker_main(Datum arg)
@@ -585,6 +596,8 @@ index_mover_worker_main(Datum arg)
 	StartTransactionCommand();
 	is_move = (job.purpose == JOB_MOVE);
 	runner_set_name(shared, job.purpose);
+	name_job.previous = error_context_stack;
+	error_context_stack = &name_job;
 	CommitTransactionCommand();
 
 	is_attached = runner_attach(shared);

@@ -215,7 +215,8 @@ outcome_record_all(JobShared *shared)
 		return true;
 
 	ereport(LOG,
-			(errcode(error->sqlerrcode),
+			(errhidecontext(true),
+			 errcode(error->sqlerrcode),
 			 errmsg("%s: could not record the job", runner_name()),
 			 errdetail_internal("%s", error->message)));
 	for (int i = 0; i < shared->nitems; i++)
