@@ -16,6 +16,26 @@ my $node = new_node('oracles', extension => 0);
 make_zoo($node, 'zoo', 3000);
 my $data = $node->data_dir;
 
+# ---- what is asked without a psql is answered as by psql --------------------
+foreach my $sql (
+	"SELECT 1, NULL, 'a;b', \"x;\" FROM (SELECT true) t(\"x;\"); -- c; d\nSELECT \$\$e;f\$\$ /* ; */ || ';''g' ; ;",
+	'SELECT 1, NULL, \'it\'\'s;\', $x$a;$$b$x$, -1 - -1 FROM generate_series(1, 3); SELECT WHERE false; SELECT \'\'',
+	"CREATE TEMP TABLE asked (i int); INSERT INTO asked VALUES (1) RETURNING i;\nCREATE RULE r AS ON DELETE TO asked DO (SELECT 7; SELECT 8); BEGIN; SELECT count(*) FROM asked; COMMIT",
+	"SELECT 'first'; DO 'BEGIN RAISE NOTICE \$x\$;\$x\$; END'; VACUUM zoo; SELECT repeat('long', 30000)",
+	'SHOW application_name; SELECT usename, datname, client_addr FROM pg_stat_activity WHERE pid = pg_backend_pid()')
+{
+	is($node->safe_psql('postgres', $sql), scalar(($node->psql('postgres', $sql))[1]), 'as by psql: ' . ($sql =~ /(.*)/)[0]);
+}
+foreach my $case ([ 'SELECT 1; SELECT 1 / 0; SELECT 2', qr/^error running SQL: 'psql:<stdin>:1: ERROR:  division by zero\n/ ],
+	[ 'SELECT pg_terminate_backend(pg_backend_pid())', qr/FATAL:  terminating connection due to administrator command\n/ ])
+{
+	ok(!eval { $node->safe_psql('postgres', $case->[0]); 1 }, "an error ends $case->[0]");
+	like($@, $case->[1], '... and is told');
+}
+ok(!eval { $node->safe_psql('nosuch', 'SELECT 1'); 1 }, 'so does a database that is not there');
+like($@, qr/FATAL:  database "nosuch" does not exist/, '... and is told');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"), '1', 'and who has asked has gone');
+
 # ---- all well -------------------------------------------------------------
 $node->safe_psql('postgres',
 	"SELECT oracle.remember_keys('zoo'); SELECT oracle.remember_metadata('zoo')");

@@ -132,13 +132,9 @@ sub sqlstate_of
 sub set_tests_to
 {
 	my ($node, %settings) = @_;
-	foreach my $name (sort keys %settings)
-	{
-		$node->safe_psql('postgres', "LOAD 'index_mover'; "
-			. ($settings{$name} ? "ALTER SYSTEM SET index_mover.$name = '$settings{$name}'"
-				: "ALTER SYSTEM RESET index_mover.$name"));
-	}
-	$node->reload;
+	$node->safe_psql('postgres', join '; ', "LOAD 'index_mover'",
+		(map { $settings{$_} ? "ALTER SYSTEM SET index_mover.$_ = '$settings{$_}'" : "ALTER SYSTEM RESET index_mover.$_" } sort keys %settings),
+		'SELECT pg_reload_conf()');
 	return;
 }
 

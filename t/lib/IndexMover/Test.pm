@@ -1,8 +1,8 @@
 # IndexMover::Test
 #   What the TAP tests share.  Node.pm makes servers, Call.pm runs calls in the
-#   background, Wait.pm waits for a state instead of sleeping, and Oracle.pm has the
-#   oracles of sql/include/oracles.sql as test functions: this one brings all of them,
-#   and says how much is tested, and on which build.
+#   background, Wait.pm waits for a state instead of sleeping, Query.pm asks without a
+#   psql, and Oracle.pm has the oracles of sql/include/oracles.sql as test functions: this
+#   one brings all of them, and says how much is tested, and on which build.
 #
 # A test that needs pause points says so with needs_test_points(); scripts/test
 # runs it on the build that has them, elsewhere it is skipped.

@@ -6,7 +6,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use IPC::Run ();
+use IndexMover::Query;
 use List::Util ();
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -31,40 +31,36 @@ sub poll_until
 	$expected = 't' unless defined $expected;
 	my $limit = $options{timeout} ? List::Util::min($options{timeout} * $SLACK, $TIMEOUT) : $TIMEOUT;
 	my $start = time;
-	my ($out, $err);
+	my ($session, $out, $err);
 	while (1)
 	{
-		# where the connection is refused, psql may end before it is told the query
-		eval { $node->psql($options{dbname} || 'postgres', $query, stdout => \$out, stderr => \$err); 1 } or do
-		{
-			die $@ unless $@ =~ /Broken pipe/;
-			($out, $err) = (undef, $@);
-		};
-		return time - $start if defined $out && $out eq $expected;
-		last if time - $start > $limit;
-		usleep(40_000);
+		($out, $err) = IndexMover::Query::ask_again(\$session, $node, $options{dbname} || 'postgres', $query);
+		last if defined $out && $out eq $expected || time - $start > $limit;
+		usleep(30_000);
 	}
+	my $took = time - $start;
+	$session->end if $session;
+	return $took if defined $out && $out eq $expected;
 	my $state = $node->safe_psql('postgres',
 		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
 	die 'gave up waiting for ' . ($what || $query)
 	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
 }
 
-# Wait until the server takes connections (again).  The query goes on psql's
-# command line: through a pipe, it breaks when the connection is refused.  Not at
-# once: the postmaster may not have noticed yet that a process was killed.
+# Wait until the server takes connections (again).  Not at once: the postmaster may not
+# have noticed yet that a process was killed.
 sub wait_until_up
 {
 	my ($node) = @_;
 	my $start = time;
-	my @psql = ('psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', 'SELECT 1');
-	my ($out, $err);
+	my $session;
 	usleep(200_000);
-	until (IPC::Run::run(\@psql, '>', \$out, '2>', \$err))
+	until ($session = eval { IndexMover::Query::connect($node, 'postgres') })
 	{
-		die "server does not come up: $err" if time - $start > $TIMEOUT;
-		usleep(100_000);
+		die "server does not come up: $@" if time - $start > $TIMEOUT;
+		usleep(30_000);
 	}
+	$session->end;
 	return;
 }
 
