@@ -130,7 +130,7 @@ for my $way (sort keys %ways)
 	my $setup_start = time;
 	# a statement_timeout that runs out when all are in their phases: it is the
 	# last of the waves, and knows how long that takes here
-	my $statement_timeout = $w->{timeout} ? 10 + int(3 * $longest_setup) : 0;
+	my $statement_timeout = $w->{timeout} ? 3 + int(4 * $longest_setup) : 0;
 	# three phases a wave meet each phase twice at least
 	my %third = map { $names[ (3 * $wave + $_) % @names ] => 1 } 0 .. 2;
 	my @these = picked { $third{$_} } 'phases of each way to cancel', @names;

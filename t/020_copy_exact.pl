@@ -32,18 +32,21 @@ SQL
 # after the bulk copy; and the WAL records that prove that the hard things
 # happened to blocks of the index that had been copied by then, or what the change
 # itself says where they have no records of their own.
+#
+# How many rows that takes: more with all faults.
+my ($btree, $hash, $gin, $zoo) = faults('three of five rows') ? (100000, 30000, 100000, 8000) : (60000, 15000, 50000, 3000);
 my %cases = (
 	btree => {
 		make => <<SQL,
 CREATE TABLE exact (k int, v int);
 CREATE INDEX exact_i ON exact (k) TABLESPACE regress_slow;
-INSERT INTO exact SELECT g, 0 FROM generate_series(1, 100000) g;
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, $btree) g;
 SQL
 		change => <<SQL,
-DELETE FROM exact WHERE k BETWEEN 20000 AND 50000;
+DELETE FROM exact WHERE k BETWEEN $btree / 5 AND $btree / 2;
 VACUUM exact;
-INSERT INTO exact SELECT 60000 + g % 1000, 1 FROM generate_series(1, 10000) g;
-INSERT INTO exact SELECT g, 2 FROM generate_series(100001, 105000) g;
+INSERT INTO exact SELECT $btree * 3 / 5 + g % 1000, 1 FROM generate_series(1, 10000) g;
+INSERT INTO exact SELECT $btree + g, 2 FROM generate_series(1, 5000) g;
 VACUUM exact;
 SQL
 		records => [qw(Btree:SPLIT_[LR] Btree:UNLINK_PAGE Btree:NEWROOT|Btree:INSERT_UPPER Btree:VACUUM)],
@@ -51,30 +54,30 @@ SQL
 	hash => {
 		make => <<SQL,
 CREATE TABLE exact (k int, v int);
-INSERT INTO exact SELECT g, 0 FROM generate_series(1, 30000) g;
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, $hash) g;
 CREATE INDEX exact_i ON exact USING hash (k) TABLESPACE regress_slow;
 SQL
 		change => <<SQL,
 INSERT INTO exact SELECT 7, 1 FROM generate_series(1, 3000) g;
-INSERT INTO exact SELECT g, 1 FROM generate_series(30001, 70000) g;
+INSERT INTO exact SELECT g, 1 FROM generate_series($hash + 1, $hash * 7 / 3) g;
 DELETE FROM exact WHERE k = 7 AND v = 1;
 DELETE FROM exact WHERE k % 4 = 0;
 VACUUM exact;
-INSERT INTO exact SELECT g, 2 FROM generate_series(70001, 71000) g;
+INSERT INTO exact SELECT $hash * 7 / 3 + g, 2 FROM generate_series(1, 1000) g;
 SQL
 		records => [qw(Hash:SPLIT_ALLOCATE_PAGE Hash:SPLIT_COMPLETE Hash:ADD_OVFL_PAGE Hash:SQUEEZE_PAGE Hash:DELETE)],
 	},
 	gin => {
 		make => <<SQL,
 CREATE TABLE exact (k int[], v int);
-INSERT INTO exact SELECT ARRAY[1, 10 + g % 5000], g FROM generate_series(1, 100000) g;
+INSERT INTO exact SELECT ARRAY[1, 10 + g % 5000], g FROM generate_series(1, $gin) g;
 CREATE INDEX exact_i ON exact USING gin (k) WITH (fastupdate = on) TABLESPACE regress_slow;
 INSERT INTO exact SELECT ARRAY[2, 10 + g % 300], g FROM generate_series(1, 500) g;
 SQL
 		change => <<SQL,
 INSERT INTO exact SELECT ARRAY[3, 6000 + g], g FROM generate_series(1, 3000) g;
 SELECT gin_clean_pending_list('exact_i') > 0;
-DELETE FROM exact WHERE v BETWEEN 20000 AND 80000;
+DELETE FROM exact WHERE v BETWEEN $gin / 5 AND $gin * 4 / 5;
 VACUUM exact;
 INSERT INTO exact SELECT ARRAY[4, 20000 + g], -g FROM generate_series(1, 700) g;
 SQL
@@ -475,7 +478,7 @@ if ($only eq '.' || 'grows' =~ /$only/)
 		make_case('btree');
 		my $call = held_at($node, 'swap-asking', "SELECT status FROM move_indexes('exact_i', 'regress_fast', method => 'copy')");
 		$before = $node->safe_psql('postgres', $blocks);
-		$node->safe_psql('postgres', 'INSERT INTO exact SELECT g, 2 FROM generate_series(100001, 101000) g');
+		$node->safe_psql('postgres', 'INSERT INTO exact SELECT 100000 + g, 2 FROM generate_series(1, 1000) g');
 		$after = $node->safe_psql('postgres', $blocks);
 		let_go($call);
 		(undef, $out, $err) = finish_call($call);
@@ -516,7 +519,8 @@ if ($only eq '.' || 'redo' =~ /$only/)
 # ---- under load ----------------------------------------------------------------
 if ($only eq '.' || 'load' =~ /$only/)
 {
-	make_zoo($node, 'zoo', 8000);
+	make_zoo($node, 'zoo', $zoo);
+	my $ids = $zoo * 3 / 2;
 	# beside it, a table that nobody writes to
 	$node->safe_psql('postgres', <<SQL);
 CREATE TABLE quiet (k int);
@@ -527,7 +531,7 @@ SQL
 	my $dir = $node->basedir;
 	my %scripts = (
 		upsert => <<SQL,
-\\set id random(1, 12000)
+\\set id random(1, $ids)
 \\set n random(1, 1000000)
 INSERT INTO zoo SELECT :id, :n % 97, 'text ' || :n % 2009, NULL, point(:n % 71, :n % 53), int4range(:n, :n + 10),
        ARRAY[:n % 31, :n % 7], to_tsvector('simple', 'w' || :n % 211), jsonb_build_object('k', :n % 101), :n % 50
@@ -535,7 +539,7 @@ INSERT INTO zoo SELECT :id, :n % 97, 'text ' || :n % 2009, NULL, point(:n % 71, 
        arr = excluded.arr, doc = excluded.doc, js = excluded.js, maybe = excluded.maybe;
 SQL
 		savepoints => <<SQL,
-\\set id random(1, 12000)
+\\set id random(1, $ids)
 \\set n random(1, 1000000)
 BEGIN;
 UPDATE zoo SET txt = 'one ' || :n, maybe = NULL WHERE id = :id;
@@ -549,11 +553,11 @@ RELEASE b;
 COMMIT;
 SQL
 		deletes => <<SQL,
-\\set id random(1, 12000)
+\\set id random(1, $ids)
 DELETE FROM zoo WHERE id = :id;
 SQL
 		prepared => <<SQL,
-\\set id random(1, 12000)
+\\set id random(1, $ids)
 BEGIN;
 UPDATE zoo SET txt = 'prepared ' || :id, doc = to_tsvector('simple', 'p' || :id) WHERE id = :id;
 PREPARE TRANSACTION 'p:client_id';

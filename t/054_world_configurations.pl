@@ -71,6 +71,10 @@ foreach my $method ('copy', 'rebuild')
 all_right($node, 'zoo', 'odd settings', max_keys => 60);
 count_moves();
 
+# What follows is not about just-in-time compilation, which takes most of the time.
+$node->safe_psql('postgres', 'ALTER SYSTEM SET jit = off; SELECT pg_reload_conf()')
+  unless faults('just-in-time compilation in the later sections');
+
 # ---- logical replication by the index that moves -------------------------------------
 # Its own cluster as the subscriber: another database, with the changes of two
 # tables, one by REPLICA IDENTITY USING INDEX, the other by its primary key.
