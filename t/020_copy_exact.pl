@@ -34,7 +34,7 @@ SQL
 # itself says where they have no records of their own.
 #
 # How many rows that takes: more with all faults.
-my ($btree, $hash, $gin, $zoo) = faults('three of five rows') ? (100000, 30000, 100000, 8000) : (60000, 15000, 50000, 3000);
+my ($btree, $hash, $gin, $zoo) = faults('half of the rows') ? (100000, 30000, 100000, 8000) : (60000, 15000, 50000, 3000);
 my %cases = (
 	btree => {
 		make => <<SQL,

@@ -29,10 +29,11 @@ checkpoint_timeout = 1h
 min_wal_size = 8MB
 max_wal_size = 1GB
 CONF
+# a large index, and a large table, without many rows
 $node->safe_psql('postgres', <<SQL);
-CREATE TABLE store (i int, s text) WITH (fillfactor = 80);
-INSERT INTO store SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 90000) g;
-CREATE INDEX store_s ON store (s) TABLESPACE regress_slow;
+CREATE TABLE store (i int, s text) WITH (fillfactor = 20);
+INSERT INTO store SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 22500) g;
+CREATE INDEX store_s ON store (s) WITH (fillfactor = 22) TABLESPACE regress_slow;
 CREATE TABLE small (i int, s text) WITH (fillfactor = 80);
 INSERT INTO small SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 20000) g;
 CREATE INDEX small_s ON small (s) TABLESPACE regress_slow;
@@ -139,7 +140,7 @@ sub next_move_ok
 my $log = -s $node->logfile;
 my $to = elsewhere($node, 'store_s');
 my $call = move_to_point('copy-half', 'store_s', $to);
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 7");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 7");
 for (1 .. 8)
 {
 	$node->safe_psql('postgres', 'INSERT INTO other VALUES (1)');
@@ -248,9 +249,9 @@ foreach my $point ('copy-half', 'old-file-step')
 	my $from = tablespace_of_index($node, 'store_s');
 	$to = elsewhere($node, 'store_s');
 	$call = move_to_point($point, 'store_s', $to);
-	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 8");
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 8");
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 9");
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 9");
 	$node->stop('immediate');
 	forget_move($call);
 	$node->start;
@@ -317,9 +318,9 @@ $node->safe_psql('postgres', 'DROP TABLE ranges');
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	$call = move_to_point('copy-end', 'store_s', $to, 'old-file-start:wait2');
 	full_page_writes('off');
-	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 14");
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 5 = 4");
 	begin_slow_checkpoint();
-	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 15");
+	$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 5 = 0");
 	my $log = -s $node->logfile;
 	let_go($call);
 	$node->wait_for_log(qr/test point "old-file-start": waiting/, $log);
@@ -364,7 +365,7 @@ check_all('wal_level = minimal, crash after the move', 'store', $to);
 # would bring no image of the page.
 $to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 16");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 16");
 my $changed = $node->safe_psql('postgres', <<SQL);
 CREATE EXTENSION pageinspect;
 SELECT count(*)
@@ -380,7 +381,7 @@ note "WAL of the move: $wal bytes, $changed blocks have changed";
 cmp_ok($changed, '>', 50, 'wal_level = minimal: there are changed blocks');
 cmp_ok($wal, '>=', $changed * $page_size, 'wal_level = minimal: these are logged');
 cmp_ok($wal, '<', ($changed + 32) * 1.03 * $page_size, 'wal_level = minimal: and no others');
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 17");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 17");
 $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, changed blocks, crash after the move', 'store', $to);
@@ -388,13 +389,13 @@ check_all('wal_level = minimal, changed blocks, crash after the move', 'store', 
 $to = elsewhere($node, 'store_s');
 $log = -s $node->logfile;
 $call = move_to_point('copy-end', 'store_s', $to, 'swapped:kill');
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 10");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 10");
 forget_move($call);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 poll_until($node, 'SELECT 1', '1', 'the server after a crash');
 set_test_point($node, '');
 check_all('wal_level = minimal, crash right after the swap', 'store', $to);
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 500 = 11");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 11");
 $node->stop('immediate');
 $node->start;
 check_all('wal_level = minimal, changed, crash', 'store', $to);
@@ -447,10 +448,10 @@ SQL
 # the one before.  What was logged since then is restored, whatever the file has.
 $to = elsewhere($node, 'store_s');
 $node->safe_psql('postgres', 'CHECKPOINT');
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 20 = 12");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 5 = 2");
 $call = move_to_point('copy-end', 'store_s', $to, 'swapped:kill');
 # more blocks than are left for the shared buffers
-$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 40 = 13");
+$node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 10 = 3");
 $log = begin_slow_checkpoint();
 forget_move($call);
 $node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
