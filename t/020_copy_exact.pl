@@ -34,7 +34,9 @@ SQL
 # itself says where they have no records of their own.
 #
 # How many rows that takes: more with all faults.
-my ($btree, $hash, $gin, $zoo) = faults('half of the rows') ? (100000, 30000, 100000, 8000) : (60000, 15000, 50000, 3000);
+my ($btree, $hash, $gin, $gist, $spgist, $brin, $bloom, $zoo) = faults('half of the rows')
+  ? (100000, 30000, 100000, 30000, 25000, 3000, 12000, 8000)
+  : (60000, 15000, 50000, 15000, 12500, 1000, 8000, 3000);
 my %cases = (
 	btree => {
 		make => <<SQL,
@@ -86,7 +88,7 @@ SQL
 	gist => {
 		make => <<SQL,
 CREATE TABLE exact (k point, v int);
-INSERT INTO exact SELECT point(g % 317, g / 317), g FROM generate_series(1, 30000) g;
+INSERT INTO exact SELECT point(g % 317, g / 317), g FROM generate_series(1, $gist) g;
 CREATE INDEX exact_i ON exact USING gist (k) TABLESPACE regress_slow;
 SQL
 		change => <<SQL,
@@ -100,13 +102,13 @@ SQL
 	spgist => {
 		make => <<SQL,
 CREATE TABLE exact (k text, v int);
-INSERT INTO exact SELECT md5((g % 9000)::text), g FROM generate_series(1, 25000) g;
+INSERT INTO exact SELECT md5((g % 9000)::text), g FROM generate_series(1, $spgist) g;
 CREATE INDEX exact_i ON exact USING spgist (k) TABLESPACE regress_slow;
 SQL
 		change => <<SQL,
 DELETE FROM exact WHERE k < 'a';
 VACUUM exact;
-INSERT INTO exact SELECT 'x' || md5((g % 5000)::text), -g FROM generate_series(1, 20000) g;
+INSERT INTO exact SELECT 'x' || md5((g % 5000)::text), -g FROM generate_series(1, $spgist * 4 / 5) g;
 SQL
 		records => [qw(SPGist:PICKSPLIT SPGist:VACUUM_LEAF SPGist:ADD_LEAF)],
 		unlogged_metapage => 1,
@@ -122,7 +124,7 @@ SQL
 UPDATE exact SET k = repeat(k, 3) WHERE v % 1000 < 40;
 DELETE FROM exact WHERE v BETWEEN 2000 AND 3000;
 VACUUM exact;
-INSERT INTO exact SELECT repeat('z', 100) || g, g FROM generate_series(10501, 13500) g;
+INSERT INTO exact SELECT repeat('z', 100) || g, g FROM generate_series(10501, 10500 + $brin) g;
 VACUUM exact;
 SQL
 		records => [qw(BRIN:REVMAP_EXTEND BRIN:INSERT BRIN:UPDATE BRIN:SAMEPAGE_UPDATE)],
@@ -130,17 +132,17 @@ SQL
 	bloom => {
 		make => <<SQL,
 CREATE TABLE exact (k int, v int);
-INSERT INTO exact SELECT g, g FROM generate_series(1, 12000) g;
+INSERT INTO exact SELECT g, g FROM generate_series(1, $bloom) g;
 CREATE INDEX exact_i ON exact USING bloom (k, v) TABLESPACE regress_slow;
 SQL
 		change => <<SQL,
-DELETE FROM exact WHERE k BETWEEN 2000 AND 9000;
+DELETE FROM exact WHERE k BETWEEN $bloom / 6 AND $bloom * 3 / 4;
 VACUUM exact;
 -- the flag of a deleted page is in the second of the four words at its end
 SELECT 'deleted pages: ' || count(*)
   FROM generate_series(1, pg_relation_size('exact_i') / current_setting('block_size')::int - 1) b, get_raw_page('exact_i', b::int) p
  WHERE (get_byte(p, length(p) - 6) | get_byte(p, length(p) - 5)) & 2 <> 0;
-INSERT INTO exact SELECT g, g FROM generate_series(12001, 24000) g;
+INSERT INTO exact SELECT g, g FROM generate_series($bloom + 1, $bloom * 2) g;
 VACUUM exact;
 SQL
 		records => [qw(Generic:)],
