@@ -33,7 +33,10 @@ sub new_node
 		extra => $options{extra} || []);
 	# Core's test settings are those of a small server that may lose its data;
 	# the settings here are what a user starts with, but no autovacuum: tests
-	# say when they want it.  How full the machine's disk is, no test depends on.
+	# say when they want it; and no just-in-time compilation, which each query gets that
+	# is planned in spite of enable_seqscan = off, and takes ten times as long by it (in
+	# t/054_world_configurations.pl there is).  How full the machine's disk is, no test
+	# depends on.
 	$node->append_conf('postgresql.conf', <<CONF);
 wal_level = replica
 max_wal_senders = 10
@@ -42,6 +45,7 @@ shared_buffers = 32MB
 max_worker_processes = 8
 max_prepared_transactions = 10
 autovacuum = off
+jit = off
 restart_after_crash = on
 allow_in_place_tablespaces = on
 log_error_verbosity = verbose
