@@ -23,6 +23,8 @@
  * none with short.
  *
  *	log-once		do not log a block again after a checkpoint
+ *	look-up			take every block as it is on disk, also one in a buffer
+ *	late-lsn		note the insert position after the blocks were read
  *	flushed-only	read the WAL only as far as it is on disk
  *	verify-all		compare everything under the lock
  *	again			copy the last blocks directly before each attempt, too

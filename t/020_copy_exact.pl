@@ -395,6 +395,43 @@ SQL
 	$node->safe_psql('postgres', 'DROP TABLE large');
 }
 
+# ---- blocks that are read past the shared buffers -----------------------------------
+if ($only eq '.' || 'read' =~ /$only/)
+{
+	# a block that has a buffer is taken from there: on disk it is an older one
+	make_case('btree');
+	my ($row) = move_and_change('btree', mutation => 'look-up');
+	like($row, qr/^failed\|XX001\|.*differs from the original/, 'without the look-up for a buffer: noticed');
+
+	# one that has none is read from the disk, and no other process gets it wrong that
+	# changes it between the read and its way to the new file
+	$node->safe_psql('postgres', 'CREATE EXTENSION IF NOT EXISTS pg_buffercache');
+	my $move = "SELECT status, sqlstate FROM move_indexes('exact_i', 'regress_fast', method => 'copy')";
+	my $buffers = "SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('exact_i')";
+	foreach my $mutation ('', 'late-lsn')
+	{
+		my $name = 'read past the buffers' . ($mutation ? ", with $mutation" : '');
+		make_case('btree');
+		$node->restart;
+		set_tests($node, test_mutation => "verify-all,$mutation");
+		my $call = held_at($node, 'copy-read', $move, then => 'copy-end:wait2');
+		my $gate = IndexMover::Session->new($node);
+		$gate->run('SELECT pg_advisory_lock(0, 5960)');
+		my $log = -s $node->logfile;
+		cmp_ok($node->safe_psql('postgres', $buffers), '<', 4, "$name: the index is in no buffers");
+		$node->safe_psql('postgres', 'INSERT INTO exact SELECT g * 500, 1 FROM generate_series(1, 20) g');
+		my $changed = $node->safe_psql('postgres', $buffers);
+		let_go($call);
+		$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+		cmp_ok($node->safe_psql('postgres', $buffers), '<=', $changed, "$name: and the copy has brought none of it there");
+		$gate->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, $mutation ? "failed|XX001\n" : "moved|\n", "$name: what changes meanwhile is copied again, or the compare notices") or diag $err;
+		set_tests($node);
+		verdict_ok($node, 'exact', $name, max_keys => 50);
+	}
+}
+
 # ---- WAL that is removed before it was read ----------------------------------------
 if ($only eq '.' || 'wal' =~ /$only/)
 {

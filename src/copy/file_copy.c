@@ -4,8 +4,8 @@
  *	  Copying blocks of one relation file to another while it is in use.
  *
  * Blocks are read from the buffer manager under share lock, through a small
- * ring of buffers; so every block copied was valid at some moment during the
- * call.
+ * ring of buffers, or, in file_copy_range(), past it; so every block copied
+ * was valid at some moment during the call.
  *
  * Assumption: only we know the new file.  The caller knows which blocks of
  * the old one change after they were copied (see wal_changes.c), and has them
@@ -33,9 +33,23 @@
  * all commits (a quarter of a second for 600 MB); without the second, the
  * start itself can block for seconds.  This makes a copy faster, too.
  *
- * Read-ahead: each 1 MB of the old file is first read with a plain read and
- * thrown away: storage with few operations per second delivers a megabyte at
- * the price of one block, however the kernel's read-ahead is set.
+ * Reading past the buffers: file_copy_range() reads 1 MB of the old file with
+ * one plain read, and takes from it the blocks that have no buffer; others'
+ * buffers and their mapping are left alone, and storage with few operations
+ * per second delivers a megabyte at the price of one block.  The order is: note
+ * the insert position; look up which blocks have a buffer; read.  A block that
+ * has one, or that is not valid, is read from its buffer afterwards.  No
+ * change is missed:
+ *
+ *	- One whose record starts before the position was made in a buffer that
+ *	  was pinned until the record was complete.  If there is no buffer at the
+ *	  look-up, it was evicted in between, and an eviction writes before it
+ *	  unmaps: the read has the change.
+ *	- Who loads and changes the block after the look-up logs a record that
+ *	  starts behind the position.  The caller has such blocks copied again,
+ *	  and with that one whose write and our read have overlapped.  (If such a
+ *	  write has hint bits only, the block is a mixture of valid pages that
+ *	  differ in hint bits; with checksums, it is read again from its buffer.)
  *
  * Tricky: with wal_level = minimal, blocks are not logged, and keep their
  * LSN.  But a block with an LSN after the redo position of the copy's start
@@ -71,6 +85,7 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
@@ -96,7 +111,6 @@ struct FileCopy
 	ChangedBlocks *changes;		/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
-	char	   *scratch;		/* the same, for read_ahead() */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
@@ -133,7 +147,6 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
-	copy->scratch = palloc(size);
 	return copy;
 }
 
@@ -177,24 +190,43 @@ open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
 	return fd;
 }
 
-/*
- * Read a range of the old file, bypassing shared buffers, and throw it away,
- * so that the kernel has it cached.  Errors are left to the real read.
- */
-static void
-read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+/* Return whether a block of the old file has a buffer at this moment. */
+static bool
+has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 {
-	int			fd = open_segment(&copy->from, fork, first, O_RDONLY | PG_BINARY, NULL);
+	BufferTag	tag;
+	uint32		hash;
+	LWLock	   *lock;
+	bool		found;
+
+	InitBufferTag(&tag, &copy->from, fork, block);
+	hash = BufTableHashCode(&tag);
+	lock = BufMappingPartitionLock(hash);
+	LWLockAcquire(lock, LW_SHARED);
+	found = BufTableLookup(&tag, hash) >= 0;
+	LWLockRelease(lock);
+	return found;
+}
+
+/*
+ * Read a range of the old file into copy->chunk, bypassing shared buffers.
+ * Returns how many blocks were read; errors are left to read_block().
+ */
+static BlockNumber
+read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+{
+	int			fd = open_segment(&copy->from, fork, first,
+								  O_RDONLY | PG_BINARY | im_data_open_flags(), NULL);
 	ssize_t		nread;
 
 	if (fd < 0)
-		return;
-	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_PREFETCH);
-	nread = pg_pread(fd, copy->scratch, (size_t) nblocks * BLCKSZ,
+		return 0;
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
+	nread = pg_pread(fd, copy->chunk, (size_t) nblocks * BLCKSZ,
 					 (off_t) (first % RELSEG_SIZE) * BLCKSZ);
 	pgstat_report_wait_end();
-	(void) nread;
 	CloseTransientFile(fd);
+	return nread < 0 ? 0 : nread / BLCKSZ;
 }
 
 static void
@@ -453,16 +485,33 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 {
 	XLogRecPtr	lsn;
 	BlockNumber blocks[FILE_COPY_CHUNK];
+	bool		buffered[FILE_COPY_CHUNK];
+	BlockNumber nbuffered = 0;
+	BlockNumber nread = 0;
 
 	Assert(nblocks <= FILE_COPY_CHUNK);
 
-	read_ahead(copy, fork, first, nblocks);
-
+	/* in this order, see "Reading past the buffers" */
 	lsn = GetXLogInsertRecPtr();
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		read_block(copy, fork, first + i, copy->chunk + (Size) i * BLCKSZ);
+		buffered[i] = !IM_MUTATION("look-up") && has_buffer(copy, fork, first + i);
+		nbuffered += buffered[i];
+	}
+	/* a damaged page that is tolerated is reported by the buffer manager */
+	if (nbuffered < nblocks && !ignore_checksum_failure)
+		nread = read_past_buffers(copy, fork, first, nblocks);
+	IM_POINT("copy-read");
+	if (IM_MUTATION("late-lsn"))
+		lsn = GetXLogInsertRecPtr();
+
+	for (BlockNumber i = 0; i < nblocks; i++)
+	{
+		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+
+		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
+			read_block(copy, fork, first + i, page);
 	}
 	log_and_write(copy, fork, blocks, nblocks);
 	if (fork == MAIN_FORKNUM)
