@@ -23,6 +23,8 @@
  * none with short.
  *
  *	log-once		do not log a block again after a checkpoint
+ *	holes			leave every page's hole out of the WAL, whatever is in it
+ *	garbage			keep in the file what is left out of the WAL
  *	look-up			take every block as it is on disk, also one in a buffer
  *	late-lsn		note the insert position after the blocks were read
  *	flushed-only	read the WAL only as far as it is on disk

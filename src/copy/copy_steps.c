@@ -336,7 +336,7 @@ copy_once(CopyState *cs)
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);

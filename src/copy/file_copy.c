@@ -51,6 +51,21 @@
  *	  write has hint bits only, the block is a mixture of valid pages that
  *	  differ in hint bits; with checksums, it is read again from its buffer.)
  *
+ * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
+ * they have to be.
+ *
+ *	- A hole of zeros is left out, whatever the page's access method: replay
+ *	  fills a hole with zeros, so the page is the same byte by byte.  It does
+ *	  not matter what the access method thinks of pd_lower and pd_upper.
+ *	- A hole with garbage, which deletions leave, is left out where the access
+ *	  method's own records say that the page is standard (REGBUF_STANDARD), so
+ *	  that nothing in a hole survives its next full page image anyway: btree
+ *	  and GiST, but for block 0.  Our private copy then gets zeros there, too,
+ *	  so the new file is the same here, on a standby, and after a crash.
+ *	- The rest is logged whole.  BRIN's revmap keeps its contents behind
+ *	  pd_lower; so do GIN's pages of before 9.4 and metapages of before 11, and
+ *	  pages of access methods that we do not know may.
+ *
  * Tricky: with wal_level = minimal, blocks are not logged, and keep their
  * LSN.  But a block with an LSN after the redo position of the copy's start
  * is logged: its next change might not write a full page image, because by
@@ -81,8 +96,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "access/rmgr.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xloginsert.h"
+#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/buf_internals.h"
@@ -98,7 +116,7 @@
 #include "copy/wal_changes.h"
 #include "test_points.h"
 
-/* Pages in one WAL record, see log_newpages() */
+/* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
 /* Without sync_file_range(), sync after so many blocks */
@@ -115,6 +133,7 @@ struct FileCopy
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
+	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
@@ -132,11 +151,12 @@ typedef struct OpenSegment
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  *changes, which follows the old one, is told what to skip.
+ * context.  *changes, which follows the old one, is told what to skip; rmid
+ * is the resource manager of the pages.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *changes)
+				 ChangedBlocks *changes, RmgrId rmid)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -145,6 +165,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->to = *to;
 	copy->changes = changes;
 	copy->redo_at_start = GetRedoRecPtr();
+	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
 	return copy;
@@ -313,6 +334,56 @@ write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
 }
 
 /*
+ * Return the flag with which to register a page whose hole need not be logged,
+ * 0 if it must be, or has none.  Fills a hole with garbage that need not be
+ * logged with zeros, as replay will; see "Holes".
+ */
+static int
+leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
+{
+	/* as XLogRecordAssemble() finds it */
+	uint16		lower = ((PageHeader) page)->pd_lower;
+	uint16		upper = ((PageHeader) page)->pd_upper;
+
+	if (lower < SizeOfPageHeaderData || upper <= lower || upper > BLCKSZ)
+		return 0;
+	/* each byte equals the one before it, and the first is zero */
+	if (page[lower] == 0 && memcmp(page + lower, page + lower + 1, upper - lower - 1) == 0)
+		return REGBUF_STANDARD;
+	if (!copy->standard_pages || fork != MAIN_FORKNUM || block == 0)
+		return 0;
+	if (!IM_MUTATION("garbage"))
+		memset(page + lower, 0, upper - lower);
+	return REGBUF_STANDARD;
+}
+
+/*
+ * Log full pages in one record, as log_newpages() does, which has one flag for
+ * all of them.
+ */
+static void
+log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks,
+		  char **pages)
+{
+	XLogRecPtr	end;
+
+	XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
+	XLogBeginInsert();
+	for (int i = 0; i < npages; i++)
+		XLogRegisterBlock(i, &copy->to, fork, blocks[i], pages[i],
+						  REGBUF_FORCE_IMAGE | leave_out_hole(copy, fork, blocks[i], pages[i]));
+	end = XLogInsert(RM_XLOG_ID, XLOG_FPI);
+	for (int i = 0; i < npages; i++)
+	{
+		/* an LSN would make a new page invalid */
+		if (!PageIsNew((Page) pages[i]))
+			PageSetLSN((Page) pages[i], end);
+	}
+	copy->last_record = end;
+	wal_changes_skip(copy->changes, ProcLastRecPtr, end);
+}
+
+/*
  * Log the pages in copy->chunk if needed, and set their checksums, even if
  * checksums are off.  That does no harm; and if they are switched on during
  * the copy (PostgreSQL 19), nothing else sets those of the free space map,
@@ -338,10 +409,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 		}
 		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
 		{
-			/* at most one record, so that its bounds are known */
-			log_newpages(&copy->to, fork, npages, numbers, pages, false);
-			copy->last_record = XactLastRecEnd;
-			wal_changes_skip(copy->changes, ProcLastRecPtr, XactLastRecEnd);
+			log_pages(copy, fork, npages, numbers, pages);
 			npages = 0;
 			IM_POINT("copy-logging");
 		}
@@ -623,16 +691,18 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
 	PGAlignedBlock page;
 	Buffer		buffer;
+	bool		standard;
 
 	extend_file(copy, block + 1);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
+	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
 	MarkBufferDirty(buffer);
-	copy->last_record = log_newpage_buffer(buffer, false);
+	copy->last_record = log_newpage_buffer(buffer, standard);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
 }

@@ -8,6 +8,7 @@
 #ifndef IM_FILE_COPY_H
 #define IM_FILE_COPY_H
 
+#include "access/rmgr.h"
 #include "access/xlogdefs.h"
 #include "common/relpath.h"
 
@@ -22,7 +23,7 @@ typedef struct FileCopy FileCopy;
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *changes);
+								  ChangedBlocks *changes, RmgrId rmid);
 extern void file_copy_free(FileCopy *copy);
 
 extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
