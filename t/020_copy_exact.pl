@@ -432,6 +432,48 @@ if ($only eq '.' || 'read' =~ /$only/)
 	}
 }
 
+# ---- blocks that change on their way to being copied again -----------------------------
+if ($only eq '.' || 'round' =~ /$only/)
+{
+	# one key of each other leaf page, or of those between
+	my $others = 'INSERT INTO exact SELECT g, 1 FROM generate_series(%d, 300000, 732) g';
+	foreach my $mutation ('', 'late-lsn', 'seen-all')
+	{
+		my $name = 'changed in a round' . ($mutation ? ", with $mutation" : '');
+		$node->safe_psql('postgres', <<SQL);
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS exact;
+CREATE TABLE exact (k int, v int);
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, 300000) g;
+CREATE INDEX exact_i ON exact (k) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('exact');
+SQL
+		set_tests($node, test_mutation => "verify-all,$mutation");
+		my $call = held_at($node, 'copy-end', "SELECT status, sqlstate FROM move_indexes('exact_i', 'regress_fast', method => 'copy')",
+			then => 'copy-read-again:wait2');
+		my $gate = IndexMover::Session->new($node);
+		$gate->run('SELECT pg_advisory_lock(0, 5960)');
+		my $log = -s $node->logfile;
+		my $changed = $node->safe_psql('postgres', 'WITH c AS (' . sprintf($others, 100) . ' RETURNING 1) SELECT count(*) FROM c');
+		# the WAL is not due to be read within the round
+		$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
+		let_go($call);
+		$node->wait_for_log(qr/test point "copy-read-again": waiting/, $log);
+		# those on the list, of which the first 128 have been read, and those that are not
+		$node->safe_psql('postgres', sprintf($others, 100) . ';' . sprintf($others, 466));
+		$gate->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, $mutation ? "failed|XX001\n" : "moved|\n", "$name: what is to be copied again is, or the compare notices") or diag $err;
+		set_tests($node);
+		next if $mutation;
+		my $recopied = $node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
+		cmp_ok($changed, '>', 256, "$name: $changed blocks on the list");
+		cmp_ok($recopied, '>=', 2 * $changed + 100, "$name: copied again is all that has changed since it was copied");
+		cmp_ok($recopied, '<', 2 * $changed + 128 + 50, "$name: and not what was copied behind its last change ($recopied)");
+		verdict_ok($node, 'exact', $name, max_keys => 50);
+	}
+}
+
 # ---- WAL that is removed before it was read ----------------------------------------
 if ($only eq '.' || 'wal' =~ /$only/)
 {

@@ -137,6 +137,7 @@ remove_what_is_left(CopyState *cs)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
+	file_copy_free(cs->copy);
 	remove_left_file(&cs->new_file, cs->new_file_made);
 	remove_left_file(&cs->old_file, true);
 }
@@ -211,6 +212,8 @@ make_file(CopyState *cs)
 static void
 discard_file(CopyState *cs)
 {
+	file_copy_free(cs->copy);
+	cs->copy = NULL;
 	if (cs->new_file.id != 0)
 	{
 		StartTransactionCommand();
@@ -223,8 +226,6 @@ discard_file(CopyState *cs)
 	}
 	wal_changes_end(cs->changes);
 	cs->changes = NULL;
-	file_copy_free(cs->copy);
-	cs->copy = NULL;
 	block_set_free(cs->todo);
 	cs->todo = NULL;
 	block_set_free(cs->unverified);
@@ -326,6 +327,7 @@ copy_once(CopyState *cs)
 
 	cs->copied = 0;
 	cs->verifying = false;
+	cs->hurry = false;
 	memset(&cs->eta, 0, sizeof(cs->eta));
 
 	(void) copy_wait_for_locks(cs);

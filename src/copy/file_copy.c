@@ -83,8 +83,9 @@
  * was made durable with these contents.  (With full_page_writes off the same
  * holds except for torn pages.)
  *
- * No file descriptor outlives a call: the file can be dropped as soon as its
- * owner releases its lock.
+ * No file descriptor outlives a call, but for that of a hurried one: this is
+ * closed by the next call that is not, by file_copy_sync() and by
+ * file_copy_free(), which must come before the new file is dropped.
  *
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
@@ -122,8 +123,18 @@
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
 
+/* The segment of the new file that is being written. */
+typedef struct OpenSegment
+{
+	ForkNumber	fork;
+	BlockNumber number;
+	int			fd;
+	char	   *path;			/* NULL = none is open */
+} OpenSegment;
+
 struct FileCopy
 {
+	MemoryContext cxt;
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *changes;		/* need not read our own records */
@@ -135,19 +146,12 @@ struct FileCopy
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
+	OpenSegment segment;
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
 };
-
-/* The segment of the new file that is being written; path NULL = none. */
-typedef struct OpenSegment
-{
-	BlockNumber number;
-	int			fd;
-	char	   *path;
-} OpenSegment;
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
@@ -161,6 +165,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
+	copy->cxt = CurrentMemoryContext;
 	copy->from = *from;
 	copy->to = *to;
 	copy->changes = changes;
@@ -171,44 +176,39 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	return copy;
 }
 
-/* Free the buffers' ring; the memory is freed with its context. */
+static void
+close_segment(OpenSegment *segment)
+{
+	if (segment->path == NULL)
+		return;
+	(void) close(segment->fd);
+	ReleaseExternalFD();
+	pfree(segment->path);
+	segment->path = NULL;
+}
+
+/*
+ * Free the buffers' ring, and close the file; the memory is freed with its
+ * context.  Before the new file is dropped.
+ */
 void
 file_copy_free(FileCopy *copy)
 {
 	if (copy == NULL || copy->ring == NULL)
 		return;
+	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
 }
 
-/*
- * Open the segment of a relation file that holds a block, as a transient
- * file.  Returns -1 with errno set if that fails.  *path is palloc'd.
- */
-static int
-open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
-			 int flags, char **path)
+/* Return the path, palloc'd, of the segment that holds a block. */
+static char *
+segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
 {
 	char	   *base = relation_fork_path(*locator, fork);
-	char	   *name = base;
-	int			fd;
 
-	if (block >= RELSEG_SIZE)
-	{
-		name = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
-		pfree(base);
-	}
-	fd = OpenTransientFile(name, flags);
-	if (path)
-		*path = name;
-	else
-	{
-		int			save_errno = errno;
-
-		pfree(name);
-		errno = save_errno;
-	}
-	return fd;
+	return block < RELSEG_SIZE ? base :
+		psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
 }
 
 /* Return whether a block of the old file has a buffer at this moment. */
@@ -236,10 +236,11 @@ has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 static BlockNumber
 read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
-	int			fd = open_segment(&copy->from, fork, first,
-								  O_RDONLY | PG_BINARY | im_data_open_flags(), NULL);
+	char	   *path = segment_path(&copy->from, fork, first);
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | im_data_open_flags());
 	ssize_t		nread;
 
+	pfree(path);
 	if (fd < 0)
 		return 0;
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
@@ -264,45 +265,57 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	UnlockReleaseBuffer(buffer);
 }
 
+/*
+ * Have the segment of the new file that holds a block open.  The first one
+ * exists since the file's creation.
+ */
 static void
-close_segment(OpenSegment *segment)
+open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block)
 {
-	if (segment->path == NULL)
+	OpenSegment *segment = &copy->segment;
+	MemoryContext oldcontext;
+	char	   *path;
+
+	if (segment->path != NULL && segment->fork == fork &&
+		segment->number == block / RELSEG_SIZE)
 		return;
-	CloseTransientFile(segment->fd);
-	pfree(segment->path);
-	segment->path = NULL;
+	close_segment(segment);
+
+	oldcontext = MemoryContextSwitchTo(copy->cxt);
+	path = segment_path(&copy->to, fork, block);
+	MemoryContextSwitchTo(oldcontext);
+	ReserveExternalFD();
+	segment->fd = BasicOpenFile(path, O_RDWR | PG_BINARY |
+								(block >= RELSEG_SIZE ? O_CREAT : 0));
+	if (segment->fd < 0)
+	{
+		ReleaseExternalFD();
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+	}
+	segment->fork = fork;
+	segment->number = block / RELSEG_SIZE;
+	segment->path = path;
 }
 
 /*
  * Write consecutive blocks of one segment to the new file.  The caller goes
  * through the file in order, so that a segment is begun only when those
- * before it are full, as md.c requires, and calls close_segment() at the end.
+ * before it are full, as md.c requires.
  */
 static void
-write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
+write_blocks(FileCopy *copy, ForkNumber fork,
 			 BlockNumber first, BlockNumber nblocks, const char *data)
 {
+	OpenSegment *segment = &copy->segment;
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
-	if (segment->path != NULL && segment->number != first / RELSEG_SIZE)
-		close_segment(segment);
-	if (segment->path == NULL)
-	{
-		/* the first segment exists since the file's creation */
-		segment->number = first / RELSEG_SIZE;
-		segment->fd = open_segment(&copy->to, fork, first,
-								   O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
-								   &segment->path);
-		if (segment->fd < 0)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not open file \"%s\": %m", segment->path)));
-	}
+	open_segment(copy, fork, first);
 
 	while (size > 0)
 	{
@@ -424,50 +437,6 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	}
 }
 
-/* Log the pages in copy->chunk, and write them to their places. */
-static void
-log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  int nblocks)
-{
-	OpenSegment segment = {0};
-	XLogRecPtr	redo;
-
-	do
-	{
-		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, nblocks);
-		IM_POINT("copy-logged");
-
-		/* write consecutive blocks at once */
-		for (int i = 0, run; i < nblocks; i += run)
-		{
-			run = 1;
-			while (i + run < nblocks &&
-				   blocks[i + run] == blocks[i] + run &&
-				   blocks[i + run] % RELSEG_SIZE != 0)
-				run++;
-			write_blocks(copy, &segment, fork, blocks[i], run,
-						 copy->chunk + (Size) i * BLCKSZ);
-		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
-	close_segment(&segment);
-}
-
-/* Extend the new file with zeros to this number of blocks. */
-static void
-extend_file(FileCopy *copy, BlockNumber nblocks)
-{
-	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
-
-	Assert(copy->synced);
-
-	if (block < nblocks)
-		memset(copy->chunk, 0, BLCKSZ);
-	for (; block < nblocks; block++)
-		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
-}
-
 #if defined(HAVE_SYNC_FILE_RANGE)
 /* Call sync_file_range() for each segment that has some of these blocks. */
 static void
@@ -475,34 +444,27 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 {
 	for (int i = 0, next; i < nblocks; i = next)
 	{
-		char	   *path;
-		int			fd;
+		int			rc;
 
 		for (next = i + 1; next < nblocks &&
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
-		fd = open_segment(&copy->to, MAIN_FORKNUM, blocks[i],
-						  O_RDWR | PG_BINARY, &path);
-		if (fd >= 0)
-		{
-			int			rc;
+		open_segment(copy, MAIN_FORKNUM, blocks[i]);
 
-			/*
-			 * Do not ignore an error: the kernel reports it only once, and a
-			 * later fsync would succeed.
-			 */
-			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
-								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
-								 flags);
-			pgstat_report_wait_end();
-			if (rc < 0 && errno != ENOSYS)
-				ereport(ERROR,
-						(errcode_for_file_access(),
-						 errmsg("could not flush file \"%s\": %m", path)));
-			CloseTransientFile(fd);
-		}
-		pfree(path);
+		/*
+		 * Do not ignore an error: the kernel reports it only once, and a later
+		 * fsync would succeed.
+		 */
+		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
+		rc = sync_file_range(copy->segment.fd,
+							 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
+							 flags);
+		pgstat_report_wait_end();
+		if (rc < 0 && errno != ENOSYS)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
 	}
 }
 #endif
@@ -510,10 +472,11 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 /*
  * Have the kernel start to write these blocks of the new file's main fork to
  * disk, with all blocks between them in a segment, and wait for those of the
- * last call.
+ * last call, unless in a hurry.
  */
 static void
-start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
+start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
+				 FileCopyPace pace)
 {
 	/* as core does: then the user does not need anything to be on disk */
 	if (!enableFsync)
@@ -521,9 +484,10 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 
 #if defined(HAVE_SYNC_FILE_RANGE)
 	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
-	write_back(copy, copy->window, copy->window_blocks,
-			   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			   SYNC_FILE_RANGE_WAIT_AFTER);
+	if (pace != FILE_COPY_HURRIED)
+		write_back(copy, copy->window, copy->window_blocks,
+				   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+				   SYNC_FILE_RANGE_WAIT_AFTER);
 	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
 	copy->window_blocks = nblocks;
 #else
@@ -543,13 +507,76 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 }
 
 /*
+ * Have the WAL writer flush what we have logged since the last call; if paced,
+ * also flush what was logged before that, if need be here.  After each
+ * megabyte: the disk then works while we read the next one, and commits of
+ * other sessions never wait for more than two megabytes of ours.
+ */
+static void
+hand_over_wal(FileCopy *copy, FileCopyPace pace)
+{
+	if (pace == FILE_COPY_PACED && !XLogRecPtrIsInvalid(copy->handed_over))
+		XLogFlush(copy->handed_over);
+	if (!XLogRecPtrIsInvalid(copy->last_record))
+		XLogSetAsyncXactLSN(copy->last_record);
+	copy->handed_over = copy->last_record;
+}
+
+/* Log the pages in copy->chunk, and write them to their places. */
+static void
+log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+			  int nblocks, FileCopyPace pace)
+{
+	XLogRecPtr	redo;
+
+	do
+	{
+		redo = GetRedoRecPtr();
+		log_blocks(copy, fork, blocks, nblocks);
+		IM_POINT("copy-logged");
+
+		/* write consecutive blocks at once */
+		for (int i = 0, run; i < nblocks; i += run)
+		{
+			run = 1;
+			while (i + run < nblocks &&
+				   blocks[i + run] == blocks[i] + run &&
+				   blocks[i + run] % RELSEG_SIZE != 0)
+				run++;
+			write_blocks(copy, fork, blocks[i], run,
+						 copy->chunk + (Size) i * BLCKSZ);
+		}
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	if (fork == MAIN_FORKNUM)
+		start_write_back(copy, blocks, nblocks, pace);
+	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
+		close_segment(&copy->segment);
+	hand_over_wal(copy, pace);
+}
+
+/* Extend the new file with zeros to this number of blocks. */
+static void
+extend_file(FileCopy *copy, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+
+	Assert(copy->synced);
+
+	if (block < nblocks)
+		memset(copy->chunk, 0, BLCKSZ);
+	for (; block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
+}
+
+/*
  * Copy up to FILE_COPY_CHUNK consecutive blocks of one segment, writing
  * directly.  Returns the insert position from before the first one was read:
  * changes logged before it are in the copy.
  */
 XLogRecPtr
 file_copy_range(FileCopy *copy, ForkNumber fork,
-				BlockNumber first, BlockNumber nblocks)
+				BlockNumber first, BlockNumber nblocks, FileCopyPace pace)
 {
 	XLogRecPtr	lsn;
 	BlockNumber blocks[FILE_COPY_CHUNK];
@@ -581,23 +608,24 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
 			read_block(copy, fork, first + i, page);
 	}
-	log_and_write(copy, fork, blocks, nblocks);
-	if (fork == MAIN_FORKNUM)
-		start_write_back(copy, blocks, nblocks);
+	log_and_write(copy, fork, blocks, nblocks, pace);
 	return lsn;
 }
 
 /*
  * Copy the next blocks of a set, up to FILE_COPY_CHUNK of them from block
- * "from" on, writing directly.  Sets *ncopied, and returns where to continue,
- * or InvalidBlockNumber after the last one.
+ * "from" on, writing directly.  Sets *lsn, as file_copy_range() returns it,
+ * and *ncopied, and returns where to continue, or InvalidBlockNumber after the
+ * last one: the blocks copied are the members of the set between.
  */
 BlockNumber
-file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopied)
+file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
+			  FileCopyPace pace, XLogRecPtr *lsn, int *ncopied)
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
 	int			nblocks = 0;
 
+	*lsn = GetXLogInsertRecPtr();
 	while (nblocks < FILE_COPY_CHUNK &&
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
 	{
@@ -609,9 +637,11 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	*ncopied = nblocks;
 	if (nblocks == 0)
 		return InvalidBlockNumber;
+	IM_POINT("copy-read-again");
+	if (IM_MUTATION("late-lsn"))
+		*lsn = GetXLogInsertRecPtr();
 
-	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks);
-	start_write_back(copy, blocks, nblocks);
+	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks, pace);
 	return from;
 }
 
@@ -625,6 +655,7 @@ file_copy_sync(FileCopy *copy)
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 	char	   *directory;
 
+	close_segment(&copy->segment);
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))
 		smgrimmedsync(smgr, FSM_FORKNUM);
@@ -715,21 +746,4 @@ file_copy_flush_wal(FileCopy *copy)
 		XLogFlush(copy->last_record);
 	copy->last_record = InvalidXLogRecPtr;
 	copy->handed_over = InvalidXLogRecPtr;
-}
-
-/*
- * Have the WAL writer flush what we have logged since the last call; with
- * "wait", also flush what was logged before that, if need be here.  To be
- * called after each megabyte: the disk then works while we read the next one,
- * and with "wait" commits of other sessions never wait for more than two
- * megabytes of ours.
- */
-void
-file_copy_hand_over_wal(FileCopy *copy, bool wait)
-{
-	if (wait && !XLogRecPtrIsInvalid(copy->handed_over))
-		XLogFlush(copy->handed_over);
-	if (!XLogRecPtrIsInvalid(copy->last_record))
-		XLogSetAsyncXactLSN(copy->last_record);
-	copy->handed_over = copy->last_record;
 }
