@@ -328,7 +328,7 @@ SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn(), blocks_done * c
 SQL
 	kill('CONT', $writer);
 	cmp_ok($copied, '>', 4 * 1024 * 1024, "$copied bytes are copied and logged");
-	cmp_ok($ahead, '<', 3 * 1024 * 1024, "$ahead bytes of WAL are not flushed");
+	cmp_ok($ahead, '<', 2 * 1024 * 1024, "$ahead bytes of WAL are not flushed");
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", 'a copy beside a WAL writer that sleeps: moved') or diag $err;

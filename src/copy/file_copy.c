@@ -507,32 +507,27 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 }
 
 /*
- * Have the WAL writer flush what we have logged since the last call; if paced,
- * also flush what was logged before that, if need be here.  After each
- * megabyte: the disk then works while we read the next one, and commits of
- * other sessions never wait for more than two megabytes of ours.
+ * Log the pages in copy->chunk, have the WAL writer flush that, and write the
+ * pages to their places.  If paced, first wait until the WAL of the megabyte
+ * before is flushed, so that commits of other sessions never wait for more
+ * than one megabyte of ours.  Here, and not before the read: all who commit
+ * wait for an insertion that has begun, so it should begin behind a wait, when
+ * we are not likely to lose the processor in the middle.
  */
-static void
-hand_over_wal(FileCopy *copy, FileCopyPace pace)
-{
-	if (pace == FILE_COPY_PACED && !XLogRecPtrIsInvalid(copy->handed_over))
-		XLogFlush(copy->handed_over);
-	if (!XLogRecPtrIsInvalid(copy->last_record))
-		XLogSetAsyncXactLSN(copy->last_record);
-	copy->handed_over = copy->last_record;
-}
-
-/* Log the pages in copy->chunk, and write them to their places. */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			  int nblocks, FileCopyPace pace)
 {
 	XLogRecPtr	redo;
 
+	if (pace == FILE_COPY_PACED && !XLogRecPtrIsInvalid(copy->handed_over))
+		XLogFlush(copy->handed_over);
 	do
 	{
 		redo = GetRedoRecPtr();
 		log_blocks(copy, fork, blocks, nblocks);
+		if (!XLogRecPtrIsInvalid(copy->last_record))
+			XLogSetAsyncXactLSN(copy->last_record);
 		IM_POINT("copy-logged");
 
 		/* write consecutive blocks at once */
@@ -551,7 +546,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		start_write_back(copy, blocks, nblocks, pace);
 	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
 		close_segment(&copy->segment);
-	hand_over_wal(copy, pace);
+	copy->handed_over = copy->last_record;
 }
 
 /* Extend the new file with zeros to this number of blocks. */
