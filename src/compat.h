@@ -294,6 +294,11 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define im_data_open_flags() ((io_direct_flags & IO_DIRECT_DATA) ? PG_O_DIRECT : 0)
 #else
 #define im_data_open_flags() 0
+#ifdef O_DIRECT
+#define PG_O_DIRECT O_DIRECT
+#else
+#define PG_O_DIRECT 0
+#endif
 #endif
 
 #if PG_VERSION_NUM < 180000

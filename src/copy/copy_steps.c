@@ -44,6 +44,7 @@
 #include "catalog/storage_xlog.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "optimizer/optimizer.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/memutils.h"
@@ -318,6 +319,20 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
+/*
+ * Return whether to leave the operating system's cache alone: by default, if
+ * the old and the new file together would take a quarter of what is there for
+ * all.  A smaller index is in the cache after the move, as it may have been
+ * before.  In a transaction.
+ */
+static bool
+wants_direct_io(CopyState *cs)
+{
+	if (cs->mc->settings->direct_io != DIRECT_IO_AUTO)
+		return cs->mc->settings->direct_io == DIRECT_IO_ON;
+	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
+}
+
 /* Do everything from the locks to the removal of the old file. */
 static CopyOutcome
 copy_once(CopyState *cs)
@@ -338,7 +353,8 @@ copy_once(CopyState *cs)
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid,
+								wants_direct_io(cs));
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);

@@ -51,6 +51,16 @@
  *	  write has hint bits only, the block is a mixture of valid pages that
  *	  differ in hint bits; with checksums, it is read again from its buffer.)
  *
+ * Past the page cache (direct): the bulk of a large index is written with
+ * O_DIRECT, and the old file is read with it where the page cache does not have
+ * the whole megabyte; what others have there stays there, and copying into
+ * fresh page cache is more than half of what a copy costs.  The kernel keeps
+ * the two ways of reading and writing a file coherent: a direct read first
+ * writes what is dirty in its range, a direct write drops what is cached.  A
+ * file system that refuses O_DIRECT gets the same by giving up, behind the
+ * write-back, what we have brought in.  Rounds are buffered: their blocks are
+ * few, scattered, and in use.
+ *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
  *
@@ -95,6 +105,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "access/rmgr.h"
@@ -128,6 +139,7 @@ typedef struct OpenSegment
 {
 	ForkNumber	fork;
 	BlockNumber number;
+	bool		direct;
 	int			fd;
 	char	   *path;			/* NULL = none is open */
 } OpenSegment;
@@ -144,6 +156,8 @@ struct FileCopy
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
+	bool		direct;			/* see "Past the page cache" */
+	bool		refused;		/* ... which the file system does not like */
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
 	OpenSegment segment;
@@ -156,11 +170,12 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  *changes, which follows the old one, is told what to skip; rmid
- * is the resource manager of the pages.
+ * is the resource manager of the pages; direct, whether to leave the page
+ * cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *changes, RmgrId rmid)
+				 ChangedBlocks *changes, RmgrId rmid, bool direct)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -169,6 +184,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->from = *from;
 	copy->to = *to;
 	copy->changes = changes;
+	copy->direct = direct;
+	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
@@ -229,6 +246,48 @@ has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 	return found;
 }
 
+/* How much of a part of a file the page cache has. */
+typedef enum Cached
+{
+	NOT_CACHED,
+	PARTLY_CACHED,
+	CACHED,						/* also if that cannot be told */
+} Cached;
+
+static Cached
+look_at_page_cache(int fd, off_t offset, size_t size)
+{
+	Cached		result = CACHED;
+#if defined(__linux__)
+	unsigned char resident[(size_t) FILE_COPY_CHUNK * BLCKSZ / 4096];
+	void	   *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, offset);
+
+	if (map == MAP_FAILED)
+		return CACHED;
+	if (mincore(map, size, resident) == 0)
+	{
+		size_t		npages = (size - 1) / sysconf(_SC_PAGESIZE) + 1;
+		size_t		nresident = 0;
+
+		for (size_t i = 0; i < npages; i++)
+			nresident += resident[i] & 1;
+		if (nresident < npages)
+			result = nresident > 0 ? PARTLY_CACHED : NOT_CACHED;
+	}
+	(void) munmap(map, size);
+#endif
+	return result;
+}
+
+/* Give up a part of a file in the page cache, as far as it is on disk. */
+static void
+drop_from_page_cache(int fd, off_t offset, off_t size)
+{
+#if defined(POSIX_FADV_DONTNEED)
+	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
+#endif
+}
+
 /*
  * Read a range of the old file into copy->chunk, bypassing shared buffers.
  * Returns how many blocks were read; errors are left to read_block().
@@ -238,16 +297,33 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 {
 	char	   *path = segment_path(&copy->from, fork, first);
 	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | im_data_open_flags());
-	ssize_t		nread;
+	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	size_t		size = (size_t) nblocks * BLCKSZ;
+	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
+		look_at_page_cache(fd, offset, size) : CACHED;
+	ssize_t		nread = -1;
 
-	pfree(path);
-	if (fd < 0)
-		return 0;
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
-	nread = pg_pread(fd, copy->chunk, (size_t) nblocks * BLCKSZ,
-					 (off_t) (first % RELSEG_SIZE) * BLCKSZ);
+	if (cached != CACHED && PG_O_DIRECT != 0 && !IM_MUTATION("no-direct"))
+	{
+		int			direct_fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | PG_O_DIRECT);
+
+		if (direct_fd >= 0)
+		{
+			nread = pg_pread(direct_fd, copy->chunk, size, offset);
+			CloseTransientFile(direct_fd);
+		}
+	}
+	if (nread < 0 && fd >= 0)
+	{
+		nread = pg_pread(fd, copy->chunk, size, offset);
+		if (cached == NOT_CACHED)
+			drop_from_page_cache(fd, offset, size);
+	}
 	pgstat_report_wait_end();
-	CloseTransientFile(fd);
+	if (fd >= 0)
+		CloseTransientFile(fd);
+	pfree(path);
 	return nread < 0 ? 0 : nread / BLCKSZ;
 }
 
@@ -270,14 +346,15 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
  * exists since the file's creation.
  */
 static void
-open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block)
+open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
+	int			flags = O_RDWR | PG_BINARY | (block >= RELSEG_SIZE ? O_CREAT : 0);
 	MemoryContext oldcontext;
 	char	   *path;
 
 	if (segment->path != NULL && segment->fork == fork &&
-		segment->number == block / RELSEG_SIZE)
+		segment->number == block / RELSEG_SIZE && segment->direct == direct)
 		return;
 	close_segment(segment);
 
@@ -285,8 +362,14 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block)
 	path = segment_path(&copy->to, fork, block);
 	MemoryContextSwitchTo(oldcontext);
 	ReserveExternalFD();
-	segment->fd = BasicOpenFile(path, O_RDWR | PG_BINARY |
-								(block >= RELSEG_SIZE ? O_CREAT : 0));
+	segment->fd = direct && IM_MUTATION("no-direct") ? -1 :
+		BasicOpenFile(path, flags | (direct ? PG_O_DIRECT : 0));
+	if (segment->fd < 0 && direct)
+	{
+		direct = false;
+		copy->refused = true;
+		segment->fd = BasicOpenFile(path, flags);
+	}
 	if (segment->fd < 0)
 	{
 		ReleaseExternalFD();
@@ -296,17 +379,18 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block)
 	}
 	segment->fork = fork;
 	segment->number = block / RELSEG_SIZE;
+	segment->direct = direct;
 	segment->path = path;
 }
 
 /*
  * Write consecutive blocks of one segment to the new file.  The caller goes
  * through the file in order, so that a segment is begun only when those
- * before it are full, as md.c requires.
+ * before it are full, as md.c requires.  "direct" is a wish.
  */
 static void
-write_blocks(FileCopy *copy, ForkNumber fork,
-			 BlockNumber first, BlockNumber nblocks, const char *data)
+write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
+			 BlockNumber nblocks, const char *data, bool direct)
 {
 	OpenSegment *segment = &copy->segment;
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
@@ -315,7 +399,7 @@ write_blocks(FileCopy *copy, ForkNumber fork,
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
-	open_segment(copy, fork, first);
+	open_segment(copy, fork, first, direct);
 
 	while (size > 0)
 	{
@@ -331,6 +415,13 @@ write_blocks(FileCopy *copy, ForkNumber fork,
 
 			if (errno == EINTR)
 				continue;
+			if (errno == EINVAL && segment->direct)
+			{
+				/* some do not refuse it before */
+				copy->refused = true;
+				open_segment(copy, fork, first, false);
+				continue;
+			}
 			/* if write didn't set errno, assume problem is no disk space */
 			if (errno == 0)
 				errno = ENOSPC;
@@ -449,11 +540,11 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 		for (next = i + 1; next < nblocks &&
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
-		open_segment(copy, MAIN_FORKNUM, blocks[i]);
+		open_segment(copy, MAIN_FORKNUM, blocks[i], copy->segment.direct);
 
 		/*
-		 * Do not ignore an error: the kernel reports it only once, and a later
-		 * fsync would succeed.
+		 * Do not ignore an error: the kernel reports it only once, and a
+		 * later fsync would succeed.
 		 */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
 		rc = sync_file_range(copy->segment.fd,
@@ -465,6 +556,10 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
+		if (copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
+			drop_from_page_cache(copy->segment.fd,
+								 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ);
 	}
 }
 #endif
@@ -516,7 +611,7 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  int nblocks, FileCopyPace pace)
+			  int nblocks, FileCopyPace pace, bool direct)
 {
 	XLogRecPtr	redo;
 
@@ -539,7 +634,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				   blocks[i + run] % RELSEG_SIZE != 0)
 				run++;
 			write_blocks(copy, fork, blocks[i], run,
-						 copy->chunk + (Size) i * BLCKSZ);
+						 copy->chunk + (Size) i * BLCKSZ, direct);
 		}
 	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
 	if (fork == MAIN_FORKNUM)
@@ -603,7 +698,8 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
 			read_block(copy, fork, first + i, page);
 	}
-	log_and_write(copy, fork, blocks, nblocks, pace);
+	log_and_write(copy, fork, blocks, nblocks, pace,
+				  copy->direct && !copy->refused && fork == MAIN_FORKNUM);
 	return lsn;
 }
 
@@ -636,7 +732,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	if (IM_MUTATION("late-lsn"))
 		*lsn = GetXLogInsertRecPtr();
 
-	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks, pace);
+	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
 	return from;
 }
 

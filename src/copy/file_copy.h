@@ -31,7 +31,8 @@ typedef enum FileCopyPace
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *changes, RmgrId rmid);
+								  ChangedBlocks *changes, RmgrId rmid,
+								  bool direct);
 extern void file_copy_free(FileCopy *copy);
 
 extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
