@@ -556,7 +556,7 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
-		if (copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
+		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
 			drop_from_page_cache(copy->segment.fd,
 								 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
 								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ);
