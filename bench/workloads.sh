@@ -43,6 +43,22 @@ SQL
 UPDATE texts SET t = md5(random()::text) WHERE id = :id;
 SQL
       ;;
+    grown)          # a btree of random text that has grown entry by entry
+      rows=$(($2 * 1048576 / 66 + 1))
+      sql << SQL
+BEGIN;
+CREATE TABLE texts (id int, t text);
+CREATE INDEX texts_t ON texts (t) TABLESPACE a;
+INSERT INTO texts SELECT g, md5(g::text) FROM generate_series(1, $rows) g;
+COMMIT;
+ALTER TABLE texts ADD PRIMARY KEY (id);
+SQL
+      TABLE=texts INDEX=texts_t
+      as_server tee "$WORK/update.sql" > /dev/null << SQL
+\set id random(1, $rows)
+UPDATE texts SET t = md5(random()::text) WHERE id = :id;
+SQL
+      ;;
     gin)            # GIN of tsvector
       rows=$(($2 * 1048576 / 2588 + 1))
       # 30 words of a language, and 20 that are found nowhere else
@@ -96,7 +112,7 @@ SQL
 UPDATE events SET at = now() - random() * $rows * interval '1 minute' WHERE id = :id;
 SQL
       ;;
-    *) die "unknown kind $1: one of $KINDS" ;;
+    *) die "unknown kind $1: one of $KINDS grown" ;;
   esac
 }
 

@@ -285,6 +285,33 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define RELATION_INFO_INHPARENT inhparent
 #endif
 
+#if PG_VERSION_NUM < 160000
+#define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
+#endif
+
+/* as core opens the files of relations; storage/fd.h */
+#if PG_VERSION_NUM >= 160000
+#define im_data_open_flags() ((io_direct_flags & IO_DIRECT_DATA) ? PG_O_DIRECT : 0)
+#else
+#define im_data_open_flags() 0
+#ifdef O_DIRECT
+#define PG_O_DIRECT O_DIRECT
+#else
+#define PG_O_DIRECT 0
+#endif
+#endif
+
+#if PG_VERSION_NUM < 180000
+extern PGDLLIMPORT bool ignore_checksum_failure;
+#endif
+
+/* PageIsVerified() that does not report or log anything; storage/bufpage.h */
+#if PG_VERSION_NUM >= 180000
+#define im_page_is_verified(page, block) PageIsVerified(page, block, 0, &(bool) {false})
+#else
+#define im_page_is_verified(page, block) PageIsVerifiedExtended(page, block, 0)
+#endif
+
 /* unlock a buffer header that LockBufHdr() has locked */
 #if PG_VERSION_NUM >= 190000
 #define BufferState uint64

@@ -56,6 +56,13 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry direct_io_options[] = {
+	{"auto", DIRECT_IO_AUTO, false},
+	{"on", DIRECT_IO_ON, false},
+	{"off", DIRECT_IO_OFF, false},
+	{NULL, 0, false}
+};
+
 /* the values of this session; strings are converted at capture */
 static MoveSettings session;
 static char *min_free_space = NULL;
@@ -138,6 +145,9 @@ static const Setting settings[] = {
 	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
 				 "Whether to load the blocks of the new file that were in shared buffers before.",
 				 NULL),
+	ENUM_SETTING(direct_io, DIRECT_IO_AUTO, PGC_USERSET, 0,
+				 "Whether a copy reads and writes past the operating system's cache.",
+				 "\"auto\" does for an index larger than an eighth of effective_cache_size."),
 	STRING_SETTING(copy_access_methods, "", PGC_SUSET, GUC_LIST_INPUT,
 				   "Further index access methods that method \"copy\" may move.",
 				   "Every change of such an index must be WAL-logged with block references."),

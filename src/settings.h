@@ -33,6 +33,13 @@ typedef enum MoveOrder
 	ORDER_NAME,
 } MoveOrder;
 
+typedef enum DirectIo
+{
+	DIRECT_IO_AUTO,
+	DIRECT_IO_ON,
+	DIRECT_IO_OFF,
+} DirectIo;
+
 /* How much of a file system must stay free: the smaller of the two. */
 typedef struct FreeSpaceRule
 {
@@ -62,6 +69,7 @@ typedef struct MoveSettings
 	int			order;			/* MoveOrder */
 	bool		verify;
 	bool		prewarm;
+	int			direct_io;		/* DirectIo */
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
 	int			history_retention;	/* minutes; 0 = without limit */

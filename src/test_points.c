@@ -23,6 +23,12 @@
  * none with short.
  *
  *	log-once		do not log a block again after a checkpoint
+ *	holes			leave every page's hole out of the WAL, whatever is in it
+ *	garbage			keep in the file what is left out of the WAL
+ *	look-up			take every block as it is on disk, also one in a buffer
+ *	late-lsn		note the insert position after the blocks were read
+ *	seen-all		take blocks between those that were copied again for seen, too
+ *	no-direct		as if the file system refused O_DIRECT
  *	flushed-only	read the WAL only as far as it is on disk
  *	verify-all		compare everything under the lock
  *	again			copy the last blocks directly before each attempt, too

@@ -338,6 +338,21 @@ foreach my $case ([ 'zoo_txt', 0x40 ], [ 'zoo_hash', 0x80 ], [ 'zoo_rng', 0x10 ]
 	is(changed($file{$index}, { copy => 1 }, @hints, [ $block, $pointer, "\1" ]), $block, "$index: where a line pointer points counts");
 }
 
+# What is between line pointers and tuples: a copy may have zeros in its place, where
+# the access method keeps nothing there.
+foreach my $case ([ 'zoo_txt', '' ], [ 'zoo_rng', '' ], [ 'zoo_hash', 1 ], [ 'zoo_arr', 1 ], [ 'zoo_sp', 1 ])
+{
+	my ($index, $counts) = @$case;
+	my @pages = pages_in_file($file{$index}, $page_size);
+	my ($block) = grep { my ($lower, $upper) = unpack 'SS', substr $pages[$_], 12, 4; $lower >= 24 && $upper > $lower + 8 } 1 .. $#pages;
+	my ($lower, $upper) = unpack 'SS', substr $pages[$block], 12, 4;
+	my ($clean, $garbage) = ([@pages], [@pages]);
+	substr($clean->[$block], $lower, $upper - $lower) = "\0" x ($upper - $lower);
+	substr($garbage->[$block], $lower, $upper - $lower) = "\1" x ($upper - $lower);
+	my @verdicts = map { join ', ', different_pages(@$_) } [ $garbage, $clean, copy => 1 ], [ $clean, $garbage, copy => 1 ], [ $garbage, $clean ];
+	is_deeply(\@verdicts, [ $counts ? $block : '', $block, $block ], "$index: garbage in a hole counts, but for zeros in its place" . ($counts ? ', which count, too' : ''));
+}
+
 # SP-GiST's empty pages, but not an empty page of anybody else
 foreach my $case ([ 0xFF82, '', 'SP-GiST' ], [ 0xFF81, '3', 'GiST' ])
 {

@@ -18,12 +18,13 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 sql(<<SQL);
 CREATE TABLE small (i int, s text);
-INSERT INTO small SELECT g, md5(g::text) FROM generate_series(1, 100000) g;
-CREATE INDEX small_s ON small (s) WITH (fillfactor = 20) TABLESPACE regress_slow;
+-- full pages: of empty space a copy writes no WAL
+INSERT INTO small SELECT g, repeat(md5(g::text), 8) FROM generate_series(1, 100000) g;
+CREATE INDEX small_s ON small (s) TABLESPACE regress_slow;
 SQL
 
 append_to_file($node->basedir . '/checkpoint.sql', "CHECKPOINT;\n");
-append_to_file($node->basedir . '/write.sql', "\\set i random(1, 100000)\nUPDATE small SET s = md5(s) WHERE i = :i;\n");
+append_to_file($node->basedir . '/write.sql', "\\set i random(1, 100000)\nUPDATE small SET s = repeat(md5(s), 8) WHERE i = :i;\n");
 my ($checkpoints, $writes) = map
 {
 	my ($file, @options) = @$_;

@@ -340,8 +340,8 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 }
 
 # ---- a copy that can't keep up -------------------------------------------------------
-# Each transaction writes to every leaf of the index, and each round of the copy
-# waits for some of them: what is left does not get less.  (How much is too much
+# Each transaction writes to every leaf of the index, and each megabyte of a round
+# of the copy waits for some of them: what is left does not get less.  (How much is too much
 # is 64 MB; here it is anything.)
 {
 	$node->safe_psql('postgres', <<SQL);
@@ -365,12 +365,13 @@ SQL
 	my $load = $start_load->('busy');
 
 	# a burst of writes is waited out: many rounds in vain, then others write
-	set_tests($node, test_point => 'copy-end:writes,copy-round:writes', test_mutation => 'busy');
+	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy');
 	my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
 	wait_for_phase($node, 'copying changed blocks');
 	my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
-	# each transaction changes 1,000 rows, each round waits for 25 transactions
-	poll_until($node, "SELECT sum(v) > $written + 300 * 1000 FROM busy", 't', 'many rounds');
+	# each transaction changes 1,000 rows, each megabyte of a round waits for 25
+	# transactions when it has been read
+	poll_until($node, "SELECT sum(v) > $written + 600 * 1000 FROM busy", 't', 'many rounds');
 	my $calm = $start_load->('calm');
 	$end_load->($load);
 	my ($rc, $out, $err) = finish_call($call);
@@ -379,7 +380,7 @@ SQL
 	cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300, 'keeping up: after many rounds');
 
 	$load = $start_load->('busy');
-	set_tests($node, test_point => 'copy-end:writes,copy-round:writes', test_mutation => 'hopeless');
+	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'hopeless');
 	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_slow', method => 'copy')");
 	$end_load->($load);
 	set_tests($node);

@@ -57,6 +57,7 @@
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
 {
+	wal_changes_forget(cs->changes, block);
 	file_copy_through_buffer(cs->copy, block);
 	if (cs->verifying)
 		block_set_add(cs->unverified, block);

@@ -96,6 +96,7 @@ typedef struct CopyState
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
+	bool		hurry;			/* in a round behind one in vain: no pacing */
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
 	const char *start_again;	/* why the copy has to be started again */

@@ -14,7 +14,11 @@
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
  * that changes after it was copied again is in the next round, and never lost
- * in between.
+ * in between; one that changes before is not (see wal_changes.c).
+ *
+ * A round that leaves hardly fewer blocks than the one before shows that the
+ * writers are about as fast as we are.  The next one is hurried: to be slow
+ * for the clients' sake would cost them more, since it makes more rounds.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,6 +49,14 @@
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
+/* What to wait for: for nothing in rounds in which the writers keep up with us. */
+static FileCopyPace
+current_pace(const CopyState *cs)
+{
+	return cs->hurry ? FILE_COPY_HURRIED :
+		cs->mc->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
+}
+
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
 static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
@@ -62,9 +74,9 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 
 		nblocks = Min(nblocks, upto - cs->copied);
 		StartTransactionCommand();
-		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks);
+		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks,
+							  current_pace(cs));
 		wal_changes_seen(cs->changes, cs->copied, nblocks, lsn);
-		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
 		CommitTransactionCommand();
 
 		if (cs->copied == 0)
@@ -92,20 +104,22 @@ copy_changed_directly(CopyState *cs)
 	BlockNumber from = 0;
 	int64		total = block_set_count(cs->todo);
 	int64		done = 0;
+	CopyOutcome outcome;
 
 	if (cs->verifying)
 		block_set_add_all(cs->unverified, cs->todo);
 
 	while (from != InvalidBlockNumber)
 	{
-		CopyOutcome outcome;
+		BlockNumber first = from;
+		XLogRecPtr	lsn;
 		int			ncopied;
 
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		StartTransactionCommand();
-		from = file_copy_set(cs->copy, cs->todo, from, &ncopied);
-		file_copy_hand_over_wal(cs->copy, cs->mc->settings->pacing);
+		from = file_copy_set(cs->copy, cs->todo, first, current_pace(cs), &lsn, &ncopied);
+		wal_changes_seen_set(cs->changes, cs->todo, first, from, lsn);
 		CommitTransactionCommand();
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
@@ -117,6 +131,9 @@ copy_changed_directly(CopyState *cs)
 			return outcome;
 	}
 
+	/* the list is needed until the WAL up to now is read */
+	if ((outcome = copy_drain(cs)) != GO_ON)
+		return outcome;
 	block_set_clear(cs->todo);
 	return GO_ON;
 }
@@ -210,9 +227,11 @@ do_rounds(CopyState *cs, bool first_time)
 		}
 		IM_POINT("copy-round");
 		copy_begin_round(cs);
+		cs->hurry = in_vain > 0;
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 	}
+	cs->hurry = false;
 	return GO_ON;
 }
 
@@ -276,7 +295,8 @@ copy_free_space_map(CopyState *cs)
 			return outcome;
 		StartTransactionCommand();
 		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
-							   Min(FILE_COPY_CHUNK, nblocks - block));
+							   Min(FILE_COPY_CHUNK, nblocks - block),
+							   current_pace(cs));
 		CommitTransactionCommand();
 		throttle_written(&cs->throttle,
 						 (int64) Min(FILE_COPY_CHUNK, nblocks - block) * BLCKSZ);

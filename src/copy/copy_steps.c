@@ -44,6 +44,7 @@
 #include "catalog/storage_xlog.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "optimizer/optimizer.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/memutils.h"
@@ -137,6 +138,7 @@ remove_what_is_left(CopyState *cs)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
+	file_copy_free(cs->copy);
 	remove_left_file(&cs->new_file, cs->new_file_made);
 	remove_left_file(&cs->old_file, true);
 }
@@ -211,6 +213,8 @@ make_file(CopyState *cs)
 static void
 discard_file(CopyState *cs)
 {
+	file_copy_free(cs->copy);
+	cs->copy = NULL;
 	if (cs->new_file.id != 0)
 	{
 		StartTransactionCommand();
@@ -223,8 +227,6 @@ discard_file(CopyState *cs)
 	}
 	wal_changes_end(cs->changes);
 	cs->changes = NULL;
-	file_copy_free(cs->copy);
-	cs->copy = NULL;
 	block_set_free(cs->todo);
 	cs->todo = NULL;
 	block_set_free(cs->unverified);
@@ -317,6 +319,20 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
+/*
+ * Return whether to leave the operating system's cache alone: by default, if
+ * the old and the new file together would take a quarter of what is there for
+ * all.  A smaller index is in the cache after the move, as it may have been
+ * before.  In a transaction.
+ */
+static bool
+wants_direct_io(CopyState *cs)
+{
+	if (cs->mc->settings->direct_io != DIRECT_IO_AUTO)
+		return cs->mc->settings->direct_io == DIRECT_IO_ON;
+	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
+}
+
 /* Do everything from the locks to the removal of the old file. */
 static CopyOutcome
 copy_once(CopyState *cs)
@@ -326,6 +342,7 @@ copy_once(CopyState *cs)
 
 	cs->copied = 0;
 	cs->verifying = false;
+	cs->hurry = false;
 	memset(&cs->eta, 0, sizeof(cs->eta));
 
 	(void) copy_wait_for_locks(cs);
@@ -336,7 +353,8 @@ copy_once(CopyState *cs)
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
 	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes);
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid,
+								wants_direct_io(cs));
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);

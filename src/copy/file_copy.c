@@ -4,8 +4,8 @@
  *	  Copying blocks of one relation file to another while it is in use.
  *
  * Blocks are read from the buffer manager under share lock, through a small
- * ring of buffers; so every block copied was valid at some moment during the
- * call.
+ * ring of buffers, or, in file_copy_range(), past it; so every block copied
+ * was valid at some moment during the call.
  *
  * Assumption: only we know the new file.  The caller knows which blocks of
  * the old one change after they were copied (see wal_changes.c), and has them
@@ -33,9 +33,48 @@
  * all commits (a quarter of a second for 600 MB); without the second, the
  * start itself can block for seconds.  This makes a copy faster, too.
  *
- * Read-ahead: each 1 MB of the old file is first read with a plain read and
- * thrown away: storage with few operations per second delivers a megabyte at
- * the price of one block, however the kernel's read-ahead is set.
+ * Reading past the buffers: file_copy_range() reads 1 MB of the old file with
+ * one plain read, and takes from it the blocks that have no buffer; others'
+ * buffers and their mapping are left alone, and storage with few operations
+ * per second delivers a megabyte at the price of one block.  The order is: note
+ * the insert position; look up which blocks have a buffer; read.  A block that
+ * has one, or that is not valid, is read from its buffer afterwards.  No
+ * change is missed:
+ *
+ *	- One whose record starts before the position was made in a buffer that
+ *	  was pinned until the record was complete.  If there is no buffer at the
+ *	  look-up, it was evicted in between, and an eviction writes before it
+ *	  unmaps: the read has the change.
+ *	- Who loads and changes the block after the look-up logs a record that
+ *	  starts behind the position.  The caller has such blocks copied again,
+ *	  and with that one whose write and our read have overlapped.  (If such a
+ *	  write has hint bits only, the block is a mixture of valid pages that
+ *	  differ in hint bits; with checksums, it is read again from its buffer.)
+ *
+ * Past the page cache (direct): the bulk of a large index is written with
+ * O_DIRECT, and the old file is read with it where the page cache does not have
+ * the whole megabyte; what others have there stays there, and copying into
+ * fresh page cache is more than half of what a copy costs.  The kernel keeps
+ * the two ways of reading and writing a file coherent: a direct read first
+ * writes what is dirty in its range, a direct write drops what is cached.  A
+ * file system that refuses O_DIRECT gets the same by giving up, behind the
+ * write-back, what we have brought in.  Rounds are buffered: their blocks are
+ * few, scattered, and in use.
+ *
+ * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
+ * they have to be.
+ *
+ *	- A hole of zeros is left out, whatever the page's access method: replay
+ *	  fills a hole with zeros, so the page is the same byte by byte.  It does
+ *	  not matter what the access method thinks of pd_lower and pd_upper.
+ *	- A hole with garbage, which deletions leave, is left out where the access
+ *	  method's own records say that the page is standard (REGBUF_STANDARD), so
+ *	  that nothing in a hole survives its next full page image anyway: btree
+ *	  and GiST, but for block 0.  Our private copy then gets zeros there, too,
+ *	  so the new file is the same here, on a standby, and after a crash.
+ *	- The rest is logged whole.  BRIN's revmap keeps its contents behind
+ *	  pd_lower; so do GIN's pages of before 9.4 and metapages of before 11, and
+ *	  pages of access methods that we do not know may.
  *
  * Tricky: with wal_level = minimal, blocks are not logged, and keep their
  * LSN.  But a block with an LSN after the redo position of the copy's start
@@ -54,8 +93,9 @@
  * was made durable with these contents.  (With full_page_writes off the same
  * holds except for torn pages.)
  *
- * No file descriptor outlives a call: the file can be dropped as soon as its
- * owner releases its lock.
+ * No file descriptor outlives a call, but for that of a hurried one: this is
+ * closed by the next call that is not, by file_copy_sync() and by
+ * file_copy_free(), which must come before the new file is dropped.
  *
  * Locks: the caller keeps the old file from being truncated, replaced or
  * dropped, and is in a transaction, which needs neither xid nor snapshot.
@@ -65,12 +105,17 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "access/rmgr.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xloginsert.h"
+#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
@@ -83,118 +128,203 @@
 #include "copy/wal_changes.h"
 #include "test_points.h"
 
-/* Pages in one WAL record, see log_newpages() */
+/* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
 
+/* The segment of the new file that is being written. */
+typedef struct OpenSegment
+{
+	ForkNumber	fork;
+	BlockNumber number;
+	bool		direct;
+	int			fd;
+	char	   *path;			/* NULL = none is open */
+} OpenSegment;
+
 struct FileCopy
 {
+	MemoryContext cxt;
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *changes;		/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
-	char	   *scratch;		/* the same, for read_ahead() */
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
+	bool		direct;			/* see "Past the page cache" */
+	bool		refused;		/* ... which the file system does not like */
+	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
+	OpenSegment segment;
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
 };
 
-/* The segment of the new file that is being written; path NULL = none. */
-typedef struct OpenSegment
-{
-	BlockNumber number;
-	int			fd;
-	char	   *path;
-} OpenSegment;
-
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  *changes, which follows the old one, is told what to skip.
+ * context.  *changes, which follows the old one, is told what to skip; rmid
+ * is the resource manager of the pages; direct, whether to leave the page
+ * cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *changes)
+				 ChangedBlocks *changes, RmgrId rmid, bool direct)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
 
+	copy->cxt = CurrentMemoryContext;
 	copy->from = *from;
 	copy->to = *to;
 	copy->changes = changes;
+	copy->direct = direct;
+	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
+	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
-	copy->scratch = palloc(size);
 	return copy;
 }
 
-/* Free the buffers' ring; the memory is freed with its context. */
+static void
+close_segment(OpenSegment *segment)
+{
+	if (segment->path == NULL)
+		return;
+	(void) close(segment->fd);
+	ReleaseExternalFD();
+	pfree(segment->path);
+	segment->path = NULL;
+}
+
+/*
+ * Free the buffers' ring, and close the file; the memory is freed with its
+ * context.  Before the new file is dropped.
+ */
 void
 file_copy_free(FileCopy *copy)
 {
 	if (copy == NULL || copy->ring == NULL)
 		return;
+	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
 }
 
-/*
- * Open the segment of a relation file that holds a block, as a transient
- * file.  Returns -1 with errno set if that fails.  *path is palloc'd.
- */
-static int
-open_segment(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
-			 int flags, char **path)
+/* Return the path, palloc'd, of the segment that holds a block. */
+static char *
+segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
 {
 	char	   *base = relation_fork_path(*locator, fork);
-	char	   *name = base;
-	int			fd;
 
-	if (block >= RELSEG_SIZE)
-	{
-		name = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
-		pfree(base);
-	}
-	fd = OpenTransientFile(name, flags);
-	if (path)
-		*path = name;
-	else
-	{
-		int			save_errno = errno;
+	return block < RELSEG_SIZE ? base :
+		psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
+}
 
-		pfree(name);
-		errno = save_errno;
+/* Return whether a block of the old file has a buffer at this moment. */
+static bool
+has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
+{
+	BufferTag	tag;
+	uint32		hash;
+	LWLock	   *lock;
+	bool		found;
+
+	InitBufferTag(&tag, &copy->from, fork, block);
+	hash = BufTableHashCode(&tag);
+	lock = BufMappingPartitionLock(hash);
+	LWLockAcquire(lock, LW_SHARED);
+	found = BufTableLookup(&tag, hash) >= 0;
+	LWLockRelease(lock);
+	return found;
+}
+
+/* How much of a part of a file the page cache has. */
+typedef enum Cached
+{
+	NOT_CACHED,
+	PARTLY_CACHED,
+	CACHED,						/* also if that cannot be told */
+} Cached;
+
+static Cached
+look_at_page_cache(int fd, off_t offset, size_t size)
+{
+	Cached		result = CACHED;
+#if defined(__linux__)
+	unsigned char resident[(size_t) FILE_COPY_CHUNK * BLCKSZ / 4096];
+	void	   *map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, offset);
+
+	if (map == MAP_FAILED)
+		return CACHED;
+	if (mincore(map, size, resident) == 0)
+	{
+		size_t		npages = (size - 1) / sysconf(_SC_PAGESIZE) + 1;
+		size_t		nresident = 0;
+
+		for (size_t i = 0; i < npages; i++)
+			nresident += resident[i] & 1;
+		if (nresident < npages)
+			result = nresident > 0 ? PARTLY_CACHED : NOT_CACHED;
 	}
-	return fd;
+	(void) munmap(map, size);
+#endif
+	return result;
+}
+
+/* Give up a part of a file in the page cache, as far as it is on disk. */
+static void
+drop_from_page_cache(int fd, off_t offset, off_t size)
+{
+#if defined(POSIX_FADV_DONTNEED)
+	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
+#endif
 }
 
 /*
- * Read a range of the old file, bypassing shared buffers, and throw it away,
- * so that the kernel has it cached.  Errors are left to the real read.
+ * Read a range of the old file into copy->chunk, bypassing shared buffers.
+ * Returns how many blocks were read; errors are left to read_block().
  */
-static void
-read_ahead(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+static BlockNumber
+read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
-	int			fd = open_segment(&copy->from, fork, first, O_RDONLY | PG_BINARY, NULL);
-	ssize_t		nread;
+	char	   *path = segment_path(&copy->from, fork, first);
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | im_data_open_flags());
+	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	size_t		size = (size_t) nblocks * BLCKSZ;
+	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
+		look_at_page_cache(fd, offset, size) : CACHED;
+	ssize_t		nread = -1;
 
-	if (fd < 0)
-		return;
-	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_PREFETCH);
-	nread = pg_pread(fd, copy->scratch, (size_t) nblocks * BLCKSZ,
-					 (off_t) (first % RELSEG_SIZE) * BLCKSZ);
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
+	if (cached != CACHED && PG_O_DIRECT != 0 && !IM_MUTATION("no-direct"))
+	{
+		int			direct_fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | PG_O_DIRECT);
+
+		if (direct_fd >= 0)
+		{
+			nread = pg_pread(direct_fd, copy->chunk, size, offset);
+			CloseTransientFile(direct_fd);
+		}
+	}
+	if (nread < 0 && fd >= 0)
+	{
+		nread = pg_pread(fd, copy->chunk, size, offset);
+		if (cached == NOT_CACHED)
+			drop_from_page_cache(fd, offset, size);
+	}
 	pgstat_report_wait_end();
-	(void) nread;
-	CloseTransientFile(fd);
+	if (fd >= 0)
+		CloseTransientFile(fd);
+	pfree(path);
+	return nread < 0 ? 0 : nread / BLCKSZ;
 }
 
 static void
@@ -211,45 +341,65 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	UnlockReleaseBuffer(buffer);
 }
 
+/*
+ * Have the segment of the new file that holds a block open.  The first one
+ * exists since the file's creation.
+ */
 static void
-close_segment(OpenSegment *segment)
+open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 {
-	if (segment->path == NULL)
+	OpenSegment *segment = &copy->segment;
+	int			flags = O_RDWR | PG_BINARY | (block >= RELSEG_SIZE ? O_CREAT : 0);
+	MemoryContext oldcontext;
+	char	   *path;
+
+	if (segment->path != NULL && segment->fork == fork &&
+		segment->number == block / RELSEG_SIZE && segment->direct == direct)
 		return;
-	CloseTransientFile(segment->fd);
-	pfree(segment->path);
-	segment->path = NULL;
+	close_segment(segment);
+
+	oldcontext = MemoryContextSwitchTo(copy->cxt);
+	path = segment_path(&copy->to, fork, block);
+	MemoryContextSwitchTo(oldcontext);
+	ReserveExternalFD();
+	segment->fd = direct && IM_MUTATION("no-direct") ? -1 :
+		BasicOpenFile(path, flags | (direct ? PG_O_DIRECT : 0));
+	if (segment->fd < 0 && direct)
+	{
+		direct = false;
+		copy->refused = true;
+		segment->fd = BasicOpenFile(path, flags);
+	}
+	if (segment->fd < 0)
+	{
+		ReleaseExternalFD();
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+	}
+	segment->fork = fork;
+	segment->number = block / RELSEG_SIZE;
+	segment->direct = direct;
+	segment->path = path;
 }
 
 /*
  * Write consecutive blocks of one segment to the new file.  The caller goes
  * through the file in order, so that a segment is begun only when those
- * before it are full, as md.c requires, and calls close_segment() at the end.
+ * before it are full, as md.c requires.  "direct" is a wish.
  */
 static void
-write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
-			 BlockNumber first, BlockNumber nblocks, const char *data)
+write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
+			 BlockNumber nblocks, const char *data, bool direct)
 {
+	OpenSegment *segment = &copy->segment;
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
-	if (segment->path != NULL && segment->number != first / RELSEG_SIZE)
-		close_segment(segment);
-	if (segment->path == NULL)
-	{
-		/* the first segment exists since the file's creation */
-		segment->number = first / RELSEG_SIZE;
-		segment->fd = open_segment(&copy->to, fork, first,
-								   O_RDWR | PG_BINARY | (first >= RELSEG_SIZE ? O_CREAT : 0),
-								   &segment->path);
-		if (segment->fd < 0)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not open file \"%s\": %m", segment->path)));
-	}
+	open_segment(copy, fork, first, direct);
 
 	while (size > 0)
 	{
@@ -265,6 +415,13 @@ write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
 
 			if (errno == EINTR)
 				continue;
+			if (errno == EINVAL && segment->direct)
+			{
+				/* some do not refuse it before */
+				copy->refused = true;
+				open_segment(copy, fork, first, false);
+				continue;
+			}
 			/* if write didn't set errno, assume problem is no disk space */
 			if (errno == 0)
 				errno = ENOSPC;
@@ -278,6 +435,56 @@ write_blocks(FileCopy *copy, OpenSegment *segment, ForkNumber fork,
 		size -= written;
 		offset += written;
 	}
+}
+
+/*
+ * Return the flag with which to register a page whose hole need not be logged,
+ * 0 if it must be, or has none.  Fills a hole with garbage that need not be
+ * logged with zeros, as replay will; see "Holes".
+ */
+static int
+leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
+{
+	/* as XLogRecordAssemble() finds it */
+	uint16		lower = ((PageHeader) page)->pd_lower;
+	uint16		upper = ((PageHeader) page)->pd_upper;
+
+	if (lower < SizeOfPageHeaderData || upper <= lower || upper > BLCKSZ)
+		return 0;
+	/* each byte equals the one before it, and the first is zero */
+	if (page[lower] == 0 && memcmp(page + lower, page + lower + 1, upper - lower - 1) == 0)
+		return REGBUF_STANDARD;
+	if (!copy->standard_pages || fork != MAIN_FORKNUM || block == 0)
+		return 0;
+	if (!IM_MUTATION("garbage"))
+		memset(page + lower, 0, upper - lower);
+	return REGBUF_STANDARD;
+}
+
+/*
+ * Log full pages in one record, as log_newpages() does, which has one flag for
+ * all of them.
+ */
+static void
+log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks,
+		  char **pages)
+{
+	XLogRecPtr	end;
+
+	XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
+	XLogBeginInsert();
+	for (int i = 0; i < npages; i++)
+		XLogRegisterBlock(i, &copy->to, fork, blocks[i], pages[i],
+						  REGBUF_FORCE_IMAGE | leave_out_hole(copy, fork, blocks[i], pages[i]));
+	end = XLogInsert(RM_XLOG_ID, XLOG_FPI);
+	for (int i = 0; i < npages; i++)
+	{
+		/* an LSN would make a new page invalid */
+		if (!PageIsNew((Page) pages[i]))
+			PageSetLSN((Page) pages[i], end);
+	}
+	copy->last_record = end;
+	wal_changes_skip(copy->changes, ProcLastRecPtr, end);
 }
 
 /*
@@ -306,10 +513,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 		}
 		if (npages == PAGES_PER_RECORD || (i == nblocks - 1 && npages > 0))
 		{
-			/* at most one record, so that its bounds are known */
-			log_newpages(&copy->to, fork, npages, numbers, pages, false);
-			copy->last_record = XactLastRecEnd;
-			wal_changes_skip(copy->changes, ProcLastRecPtr, XactLastRecEnd);
+			log_pages(copy, fork, npages, numbers, pages);
 			npages = 0;
 			IM_POINT("copy-logging");
 		}
@@ -324,50 +528,6 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 	}
 }
 
-/* Log the pages in copy->chunk, and write them to their places. */
-static void
-log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  int nblocks)
-{
-	OpenSegment segment = {0};
-	XLogRecPtr	redo;
-
-	do
-	{
-		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, nblocks);
-		IM_POINT("copy-logged");
-
-		/* write consecutive blocks at once */
-		for (int i = 0, run; i < nblocks; i += run)
-		{
-			run = 1;
-			while (i + run < nblocks &&
-				   blocks[i + run] == blocks[i] + run &&
-				   blocks[i + run] % RELSEG_SIZE != 0)
-				run++;
-			write_blocks(copy, &segment, fork, blocks[i], run,
-						 copy->chunk + (Size) i * BLCKSZ);
-		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
-	close_segment(&segment);
-}
-
-/* Extend the new file with zeros to this number of blocks. */
-static void
-extend_file(FileCopy *copy, BlockNumber nblocks)
-{
-	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
-
-	Assert(copy->synced);
-
-	if (block < nblocks)
-		memset(copy->chunk, 0, BLCKSZ);
-	for (; block < nblocks; block++)
-		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
-}
-
 #if defined(HAVE_SYNC_FILE_RANGE)
 /* Call sync_file_range() for each segment that has some of these blocks. */
 static void
@@ -375,34 +535,31 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 {
 	for (int i = 0, next; i < nblocks; i = next)
 	{
-		char	   *path;
-		int			fd;
+		int			rc;
 
 		for (next = i + 1; next < nblocks &&
 			 blocks[next] / RELSEG_SIZE == blocks[i] / RELSEG_SIZE; next++)
 			;
-		fd = open_segment(&copy->to, MAIN_FORKNUM, blocks[i],
-						  O_RDWR | PG_BINARY, &path);
-		if (fd >= 0)
-		{
-			int			rc;
+		open_segment(copy, MAIN_FORKNUM, blocks[i], copy->segment.direct);
 
-			/*
-			 * Do not ignore an error: the kernel reports it only once, and a
-			 * later fsync would succeed.
-			 */
-			pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
-			rc = sync_file_range(fd, (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
-								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
-								 flags);
-			pgstat_report_wait_end();
-			if (rc < 0 && errno != ENOSYS)
-				ereport(ERROR,
-						(errcode_for_file_access(),
-						 errmsg("could not flush file \"%s\": %m", path)));
-			CloseTransientFile(fd);
-		}
-		pfree(path);
+		/*
+		 * Do not ignore an error: the kernel reports it only once, and a
+		 * later fsync would succeed.
+		 */
+		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
+		rc = sync_file_range(copy->segment.fd,
+							 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ,
+							 flags);
+		pgstat_report_wait_end();
+		if (rc < 0 && errno != ENOSYS)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not flush file \"%s\": %m", copy->segment.path)));
+		if (copy->direct && copy->refused && (flags & SYNC_FILE_RANGE_WAIT_AFTER))
+			drop_from_page_cache(copy->segment.fd,
+								 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
+								 (off_t) (blocks[next - 1] + 1 - blocks[i]) * BLCKSZ);
 	}
 }
 #endif
@@ -410,10 +567,11 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 /*
  * Have the kernel start to write these blocks of the new file's main fork to
  * disk, with all blocks between them in a segment, and wait for those of the
- * last call.
+ * last call, unless in a hurry.
  */
 static void
-start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
+start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
+				 FileCopyPace pace)
 {
 	/* as core does: then the user does not need anything to be on disk */
 	if (!enableFsync)
@@ -421,9 +579,10 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 
 #if defined(HAVE_SYNC_FILE_RANGE)
 	write_back(copy, blocks, nblocks, SYNC_FILE_RANGE_WRITE);
-	write_back(copy, copy->window, copy->window_blocks,
-			   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			   SYNC_FILE_RANGE_WAIT_AFTER);
+	if (pace != FILE_COPY_HURRIED)
+		write_back(copy, copy->window, copy->window_blocks,
+				   SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+				   SYNC_FILE_RANGE_WAIT_AFTER);
 	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
 	copy->window_blocks = nblocks;
 #else
@@ -443,44 +602,121 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks)
 }
 
 /*
+ * Log the pages in copy->chunk, have the WAL writer flush that, and write the
+ * pages to their places.  If paced, first wait until the WAL of the megabyte
+ * before is flushed, so that commits of other sessions never wait for more
+ * than one megabyte of ours.  Here, and not before the read: all who commit
+ * wait for an insertion that has begun, so it should begin behind a wait, when
+ * we are not likely to lose the processor in the middle.
+ */
+static void
+log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+			  int nblocks, FileCopyPace pace, bool direct)
+{
+	XLogRecPtr	redo;
+
+	if (pace == FILE_COPY_PACED && !XLogRecPtrIsInvalid(copy->handed_over))
+		XLogFlush(copy->handed_over);
+	do
+	{
+		redo = GetRedoRecPtr();
+		log_blocks(copy, fork, blocks, nblocks);
+		if (!XLogRecPtrIsInvalid(copy->last_record))
+			XLogSetAsyncXactLSN(copy->last_record);
+		IM_POINT("copy-logged");
+
+		/* write consecutive blocks at once */
+		for (int i = 0, run; i < nblocks; i += run)
+		{
+			run = 1;
+			while (i + run < nblocks &&
+				   blocks[i + run] == blocks[i] + run &&
+				   blocks[i + run] % RELSEG_SIZE != 0)
+				run++;
+			write_blocks(copy, fork, blocks[i], run,
+						 copy->chunk + (Size) i * BLCKSZ, direct);
+		}
+	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	if (fork == MAIN_FORKNUM)
+		start_write_back(copy, blocks, nblocks, pace);
+	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
+		close_segment(&copy->segment);
+	copy->handed_over = copy->last_record;
+}
+
+/* Extend the new file with zeros to this number of blocks. */
+static void
+extend_file(FileCopy *copy, BlockNumber nblocks)
+{
+	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM);
+
+	Assert(copy->synced);
+
+	if (block < nblocks)
+		memset(copy->chunk, 0, BLCKSZ);
+	for (; block < nblocks; block++)
+		smgrextend(smgr, MAIN_FORKNUM, block, copy->chunk, false);
+}
+
+/*
  * Copy up to FILE_COPY_CHUNK consecutive blocks of one segment, writing
  * directly.  Returns the insert position from before the first one was read:
  * changes logged before it are in the copy.
  */
 XLogRecPtr
 file_copy_range(FileCopy *copy, ForkNumber fork,
-				BlockNumber first, BlockNumber nblocks)
+				BlockNumber first, BlockNumber nblocks, FileCopyPace pace)
 {
 	XLogRecPtr	lsn;
 	BlockNumber blocks[FILE_COPY_CHUNK];
+	bool		buffered[FILE_COPY_CHUNK];
+	BlockNumber nbuffered = 0;
+	BlockNumber nread = 0;
 
 	Assert(nblocks <= FILE_COPY_CHUNK);
 
-	read_ahead(copy, fork, first, nblocks);
-
+	/* in this order, see "Reading past the buffers" */
 	lsn = GetXLogInsertRecPtr();
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		read_block(copy, fork, first + i, copy->chunk + (Size) i * BLCKSZ);
+		buffered[i] = !IM_MUTATION("look-up") && has_buffer(copy, fork, first + i);
+		nbuffered += buffered[i];
 	}
-	log_and_write(copy, fork, blocks, nblocks);
-	if (fork == MAIN_FORKNUM)
-		start_write_back(copy, blocks, nblocks);
+	/* a damaged page that is tolerated is reported by the buffer manager */
+	if (nbuffered < nblocks && !ignore_checksum_failure)
+		nread = read_past_buffers(copy, fork, first, nblocks);
+	IM_POINT("copy-read");
+	if (IM_MUTATION("late-lsn"))
+		lsn = GetXLogInsertRecPtr();
+
+	for (BlockNumber i = 0; i < nblocks; i++)
+	{
+		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+
+		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
+			read_block(copy, fork, first + i, page);
+	}
+	log_and_write(copy, fork, blocks, nblocks, pace,
+				  copy->direct && !copy->refused && fork == MAIN_FORKNUM);
 	return lsn;
 }
 
 /*
  * Copy the next blocks of a set, up to FILE_COPY_CHUNK of them from block
- * "from" on, writing directly.  Sets *ncopied, and returns where to continue,
- * or InvalidBlockNumber after the last one.
+ * "from" on, writing directly.  Sets *lsn, as file_copy_range() returns it,
+ * and *ncopied, and returns where to continue, or InvalidBlockNumber after the
+ * last one: the blocks copied are the members of the set between.
  */
 BlockNumber
-file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopied)
+file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
+			  FileCopyPace pace, XLogRecPtr *lsn, int *ncopied)
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
 	int			nblocks = 0;
 
+	*lsn = GetXLogInsertRecPtr();
 	while (nblocks < FILE_COPY_CHUNK &&
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
 	{
@@ -492,9 +728,11 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 	*ncopied = nblocks;
 	if (nblocks == 0)
 		return InvalidBlockNumber;
+	IM_POINT("copy-read-again");
+	if (IM_MUTATION("late-lsn"))
+		*lsn = GetXLogInsertRecPtr();
 
-	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks);
-	start_write_back(copy, blocks, nblocks);
+	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
 	return from;
 }
 
@@ -508,6 +746,7 @@ file_copy_sync(FileCopy *copy)
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 	char	   *directory;
 
+	close_segment(&copy->segment);
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))
 		smgrimmedsync(smgr, FSM_FORKNUM);
@@ -574,16 +813,18 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
 	PGAlignedBlock page;
 	Buffer		buffer;
+	bool		standard;
 
 	extend_file(copy, block + 1);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
+	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
 	MarkBufferDirty(buffer);
-	copy->last_record = log_newpage_buffer(buffer, false);
+	copy->last_record = log_newpage_buffer(buffer, standard);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
 }
@@ -596,21 +837,4 @@ file_copy_flush_wal(FileCopy *copy)
 		XLogFlush(copy->last_record);
 	copy->last_record = InvalidXLogRecPtr;
 	copy->handed_over = InvalidXLogRecPtr;
-}
-
-/*
- * Have the WAL writer flush what we have logged since the last call; with
- * "wait", also flush what was logged before that, if need be here.  To be
- * called after each megabyte: the disk then works while we read the next one,
- * and with "wait" commits of other sessions never wait for more than two
- * megabytes of ours.
- */
-void
-file_copy_hand_over_wal(FileCopy *copy, bool wait)
-{
-	if (wait && !XLogRecPtrIsInvalid(copy->handed_over))
-		XLogFlush(copy->handed_over);
-	if (!XLogRecPtrIsInvalid(copy->last_record))
-		XLogSetAsyncXactLSN(copy->last_record);
-	copy->handed_over = copy->last_record;
 }

@@ -8,6 +8,7 @@
 #ifndef IM_FILE_COPY_H
 #define IM_FILE_COPY_H
 
+#include "access/rmgr.h"
 #include "access/xlogdefs.h"
 #include "common/relpath.h"
 
@@ -20,15 +21,26 @@
 
 typedef struct FileCopy FileCopy;
 
+/* What a write waits for, so that others feel it less */
+typedef enum FileCopyPace
+{
+	FILE_COPY_PACED,			/* the WAL and the megabyte before */
+	FILE_COPY_UNPACED,			/* the megabyte before */
+	FILE_COPY_HURRIED,			/* nothing; and the file stays open */
+} FileCopyPace;
+
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *changes);
+								  ChangedBlocks *changes, RmgrId rmid,
+								  bool direct);
 extern void file_copy_free(FileCopy *copy);
 
 extern XLogRecPtr file_copy_range(FileCopy *copy, ForkNumber fork,
-								  BlockNumber first, BlockNumber nblocks);
+								  BlockNumber first, BlockNumber nblocks,
+								  FileCopyPace pace);
 extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
-								 BlockNumber from, int *ncopied);
+								 BlockNumber from, FileCopyPace pace,
+								 XLogRecPtr *lsn, int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
 extern void file_copy_unsync(FileCopy *copy);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
@@ -36,6 +48,5 @@ extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
 extern void file_copy_flush_wal(FileCopy *copy);
-extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
 
 #endif							/* IM_FILE_COPY_H */

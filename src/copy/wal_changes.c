@@ -15,6 +15,13 @@
  * pages of a relation extension) are not reported: the caller must know of
  * them.
  *
+ * What was found is forgotten when the caller copies the block again: its
+ * record starts before the target of the last read, and so before the position
+ * that is noted for the copy.  A record that is read later, but starts before
+ * that position, is passed over, as after the first copy.  A round copies a
+ * list of blocks, with others between them, which must not count as seen: so
+ * the list itself is remembered until the next read.
+ *
  * Tricky: the target of a read is the end of a record of our own, written and
  * flushed when the read starts.  Under load, reading "until the end of WAL"
  * would never end, and the raw insert position can be behind a page header,
@@ -100,6 +107,7 @@ typedef struct SeenRange
 	BlockNumber first;
 	BlockNumber nblocks;
 	XLogRecPtr	lsn;
+	const BlockSet *only;		/* of these, its members; NULL = all */
 } SeenRange;
 
 typedef struct OwnRecord
@@ -327,7 +335,8 @@ already_seen(ChangedBlocks *changes, XLogRecPtr lsn, BlockNumber block)
 	{
 		SeenRange  *seen = &changes->seen[i];
 
-		if (block >= seen->first && block - seen->first < seen->nblocks)
+		if (block >= seen->first && block - seen->first < seen->nblocks &&
+			(seen->only == NULL || block_set_has(seen->only, block)))
 			return lsn < seen->lsn;
 	}
 	return false;
@@ -462,6 +471,22 @@ wal_changes_mark(void)
 	return end;
 }
 
+static void
+note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
+		  XLogRecPtr lsn, const BlockSet *only)
+{
+	if (changes->nseen == changes->maxseen)
+	{
+		changes->maxseen *= 2;
+		changes->seen = repalloc(changes->seen,
+								 changes->maxseen * sizeof(SeenRange));
+	}
+	changes->seen[changes->nseen++] = (SeenRange)
+	{
+		first, nblocks, lsn, only
+	};
+}
+
 /*
  * Note that the caller has read these blocks, each under share lock, after
  * lsn was the insert position: what it has read includes all records that
@@ -472,16 +497,34 @@ void
 wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 				 BlockNumber nblocks, XLogRecPtr lsn)
 {
-	if (changes->nseen == changes->maxseen)
-	{
-		changes->maxseen *= 2;
-		changes->seen = repalloc(changes->seen,
-								 changes->maxseen * sizeof(SeenRange));
-	}
-	changes->seen[changes->nseen++] = (SeenRange)
-	{
-		first, nblocks, lsn
-	};
+	note_seen(changes, first, nblocks, lsn, NULL);
+}
+
+/*
+ * The same of the members of a set from "first" to before "end", which need
+ * not be copied again for what was found so far.  The caller keeps the set as
+ * it is until the next wal_changes_read().
+ */
+void
+wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
+					 BlockNumber first, BlockNumber end, XLogRecPtr lsn)
+{
+	for (BlockNumber block = block_set_next(set, first);
+		 block < end;
+		 block = block_set_next(set, block + 1))
+		block_set_remove(changes->set, block);
+	note_seen(changes, first, end - first, lsn,
+			  IM_MUTATION("seen-all") ? NULL : set);
+}
+
+/*
+ * Note that the caller will read this block, under share lock, from now on:
+ * it need not be copied again for what was found so far.
+ */
+void
+wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
+{
+	block_set_remove(changes->set, block);
 }
 
 /*

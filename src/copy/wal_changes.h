@@ -32,6 +32,9 @@ extern ChangesResult wal_changes_read(ChangedBlocks *changes,
 									  XLogRecPtr upto, BlockNumber limit);
 extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 							 BlockNumber nblocks, XLogRecPtr lsn);
+extern void wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
+								 BlockNumber first, BlockNumber end, XLogRecPtr lsn);
+extern void wal_changes_forget(ChangedBlocks *changes, BlockNumber block);
 extern void wal_changes_skip(ChangedBlocks *changes,
 							 XLogRecPtr start, XLogRecPtr end);
 extern int64 wal_changes_unread_us(const ChangedBlocks *changes);

@@ -10,8 +10,8 @@
 # read since it was copied: a scan sets hint bits, and no standby hears of them.
 #
 # The pages of a copy in another file have LSNs of their own, and the hint bits of
-# the moment in which they were read: these count in the first case, and not in
-# the second (copy => 1).  Files are looked at as they are on disk: let nobody write
+# the moment in which they were read, and zeros where a btree or GiST page has what
+# nobody needs: these count in the first case, and not in the second (copy => 1).  Files are looked at as they are on disk: let nobody write
 # to the index, and do a CHECKPOINT before.
 #
 # This has nothing of the library's own compare, src/copy/compare_blocks.c, which it is
@@ -85,6 +85,19 @@ sub masked
 	return $page;
 }
 
+# A copy of a page, block 0 aside, of an access method that keeps nothing between its
+# line pointers and its tuples may have zeros there: the page without what it had, if
+# that is so.
+sub without_garbage
+{
+	my ($page, $copy, $block) = @_;
+	my ($lower, $upper, $special) = unpack 'SSS', substr $copy, $PD_LOWER, 6;
+	return $page if !$block || $special != length($copy) - 16 || unpack('S', substr $copy, -2) == 0xFF80;
+	return $page if $lower < $HEADER || $upper <= $lower || substr($copy, $lower, $upper - $lower) =~ /[^\0]/;
+	substr($page, $lower, $upper - $lower) = "\0" x ($upper - $lower);
+	return $page;
+}
+
 # SP-GiST prepares an empty page in a buffer and leaves it there, neither logged nor
 # written: a copy may have one where the file has zeros, or an empty page of before.
 sub is_unused
@@ -105,6 +118,7 @@ sub different_pages
 		# (most of them without taking a page apart)
 		my $from = $options{copy} ? $PD_CHECKSUM + 2 : 0;
 		next if @pair == 2 && substr($pair[0], $from) eq substr($pair[1], $from);
+		$pair[0] = without_garbage(@pair, $block) if @pair == 2 && $options{copy};
 		next if @pair == 2 && masked($pair[0], %options) eq masked($pair[1], %options);
 		next if @pair == 2 && $options{copy} && $block >= $SPGIST_FIXED_BLOCKS && 2 == grep { is_unused($_) } @pair;
 		push @different, $block;

@@ -1,0 +1,113 @@
+# The operating system's cache (direct_io): a copy that leaves it alone brings neither
+# the old nor the new file there, and takes nothing away, also where the file system
+# refuses direct I/O; a small index is in it afterwards.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+plan skip_all => 'needs fincore and dd' if system('fincore --version > /dev/null 2>&1 && dd --version > /dev/null 2>&1');
+
+my $node = new_node('page_cache', verify => 0, extra => ['--data-checksums'], conf => <<CONF);
+shared_buffers = 2MB
+fsync = on
+max_wal_size = 2GB
+checkpoint_timeout = 1h
+autovacuum = off
+CONF
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE p (i int, s text) WITH (fillfactor = 80);
+INSERT INTO p SELECT g, md5(g::text) FROM generate_series(1, 200000) g;
+CREATE INDEX p_s ON p (s) TABLESPACE regress_slow;
+VACUUM ANALYZE p;
+SELECT oracle.remember_keys('p'), oracle.remember_metadata('p');
+SQL
+my $size = $node->safe_psql('postgres', "SELECT pg_relation_size('p_s')");
+cmp_ok($size, '>', 10 * 1024 * 1024, "the index has $size bytes");
+
+sub file { return $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('p_s')") }
+
+# The share of a file that is in the page cache.
+sub cached
+{
+	my ($file) = @_;
+	my ($out) = run_command([ 'fincore', '--bytes', '--noheadings', '--output', 'RES', $file ]);
+	return sprintf '%.2f', $out / -s $file;
+}
+
+# Have only the first part of a file in the page cache.
+sub only_first
+{
+	my ($file, $megabytes) = @_;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	run_command([ 'dd', "of=$file", 'oflag=nocache', 'conv=notrunc,fdatasync', 'count=0' ]);
+	run_command([ 'dd', "if=$file", 'of=/dev/null', 'bs=1M', "count=$megabytes" ]) if $megabytes;
+	return;
+}
+
+only_first(file(), 0);
+plan skip_all => 'this file system has no page cache to leave' if cached(file()) > 0.1;
+
+my $to = 'regress_fast';
+foreach my $case (
+	[ 'off', '', '', 1 ],
+	[ 'on', '', '', 0 ],
+	[ 'on', '', 'no-direct', 0 ],
+	[ 'auto', '8GB', '', 1 ],
+	[ 'auto', '8MB', '', 0 ])
+{
+	my ($direct_io, $cache_size, $mutation, $warm) = @$case;
+	my $name = "direct_io = $direct_io" . ($cache_size && ", effective_cache_size = $cache_size") . ($mutation && ", $mutation");
+	$node->safe_psql('postgres', $cache_size ? "ALTER SYSTEM SET effective_cache_size = '$cache_size'" : 'ALTER SYSTEM RESET effective_cache_size');
+	$node->reload;
+	set_tests($node, test_mutation => $mutation);
+	my $old = file();
+	only_first($old, 4);
+	my $before = cached($old);
+	my $quiet = $mutation ? 0.2 : 0.1;
+	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"$direct_io\", \"prewarm\": \"off\"}')",
+		then => 'copy-end:wait2');
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5960)');
+	my $log = -s $node->logfile;
+	let_go($call);
+	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
+	my ($tablespace, $number) = split /\|/, $node->safe_psql('postgres', q{SELECT tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'});
+	(my $new = $old) =~ s{pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
+	my %share = (old => cached($old), new => cached($new));
+	note "$name: of the old file $before before, $share{old} after; of the new one $share{new}";
+	if ($warm)
+	{
+		cmp_ok($share{new}, '>', 0.9, "$name: the new file is cached");
+	}
+	else
+	{
+		cmp_ok($share{new}, '<', $quiet, "$name: the new file is not cached");
+		cmp_ok($share{old}, '<', $before + 0.1, "$name: no more of the old file is");
+		cmp_ok($share{old}, '>', $before - 0.1, "$name: but what was");
+	}
+	# what changes is copied again in the usual way
+	$node->safe_psql('postgres', "UPDATE p SET s = md5(s) WHERE i % 400 = 7");
+	$gate->end;
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved|\n", "$name: moved") or diag $err;
+	set_tests($node);
+	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+	files_ok($node, $name);
+	verdict_ok($node, 'p', $name, max_keys => 50);
+}
+metadata_ok($node, 'p', 'after all that');
+my $row = $node->safe_psql('postgres', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\", \"verify\": \"on\"}')");
+is($row, 'moved', 'direct_io = on: moved, and each block compared');
+$node->stop;
+my ($out, $err) = run_command([ 'pg_checksums', '--check', '-D', $node->data_dir ]);
+like($out, qr/^Bad checksums:\s+0$/m, 'all checksums are right') or diag $err;
+
+done_testing();
