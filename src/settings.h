@@ -54,6 +54,7 @@ typedef struct MoveSettings
 	int			on_failure;		/* OnFailure */
 	bool		give_way;
 	bool		pacing;
+	double		max_read_share; /* of slow storage; 1 = no limit */
 	int			max_rate;		/* kB/s; 0 = no limit */
 	int			max_replica_lag;	/* kB; 0 = off */
 	FreeSpaceRule min_free_space;

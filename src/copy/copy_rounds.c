@@ -134,6 +134,7 @@ do_rounds(CopyState *cs, bool first_time)
 	int64		held_by_then = 0;
 	int			in_vain = 0;
 
+	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
 		BlockNumber nblocks;
@@ -210,6 +211,8 @@ do_rounds(CopyState *cs, bool first_time)
 		}
 		IM_POINT("copy-round");
 		copy_begin_round(cs);
+		/* what changes faster than we copy would not wait for our rests */
+		cs->throttle.hurry = in_vain > 0;
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 	}

@@ -71,6 +71,7 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
@@ -102,6 +103,8 @@ struct FileCopy
 								 * writer */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		synced;			/* no direct writes any more */
+	int64		read_us;		/* see file_copy_reading() */
+	int64		read_bytes;
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
@@ -209,6 +212,29 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
+}
+
+/* Count blocks of the old file as read since "start". */
+static void
+count_reading(FileCopy *copy, instr_time start, int nblocks)
+{
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	copy->read_us += INSTR_TIME_GET_MICROSEC(took);
+	copy->read_bytes += (int64) nblocks * BLCKSZ;
+}
+
+/* Return how long reading has taken since the last call, and its bytes. */
+int64
+file_copy_reading(FileCopy *copy, int64 *bytes)
+{
+	int64		us = copy->read_us;
+
+	*bytes = copy->read_bytes;
+	copy->read_us = copy->read_bytes = 0;
+	return us;
 }
 
 static void
@@ -453,9 +479,11 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 {
 	XLogRecPtr	lsn;
 	BlockNumber blocks[FILE_COPY_CHUNK];
+	instr_time	start;
 
 	Assert(nblocks <= FILE_COPY_CHUNK);
 
+	INSTR_TIME_SET_CURRENT(start);
 	read_ahead(copy, fork, first, nblocks);
 
 	lsn = GetXLogInsertRecPtr();
@@ -464,6 +492,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		blocks[i] = first + i;
 		read_block(copy, fork, first + i, copy->chunk + (Size) i * BLCKSZ);
 	}
+	count_reading(copy, start, nblocks);
 	log_and_write(copy, fork, blocks, nblocks);
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks);
@@ -480,7 +509,9 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
 	int			nblocks = 0;
+	instr_time	start;
 
+	INSTR_TIME_SET_CURRENT(start);
 	while (nblocks < FILE_COPY_CHUNK &&
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
 	{
@@ -489,6 +520,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from, int *ncopie
 		nblocks++;
 		from++;
 	}
+	count_reading(copy, start, nblocks);
 	*ncopied = nblocks;
 	if (nblocks == 0)
 		return InvalidBlockNumber;
@@ -574,9 +606,12 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
 	PGAlignedBlock page;
 	Buffer		buffer;
+	instr_time	start;
 
 	extend_file(copy, block + 1);
+	INSTR_TIME_SET_CURRENT(start);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
+	count_reading(copy, start, 1);
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);

@@ -35,6 +35,8 @@ extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
+extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
+
 extern void file_copy_flush_wal(FileCopy *copy);
 extern void file_copy_hand_over_wal(FileCopy *copy, bool wait);
 
