@@ -20,6 +20,8 @@ typedef enum OnBlocker
 	ON_BLOCKER_TERMINATE,
 } OnBlocker;
 
+#define DEFAULT_MAX_LOCK_TIME	10	/* ms */
+
 typedef enum OnFailure
 {
 	ON_FAILURE_ROW,
@@ -49,6 +51,7 @@ typedef struct FreeSpaceRule
 typedef struct MoveSettings
 {
 	int			lock_timeout;	/* ms */
+	int			max_lock_time;	/* ms */
 	int			lock_wait;		/* ms; 0 = without limit */
 	int			on_blocker;		/* OnBlocker */
 	int			on_failure;		/* OnFailure */
