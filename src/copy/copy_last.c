@@ -134,12 +134,14 @@ copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
 	TimestampTz caught_up_at = GetCurrentTimestamp();
+	bool		waited = false;
 
 	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
 		CopyOutcome outcome;
 
+		waited = true;
 		(void) throttle_rest(SHORT_REST_MS);
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
@@ -154,6 +156,8 @@ copy_wait_for_swap_time(CopyState *cs)
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
+	if (waited || cs->verifying)
+		copy_is_not_losing(cs);
 	progress_phase(phase);
 	return GO_ON;
 }

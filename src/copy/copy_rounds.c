@@ -42,15 +42,14 @@
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
 #define HOPELESS_COPIES		3
-#define HOPELESS_COPIES_BUSY	10	/* with a larger max_lock_time, to have it
-									 * end */
+#define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
 /* The same including rests (for max_rate, mostly), and so many rounds */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
-/* What is left gets less, or it is not for the writers that we cannot swap. */
+/* It is not for the speed of the writers that the copy has not ended yet. */
 void
 copy_is_not_losing(CopyState *cs)
 {
@@ -239,15 +238,9 @@ do_rounds(CopyState *cs, bool first_time)
 		copy_take_changes(cs);
 
 		left = block_set_count(cs->todo);
-		if (left <= FEW_BLOCKS)
-		{
-			if (first_time)
-				copy_is_not_losing(cs);
-			break;
-		}
 
 		/* a little less each time is no progress, unless it adds up */
-		if (left < least - least / 10)
+		if (left <= FEW_BLOCKS || left < least - least / 10)
 		{
 			least = left;
 			least_at = GetCurrentTimestamp();
@@ -258,6 +251,8 @@ do_rounds(CopyState *cs, bool first_time)
 				cs->losing_since = least_at;
 				cs->losing_rested_ms = cs->rested_ms;
 			}
+			if (left <= FEW_BLOCKS)
+				break;
 		}
 		else if (!first_time)
 			break;				/* see copy_rounds_again() */
