@@ -19,7 +19,7 @@ my $library = preload_library('io_faults');
 my $node = do
 {
 	local $ENV{LD_PRELOAD} = $library;
-	new_node('slow', verify => 0, conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB");
+	new_node('slow', verify => 0, conf => "checkpoint_timeout = 1h\nmax_wal_size = 1GB\nshared_buffers = 2MB");
 };
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE a (i int, s text);
