@@ -30,6 +30,8 @@
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
+#include "storage/fd.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "utils/builtins.h"
@@ -52,6 +54,9 @@
 #define TMPFS_TYPE	0x01021994
 #define RAMFS_TYPE	0x858458f6
 #endif
+
+/* relation_read_ms() reads a megabyte in so many parts */
+#define READ_PARTS	4
 
 /* Return the number of blocks of a fork, 0 if it does not exist. */
 BlockNumber
@@ -191,6 +196,51 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	}
 
 	return total;
+}
+
+/*
+ * Return the milliseconds that a megabyte of a relation of this database takes
+ * to be read now, from whatever caches it is in; 0 if unknown.  Reads some
+ * parts of its first segment, long enough that the kernel reads ahead, and
+ * leaves out the slowest, which may have waited for a processor.
+ */
+double
+relation_read_ms(Oid tablespace, RelFileNumber relfilenumber)
+{
+	Size		part = 1024 * 1024 / READ_PARTS;
+	char	   *path;
+	char	   *buffer;
+	int			fd;
+	off_t		size;
+	double		ms = 0;
+	double		slowest = 0;
+
+	if (!RelFileNumberIsValid(relfilenumber))
+		return 0;
+	path = relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM);
+	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	pfree(path);
+	if (fd < 0)
+		return 0;
+	size = lseek(fd, 0, SEEK_END);
+	buffer = palloc(part);
+	for (int i = 0; i < READ_PARTS; i++)
+	{
+		instr_time	start;
+		instr_time	took;
+
+		CHECK_FOR_INTERRUPTS();
+		INSTR_TIME_SET_CURRENT(start);
+		if (pg_pread(fd, buffer, part, size / (READ_PARTS + 1) * (i + 1)) != part)
+			break;
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
+		ms += INSTR_TIME_GET_MILLISEC(took);
+		slowest = Max(slowest, INSTR_TIME_GET_MILLISEC(took));
+	}
+	pfree(buffer);
+	CloseTransientFile(fd);
+	return (ms - slowest) * READ_PARTS / (READ_PARTS - 1);
 }
 
 /* Return a size in the words of pg_size_pretty(). */

@@ -41,6 +41,7 @@ relation_size_on_disk(Relation rel)
 }
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 
+extern double relation_read_ms(Oid tablespace, RelFileNumber relfilenumber);
 extern char *size_text(int64 bytes);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 

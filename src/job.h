@@ -20,6 +20,7 @@
 
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
+#include "portability/instr_time.h"
 #include "storage/dsm.h"
 #include "storage/latch.h"
 #include "storage/shm_mq.h"
@@ -110,6 +111,25 @@ typedef struct MoveItem
 	char		detail[IM_DETAIL_LEN];
 } MoveItem;
 
+/*
+ * What the runners of a job share by need, see runner_use().  Under the area's
+ * lock, all by runners.
+ */
+typedef enum JobBudget
+{
+	BUDGET_WRITING,				/* bytes; max_rate */
+	BUDGET_READING,				/* seconds of slow reading; max_read_share */
+} JobBudget;
+
+#define IM_BUDGETS		2
+
+typedef struct JobAccount
+{
+	double		used;			/* in all */
+	double		paid;			/* of this, by the time that has passed */
+	instr_time	paid_at;
+} JobAccount;
+
 /* The job's DSM segment. */
 typedef struct JobShared
 {
@@ -131,6 +151,7 @@ typedef struct JobShared
 	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
 									 * that could change one */
 	int			max_runners;	/* constant: how many may run at the same time */
+	JobAccount	accounts[IM_BUDGETS];
 	Size		mq_offset;		/* a queue for messages per runner, from
 								 * segment start; in use if caller_waits */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
@@ -258,7 +279,8 @@ extern const char *runner_name(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);
-extern int	runner_count(void);
+extern double runner_use(JobBudget budget, double amount);
+extern double runner_owes(JobBudget budget, double turn, double rate);
 extern bool runner_is_alone(void);
 extern bool runner_rows_are_final(void);
 

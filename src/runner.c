@@ -176,20 +176,60 @@ runner_of_same_job(int pid)
 	return false;
 }
 
-/* Return how many runners of this job work on an index now, at least 1. */
-int
-runner_count(void)
-{
-	int			result = 0;
+/*
+ * The budgets of a job.  A runner takes what it uses at once, and learns its
+ * turn: how much all runners of the job had used by then.  Time pays it back
+ * at a rate, and the runner rests until its turn is paid.  So the rate holds
+ * for the job, a runner that needs nothing leaves it to the others, and those
+ * that need more than there is take turns.  It is kept in what was used, not
+ * in time, so that a new rate holds for what was used before, too.
+ */
 
-	if (my_runner == NULL)
-		return 1;
-	LWLockAcquire(&area->lock, LW_SHARED);
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (is_of_our_job(&area->runners[i]) && OidIsValid(area->runners[i].heap_oid))
-			result++;
+/* Use so much of a budget; return the turn to wait for. */
+double
+runner_use(JobBudget budget, double amount)
+{
+	double		turn;
+
+	if (my_shared == NULL)
+		return 0;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	turn = (my_shared->accounts[budget].used += amount);
 	LWLockRelease(&area->lock);
-	return Max(result, 1);
+	return turn;
+}
+
+/*
+ * Return how much has to be paid until the turn has come, at so much a
+ * second; with rate 0 all is paid at once.  To be called before each use, too:
+ * time in which nothing is owed is not saved.
+ */
+double
+runner_owes(JobBudget budget, double turn, double rate)
+{
+	JobAccount *account;
+	instr_time	now;
+	double		owed;
+
+	if (my_shared == NULL)
+		return 0;
+	account = &my_shared->accounts[budget];
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	INSTR_TIME_SET_CURRENT(now);
+	if (rate <= 0)
+		account->paid = account->used;
+	else if (!INSTR_TIME_IS_ZERO(account->paid_at))
+	{
+		instr_time	passed = now;
+
+		INSTR_TIME_SUBTRACT(passed, account->paid_at);
+		account->paid = Min(account->used,
+							account->paid + INSTR_TIME_GET_DOUBLE(passed) * rate);
+	}
+	account->paid_at = now;
+	owed = turn - account->paid;
+	LWLockRelease(&area->lock);
+	return Max(owed, 0);
 }
 
 /* Return whether this is the only runner of its job. */

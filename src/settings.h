@@ -20,6 +20,8 @@ typedef enum OnBlocker
 	ON_BLOCKER_TERMINATE,
 } OnBlocker;
 
+#define DEFAULT_MAX_LOCK_TIME	10	/* ms */
+
 typedef enum OnFailure
 {
 	ON_FAILURE_ROW,
@@ -56,11 +58,13 @@ typedef struct FreeSpaceRule
 typedef struct MoveSettings
 {
 	int			lock_timeout;	/* ms */
+	int			max_lock_time;	/* ms */
 	int			lock_wait;		/* ms; 0 = without limit */
 	int			on_blocker;		/* OnBlocker */
 	int			on_failure;		/* OnFailure */
 	bool		give_way;
 	bool		pacing;
+	double		max_read_share; /* of slow storage; 1 = no limit */
 	int			max_rate;		/* kB/s; 0 = no limit */
 	int			max_replica_lag;	/* kB; 0 = off */
 	FreeSpaceRule min_free_space;

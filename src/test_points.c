@@ -34,6 +34,8 @@
  *	again			copy the last blocks directly before each attempt, too
  *	busy			take a few changed blocks that do not get fewer for many
  *	hopeless		give up at once then
+ *	slow-blocks		take the last blocks to need 100 us each
+ *	lock-too-long	give up at once if they need more than max_lock_time
  *	log-truncate	log a change of the file that does not name blocks, after
  *	log-special		the bulk copy or, with under-lock, once the exclusive
  *					lock is granted; with once, only the first time

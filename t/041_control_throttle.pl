@@ -181,6 +181,20 @@ SQL
 	note sprintf('%.1f MB in %.2f s, of which %.2f s two at once', $both / 1024 / 1024, $took, $together);
 	cmp_ok($together, '>', 0.5 * $took, 'two workers: both at once');
 	cmp_ok($took, '>', 0.9 * $both / $rate, 'two workers: max_rate holds for both together');
+
+	# and the one that waits for others leaves it to the one that copies: that rests
+	# no longer than if it were alone
+	sql('DROP INDEX two.a_s; CREATE INDEX a_i ON two.a (i) TABLESPACE regress_fast');
+	my $reader = IndexMover::Session->new($node);
+	$reader->run('BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SELECT count(*) FROM two.a WHERE i = 1');
+	$two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_slow', method => 'copy', wait => false, settings => '{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
+	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $two AND name = 'two.b_s'", 'moved', 'the one that copies');
+	is(sql("SELECT phase FROM index_mover_progress WHERE name = 'two.a_i'"), 'waiting for lock to swap', 'two workers: the other waits for a lock meanwhile');
+	my ($rested, $size_of_b) = split /\|/, sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND index_name = 'b_s'");
+	cmp_ok($rested, '>', 0.3 * $size_of_b / $rate, 'two workers: one has rested for max_rate');
+	cmp_ok($rested, '<', 1.3 * $size_of_b / $rate, '... which it had for itself');
+	$reader->end;
+	wait_for_job_end($node, $two);
 	sql('DROP SCHEMA two CASCADE');
 }
 

@@ -385,8 +385,24 @@ SQL
 	$end_load->($load);
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up') or diag $err;
+
+	# in the rounds it keeps up; but each time before the lock is asked for, 300 blocks
+	# change, which take 30 ms
+	$load = $start_load->('busy');
+	my $lock_time = sub {
+		my ($to, $ms, @more) = @_;
+		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks', @more));
+		return $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"$ms\"}')");
+	};
+	($rc, $out, $err) = $lock_time->('regress_slow', '10ms', 'lock-too-long');
+	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, \d{3,} have changed since, which takes about \d+ ms to be copied under the exclusive lock; index_mover\.max_lock_time is 10 ms\.$/,
+		'max_lock_time: 10 ms are too few, and the row says what to raise') or diag $err;
+	($rc, $out, $err) = $lock_time->('regress_slow', '200ms');
+	is($out, 'moved||', 'max_lock_time: with 200 ms it is moved') or diag $err;
+	$end_load->($load);
+	set_tests($node);
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
-	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_slow', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_fast', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---------------------------------------------------------------------------

@@ -8,11 +8,12 @@
  *
  *	operation errno first times path
  *
- * operation is read, write, short, fsync, truncate, writeback (sync_file_range) or
- * open (counted only); the calls are counted, over all processes, whose file's name contains path; those
+ * operation is read, slow, write, short, fsync, truncate, writeback (sync_file_range)
+ * or open (counted only); the calls are counted, over all processes, whose file's name contains path; those
  * from number "first" on, "times" of them, fail with errno, or, if errno is 0,
  * are done 100 ms later.  For "short", errno is a number of bytes: a write of more
- * than that writes no more, and says so.  IO_FAULTS.count gets a byte for each call that was
+ * than that writes no more, and says so.  For "slow", errno is the milliseconds that a
+ * megabyte takes to be read.  IO_FAULTS.count gets a byte for each call that was
  * counted, IO_FAULTS.fired one for each that failed.
  *
  * Only for Linux: the name of a file is taken from /proc.
@@ -116,6 +117,28 @@ fault(const char *operation, int fd)
 	return error;
 }
 
+/* Read as slowly as it says; "before" of the calls below. */
+static void
+slow_down(int fd, size_t size)
+{
+	int			ms = fault("slow", fd);
+	long		us = (long) (ms * 1000.0 * size / (1024 * 1024));
+	struct timespec pause = {us / 1000000, us % 1000000 * 1000};
+
+	if (ms > 0)
+		nanosleep(&pause, NULL);
+}
+
+static size_t
+size_of(const struct iovec *iov, int n)
+{
+	size_t		size = 0;
+
+	for (int i = 0; i < n; i++)
+		size += iov[i].iov_len;
+	return size;
+}
+
 /* Of a write, what is written. */
 static size_t
 as_much_as(int fd, size_t size)
@@ -160,10 +183,10 @@ name parameters \
 	return real arguments; \
 }
 
-CALL(ssize_t, pread, "read", (int fd, void *buf, size_t size, off_t off), (void) 0, (fd, buf, size, off))
-CALL(ssize_t, pread64, "read", (int fd, void *buf, size_t size, off64_t off), (void) 0, (fd, buf, size, off))
-CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off), (void) 0, (fd, iov, n, off))
-CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), (void) 0, (fd, iov, n, off))
+CALL(ssize_t, pread, "read", (int fd, void *buf, size_t size, off_t off), slow_down(fd, size), (fd, buf, size, off))
+CALL(ssize_t, pread64, "read", (int fd, void *buf, size_t size, off64_t off), slow_down(fd, size), (fd, buf, size, off))
+CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off), slow_down(fd, size_of(iov, n)), (fd, iov, n, off))
+CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), slow_down(fd, size_of(iov, n)), (fd, iov, n, off))
 CALL(ssize_t, pwrite, "write", (int fd, const void *buf, size_t size, off_t off), size = as_much_as(fd, size), (fd, buf, size, off))
 CALL(ssize_t, pwrite64, "write", (int fd, const void *buf, size_t size, off64_t off), size = as_much_as(fd, size), (fd, buf, size, off))
 CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off), struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))

@@ -43,10 +43,9 @@
 
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
-/* More changed blocks than these are copied directly */
-#define FAR_TOO_MANY_BLOCKS	2048
-/* Time to copy a block in shared buffers, as a first guess */
-#define BLOCK_US			10
+/* What cs->block_us can be: a batch that had to wait says nothing of the speed */
+#define LEAST_BLOCK_US		2
+#define MOST_BLOCK_US		(5 * COPY_BLOCK_US)
 
 /* Blocks in one transaction */
 #define BUFFERED_BATCH		64
@@ -63,6 +62,37 @@ copy_through_buffer(CopyState *cs, BlockNumber block)
 		block_set_add(cs->unverified, block);
 }
 
+/* Take into account that copying blocks through shared buffers took so long. */
+static void
+measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
+{
+	instr_time	took;
+	double		us;
+
+	if (nblocks == 0)
+		return;
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	us = (double) INSTR_TIME_GET_MICROSEC(took) / nblocks;
+	us = Min(Max(us, LEAST_BLOCK_US), MOST_BLOCK_US);
+	cs->block_us += (us - cs->block_us) * Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
+}
+
+/* Return how long copying so many blocks takes, in microseconds. */
+static int64
+blocks_us(const CopyState *cs, int64 nblocks)
+{
+	return nblocks * (IM_MUTATION("slow-blocks") ? 100 : cs->block_us);
+}
+
+/* Return how long copying what is left would take now, in microseconds. */
+int64
+copy_last_us(const CopyState *cs)
+{
+	return wal_changes_unread_us(cs->changes) +
+		blocks_us(cs, block_set_count(cs->todo) + wal_changes_count(cs->changes));
+}
+
 /* Copy what is on the list through shared buffers, and empty it. */
 CopyOutcome
 copy_todo_through_buffers(CopyState *cs)
@@ -73,16 +103,19 @@ copy_todo_through_buffers(CopyState *cs)
 	{
 		CopyOutcome outcome;
 		int			ncopied = 0;
+		instr_time	start;
 
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		StartTransactionCommand();
+		INSTR_TIME_SET_CURRENT(start);
 		do
 		{
 			copy_through_buffer(cs, block);
 			block_set_remove(cs->todo, block);
 		} while (++ncopied < BUFFERED_BATCH &&
 				 (block = block_set_next(cs->todo, block)) != InvalidBlockNumber);
+		measure_blocks(cs, start, ncopied);
 		if (cs->mc->settings->pacing)
 			file_copy_flush_wal(cs->copy);
 		CommitTransactionCommand();
@@ -102,12 +135,14 @@ copy_wait_for_swap_time(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_WAIT_SWAP_TIME);
 	TimestampTz caught_up_at = GetCurrentTimestamp();
+	bool		waited = false;
 
 	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
 		CopyOutcome outcome;
 
+		waited = true;
 		(void) throttle_rest(SHORT_REST_MS);
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
@@ -122,6 +157,8 @@ copy_wait_for_swap_time(CopyState *cs)
 			caught_up_at = GetCurrentTimestamp();
 		}
 	}
+	if (waited || cs->verifying)
+		copy_is_not_losing(cs);
 	progress_phase(phase);
 	return GO_ON;
 }
@@ -157,11 +194,14 @@ copy_catch_up(CopyState *cs)
 		 * wal_level = minimal, where a block once logged must be each time.
 		 */
 		if (!again && XLogIsNeeded() &&
-			(left > FAR_TOO_MANY_BLOCKS || IM_MUTATION("again")))
+			(left > COPY_FAR_TOO_MANY || IM_MUTATION("again")))
 		{
 			again = true;
 			if ((outcome = copy_rounds_again(cs)) != GO_ON)
 				return outcome;
+			/* slower rounds would not make less of it */
+			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
+				least = block_set_count(cs->todo);
 			continue;
 		}
 		if (left <= VERY_FEW_BLOCKS || left >= least || round >= 10)
@@ -220,7 +260,7 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 	if (nblocks > 0 && !IM_MUTATION("block-0"))
 		block_set_add(cs->todo, 0);
 	left = block_set_count(cs->todo);
-	if (left * BLOCK_US > most_us)
+	if (blocks_us(cs, left) > most_us)
 		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -241,8 +281,12 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 		INSTR_TIME_SUBTRACT(took, start);
 		if (INSTR_TIME_GET_MICROSEC(took) > most_us &&
 			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > most_us / 2)
+		{
+			measure_blocks(cs, start, ncopied);
 			return TOO_MUCH_LEFT;
+		}
 	}
+	measure_blocks(cs, start, ncopied);
 
 	if (IM_MUTATION("tail") && !IM_MUTATION("short"))
 		IM_FILL_TAIL(&cs->to, nblocks);

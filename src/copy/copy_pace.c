@@ -238,8 +238,8 @@ let_others_pass(void *arg)
 
 /*
  * Do what is due between two pieces of work, with no transaction open: obey a
- * cancel, give way to others, rest for a pause, for max_rate or for a
- * standby, and keep up with the WAL.  ERROR 53100 if there is no free space
+ * cancel, give way to others, rest for a pause, for max_rate, for slow storage
+ * or for a standby, and keep up with the WAL.  ERROR 53100 if there is no free space
  * for the next piece.
  */
 CopyOutcome
@@ -251,6 +251,13 @@ copy_between_chunks(CopyState *cs)
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
 	wal_ahead();
+	if (cs->copy != NULL)
+	{
+		int64		bytes;
+		int64		us = file_copy_reading(cs->copy, &bytes);
+
+		throttle_read(&cs->throttle, us, bytes);
+	}
 
 	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
 		cs->rested_ms = rested_before +

@@ -42,6 +42,12 @@ typedef enum CopyOutcome
 	TOO_MUCH_LEFT,				/* to copy under the lock */
 } CopyOutcome;
 
+/* More changed blocks than these are copied directly */
+#define COPY_FAR_TOO_MANY	2048
+
+/* Time to copy a block in shared buffers, as a first guess */
+#define COPY_BLOCK_US	10
+
 /* The parts of the work, in their order, for copy_eta(). */
 typedef enum CopyPart
 {
@@ -90,13 +96,17 @@ typedef struct CopyState
 	FileCopy   *copy;
 	Throttle	throttle;
 	ReplicaLag	lag;
+	double		block_us;		/* to copy a block through shared buffers,
+								 * smoothed */
+	TimestampTz losing_since;	/* what is left gets no less; 0 = it does */
+	int64		losing_rested_ms;	/* rested_ms then */
+	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		told;			/* warned that lock_wait is over */
 	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
 								 * lock_wait */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
-	bool		hurry;			/* in a round behind one in vain: no pacing */
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
 	const char *start_again;	/* why the copy has to be started again */
@@ -130,6 +140,10 @@ extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern CopyOutcome copy_catch_up(CopyState *cs);
 extern CopyOutcome copy_stay_near(CopyState *cs);
 extern CopyOutcome copy_last_blocks(CopyState *cs, int64 most_us);
+extern int64 copy_last_us(const CopyState *cs);
+extern bool copy_is_losing(CopyState *cs, int64 left);
+extern void copy_is_not_losing(CopyState *cs);
+pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
 extern CopyOutcome copy_swap(CopyState *cs);
 extern void copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids);
 

@@ -34,16 +34,20 @@
 #define FEW_BLOCKS			256
 
 /*
- * Give up if more blocks than these are left, and have not got fewer by a
- * tenth for this time: the writers are too fast for us.  Not at once, because
- * writes come in bursts: the flush of a GIN index's pending list changes a
- * large part of a small index within a second.  By a tenth, because each
- * round in vain costs the whole WAL of a copy.  If it is max_rate that holds
- * us up, see copy_look_at_round(), at any size, after half of that time, with
- * the rests for it.
+ * Give up if more blocks than these are left, more than can be copied under the
+ * lock, and have not got fewer by a tenth for this time: the writers are too
+ * fast for us.  Not at once, because writes come in bursts: the flush of a GIN
+ * index's pending list changes a large part of a small index within a second.
+ * By a tenth, because each round in vain costs much WAL; so give up, too,
+ * before the index, or this many blocks, would have been written more than so
+ * often.  If it is max_rate that holds us up, see copy_look_at_round(), at any
+ * size, after half of that time, with the rests for it.
  */
 #define HOPELESS_BLOCKS		8192
 #define HOPELESS_MS			(60 * 1000)
+#define HOPELESS_COPIES		3
+#define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
+#define SMALL_COPY_BLOCKS	32768
 
 /* The same including rests (for max_rate, mostly), and so many rounds */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
@@ -53,8 +57,71 @@
 static FileCopyPace
 current_pace(const CopyState *cs)
 {
-	return cs->hurry ? FILE_COPY_HURRIED :
+	return cs->throttle.hurry ? FILE_COPY_HURRIED :
 		cs->mc->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
+}
+
+/* It is not for the speed of the writers that the copy has not ended yet. */
+void
+copy_is_not_losing(CopyState *cs)
+{
+	cs->losing_since = 0;
+	cs->recopied_before = cs->mc->item->blocks_recopied;
+}
+
+/* Return whether all would be written too often if these were copied, too. */
+static bool
+would_write_too_much(const CopyState *cs, int64 left)
+{
+	int			copies = cs->mc->settings->max_lock_time > DEFAULT_MAX_LOCK_TIME ?
+		HOPELESS_COPIES_BUSY : HOPELESS_COPIES;
+
+	return cs->copied + left + cs->mc->item->blocks_recopied - cs->recopied_before >
+		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
+}
+
+/* Return whether what is left has not got less for too long, without rests. */
+static bool
+is_losing_for_long(const CopyState *cs)
+{
+	return TimestampDifferenceMilliseconds(cs->losing_since, GetCurrentTimestamp()) -
+		(cs->rested_ms - cs->losing_rested_ms) > HOPELESS_MS;
+}
+
+/*
+ * At the swap: so many blocks take too long to be copied under the lock.
+ * Return whether to give up.
+ */
+bool
+copy_is_losing(CopyState *cs, int64 left)
+{
+	if (cs->losing_since == 0)
+	{
+		cs->losing_since = GetCurrentTimestamp();
+		cs->losing_rested_ms = cs->rested_ms;
+	}
+	return would_write_too_much(cs, left) || is_losing_for_long(cs) ||
+		IM_MUTATION("lock-too-long");
+}
+
+/* Give up, because so many blocks are left, and do not get fewer. */
+void
+copy_cannot_keep_up(const CopyState *cs, int64 left)
+{
+	const MoveSettings *settings = cs->mc->settings;
+
+	/* rows show the detail, and no hint */
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("copying index \"%s\" cannot keep up with the changes to it",
+					NameStr(cs->mc->item->index_name)),
+			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
+					   (long long) (cs->mc->item->blocks_copied + cs->mc->item->blocks_recopied),
+					   (long long) left, (long long) copy_last_us(cs) / 1000 + 1,
+					   settings->max_lock_time),
+			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
+			 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.") :
+			 errhint("Raise index_mover.max_lock_time, or move the index at a quieter time.")));
 }
 
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
@@ -147,10 +214,10 @@ do_rounds(CopyState *cs, bool first_time)
 {
 	int64		least = PG_INT64_MAX;
 	TimestampTz least_at = 0;
-	int64		rested_by_then = 0;
 	int64		held_by_then = 0;
 	int			in_vain = 0;
 
+	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
 		BlockNumber nblocks;
@@ -188,50 +255,51 @@ do_rounds(CopyState *cs, bool first_time)
 		copy_take_changes(cs);
 
 		left = block_set_count(cs->todo);
-		if (left <= FEW_BLOCKS)
-			break;
 
 		/* a little less each time is no progress, unless it adds up */
-		if (left < least - least / 10)
+		if (left <= FEW_BLOCKS || left < least - least / 10)
 		{
 			least = left;
 			least_at = GetCurrentTimestamp();
-			rested_by_then = cs->rested_ms;
 			held_by_then = copy_held_ms(cs);
 			in_vain = 0;
+			if (first_time)
+			{
+				cs->losing_since = least_at;
+				cs->losing_rested_ms = cs->rested_ms;
+			}
+			if (left <= FEW_BLOCKS)
+				break;
 		}
 		else if (!first_time)
 			break;				/* see copy_rounds_again() */
-		else if (++in_vain >= (cs->eta.in_vain ? 1 : 3))
+		else
 		{
 			bool		too_slow = cs->eta.in_vain;
-			bool		too_many = left > HOPELESS_BLOCKS || too_slow || IM_MUTATION("busy");
+			bool		fits = left * cs->block_us < cs->mc->settings->max_lock_time * 1000.0;
+			bool		too_many = too_slow || IM_MUTATION("busy") ||
+				(left > HOPELESS_BLOCKS && !fits);
 			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
-			int64		worked = elapsed -
-				(too_slow ? copy_held_ms(cs) - held_by_then :
-				 cs->rested_ms - rested_by_then);
 
-			if ((too_slow && worked > HOPELESS_MS / 2) ||
-				(too_many && (worked > HOPELESS_MS ||
-							  (elapsed > HOPELESS_MS_IN_ALL && in_vain >= HOPELESS_ROUNDS))) ||
+			in_vain++;
+			if ((too_slow && elapsed - (copy_held_ms(cs) - held_by_then) > HOPELESS_MS / 2) ||
+				(too_many && (would_write_too_much(cs, left) ||
+							  (in_vain >= 3 && is_losing_for_long(cs)) ||
+							  (in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))) ||
 				IM_MUTATION("hopeless"))
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("copying index \"%s\" cannot keep up with the changes to it",
-								NameStr(cs->mc->item->index_name)),
-						 errdetail("After %d rounds, %lld blocks have changed since they were copied.",
-								   round + 1, (long long) left),
-						 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.")));
-			if (!too_many)
+				copy_cannot_keep_up(cs, left);
+			/* a burst may be over soon, unless we need not wait for that */
+			if (!too_many && (in_vain >= 3 || fits))
 				break;
 		}
 		IM_POINT("copy-round");
 		copy_begin_round(cs);
-		cs->hurry = in_vain > 0;
+		/* what changes faster than we copy would not wait for our rests */
+		cs->throttle.hurry = in_vain > 0;
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 	}
-	cs->hurry = false;
+	cs->throttle.hurry = false;
 	return GO_ON;
 }
 

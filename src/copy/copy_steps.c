@@ -342,7 +342,8 @@ copy_once(CopyState *cs)
 
 	cs->copied = 0;
 	cs->verifying = false;
-	cs->hurry = false;
+	cs->block_us = COPY_BLOCK_US;
+	copy_is_not_losing(cs);
 	memset(&cs->eta, 0, sizeof(cs->eta));
 
 	(void) copy_wait_for_locks(cs);
@@ -373,7 +374,9 @@ copy_once(CopyState *cs)
 	CommitTransactionCommand();
 	IM_POINT("copy-synced");
 
-	if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+	/* a verification compares with what is not on the list */
+	if ((cs->mc->settings->verify || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
+		(outcome = copy_todo_through_buffers(cs)) != GO_ON)
 		return outcome;
 	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
 		return outcome;

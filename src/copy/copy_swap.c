@@ -38,11 +38,11 @@
  * of the WAL, one to make its end readable and one by the commit.  An attempt
  * in vain flushes after the lock is released.
  *
- * The last blocks may take 5 ms.  If they would take longer, the lock is
- * released, and the attempt repeated after another round; each time half as
- * much again is allowed, but never more than the lock timeout, which others
- * may have to wait for us anyway.  So a swap succeeds however many are
- * writing.
+ * The last blocks may take 10 ms.  If they would take longer, at the speed of
+ * those so far, the lock is not asked for, or released, and the attempt
+ * repeated after another round; each time twice as much is allowed, up to
+ * index_mover.max_lock_time.  If that is not enough, copy_is_losing() says
+ * when to give up.
  *
  * Assumption: no process changes a block of the relation's file without a
  * lock that conflicts with AccessExclusiveLock.  The new file is durable but
@@ -107,7 +107,7 @@
 #define LITTLE_WAL			(4 * 1024 * 1024)
 
 /* Time for the last blocks, under the lock, at first */
-#define LAST_BLOCKS_US		5000
+#define LAST_BLOCKS_US		INT64CONST(10000)
 
 /* Valid between the grant and the end of the transaction */
 static bool measuring = false;
@@ -215,7 +215,7 @@ lock_wait_is_over(CopyState *cs, const int *pids, int npids)
 			 errdetail("No transaction held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
-			 errhint("Move the index at a quieter time, or raise index_mover.lock_timeout or index_mover.lock_wait.")));
+			 errhint("Move the index at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 }
 
 /* Queue for lock_timeout in all, in turns, between which the WAL is read. */
@@ -417,6 +417,7 @@ copy_swap(CopyState *cs)
 
 		if (wait.nvxids > 0)
 		{
+			copy_is_not_losing(cs);
 			if (wait_look(&wait))
 				lock_wait_is_over(cs, wait.pids, wait.npids);
 			(void) throttle_rest(LOOK_AGAIN_MS);
@@ -426,20 +427,35 @@ copy_swap(CopyState *cs)
 		{
 			bool		over = wait_is_over(&wait) &&
 				settings->on_blocker == ON_BLOCKER_WAIT;
+			int64		longest_us = settings->max_lock_time * INT64CONST(1000);
 			int			rest_ms = Min(REST_AFTER_MS * (attempts + 1), LONGEST_REST_MS);
 
-			attempts++;
+			most_us = Min(most_us, longest_us);
+			/* each further try would cost a round of direct copying */
+			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
+				most_us = longest_us;
 			progress_blockers(NULL, 0);
-			outcome = attempt(cs, &old_file, most_us);
+			IM_POINT("swap-ready");
+			if (copy_last_us(cs) <= most_us)
+			{
+				attempts++;
+				outcome = attempt(cs, &old_file, most_us);
+			}
+			else
+				outcome = TOO_MUCH_LEFT;
 			if (outcome == GO_ON || outcome == START_AGAIN)
 				break;
 			if (outcome == TOO_MUCH_LEFT)
 			{
-				most_us = Min(most_us + most_us / 2,
-							  Max((int64) settings->lock_timeout * 1000,
-								  LAST_BLOCKS_US));
+				int64		left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
+
+				if (most_us >= longest_us && copy_is_losing(cs, left))
+					copy_cannot_keep_up(cs, left);
+				most_us = Min(most_us * 2, longest_us);
 				rest_ms = FIRST_LOOKS_MS;
 			}
+			else
+				copy_is_not_losing(cs); /* but others were in the way */
 			/* this may go on without end, so others must hardly notice */
 			if (over)
 				rest_ms = LONG_REST_MS;

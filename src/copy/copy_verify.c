@@ -79,15 +79,23 @@ copy_verify_all(CopyState *cs)
 
 	for (BlockNumber block = 0; block < cs->copied;)
 	{
+		BlockNumber begin = block;
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
+		instr_time	start;
+		instr_time	took;
 
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
+		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		for (; block < end; block++)
 			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_add(suspects, block);
 		CommitTransactionCommand();
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
+		throttle_read(&cs->throttle, INSTR_TIME_GET_MICROSEC(took),
+					  (int64) (end - begin) * BLCKSZ);
 		progress_blocks(cs->copied, block);
 		copy_eta(cs, PART_VERIFY, cs->copied, block);
 		IM_POINT("copy-verifying");

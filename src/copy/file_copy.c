@@ -115,6 +115,7 @@
 #include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
@@ -161,6 +162,8 @@ struct FileCopy
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
 	OpenSegment segment;
+	int64		read_us;		/* see file_copy_reading() */
+	int64		read_bytes;
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
@@ -339,6 +342,29 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
+}
+
+/* Count blocks of the old file as read since "start". */
+static void
+count_reading(FileCopy *copy, instr_time start, int nblocks)
+{
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	copy->read_us += INSTR_TIME_GET_MICROSEC(took);
+	copy->read_bytes += (int64) nblocks * BLCKSZ;
+}
+
+/* Return how long reading has taken since the last call, and its bytes. */
+int64
+file_copy_reading(FileCopy *copy, int64 *bytes)
+{
+	int64		us = copy->read_us;
+
+	*bytes = copy->read_bytes;
+	copy->read_us = copy->read_bytes = 0;
+	return us;
 }
 
 /*
@@ -673,9 +699,11 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	bool		buffered[FILE_COPY_CHUNK];
 	BlockNumber nbuffered = 0;
 	BlockNumber nread = 0;
+	instr_time	start;
 
 	Assert(nblocks <= FILE_COPY_CHUNK);
 
+	INSTR_TIME_SET_CURRENT(start);
 	/* in this order, see "Reading past the buffers" */
 	lsn = GetXLogInsertRecPtr();
 	for (BlockNumber i = 0; i < nblocks; i++)
@@ -698,6 +726,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
 			read_block(copy, fork, first + i, page);
 	}
+	count_reading(copy, start, nblocks);
 	log_and_write(copy, fork, blocks, nblocks, pace,
 				  copy->direct && !copy->refused && fork == MAIN_FORKNUM);
 	return lsn;
@@ -715,8 +744,10 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 {
 	BlockNumber blocks[FILE_COPY_CHUNK];
 	int			nblocks = 0;
+	instr_time	start;
 
 	*lsn = GetXLogInsertRecPtr();
+	INSTR_TIME_SET_CURRENT(start);
 	while (nblocks < FILE_COPY_CHUNK &&
 		   (from = block_set_next(set, from)) != InvalidBlockNumber)
 	{
@@ -725,6 +756,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 		nblocks++;
 		from++;
 	}
+	count_reading(copy, start, nblocks);
 	*ncopied = nblocks;
 	if (nblocks == 0)
 		return InvalidBlockNumber;
@@ -814,9 +846,12 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	PGAlignedBlock page;
 	Buffer		buffer;
 	bool		standard;
+	instr_time	start;
 
 	extend_file(copy, block + 1);
+	INSTR_TIME_SET_CURRENT(start);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
+	count_reading(copy, start, 1);
 	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,

@@ -47,6 +47,8 @@ extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 
+extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
+
 extern void file_copy_flush_wal(FileCopy *copy);
 
 #endif							/* IM_FILE_COPY_H */

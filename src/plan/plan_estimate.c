@@ -8,7 +8,9 @@
  * (TRUNCATE, REINDEX) the size is unknown, which is no error.
  *
  * Time is estimated from the speed of past moves of the same method in this
- * database; if there are none, from the low rates DEFAULT_*.
+ * database; if there are none, from the low rates DEFAULT_*.  That of a copy
+ * also from a megabyte that is read here from each tablespace, because it
+ * rests where that is slow, and past moves may be from another one.
  *
  * Tricky: a moved index frees its old file.  So within one file system only
  * the moves that run at the same time need free space, otherwise all do.
@@ -140,10 +142,41 @@ default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
 }
 
+/* What reading from a tablespace takes, measured once in a plan */
+typedef struct SourceSpace
+{
+	Oid			tablespace;
+	double		read_ms;		/* of a megabyte; 0 = unknown */
+} SourceSpace;
+
+/* Return the ms that a megabyte of an index takes to be read, 0 if unknown. */
+static double
+source_read_ms(List **sources, const PlanEntry *entry)
+{
+	SourceSpace *source;
+	ListCell   *lc;
+
+	/* a small one tells nothing, and costs no time */
+	if (entry->item.size_before < EXPERIENCE_MIN_SIZE)
+		return 0;
+	foreach(lc, *sources)
+	{
+		source = lfirst(lc);
+		if (source->tablespace == entry->item.from_tablespace)
+			return source->read_ms;
+	}
+	source = palloc(sizeof(SourceSpace));
+	source->tablespace = entry->item.from_tablespace;
+	source->read_ms = relation_read_ms(entry->facts.tablespace,
+									   entry->facts.relfilenumber);
+	*sources = lappend(*sources, source);
+	return source->read_ms;
+}
+
 /* Fill in bytes and seconds of one planned move. */
 static void
 estimate_item(PlanEntry *entry, const MoveSettings *settings,
-			  double copy_rate, double rebuild_rate)
+			  double copy_rate, double rebuild_rate, double read_ms)
 {
 	MoveItem   *item = &entry->item;
 	int64		size = item->size_before;
@@ -162,6 +195,18 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			item->bytes_to_write = size;
 			item->estimated = SECONDS_PER_COPY +
 				size / (copy_rate > 0 ? copy_rate : DEFAULT_COPY_RATE);
+			if (read_ms > FAST_READ_MS)
+			{
+				double		seconds = size / MB * read_ms / 1000;
+
+				if (settings->pacing && settings->max_read_share < 1)
+				{
+					seconds /= settings->max_read_share;
+					item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
+							 read_ms, settings->max_read_share);
+				}
+				item->estimated = Max(item->estimated, SECONDS_PER_COPY + seconds);
+			}
 			if (settings->max_rate > 0)
 				item->estimated = Max(item->estimated,
 									  size / (settings->max_rate * 1024.0));
@@ -330,6 +375,7 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 {
 	double		copy_rate = -1;
 	double		rebuild_rate = -1;
+	List	   *sources = NIL;
 	ListCell   *lc;
 
 	foreach(lc, entries)
@@ -340,7 +386,9 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 			continue;
 		if (copy_rate < 0)
 			read_experience(&copy_rate, &rebuild_rate);
-		estimate_item(entry, &request->settings, copy_rate, rebuild_rate);
+		estimate_item(entry, &request->settings, copy_rate, rebuild_rate,
+					  entry->item.method == METHOD_COPY ?
+					  source_read_ms(&sources, entry) : 0);
 		if (request->dry_run)
 			foretell_wait(&entry->item);
 	}

@@ -52,6 +52,7 @@
  */
 #define PLAN_SAMPLE			160
 #define PLAN_MILLISECONDS	1000
+#define PLAN_PREFETCH		1
 
 typedef struct BloatScan
 {
@@ -200,6 +201,9 @@ read_sample(BloatScan *scan, int from, int to)
 	int			distance = get_tablespace_maintenance_io_concurrency(scan->index->rd_rel->reltablespace);
 	int			ahead = from;
 
+	/* a plan has no hurry: clients' reads would queue behind ours */
+	if (scan->deadline != 0)
+		distance = Min(distance, PLAN_PREFETCH);
 	for (int i = from; i < to; i++)
 	{
 		if (is_late(scan))

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pacing.c
- *	  The speed of a move: rate limit, lag of replicas, pause.
+ *	  The speed of a move: rate limit, slow storage, lag of replicas, pause.
  *
  * The caller tells what it has written, and asks from time to time how long
  * to rest.  It chooses points where a rest does no harm (no transaction open,
@@ -27,6 +27,13 @@
 /* Shorter rests are put off. */
 #define SHORTEST_REST_MS	5
 
+/* The time of reading is that of the last so many megabytes. */
+#define SMOOTH_READ_MB		8
+
+/* Why a copy rests, as progress shows it */
+#define THROTTLED_MAX_RATE		"max_rate"
+#define THROTTLED_SLOW_STORAGE	"slow storage"
+
 /* The receiver that is furthest behind. */
 typedef struct Laggard
 {
@@ -40,29 +47,6 @@ typedef struct Laggard
 /* One for all checks, so that a lag is logged once. */
 static ReplicaLag lag;
 
-/*
- * Bring what is owed up to date.  It is kept in bytes, not seconds, so that a
- * new rate holds for what was written at the old one, too.
- */
-static void
-settle(Throttle *throttle, double max_rate)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	if (!INSTR_TIME_IS_ZERO(throttle->last))
-	{
-		instr_time	passed = now;
-
-		INSTR_TIME_SUBTRACT(passed, throttle->last);
-		throttle->owed -= INSTR_TIME_GET_DOUBLE(passed) * max_rate * 1024.0;
-	}
-	/* unused time is not saved for a burst */
-	if (throttle->owed < 0 || max_rate <= 0)
-		throttle->owed = 0;
-	throttle->last = now;
-}
-
 /* Count bytes as written, and update the rate that progress shows. */
 void
 throttle_written(Throttle *throttle, int64 bytes)
@@ -70,7 +54,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	instr_time	now;
 	instr_time	passed;
 
-	throttle->owed += bytes;
+	throttle->write_turn = runner_use(BUDGET_WRITING, bytes);
 
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
@@ -95,20 +79,46 @@ throttle_written(Throttle *throttle, int64 bytes)
 }
 
 /*
- * Return how many milliseconds to rest now, 0 = none.  To be called after
- * each throttle_written(); a long rest is given out in pieces.
+ * Count what was read, and how long that took.  It owes a rest only where
+ * reading is slow in the mean of some megabytes: what comes from a cache is
+ * fast, and a process that has to wait for a processor now and then has not
+ * found slow storage.
+ */
+void
+throttle_read(Throttle *throttle, int64 us, int64 bytes)
+{
+	double		share = Min(bytes / (SMOOTH_READ_MB * 1024.0 * 1024.0), 1);
+
+	throttle->read_ms = throttle->read_ms * (1 - share) + us / 1000.0 / SMOOTH_READ_MB;
+	if (throttle->read_ms > FAST_READ_MS && !throttle->hurry)
+		throttle->read_turn = runner_use(BUDGET_READING, us / 1000000.0);
+}
+
+/* Return the milliseconds until a turn, at so much a second; 0 = no limit. */
+static double
+ms_until(JobBudget budget, double turn, double rate)
+{
+	double		owed = runner_owes(budget, turn, rate);
+
+	return rate > 0 ? owed * 1000 / rate : 0;
+}
+
+/*
+ * Return how many milliseconds to rest now, 0 = none, and set *why.  To be
+ * called before each piece of work; a long rest is given out in pieces.
  */
 int
-throttle_due(Throttle *throttle, const MoveSettings *settings)
+throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 {
-	/* the limit is for the job: each of its runners has a share */
-	double		max_rate = settings->max_rate / (double) runner_count();
-	double		ms;
+	double		share = settings->pacing && settings->max_read_share < 1 ?
+		settings->max_read_share : 0;
+	double		ms = ms_until(BUDGET_WRITING, throttle->write_turn,
+							  settings->max_rate * 1024.0);
+	double		reading_ms = throttle->hurry ? 0 :
+		ms_until(BUDGET_READING, throttle->read_turn, share);
 
-	settle(throttle, max_rate);
-	if (max_rate <= 0)
-		return 0;
-	ms = throttle->owed * 1000 / (max_rate * 1024.0);
+	*why = reading_ms > ms ? THROTTLED_SLOW_STORAGE : THROTTLED_MAX_RATE;
+	ms = Max(ms, reading_ms);
 	return ms < SHORTEST_REST_MS ? 0 : (int) Min(ms, LONGEST_REST_MS);
 }
 
@@ -322,8 +332,8 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 
 /*
  * Rest as long as the job is paused or, if these are passed, a standby or a
- * slot is too far behind, or more was written than max_rate allows.  With no
- * transaction open.
+ * slot is too far behind, or more was written than max_rate allows, or read
+ * than max_read_share.  With no transaction open.
  *
  * keep_up() is called before each check, and does what has to go on; it
  * ends the rest by returning false.  Without it, the caller must hold no lock
@@ -345,12 +355,13 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		bool		paused = job_pause_requested();
 		bool		behind = !paused && state != NULL &&
 			replica_lag_too_large(state, settings);
+		const char *why = THROTTLED_MAX_RATE;
 		TimestampTz iteration;
 
 		if (!paused && !behind &&
-			(throttle == NULL || (ms = throttle_due(throttle, settings)) == 0))
+			(throttle == NULL || (ms = throttle_due(throttle, settings, &why)) == 0))
 			break;
-		progress_throttled(paused ? "pause_move()" : behind ? state->why : "max_rate");
+		progress_throttled(paused ? "pause_move()" : behind ? state->why : why);
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
@@ -361,10 +372,10 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 			progress_blockers(NULL, 0);
 		iteration = GetCurrentTimestamp();
 		(void) throttle_rest(Min(ms, most_ms));
-		if (!paused && !behind && throttle != NULL)
+		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
 			throttle->rested_us += GetCurrentTimestamp() - iteration;
 	}
-	/* a copy at max_rate rests after each piece: show that until it does not */
+	/* a throttled copy rests after each piece: show that until it does not */
 	if (start == 0 || throttle == NULL)
 		progress_throttled(NULL);
 	if (start == 0)

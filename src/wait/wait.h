@@ -116,20 +116,27 @@ extern char *prepared_transaction_name(VirtualTransactionId vxid);
 /* One per move; set to zero at its start. */
 typedef struct Throttle
 {
-	instr_time	last;			/* when "owed" was last brought up to date */
-	double		owed;			/* bytes that were written too early */
+	double		write_turn;		/* see runner_use() */
+	double		read_turn;
+	double		read_ms;		/* that a megabyte takes to be read, smoothed */
+	bool		hurry;			/* do not rest for what was read */
 	int64		bytes;			/* since the rate was last shown */
 	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
 	int64		rested_us;		/* for the rate alone */
 } Throttle;
 
+/* Storage that takes longer to read a megabyte is slow */
+#define FAST_READ_MS		5
+
 extern void throttle_written(Throttle *throttle, int64 bytes);
+extern void throttle_read(Throttle *throttle, int64 us, int64 bytes);
 
 /* With rests no longer than this, WAL is read before it is recycled */
 #define SHORT_REST_MS		20
 
-extern int	throttle_due(Throttle *throttle, const MoveSettings *settings);
+extern int	throttle_due(Throttle *throttle, const MoveSettings *settings,
+						 const char **why);
 extern bool throttle_rest(int ms);
 
 /* Lag as a move has seen it; set to zero at its start. */
