@@ -1,7 +1,7 @@
 # index_mover: online index relocation for PostgreSQL
 EXTENSION = index_mover
 MODULE_big = index_mover
-PGFILEDESC = "index_mover - moves indexes to another tablespace while they are in use"
+PGFILEDESC = "index_mover - moves indexes and tables to another tablespace while they are in use"
 
 # By room, upper first (src/README): a room uses rooms below it only.
 OBJS = \
@@ -14,8 +14,10 @@ OBJS = \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
+	src/call/tiers.o \
 	src/call/wait_for_move.o \
 	src/call/wait_for_rows.o \
+	src/worker/freeze.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
 	src/worker/move_item.o \
@@ -39,6 +41,7 @@ OBJS = \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
 	src/plan/plan_methods.o \
+	src/plan/plan_stays.o \
 	src/plan/space.o \
 	src/cleanup/ledger.o \
 	src/cleanup/leftover_files.o \
@@ -74,7 +77,7 @@ EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(if $(VPATH),$
 DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
-REGRESS = basic special copy partitioned names privileges bad_input jobs \
+REGRESS = basic special copy table partitioned names privileges bad_input jobs \
 	surface plan plan_recheck \
 	report_bloat report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown

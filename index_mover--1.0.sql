@@ -118,8 +118,8 @@ CREATE TYPE move_result AS (
 COMMENT ON TYPE move_result IS 'what became of one index of a call, or the plan for it';
 COMMENT ON COLUMN move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
 COMMENT ON COLUMN move_result.name IS 'what moves, as regclass prints it';
-COMMENT ON COLUMN move_result.kind IS 'index, toast index, or default: the tablespace for the indexes of new partitions';
-COMMENT ON COLUMN move_result.status IS 'planned, queued, moved, skipped, failed or canceled';
+COMMENT ON COLUMN move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
+COMMENT ON COLUMN move_result.status IS 'planned, queued, moved, rehearsed, skipped, failed or canceled';
 COMMENT ON COLUMN move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
 COMMENT ON COLUMN move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
 COMMENT ON COLUMN move_result.elapsed IS 'time it took, waits included; in a plan the estimate';
@@ -160,6 +160,42 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 REVOKE ALL ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
+
+CREATE FUNCTION move_table(
+	relation regclass, tablespace name,
+	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
+	rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
+	wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_table'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb)
+	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
+REVOKE ALL ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb) FROM PUBLIC;
+
+CREATE FUNCTION move_schema_tables(
+	schema regnamespace, tablespace name,
+	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
+	rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
+	wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
+	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
+RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
+	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
+REVOKE ALL ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
+
+CREATE FUNCTION evacuate_tablespace(
+	from_tablespace name, to_tablespace name,
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, jsonb)
+	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
+REVOKE ALL ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, jsonb) FROM PUBLIC;
 
 CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
@@ -207,7 +243,7 @@ COMMENT ON VIEW index_mover_progress IS 'the running moves of this database, one
 COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
 COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
 COMMENT ON COLUMN index_mover_progress.name IS 'what moves, as regclass prints it';
-COMMENT ON COLUMN index_mover_progress.kind IS 'index, toast index or default';
+COMMENT ON COLUMN index_mover_progress.kind IS 'table, toast, toast index, index or default';
 COMMENT ON COLUMN index_mover_progress.relation IS 'its table';
 COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
 COMMENT ON COLUMN index_mover_progress.phase IS 'the step that the worker is in';
@@ -269,12 +305,12 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_history.name IS 'what moved, as regclass prints it';
-COMMENT ON COLUMN index_mover_history.kind IS 'index, toast index or default';
+COMMENT ON COLUMN index_mover_history.kind IS 'table, toast, toast index, index or default';
 COMMENT ON COLUMN index_mover_history.relation IS 'its table';
 COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
 COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
 COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
-COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, skipped, failed, canceled or interrupted';
+COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_history.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_history.size_after IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_history.started_at IS 'start of this index';
@@ -311,6 +347,7 @@ CREATE VIEW index_mover_jobs WITH (security_barrier) AS
 				WHEN m.failed > 0 THEN 'failed'
 				WHEN m.canceled > 0 THEN 'canceled'
 				WHEN m.moved > 0 THEN 'moved'
+				WHEN m.rehearsed > 0 THEN 'rehearsed'
 				ELSE 'skipped' END AS status,
 		   CASE WHEN a.visible THEN m.moved END AS moved,
 		   CASE WHEN a.visible THEN m.total END AS total,
@@ -342,6 +379,7 @@ CREATE VIEW index_mover_jobs WITH (security_barrier) AS
 	 CROSS JOIN LATERAL (
 			SELECT count(*)::int AS total,
 				   count(*) FILTER (WHERE l.status = 'moved')::int AS moved,
+				   count(*) FILTER (WHERE l.status = 'rehearsed') AS rehearsed,
 				   count(*) FILTER (WHERE l.status = 'failed') AS failed,
 				   count(*) FILTER (WHERE l.status = 'canceled') AS canceled,
 				   count(*) FILTER (WHERE l.status IN ('queued', 'running', 'paused')) AS unfinished,
@@ -362,7 +400,7 @@ CREATE VIEW index_mover_jobs WITH (security_barrier) AS
 COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
 COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted it';
-COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, skipped, failed, canceled or interrupted';
+COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_jobs.moved IS 'indexes that were moved';
 COMMENT ON COLUMN index_mover_jobs.total IS 'indexes of the job';
 COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of its bytes that were moved';
@@ -674,7 +712,9 @@ CREATE TABLE index_mover.sample (
 	relation oid NOT NULL,
 	index_name name,					-- a rebuilt index has another OID, but the
 										-- name stays; NULL: the table's own blocks
-	blks_read bigint NOT NULL
+	blks_read bigint NOT NULL,
+	blks_wanted bigint NOT NULL DEFAULT 0	-- as many as index scans and changes can
+										-- have read: VACUUM and pg_dump read, too
 );
 -- rows are deleted in SQL, which a publication of all tables wants one for
 ALTER TABLE index_mover.sample REPLICA IDENTITY FULL;
@@ -684,20 +724,36 @@ ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
 REVOKE ALL ON TABLE index_mover.sample FROM PUBLIC;
 GRANT SELECT, INSERT, DELETE ON TABLE index_mover.sample TO pg_monitor;
 
+-- The counters of now: of each index, and of the table's own blocks (index_name
+-- NULL).  A scan of an index reads a few pages on its way, and at most one for
+-- each entry, and of the table at most one for each row that it fetches.
+CREATE FUNCTION index_mover.counters(
+	OUT relation oid, OUT index oid, OUT index_name name, OUT blks_read bigint, OUT blks_wanted bigint)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1000
+BEGIN ATOMIC
+	SELECT s.relid, s.indexrelid, s.indexrelname, s.idx_blks_read,
+		   4 * pg_stat_get_numscans(s.indexrelid) + pg_stat_get_tuples_returned(s.indexrelid)
+			   + pg_stat_get_tuples_inserted(s.relid) + pg_stat_get_tuples_updated(s.relid)
+	  FROM pg_statio_user_indexes s
+	UNION ALL
+	SELECT t.relid, NULL, NULL,
+		   pg_stat_get_blocks_fetched(t.relid) - pg_stat_get_blocks_hit(t.relid),
+		   coalesce(t.idx_tup_fetch, 0) + t.n_tup_ins + t.n_tup_upd + t.n_tup_del
+	  FROM pg_stat_user_tables t;
+END;
+REVOKE ALL ON FUNCTION index_mover.counters() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.counters() TO pg_monitor;
+
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '14 days')
 RETURNS bigint
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 BEGIN ATOMIC
 	DELETE FROM index_mover.sample s WHERE s.taken_at < now() - $1;
-	WITH indexes AS (
-		SELECT s.relid, s.indexrelname, s.idx_blks_read FROM pg_statio_user_indexes s
-	), taken AS (
-		INSERT INTO index_mover.sample (taken_at, relation, index_name, blks_read)
-		SELECT clock_timestamp(), i.relid, i.indexrelname, i.idx_blks_read FROM indexes i
-		UNION ALL
-		SELECT clock_timestamp(), r.relid, NULL,
-			   pg_stat_get_blocks_fetched(r.relid) - pg_stat_get_blocks_hit(r.relid)
-		  FROM (SELECT DISTINCT i.relid FROM indexes i) r
+	WITH taken AS (
+		INSERT INTO index_mover.sample (taken_at, relation, index_name, blks_read, blks_wanted)
+		SELECT clock_timestamp(), c.relation, c.index_name, c.blks_read, c.blks_wanted
+		  FROM index_mover.counters() c
 		RETURNING 1
 	)
 	SELECT count(*) FROM taken;
@@ -708,49 +764,55 @@ REVOKE ALL ON FUNCTION @extschema@.take_index_sample(interval) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.take_index_sample(interval) TO pg_monitor;
 
 CREATE FUNCTION index_mover.read_rates(
-	OUT relation oid, OUT index_name name, OUT reads_per_second float8,
-	OUT seconds float8, OUT samples bigint)
+	OUT relation oid, OUT index oid, OUT index_name name, OUT reads_per_second float8,
+	OUT wanted_per_second float8, OUT seconds float8, OUT samples bigint)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
-	-- blocks read per second: from the samples of the last week up to now, or
+	-- blocks read per second, and those of them that index scans and changes
+	-- can have asked for: from the samples of the last week up to now, or
 	-- without any from the cumulative statistics (samples = 0)
 	WITH since AS MATERIALIZED (
 		SELECT greatest(extract(epoch FROM clock_timestamp() -
 					coalesce(pg_stat_get_db_stat_reset_time(d.oid), pg_postmaster_start_time())), 1)::float8 AS seconds
 		  FROM pg_database d WHERE d.datname = current_database()
 	), counters AS MATERIALIZED (
-		SELECT s.relid, s.indexrelname, s.idx_blks_read AS blks_read FROM pg_statio_user_indexes s
-		UNION ALL
-		SELECT r.relid, NULL, pg_stat_get_blocks_fetched(r.relid) - pg_stat_get_blocks_hit(r.relid)
-		  FROM (SELECT DISTINCT i.indrelid AS relid FROM pg_index i) r
+		SELECT c.* FROM index_mover.counters() c
 	), points AS (
-		SELECT s.relation, s.index_name, s.taken_at, s.blks_read
+		SELECT s.relation, s.index_name, s.taken_at, s.blks_read, s.blks_wanted
 		  FROM index_mover.sample s
 		 WHERE s.taken_at > now() - interval '7 days'
 		UNION ALL
-		SELECT c.relid, c.indexrelname, clock_timestamp(), c.blks_read FROM counters c
+		SELECT c.relation, c.index_name, clock_timestamp(), c.blks_read, c.blks_wanted FROM counters c
 	), steps AS (
-		SELECT p.*, lag(p.blks_read) OVER (PARTITION BY p.relation, p.index_name ORDER BY p.taken_at) AS before
+		SELECT p.*, lag(p.taken_at) OVER w IS NULL AS is_first,
+			   -- a counter that went back has been reset
+			   CASE WHEN p.blks_read >= lag(p.blks_read) OVER w
+					THEN p.blks_read - lag(p.blks_read) OVER w ELSE p.blks_read END AS blocks,
+			   CASE WHEN p.blks_wanted >= lag(p.blks_wanted) OVER w
+					THEN p.blks_wanted - lag(p.blks_wanted) OVER w ELSE p.blks_wanted END AS wanted
 		  FROM points p
+		WINDOW w AS (PARTITION BY p.relation, p.index_name ORDER BY p.taken_at)
 	), sampled AS (
 		SELECT s.relation, s.index_name, count(*) - 1 AS samples,
 			   extract(epoch FROM max(s.taken_at) - min(s.taken_at))::float8 AS seconds,
-			   -- a counter that went back has been reset
-			   sum(CASE WHEN s.before IS NULL THEN 0
-						WHEN s.blks_read >= s.before THEN s.blks_read - s.before
-						ELSE s.blks_read END)::float8 AS blocks
+			   coalesce(sum(s.blocks) FILTER (WHERE NOT s.is_first), 0)::float8 AS blocks,
+			   coalesce(sum(least(s.blocks, s.wanted)) FILTER (WHERE NOT s.is_first), 0)::float8 AS wanted
 		  FROM steps s
 		 GROUP BY s.relation, s.index_name
+	), chosen AS (
+		SELECT c.*, since.seconds AS since, s.seconds, s.blocks, s.wanted,
+			   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.samples ELSE 0 END AS samples
+		  FROM counters c
+		 CROSS JOIN since
+		  LEFT JOIN sampled s ON s.relation = c.relation AND s.index_name IS NOT DISTINCT FROM c.index_name
 	)
-	SELECT c.relid, c.indexrelname,
-		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.blocks / s.seconds
-				ELSE c.blks_read / since.seconds END,
-		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.seconds ELSE since.seconds END,
-		   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.samples ELSE 0 END
-	  FROM counters c
-	 CROSS JOIN since
-	  LEFT JOIN sampled s ON s.relation = c.relid AND s.index_name IS NOT DISTINCT FROM c.indexrelname;
+	SELECT c.relation, c.index, c.index_name,
+		   CASE WHEN c.samples > 0 THEN c.blocks / c.seconds ELSE c.blks_read / c.since END,
+		   CASE WHEN c.samples > 0 THEN c.wanted / c.seconds ELSE least(c.blks_read, c.blks_wanted) / c.since END,
+		   CASE WHEN c.samples > 0 THEN c.seconds ELSE c.since END,
+		   c.samples
+	  FROM chosen c;
 END;
 REVOKE ALL ON FUNCTION index_mover.read_rates() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.read_rates() TO pg_monitor;
@@ -881,15 +943,42 @@ BEGIN ATOMIC
 		  LEFT JOIN LATERAL index_mover.measure_bloat(
 					   CASE WHEN NOT o.resident AND o.gain > 0 AND o.place_in_line <= 50 THEN o.index END,
 					   100, false, true, NULL) b ON true
+	), tables AS MATERIALIZED (
+		-- tables whose own reads outweigh those of all their indexes
+		SELECT x.*
+		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
+					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
+					   index_mover.try_size(h.oid::regclass) AS size,
+					   q.reads_per_second AS rate, q.seconds, q.samples,
+					   q.reads_per_second * hp.read_ms_more AS gain,
+					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM read j
+						 WHERE j.relation = h.oid AND NOT j.resident) AS index_gain
+				  FROM rates q
+				  JOIN pg_class h ON h.oid = q.relation
+				  JOIN pg_namespace n ON n.oid = h.relnamespace
+				  JOIN pg_database d ON d.datname = current_database()
+				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
+				 CROSS JOIN target t
+				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
+				   AND h.relkind IN ('r', 'm') AND h.relpersistence = 'p'
+				   AND h.oid >= 16384 AND hp.place <> t.oid
+				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
+		 CROSS JOIN noise
+		 WHERE x.gain > x.index_gain AND x.gain > noise.gain
 	), items AS MATERIALIZED (
-		SELECT s.*,
-			   CASE WHEN s.rebuilds AND s.at_least IS NOT NULL
-					THEN ceil(s.size * (1 - s.at_least))::bigint ELSE s.size END AS after,
-			   -- who is there already stays, unless something is clearly better
-			   CASE WHEN s.resident THEN coalesce(CASE WHEN s.gain < 0 THEN s.gain ELSE s.gain * 1.1 END, 0) + 1e-9
-					ELSE s.gain END AS worth,
-			   row_number() OVER (ORDER BY s.index) AS n
-		  FROM sized s
+		SELECT u.*, row_number() OVER (ORDER BY u.index, u.relation) AS n
+		  FROM (SELECT s.*,
+					   CASE WHEN s.rebuilds AND s.at_least IS NOT NULL
+							THEN ceil(s.size * (1 - s.at_least))::bigint ELSE s.size END AS after,
+					   -- who is there already stays, unless something is clearly better
+					   CASE WHEN s.resident THEN coalesce(CASE WHEN s.gain < 0 THEN s.gain ELSE s.gain * 1.1 END, 0) + 1e-9
+							ELSE s.gain END AS worth, NULL::float8 AS index_gain
+				  FROM sized s
+				UNION ALL
+				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, false, 0, NULL, x.qualified, NULL, NULL,
+					   x.rate, x.seconds, x.samples, NULL, x.read_ms_more, x.device, x.probed, x.gain,
+					   NULL, NULL, NULL, false, x.size, x.gain, x.index_gain
+				  FROM tables x) u
 	), room AS MATERIALIZED (
 		SELECT greatest(coalesce(index_mover.check_budget($2),
 				   t.free_bytes - t.reserved_bytes + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
@@ -926,28 +1015,6 @@ BEGIN ATOMIC
 							 WHERE x.biggest_first = (SELECT y.biggest_first FROM taken y
 													   ORDER BY y.worth DESC, y.biggest_first LIMIT 1)) AS chosen
 		  FROM items i
-	), tables AS MATERIALIZED (
-		-- tables whose own reads outweigh those of all their indexes
-		SELECT x.*
-		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
-					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
-					   index_mover.try_size(h.oid::regclass) AS size,
-					   q.reads_per_second AS rate, q.seconds, q.samples,
-					   q.reads_per_second * hp.read_ms_more AS gain,
-					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM judged j
-						 WHERE j.relation = h.oid AND NOT j.resident) AS index_gain
-				  FROM rates q
-				  JOIN pg_class h ON h.oid = q.relation
-				  JOIN pg_namespace n ON n.oid = h.relnamespace
-				  JOIN pg_database d ON d.datname = current_database()
-				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
-				 CROSS JOIN target t
-				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
-				   AND h.relkind IN ('r', 'm') AND h.relpersistence IN ('p', 'u')
-				   AND h.oid >= 16384 AND hp.place <> t.oid
-				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
-		 CROSS JOIN noise
-		 WHERE x.gain > x.index_gain AND x.gain > noise.gain
 	), rows_out AS (
 		SELECT 0 AS class, j.index, j.relation, 'copy' AS method,
 			   j.here AS from_ts, j.home AS to_ts, j.size, j.size AS after, j.rate,
@@ -955,7 +1022,7 @@ BEGIN ATOMIC
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, false AS rebuilds,
 			   CASE WHEN j.gain < 0 THEN format('reads are faster in %s', j.home)
 					WHEN EXISTS (SELECT FROM judged k WHERE k.chosen AND NOT k.resident)
-					THEN 'makes room for indexes that gain more'
+					THEN 'makes room for what gains more'
 					ELSE format('does not fit into the budget of %s bytes', r.bytes) END AS why,
 			   j.remark
 		  FROM judged j CROSS JOIN room r
@@ -965,19 +1032,11 @@ BEGIN ATOMIC
 			   j.here, (SELECT t.name FROM target t), j.size, j.after, j.rate,
 			   j.gain, j.bloat_ratio, j.at_least, j.pending_pages, j.pending, j.qualified,
 			   j.seconds, j.samples, j.probed, j.device, j.table_rate, j.rebuilds,
-			   NULL, j.remark
+			   CASE WHEN j.index IS NULL
+					THEN format('the table''s own reads outweigh those of its indexes (%s ms per second)', round(j.index_gain::numeric, 3)) END,
+			   j.remark
 		  FROM judged j
 		 WHERE j.chosen AND NOT j.resident
-		UNION ALL
-		SELECT 1, NULL, x.relation, NULL,
-			   x.here, (SELECT t.name FROM target t), x.size, x.size, x.rate,
-			   x.gain, NULL, NULL, NULL, 0, x.qualified,
-			   x.seconds, x.samples, x.probed, x.device, NULL, false,
-			   format('the table''s own reads outweigh those of its indexes (%s ms per second); ALTER TABLE .. SET TABLESPACE would lock it for as long as it takes%s',
-					  round(x.index_gain::numeric, 3),
-					  CASE WHEN x.size > r.bytes THEN ', and it does not fit into the budget'
-						   ELSE '' END), NULL
-		  FROM tables x CROSS JOIN room r
 	), told AS (
 		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed,
 			   (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'index_mover') AS ours
@@ -1004,6 +1063,7 @@ BEGIN ATOMIC
 					THEN format('every search reads the %s pages of its pending list: flush it first', o.pending) END,
 			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate
 						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation)
+						 AND NOT EXISTS (SELECT FROM rows_out y WHERE y.relation = o.relation AND y.index IS NULL)
 					THEN 'warning: the table itself is read more, moving the table would gain more' END,
 			   CASE WHEN o.remark ~ 'duplicate of' THEN 'warning: ' || substring(o.remark from 'duplicate of [^;]*') END,
 			   CASE WHEN o.class = 1 AND o.lost_on_reboot IS NOT NULL
@@ -1014,6 +1074,7 @@ BEGIN ATOMIC
 					CASE WHEN o.pending >= 16 AND o.class = 1
 						 THEN format('SELECT pg_catalog.gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
 					format('SELECT * FROM %s.move_indexes(%L, %L, method => %L);', o.ours, o.qualified, o.to_ts, o.method)
+				ELSE format('SELECT * FROM %s.move_table(%L, %L);', o.ours, o.qualified, o.to_ts)
 		   END
 	  FROM told o
 	UNION ALL
@@ -1127,6 +1188,306 @@ COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
 REVOKE ALL ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) TO pg_monitor;
+
+-- Tier policies: where relations belong by age or by heat.  Written by users,
+-- and carried out by run_tier_policies(), with the rights of its caller.
+CREATE TABLE @extschema@.tier_policy (
+	name name PRIMARY KEY,
+	enabled boolean NOT NULL DEFAULT true,
+	relation regclass,				-- a partitioned table; NULL: any
+	schema regnamespace,			-- NULL: any
+	from_tablespace name,			-- NULL: any
+	to_tablespace name NOT NULL,
+	parts text NOT NULL DEFAULT 'all'
+		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
+	older_than interval
+		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
+	now_function regprocedure,
+	budget bigint
+		CONSTRAINT "budget must be a positive number of bytes" CHECK (budget > 0),
+	freeze_first boolean NOT NULL DEFAULT true,
+	min_stay interval NOT NULL DEFAULT '7 days'
+		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
+	max_bytes_per_run bigint
+		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
+	settings jsonb
+		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
+	CONSTRAINT "a policy has either older_than or budget" CHECK (num_nonnulls(older_than, budget) = 1),
+	CONSTRAINT "a budget needs from_tablespace, where the rest goes back to" CHECK (budget IS NULL OR from_tablespace IS NOT NULL),
+	CONSTRAINT "from_tablespace and to_tablespace must not be the same" CHECK (from_tablespace <> to_tablespace),
+	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL)
+);
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
+REVOKE ALL ON TABLE @extschema@.tier_policy FROM PUBLIC;
+COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age or by heat; run_tier_policies() moves them there';
+COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
+COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
+COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for; NULL: all';
+COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
+COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace; NULL: in any';
+COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
+COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'of a partition: table, indexes or all';
+COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
+COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(): a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
+COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes: the hottest tables and indexes that fit together; the rest goes back to from_tablespace';
+COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
+COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'what was moved stays at least so long';
+COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most that one run moves';
+COMMENT ON COLUMN @extschema@.tier_policy.settings IS 'settings of the policy''s jobs';
+
+CREATE FUNCTION index_mover.tier_now(now_function regprocedure, age interval)
+RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_tier_now'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION index_mover.tier_now(regprocedure, interval) FROM PUBLIC;
+
+CREATE FUNCTION index_mover.no_policy(policy name)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_no_policy'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION index_mover.no_policy(name) FROM PUBLIC;
+
+CREATE FUNCTION index_mover.move_list(
+	relations oid[], tablespaces name[], parts text, wait boolean, settings jsonb)
+RETURNS SETOF @extschema@.move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_list'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION index_mover.move_list(oid[], name[], text, boolean, jsonb) FROM PUBLIC;
+
+CREATE FUNCTION index_mover.leaves(
+	root oid, OUT relation oid, OUT upper text, OUT key_type oid)
+RETURNS SETOF record
+LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 100
+BEGIN ATOMIC
+	-- the partitions with files, each with the upper bound of the lowest level
+	-- that is a range of one date, timestamp or integer; NULL: there is none
+	WITH RECURSIVE walk AS (
+		SELECT $1 AS relid, NULL::text COLLATE "C" AS upper, NULL::oid AS key_type
+		UNION ALL
+		SELECT i.inhrelid,
+			   CASE WHEN k.key_type IS NULL THEN w.upper
+					ELSE coalesce(substring(b.bound FROM ' TO \(''?([^'')]*)''?\)$'), b.bound) END,
+			   coalesce(k.key_type, w.key_type)
+		  FROM walk w
+		  JOIN pg_inherits i ON i.inhparent = w.relid
+		  JOIN pg_class c ON c.oid = i.inhrelid
+		 CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) b
+		  LEFT JOIN LATERAL (
+				SELECT a.atttypid AS key_type
+				  FROM pg_partitioned_table p
+				  JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+				 WHERE p.partrelid = w.relid AND p.partstrat = 'r' AND p.partnatts = 1
+				   AND a.atttypid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype,
+									  'int2'::regtype, 'int4'::regtype, 'int8'::regtype)) k ON true
+	)
+	SELECT w.relid, w.upper, w.key_type
+	  FROM walk w
+	  JOIN pg_class c ON c.oid = w.relid AND c.relkind = 'r';
+END;
+REVOKE ALL ON FUNCTION index_mover.leaves(oid) FROM PUBLIC;
+
+CREATE VIEW @extschema@.relation_heat AS
+	SELECT c.oid::regclass AS relation,
+		   CASE WHEN c.relkind = 'i' THEN 'index' ELSE 'table' END AS kind,
+		   coalesce(t.spcname, (SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace
+								 WHERE d.datname = current_database())) AS tablespace,
+		   coalesce(index_mover.try_size(c.oid::regclass), 0)
+			   + CASE WHEN c.reltoastrelid <> 0 THEN coalesce(index_mover.try_size(c.reltoastrelid::regclass), 0) ELSE 0 END AS size,
+		   r.reads_per_second, r.wanted_per_second AS heat,
+		   make_interval(secs => round(r.seconds::numeric)::float8) AS "window", r.samples
+	  FROM index_mover.read_rates() r
+	  JOIN pg_class c ON c.oid = coalesce(r.index, r.relation)
+	  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+	 WHERE c.relpersistence = 'p' AND c.relkind IN ('r', 'm', 'i')
+	   AND c.relnamespace <> 'index_mover'::regnamespace;
+COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
+COMMENT ON COLUMN @extschema@.relation_heat.relation IS 'table or index';
+COMMENT ON COLUMN @extschema@.relation_heat.kind IS 'table or index';
+COMMENT ON COLUMN @extschema@.relation_heat.tablespace IS 'where it is';
+COMMENT ON COLUMN @extschema@.relation_heat.size IS 'bytes; of a table with TOAST';
+COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read into shared buffers';
+COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'those of them that index scans and changes can have asked for: sequential scans, VACUUM and pg_dump heat nothing';
+COMMENT ON COLUMN @extschema@.relation_heat."window" IS 'time that the rates are of';
+COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples; 0: the cumulative statistics';
+REVOKE ALL ON @extschema@.relation_heat FROM PUBLIC;
+GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
+
+CREATE FUNCTION @extschema@.tier_plan(
+	policy_name name DEFAULT NULL,
+	OUT policy name, OUT relation regclass, OUT kind text, OUT size bigint,
+	OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean, OUT reason text,
+	OUT heat float8, OUT estimated interval)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
+BEGIN ATOMIC
+	WITH policies AS MATERIALIZED (
+		SELECT p.*, f.pronargs, f.prorettype,
+			   CASE WHEN p.now_function IS NULL THEN now()::text
+					ELSE index_mover.tier_now(p.now_function, p.older_than) END AS present
+		  FROM @extschema@.tier_policy p
+		  LEFT JOIN pg_proc f ON f.oid = p.now_function
+		 WHERE p.enabled AND ($1 IS NULL OR p.name = $1)
+		UNION ALL
+		-- no row, but an error
+		SELECT p.*, NULL, NULL, NULL
+		  FROM @extschema@.tier_policy p
+		 RIGHT JOIN (SELECT $1) AS a(name) ON p.name = a.name
+		 WHERE p.name IS NULL AND a.name IS NOT NULL AND index_mover.no_policy(a.name)
+	), default_place AS MATERIALIZED (
+		SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace
+		 WHERE d.datname = current_database()
+	), by_age AS (
+		-- the partitions of each policy, and whether they are old
+		SELECT p.name AS policy, l.relation, l.upper, c.relowner,
+			   CASE WHEN l.upper IS NULL THEN 'it is in no range of dates, timestamps or integers'
+					WHEN l.upper = 'DEFAULT' THEN 'the default partition has no bound'
+					WHEN l.upper = 'MAXVALUE' THEN 'the partition has no upper bound'
+					WHEN p.present IS NULL
+					THEN 'now_function must be a superuser''s or the current user''s, and take nothing, or an interval'
+					WHEN k.by_number <> (p.pronargs IS NOT DISTINCT FROM 1)
+						 OR p.now_function IS NOT NULL
+						 AND (p.prorettype IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) <> k.by_number
+					THEN CASE WHEN k.by_number THEN 'an integer key needs a now_function(interval) that returns an integer'
+							  ELSE 'a date or timestamp key needs a now_function() that returns a date or timestamp' END
+				END AS left_alone,
+			   k.by_number, p.present, p.older_than
+		  FROM policies p
+		  JOIN pg_class r ON r.relkind = 'p' AND (r.oid = p.relation OR p.relation IS NULL AND NOT r.relispartition)
+			   AND (p.schema IS NULL OR r.relnamespace = p.schema)
+		 CROSS JOIN LATERAL index_mover.leaves(r.oid) l
+		  JOIN pg_class c ON c.oid = l.relation
+		 CROSS JOIN LATERAL (SELECT coalesce(l.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false)) AS k(by_number)
+		 WHERE p.older_than IS NOT NULL
+	), old AS (
+		SELECT a.*, row_number() OVER (PARTITION BY a.policy ORDER BY
+			   CASE WHEN a.left_alone IS NULL AND a.by_number THEN a.upper::numeric
+					WHEN a.left_alone IS NULL THEN extract(epoch FROM a.upper::timestamptz) END) AS place
+		  FROM by_age a
+		 WHERE a.left_alone IS NOT NULL
+			OR CASE WHEN a.by_number THEN a.upper::numeric <= a.present::numeric
+					ELSE a.upper::timestamptz <= a.present::timestamptz - a.older_than END
+	), scope AS (
+		-- what a budget is for: tables and indexes that are on either side
+		SELECT p.name AS policy, p.budget, h.*, c.relowner, h.tablespace = p.to_tablespace AS is_in
+		  FROM policies p
+		  JOIN @extschema@.relation_heat h ON h.tablespace IN (p.from_tablespace, p.to_tablespace)
+		   AND (p.parts = 'all' OR (p.parts = 'table') = (h.kind = 'table'))
+		  JOIN pg_class c ON c.oid = h.relation
+		 WHERE p.budget IS NOT NULL AND (p.schema IS NULL OR c.relnamespace = p.schema)
+		   AND (p.relation IS NULL OR p.relation IN (
+					SELECT l.relation FROM index_mover.leaves(p.relation) l
+					 WHERE l.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))
+					UNION ALL
+					SELECT p.relation WHERE p.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))))
+	), ranked AS (
+		-- the most heat for a byte first; what is there already stays unless
+		-- something is a quarter hotter
+		SELECT s.*, sum(s.size) OVER (PARTITION BY s.policy
+					ORDER BY s.heat / greatest(s.size, 8192) * CASE WHEN s.is_in THEN 1.25 ELSE 1 END DESC, s.relation) AS used
+		  FROM scope s
+	), candidates AS (
+		SELECT o.policy, o.relation, 'table' AS kind, o.relowner, NULL::float8 AS heat, o.place,
+			   p.to_tablespace, o.left_alone,
+			   format('its rows end at %s', o.upper) AS why
+		  FROM old o
+		  JOIN policies p ON p.name = o.policy
+		UNION ALL
+		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, r.used::bigint + CASE WHEN r.is_in THEN 0 ELSE p.budget END,
+			   CASE WHEN r.is_in THEN p.from_tablespace ELSE p.to_tablespace END, NULL,
+			   CASE WHEN r.is_in THEN 'not among the hottest that fit into the budget'
+					ELSE format('%s blocks a second by index scans and changes', round(r.heat::numeric, 1)) END
+		  FROM ranked r
+		  JOIN policies p ON p.name = r.policy
+		 WHERE r.is_in <> (r.used <= r.budget AND r.heat > 0)
+	), sized AS (
+		SELECT c.*, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace, s.is_away
+		  FROM candidates c
+		  JOIN policies p ON p.name = c.policy
+		 CROSS JOIN LATERAL (
+				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0))::bigint AS size,
+					   min(x.place) FILTER (WHERE x.place <> c.to_tablespace) AS tablespace,
+					   bool_or(x.place <> c.to_tablespace
+							   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) AS is_away
+				  FROM (SELECT r.oid, coalesce(t.spcname, (SELECT d.spcname FROM default_place d)) AS place
+						  FROM pg_class r
+						  LEFT JOIN pg_tablespace t ON t.oid = r.reltablespace
+						 WHERE (p.parts <> 'indexes' OR c.kind = 'index') AND r.oid = c.relation
+							OR p.parts <> 'indexes' AND c.kind = 'table'
+							   AND r.oid IN (SELECT y.reltoastrelid FROM pg_class y WHERE y.oid = c.relation)
+							OR p.parts <> 'table' AND p.older_than IS NOT NULL
+							   AND r.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.relation)) x) s
+	), checked AS (
+		SELECT z.*,
+			   CASE WHEN z.left_alone IS NOT NULL THEN z.left_alone
+					WHEN NOT pg_has_role(z.relowner, 'USAGE') THEN 'only its owner may move it'
+					WHEN t.oid IS NULL THEN format('tablespace "%s" does not exist', z.to_tablespace)
+					WHEN NOT has_tablespace_privilege(t.oid, 'CREATE') THEN format('permission denied for tablespace "%s"', z.to_tablespace)
+					WHEN busy.job IS NOT NULL THEN format('job %s is moving it', busy.job)
+					WHEN moved.job IS NOT NULL THEN format('job %s has moved it less than %s ago', moved.job, z.min_stay)
+					WHEN z.size > z.max_bytes_per_run THEN 'it is larger than max_bytes_per_run'
+				END AS hindrance
+		  FROM sized z
+		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
+		  LEFT JOIN LATERAL (
+				SELECT max(m.job) AS job FROM index_mover.move_log m
+				 WHERE z.relation IN (m.relation, m.index) AND m.status IN ('queued', 'running', 'paused')
+				   AND index_mover.job_is_alive(m.job)) busy ON true
+		  LEFT JOIN LATERAL (
+				SELECT max(m.job) AS job FROM index_mover.move_log m
+				 WHERE m.index = z.relation AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
+		 WHERE z.is_away OR z.left_alone IS NOT NULL
+	), counted AS (
+		SELECT k.*, sum(k.size) FILTER (WHERE k.hindrance IS NULL)
+					OVER (PARTITION BY k.policy ORDER BY k.place, k.relation) AS so_far,
+			   sum(k.size) FILTER (WHERE k.hindrance IS NULL)
+					OVER (PARTITION BY k.to_tablespace ORDER BY k.policy, k.place, k.relation) AS into
+		  FROM checked k
+	), space AS MATERIALIZED (
+		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
+		  FROM (SELECT DISTINCT k.to_tablespace AS spcname FROM counted k JOIN pg_tablespace t ON t.spcname = k.to_tablespace) f
+		 CROSS JOIN LATERAL index_mover.tablespace_facts(f.spcname) x
+	), speed AS MATERIALIZED (
+		SELECT sum(m.size_before) / nullif(sum(extract(epoch FROM m.finished_at - m.started_at) - coalesce(m.idle, 0) / 1000.0), 0) AS rate
+		  FROM (SELECT l.* FROM index_mover.move_log l
+				 WHERE l.status = 'moved' AND l.method = 'copy' AND l.size_before > 8388608
+				 ORDER BY l.job DESC LIMIT 10) m
+	)
+	SELECT n.policy, n.relation, n.kind, n.size, n.tablespace, n.to_tablespace,
+		   h.hindrance IS NULL,
+		   CASE WHEN h.hindrance IS NULL THEN n.why WHEN n.left_alone IS NOT NULL THEN h.hindrance
+				ELSE format('%s; but %s', n.why, h.hindrance) END,
+		   n.heat,
+		   CASE WHEN h.hindrance IS NULL
+				THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 100000000), 1000000))::numeric * 10)::float8 / 10) END
+	  FROM counted n
+	  LEFT JOIN space s ON s.spcname = n.to_tablespace
+	 CROSS JOIN LATERAL (
+			SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
+						WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
+						WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
+	 ORDER BY n.policy, n.place, n.relation;
+END;
+COMMENT ON FUNCTION @extschema@.tier_plan(name)
+	IS 'what run_tier_policies() would move, and what not, and why; estimated from earlier moves';
+REVOKE ALL ON FUNCTION @extschema@.tier_plan(name) FROM PUBLIC;
+
+CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
+RETURNS SETOF @extschema@.move_result
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
+BEGIN ATOMIC
+	SELECT m.*
+	  FROM (SELECT t.policy, array_agg(t.relation::oid) AS relations, array_agg(t.to_tablespace) AS tablespaces
+			  FROM @extschema@.tier_plan($1) t
+			 WHERE t.moves
+			 GROUP BY t.policy) w
+	 CROSS JOIN LATERAL (SELECT q.* FROM @extschema@.tier_policy q WHERE q.name = w.policy OFFSET 0) p
+	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces, p.parts, $2,
+			jsonb_build_object('freeze', p.freeze_first AND p.older_than IS NOT NULL)
+			|| coalesce(p.settings, '{}') || jsonb_build_object('policy', p.name)) m;
+END;
+COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
+	IS 'move what tier_plan() says, in one job for each policy';
+REVOKE ALL ON FUNCTION @extschema@.run_tier_policies(name, boolean) FROM PUBLIC;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * index_mover.c
- *	  Move indexes to another tablespace while they are in use: the SQL
- *	  functions that move.
+ *	  Move indexes and tables to another tablespace while they are in use: the
+ *	  SQL functions that move.
  *
- * Terms used everywhere: a *move* is the transfer of one index, a *job* is
- * all that one call asked for, a *method* is how an index is moved (copy: its
- * blocks; rebuild: core's REINDEX CONCURRENTLY), the *swap* is the moment
+ * Terms used everywhere: a *move* is the transfer of one relation, a *job* is
+ * all that one call asked for, a *method* is how it is moved (copy: its
+ * blocks; rebuild, of an index: core's REINDEX CONCURRENTLY), the *swap* is the moment
  * when the new file replaces the old one, *catch-up* is copying blocks again
  * that have changed since they were copied.
  *
@@ -31,6 +31,7 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
 
@@ -53,8 +54,11 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(index_mover_move_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_schema_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
+PG_FUNCTION_INFO_V1(index_mover_move_table);
+PG_FUNCTION_INFO_V1(index_mover_move_schema_tables);
+PG_FUNCTION_INFO_V1(index_mover_evacuate_tablespace);
 
-/* Positions of the arguments that the three functions share */
+/* Positions of the arguments that the functions for indexes share */
 enum
 {
 	ARG_OBJECT,
@@ -64,10 +68,20 @@ enum
 	ARG_WAIT,
 	ARG_SETTINGS,
 	/* only of the forms for many tables */
-	ARG_NAME_LIKE,
-	ARG_NAME_NOT_LIKE,
-	ARG_MIN_SIZE,
-	ARG_MAX_SIZE,
+	ARG_PICKS,
+};
+
+/* The same of the functions for tables, after the first two */
+enum
+{
+	ARG_INDEXES = ARG_TABLESPACE + 1,
+	ARG_INDEX_TABLESPACE,
+	ARG_REHEARSE,
+	ARG_TABLES_DRY_RUN,
+	ARG_TABLES_WAIT,
+	ARG_TABLES_SETTINGS,
+	/* only of the form for many tables */
+	ARG_TABLES_PICKS,
 };
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -102,28 +116,74 @@ _PG_init(void)
 }
 
 /*
- * Plan the moves, carry them out, and return their rows: the common part of
- * the three functions.  The caller has set the request's scope and object.
+ * Plan the moves, carry them out, and return their rows.  The caller has set
+ * what the request is for.
  */
-static Datum
+static void
 move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
-	 const char *tablespace)
+	 const char *tablespace, bool dry_run, bool wait, Jsonb *settings)
 {
-	bool		dry_run = PG_GETARG_BOOL(ARG_DRY_RUN);
-	bool		wait = PG_GETARG_BOOL(ARG_WAIT);
 	List	   *plan;
 
 	call_check_moment(function, dry_run, wait);
-
-	settings_capture_with(&request->settings, call_settings_argument(fcinfo, ARG_SETTINGS));
-
-	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
+	settings_capture_with(&request->settings, settings);
 	request->waits = wait && !dry_run;
 	request->dry_run = dry_run;
 	request->to_tablespace = plan_target_tablespace(tablespace);
 	plan = plan_moves(request);
 
 	result_rows_of_plan(fcinfo, plan, &request->settings, dry_run, wait);
+}
+
+/* The common part of the functions for indexes. */
+static Datum
+move_indexes(FunctionCallInfo fcinfo, const char *function, PlanRequest *request)
+{
+	request->indexes = true;
+	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
+	move(fcinfo, function, request, NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)),
+		 PG_GETARG_BOOL(ARG_DRY_RUN), PG_GETARG_BOOL(ARG_WAIT),
+		 call_settings_argument(fcinfo, ARG_SETTINGS));
+	return (Datum) 0;
+}
+
+/* The common part of the functions for tables. */
+static Datum
+move_tables(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
+			const char *object)
+{
+	Jsonb	   *settings;
+
+	call_reject_null(fcinfo, ARG_OBJECT, object);
+	call_reject_null(fcinfo, ARG_TABLESPACE, "tablespace");
+	call_reject_null(fcinfo, ARG_INDEXES, "indexes");
+	call_reject_null(fcinfo, ARG_REHEARSE, "rehearse");
+	call_reject_null(fcinfo, ARG_TABLES_DRY_RUN, "dry_run");
+	call_reject_null(fcinfo, ARG_TABLES_WAIT, "wait");
+
+	settings = call_settings_argument(fcinfo, ARG_TABLES_SETTINGS);
+	if (PG_GETARG_BOOL(ARG_REHEARSE))
+	{
+		Datum		rehearse = DirectFunctionCall1(jsonb_in, CStringGetDatum("{\"rehearse\": true}"));
+
+		settings = DatumGetJsonbP(settings == NULL ? rehearse :
+								  DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(settings), rehearse));
+	}
+	request->object = PG_GETARG_OID(ARG_OBJECT);
+	request->tables = true;
+	request->indexes = PG_GETARG_BOOL(ARG_INDEXES);
+	request->method = METHOD_AUTO;
+	if (!PG_ARGISNULL(ARG_INDEX_TABLESPACE))
+	{
+		if (!request->indexes)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("index_tablespace requires indexes => true")));
+		request->index_tablespace =
+			plan_target_tablespace(NameStr(*PG_GETARG_NAME(ARG_INDEX_TABLESPACE)));
+	}
+	move(fcinfo, function, request, NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)),
+		 PG_GETARG_BOOL(ARG_TABLES_DRY_RUN), PG_GETARG_BOOL(ARG_TABLES_WAIT), settings);
 	return (Datum) 0;
 }
 
@@ -138,16 +198,19 @@ check_common_arguments(FunctionCallInfo fcinfo, const char *object,
 	call_reject_null(fcinfo, ARG_WAIT, "wait");
 }
 
-/* Get which indexes of a schema or tablespace to move; NULL picks all. */
+/*
+ * Get what of a schema or tablespace to move, from four arguments from this
+ * one on: name_like, name_not_like, min_size, max_size.  NULL picks all.
+ */
 static void
-get_picks(FunctionCallInfo fcinfo, PlanRequest *request)
+get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
 {
-	if (!PG_ARGISNULL(ARG_NAME_LIKE))
-		request->name_like = PG_GETARG_TEXT_PP(ARG_NAME_LIKE);
-	if (!PG_ARGISNULL(ARG_NAME_NOT_LIKE))
-		request->name_not_like = PG_GETARG_TEXT_PP(ARG_NAME_NOT_LIKE);
-	request->min_size = call_size_argument(fcinfo, ARG_MIN_SIZE, "min_size");
-	request->max_size = call_size_argument(fcinfo, ARG_MAX_SIZE, "max_size");
+	if (!PG_ARGISNULL(arg))
+		request->name_like = PG_GETARG_TEXT_PP(arg);
+	if (!PG_ARGISNULL(arg + 1))
+		request->name_not_like = PG_GETARG_TEXT_PP(arg + 1);
+	request->min_size = call_size_argument(fcinfo, arg + 2, "min_size");
+	request->max_size = call_size_argument(fcinfo, arg + 3, "max_size");
 	if (request->max_size > 0 && request->min_size > request->max_size)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -189,8 +252,7 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 
 	check_common_arguments(fcinfo, "relation", "tablespace");
 	request.object = PG_GETARG_OID(ARG_OBJECT);
-	return move(fcinfo, "move_indexes()", &request,
-				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+	return move_indexes(fcinfo, "move_indexes()", &request);
 }
 
 /*
@@ -211,9 +273,8 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 
 	check_common_arguments(fcinfo, "schema", "tablespace");
 	request.object = PG_GETARG_OID(ARG_OBJECT);
-	get_picks(fcinfo, &request);
-	return move(fcinfo, "move_schema_indexes()", &request,
-				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+	get_picks(fcinfo, ARG_PICKS, &request);
+	return move_indexes(fcinfo, "move_schema_indexes()", &request);
 }
 
 /*
@@ -230,9 +291,88 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 
 	check_common_arguments(fcinfo, "from_tablespace", "to_tablespace");
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(ARG_OBJECT)));
-	get_picks(fcinfo, &request);
-	return move(fcinfo, "move_tablespace_indexes()", &request,
-				NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)));
+	get_picks(fcinfo, ARG_PICKS, &request);
+	return move_indexes(fcinfo, "move_tablespace_indexes()", &request);
+}
+
+/*
+ * move_table(relation regclass, tablespace name,
+ *		indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
+ *		rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
+ *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+ *		RETURNS SETOF move_result
+ *
+ * Moves a table or materialized view with its TOAST table and the index of
+ * that, by method copy; of a partitioned table every partition, and the
+ * default for new ones.  indexes: their indexes as well, to index_tablespace
+ * or the same, as move_indexes() does.  rehearse: make the copies, compare and
+ * discard them, and move nothing; rows then have status "rehearsed".  Returns
+ * one row per relation; sizes in bytes.  A table that cannot be copied has a
+ * row "skipped" with 0A000.
+ *
+ * Locks: the calling session keeps none after planning.  The worker holds
+ * AccessShareLock on the table, and AccessExclusiveLock for the swap, see
+ * copy_swap.c.
+ *
+ * Privileges: ownership of the table, and CREATE on the tablespaces; EXECUTE is
+ * revoked from PUBLIC.
+ *
+ * ERRORs: those of move_indexes(); 22023 also index_tablespace without
+ * indexes; 42809 also an index.
+ */
+Datum
+index_mover_move_table(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_RELATION};
+
+	return move_tables(fcinfo, "move_table()", &request, "relation");
+}
+
+/*
+ * move_schema_tables(schema regnamespace, tablespace name, ...,
+ *		name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
+ *		min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
+ *		RETURNS SETOF move_result
+ *
+ * As move_table(), for every table and materialized view of a schema.  A table
+ * that the caller may not move has a row "skipped" with 42501.  A table that
+ * the LIKE patterns for its name or the limits of its own size in bytes
+ * exclude has no row, and what belongs to it has none either.
+ */
+Datum
+index_mover_move_schema_tables(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_SCHEMA};
+
+	get_picks(fcinfo, ARG_TABLES_PICKS, &request);
+	return move_tables(fcinfo, "move_schema_tables()", &request, "schema");
+}
+
+/*
+ * evacuate_tablespace(from_tablespace name, to_tablespace name,
+ *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
+ *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+ *
+ * Moves every table, materialized view, TOAST table and index of this database
+ * that is in from_tablespace, and the defaults of partitioned ones last.  Has
+ * a row "skipped" for each thing that stays there, with the reason; its kind
+ * can be "database", "system catalogs", "temporary files" or "setting", too.
+ * Otherwise as move_tablespace_indexes() and move_table().
+ */
+Datum
+index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_TABLESPACE,.tables = true,.indexes = true,
+	.evacuate = true,.method = METHOD_AUTO};
+
+	call_reject_null(fcinfo, 0, "from_tablespace");
+	call_reject_null(fcinfo, 1, "to_tablespace");
+	call_reject_null(fcinfo, 2, "dry_run");
+	call_reject_null(fcinfo, 3, "wait");
+	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	move(fcinfo, "evacuate_tablespace()", &request, NameStr(*PG_GETARG_NAME(1)),
+		 PG_GETARG_BOOL(2), PG_GETARG_BOOL(3), call_settings_argument(fcinfo, 4));
+	return (Datum) 0;
 }
 
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);

@@ -174,6 +174,7 @@ im_vxid_proc(VirtualTransactionId vxid)
 #if PG_VERSION_NUM < 160000
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_tablespace.h"
 #include "utils/acl.h"
 
@@ -190,6 +191,8 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 {
 	if (classid == TableSpaceRelationId)
 		return pg_tablespace_aclcheck(objectid, roleid, mode);
+	if (classid == ProcedureRelationId)
+		return pg_proc_aclcheck(objectid, roleid, mode);
 	Assert(classid == NamespaceRelationId);
 	return pg_namespace_aclcheck(objectid, roleid, mode);
 }

@@ -123,10 +123,10 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	memset(nulls, 0, sizeof(bool) * Natts_move);
 	values[Anum_job - 1] = Int64GetDatum(job->job);
 	values[Anum_item - 1] = Int32GetDatum(n);
-	values[Anum_index - 1] = ObjectIdGetDatum(item->index_oid);
-	values[Anum_index_name - 1] = CStringGetTextDatum(NameStr(item->index_name));
+	values[Anum_index - 1] = ObjectIdGetDatum(item->relid);
+	values[Anum_index_name - 1] = CStringGetTextDatum(NameStr(item->relname));
 	values[Anum_kind - 1] =
-		CStringGetTextDatum(item_kind(NameStr(item->schema_name), item->method));
+		CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name)));
 	values[Anum_relation - 1] = ObjectIdGetDatum(item->heap_oid);
 	values[Anum_relation_name - 1] =
 		CStringGetTextDatum(quote_qualified_identifier(NameStr(item->schema_name),
@@ -325,9 +325,10 @@ history_read(int64 job)
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		entry->index_oid = DatumGetObjectId(values[Anum_index - 1]);
+		entry->relid = DatumGetObjectId(values[Anum_index - 1]);
 		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
-		entry->index_name = TextDatumGetCString(values[Anum_index_name - 1]);
+		entry->relname = TextDatumGetCString(values[Anum_index_name - 1]);
+		entry->kind = TextDatumGetCString(values[Anum_kind - 1]);
 		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
 		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
 		entry->requested = method_of_name(TextDatumGetCString(values[Anum_requested - 1]));
@@ -373,7 +374,7 @@ history_moved_since(int64 job, const HistoryEntry *entry)
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
 		if (DatumGetObjectId(values[Anum_relation - 1]) == entry->heap_oid &&
-			strcmp(TextDatumGetCString(values[Anum_index_name - 1]), entry->index_name) == 0 &&
+			strcmp(TextDatumGetCString(values[Anum_index_name - 1]), entry->relname) == 0 &&
 			status_of_name(TextDatumGetCString(values[Anum_status - 1])) == STATUS_MOVED)
 			result = Max(result, DatumGetInt64(values[Anum_job - 1]));
 	}

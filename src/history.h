@@ -13,9 +13,10 @@
 /* What a job was to do with one index, and what became of it */
 typedef struct HistoryEntry
 {
-	Oid			index_oid;		/* after a rebuild the new one */
+	Oid			relid;			/* after a rebuild the new one */
 	Oid			heap_oid;
-	char	   *index_name;
+	char	   *relname;
+	char	   *kind;			/* see relation_kind() */
 	Oid			from_tablespace;
 	Oid			to_tablespace;
 	MoveMethod	requested;

@@ -24,6 +24,7 @@
 
 #include <limits.h>
 
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
@@ -55,6 +56,7 @@ static const char *const phase_names[] = {
 	[PHASE_REBUILDING] = "initializing",	/* until core reports more */
 	[PHASE_CLEANING_UP] = "cleaning up",
 	[PHASE_GIVING_WAY] = "giving way",
+	[PHASE_FREEZING] = "freezing",
 };
 
 static const char *const status_names[] = {
@@ -67,6 +69,7 @@ static const char *const status_names[] = {
 	[STATUS_FAILED] = "failed",
 	[STATUS_CANCELED] = "canceled",
 	[STATUS_INTERRUPTED] = "interrupted",
+	[STATUS_REHEARSED] = "rehearsed",
 };
 
 static const char *const method_names[] = {
@@ -108,13 +111,67 @@ status_of_name(const char *name)
 	return STATUS_FAILED;
 }
 
-/* Return the kind of relation that moves, as users see it. */
+/* Return the kind of what moves, as the column "kind" has it. */
 const char *
-item_kind(const char *schema_name, MoveMethod method)
+relation_kind(char relkind, const char *schema_name)
 {
-	if (method == METHOD_DEFAULT)
-		return "default";
-	return strcmp(schema_name, "pg_toast") == 0 ? "toast index" : "index";
+	switch (relkind)
+	{
+		case RELKIND_PARTITIONED_INDEX:
+		case RELKIND_PARTITIONED_TABLE:
+			return "default";
+		case RELKIND_INDEX:
+			return strcmp(schema_name, "pg_toast") == 0 ? "toast index" : "index";
+		case RELKIND_TOASTVALUE:
+			return "toast";
+		case ITEM_DATABASE:
+			return "database";
+		case ITEM_CATALOGS:
+			return "system catalogs";
+		case ITEM_FILES:
+			return "temporary files";
+		case ITEM_SETTING:
+			return "setting";
+		default:
+			return "table";
+	}
+}
+
+/* Return the word for what moves that messages have before its name. */
+const char *
+relation_noun(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_INDEX:
+		case RELKIND_PARTITIONED_INDEX:
+			return "index";
+		case RELKIND_TOASTVALUE:
+			return "TOAST table";
+		case RELKIND_MATVIEW:
+			return "materialized view";
+		default:
+			return "table";
+	}
+}
+
+/* Return the word for a relation of this kind, see relation_kind(). */
+const char *
+kind_noun(const char *kind)
+{
+	if (strcmp(kind, "table") == 0)
+		return relation_noun(RELKIND_RELATION);
+	return relation_noun(strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
+}
+
+/* Return the word for what a job moves, as many as they are. */
+const char *
+job_noun(const JobShared *shared)
+{
+	for (int i = 0; i < shared->nitems; i++)
+		if (strcmp(relation_noun(shared->items[i].relkind), "index") != 0)
+			return shared->nitems == 1 ? "relation" : "relations";
+	return shared->nitems == 1 ? "index" : "indexes";
 }
 
 const char *

@@ -32,8 +32,9 @@ typedef enum MoveMethod
 	METHOD_AUTO,				/* only as an argument, never in an item */
 	METHOD_COPY,
 	METHOD_REBUILD,
-	METHOD_DEFAULT,				/* partitioned index: set the tablespace for
-								 * new partitions; there is no file */
+	METHOD_DEFAULT,				/* partitioned index or table: set the
+								 * tablespace for new partitions; there is no
+								 * file */
 } MoveMethod;
 
 typedef enum MoveStatus
@@ -47,7 +48,13 @@ typedef enum MoveStatus
 	STATUS_FAILED,
 	STATUS_CANCELED,
 	STATUS_INTERRUPTED,
+	STATUS_REHEARSED,			/* a copy was made, and discarded */
 } MoveStatus;
+
+/* whether a move has ended with nothing left to do */
+#define STATUS_IS_DONE(status) \
+	((status) == STATUS_MOVED || (status) == STATUS_SKIPPED || \
+	 (status) == STATUS_REHEARSED)
 
 /* Keep in step with phase_names[] in job.c. */
 typedef enum MovePhase
@@ -67,23 +74,25 @@ typedef enum MovePhase
 	PHASE_REBUILDING,			/* shown in core's words while REINDEX runs */
 	PHASE_CLEANING_UP,
 	PHASE_GIVING_WAY,
+	PHASE_FREEZING,				/* before the copy of a table */
 } MovePhase;
 
 #define IM_DETAIL_LEN	512
 
 /*
- * One index of a job: first the plan, then the result.  The planner fills it
+ * One relation of a job: first the plan, then the result.  The planner fills it
  * in local memory, job_launch_create() copies it to shared memory, and then
  * only its runner writes it.  -1 means "not estimated" or "not measured", and
  * becomes NULL.
  */
 typedef struct MoveItem
 {
-	Oid			index_oid;		/* the index; after a rebuild the new one */
-	Oid			heap_oid;		/* its table */
-	NameData	index_name;
-	NameData	schema_name;	/* of index and table */
+	Oid			relid;			/* what moves; after a rebuild the new index */
+	Oid			heap_oid;		/* the index's table; the same for a table */
+	NameData	relname;
+	NameData	schema_name;	/* of both */
 	NameData	heap_name;
+	char		relkind;
 	Oid			from_tablespace;	/* never 0: the database default by its
 									 * OID */
 	Oid			to_tablespace;
@@ -223,10 +232,11 @@ typedef struct RunnerSlot
 	Oid			database;
 	Oid			role;
 	Oid			heap_oid;		/* 0 = between two indexes */
-	Oid			index_oid;
-	NameData	index_name;
+	Oid			relid;
+	NameData	relname;
 	NameData	schema_name;
 	NameData	heap_name;
+	char		relkind;
 	MoveMethod	method;
 	MovePhase	phase;
 	char		throttled_by[IM_THROTTLED_LEN]; /* why it rests; "" = it does
@@ -321,7 +331,17 @@ extern bool job_swap_now_requested(void);
 extern const char *method_name(MoveMethod method);
 extern MoveMethod method_of_name(const char *name);
 extern MoveStatus status_of_name(const char *name);
-extern const char *item_kind(const char *schema_name, MoveMethod method);
+
+/* In place of a relkind: what stays in a tablespace that is to be emptied */
+#define ITEM_DATABASE	'D'
+#define ITEM_CATALOGS	'C'
+#define ITEM_FILES		'F'
+#define ITEM_SETTING	'G'
+
+extern const char *relation_kind(char relkind, const char *schema_name);
+extern const char *relation_noun(char relkind);
+extern const char *kind_noun(const char *kind);
+extern const char *job_noun(const JobShared *shared);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
 

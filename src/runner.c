@@ -373,8 +373,9 @@ progress_begin(const MoveItem *item)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->heap_oid = item->heap_oid;
-	my_runner->index_oid = item->index_oid;
-	my_runner->index_name = item->index_name;
+	my_runner->relid = item->relid;
+	my_runner->relname = item->relname;
+	my_runner->relkind = item->relkind;
 	my_runner->schema_name = item->schema_name;
 	my_runner->heap_name = item->heap_name;
 	my_runner->method = item->method;
@@ -403,7 +404,7 @@ progress_end(void)
 		return;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->heap_oid = InvalidOid;
-	my_runner->index_oid = InvalidOid;
+	my_runner->relid = InvalidOid;
 	my_runner->nblockers = 0;
 	LWLockRelease(&area->lock);
 }

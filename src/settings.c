@@ -64,10 +64,24 @@ static const struct config_enum_entry direct_io_options[] = {
 };
 
 /* the values of this session; strings are converted at capture */
+static const struct config_enum_entry verify_options[] = {
+	{"auto", VERIFY_AUTO, false},
+	{"off", VERIFY_OFF, false},
+	{"on", VERIFY_ON, false},
+	{"false", VERIFY_OFF, true},
+	{"true", VERIFY_ON, true},
+	{"no", VERIFY_OFF, true},
+	{"yes", VERIFY_ON, true},
+	{"0", VERIFY_OFF, true},
+	{"1", VERIFY_ON, true},
+	{NULL, 0, false}
+};
+
 static MoveSettings session;
 static char *min_free_space = NULL;
 static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
+static char *policy = NULL;
 
 /* All settings, in the order of the manual */
 typedef struct Setting
@@ -145,9 +159,15 @@ static const Setting settings[] = {
 	ENUM_SETTING(order, ORDER_SMALLEST, PGC_USERSET, 0,
 				 "Which index of a job is moved first.",
 				 NULL),
-	BOOL_SETTING(verify, false, PGC_USERSET, 0,
+	ENUM_SETTING(verify, VERIFY_AUTO, PGC_USERSET, 0,
 				 "Whether to compare every block of a copy with the original before the swap.",
-				 NULL),
+				 "\"auto\" does it for tables, and not for indexes, which could be rebuilt."),
+	BOOL_SETTING(rehearse, false, PGC_USERSET, 0,
+				 "Whether to discard a copy, complete and verified, instead of swapping it in.",
+				 "Nothing is moved then, and the row says how it went."),
+	BOOL_SETTING(freeze, false, PGC_USERSET, 0,
+				 "Whether to VACUUM (FREEZE) a table before it is copied.",
+				 "Later vacuums then pass over all of it, because the visibility map goes along."),
 	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
 				 "Whether to load the blocks of the new file that were in shared buffers before.",
 				 NULL),
@@ -166,6 +186,9 @@ static const Setting settings[] = {
 	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Time between two progress messages to a waiting client.",
 				"0 sends none, neither at the start nor at the end."),
+	STRING_SETTING(policy, "", PGC_USERSET, 0,
+				   "Name of the tier policy that the job carries out.",
+				   "Set by run_tier_policies(), and seen in the settings of the job."),
 	INT_SETTING(history_retention, 365 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
 				"Time after which index_mover_cleanup() deletes a job from the history.",
 				"0 keeps all."),
@@ -440,6 +463,7 @@ settings_capture(MoveSettings *result)
 	(void) parse_free_space(min_free_space, &result->min_free_space);
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
+	strlcpy(result->policy, policy, sizeof(result->policy));
 	/* a cleanup can be submitted outside of transactions */
 	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
 	result->maintenance_work_mem = maintenance_work_mem;

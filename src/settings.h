@@ -35,6 +35,13 @@ typedef enum MoveOrder
 	ORDER_NAME,
 } MoveOrder;
 
+typedef enum VerifyWhat
+{
+	VERIFY_AUTO,				/* tables */
+	VERIFY_OFF,
+	VERIFY_ON,
+} VerifyWhat;
+
 typedef enum DirectIo
 {
 	DIRECT_IO_AUTO,
@@ -71,7 +78,9 @@ typedef struct MoveSettings
 	double		rebuild_threshold;	/* bloat ratio */
 	int			max_workers;
 	int			order;			/* MoveOrder */
-	bool		verify;
+	int			verify;			/* VerifyWhat */
+	bool		rehearse;
+	bool		freeze;
 	bool		prewarm;
 	int			direct_io;		/* DirectIo */
 	int			max_duration;	/* s; 0 = no limit */
@@ -79,6 +88,7 @@ typedef struct MoveSettings
 	int			history_retention;	/* minutes; 0 = without limit */
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
+	char		policy[NAMEDATALEN];	/* "" = none */
 
 	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */

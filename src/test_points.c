@@ -22,6 +22,10 @@
  * sync leave out that part of a copy; tail makes up blocks in its place, or
  * none with short.
  *
+ *	map-once		compare a table's visibility map once, before the lock, and
+ *					not again
+ *	map-std			log a page of it as if pd_lower and pd_upper told what is
+ *					unused: a standby, and recovery, get an empty one
  *	log-once		do not log a block again after a checkpoint
  *	holes			leave every page's hole out of the WAL, whatever is in it
  *	garbage			keep in the file what is left out of the WAL

@@ -334,7 +334,7 @@ foreach my $action (qw(kill error terminate cancel))
 			# before the commit of its entry there is nothing to remove
 			my $left = $committing{$point} || $point eq 'caller-hidden' ? 1 : 0;
 			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), $left, "$name: what index_mover_cleanup() removes");
-			# core's own empty file, see "Figures" in docs/reliability.md
+			# core's own empty file, see "What is not met" in docs/reliability.md
 			my ($problem, $path, $size) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM oracle.files()');
 			unlink $node->data_dir . "/$path" if $point eq 'rebuild-entry-made' && defined $size && "$problem $size" eq 'orphan 0';
 			files_ok($node, $name);

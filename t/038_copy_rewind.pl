@@ -5,6 +5,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
+use IndexMover::Tables;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -14,6 +16,7 @@ needs_test_points();
 needs_faults();
 
 my $old = new_node('old', streaming => 1, conf => "wal_log_hints = on\nwal_keep_size = 512MB\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB");
+my $changes = 0;
 foreach my $table ('half', 'locked')
 {
 	$old->safe_psql('postgres', <<SQL);
@@ -23,16 +26,25 @@ CREATE INDEX ${table}_s ON $table (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('$table'), oracle.remember_metadata('$table');
 SQL
 }
+make_table($old, 'heap', 800);
 $old->backup('start');
 my $new = PostgreSQL::Test::Cluster->new('new');
 $new->init_from_backup($old, 'start', has_streaming => 1);
 $new->start;
 
-foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ])
+# of an index, and of a table; behind the swap, too
+foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [ 'heap', 'copy-half' ], [ 'heap', 'swap-before-commit' ], [ 'heap', 'swapped' ])
 {
 	my ($table, $point) = @$case;
-	my $name = "taken over at $point";
-	my $call = held_at($old, $point, "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')");
+	my $is_table = $table eq 'heap';
+	my $name = "taken over at $point" . ($is_table ? ', a table' : '');
+	my $place = $is_table ? (split / /, places_of_table($old, $table))[0] : 'regress_slow';
+	my $move = $is_table
+	  ? sprintf("SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '%s', settings => '{\"order\": \"name\", \"max_workers\": 1}')", other_place($place))
+	  : "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')";
+	my $call = held_at($old, $point, $move);
+	# what is inserted is flushed, too
+	$old->safe_psql('postgres', 'SELECT txid_current()');
 	$old->wait_for_catchup($new, 'replay', $old->lsn('insert'));
 	$new->promote;
 	poll_until($new, 'SELECT pg_is_in_recovery()', 'f', 'promotion');
@@ -40,8 +52,12 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ])
 	# the two go separate ways
 	let_go($call);
 	is((finish_call($call))[1], "moved\n", "$name: the old primary moves");
-	$old->safe_psql('postgres', "UPDATE $table SET s = md5(s) WHERE i % 50 = 1");
-	$new->safe_psql('postgres', "UPDATE $table SET s = md5(s) WHERE i % 50 = 2");
+	foreach my $node ($old, $new)
+	{
+		$changes++;
+		if ($is_table) { change_table($node, $table, $changes) }
+		else { $node->safe_psql('postgres', "UPDATE $table SET s = md5(s) WHERE i % 50 = $changes") }
+	}
 	$old->stop;
 	# (from a server that runs, it can't take tablespaces that are folders in pg_tblspc)
 	$new->stop;
@@ -57,15 +73,25 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ])
 	$old->start;
 
 	# what the new primary has of the move, it removes, here and there
-	is($new->safe_psql('postgres', "SELECT tablespace FROM pg_indexes WHERE indexname = '${table}_s'"), 'regress_slow', "$name: not moved on the new primary");
+	is( (split / /, $is_table ? places_of_table($new, $table) : tablespace_of_index($new, "${table}_s"))[0],
+		$point eq 'swapped' ? other_place($place) : $place, "$name: where it is on the new primary");
 	$new->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 	wait_for_no_worker($new);
 	leftovers_ok($new, $name, within => 5);
 	files_ok($new, $name);
-	verdict_ok($new, $table, $name, max_keys => 200);
-	metadata_ok($new, $table, $name, restarted => 1);
+	if ($is_table)
+	{
+		table_ok($new, $table, $name);
+		same_table_ok($new, $old, $table, "$name, rewound");
+	}
+	else
+	{
+		verdict_ok($new, $table, $name, max_keys => 200);
+		metadata_ok($new, $table, $name, restarted => 1);
+	}
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound", max_keys => 200);
-	is($new->safe_psql('postgres', "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')"), 'moved', "$name: the next call works");
+	like($new->safe_psql('postgres', $move), qr/^moved(?:,skipped)?$/, "$name: the next call works");
+	same_table_ok($new, $old, $table, "$name, rewound, after the next move") if $is_table;
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound, after the next move", max_keys => 200);
 	count_fault('servers rewound in mid-copy');
 	($old, $new) = ($new, $old);

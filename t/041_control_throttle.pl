@@ -288,7 +288,7 @@ poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AN
 my ($stands_still, $throttled_then) = (look($job))[ 0, 5 ];
 like($throttled_then, qr/^replication slot "lazy" is \d+ MB behind$/, 'below the limit, but not below half of it: it waits');
 is($stands_still, $stands, 'and stands still');
-read_slot(2 * 1024 * 1024);
+read_slot(7 * 512 * 1024);
 poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM index_mover_progress WHERE job = $job", 't', 'the copy to go on');
 pass('below half of it, it goes on');
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');

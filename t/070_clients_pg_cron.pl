@@ -1,5 +1,5 @@
 # The real pg_cron, over libpq and with background workers: the schedules of
-# README.md and docs/operations.md as they stand there, what a failed run leaves
+# README.md and docs/guide.md as they stand there, what a failed run leaves
 # in cron.job_run_details, and two schedules that want the same table.
 #
 # pg_cron is not part of PostgreSQL; without it there is nothing to test here.
@@ -78,7 +78,7 @@ foreach my $mode ('libpq', 'background workers')
 	$node->restart;
 
 	# ---- the schedules of the documentation --------------------------------
-	foreach my $page ('README.md', 'docs/operations.md')
+	foreach my $page ('README.md', 'docs/guide.md')
 	{
 		my @blocks = cron_blocks("$top/$page");
 		cmp_ok(scalar(@blocks), '>', 0, "$mode: $page has schedules");

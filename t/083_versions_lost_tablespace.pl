@@ -1,4 +1,4 @@
-# The recovery of docs/operations.md when the fast device is lost, with nothing
+# The recovery of docs/guide.md when the fast device is lost, with nothing
 # but indexes on it: after a clean shutdown and after a crash the directory is
 # made anew, the server starts, and REINDEX brings back every index.
 use strict;
@@ -13,9 +13,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # the block of statements below the heading
-my $page = slurp_file("$FindBin::RealBin/../docs/operations.md");
-my ($repair) = $page =~ /^## When the fast device is lost\n.*?^```text\n(.*?)^```/ms;
-ok($repair, 'docs/operations.md has the statements');
+my $page = slurp_file("$FindBin::RealBin/../docs/guide.md");
+my ($repair) = $page =~ /^### When the device is lost\n.*?^```text\n(.*?)^```/ms;
+ok($repair, 'docs/guide.md has the statements');
 
 my $node = new_node('lost', conf => "checkpoint_timeout = 1h\n");
 my $location = PostgreSQL::Test::Utils::tempdir() . '/fast';

@@ -44,6 +44,8 @@ my %good = (
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
+	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', policy => "'nosuch'", policy_name => "'nosuch'", root => "'t'::regclass::oid",
+	relations => "'{}'", tablespaces => "'{}'", parts => "'all'", now_function => "'pg_postmaster_start_time()'", age => "'1 day'",
 	raise => 'true', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');
@@ -70,7 +72,9 @@ my %bad = (
 	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.
-my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'index_mover_blockers regclass', "recommend_moves 'pg_global'");
+my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'index_mover_blockers regclass', "recommend_moves 'pg_global'",
+	# without a policy there is nothing to wait for
+	'run_tier_policies NULL');
 # Functions for our own views and functions only
 my $ours = qr/^index_mover\./;
 my @functions = split /\n/, $node->safe_psql('postgres', <<'SQL');
@@ -184,10 +188,11 @@ note 'count: bad inputs, one clean error ' . (@calls - @internal - @accepted);
 # Those not named here are for everybody: they show what everybody may see.
 my %only = (
 	(map { $_ => 'superuser' } qw(move_indexes move_schema_indexes move_tablespace_indexes undo_move wait_for_move cancel_move
-		  pause_move resume_move alter_move index_mover_cleanup)),
+		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
+		  tier_plan run_tier_policies index_mover.tier_now index_mover.move_list index_mover.leaves index_mover.no_policy)),
 	(map { $_ => 'scanner' } qw(index_mover.pgstatindex index_mover.measure_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.movable_methods index_report tablespace_probe index_mover.tablespace_facts
-		  take_index_sample index_mover.read_rates index_mover.places index_mover.say index_mover.check_budget recommend_moves index_mover_blockers)));
+		  take_index_sample index_mover.counters index_mover.read_rates index_mover.places index_mover.say index_mover.check_budget recommend_moves index_mover_blockers)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
 is($node->safe_psql('postgres', "SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', 'USAGE')"),
@@ -219,8 +224,10 @@ foreach my $role (sort keys %may)
 		my $expected = !$only{$name} || $may{$role}{ $only{$name} };
 		# EXECUTE is not enough: the table is its owner's, the job another role's;
 		# but all may wait
-		$expected = 0 if $role eq 'granted' && $name =~ /^(?:move_indexes|undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
+		$expected = 0 if $role eq 'granted' && $name =~ /^(?:move_indexes|move_table|undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
 		$expected = 0 if $role eq 'owner' && $name =~ /^(?:undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
+		# ... and so are the policies
+		$expected = 0 if $role =~ /^(?:granted|owner)$/ && $name =~ /^(?:tier_plan|run_tier_policies)$/;
 		my $got = ($answer{$i} || '42501') ne '42501';
 		$cells++;
 		if ($got == !!$expected) { $right++ }

@@ -87,12 +87,14 @@ END $do$;
 CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress')::text;
 CREATE VIEW evil.index_mover_history AS SELECT trap.seen('index_mover_history')::text;
 CREATE VIEW evil.index_mover_jobs AS SELECT trap.seen('index_mover_jobs')::text;
+CREATE VIEW evil.relation_heat AS SELECT trap.seen('relation_heat')::text;
 CREATE TYPE evil.move_result AS (i int);
 CREATE SEQUENCE evil.job_seq;
 CREATE SEQUENCE evil.ledger_seq;
 SQL
 my @own_tables = ('ledger', 'job_log', 'move_log', 'probe', 'sample');
 sql("CREATE TABLE evil.$_ (LIKE index_mover.$_ INCLUDING ALL); ALTER TABLE evil.$_ OWNER TO attacker") foreach @own_tables;
+sql('CREATE TABLE evil.tier_policy (LIKE public.tier_policy INCLUDING ALL); ALTER TABLE evil.tier_policy OWNER TO attacker');
 is(sql(q(SELECT (SELECT count(*) FROM pg_proc WHERE pronamespace = 'evil'::regnamespace) +
 	(SELECT count(*) FROM pg_class WHERE relnamespace = 'evil'::regnamespace AND relkind IN ('r', 'v', 'S')))),
 	$twins, "a twin of everything in the extension: $twins");
@@ -242,7 +244,7 @@ CREATE INDEX folded_g ON trap.folded USING gin (words) WHERE trap.f(3) = 3;
 SQL
 is(sql("SELECT count(*) FROM public.index_report('trap.folded', sample => true)"), '4', 'index_report');
 sql($_) foreach 'SELECT count(*) FROM public.recommend_moves(\'regress_fast\')', "SELECT * FROM public.gin_pending_list('trap.folded_g')",
-  "SELECT * FROM public.index_mover_blockers('trap.folded')", 'SELECT public.take_index_sample()',
+  "SELECT * FROM public.index_mover_blockers('trap.folded')", 'SELECT public.take_index_sample()', 'SELECT * FROM public.tier_plan()', 'SELECT * FROM public.run_tier_policies()', 'SELECT * FROM public.relation_heat',
   "SELECT * FROM public.move_indexes('trap.folded', 'regress_fast', dry_run => true)";
 sql("SELECT * FROM public.index_bloat('trap.$_')") foreach 'folded_e', 'folded_p', 'folded_b', 'folded_g';
 sql("SELECT * FROM public.index_bloat('trap.folded_e')");

@@ -23,7 +23,9 @@ typedef struct JobSummary
 	int64		job;
 	int			total;
 	int			moved;
+	int			rehearsed;
 	int			not_moved;		/* failed, canceled, interrupted */
+	bool		has_tables;		/* not only indexes */
 	int64		size;			/* bytes */
 	int64		size_moved;
 	Oid			tablespace;		/* 0 = several */
@@ -44,12 +46,14 @@ extern void progress_view_notices(int64 job);
 
 extern char *notices_name(Oid relation, const char *schema, const char *name);
 extern char *notices_duration(double seconds);
-extern void summary_add(JobSummary *summary, MoveStatus status, int64 size,
-						Oid to_tablespace, int64 lock_time);
+extern void summary_add(JobSummary *summary, MoveStatus status, const char *kind,
+						int64 size, Oid to_tablespace, int64 lock_time);
+extern const char *summary_noun(const JobSummary *summary);
 extern void notices_begin(const JobSummary *summary);
 extern void notices_end(const JobSummary *summary, double seconds);
-extern void notices_failure(JobSummary *summary, const char *name,
-							const char *sqlstate, const char *reason, bool warn);
+extern void notices_failure(JobSummary *summary, const char *noun,
+							const char *name, const char *sqlstate,
+							const char *reason, bool warn);
 extern void notices_raise(const JobSummary *summary);
 
 extern void submit_init(void);

@@ -184,23 +184,25 @@ has_item(List *items, Oid index_oid)
 	ListCell   *lc;
 
 	foreach(lc, items)
-		if (((MoveItem *) lfirst(lc))->index_oid == index_oid)
+		if (((MoveItem *) lfirst(lc))->relid == index_oid)
 		return true;
 	return false;
 }
 
 /*
- * Find the index of a history entry: by its OID, or, if a rebuild was
- * interrupted right after its swap, by its name on the same table.
+ * Find the relation of a history entry: by its OID, or, if a rebuild was
+ * interrupted right after its swap, by the index's name on the same table.
  */
 static Oid
-find_index(const HistoryEntry *entry)
+find_relation(const HistoryEntry *entry)
 {
-	Oid			index_oid = entry->index_oid;
+	Oid			index_oid = entry->relid;
 
+	if (index_oid == entry->heap_oid)
+		return get_rel_relkind(index_oid) != '\0' ? index_oid : InvalidOid;
 	if (IndexGetRelation(index_oid, true) == entry->heap_oid)
 		return index_oid;
-	index_oid = get_relname_relid(entry->index_name,
+	index_oid = get_relname_relid(entry->relname,
 								  get_rel_namespace(entry->heap_oid));
 	if (OidIsValid(index_oid) &&
 		IndexGetRelation(index_oid, true) == entry->heap_oid)
@@ -213,18 +215,20 @@ static List *
 plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 		   const MoveSettings *settings, bool waits)
 {
-	PlanRequest request = {.scope = SCOPE_RELATION,.method = entry->requested};
+	PlanRequest request = {.scope = SCOPE_ONE,.method = entry->requested};
 	char	   *name = get_tablespace_name(tablespace);
 	ListCell   *lc;
 
-	request.object = find_index(entry);
+	request.object = find_relation(entry);
 	if (!OidIsValid(request.object))
 	{
 		ereport(NOTICE,
-				(errmsg("index \"%s\" does not exist any more, skipping",
-						entry->index_name)));
+				(errmsg("%s \"%s\" does not exist any more, skipping",
+						kind_noun(entry->kind), entry->relname)));
 		return plan;
 	}
+	request.tables = !relkind_is_index(get_rel_relkind(request.object));
+	request.indexes = !request.tables;
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -234,12 +238,11 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 	request.waits = waits;
 	request.part = true;
 
-	/* omit the leaves of a partitioned index: they have their own entries */
 	foreach(lc, plan_moves(&request))
 	{
 		MoveItem   *item = lfirst(lc);
 
-		if (item->index_oid == request.object && !has_item(plan, item->index_oid))
+		if (!has_item(plan, item->relid))
 			plan = lappend(plan, item);
 	}
 	return plan;
@@ -264,7 +267,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 	{
 		const HistoryEntry *move = lfirst(lc);
 
-		if (move->status != STATUS_MOVED && move->status != STATUS_SKIPPED)
+		if (!STATUS_IS_DONE(move->status))
 			plan = plan_entry(plan, move, move->to_tablespace, &settings, false);
 	}
 	plan_complete(plan, &settings);
@@ -365,6 +368,24 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Return whether a move was made.  A worker that was killed after the swap has
+ * not put that on record.
+ */
+static bool
+has_moved(const HistoryEntry *move)
+{
+	RelationFacts facts;
+
+	if (move->status == STATUS_MOVED)
+		return true;
+	return (move->status == STATUS_RUNNING || move->status == STATUS_PAUSED ||
+			move->status == STATUS_INTERRUPTED) &&
+		relation_facts(find_relation(move), &facts) &&
+		facts.tablespace == move->to_tablespace &&
+		move->from_tablespace != move->to_tablespace;
+}
+
+/*
  * undo_move(job bigint, dry_run boolean DEFAULT false,
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
@@ -409,7 +430,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 		int			nplanned = list_length(plan);
 		int64		since;
 
-		if (move->status != STATUS_MOVED)
+		if (!has_moved(move))
 			continue;
 		plan = plan_entry(plan, move, move->from_tablespace, &settings, wait && !dry_run);
 		if (list_length(plan) == nplanned || (since = history_moved_since(job, move)) == 0)

@@ -34,6 +34,8 @@ notices_name(Oid relation, const char *schema, const char *name)
 	Oid			named = OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
 	char	   *relname;
 
+	if (schema[0] == '\0')
+		return pstrdup(name);	/* not a relation */
 	if (OidIsValid(named))
 		relation = named;
 	relname = get_rel_name(relation);
@@ -55,11 +57,13 @@ notices_duration(double seconds)
 	return psprintf("%.1f h", seconds / 3600);
 }
 
-/* Add an index to the summary. */
+/* Add a relation of this kind, see relation_kind(), to the summary. */
 void
-summary_add(JobSummary *summary, MoveStatus status, int64 size,
-			Oid to_tablespace, int64 lock_time)
+summary_add(JobSummary *summary, MoveStatus status, const char *kind,
+			int64 size, Oid to_tablespace, int64 lock_time)
 {
+	if (strcmp(kind, "table") == 0 || strcmp(kind, "toast") == 0)
+		summary->has_tables = true;
 	if (summary->total++ == 0)
 	{
 		summary->tablespace = to_tablespace;
@@ -69,12 +73,23 @@ summary_add(JobSummary *summary, MoveStatus status, int64 size,
 	else if (summary->tablespace != to_tablespace)
 		summary->tablespace = InvalidOid;
 	summary->size += Max(size, 0);
+	if (status == STATUS_REHEARSED)
+		summary->rehearsed++;
 	if (status == STATUS_MOVED)
 	{
 		summary->moved++;
 		summary->size_moved += Max(size, 0);
 		summary->longest_lock = Max(summary->longest_lock, lock_time);
 	}
+}
+
+/* Return the word for what the job moves, as many as they are. */
+const char *
+summary_noun(const JobSummary *summary)
+{
+	if (summary->has_tables)
+		return summary->total == 1 ? "relation" : "relations";
+	return summary->total == 1 ? "index" : "indexes";
 }
 
 /* Return the tablespace in quotes, or words for several of them. */
@@ -91,14 +106,13 @@ notices_begin(const JobSummary *summary)
 {
 	if (summary->total == 0)
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": no index is to be moved",
+				(errmsg("job " INT64_FORMAT ": nothing is to be moved",
 						summary->job)));
 	else
 		ereport(NOTICE,
-				(errmsg_plural("job " INT64_FORMAT ": %d index, %s, to tablespace %s",
-							   "job " INT64_FORMAT ": %d indexes, %s, to tablespace %s",
-							   summary->total, summary->job, summary->total,
-							   size_text(summary->size), target_words(summary))));
+				(errmsg("job " INT64_FORMAT ": %d %s, %s, to tablespace %s",
+						summary->job, summary->total, summary_noun(summary),
+						size_text(summary->size), target_words(summary))));
 }
 
 /* Send the line at the end of a job that took so many seconds. */
@@ -107,23 +121,26 @@ notices_end(const JobSummary *summary, double seconds)
 {
 	if (summary->total == 0)
 		return;
-	if (summary->longest_lock > 0)
+	if (summary->rehearsed > 0)
 		ereport(NOTICE,
-				(errmsg_plural("job " INT64_FORMAT ": %d of %d index moved to %s, %s in %s, longest lock %.1f ms",
-							   "job " INT64_FORMAT ": %d of %d indexes moved to %s, %s in %s, longest lock %.1f ms",
-							   summary->total, summary->job, summary->moved,
-							   summary->total, target_words(summary),
-							   size_text(summary->size_moved),
-							   notices_duration(seconds),
-							   summary->longest_lock / 1000.0)));
+				(errmsg("job " INT64_FORMAT ": the move of %d of %d %s was rehearsed in %s, and nothing was moved",
+						summary->job, summary->rehearsed, summary->total,
+						summary_noun(summary), notices_duration(seconds))));
+	else if (summary->longest_lock > 0)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s, longest lock %.1f ms",
+						summary->job, summary->moved,
+						summary->total, summary_noun(summary), target_words(summary),
+						size_text(summary->size_moved),
+						notices_duration(seconds),
+						summary->longest_lock / 1000.0)));
 	else
 		ereport(NOTICE,
-				(errmsg_plural("job " INT64_FORMAT ": %d of %d index moved to %s, %s in %s",
-							   "job " INT64_FORMAT ": %d of %d indexes moved to %s, %s in %s",
-							   summary->total, summary->job, summary->moved,
-							   summary->total, target_words(summary),
-							   size_text(summary->size_moved),
-							   notices_duration(seconds))));
+				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s",
+						summary->job, summary->moved,
+						summary->total, summary_noun(summary), target_words(summary),
+						size_text(summary->size_moved),
+						notices_duration(seconds))));
 }
 
 /*
@@ -131,8 +148,8 @@ notices_end(const JobSummary *summary, double seconds)
  * ERROR that notices_raise() raises.
  */
 void
-notices_failure(JobSummary *summary, const char *name, const char *sqlstate,
-				const char *reason, bool warn)
+notices_failure(JobSummary *summary, const char *noun, const char *name,
+				const char *sqlstate, const char *reason, bool warn)
 {
 	summary->not_moved++;
 	if (warn)
@@ -140,14 +157,14 @@ notices_failure(JobSummary *summary, const char *name, const char *sqlstate,
 				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
 						 MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
 									   sqlstate[3], sqlstate[4])),
-				 errmsg("index \"%s\" was not moved", name),
+				 errmsg("%s \"%s\" was not moved", noun, name),
 				 reason ? errdetail_internal("%s", reason) : 0));
 	else
 	{
 		if (summary->failures.data == NULL)
 			initStringInfo(&summary->failures);
-		appendStringInfo(&summary->failures, "%sindex \"%s\": %s",
-						 summary->failures.len > 0 ? "\n" : "", name,
+		appendStringInfo(&summary->failures, "%s%s \"%s\": %s",
+						 summary->failures.len > 0 ? "\n" : "", noun, name,
 						 reason ? reason : "not moved");
 	}
 }
@@ -159,9 +176,10 @@ notices_raise(const JobSummary *summary)
 	if (summary->not_moved > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg_plural("%d of %d index was not moved",
-							   "%d of %d indexes were not moved",
-							   summary->total, summary->not_moved, summary->total),
+				 errmsg_plural("%d of %d %s was not moved",
+							   "%d of %d %s were not moved",
+							   summary->total, summary->not_moved, summary->total,
+							   summary_noun(summary)),
 				 summary->failures.len > 0 ?
 				 errdetail_internal("%s", summary->failures.data) : 0,
 				 errhint("SELECT resume_move(" INT64_FORMAT ") moves the rest.",

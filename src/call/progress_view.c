@@ -167,7 +167,7 @@ notice_runner(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", waits for process %d", progress.core_blocker);
 
 	ereport(NOTICE,
-			(errmsg("index \"%s\": %s%s", NameStr(runner->index_name),
+			(errmsg("%s \"%s\": %s%s", relation_noun(runner->relkind), NameStr(runner->relname),
 					progress.phase, buf.data)));
 	pfree(buf.data);
 }
@@ -269,9 +269,9 @@ index_mover_running(PG_FUNCTION_ARGS)
 			left = seconds_left(runner);
 			if (OidIsValid(runner->heap_oid))
 			{
-				SET(2, CStringGetTextDatum(notices_name(runner->index_oid, schema,
-														NameStr(runner->index_name))));
-				SET(3, CStringGetTextDatum(item_kind(schema, runner->method)));
+				SET(2, CStringGetTextDatum(notices_name(runner->relid, schema,
+														NameStr(runner->relname))));
+				SET(3, CStringGetTextDatum(relation_kind(runner->relkind, schema)));
 				SET(4, CStringGetTextDatum(notices_name(runner->heap_oid, schema,
 														NameStr(runner->heap_name))));
 				SET(5, CStringGetTextDatum(method_name(runner->method)));

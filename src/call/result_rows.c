@@ -70,9 +70,9 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 #define SET(n, datum) (values[n] = (datum), nulls[n] = false)
 	if (job != 0)
 		SET(0, Int64GetDatum(job));
-	SET(1, CStringGetTextDatum(notices_name(item->index_oid, NameStr(item->schema_name),
-											NameStr(item->index_name))));
-	SET(2, CStringGetTextDatum(item_kind(NameStr(item->schema_name), item->method)));
+	SET(1, CStringGetTextDatum(notices_name(item->relid, NameStr(item->schema_name),
+											NameStr(item->relname))));
+	SET(2, CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name))));
 	SET(3, CStringGetTextDatum(status_name(item->status)));
 	/* NULL without a file, or if the index is not moved */
 	if (item->method == METHOD_COPY || item->method == METHOD_REBUILD)
@@ -97,7 +97,7 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 											item->fits > 0 ? " Fits." : "")));
 	else if (item->detail[0] != '\0' &&
 			 (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
-			  item->sqlstate[0] != '\0'))
+			  item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0'))
 		SET(9, CStringGetTextDatum(item->detail));
 #undef SET
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -184,30 +184,29 @@ notice_plan(List *plan)
 
 		if (item->status != STATUS_PLANNED)
 			continue;
-		summary_add(&summary, item->status, item->bytes_to_write,
-					item->to_tablespace, -1);
+		summary_add(&summary, item->status,
+					relation_kind(item->relkind, NameStr(item->schema_name)),
+					item->bytes_to_write, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 		estimate += Max(item->estimated, 0);
 	}
 	if (summary.total == 0)
-		ereport(NOTICE, (errmsg("no index is to be moved")));
+		ereport(NOTICE, (errmsg("nothing is to be moved")));
 	else if (OidIsValid(summary.tablespace) &&
 			 file_system_facts(summary.tablespace, &facts))
 		ereport(NOTICE,
-				(errmsg_plural("the plan is to move %d index: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
-							   "the plan is to move %d indexes: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
-							   summary.total, summary.total,
-							   size_text(summary.size), size_text(wal),
-							   notices_duration(estimate),
-							   get_tablespace_name(summary.tablespace),
-							   size_text(facts.free_bytes))));
+				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
+						summary.total, summary_noun(&summary),
+						size_text(summary.size), size_text(wal),
+						notices_duration(estimate),
+						get_tablespace_name(summary.tablespace),
+						size_text(facts.free_bytes))));
 	else
 		ereport(NOTICE,
-				(errmsg_plural("the plan is to move %d index: %s written, %s of WAL, about %s",
-							   "the plan is to move %d indexes: %s written, %s of WAL, about %s",
-							   summary.total, summary.total,
-							   size_text(summary.size), size_text(wal),
-							   notices_duration(estimate))));
+				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s",
+						summary.total, summary_noun(&summary),
+						size_text(summary.size), size_text(wal),
+						notices_duration(estimate))));
 }
 
 /* Run the job, put the rows of its items, and tell what became of them. */
@@ -225,15 +224,16 @@ run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 	rows = wait_for_rows(summary->job, JOB_MOVE, items, settings);
 	for (int i = 0; i < nrows; i++)
 	{
-		summary_add(summary, rows[i].status, rows[i].size_before,
-					rows[i].to_tablespace, rows[i].lock_time);
+		summary_add(summary, rows[i].status,
+					relation_kind(rows[i].relkind, NameStr(rows[i].schema_name)),
+					rows[i].size_before, rows[i].to_tablespace, rows[i].lock_time);
 		put_row(rsinfo, &rows[i], summary->job);
 	}
 	for (int i = 0; i < nrows; i++)
-		if (rows[i].status != STATUS_MOVED && rows[i].status != STATUS_SKIPPED)
-			notices_failure(summary,
-							notices_name(rows[i].index_oid, NameStr(rows[i].schema_name),
-										 NameStr(rows[i].index_name)),
+		if (!STATUS_IS_DONE(rows[i].status))
+			notices_failure(summary, relation_noun(rows[i].relkind),
+							notices_name(rows[i].relid, NameStr(rows[i].schema_name),
+										 NameStr(rows[i].relname)),
 							rows[i].sqlstate, rows[i].detail, as_rows);
 	if (settings->progress_interval > 0)
 		notices_end(summary, (GetCurrentTimestamp() - start) / 1e6);

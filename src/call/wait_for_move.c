@@ -55,12 +55,12 @@ summarize(JobSummary *summary, bool ended, bool may_see)
 	{
 		const HistoryEntry *move = lfirst(lc);
 
-		summary_add(summary, move->status, move->size, move->to_tablespace,
-					move->lock_time);
-		if (!ended || move->status == STATUS_MOVED || move->status == STATUS_SKIPPED)
+		summary_add(summary, move->status, move->kind, move->size,
+					move->to_tablespace, move->lock_time);
+		if (!ended || STATUS_IS_DONE(move->status))
 			continue;
 		if (may_see)
-			notices_failure(summary, move->index_name, move->sqlstate,
+			notices_failure(summary, kind_noun(move->kind), move->relname, move->sqlstate,
 							move->sqlstate != NULL ? move->message :
 							"the worker or the server ended before the outcome was recorded",
 							false);
@@ -154,9 +154,10 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 		notices_raise(&summary);
 	else if (summary.not_moved > 0)
 		ereport(WARNING,
-				(errmsg_plural("%d of %d index was not moved",
-							   "%d of %d indexes were not moved",
-							   summary.total, summary.not_moved, summary.total),
+				(errmsg_plural("%d of %d %s was not moved",
+							   "%d of %d %s were not moved",
+							   summary.total, summary.not_moved, summary.total,
+							   summary_noun(&summary)),
 				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
 	PG_RETURN_VOID();
 }

@@ -269,10 +269,10 @@ rethrow_with_outcome(JobWait *wait, MemoryContext context)
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status == STATUS_MOVED)
 			moved++;
-	error->detail = psprintf(ngettext("%d of %d index of job " INT64_FORMAT " has been moved.",
-									  "%d of %d indexes of job " INT64_FORMAT " have been moved.",
+	error->detail = psprintf(ngettext("%d of %d %s of job " INT64_FORMAT " has been moved.",
+									  "%d of %d %s of job " INT64_FORMAT " have been moved.",
 									  shared->nitems),
-							 moved, shared->nitems, shared->job);
+							 moved, shared->nitems, job_noun(shared), shared->job);
 	if (moved < shared->nitems)
 		error->hint = psprintf("SELECT resume_move(" INT64_FORMAT ") moves the rest.",
 							   shared->job);
@@ -384,7 +384,9 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	{
 		const MoveItem *item = lfirst(lc);
 
-		summary_add(&begin, STATUS_QUEUED, item->size_before, item->to_tablespace, -1);
+		summary_add(&begin, STATUS_QUEUED,
+					relation_kind(item->relkind, NameStr(item->schema_name)),
+					item->size_before, item->to_tablespace, -1);
 	}
 
 	wait.shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,

@@ -535,9 +535,9 @@ show_leftover(const LedgerEntry *entry)
 		char	   *heap_name = get_rel_name(entry->heap_oid);
 		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
 
-		item.index_oid = victim.index_oid;
+		item.relid = victim.index_oid;
 		item.heap_oid = entry->heap_oid;
-		namestrcpy(&item.index_name, name ? name : "");
+		namestrcpy(&item.relname, name ? name : "");
 		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
 		namestrcpy(&item.schema_name, schema ? schema : "");
 		item.method = METHOD_REBUILD;

@@ -70,9 +70,24 @@ seconds_after(const CopyState *cs, CopyPart part, double total)
 		return -1;
 	if (part < PART_PREWARM)
 		result += Min(cs->eta.cached, total) * BLCKSZ / cs->eta.busy_rate;
-	if (part < PART_VERIFY && cs->mc->settings->verify)
+	if (part < PART_VERIFY && copy_verifies(cs))
 		result += total * BLCKSZ / cs->eta.busy_rate;
 	return result;
+}
+
+/* Return how long copying so many blocks takes, in microseconds. */
+int64
+copy_blocks_us(const CopyState *cs, int64 nblocks)
+{
+	return nblocks * (IM_MUTATION("slow-blocks") ? 100 : cs->block_us);
+}
+
+/* Return how long copying what is left would take now, in microseconds. */
+int64
+copy_last_us(const CopyState *cs)
+{
+	return wal_changes_unread_us(cs->changes) +
+		copy_blocks_us(cs, block_set_count(cs->todo) + wal_changes_count(cs->changes));
 }
 
 /* Return the ms that the copy was held up by others: not by its rate. */
@@ -112,8 +127,8 @@ copy_look_at_round(CopyState *cs, int64 done)
 		return;
 	cs->eta.told = true;
 	ereport(WARNING,
-			(errmsg("index \"%s\" changes nearly as fast as max_rate lets it be copied",
-					NameStr(cs->mc->item->index_name)),
+			(errmsg("%s \"%s\" changes nearly as fast as max_rate lets it be copied",
+					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
 			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
 					   (long long) done, (long long) changed),
 			 errhint("Raise it with SELECT alter_move(" INT64_FORMAT ", 'max_rate', '%dMB').",

@@ -3,9 +3,10 @@
  * copy_pace.c
  *	  Method copy: the locks of the long phase, and giving way to others.
  *
- * Locks: AccessShareLock on the table, then ShareUpdateExclusiveLock on the
- * index, both for the session.  These keep out DROP, TRUNCATE, REINDEX and
- * rewrites, but not VACUUM.  If DDL waits behind us we release both, queue
+ * Locks: AccessShareLock on the table, then, if that is what moves,
+ * ShareUpdateExclusiveLock on the index, both for the session.  These keep out
+ * DROP, TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table is moved under
+ * the first alone: whatever replaces its file asks for AccessExclusiveLock.  If DDL waits behind us we release both, queue
  * behind it, and check whether the file is still the same.
  *
  * Assumption: whatever gives the index another file, or drops it, conflicts
@@ -59,11 +60,11 @@ copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
 	list = blockers_describe(relid, pids, npids);
 	ereport(WARNING,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("the copy of index \"%s\" has waited for a lock for %g seconds, and goes on waiting",
-					NameStr(cs->mc->item->index_name), cs->mc->settings->lock_wait / 1000.0),
+			 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
+					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), cs->mc->settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock is held by: %s.", list) :
-			 errdetail("No transaction holds it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction holds it: too much changes to be copied under the lock, or a system catalog is locked."),
 			 errhint("See index_mover_blockers(); cancel_move() ends the wait.")));
 	pfree(list);
 }
@@ -106,7 +107,8 @@ copy_wait_for_locks(CopyState *cs)
 		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS,
 								 NULL))
 		{
-			if (lock_relation_within(cs->index, ShareUpdateExclusiveLock, true,
+			if (cs->is_table ||
+				lock_relation_within(cs->index, ShareUpdateExclusiveLock, true,
 									 LOCK_ATTEMPT_MS, NULL))
 			{
 				CommitTransactionCommand();
@@ -140,7 +142,8 @@ copy_release_locks(CopyState *cs)
 	if (!cs->locked)
 		return;
 	cs->locked = false;
-	unlock_relation_for_session(cs->index, ShareUpdateExclusiveLock);
+	if (!cs->is_table)
+		unlock_relation_for_session(cs->index, ShareUpdateExclusiveLock);
 	unlock_relation_for_session(cs->table, AccessShareLock);
 }
 
@@ -167,7 +170,7 @@ copy_check_relation(CopyState *cs, bool first)
 	if (!copy_can_move(cs->index, cs->mc->settings->copy_access_methods, &reason))
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method copy cannot move the index: %s.", reason);
+				  "Method copy cannot move the %s: %s.", relation_noun(item->relkind), reason);
 		CommitTransactionCommand();
 		return NOT_MOVABLE;
 	}
@@ -178,7 +181,7 @@ copy_check_relation(CopyState *cs, bool first)
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
 						MyDatabaseId, form->relfilenode);
-	cs->rmid = copy_page_rmgr(form->relam);
+	cs->rmid = cs->is_table ? RM_HEAP_ID : copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->index, "", NULL);
 	CommitTransactionCommand();
@@ -201,7 +204,8 @@ copy_is_in_the_way(CopyState *cs)
 	int			pid;
 
 	return cs->mc->settings->give_way &&
-		(relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0 ||
+		((!cs->is_table &&
+		  relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0) ||
 		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
 }
 
@@ -218,10 +222,14 @@ copy_give_way(CopyState *cs)
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
 	copy_release_locks(cs);
+	IM_POINT("gave-way");
 	(void) throttle_rest(5);
 	outcome = copy_wait_for_locks(cs);
 	if (outcome == GO_ON)
 		outcome = copy_check_relation(cs, false);
+	/* VACUUM may have truncated a table: don't ask for blocks that are gone */
+	if (outcome == GO_ON)
+		outcome = copy_drain(cs);
 	progress_phase(phase);
 	return outcome;
 }
@@ -329,6 +337,7 @@ copy_take_changes(CopyState *cs)
 
 	if (IM_MUTATION("one-block"))
 		block_set_remove(set, block_set_next(set, 1));
+	cs->changed_blocks += block_set_count(set);
 	if (!IM_MUTATION("catch-up"))
 		block_set_add_all(cs->todo, set);
 	block_set_free(set);

@@ -36,6 +36,7 @@ typedef enum CopyOutcome
 	GO_ON,
 	START_AGAIN,				/* the index has a new file, or WAL is missing */
 	NOT_MOVABLE,				/* plan_recheck() has said why */
+	REHEARSED,
 
 	/* only of an attempt to swap, which is repeated */
 	LOCK_NOT_GRANTED,
@@ -78,8 +79,11 @@ typedef struct CopyState
 {
 	MemoryContext cxt;
 	MoveContext *mc;
-	Oid			index;
-	Oid			table;
+	Oid			index;			/* what moves: an index, or a table of any
+								 * kind */
+	Oid			table;			/* the index's table; the same for a table */
+	bool		is_table;
+	bool		map_copied;		/* the visibility map, once */
 	bool		locked;
 	bool		began;			/* the first check found it movable */
 	RelFileLocator from;
@@ -107,11 +111,23 @@ typedef struct CopyState
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
+	int64		changed_blocks; /* taken from the WAL so far */
+	int			rounds;			/* of copying changed blocks again */
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
+	BlockNumber verified;		/* blocks from here on were never compared */
 	const char *start_again;	/* why the copy has to be started again */
 	CopyOutcome outcome;		/* of a callback of pacing_rest() */
 } CopyState;
+
+/* Return whether this copy is to be compared with the original. */
+static inline bool
+copy_verifies(const CopyState *cs)
+{
+	int			verify = cs->mc->settings->verify;
+
+	return verify == VERIFY_ON || (verify == VERIFY_AUTO && cs->is_table);
+}
 
 extern void copy_check_interrupts(void);
 extern CopyOutcome copy_wait_for_locks(CopyState *cs);
@@ -134,12 +150,13 @@ extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern CopyOutcome copy_verify_all(CopyState *cs);
 extern CopyOutcome copy_verify_rest(CopyState *cs);
-extern void copy_verify_locked(CopyState *cs);
+extern void copy_verify_locked(CopyState *cs, BlockNumber nblocks);
 extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern CopyOutcome copy_catch_up(CopyState *cs);
 extern CopyOutcome copy_stay_near(CopyState *cs);
 extern CopyOutcome copy_last_blocks(CopyState *cs, int64 most_us);
+extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);
 extern bool copy_is_losing(CopyState *cs, int64 left);
 extern void copy_is_not_losing(CopyState *cs);

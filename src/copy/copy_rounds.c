@@ -113,15 +113,15 @@ copy_cannot_keep_up(const CopyState *cs, int64 left)
 	/* rows show the detail, and no hint */
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("copying index \"%s\" cannot keep up with the changes to it",
-					NameStr(cs->mc->item->index_name)),
+			 errmsg("copying %s \"%s\" cannot keep up with the changes to it",
+					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
 			 errdetail("After %lld blocks were copied, %lld have changed since, which takes about %lld ms to be copied under the exclusive lock; index_mover.max_lock_time is %d ms.",
 					   (long long) (cs->mc->item->blocks_copied + cs->mc->item->blocks_recopied),
 					   (long long) left, (long long) copy_last_us(cs) / 1000 + 1,
 					   settings->max_lock_time),
 			 settings->max_rate > 0 && cs->throttle.rested_us > 0 ?
-			 errhint("Raise or unset index_mover.max_rate, or move the index at a quieter time.") :
-			 errhint("Raise index_mover.max_lock_time, or move the index at a quieter time.")));
+			 errhint("Raise or unset index_mover.max_rate, or make the move at a quieter time.") :
+			 errhint("Raise index_mover.max_lock_time, or make the move at a quieter time.")));
 }
 
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
@@ -293,13 +293,14 @@ do_rounds(CopyState *cs, bool first_time)
 				break;
 		}
 		IM_POINT("copy-round");
+		cs->rounds++;
 		copy_begin_round(cs);
 		/* what changes faster than we copy would not wait for our rests */
 		cs->throttle.hurry = in_vain > 0;
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
+		cs->throttle.hurry = false;
 	}
-	cs->throttle.hurry = false;
 	return GO_ON;
 }
 
@@ -339,7 +340,8 @@ copy_rounds_again(CopyState *cs)
 /*
  * Copy the free space map, if any.  Its users check the page that it names,
  * so it may change during the copy.  It names no block beyond the end of the
- * new file, which gets at least as long as the old one is now.
+ * new file, which gets at least as long as the old one is now.  For a table,
+ * create the visibility map, too, which is filled later.
  */
 CopyOutcome
 copy_free_space_map(CopyState *cs)
@@ -354,6 +356,14 @@ copy_free_space_map(CopyState *cs)
 		log_smgrcreate(&cs->to, FSM_FORKNUM);
 	}
 	CommitTransactionCommand();
+
+	if (cs->is_table)
+	{
+		StartTransactionCommand();
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), VISIBILITYMAP_FORKNUM, false);
+		log_smgrcreate(&cs->to, VISIBILITYMAP_FORKNUM);
+		CommitTransactionCommand();
+	}
 
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{

@@ -9,7 +9,8 @@
  *	2. follow the WAL from here on (wal_changes.c);
  *	3. copy every block once (file_copy.c), draining the WAL in between;
  *	4. copy changed blocks again, in rounds, until few are left;
- *	5. copy the free space map, make the new file durable;
+ *	5. copy the free space map, and create the visibility map; make the new
+ *	   file durable;
  *	6. copy changed blocks through shared buffers, unless there are too many,
  *	   again and again until the lock is free (copy_last.c); then the last
  *	   blocks and the swap (copy_swap.c);
@@ -21,7 +22,10 @@
  *	- block 0, SP-GiST's metapage; so it is always copied under the lock;
  *	- blocks of zeros added by a relation extension; so everything beyond the
  *	  copied length is always copied;
- *	- the free space map: it corrects itself, and was never exact.
+ *	- the free space map: it corrects itself, and was never exact;
+ *	- the visibility map of a table: not every change of it is in the WAL, and
+ *	  those of 15 and 16 do not name its block.  So it is compared and copied,
+ *	  all of it, under the lock (file_copy_equalize()).
  *
  * Locks: those of copy_pace.c.  In the long phases there is neither a snapshot
  * nor an xid, and no transaction lasts longer than copying 1 MB; so vacuum is
@@ -54,6 +58,7 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 #include "own_tables.h"
+#include "plan/plan.h"
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5
@@ -308,8 +313,8 @@ after_swap(CopyState *cs)
 		cs->locked = false;
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
 				(errcode(error->sqlerrcode),
-				 errmsg("index \"%s\" was moved, but its old file not removed piece by piece",
-						NameStr(item->index_name)),
+				 errmsg("%s \"%s\" was moved, but its old file not removed piece by piece",
+						relation_noun(item->relkind), NameStr(item->relname)),
 				 errdetail_internal("%s", error->message)));
 		FreeErrorData(error);
 
@@ -317,6 +322,39 @@ after_swap(CopyState *cs)
 		remove_what_is_left(cs);
 	}
 	PG_END_TRY();
+}
+
+/*
+ * End a rehearsal: put into the row how the copy went, and what would be in
+ * the way of its swap now.
+ */
+static void
+tell_rehearsal(CopyState *cs)
+{
+	MoveItem   *item = cs->mc->item;
+	double		seconds = (GetCurrentTimestamp() - item->started_at) / 1e6;
+	int			pids[WAIT_MAX_PIDS];
+	int			npids;
+	int			count;
+	VirtualTransactionId *holders;
+
+	StartTransactionCommand();
+	item->size_after = 0;
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+		item->size_after += (int64) file_blocks(&cs->to, fork) * BLCKSZ;
+	item->detail[0] = '\0';		/* the plan's reasons */
+	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second, and were copied again in %d rounds.%s",
+			 size_text((int64) (item->size_after / Max(seconds, 0.001))),
+			 cs->changed_blocks, item->blocks_copied,
+			 cs->changed_blocks / Max(seconds, 0.001), cs->rounds,
+			 copy_verifies(cs) ? " The copy was equal to the original." : "");
+	holders = relation_lock_holders(cs->index, AccessExclusiveLock, &count);
+	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
+	if (npids > 0)
+		item_say(item, "In the way of the swap would have been: %s.",
+				 blockers_describe(cs->index, pids, npids));
+	CommitTransactionCommand();
+	item->status = STATUS_REHEARSED;
 }
 
 /*
@@ -341,7 +379,11 @@ copy_once(CopyState *cs)
 	CopyOutcome outcome;
 
 	cs->copied = 0;
+	cs->rounds = 0;
+	cs->map_copied = false;
+	cs->changed_blocks = 0;
 	cs->verifying = false;
+	cs->verified = 0;
 	cs->block_us = COPY_BLOCK_US;
 	copy_is_not_losing(cs);
 	memset(&cs->eta, 0, sizeof(cs->eta));
@@ -375,11 +417,18 @@ copy_once(CopyState *cs)
 	IM_POINT("copy-synced");
 
 	/* a verification compares with what is not on the list */
-	if ((cs->mc->settings->verify || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
+	if ((copy_verifies(cs) || cs->mc->settings->rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
 		(outcome = copy_todo_through_buffers(cs)) != GO_ON)
 		return outcome;
-	if (cs->mc->settings->verify && (outcome = copy_verify_all(cs)) != GO_ON)
+	if (copy_verifies(cs) && (outcome = copy_verify_all(cs)) != GO_ON)
 		return outcome;
+	if (cs->mc->settings->rehearse)
+	{
+		if ((outcome = copy_catch_up(cs)) != GO_ON)
+			return outcome;
+		tell_rehearsal(cs);
+		return REHEARSED;
+	}
 	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
 		return outcome;
 
@@ -389,7 +438,7 @@ copy_once(CopyState *cs)
 }
 
 /*
- * Move one index by copying its file.  Called, and returns, with no
+ * Move one relation by copying its file.  Called, and returns, with no
  * transaction open; the outcome is in mc->item.  After an ERROR, which has
  * not moved the index, the caller must call copy_cleanup().
  */
@@ -412,8 +461,9 @@ move_by_copy(MoveContext *mc)
 	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
 	cs->cxt = cxt;
 	cs->mc = mc;
-	cs->index = item->index_oid;
+	cs->index = item->relid;
 	cs->table = item->heap_oid;
+	cs->is_table = !relkind_is_index(item->relkind);
 	current = cs;
 
 	item->blocks_copied = 0;
@@ -429,18 +479,20 @@ move_by_copy(MoveContext *mc)
 			break;
 		discard_file(cs);
 		copy_release_locks(cs);
-		if (outcome == NOT_MOVABLE)
+		if (outcome == NOT_MOVABLE || outcome == REHEARSED)
 			break;
 		if (start == MOST_STARTS)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("gave up copying index \"%s\" after %d starts",
-							NameStr(item->index_name), MOST_STARTS),
+					 errmsg("gave up copying %s \"%s\" after %d starts",
+							relation_noun(item->relkind), NameStr(item->relname),
+							MOST_STARTS),
 					 errdetail("The last time, %s.", cs->start_again)));
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%s: starting the copy of index \"%s\" again, because %s",
-						runner_name(), NameStr(item->index_name), cs->start_again)));
+				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
+						runner_name(), relation_noun(item->relkind),
+						NameStr(item->relname), cs->start_again)));
 	}
 	forget_state();
 }

@@ -52,6 +52,13 @@
  * transaction: RowExclusiveLock on pg_class and the ledger first, then
  * AccessExclusiveLock on the relation.
  *
+ * GRANT changes the pg_class row of a table without a lock on the table, and
+ * keeps it to the end of its transaction.  So one that does counts as a holder
+ * in the checks, and under the lock we look again.  If one comes even after
+ * that, the update of the row gives up after the lock timeout, or fails because
+ * the other transaction has committed, in a subtransaction; and with it the
+ * attempt.
+ *
  * Tricky: asking for the lock assigns an xid, even in vain, so each attempt
  * is a transaction of its own.  An attempt in vain must not end in an abort,
  * which would release the session locks.  lock_time runs from the grant,
@@ -77,7 +84,9 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy_private.h"
@@ -208,14 +217,14 @@ lock_wait_is_over(CopyState *cs, const int *pids, int npids)
 	list = blockers_describe(cs->index, pids, npids);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not get the exclusive lock on index \"%s\" within %g seconds",
-					NameStr(cs->mc->item->index_name), settings->lock_wait / 1000.0),
+			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
+					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("No transaction held it: too much of the index changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction held it: too much changes to be copied under the lock, or a system catalog is locked."),
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
-			 errhint("Move the index at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
+			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 }
 
 /* Queue for lock_timeout in all, in turns, between which the WAL is read. */
@@ -244,6 +253,88 @@ queue_for_lock(CopyState *cs)
 	}
 }
 
+/* Return where the row of the relation in pg_class is now. */
+static ItemPointerData
+row_position(const CopyState *cs)
+{
+	HeapTuple	tuple;
+	ItemPointerData position;
+
+	AcceptInvalidationMessages();
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->index));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", cs->index);
+	position = tuple->t_self;
+	ReleaseSysCache(tuple);
+	return position;
+}
+
+/*
+ * Give the relation its new file in pg_class.  Return false if another
+ * transaction is changing the row, or has changed it meanwhile; of an index,
+ * none does.
+ */
+static bool
+set_file(CopyState *cs)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ResourceOwner oldowner = CurrentResourceOwner;
+	VirtualTransactionId changer;
+	ItemPointerData before = row_position(cs);
+	volatile bool set = true;
+	Relation	rel;
+
+	/* those that wait for our lock would wait for this one, too */
+	if (cs->is_table && relation_row_changer(cs->index, &changer))
+		return false;
+	IM_POINT("swap-row");
+
+	if (cs->is_table)
+		BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		rel = relation_open(cs->index, NoLock);
+		if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
+			elog(ERROR, "relation %u has another file than the one that was copied",
+				 cs->index);
+		SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
+		InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
+		relation_close(rel, NoLock);
+		if (cs->is_table)
+			ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+		ItemPointerData now;
+
+		if (!cs->is_table)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(oldcontext);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(oldcontext);
+		CurrentResourceOwner = oldowner;
+
+		/*
+		 * The update of a row that was changed while we waited for it is an
+		 * internal error in core ("tuple concurrently updated").
+		 */
+		now = row_position(cs);
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			(error->sqlerrcode != ERRCODE_INTERNAL_ERROR || ItemPointerEquals(&before, &now)))
+			ReThrowError(error);
+		FreeErrorData(error);
+		set = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	CurrentResourceOwner = oldowner;
+	return set;
+}
+
 /*
  * Queue for the lock once, and swap if it is granted and the last blocks take
  * no longer than most_us.
@@ -252,7 +343,6 @@ static CopyOutcome
 attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 {
 	Oid			ledger;
-	Relation	rel;
 	MovePhase	phase;
 	CopyOutcome outcome;
 	int			timeout_ms = cs->mc->settings->lock_timeout;
@@ -264,7 +354,7 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
-						NameStr(cs->mc->item->index_name)),
+						NameStr(cs->mc->item->relname)),
 				 errdetail("This server cannot recover from a crash after the file of such an index was removed."),
 				 errhint("Switch it on, and CHECKPOINT, before the move.")));
 	commit_locally();
@@ -294,7 +384,13 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 	phase = progress_phase(PHASE_SWAPPING);
 	IM_POINT("swap-locked");
 
-	if ((outcome = copy_last_blocks(cs, most_us)) != GO_ON)
+	if ((outcome = copy_last_blocks(cs, most_us)) == GO_ON)
+	{
+		IM_POINT("swap-copied");
+		if (!set_file(cs))
+			outcome = LOCK_NOT_GRANTED;
+	}
+	if (outcome != GO_ON)
 	{
 		/*
 		 * Nothing has to be durable, so the lock need not be held for a
@@ -309,18 +405,11 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 		ereport(DEBUG1,
 				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
 								 cs->index, measured,
-								 outcome == TOO_MUCH_LEFT ? "too much left to do" : "the copy is of no use any more")));
+								 outcome == TOO_MUCH_LEFT ? "too much left to do" :
+								 outcome == LOCK_NOT_GRANTED ? "its pg_class row is locked" :
+								 "the copy is of no use any more")));
 		return outcome;
 	}
-	IM_POINT("swap-copied");
-
-	rel = relation_open(cs->index, NoLock);
-	if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
-		elog(ERROR, "relation %u has another file than the one that was copied",
-			 cs->index);
-	SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
-	InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
-	relation_close(rel, NoLock);
 
 	ledger_delete(cs->new_file.id);
 	ledger_insert(old_file);
@@ -397,7 +486,23 @@ copy_swap(CopyState *cs)
 
 		oldcontext = MemoryContextSwitchTo(cs->cxt);
 		now = relation_lock_holders(cs->index, AccessExclusiveLock, &nnow);
+		now = repalloc(now, sizeof(VirtualTransactionId) * (nnow + 1));
 		MemoryContextSwitchTo(oldcontext);
+		if (cs->is_table)
+		{
+			StartTransactionCommand();
+			if (relation_row_changer(cs->index, &now[nnow]))
+			{
+				int			same = 0;
+
+				/* from 18 on, GRANT holds the table, too */
+				while (!VirtualTransactionIdEquals(now[same], now[nnow]))
+					same++;
+				if (same == nnow)
+					nnow++;
+			}
+			CommitTransactionCommand();
+		}
 
 		/* those that were there at the last check, too */
 		if (wait.vxids)

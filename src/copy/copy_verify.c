@@ -11,6 +11,11 @@
  * out what may change without WAL: hint bits, dead line pointers, unused
  * space.
  *
+ * A table is compared more strictly than core's heap_mask() would, which leaves
+ * out what may change only with WAL: whether all rows of a page are visible,
+ * and what kind of lock xmax is.  Only hints are left out here (mask_hints()):
+ * what a crash loses as well, and the next reader finds out again.
+ *
  * SP-GiST has one more difference that is no damage.  It prepares an empty
  * page in a buffer, new or used before, and leaves it for a later insertion,
  * without WAL (its redo initializes the page) and without writing it.  So the
@@ -37,23 +42,25 @@
 #include "postgres.h"
 
 #include "access/bufmask.h"
+#include "access/htup_details.h"
 #include "access/spgist_private.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "storage/bufpage.h"
 
 #include "copy/copy_private.h"
+#include "file_system.h"
 
 static void
 report_difference(CopyState *cs, BlockNumber block)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("the copy of index \"%s\" differs from the original in block %u",
-					NameStr(cs->mc->item->index_name), block),
+			 errmsg("the copy of %s \"%s\" differs from the original in block %u",
+					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), block),
 			 cs->opted_in ?
-			 errdetail("The index was not moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
-			 errdetail("The index was not moved.")));
+			 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
+			 errdetail("Nothing was moved.")));
 }
 
 /*
@@ -103,6 +110,8 @@ copy_verify_all(CopyState *cs)
 			return outcome;
 	}
 
+	cs->verified = cs->copied;
+
 	/* nothing was taken from the set of changes since the start */
 	if ((outcome = copy_drain(cs)) != GO_ON)
 		return outcome;
@@ -123,6 +132,14 @@ copy_verify_all(CopyState *cs)
 	return GO_ON;
 }
 
+/* Have the blocks that were never compared, as far as this one, compared. */
+static void
+add_new_blocks(CopyState *cs, BlockNumber nblocks)
+{
+	for (; cs->verified < nblocks; cs->verified++)
+		block_set_add(cs->unverified, cs->verified);
+}
+
 /*
  * Compare the blocks that were copied since they were last compared, while
  * other sessions write: those that differ stay in cs->unverified.  Called
@@ -132,8 +149,13 @@ CopyOutcome
 copy_verify_rest(CopyState *cs)
 {
 	BufferAccessStrategy ring = NULL;
-	BlockNumber block = block_set_next(cs->unverified, 0);
+	BlockNumber block;
 	CopyOutcome outcome = GO_ON;
+
+	StartTransactionCommand();
+	add_new_blocks(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
+	CommitTransactionCommand();
+	block = block_set_next(cs->unverified, 0);
 
 	/* if they are many, they need not stay in shared buffers */
 	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
@@ -162,10 +184,15 @@ copy_verify_rest(CopyState *cs)
 	return outcome;
 }
 
-/* As copy_verify_rest(), under the lock, where a difference is an error. */
+/*
+ * As copy_verify_rest(), under the lock, where a difference is an error.  The
+ * files are of this length, and all blocks that were not there before are
+ * compared, whether or not they were copied.
+ */
 void
-copy_verify_locked(CopyState *cs)
+copy_verify_locked(CopyState *cs, BlockNumber nblocks)
 {
+	add_new_blocks(cs, nblocks);
 	for (BlockNumber block = block_set_next(cs->unverified, 0);
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->unverified, block + 1))
@@ -186,6 +213,38 @@ get_page(const RelFileLocator *locator, BlockNumber block,
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
+}
+
+/*
+ * Set to zero what may change in the page of a table without WAL, whatever the
+ * settings: a crash loses it, too.  HEAP_XMIN_FROZEN is both bits of xmin, and
+ * is logged.
+ */
+static void
+mask_hints(Page page)
+{
+	PageHeader	header = (PageHeader) page;
+
+	header->pd_flags &= ~(PD_PAGE_FULL | PD_HAS_FREE_LINES);
+	header->pd_prune_xid = InvalidTransactionId;
+	/* file_copy.c leaves out what is between */
+	if (header->pd_lower >= SizeOfPageHeaderData && header->pd_lower < header->pd_upper &&
+		header->pd_upper <= BLCKSZ)
+		memset((char *) page + header->pd_lower, 0, header->pd_upper - header->pd_lower);
+	for (OffsetNumber n = FirstOffsetNumber; n <= PageGetMaxOffsetNumber(page); n++)
+	{
+		ItemId		item = PageGetItemId(page, n);
+		HeapTupleHeader tuple;
+
+		/* of a damaged page, compare what is there */
+		if (!ItemIdIsNormal(item) || ItemIdGetLength(item) < SizeofHeapTupleHeader ||
+			ItemIdGetOffset(item) + ItemIdGetLength(item) > BLCKSZ)
+			continue;
+		tuple = (HeapTupleHeader) PageGetItem(page, item);
+		if (!HeapTupleHeaderXminFrozen(tuple))
+			tuple->t_infomask &= ~(HEAP_XMIN_COMMITTED | HEAP_XMIN_INVALID);
+		tuple->t_infomask &= ~(HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID);
+	}
 }
 
 /*
@@ -217,8 +276,15 @@ copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
 	if (rmid == RM_SPGIST_ID && !SpGistBlockIsFixed(block) &&
 		empty[0] && empty[1])
 		return true;
+	/* a page that a table was extended by is initialized without WAL */
 	if (is_new[0] || is_new[1])
-		return false;
+		return rmid == RM_HEAP_ID && empty[0] && empty[1];
+	if (rmid == RM_HEAP_ID)
+	{
+		mask_hints((Page) pages[0].data);
+		mask_hints((Page) pages[1].data);
+		return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
+	}
 
 	rmgr = GetRmgr(rmid);
 	if (rmgr.rm_mask == NULL)

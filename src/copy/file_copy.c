@@ -69,8 +69,8 @@
  *	  not matter what the access method thinks of pd_lower and pd_upper.
  *	- A hole with garbage, which deletions leave, is left out where the access
  *	  method's own records say that the page is standard (REGBUF_STANDARD), so
- *	  that nothing in a hole survives its next full page image anyway: btree
- *	  and GiST, but for block 0.  Our private copy then gets zeros there, too,
+ *	  that nothing in a hole survives its next full page image anyway: tables,
+ *	  btree and GiST, but for block 0.  Our private copy then gets zeros there, too,
  *	  so the new file is the same here, on a standby, and after a crash.
  *	- The rest is logged whole.  BRIN's revmap keeps its contents behind
  *	  pd_lower; so do GIN's pages of before 9.4 and metapages of before 11, and
@@ -190,7 +190,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->direct = direct;
 	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
-	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID || IM_MUTATION("holes");
+	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID ||
+		rmid == RM_HEAP_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
 	return copy;
@@ -862,6 +863,62 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	copy->last_record = log_newpage_buffer(buffer, standard);
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
+}
+
+/* Return whether two pages differ in more than LSN and checksum. */
+static bool
+pages_differ(const char *one, const char *other)
+{
+	Size		start = offsetof(PageHeaderData, pd_flags);
+
+	return memcmp(one + start, other + start, BLCKSZ - start) != 0;
+}
+
+/*
+ * Compare all pages of a small fork of the two files, and copy those that
+ * differ through shared buffers, logged whole: pd_lower of a visibility map's
+ * page says nothing about its contents.  The new fork exists, and is never
+ * longer than the old one.
+ */
+void
+file_copy_equalize(FileCopy *copy, ForkNumber fork)
+{
+	SMgrRelation from = smgropen(copy->from, INVALID_PROC_NUMBER);
+	SMgrRelation to = smgropen(copy->to, INVALID_PROC_NUMBER);
+	BlockNumber nblocks = smgrexists(from, fork) ? smgrnblocks(from, fork) : 0;
+	BlockNumber extended = smgrnblocks(to, fork);
+
+	for (BlockNumber block = 0; block < nblocks; block++)
+	{
+		PGAlignedBlock page;
+		Buffer		buffer;
+
+		/* as core reads it: a damaged page of the map is an empty one */
+		buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
+										   RBM_ZERO_ON_ERROR, NULL, true);
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		memcpy(page.data, BufferGetPage(buffer), BLCKSZ);
+		UnlockReleaseBuffer(buffer);
+
+		for (; extended <= block; extended++)
+		{
+			PGAlignedBlock zeros;
+
+			memset(zeros.data, 0, BLCKSZ);
+			smgrextend(to, fork, extended, zeros.data, false);
+		}
+		buffer = ReadBufferWithoutRelcache(copy->to, fork, block, RBM_NORMAL, NULL, true);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		if (pages_differ(page.data, BufferGetPage(buffer)))
+		{
+			START_CRIT_SECTION();
+			memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
+			MarkBufferDirty(buffer);
+			copy->last_record = log_newpage_buffer(buffer, IM_MUTATION("map-std"));
+			END_CRIT_SECTION();
+		}
+		UnlockReleaseBuffer(buffer);
+	}
 }
 
 /* Flush all WAL that we have written. */

@@ -46,6 +46,7 @@ extern void file_copy_unsync(FileCopy *copy);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
+extern void file_copy_equalize(FileCopy *copy, ForkNumber fork);
 
 extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  Which indexes to move, in which order, by which method, and why.
+ *	  What to move, in which order, by which method, and why.
  *
  * A plan is a list of rows.  What prevents the move of one index is told in
  * its row; errors are for the call as a whole.  The plan is made without
@@ -12,8 +12,8 @@
  * is measured, if available.  So planning never waits for a user's lock, and
  * a caller that waits for the move holds none because of it.
  *
- * Tricky: a partitioned index has no file, but it determines where the
- * indexes of future partitions are made.  It is an item of its own
+ * Tricky: a partitioned index or table has no file, but it determines where
+ * future partitions, or their indexes, are made.  It is an item of its own
  * (METHOD_DEFAULT) after all others, so that a job canceled half-way has not
  * redirected new partitions.
  *
@@ -21,25 +21,21 @@
  */
 #include "postgres.h"
 
-#include <dirent.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_database.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
 #include "commands/tablespace.h"
-#include "common/relpath.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -68,38 +64,43 @@
  * partitions, such as a hypertable's chunks, stay, and how to move them.
  */
 static void
-notice_children(Oid relid, const char *relname, Oid to_tablespace)
+notice_children(Oid relid, const char *relname, const PlanRequest *request)
 {
 	int			children = list_length(find_all_inheritors(relid, NoLock, NULL)) - 1;
-	char	   *tablespace = get_tablespace_name(to_tablespace);
+	char	   *tablespace = get_tablespace_name(request->to_tablespace);
 
 	if (children <= 0 || tablespace == NULL)
 		return;
 	ereport(NOTICE,
-			(errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
+			(request->tables ?
+			 errmsg_plural("%d table that inherits from \"%s\" is not moved",
+						   "%d tables that inherit from \"%s\" are not moved",
+						   children, children, relname) :
+			 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
 						   "indexes of %d tables that inherit from \"%s\" are not moved",
 						   children, children, relname),
-			 errhint("To move them, use SELECT m.* FROM pg_inherits, move_indexes(inhrelid, %s) m WHERE inhparent = %s::regclass.",
+			 errhint("To move them, use SELECT m.* FROM pg_inherits, %s(inhrelid, %s) m WHERE inhparent = %s::regclass.",
+					 request->tables ? "move_table" : "move_indexes",
 					 quote_literal_cstr(tablespace),
 					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 																   relname)))));
 }
 
 /*
- * Tell the user that the indexes of a table that Citus has distributed are not
+ * Tell the user that a table that Citus has distributed and its indexes are not
  * those of its shards, and how to move these, unless Citus has sent the call.
  */
 static void
-notice_shards(const List *entries, Oid to_tablespace)
+notice_shards(const List *entries, const PlanRequest *request)
 {
-	char	   *tablespace = get_tablespace_name(to_tablespace);
+	char	   *tablespace = get_tablespace_name(request->to_tablespace);
 	ListCell   *lc;
 
 	if (tablespace == NULL || citus_has_sent_us())
 		return;
 	foreach(lc, entries)
 	{
-		const IndexFacts *facts = &((const PlanEntry *) lfirst(lc))->facts;
+		const RelationFacts *facts = &((const PlanEntry *) lfirst(lc))->facts;
 
 		if (!citus_distributes(facts->heap_oid))
 			continue;
@@ -107,18 +108,71 @@ notice_shards(const List *entries, Oid to_tablespace)
 				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
 						NameStr(facts->heap_name)),
 				 errhint("To move the shards, too, use SELECT * FROM pg_catalog.run_command_on_all_nodes(%s).",
-						 quote_literal_cstr(psprintf("SELECT max(job) FROM move_schema_indexes(%s, %s, wait => false)",
+						 quote_literal_cstr(psprintf(request->tables ?
+													 "SELECT max(job) FROM move_schema_tables(%s, %s, wait => false)" :
+													 "SELECT max(job) FROM move_schema_indexes(%s, %s, wait => false)",
 													 quote_literal_cstr(NameStr(facts->schema_name)),
 													 quote_literal_cstr(tablespace))))));
 		return;
 	}
 }
 
-/* Return the indexes of a table or index that the user has named. */
-static List *
-indexes_of_relation(Oid relid, Oid to_tablespace)
+static bool
+is_like(const NameData *name, text *pattern)
 {
-	List	   *indexes = NIL;
+	return DatumGetBool(DirectFunctionCall2Coll(namelike, C_COLLATION_OID,
+												NameGetDatum(name),
+												PointerGetDatum(pattern)));
+}
+
+/*
+ * Return whether the request selects a relation of this name and size in
+ * bytes; if not, it gets no row.  One without a file, or of unknown size, is
+ * never selected by size.
+ */
+static bool
+is_picked(const NameData *name, int64 size, const PlanRequest *request)
+{
+	return (request->name_like == NULL || is_like(name, request->name_like)) &&
+		(request->name_not_like == NULL || !is_like(name, request->name_not_like)) &&
+		(request->min_size <= 0 || size >= request->min_size) &&
+		(request->max_size <= 0 || size <= request->max_size);
+}
+
+/*
+ * Add to a list what is to be moved of a table: itself with its TOAST table
+ * and the index of that, which belong together, and its indexes.
+ */
+static List *
+add_table(List *list, Oid table, const PlanRequest *request)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	Form_pg_class form;
+
+	if (!HeapTupleIsValid(tuple))
+		return list;			/* dropped in the meantime */
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	if (request->tables)
+	{
+		if (OidIsValid(form->reltoastrelid))
+		{
+			list = list_concat(list, indexes_of_table(form->reltoastrelid));
+			list = lappend_oid(list, form->reltoastrelid);
+		}
+		list = lappend_oid(list, table);
+	}
+	if (request->indexes || form->relkind == RELKIND_TOASTVALUE)
+		list = list_concat(list, indexes_of_table(table));
+	ReleaseSysCache(tuple);
+	return list;
+}
+
+/* Return what is to be moved of the relation that the user has named. */
+static List *
+relations_of_named(const PlanRequest *request)
+{
+	Oid			relid = request->object;
+	List	   *relids = NIL;
 	char		relkind = get_rel_relkind(relid);
 	char	   *relname = get_rel_name(relid);
 	ListCell   *lc;
@@ -128,7 +182,9 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 
-	plan_check_named_relation(relid, relkind, relname);
+	plan_check_named_relation(relid, relkind, relname, request->tables);
+	if (request->scope == SCOPE_ONE)
+		return list_make1_oid(relid);
 
 	switch (relkind)
 	{
@@ -145,34 +201,72 @@ indexes_of_relation(Oid relid, Oid to_tablespace)
 				relkind = get_rel_relkind(lfirst_oid(lc));
 				if (relkind == RELKIND_RELATION ||
 					relkind == RELKIND_PARTITIONED_TABLE)
-					indexes = list_concat(indexes, indexes_of_table(lfirst_oid(lc)));
+					relids = add_table(relids, lfirst_oid(lc), request);
 			}
 			break;
 
 		default:
-			indexes = indexes_of_table(relid);
-			notice_children(relid, relname, to_tablespace);
+			relids = add_table(relids, relid, request);
+			notice_children(relid, relname, request);
 			break;
 	}
 
-	if (indexes == NIL)
+	if (relids == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("table \"%s\" has no indexes to move", relname)));
 
-	return indexes;
+	return relids;
+}
+
+/* Return whether the request for a schema or a tablespace is about this one. */
+static bool
+is_wanted(const Form_pg_class form, const PlanRequest *request)
+{
+	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
+		return false;
+
+	switch (form->relkind)
+	{
+		case RELKIND_INDEX:
+		case RELKIND_PARTITIONED_INDEX:
+			if (request->tables && request->scope == SCOPE_SCHEMA)
+				return false;	/* comes with its table */
+			if (!request->indexes)
+				return false;
+			break;
+		case RELKIND_RELATION:
+		case RELKIND_MATVIEW:
+		case RELKIND_PARTITIONED_TABLE:
+		case RELKIND_TOASTVALUE:
+			if (!request->tables)
+				return false;
+			break;
+		default:
+			return false;
+	}
+
+	/* what TOAST keeps is not in the schema of its table */
+	if (IsToastNamespace(form->relnamespace) ?
+		!request->tables || IsCatalogRelationOid(form->oid) :
+		IsCatalogNamespace(form->relnamespace))
+		return false;
+	return request->evacuate ||
+		!plan_is_own_table(relkind_is_index(form->relkind) ?
+						   IndexGetRelation(form->oid, true) : form->oid);
 }
 
 /*
- * Return the indexes of a schema or of a tablespace, whichever is valid.
- * Passes over what ALTER INDEX ALL IN TABLESPACE passes over: catalogs,
- * shared and temporary relations, TOAST.
+ * Return what is to be moved of a schema or of a tablespace, whichever is
+ * valid.  Passes over what ALTER INDEX ALL IN TABLESPACE passes over:
+ * catalogs, shared and temporary relations; TOAST goes with tables.
  */
 static List *
-indexes_in(Oid schema, Oid tablespace)
+relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 {
-	Oid			own = extension_schema();
-	List	   *indexes = NIL;
+	List	   *relids = NIL;
+	List	   *tables = NIL;
+	ListCell   *lc;
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	SysScanDesc scan;
 	ScanKeyData key;
@@ -199,28 +293,38 @@ indexes_in(Oid schema, Oid tablespace)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if ((form->relkind == RELKIND_INDEX ||
-			 form->relkind == RELKIND_PARTITIONED_INDEX) &&
-			!form->relisshared &&
-			!IsCatalogNamespace(form->relnamespace) &&
-			!isAnyTempNamespace(form->relnamespace) &&
-			!IsToastNamespace(form->relnamespace) &&
-			form->relnamespace != own)
-			indexes = lappend_oid(indexes, form->oid);
+		if (!is_wanted(form, request))
+			continue;
+		if (request->tables && request->scope == SCOPE_SCHEMA)
+			tables = lappend_oid(tables, form->oid);
+		else
+			relids = lappend_oid(relids, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
 
-	return indexes;
+	/* a table is picked, and what belongs to it goes with it */
+	foreach(lc, tables)
+	{
+		RelationFacts facts;
+
+		if (relation_facts(lfirst_oid(lc), &facts) &&
+			is_picked(&facts.relname,
+					  relation_files_size(facts.tablespace, facts.relfilenumber),
+					  request))
+			relids = add_table(relids, lfirst_oid(lc), request);
+	}
+	return relids;
 }
 
 /* ERROR 3F000 no such schema, 42501 no USAGE, 0A000 system or temporary one. */
 static List *
-indexes_of_schema(Oid schema)
+relations_of_schema(const PlanRequest *request)
 {
+	Oid			schema = request->object;
 	char	   *name = get_namespace_name(schema);
 	AclResult	aclresult;
-	List	   *indexes;
+	List	   *relids;
 
 	if (name == NULL)
 		ereport(ERROR,
@@ -247,13 +351,13 @@ indexes_of_schema(Oid schema)
 				 errmsg("cannot move temporary tables"),
 				 errdetail("A background worker makes the move, and it cannot access them.")));
 
-	indexes = indexes_in(schema, InvalidOid);
-	if (indexes == NIL)
+	relids = relations_in(schema, InvalidOid, request);
+	if (relids == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no matching relations in schema \"%s\" found", name)));
 
-	return indexes;
+	return relids;
 }
 
 /*
@@ -263,33 +367,13 @@ indexes_of_schema(Oid schema)
 static void
 notice_other_databases(Oid tablespace)
 {
-	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
 	StringInfoData names;
+	ListCell   *lc;
 
 	initStringInfo(&names);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-		char	   *path = GetDatabasePath(form->oid, tablespace);
-		DIR		   *dir = AllocateDir(path);
-		struct dirent *entry = NULL;
-
-		/* the directory stays after its last file has gone */
-		while (dir != NULL && (entry = ReadDirExtended(dir, path, LOG)) != NULL)
-			if (entry->d_name[0] != '.')
-				break;
-		if (dir != NULL)
-			FreeDir(dir);
-		if (entry != NULL && form->oid != MyDatabaseId && !form->datistemplate)
-			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
-							 NameStr(form->datname));
-		pfree(path);
-	}
-	systable_endscan(scan);
-	table_close(pg_database, AccessShareLock);
-
+	foreach(lc, plan_other_databases(tablespace))
+		appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
+						 (char *) lfirst(lc));
 	if (names.len > 0)
 		ereport(NOTICE,
 				(errmsg("tablespace \"%s\" also has files of other databases",
@@ -301,10 +385,11 @@ notice_other_databases(Oid tablespace)
 
 /* ERROR 42704 no such tablespace, 22023 pg_global. */
 static List *
-indexes_of_tablespace(Oid tablespace)
+relations_of_tablespace(const PlanRequest *request)
 {
+	Oid			tablespace = request->object;
 	char	   *name = get_tablespace_name(tablespace);
-	List	   *indexes;
+	List	   *relids;
 
 	/* dropped since the caller looked up its name: no test sees this */
 	if (name == NULL)
@@ -316,14 +401,15 @@ indexes_of_tablespace(Oid tablespace)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cannot move relations in to or out of pg_global tablespace")));
 
-	indexes = indexes_in(InvalidOid, tablespace);
-	if (indexes == NIL)
+	relids = relations_in(InvalidOid, tablespace, request);
+	if (relids == NIL && !request->evacuate)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no matching relations in tablespace \"%s\" found", name)));
-	notice_other_databases(tablespace);
+	if (!request->evacuate)
+		notice_other_databases(tablespace);
 
-	return indexes;
+	return relids;
 }
 
 /*
@@ -331,18 +417,18 @@ indexes_of_tablespace(Oid tablespace)
  * must not wait.  The measuring code then locks them again without blocking.
  */
 static bool
-measure_bloat(const IndexFacts *facts, double *ratio)
+measure_bloat(const RelationFacts *facts, double *ratio)
 {
 	bool		result = false;
 
 	if (!ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
 		return false;
-	if (ConditionalLockRelationOid(facts->index_oid, AccessShareLock))
+	if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
 	{
 		/* it may have been dropped before we had the lock */
-		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->index_oid)))
-			result = bloat_estimate(facts->index_oid, ratio);
-		UnlockRelationOid(facts->index_oid, AccessShareLock);
+		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->relid)))
+			result = bloat_estimate(facts->relid, ratio);
+		UnlockRelationOid(facts->relid, AccessShareLock);
 	}
 	UnlockRelationOid(facts->heap_oid, AccessShareLock);
 
@@ -357,11 +443,22 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 	const MoveSettings *settings = &request->settings;
 	char	   *copy_reason;
 	char	   *rebuild_reason;
-	bool		can_copy = copy_can_move(item->index_oid,
+	bool		can_copy = copy_can_move(item->relid,
 										 settings->copy_access_methods,
 										 &copy_reason);
-	bool		can_rebuild = rebuild_can_move(item->index_oid, &rebuild_reason);
+	bool		can_rebuild;
 
+	if (!relkind_is_index(item->relkind))
+	{
+		item->method = METHOD_COPY;
+		if (!can_copy)
+			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+					  "It cannot be copied: %s. ALTER TABLE ... SET TABLESPACE can move it, under an exclusive lock.",
+					  copy_reason);
+		return;
+	}
+
+	can_rebuild = rebuild_can_move(item->relid, &rebuild_reason);
 	item->method = request->method;
 	if (!can_copy && !can_rebuild)
 	{
@@ -433,40 +530,33 @@ say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
 	pfree(names.data);
 }
 
-static bool
-is_like(const MoveItem *item, text *pattern)
+/* Skip what cannot be rehearsed, if that is what is asked for. */
+static void
+skip_rehearsal(MoveItem *item, const MoveSettings *settings)
 {
-	return DatumGetBool(DirectFunctionCall2Coll(namelike, C_COLLATION_OID,
-												NameGetDatum(&item->index_name),
-												PointerGetDatum(pattern)));
+	if (settings->rehearse && item->status == STATUS_PLANNED &&
+		item->method != METHOD_COPY)
+		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
+				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
 }
 
-/*
- * Return whether the request selects the index; if not, it gets no row.  An
- * index without a file, or of unknown size, is never selected by size.
- */
-static bool
-is_picked(const MoveItem *item, const PlanRequest *request)
-{
-	return (request->name_like == NULL || is_like(item, request->name_like)) &&
-		(request->name_not_like == NULL || !is_like(item, request->name_not_like)) &&
-		(request->min_size <= 0 || item->size_before >= request->min_size) &&
-		(request->max_size <= 0 || item->size_before <= request->max_size);
-}
-
-/* Make the row of one index; NULL if it is gone or not selected. */
+/* Make the row of one relation; NULL if it is gone or not selected. */
 static PlanEntry *
-plan_index(Oid index_oid, const PlanRequest *request)
+plan_relation(Oid relid, const PlanRequest *request)
 {
 	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
 	MoveItem   *item = &entry->item;
 	PgStat_StatTabEntry *stats;
 
-	if (!index_facts(index_oid, &entry->facts))
+	if (!relation_facts(relid, &entry->facts))
 		return NULL;
 
 	item_fill(item, &entry->facts);
 	item->to_tablespace = request->to_tablespace;
+	/* what TOAST keeps goes with its table */
+	if (OidIsValid(request->index_tablespace) && relkind_is_index(item->relkind) &&
+		!IsToastNamespace(entry->facts.schema_oid))
+		item->to_tablespace = request->index_tablespace;
 	item->status = STATUS_PLANNED;
 	item->requested = request->method;
 	item->size_before = item->size_after = -1;
@@ -475,23 +565,28 @@ plan_index(Oid index_oid, const PlanRequest *request)
 	item->fits = item->estimated = item->lock_time = -1;
 	entry->bloat_ratio = -1;
 
-	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX)
+	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX ||
+		entry->facts.relkind == RELKIND_PARTITIONED_TABLE)
 	{
 		item->method = METHOD_DEFAULT;
 		item->size_before = 0;
-		if (!is_picked(item, request))
+		if (!request->tables && !is_picked(&item->relname, 0, request))
 			return NULL;
 		if (item_check(item, &entry->facts))
-			item_say(item, "A partitioned index has no file; only the default for the indexes of new partitions is set.");
+			item_say(item, entry->facts.relkind == RELKIND_PARTITIONED_INDEX ?
+					 "A partitioned index has no file; only the default for the indexes of new partitions is set." :
+					 "A partitioned table has no file; only the default for new partitions is set.");
+		skip_rehearsal(item, &request->settings);
 		return entry;
 	}
 
 	item->method = request->method;
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
-	if (!is_picked(item, request))
+	/* else its table was picked */
+	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
 		return NULL;
-	stats = pgstat_fetch_stat_tabentry(index_oid);
+	stats = pgstat_fetch_stat_tabentry(relid);
 	if (request->settings.order == ORDER_HOTTEST)
 		entry->rank = stats ? stats->blocks_hit - stats->blocks_fetched : 0;
 	else if (request->settings.order != ORDER_NAME)
@@ -499,8 +594,8 @@ plan_index(Oid index_oid, const PlanRequest *request)
 
 	/* only what the user names, which excludes TOAST's, can be repaired */
 	item->repair = !entry->facts.valid &&
-		request->scope == SCOPE_RELATION &&
-		request->object == index_oid &&
+		(request->scope == SCOPE_RELATION || request->scope == SCOPE_ONE) &&
+		request->object == relid &&
 		request->method == METHOD_REBUILD;
 
 	if (item_check(item, &entry->facts))
@@ -509,6 +604,7 @@ plan_index(Oid index_oid, const PlanRequest *request)
 		if (item->repair && item->status == STATUS_PLANNED)
 			item_say(item, "The index is not valid; the rebuild repairs it.");
 		say_what_rebuild_ignores(item, &request->settings);
+		skip_rehearsal(item, &request->settings);
 	}
 
 	return entry;
@@ -533,8 +629,8 @@ compare_entries(const ListCell *a, const ListCell *b)
 	if (result == 0 && entry1->rank != entry2->rank)
 		result = entry1->rank < entry2->rank ? -1 : 1;
 	if (result == 0)
-		result = strcmp(NameStr(entry1->item.index_name),
-						NameStr(entry2->item.index_name));
+		result = strcmp(NameStr(entry1->item.relname),
+						NameStr(entry2->item.relname));
 	if (result == 0)
 		result = strcmp(NameStr(entry1->item.schema_name),
 						NameStr(entry2->item.schema_name));
@@ -554,41 +650,44 @@ compare_entries(const ListCell *a, const ListCell *b)
 List *
 plan_moves(const PlanRequest *request)
 {
-	List	   *indexes = NIL;
+	List	   *relids = NIL;
 	List	   *entries = NIL;
 	ListCell   *lc;
 
 	switch (request->scope)
 	{
 		case SCOPE_RELATION:
-			indexes = indexes_of_relation(request->object, request->to_tablespace);
+		case SCOPE_ONE:
+			relids = relations_of_named(request);
 			break;
 		case SCOPE_SCHEMA:
-			indexes = indexes_of_schema(request->object);
+			relids = relations_of_schema(request);
 			break;
 		case SCOPE_TABLESPACE:
-			indexes = indexes_of_tablespace(request->object);
+			relids = relations_of_tablespace(request);
 			break;
 	}
 
-	foreach(lc, indexes)
+	foreach(lc, relids)
 	{
 		PlanEntry  *entry;
 
 		CHECK_FOR_INTERRUPTS();
-		entry = plan_index(lfirst_oid(lc), request);
+		entry = plan_relation(lfirst_oid(lc), request);
 		if (entry != NULL)
 			entries = lappend(entries, entry);
 	}
-	if (indexes != NIL && entries == NIL)
+	if (relids != NIL && entries == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no index is left to move")));
-	list_free(indexes);
+	list_free(relids);
 
 	list_sort(entries, compare_entries);
+	if (request->evacuate)
+		entries = plan_what_stays(entries, request->object);
 	if (!request->part)
-		notice_shards(entries, request->to_tablespace);
+		notice_shards(entries, request);
 
 	if (request->waits && !request->dry_run)
 		plan_check_no_lock_held(entries);

@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * plan.h
- *	  Which indexes to move, in which order, by which method, and why.
+ *	  What to move, in which order, by which method, and why.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_PLAN_H
 #define IM_PLAN_H
+
+#include "catalog/pg_class.h"
 
 #include "job.h"
 #include "settings.h"
@@ -16,6 +18,7 @@ typedef enum PlanScope
 {
 	SCOPE_RELATION,				/* object = table, matview, partitioned table,
 								 * TOAST table or index */
+	SCOPE_ONE,					/* the same, but this very relation only */
 	SCOPE_SCHEMA,				/* object = schema */
 	SCOPE_TABLESPACE,			/* object = source tablespace */
 } PlanScope;
@@ -24,7 +27,11 @@ typedef struct PlanRequest
 {
 	PlanScope	scope;
 	Oid			object;
+	bool		tables;			/* tables, with what TOAST keeps */
+	bool		indexes;		/* their indexes */
+	bool		evacuate;		/* say what stays in the tablespace */
 	Oid			to_tablespace;
+	Oid			index_tablespace;	/* for these; 0 = to_tablespace */
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
 	bool		waits;			/* the caller will wait inside its transaction */
 	bool		dry_run;
@@ -74,16 +81,19 @@ extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
 
-/* What pg_class and pg_index say about an index, read without a lock. */
-typedef struct IndexFacts
+/*
+ * What pg_class and pg_index say about an index, or a table, which is its own
+ * heap here.  Read without a lock.
+ */
+typedef struct RelationFacts
 {
-	Oid			index_oid;
+	Oid			relid;			/* the relation itself */
 	Oid			heap_oid;
 	Oid			schema_oid;
-	NameData	index_name;
+	NameData	relname;
 	NameData	schema_name;
 	NameData	heap_name;
-	char		relkind;		/* RELKIND_INDEX or RELKIND_PARTITIONED_INDEX */
+	char		relkind;
 	char		persistence;
 	Oid			tablespace;		/* never 0: the database default by its OID */
 	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */
@@ -91,9 +101,13 @@ typedef struct IndexFacts
 	RelFileNumber heap_relfilenumber;
 	bool		valid;
 	bool		live;
-} IndexFacts;
+} RelationFacts;
 
-extern bool index_facts(Oid index_oid, IndexFacts *facts);
+/* an index, also a partitioned one, as opposed to a table of any kind */
+#define relkind_is_index(relkind) \
+	((relkind) == RELKIND_INDEX || (relkind) == RELKIND_PARTITIONED_INDEX)
+
+extern bool relation_facts(Oid relid, RelationFacts *facts);
 extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
 extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan_checks.c
- *	  What an index is, and whether the current user may move it now.
+ *	  What a relation is, and whether the current user may move it now.
  *
  * The planner, without a lock, and later the runner, with the index locked,
  * check the same conditions (item_check).  These fail with a row, not with an
@@ -21,6 +21,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/catalog.h"
+#include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
@@ -29,6 +30,7 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
+#include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -45,32 +47,38 @@
 #include "plan/plan.h"
 #include "plan/plan_private.h"
 
-/* Fetch what the catalogs say about an index; false if it does not exist. */
+/*
+ * Fetch what the catalogs say about an index or a table; false if it does not
+ * exist.
+ */
 bool
-index_facts(Oid index_oid, IndexFacts *facts)
+relation_facts(Oid relid, RelationFacts *facts)
 {
 	HeapTuple	tuple;
 	Form_pg_index index_form;
 	Form_pg_class class_form;
 	char	   *schema_name;
 
-	memset(facts, 0, sizeof(IndexFacts));
-	facts->index_oid = index_oid;
+	memset(facts, 0, sizeof(RelationFacts));
+	facts->relid = relid;
+	facts->heap_oid = relid;
+	facts->valid = facts->live = true;
 
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	index_form = (Form_pg_index) GETSTRUCT(tuple);
-	facts->heap_oid = index_form->indrelid;
-	facts->valid = index_form->indisvalid;
-	facts->live = index_form->indislive;
-	ReleaseSysCache(tuple);
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		index_form = (Form_pg_index) GETSTRUCT(tuple);
+		facts->heap_oid = index_form->indrelid;
+		facts->valid = index_form->indisvalid;
+		facts->live = index_form->indislive;
+		ReleaseSysCache(tuple);
+	}
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	class_form = (Form_pg_class) GETSTRUCT(tuple);
-	facts->index_name = class_form->relname;
+	facts->relname = class_form->relname;
 	facts->schema_oid = class_form->relnamespace;
 	facts->relkind = class_form->relkind;
 	facts->persistence = class_form->relpersistence;
@@ -98,15 +106,16 @@ index_facts(Oid index_oid, IndexFacts *facts)
 	return true;
 }
 
-/* Copy names and tablespace of the index to its row. */
+/* Copy names and tablespace of the relation to its row. */
 void
-item_fill(MoveItem *item, const IndexFacts *facts)
+item_fill(MoveItem *item, const RelationFacts *facts)
 {
-	item->index_oid = facts->index_oid;
+	item->relid = facts->relid;
 	item->heap_oid = facts->heap_oid;
-	item->index_name = facts->index_name;
+	item->relname = facts->relname;
 	item->schema_name = facts->schema_name;
 	item->heap_name = facts->heap_name;
+	item->relkind = facts->relkind;
 	item->from_tablespace = facts->tablespace;
 }
 
@@ -159,12 +168,13 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 
 /*
  * Return whether this is a table of the extension itself.  A job writes to
- * them while it runs, so it cannot move their indexes.
+ * them while it runs, so it cannot move them.
  */
-static bool
-is_own_table(Oid heap_oid)
+bool
+plan_is_own_table(Oid heap_oid)
 {
-	return get_rel_namespace(heap_oid) == extension_schema();
+	return get_rel_namespace(heap_oid) == extension_schema() ||
+		getExtensionOfObject(RelationRelationId, heap_oid) == get_extension_oid("index_mover", true);
 }
 
 /*
@@ -189,19 +199,29 @@ plan_may_move(Oid heap_oid)
 	return table_maintain_aclcheck(heap_oid, GetUserId()) == ACLCHECK_OK;
 }
 
+/* The same for the table itself, or its indexes: as ALTER TABLE, or REINDEX. */
+static AclResult
+check_may_move(Oid heap_oid, char relkind)
+{
+	if (relkind_is_index(relkind))
+		return table_maintain_aclcheck(heap_oid, GetUserId());
+	return object_ownercheck(RelationRelationId, heap_oid, GetUserId()) ?
+		ACLCHECK_OK : ACLCHECK_NOT_OWNER;
+}
+
 /*
- * Check whether the current user can move this index now, by whatever method.
+ * Check whether the current user can move this relation now, by whatever method.
  * If not, skip the row with the reason and return false.
  *
  * The caller has set item->to_tablespace, method and repair.
  */
 bool
-item_check(MoveItem *item, const IndexFacts *facts)
+item_check(MoveItem *item, const RelationFacts *facts)
 {
 	const char *heap_name = NameStr(facts->heap_name);
 	AclResult	aclresult;
 
-	aclresult = table_maintain_aclcheck(facts->heap_oid, GetUserId());
+	aclresult = check_may_move(facts->heap_oid, facts->relkind);
 	if (aclresult == ACLCHECK_NOT_OWNER)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Must be owner of table \"%s\".", heap_name);
@@ -213,19 +233,20 @@ item_check(MoveItem *item, const IndexFacts *facts)
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));
 
-	if (is_own_table(facts->heap_oid))
+	if (plan_is_own_table(facts->heap_oid))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "The extension writes to this table during a move; use ALTER INDEX ... SET TABLESPACE.");
+						 "The extension writes to this table during a move; use ALTER %s ... SET TABLESPACE.",
+						 relkind_is_index(facts->relkind) ? "INDEX" : "TABLE");
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
 		const char *command = psprintf("DROP INDEX CONCURRENTLY %s;",
 									   quote_qualified_identifier(NameStr(facts->schema_name),
-																  NameStr(facts->index_name)));
-		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->index_name));
+																  NameStr(facts->relname)));
+		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
 		if ((!facts->valid || !facts->live || leftover_name) &&
-			leftover_index_is_ours(item->index_oid))
+			leftover_index_is_ours(item->relid))
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
 		if (!facts->live)
@@ -255,11 +276,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 		return item_skip(item, 0,
 						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
 						 "Indexes of new partitions are made in tablespace \"%s\" already." :
+						 facts->relkind == RELKIND_PARTITIONED_TABLE ?
+						 "New partitions are made in tablespace \"%s\" already." :
 						 "Already in tablespace \"%s\".",
 						 name ? name : "?");
 	}
 
-	if (recovery_needs_full_pages(item->index_oid))
+	if (recovery_needs_full_pages(item->relid))
 		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
 
@@ -273,12 +296,13 @@ item_check(MoveItem *item, const IndexFacts *facts)
 void
 movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
 {
-	IndexFacts	facts;
+	RelationFacts facts;
 
 	*copy = *rebuild = false;
-	if (!index_facts(index_oid, &facts) || !facts.live ||
+	if (!relation_facts(index_oid, &facts) || !relkind_is_index(facts.relkind) ||
+		!facts.live ||
 		facts.persistence == RELPERSISTENCE_TEMP ||
-		IsCatalogRelationOid(facts.heap_oid) || is_own_table(facts.heap_oid))
+		IsCatalogRelationOid(facts.heap_oid) || plan_is_own_table(facts.heap_oid))
 		return;
 	/* the next move removes what an interrupted one has left */
 	if (!facts.valid && leftover_index_is_ours(index_oid))
@@ -334,10 +358,10 @@ plan_target_tablespace(const char *name)
 /*
  * Raise an error if the relation that the user named can never be moved, or
  * not by this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.
- * For an index, its table is checked.
+ * For an index, its table is checked.  tables: the table is to be moved itself.
  */
 void
-plan_check_named_relation(Oid relid, char relkind, const char *relname)
+plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tables)
 {
 	Oid			heap_oid = relid;
 	Oid			schema_oid = get_rel_namespace(relid);
@@ -352,11 +376,19 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 			break;
 		case RELKIND_INDEX:
 		case RELKIND_PARTITIONED_INDEX:
+			if (tables)
+				ereport(ERROR,
+						(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+						 errmsg("\"%s\" is not a table or materialized view", relname),
+						 errdetail_relkind_not_supported(relkind),
+						 errhint("Use move_indexes() for an index.")));
 			heap_oid = IndexGetRelation(relid, true);
 			break;
 		default:
 			ereport(ERROR,
 					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 tables ?
+					 errmsg("\"%s\" is not a table or materialized view", relname) :
 					 errmsg("cannot move indexes of relation \"%s\"", relname),
 					 errdetail_relkind_not_supported(relkind)));
 	}
@@ -370,7 +402,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
 					   get_namespace_name(schema_oid));
 
-	aclresult = table_maintain_aclcheck(heap_oid, GetUserId());
+	aclresult = check_may_move(heap_oid, tables ? relkind : RELKIND_INDEX);
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, get_relkind_objtype(relkind), relname);
 
@@ -389,7 +421,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move temporary tables"),
 				 errdetail("A background worker makes the move, and it cannot access them."),
-				 errhint("Use ALTER INDEX ... SET TABLESPACE.")));
+				 errhint("Use ALTER %s ... SET TABLESPACE.", tables ? "TABLE" : "INDEX")));
 }
 
 /* ERROR 55006 if this transaction or session has locked the relation. */
@@ -404,8 +436,9 @@ refuse_lock_on(Oid relid, const MoveItem *item)
 	relname = get_rel_name(relid);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_IN_USE),
-			 errmsg("cannot move index \"%s\" because the current transaction holds a lock on \"%s\"",
-					NameStr(item->index_name), relname ? relname : "?"),
+			 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
+					relation_noun(item->relkind), NameStr(item->relname),
+					relname ? relname : "?"),
 			 errdetail("The move would wait for this transaction, and this transaction for the move."),
 			 errhint("Call it first in a transaction of its own, or with wait => false.")));
 }
@@ -468,26 +501,28 @@ plan_check_no_lock_held(const List *items)
  * work itself has begun; this affects only the wording.
  *
  * The caller is in a transaction.  The index is identified by
- * item->index_oid: a new index of the same name is another one.
+ * item->relid: a new index of the same name is another one.
  */
 bool
 plan_recheck(MoveItem *item, bool began)
 {
-	IndexFacts	facts;
+	RelationFacts facts;
 	NameData	old_schema = item->schema_name;
-	NameData	old_name = item->index_name;
+	NameData	old_name = item->relname;
 	Oid			old_tablespace = item->from_tablespace;
 	const char *when = began ? "while it was being moved" : "before its move began";
 	char	   *to_name;
 	char	   *reason;
 
-	if (!index_facts(item->index_oid, &facts) ||
+	if (!relation_facts(item->relid, &facts) ||
 		facts.heap_oid != item->heap_oid)
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						 item->heap_oid == item->relid ?
+						 "Table \"%s\" was dropped %s." :
 						 get_rel_name(item->heap_oid) == NULL ?
 						 "Index \"%s\" was dropped with its table %s." :
 						 "Index \"%s\" was dropped, or replaced by a new one, %s.",
-						 NameStr(item->index_name), when);
+						 NameStr(item->relname), when);
 
 	item_fill(item, &facts);
 
@@ -508,23 +543,25 @@ plan_recheck(MoveItem *item, bool began)
 	if (item->method == METHOD_COPY &&
 		facts.persistence != RELPERSISTENCE_PERMANENT)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "The table was made unlogged %s; method rebuild can move its indexes.",
+						 relkind_is_index(facts.relkind) ?
+						 "The table was made unlogged %s; method rebuild can move its indexes." :
+						 "The table was made unlogged %s.",
 						 began ? "during the move" : "before the move began");
 	if (item->method == METHOD_REBUILD &&
-		!rebuild_can_move(item->index_oid, &reason))
+		!rebuild_can_move(item->relid, &reason))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "Method rebuild cannot move the index: %s.", reason);
 
-	if (strcmp(NameStr(old_name), NameStr(item->index_name)) != 0 ||
+	if (strcmp(NameStr(old_name), NameStr(item->relname)) != 0 ||
 		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)
-		item_say(item, "When the move was planned, the index was \"%s\".\"%s\".",
-				 NameStr(old_schema), NameStr(old_name));
+		item_say(item, "When the move was planned, the %s was \"%s\".\"%s\".",
+				 relation_noun(item->relkind), NameStr(old_schema), NameStr(old_name));
 	if (old_tablespace != item->from_tablespace)
 	{
 		char	   *old = get_tablespace_name(old_tablespace);
 
-		item_say(item, "When the move was planned, the index was in tablespace \"%s\".",
-				 old ? old : "?");
+		item_say(item, "When the move was planned, the %s was in tablespace \"%s\".",
+				 relation_noun(item->relkind), old ? old : "?");
 	}
 
 	return true;

@@ -130,7 +130,7 @@ read_experience(double *copy_rate, double *rebuild_rate)
 static double
 default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(entry->item.index_oid));
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(entry->item.relid));
 	bool		is_btree = false;
 
 	if (HeapTupleIsValid(tuple))

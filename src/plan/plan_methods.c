@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan_methods.c
- *	  Which indexes the methods copy and rebuild are able to move.
+ *	  Which relations the methods copy and rebuild are able to move.
  *
  * Copy follows the WAL to learn which blocks of the index change while it
  * copies them.  That assumes that each change of a block is logged in a
@@ -125,6 +125,7 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 		case F_GINHANDLER:
 		case F_SPGHANDLER:
 		case F_BRINHANDLER:
+		case F_HEAP_TABLEAM_HANDLER:
 			return true;
 		default:
 			return is_known_extension_handler(handler) ||
@@ -133,7 +134,7 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 }
 
 /*
- * Return whether method copy can move this index.  *reason, unless NULL, is
+ * Return whether method copy can move this relation.  *reason, unless NULL, is
  * set to a palloc'd clause ("the index is unlogged, ...") if not, else to
  * NULL. access_methods is the copy_access_methods of a job or the session.
  * Reads catalogs only, without locks or privileges.
@@ -146,15 +147,19 @@ copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 	char	   *am_name;
 
 	if (!HeapTupleIsValid(tuple))
-		why = pstrdup("the index does not exist any more");
+		why = pstrdup("the relation does not exist any more");
 	else
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		const char *noun = relation_noun(form->relkind);
 
 		if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
-			why = pstrdup("the index is unlogged, so no WAL tells which of its blocks change");
+			why = psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
 		else if (form->relpersistence != RELPERSISTENCE_PERMANENT)
-			why = pstrdup("the index is temporary");
+			why = psprintf("the %s is temporary", noun);
+		else if (!relkind_is_index(form->relkind) &&
+				 !access_method_is_copyable(form->relam, NULL, &am_name))
+			why = psprintf("table access method \"%s\" is not \"heap\"", am_name);
 		else if (!access_method_is_copyable(form->relam, access_methods, &am_name))
 			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
 						   am_name);

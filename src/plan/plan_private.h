@@ -14,24 +14,28 @@
 #include "plan/plan.h"
 #include "settings.h"
 
-extern void item_fill(MoveItem *item, const IndexFacts *facts);
-extern bool item_check(MoveItem *item, const IndexFacts *facts);
+extern void item_fill(MoveItem *item, const RelationFacts *facts);
+extern bool item_check(MoveItem *item, const RelationFacts *facts);
+extern bool plan_is_own_table(Oid heap_oid);
 extern void movable_methods(Oid index_oid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
-extern void plan_check_named_relation(Oid relid, char relkind, const char *relname);
+extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
+									  bool tables);
 extern void plan_check_no_lock_held(const List *items);
 
 /* An item during planning */
 typedef struct PlanEntry
 {
 	MoveItem	item;			/* first: a list of entries is a list of items */
-	IndexFacts	facts;
+	RelationFacts facts;
 	double		bloat_ratio;	/* -1: not measured */
 	int64		rank;			/* position among the moves: smaller first */
 } PlanEntry;
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
+extern List *plan_other_databases(Oid tablespace);
+extern List *plan_what_stays(List *entries, Oid tablespace);
 
 #endif							/* IM_PLAN_PRIVATE_H */

@@ -126,12 +126,12 @@ read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 static bool
 new_index_is(bool in_use)
 {
-	IndexFacts	facts;
+	RelationFacts facts;
 
 	/* another command can make it valid, but not swap it in */
-	return index_facts(rebuild.new_index, &facts) &&
+	return relation_facts(rebuild.new_index, &facts) &&
 		in_use == (facts.heap_oid == rebuild.heap_oid && facts.valid &&
-				   strcmp(NameStr(facts.index_name), NameStr(rebuild.entry.new_name)) != 0);
+				   strcmp(NameStr(facts.relname), NameStr(rebuild.entry.new_name)) != 0);
 }
 
 /*
@@ -164,7 +164,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	if (((Form_pg_index) GETSTRUCT(index_row))->indrelid != rebuild.heap_oid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" was replaced by another one", NameStr(item->index_name)),
+				 errmsg("index \"%s\" was replaced by another one", NameStr(item->relname)),
 				 errdetail("An index of another table has its name now, so its schema must have been renamed.")));
 	if (class_form->reltablespace != (item->to_tablespace == MyDatabaseTableSpace ?
 									  InvalidOid : item->to_tablespace))
@@ -309,7 +309,7 @@ make_reindex_statement(const MoveItem *item, const char *tablespace)
 
 	stmt->kind = REINDEX_OBJECT_INDEX;
 	stmt->relation = makeRangeVar(pstrdup(NameStr(item->schema_name)),
-								  pstrdup(NameStr(item->index_name)), -1);
+								  pstrdup(NameStr(item->relname)), -1);
 	stmt->params = list_make2(makeDefElem("concurrently", NULL, -1),
 							  makeDefElem("tablespace",
 										  (Node *) makeString(pstrdup(tablespace)), -1));
@@ -327,10 +327,10 @@ make_reindex_statement(const MoveItem *item, const char *tablespace)
  * access hook has not been called.
  */
 static void
-check_result(const MoveItem *item, const IndexFacts *old)
+check_result(const MoveItem *item, const RelationFacts *old)
 {
-	IndexFacts	facts;
-	Oid			named = get_relname_relid(NameStr(item->index_name),
+	RelationFacts facts;
+	Oid			named = get_relname_relid(NameStr(item->relname),
 										  get_rel_namespace(rebuild.heap_oid));
 	const char *problem = NULL;
 
@@ -339,7 +339,7 @@ check_result(const MoveItem *item, const IndexFacts *old)
 		if (new_index_is(false))
 			problem = "The new index is not in its place.";
 	}
-	else if (!index_facts(named, &facts) || facts.heap_oid != rebuild.heap_oid)
+	else if (!relation_facts(named, &facts) || facts.heap_oid != rebuild.heap_oid)
 		problem = "It does not exist any more.";
 	else if (facts.relfilenumber == old->relfilenumber)
 		problem = "It has the same file as before.";
@@ -353,7 +353,7 @@ check_result(const MoveItem *item, const IndexFacts *old)
 	if (problem != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" was not rebuilt", NameStr(item->index_name)),
+				 errmsg("index \"%s\" was not rebuilt", NameStr(item->relname)),
 				 errdetail("%s Another module's utility hook may have replaced the command.",
 						   problem)));
 }
@@ -367,7 +367,7 @@ run_reindex(MoveContext *mc)
 	char	   *text;
 	PlannedStmt *statement;
 	QueryCompletion completion;
-	IndexFacts	old;
+	RelationFacts old;
 	bool		listed;
 
 	if (rebuild_context == NULL)
@@ -386,14 +386,14 @@ run_reindex(MoveContext *mc)
 				 errmsg("tablespace with OID %u does not exist",
 						mc->item->to_tablespace)));
 
-	(void) index_facts(rebuild.old_index, &old);
+	(void) relation_facts(rebuild.old_index, &old);
 
 	MemoryContextSwitchTo(rebuild_context);
 	statement = make_reindex_statement(mc->item, tablespace);
 	text = psprintf("REINDEX (TABLESPACE %s) INDEX CONCURRENTLY %s",
 					quote_identifier(tablespace),
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
-											   NameStr(mc->item->index_name)));
+											   NameStr(mc->item->relname)));
 
 	IM_POINT("rebuild-named");
 
@@ -452,7 +452,7 @@ report_moved(MoveItem *item)
 	StartTransactionCommand();
 	rebuild_timer_tell(item);
 	item->status = STATUS_MOVED;
-	item->index_oid = rebuild.new_index;
+	item->relid = rebuild.new_index;
 	item->size_after = -1;
 	rel = try_relation_open(rebuild.new_index, AccessShareLock);
 	if (rel != NULL)
@@ -587,7 +587,7 @@ move_by_rebuild(MoveContext *mc)
 
 	rebuild = (Rebuild)
 	{
-		.mc = mc,.heap_oid = item->heap_oid,.old_index = item->index_oid
+		.mc = mc,.heap_oid = item->heap_oid,.old_index = item->relid
 	};
 	apply_rebuild_settings(mc->settings);
 	wait_and_lock(&limits);
@@ -656,7 +656,7 @@ rebuild_find_out(MoveItem *item)
 {
 	rebuild.active = false;
 	/* our state may be that of an index that was moved before this one */
-	if (rebuild.old_index == item->index_oid && is_swapped())
+	if (rebuild.old_index == item->relid && is_swapped())
 		report_moved(item);
 }
 

@@ -368,7 +368,7 @@ rebuild_timer_explain(ErrorData *edata, const MoveItem *item)
 	}
 	edata->sqlerrcode = ERRCODE_CONFIGURATION_LIMIT_EXCEEDED;
 	edata->message = psprintf("gave up rebuilding index \"%s\", which would invalidate replication slot \"%s\"",
-							  NameStr(item->index_name), NameStr(slot_name));
+							  NameStr(item->relname), NameStr(slot_name));
 	edata->detail = psprintf("The slot was %lld MB behind, and max_slot_wal_keep_size is %d MB.",
 							 (long long) (slot_lag / (1024 * 1024)),
 							 max_slot_wal_keep_size_mb);

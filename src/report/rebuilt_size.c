@@ -33,7 +33,7 @@
 
 /*
  * How full fresh builds leave their pages: the extremes over operator classes
- * and data sets (docs/reports.md), with some margin.
+ * and data sets (docs/internals.md), with some margin.
  */
 #define GIN_LEAST			0.35	/* pages of keys */
 #define GIN_MOST			0.90

@@ -103,8 +103,8 @@ blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
 		MemoryContextSwitchTo(oldcontext);
 	}
 	ereport(WARNING,
-			(errmsg("%s process %d, which was in the way of moving index \"%s\"",
-					verb, pid, NameStr(item->index_name)),
+			(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
+					verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
 			 xact_start == 0 ?
 			 errdetail("It was a session of role \"%s\".", name ? name : "?") :
 			 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",

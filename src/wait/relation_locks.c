@@ -12,13 +12,21 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/genam.h"
+#include "access/subtrans.h"
+#include "access/table.h"
 #include "access/twophase.h"
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
+#include "utils/rel.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 
 #include "wait/wait.h"
 
@@ -143,6 +151,44 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	return GetLockConflicts(&tag, wanted, count);
+}
+
+/*
+ * Find the transaction that is changing the pg_class row of a relation, if
+ * any, as GRANT does without a lock on the relation.  In a transaction.
+ */
+bool
+relation_row_changer(Oid relid, VirtualTransactionId *vxid)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	TransactionId xid = InvalidTransactionId;
+	SnapshotData dirty;
+	SysScanDesc scan;
+	ScanKeyData key;
+	PGPROC	   *proc = NULL;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(pg_class, ClassOidIndexId, true, &dirty, 1, &key);
+	while (!TransactionIdIsValid(xid) && HeapTupleIsValid(systable_getnext(scan)))
+		xid = TransactionIdIsValid(dirty.xmax) ? dirty.xmax : dirty.xmin;
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+
+	if (!TransactionIdIsValid(xid))
+		return false;
+	xid = SubTransGetTopmostTransaction(xid);
+	proc = BackendPidGetProc(BackendXidGetPid(xid));
+	if (proc != NULL)
+		GET_VXID_FROM_PGPROC(*vxid, *proc);
+	else
+	{
+		/* a prepared one, as GetLockConflicts() has it; or it has just ended */
+		SetInvalidVirtualTransactionId(*vxid);
+		vxid->localTransactionId = xid;
+	}
+	return true;
 }
 
 /*

@@ -20,6 +20,7 @@ extern bool lock_relation_within(Oid relid, LOCKMODE mode, bool for_session,
 								 int timeout_ms, instr_time *granted_at);
 extern void unlock_relation_for_session(Oid relid, LOCKMODE mode);
 extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids);
+extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 extern int	relation_vacuum_pid(Oid relid);

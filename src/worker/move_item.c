@@ -38,7 +38,7 @@
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-/* Lock a partitioned index, and its table, to the end of a transaction. */
+/* Lock a partitioned index, and its table, or a partitioned table, to the end of a transaction. */
 static bool
 lock_partitioned(Wait *wait, void *arg)
 {
@@ -46,11 +46,11 @@ lock_partitioned(Wait *wait, void *arg)
 
 	/* a request for the lock, even in vain, would assign an xid */
 	if (wait_find_holders(wait, item->heap_oid, AccessShareLock) ||
-		wait_find_holders(wait, item->index_oid, AccessExclusiveLock))
+		wait_find_holders(wait, item->relid, AccessExclusiveLock))
 		return false;
 	StartTransactionCommand();
 	if (ConditionalLockRelationOid(item->heap_oid, AccessShareLock) &&
-		ConditionalLockRelationOid(item->index_oid, AccessExclusiveLock))
+		ConditionalLockRelationOid(item->relid, AccessExclusiveLock))
 		return true;
 	CommitTransactionCommand();
 	return false;
@@ -58,7 +58,7 @@ lock_partitioned(Wait *wait, void *arg)
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
- * partitions.  As ATExecSetTableSpaceNoStorage(), but without queueing for
+ * partitions, or a partitioned table to these.  As ATExecSetTableSpaceNoStorage(), but without queueing for
  * the exclusive lock, since every query of the table would queue behind.
  */
 static void
@@ -78,11 +78,11 @@ move_default(MoveContext *mc)
 		Oid			target = item->to_tablespace;
 
 		progress_phase(PHASE_SWAPPING);
-		rel = relation_open(item->index_oid, NoLock);
+		rel = relation_open(item->relid, NoLock);
 		if (CheckRelationTableSpaceMove(rel, target))
 		{
 			SetRelationTableSpace(rel, target, InvalidOid);
-			InvokeObjectPostAlterHook(RelationRelationId, item->index_oid, 0);
+			InvokeObjectPostAlterHook(RelationRelationId, item->relid, 0);
 		}
 		relation_close(rel, NoLock);
 		item->status = STATUS_MOVED;
@@ -118,25 +118,25 @@ move_once(MoveContext *mc)
 static bool
 find_successor(MoveItem *item)
 {
-	IndexFacts	facts;
+	RelationFacts facts;
 	Oid			index_oid;
 	bool		found;
 
 	if (item->status != STATUS_SKIPPED)
 		return false;
 	StartTransactionCommand();
-	index_oid = get_relname_relid(NameStr(item->index_name),
+	index_oid = get_relname_relid(NameStr(item->relname),
 								  get_rel_namespace(item->heap_oid));
-	found = !index_facts(item->index_oid, &facts) &&
-		index_facts(index_oid, &facts) && facts.heap_oid == item->heap_oid;
+	found = !relation_facts(item->relid, &facts) &&
+		relation_facts(index_oid, &facts) && facts.heap_oid == item->heap_oid;
 	CommitTransactionCommand();
 	if (!found)
 		return false;
 
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover moves index %u, which has replaced index %u",
-							 index_oid, item->index_oid)));
-	item->index_oid = index_oid;
+							 index_oid, item->relid)));
+	item->relid = index_oid;
 	item->status = STATUS_RUNNING;
 	item->sqlstate[0] = '\0';
 	item->detail[0] = '\0';
@@ -171,6 +171,8 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 	space_check(mc->job, mc->item, mc->settings);
 	CommitTransactionCommand();
 
+	if (mc->settings->freeze && !mc->settings->rehearse)
+		freeze_table(mc->item);
 	do
 		move_once(mc);
 	while (find_successor(mc->item));
@@ -223,11 +225,13 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 static void
 log_outcome(const MoveItem *item)
 {
+	const char *noun = relation_noun(item->relkind);
+
 	if (item->status == STATUS_MOVED)
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%s: moved index \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
-						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
+				 errmsg("%s: moved %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" by %s in %.2f s%s",
+						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
 						size_text(item->size_after),
 						NameStr(from_name), NameStr(to_name),
 						method_name(item->method),
@@ -237,8 +241,8 @@ log_outcome(const MoveItem *item)
 	else
 		ereport(LOG,
 				(errhidecontext(true),
-				 errmsg("%s: did not move index \"%s.%s\" (%s%s%s)",
-						runner_name(), NameStr(item->schema_name), NameStr(item->index_name),
+				 errmsg("%s: did not move %s \"%s.%s\" (%s%s%s)",
+						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
 						status_name(item->status),
 						item->sqlstate[0] ? ", SQLSTATE " : "", item->sqlstate),
 				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
@@ -282,7 +286,7 @@ move_item(JobShared *job, MoveItem *item)
 void
 move_find_out(MoveItem *item)
 {
-	IndexFacts	facts;
+	RelationFacts facts;
 
 	/* otherwise it has ended, and only the record is missing */
 	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
@@ -294,7 +298,7 @@ move_find_out(MoveItem *item)
 	}
 
 	StartTransactionCommand();
-	if (index_facts(item->index_oid, &facts) && facts.tablespace == item->to_tablespace)
+	if (relation_facts(item->relid, &facts) && facts.tablespace == item->to_tablespace)
 		item->status = STATUS_MOVED;
 	CommitTransactionCommand();
 }
@@ -314,8 +318,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 	RESUME_INTERRUPTS();
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("%s: leftovers of a move of index \"%s.%s\" could not be removed yet",
-					runner_name(), NameStr(item->schema_name), NameStr(item->index_name)),
+			 errmsg("%s: leftovers of a move of %s \"%s.%s\" could not be removed yet",
+					runner_name(), relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
 			 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
 }
 

@@ -143,9 +143,8 @@ log_start(const JobShared *shared)
 		size += Max(shared->items[i].size_before, 0);
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg_plural("%s: begins to move %d index, %s",
-						   "%s: begins to move %d indexes, %s", shared->nitems,
-						   runner_name(), shared->nitems, size_text(size))));
+			 errmsg("%s: begins to move %d %s, %s", runner_name(),
+					shared->nitems, job_noun(shared), size_text(size))));
 }
 
 /* Write the end of the job to the server log; for its last runner. */
@@ -166,12 +165,11 @@ log_end(const JobShared *shared)
 	}
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg_plural("%s: has ended, %d of %d index moved in %.1f s%s",
-						   "%s: has ended, %d of %d indexes moved in %.1f s%s",
-						   shared->nitems, runner_name(), moved, shared->nitems,
-						   (GetCurrentTimestamp() - shared->submitted_at) / 1e6,
-						   longest_lock == 0 ? "" :
-						   psprintf(", longest lock %.1f ms", longest_lock / 1000.0))));
+			 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s",
+					runner_name(), moved, shared->nitems, job_noun(shared),
+					(GetCurrentTimestamp() - shared->submitted_at) / 1e6,
+					longest_lock == 0 ? "" :
+					psprintf(", longest lock %.1f ms", longest_lock / 1000.0))));
 }
 
 
@@ -345,8 +343,9 @@ free_slot_at_exit(int code, Datum arg)
 static void
 show_activity(const MoveItem *item)
 {
-	char	   *text = psprintf("moving index %s.%s (%s)", NameStr(item->schema_name),
-								NameStr(item->index_name), method_name(item->method));
+	char	   *text = psprintf("moving %s %s.%s (%s)", relation_noun(item->relkind),
+								NameStr(item->schema_name),
+								NameStr(item->relname), method_name(item->method));
 
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_RUNNING, text);
@@ -396,8 +395,8 @@ start_other_runners(JobShared *shared)
 		if (job_launch_register(my_slot, my_job, i, 0) == NULL)
 		{
 			ereport(NOTICE,
-					(errmsg("moving %d instead of %d indexes at the same time", i,
-							shared->max_runners),
+					(errmsg("moving %d instead of %d %s at the same time", i,
+							shared->max_runners, job_noun(shared)),
 					 errdetail("There is no background worker slot left."),
 					 errhint("You may need to increase \"max_worker_processes\".")));
 			break;
@@ -430,7 +429,8 @@ run_item(JobShared *shared, int n)
 				strcmp(item->sqlstate, "57014") == 0);
 
 	/* an index dropped during its move is "skipped", and may leave leftovers */
-	if (canceled || item->status != STATUS_MOVED || item->sqlstate[0] != '\0')
+	if (canceled || (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED) ||
+		item->sqlstate[0] != '\0')
 	{
 		if (canceled)
 		{

@@ -163,8 +163,8 @@ outcome_record_item(JobShared *shared, int n)
 
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
-			 errmsg("could not record the move of index \"%s.%s\"",
-					NameStr(item->schema_name), NameStr(item->index_name)),
+			 errmsg("could not record the move of %s \"%s.%s\"",
+					relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
 			 errdetail_internal("%s", error->message)));
 	FreeErrorData(error);
 

@@ -25,6 +25,7 @@ extern bool job_launch_is_optional(JobPurpose purpose, const List *items);
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 
+extern void freeze_table(const MoveItem *item);
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(MoveItem *item, ErrorData *edata);
 extern void move_find_out(MoveItem *item);

@@ -1,5 +1,5 @@
 # A Citus cluster of three servers, coordinator and two workers, with the statements of
-# docs/operations.md: from one session all shards of all nodes are moved, watched,
+# docs/guide.md: from one session all shards of all nodes are moved, watched,
 # canceled, resumed and undone, beside clients none of whose transactions fails; and no
 # command of ours is sent on to other nodes.  Only where Citus is installed, or
 # scripts/citus-for-tests can build it.  Run by "scripts/test --long", for it takes
@@ -91,7 +91,7 @@ sub all_in
 	return;
 }
 
-# (docs/operations.md has these statements)
+# (docs/guide.md has these statements)
 my $running = q{status IN ('queued', 'running', 'paused')};
 
 sub move_all

@@ -14,6 +14,12 @@
 # nobody needs: these count in the first case, and not in the second (copy => 1).  Files are looked at as they are on disk: let nobody write
 # to the index, and do a CHECKPOINT before.
 #
+# Of a table, same_heap_files_ok() looks at all segments of the main fork and at the
+# visibility map, of which every byte counts but LSN and checksum.  What may
+# differ in its pages is what a crash may lose: four hints of a tuple's header, two of
+# the page's flags, the xid that says when to prune; its hole; and zeros are an empty
+# page.
+#
 # This has nothing of the library's own compare, src/copy/compare_blocks.c, which it is
 # there to check.  t/001_oracles.pl and t/002_oracles_online.pl show what it sees.
 package IndexMover::Pages;
@@ -27,7 +33,8 @@ use List::Util qw(max);
 use PostgreSQL::Test::Utils ();
 use Test::More;
 
-our @EXPORT = qw(pages_in_file pages_of different_pages different_files same_pages_ok same_files_ok replayed_pages_ok);
+our @EXPORT = qw(pages_in_file pages_of different_pages different_files same_pages_ok same_files_ok same_heap_files_ok replayed_pages_ok
+  different_heap_files different_maps same_map_on_ok);
 
 # A page's header: LSN, checksum, flags, lower, upper, special (where what the
 # access method keeps at the page's end begins), and more; then the line pointers.
@@ -131,6 +138,88 @@ sub different_files
 {
 	my ($old, $new, $page_size) = @_;
 	return different_pages([ pages_in_file($old, $page_size) ], [ pages_in_file($new, $page_size) ], copy => 1);
+}
+
+# A table's page without what a crash may lose.
+my ($PD_FLAGS, $PD_PRUNE_XID) = (10, 20);
+my ($PD_HAS_FREE_LINES, $PD_PAGE_FULL) = (0x1, 0x2);
+my ($TUPLE_HEADER, $T_INFOMASK) = (23, 20);
+my ($XMIN_COMMITTED, $XMIN_INVALID, $XMAX_COMMITTED, $XMAX_INVALID) = (0x100, 0x200, 0x400, 0x800);
+
+sub masked_heap
+{
+	my ($page) = @_;
+	my ($flags, $lower, $upper) = unpack 'SSS', substr $page, $PD_FLAGS, 6;
+	return '' if $page !~ /[^\0]/ || ($lower == $HEADER && $upper == length $page);
+	substr($page, $PD_LSN, 10) = "\0" x 10;
+	substr($page, $PD_FLAGS, 2) = pack 'S', $flags & ~($PD_HAS_FREE_LINES | $PD_PAGE_FULL);
+	substr($page, $PD_PRUNE_XID, 4) = "\0" x 4;
+	# nothing is between them, and what was there is in no full page image
+	substr($page, $lower, $upper - $lower) = "\0" x ($upper - $lower) if $lower >= $HEADER && $lower < $upper && $upper <= length $page;
+	foreach my $pointer (unpack 'L*', substr $page, $HEADER, $lower - $HEADER)
+	{
+		# of 32 bits, the place in 15, two that say whether there is a tuple, its length in 15
+		my ($place, $is, $length) = ($pointer & 0x7FFF, $pointer >> 15 & 3, $pointer >> 17);
+		next if $is != 1 || $length < $TUPLE_HEADER;
+		my $mask = unpack 'S', substr $page, $place + $T_INFOMASK, 2;
+		# both bits of xmin: frozen, which is no hint
+		my $hints = $XMAX_COMMITTED | $XMAX_INVALID;
+		$hints |= $XMIN_COMMITTED | $XMIN_INVALID unless ($mask & ($XMIN_COMMITTED | $XMIN_INVALID)) == ($XMIN_COMMITTED | $XMIN_INVALID);
+		substr($page, $place + $T_INFOMASK, 2) = pack 'S', $mask & ~$hints;
+	}
+	return $page;
+}
+
+# The pages of all segments of a fork.
+sub pages_of_fork
+{
+	my ($path, $page_size) = @_;
+	my @pages;
+	for (my $n = 0; -e $path . ($n ? ".$n" : ''); $n++)
+	{
+		push @pages, pages_in_file($path . ($n ? ".$n" : ''), $page_size);
+	}
+	return @pages;
+}
+
+# The numbers of the blocks of a table's file and its copy that differ.
+sub different_heap_files
+{
+	my ($old, $new, $page_size) = @_;
+	my @old = pages_of_fork($old, $page_size);
+	my @new = pages_of_fork($new, $page_size);
+	return grep { !defined $old[$_] || !defined $new[$_] || masked_heap($old[$_]) ne masked_heap($new[$_]) } 0 .. max($#old, $#new);
+}
+
+# The same of their visibility maps; where one is shorter, the other has to be zeros.
+sub different_maps
+{
+	my ($old, $new, $page_size) = @_;
+	my @bare = map { [ map { substr $_, $PD_FLAGS } pages_of_fork("${_}_vm", $page_size) ] } $old, $new;
+	my $none = "\0" x ($page_size - $PD_FLAGS);
+	# a page of the map that has only a header says the same as zeros
+	my $page = sub { my $p = $_[0] // $none; return substr($p, $HEADER - $PD_FLAGS) =~ /[^\0]/ ? $p : ''; };
+	return grep { $page->($bare[0][$_]) ne $page->($bare[1][$_]) } 0 .. max($#{ $bare[0] }, $#{ $bare[1] });
+}
+
+# Is the second of two files a table's copy, with its map?
+sub same_heap_files_ok
+{
+	my ($old, $new, $page_size, $name) = @_;
+	my $number = () = pages_of_fork($old, $page_size);
+	$IndexMover::Oracle::count{'blocks compared with those of a copy or a standby'} += $number;
+	my @blocks = different_heap_files($old, $new, $page_size);
+	my @maps = different_maps($old, $new, $page_size);
+	return is("blocks @blocks, maps @maps", 'blocks , maps ', "$name: the same $number pages, and visibility map");
+}
+
+# Have two servers the same files of these tables, as they are on disk: all of the map,
+# and of the rest what is logged?
+sub same_map_on_ok
+{
+	my ($node, $other, $page_size, $name, @paths) = @_;
+	my @different = grep { different_maps($node->data_dir . "/$_", $other->data_dir . "/$_", $page_size) } @paths;
+	return is("@different", '', "$name: the same visibility maps of " . @paths . ' relations');
 }
 
 # What is said of the blocks that differ: '' if none does, and there are some.

@@ -55,6 +55,7 @@ CONF
 	$t->{node} = $node;
 	$t->{connstr} = $node->connstr('postgres');
 	make_zoo($node, 'zoo', 300);
+	$node->safe_psql('postgres', 'CREATE EXTENSION pg_visibility WITH SCHEMA oracle');
 	# without full pages recovery crashes on an insertion into BRIN whose file is gone, after
 	# the rounds' own DROP and REINDEX, too: see recovery_needs_full_pages()
 	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow; DROP INDEX zoo_brin; CREATE INDEX zoo_brin ON zoo (id)')
@@ -293,10 +294,28 @@ SELECT oracle.bt_index_parent_check(i.indexrelid, true, true)
 SELECT sum(length(body)) FROM wide;
 SQL
 	is($rc, 0, "$name: the TOAST index") or diag $err;
+	maps_ok($t, $node, $name);
 	no_bytes_lost($t, $node, $name);
 	leftovers_ok($node, $name, within => 10);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_progress_create_index'), '0', "$name: no progress row is left");
 	return;
+}
+
+# What the visibility maps say is true, and amcheck finds nothing in tables and TOAST
+# tables.
+sub maps_ok
+{
+	my ($t, $node, $name) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
+CREATE TEMP TABLE all_tables AS
+SELECT r::regclass FROM pg_class c, LATERAL (VALUES (c.oid), (nullif(c.reltoastrelid, 0))) v(r)
+ WHERE c.relname IN ('zoo', 'parts_0', 'parts_1', 'wide', 'side') AND c.relkind = 'r' AND r IS NOT NULL;
+SELECT 'not visible', r, v FROM all_tables, oracle.pg_check_visible(r) v;
+SELECT 'not frozen', r, v FROM all_tables, oracle.pg_check_frozen(r) v;
+SELECT 'damaged', r, v FROM all_tables, oracle.verify_heapam(r, check_toast => true) v;
+SELECT count(*) >= 6 FROM all_tables;
+SQL
+	return is("$rc $out", '0 t', "$name: visibility maps, amcheck of the tables") || (diag($err), 0);
 }
 
 sub check_all

@@ -145,7 +145,7 @@ my %faults = (
 	'index_mover_cleanup' => [ 3, sub { defined one($_[0], 'SELECT count(*) FROM index_mover_cleanup()') } ],
 	'checkpoint' => [ 6, sub { defined one($_[0], 'CHECKPOINT') } ],
 	'switch of the WAL file' => [ 3, sub { defined one($_[0], 'SELECT pg_switch_wal()') } ],
-	'vacuum' => [ 8, sub { defined one($_[0], 'VACUUM ' . ('zoo', 'parts', 'wide', 'side', '(FREEZE) zoo')[ int(rand(5)) ]) } ],
+	'vacuum' => [ 8, sub { defined one($_[0], 'VACUUM ' . ('zoo', 'parts', 'wide', 'side', '(FREEZE) zoo', '(FREEZE) wide')[ int(rand(6)) ]) } ],
 	'add column' => [ 3, sub { my $n = 'c' . ++$serial; ddl($_[0], "ALTER TABLE zoo ADD COLUMN $n int DEFAULT 7", "ALTER TABLE zoo DROP COLUMN $n") } ],
 	'rename index' => [ 4, sub {
 			my $from = ('zoo_multi', 'zoo_trgm', 'parts_0_txt_idx')[ int(rand(3)) ];
@@ -165,6 +165,8 @@ my %faults = (
 		} ],
 	'reindex' => [ 2, sub { defined one($_[0], 'REINDEX INDEX ' . ('zoo_arr', 'parts_1_pkey', 'side_txt')[ int(rand(3)) ]) } ],
 	'alter index set tablespace' => [ 2, sub { defined one($_[0], 'ALTER INDEX zoo_sp SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
+	'alter table set tablespace' => [ 2, sub { defined one($_[0], 'ALTER TABLE ' . ('side', 'wide', 'parts_0')[ int(rand(3)) ] . ' SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
+	'open grant' => [ 3, sub { defined one($_[0], 'BEGIN; GRANT SELECT ON ' . ('zoo', 'wide', 'parts_1')[ int(rand(3)) ] . ' TO pg_monitor; SELECT pg_sleep(0.5); ' . (rand() < 0.5 ? 'COMMIT' : 'ROLLBACK')) } ],
 	'cluster' => [ 2, sub { defined one($_[0], 'CLUSTER side USING side_pkey') } ],
 	'truncate' => [ 2, sub { defined one($_[0], 'TRUNCATE side; INSERT INTO side SELECT g, md5(g::text) FROM generate_series(1, 3000) g') } ],
 	'vacuum full' => [ 1, sub { defined one($_[0], 'VACUUM FULL side') } ],

@@ -1,7 +1,7 @@
 # IndexMover::Torture::Movers
-#   The processes of the random test that call us: there and back, table by
-#   table or index by index, by each method, waiting or not, with random
-#   settings.  A hang is a call that takes longer than LONGEST.
+#   The processes of the random test that call us: there and back, the indexes of
+#   a table or one of them by each method, or a table with or without them, waiting
+#   or not, with random settings.  A hang is a call that takes longer than LONGEST.
 package IndexMover::Torture::Movers;
 
 use strict;
@@ -75,7 +75,13 @@ sub random_call
 	  : "move_tablespace_indexes('" . ($to eq 'regress_fast' ? 'regress_slow' : 'regress_fast') . "', '$to'";
 	my $wait = rand() < 0.6;
 	my $columns = $wait ? 'status, sqlstate, method, name, detail' : 'job';
-	my $sql = "SELECT DISTINCT $columns FROM $function, method => '$method', settings => '$settings'"
+	my $how = "method => '$method'";
+	if (rand() < 0.4)
+	{
+		$function = rand() < 0.85 ? "move_table('" . $tables[ int(rand(@tables)) ] . "', '$to'" : "move_schema_tables('public', '$to', name_not_like => 'torture%'";
+		$how = 'indexes => ' . ('true', 'false')[ int(rand(2)) ] . ', rehearse => ' . (rand() < 0.1 ? 'true' : 'false');
+	}
+	my $sql = "SELECT DISTINCT $columns FROM $function, $how, settings => '$settings'"
 	  . ($wait ? '' : ', wait => false') . ')';
 	return ($sql, $wait);
 }

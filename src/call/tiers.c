@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * tiers.c
+ *	  What the tier policies, which are SQL, need from C: the present of a
+ *	  policy's own clock, and one job for many relations.
+ *
+ * tier_plan() decides, as its caller and with this role's privileges.  What it
+ * has decided may be outdated: a relation that cannot be planned any more is a
+ * WARNING, and the others move.
+ *
+ * The clock of a policy is the one function whose name is known at run time
+ * only: see tier_now() for whose it may be.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type_d.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/resowner.h"
+#include "utils/syscache.h"
+
+#include "call/call.h"
+#include "compat.h"
+#include "job.h"
+#include "plan/plan.h"
+#include "settings.h"
+
+PG_FUNCTION_INFO_V1(index_mover_tier_now);
+PG_FUNCTION_INFO_V1(index_mover_move_list);
+PG_FUNCTION_INFO_V1(index_mover_no_policy);
+
+/*
+ * index_mover.tier_now(now_function regprocedure, age interval) RETURNS text
+ *
+ * For tier_plan(): returns, as text, what a function without arguments says is
+ * the present, or what one with an interval says was the key so long ago.  NULL
+ * if it takes something else, or is neither the current user's nor a
+ * superuser's: another user who may write policies must not have a function
+ * called by the role that carries them out.  ERROR 42501 no EXECUTE on it.
+ */
+Datum
+index_mover_tier_now(PG_FUNCTION_ARGS)
+{
+	Oid			function = PG_GETARG_OID(0);
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool		usable;
+	int			nargs;
+	Oid			result_type;
+	Oid			out;
+	bool		varlena;
+	AclResult	aclresult;
+
+	if (!HeapTupleIsValid(tuple))
+		PG_RETURN_NULL();
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	nargs = form->pronargs;
+	result_type = form->prorettype;
+	usable = (form->proowner == GetUserId() || superuser_arg(form->proowner)) &&
+		(result_type == DATEOID || result_type == TIMESTAMPOID || result_type == TIMESTAMPTZOID ||
+		 result_type == INT2OID || result_type == INT4OID || result_type == INT8OID) &&
+		form->prokind == PROKIND_FUNCTION && !form->proretset &&
+		(nargs == 0 || (nargs == 1 && form->proargtypes.values[0] == INTERVALOID));
+	ReleaseSysCache(tuple);
+	if (!usable)
+		PG_RETURN_NULL();
+	aclresult = object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_FUNCTION, get_func_name(function));
+
+	getTypeOutputInfo(result_type, &out, &varlena);
+	PG_RETURN_TEXT_P(cstring_to_text(OidOutputFunctionCall(out, nargs == 0 ?
+														   OidFunctionCall0(function) :
+														   OidFunctionCall1(function, PG_GETARG_DATUM(1)))));
+}
+
+/*
+ * index_mover.no_policy(policy name) RETURNS boolean
+ *
+ * For tier_plan(): ERROR 42704, because there is no such policy.
+ */
+Datum
+index_mover_no_policy(PG_FUNCTION_ARGS)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("tier policy \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
+	PG_RETURN_BOOL(false);		/* keep compiler quiet */
+}
+
+/*
+ * Run work in a subtransaction.  If it fails, roll back, raise its error as a
+ * WARNING, and return false.
+ */
+static bool
+try_to(void (*work) (void *arg), void *arg, const char *what)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ResourceOwner oldowner = CurrentResourceOwner;
+	volatile bool done = true;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(oldcontext);
+	PG_TRY();
+	{
+		work(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(oldcontext);
+		error = CopyErrorData();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("%s: %s", what, error->message),
+				 error->detail ? errdetail_internal("%s", error->detail) : 0));
+		FreeErrorData(error);
+		done = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	CurrentResourceOwner = oldowner;
+	return done;
+}
+
+/* One relation to plan */
+typedef struct PlanWork
+{
+	PlanRequest request;
+	const char *tablespace;
+	List	   *items;
+} PlanWork;
+
+static void
+plan_one(void *arg)
+{
+	PlanWork   *work = arg;
+	char		relkind = get_rel_relkind(work->request.object);
+
+	work->request.to_tablespace = plan_target_tablespace(work->tablespace);
+	if (relkind_is_index(relkind))
+	{
+		work->request.scope = SCOPE_ONE;
+		work->request.tables = false;
+		work->request.indexes = true;
+	}
+	work->items = plan_moves(&work->request);
+}
+
+/* One job to submit */
+typedef struct SubmitWork
+{
+	FunctionCallInfo fcinfo;
+	List	   *plan;
+	const MoveSettings *settings;
+} SubmitWork;
+
+static void
+submit(void *arg)
+{
+	SubmitWork *work = arg;
+
+	result_rows_of_plan(work->fcinfo, work->plan, work->settings, false, false);
+}
+
+/*
+ * index_mover.move_list(relations oid[], tablespaces name[], parts text,
+ *		wait boolean, settings jsonb) RETURNS SETOF move_result
+ *
+ * For run_tier_policies(): moves relations to one tablespace each, in one job.
+ * Of a table, parts picks "table", "indexes" or "all".  A relation that cannot
+ * be planned, and without wait a job that cannot be submitted, is a WARNING.
+ * ERRORs: those of move_table() that concern the moment of the call.
+ */
+Datum
+index_mover_move_list(PG_FUNCTION_ARGS)
+{
+	Datum	   *relations;
+	Datum	   *tablespaces;
+	int			count;
+	int			count2;
+	char	   *parts;
+	bool		wait;
+	MoveSettings settings;
+	List	   *plan = NIL;
+	SubmitWork	work = {fcinfo};
+
+	call_reject_null(fcinfo, 3, "wait");
+	parts = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	wait = PG_GETARG_BOOL(3);
+	call_check_moment("run_tier_policies()", false, wait);
+	settings_capture_with(&settings, call_settings_argument(fcinfo, 4));
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), OIDOID, sizeof(Oid), true, TYPALIGN_INT,
+					  &relations, NULL, &count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+					  &tablespaces, NULL, &count2);
+
+	for (int i = 0; i < Min(count, count2); i++)
+	{
+		PlanWork	one = {.request = {.scope = SCOPE_RELATION,.method = METHOD_AUTO,.part = true}};
+		char	   *name = get_rel_name(DatumGetObjectId(relations[i]));
+
+		CHECK_FOR_INTERRUPTS();
+		one.request.object = DatumGetObjectId(relations[i]);
+		one.request.tables = strcmp(parts, "indexes") != 0;
+		one.request.indexes = strcmp(parts, "table") != 0;
+		one.request.waits = wait;
+		one.request.settings = settings;
+		one.tablespace = NameStr(*DatumGetName(tablespaces[i]));
+		if (name != NULL &&
+			try_to(plan_one, &one, psprintf("\"%s\" is not moved", name)))
+			plan = list_concat(plan, one.items);
+	}
+	plan_complete(plan, &settings);
+	work.plan = plan;
+	work.settings = &settings;
+	if (wait)
+		result_rows_of_plan(fcinfo, plan, &settings, false, true);
+	else
+		(void) try_to(submit, &work, psprintf("policy \"%s\" moves nothing", settings.policy));
+	return (Datum) 0;
+}

@@ -1,0 +1,249 @@
+# What is in the way of a table's swap, and what it costs: an open GRANT, which
+# changes the table's pg_class row without a lock on the table, a reader of
+# pg_dump's kind, COPY, LOCK TABLE.  In no case is the copy thrown away.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $only = $ENV{ONLY} || '.';
+my $node = new_node('table_holders', conf => "checkpoint_timeout = 1h\nlog_min_messages = debug1");
+my $s = IndexMover::Session->new($node);
+
+sub part { my ($name) = @_; return $only eq '.' || $name =~ /$only/; }
+
+$s->run(<<SQL);
+CREATE ROLE regress_reader;
+-- without a TOAST table, whose move another process would make
+CREATE TABLE held (id int PRIMARY KEY, v int, t char(100));
+INSERT INTO held SELECT g, g, repeat('x', 100) FROM generate_series(1, 30000) g;
+VACUUM ANALYZE held;
+SQL
+my $sum = "SELECT count(*), sum(hashtextextended(held::text, 0)) FROM held";
+my $rows = $s->run($sum);
+my $blocks = $s->run("SELECT pg_relation_size('held') / current_setting('block_size')::int");
+
+sub place { return $s->run("SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), 'default') FROM pg_class WHERE oid = 'held'::regclass"); }
+sub elsewhere { return place() eq 'regress_fast' ? 'regress_slow' : 'regress_fast'; }
+
+sub move
+{
+	my (%settings) = @_;
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return "SELECT status, sqlstate, detail FROM move_table('held', '" . elsewhere() . "', settings => '{$json}') WHERE name = 'held'";
+}
+
+# The move has ended, and one copy was enough for it.
+sub moved_by_one_copy_ok
+{
+	my ($call, $to, $name, $log) = @_;
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved||\n", "$name: moved") or diag $err;
+	is(place(), $to, "$name: where it was to be");
+	my ($copied, $attempts) = split /\|/, $s->run("SELECT blocks_copied, lock_attempts FROM index_mover_history WHERE name = 'held' ORDER BY job DESC LIMIT 1");
+	is($copied, $blocks, "$name: each block was copied once ($attempts attempts)");
+	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+	is($s->run($sum), $rows, "$name: the same rows");
+	files_ok($node, $name);
+	leftovers_ok($node, $name, within => 5);
+	return $attempts;
+}
+
+# ---- a GRANT that is open when the move looks ------------------------------------
+# of a session, and prepared, which no process has
+if (part('open'))
+{
+	foreach my $how ('session', 'prepared')
+	{
+		my $name = "open GRANT, $how";
+		my $holder = IndexMover::Session->new($node);
+		$holder->run('BEGIN; GRANT SELECT ON held TO regress_reader');
+		$holder->run(q{PREPARE TRANSACTION 'granter'}) if $how eq 'prepared';
+		my $pid = $how eq 'prepared' ? 0 : $holder->pid;
+		my $log = -s $node->logfile;
+		my $to = elsewhere();
+		my $call = start_call($node, 'mover', move());
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%' AND blocked_by " . ($pid ? "= '{$pid}'" : 'IS NOT NULL'),
+			't', "$name: published");
+		note $node->safe_psql('postgres', 'SELECT phase, blocked_by, throttled_by FROM index_mover_progress');
+		note $node->safe_psql('postgres', 'SELECT * FROM index_mover_blockers()');
+		# it does not wait in the exclusive lock, nor in its queue
+		is($s->run($sum), $rows, "$name: readers pass");
+		is($s->run("SELECT count(*) FROM pg_locks WHERE relation = 'held'::regclass AND mode = 'AccessExclusiveLock'"), '0', "$name: no exclusive lock meanwhile");
+		$how eq 'prepared' ? $s->run(q{COMMIT PREPARED 'granter'}) : $holder->run('COMMIT');
+		my $attempts = moved_by_one_copy_ok($call, $to, $name, $log);
+		is($attempts, 1, "$name: and at the first attempt");
+		is($s->run("SELECT has_table_privilege('regress_reader', 'held', 'SELECT')"), 't', "$name: the GRANT holds");
+		$s->run('REVOKE ALL ON held FROM regress_reader');
+		$holder->end;
+	}
+}
+
+# ---- one that comes between the look and the lock, or under the lock --------------
+# It is looked for again under the lock: only one that comes between that look and the
+# update ("swap-row") is waited for, and may commit meanwhile.
+if (part('between'))
+{
+	# from 18 on GRANT takes a lock on the table: there, by hand what it does to the row
+	my $grant = $node->pg_version < 18 ? 'GRANT SELECT ON held TO regress_reader' : <<SQL;
+UPDATE pg_class SET relacl = coalesce(relacl, acldefault('r', relowner)) || makeaclitem('regress_reader'::regrole, relowner, 'SELECT', false)
+ WHERE oid = 'held'::regclass
+SQL
+	foreach my $case ((map { [ 'swap-row', $_ ] } 'open', 'commits', 'rolls back', 'has committed'),
+		picked { $_->[0] eq 'swap-asking' } 'points at which a GRANT comes', map { my $point = $_; map { [ $point, $_ ] } 'open', 'has committed' } 'swap-asking', 'swap-locked', 'swap-copied')
+	{
+		my ($point, $how) = @$case;
+		my $name = "GRANT at $point, $how";
+		my $log = -s $node->logfile;
+		my $to = elsewhere();
+		my $call = held_at($node, $point, move(lock_timeout => $how eq 'open' && $point eq 'swap-row' ? '100ms' : '20s'));
+		my $holder = IndexMover::Session->new($node);
+		$holder->run("BEGIN; $grant");
+		$holder->run('COMMIT') if $how eq 'has committed';
+		my $waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND pid = $call->{worker}";
+		let_go($call);
+		if ($how eq 'open')
+		{
+			$node->wait_for_log(qr/given the exclusive lock on index \d+ back after \d+ us: its pg_class row is locked/, $log);
+			poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published then");
+			is($s->run($sum), $rows, "$name: and readers pass");
+			$holder->run('COMMIT');
+		}
+		elsif ($how ne 'has committed')
+		{
+			poll_until($node, $waits, '1', "$name: the move waits for the row");
+			$holder->run($how eq 'commits' ? 'COMMIT' : 'ROLLBACK');
+		}
+		my $attempts = moved_by_one_copy_ok($call, $to, $name, $log);
+		cmp_ok($attempts, '<=', 3, "$name: $attempts attempts");
+		is($s->run("SELECT has_table_privilege('regress_reader', 'held', 'SELECT')"), $how eq 'rolls back' ? 'f' : 't', "$name: what it did is in the catalog");
+		$s->run('REVOKE ALL ON held FROM regress_reader');
+		$holder->end;
+		set_test_point($node, '');
+	}
+}
+
+# ---- those that hold the table itself ----------------------------------------------
+# The move keeps up, says who holds, and swaps at once when they let go.
+if (part('holders'))
+{
+	foreach my $case (picked { $_->[0] =~ /reader|writer/ } 'holders of the table',
+		[ 'a reader, as pg_dump', 'BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE held IN ACCESS SHARE MODE' ],
+		[ 'LOCK TABLE IN SHARE MODE', 'BEGIN; LOCK TABLE held IN SHARE MODE' ],
+		[ 'COPY', q{BEGIN; COPY (SELECT * FROM held) TO '/dev/null'} ],
+		[ 'a writer', q{BEGIN; UPDATE held SET v = v WHERE id = 1} ])
+	{
+		my ($name, $sql) = @$case;
+		my $holder = IndexMover::Session->new($node);
+		$holder->run($sql);
+		my $log = -s $node->logfile;
+		my $to = elsewhere();
+		# a short lock_wait: it says so, and goes on waiting
+		my $call = start_call($node, 'mover', move(lock_wait => '100ms'));
+		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published");
+		is($s->run("SELECT count(*) FROM index_mover_blockers('held', NULL) WHERE holds_back ~ 'swap of a copy' AND pid = " . $holder->pid), '1', "$name: in index_mover_blockers()");
+		$node->wait_for_log(qr/WARNING: .*the copy of table "held" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The lock is held by: process @{[$holder->pid]}/, $log);
+		is($s->run($sum), $rows, "$name: readers pass meanwhile");
+		# what is written meanwhile is copied
+		$s->run('UPDATE held SET v = v + 1 WHERE id BETWEEN 20000 AND 20100; UPDATE held SET v = v - 1 WHERE id BETWEEN 20000 AND 20100')
+		  unless $name =~ /SHARE MODE/;
+		$blocks = $s->run("SELECT pg_relation_size('held') / current_setting('block_size')::int") unless $name =~ /SHARE MODE/;
+		$holder->run('COMMIT');
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved||\n", "$name: moved") or diag $err;
+		is(place(), $to, "$name: where it was to be");
+		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+		is($s->run($sum), $rows, "$name: the same rows");
+		verdict_ok($node, 'held', $name, max_keys => 100, large => 1);
+		leftovers_ok($node, $name, within => 5);
+		$holder->end;
+	}
+}
+
+# ---- VACUUM, ANALYZE, and DDL that waits, pass in mid-copy --------------------------
+if (part('pass'))
+{
+	foreach my $case (picked { $_->[0] =~ /^(VACUUM|a column|VACUUM FULL)$/ } 'commands beside a copy', [ 'VACUUM', 'VACUUM held' ], [ 'VACUUM FREEZE', 'VACUUM (FREEZE) held' ], [ 'ANALYZE', 'ANALYZE held' ],
+		[ 'CREATE INDEX CONCURRENTLY', 'CREATE INDEX CONCURRENTLY held_v ON held (v)' ],
+		[ 'a column', 'ALTER TABLE held ADD n int' ], [ 'no column', 'ALTER TABLE held DROP n' ],
+		[ 'VACUUM FULL', 'VACUUM FULL held', 1 ], [ 'TRUNCATE', 'BEGIN; CREATE TABLE kept AS TABLE held; TRUNCATE held; INSERT INTO held TABLE kept; COMMIT; DROP TABLE kept', 1 ])
+	{
+		my ($name, $sql, $again) = @$case;
+		my $log = -s $node->logfile;
+		my $to = elsewhere();
+		# (nobody waits for the job: a caller's snapshot is what CREATE INDEX CONCURRENTLY waits for)
+		my $call = held_at($node, 'copy-half', "SELECT max(job) FROM move_table('held', '$to', wait => false)");
+		my ($rc, $job, $err) = finish_call($call);
+		my $other = IndexMover::Session->new($node);
+		$other->send($sql);
+		# what only shares passes at once; what excludes waits for the move to see it
+		if ($sql =~ /^(VACUUM|ANALYZE|CREATE)(?! FULL)/) { $other->answer; }
+		else { poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid, 't', "$name: waits"); }
+		is($other->errors =~ /ERROR/ ? $other->errors : '', '', "$name: passes");
+		let_go($call);
+		$other->answer unless $sql =~ /^(VACUUM|ANALYZE|CREATE)(?! FULL)/;
+		is($other->errors =~ /ERROR/ ? $other->errors : '', '', "$name: no error");
+		$other->end;
+		$s->run("CALL wait_for_move($job)");
+		is($s->run("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "$name: moved");
+		is(place(), $to, "$name: where it was to be");
+		if ($again) { like(slurp_file($node->logfile, $log), qr/starting the copy of table "held" again, because/, "$name: the copy was made again, of the new file"); }
+		else { unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away"); }
+		is($s->run('SELECT count(*), sum(id) FROM held'), '30000|450015000', "$name: all rows");
+		verdict_ok($node, 'held', $name, max_keys => 20, large => 1);
+		files_ok($node, $name);
+		leftovers_ok($node, $name, within => 5);
+	}
+}
+
+# ---- dropped in mid-copy --------------------------------------------------------------
+if (part('pass'))
+{
+	$s->run('CREATE TABLE gone (k int); INSERT INTO gone SELECT generate_series(1, 10000)');
+	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate, detail FROM move_table('gone', 'regress_fast')");
+	my $other = IndexMover::Session->new($node);
+	$other->send('DROP TABLE gone');
+	poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid, 't', 'DROP TABLE waits');
+	let_go($call);
+	$other->answer;
+	is($other->errors, '', 'DROP TABLE: no error');
+	$other->end;
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "skipped|42704|Table \"gone\" was dropped while it was being moved.\n", 'DROP TABLE: the row says so');
+	files_ok($node, 'DROP TABLE');
+	leftovers_ok($node, 'DROP TABLE', within => 5);
+}
+
+# ---- not in the caller's transaction -----------------------------------------------
+# Core's SET TABLESPACE leaves wrong index entries if rows are written after it and the
+# transaction is rolled back; here, there is no such transaction.
+if (part('block'))
+{
+	my $where = place();
+	my $call = sub { my ($wait) = @_; return "SELECT * FROM move_table('held', '" . elsewhere() . "', wait => $wait)"; };
+	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\n" . $call->('true') . ";\nROLLBACK;");
+	like($err, qr/ERROR:  25001: /, 'in a transaction block: refused');
+	# (the bug: the rows' places are used again, and the index has them twice)
+	$node->safe_psql('postgres', 'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; ROLLBACK');
+	wait_for_no_worker($node);
+	is(place(), $where, 'with wait => false, rolled back: nothing happens');
+	is($s->run('SELECT count(*) FROM index_mover_progress'), '0', 'with wait => false, rolled back: no job');
+	$node->safe_psql('postgres', 'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; COMMIT');
+	my $job = $s->run('SELECT max(job) FROM index_mover_jobs');
+	$s->run("CALL wait_for_move($job)");
+	isnt(place(), $where, 'with wait => false, committed: moved then');
+	$s->run('DELETE FROM held WHERE id > 100000');
+	verdict_ok($node, 'held', 'in a transaction', max_keys => 100, large => 1);
+	files_ok($node, 'in a transaction');
+}
+
+$s->end;
+done_testing();

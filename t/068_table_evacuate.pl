@@ -1,0 +1,137 @@
+# evacuate_tablespace(): two databases are emptied out of a tablespace under load,
+# through a cancel and a restart of the server, and then DROP TABLESPACE works; what
+# stays has a row that says why, until it is gone.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('evacuate');
+my @databases = ('postgres', 'other');
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+setup_database($node, 'other');
+
+foreach my $db (@databases)
+{
+	$node->safe_psql($db, <<'SQL');
+CREATE EXTENSION IF NOT EXISTS pg_visibility;
+SET default_tablespace = regress_slow;
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text) WITH (fillfactor = 80);
+ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
+INSERT INTO accounts SELECT g, 0, CASE WHEN g % 50 = 0 THEN repeat(md5(g::text), 200) ELSE 'short' END FROM generate_series(1, 10000) g;
+CREATE INDEX ON accounts (balance);
+CREATE MATERIALIZED VIEW totals AS SELECT sum(balance) AS total FROM accounts;
+CREATE TABLE parts (at int, what text) PARTITION BY RANGE (at);
+CREATE INDEX ON parts (at);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (1000) TO (2000);
+INSERT INTO parts SELECT g, 'row ' || g FROM generate_series(0, 1999) g;
+CREATE TABLE "we""ird" ("Name" text PRIMARY KEY);
+VACUUM ANALYZE;
+SQL
+}
+
+# what no call moves
+$node->safe_psql('postgres', <<'SQL');
+CREATE UNLOGGED TABLE scratch (i int) TABLESPACE regress_slow;
+CREATE ROLE app;
+ALTER ROLE app SET default_tablespace = regress_slow;
+ALTER ROLE app IN DATABASE other SET temp_tablespaces = pg_default, regress_slow;
+ALTER DATABASE other SET default_tablespace = 'regress_slow';
+SQL
+my $temporary = IndexMover::Session->new($node);
+$temporary->run('CREATE TEMPORARY TABLE mine (i int) TABLESPACE regress_slow');
+
+my $writer = <<'SQL';
+DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
+	UPDATE accounts SET balance = balance + 1, note = CASE WHEN i % 20 = 0 THEN repeat(md5(i::text), 150) ELSE note END WHERE id = 1 + (i * 7919) % 10000;
+	INSERT INTO parts VALUES (i % 2000, 'new') ON CONFLICT DO NOTHING;
+	COMMIT;
+END LOOP; END $$;
+SQL
+my @writers = map { start_call($node, "writer_$_", $writer, dbname => $_) } @databases;
+poll_until($node, 'SELECT max(balance) > 0 FROM accounts', 't', 'the writers', dbname => $_) foreach @databases;
+
+my $rows = sub
+{
+	my ($db, $columns, $arguments) = @_;
+	return $node->safe_psql($db,
+		"SELECT $columns FROM evacuate_tablespace('regress_slow', 'regress_fast'$arguments) ORDER BY kind, name, detail");
+};
+
+# ---- the plan touches nothing --------------------------------------------------------------
+is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), <<'ROWS' =~ s/\n\z//r, 'what would stay, and why');
+other|database|0A000|This database has files in the tablespace, too: call evacuate_tablespace() there. Those that were removed go at the next checkpoint.
+default_tablespace|setting|55000|It names the tablespace; ALTER DATABASE other RESET default_tablespace.
+default_tablespace|setting|55000|It names the tablespace; ALTER ROLE app RESET default_tablespace.
+temp_tablespaces|setting|55000|It names the tablespace; ALTER ROLE app IN DATABASE other RESET temp_tablespaces.
+mine|table|0A000|It is temporary, and goes with its session.
+scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. ALTER TABLE ... SET TABLESPACE can move it, under an exclusive lock.
+ROWS
+is($rows->('postgres', 'kind, count(*)', ", dry_run => true) WHERE (status = 'planned') GROUP BY kind, 'x'::text ORDER BY kind --"), <<'ROWS' =~ s/\n\z//r, 'what would move');
+default|2
+index|5
+table|5
+toast|4
+toast index|4
+ROWS
+
+# ---- canceled, resumed, and through a restart -------------------------------------------------
+my $job = $node->safe_psql('postgres',
+	"SELECT max(job) FROM evacuate_tablespace('regress_slow', 'regress_fast', wait => false, settings => '{\"max_rate\": \"200kB\", \"max_workers\": 1}')");
+poll_until($node, "SELECT moved > 0 FROM index_mover_jobs WHERE job = $job", 't', 'its first move');
+$node->safe_psql('postgres', "SELECT cancel_move($job)");
+$node->safe_psql('postgres', "CALL wait_for_move($job, raise => false)");
+like($node->safe_psql('postgres', "SELECT status, moved < total FROM index_mover_jobs WHERE job = $job"), qr/^canceled\|t$/, 'canceled in the middle');
+$job = $node->safe_psql('postgres', "SELECT resume_move($job)");
+poll_until($node, "SELECT moved > 0 FROM index_mover_jobs WHERE job = $job", 't', 'the first move of the rest');
+finish_call($_) foreach map { $node->psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'writer%'"); $_ } @writers;
+$node->restart;
+like($node->safe_psql('postgres', "SELECT status FROM index_mover_jobs WHERE job = $job"), qr/^(?:interrupted|canceled)\z/, 'a restart ends it');
+@writers = map { start_call($node, "writer_$_", $writer, dbname => $_) } @databases;
+$job = $node->safe_psql('postgres', "SELECT resume_move($job, '{\"max_rate\": \"0\", \"max_workers\": \"2\"}')");
+$node->safe_psql('postgres', "CALL wait_for_move($job)");
+is($node->safe_psql('postgres', "SELECT status, moved = total FROM index_mover_jobs WHERE job = $job"), 'moved|t', 'the rest of it');
+
+# ---- the other database, and what had stayed -----------------------------------------------------
+my ($rc, $out, $err) = $node->psql('postgres', 'DROP TABLESPACE regress_slow');
+like($err, qr/tablespace "regress_slow" (?:is not empty|cannot be dropped)/, 'the tablespace is still used');
+is($rows->('other', 'count(*)', ") WHERE (status <> 'moved' AND kind NOT IN ('setting', 'database')) GROUP BY 'x'::text --"), '', 'all of the other database moves');
+$node->safe_psql('postgres', <<'SQL');
+DROP TABLE scratch;
+ALTER ROLE app RESET default_tablespace;
+ALTER ROLE app IN DATABASE other RESET temp_tablespaces;
+ALTER DATABASE other RESET default_tablespace;
+SQL
+$node->safe_psql('postgres', 'CHECKPOINT');
+is($rows->($_, 'name, detail', ''), '', "nothing is left of $_") foreach @databases;
+$node->safe_psql('postgres', 'DROP TABLESPACE regress_slow');
+pass('the tablespace is dropped, under load');
+
+$node->psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'writer%'");
+foreach my $call (@writers)
+{
+	my (undef, undef, $errors) = finish_call($call);
+	is(join(' ', $errors =~ /(?:ERROR|FATAL|PANIC):  (\w+)/g), '57P01', "$call->{name} met no error but its end");
+}
+
+foreach my $db (@databases)
+{
+	is($node->safe_psql($db, <<'SQL'), '0|0|0|0', "$db: tables, TOAST and maps are right");
+SELECT (SELECT count(*) FROM pg_check_visible('accounts')), (SELECT count(*) FROM pg_check_frozen('accounts')),
+	   (SELECT count(*) FROM oracle.verify_heapam('accounts', check_toast => true)),
+	   (SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE t.spcname <> 'regress_fast' AND c.relname ~ 'accounts|parts|totals|ird')
+SQL
+	$node->safe_psql($db, "SELECT oracle.bt_index_check(indexrelid, heapallindexed => true) FROM pg_index WHERE indrelid IN ('accounts'::regclass, 'parts_1'::regclass, 'parts_2'::regclass)");
+	is($node->safe_psql($db, "SELECT count(*) FROM accounts WHERE note = 'short' OR length(note) IN (6400, 4800)"), 10000, "$db: every row is there, whole");
+	leftovers_ok($node, $db, dbname => $db, within => 5);
+	files_ok($node, $db, dbname => $db);
+}
+$node->stop;
+done_testing();

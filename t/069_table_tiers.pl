@@ -1,0 +1,194 @@
+# Tier policies: 24 monthly partitions under insert load, while the clock of the policy
+# goes on month by month; every partition ends where its age says, frozen, and later
+# vacuums pass over it; nothing moves twice, and no client fails.  Then what hinders
+# a policy, keys of other types, and a budget.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('tiers', conf => 'max_worker_processes = 16');
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sub wait_for_jobs
+{
+	return poll_until($node, 'SELECT count(*) = 0 FROM index_mover.job_log j WHERE index_mover.job_is_alive(j.job)', 't', 'the jobs');
+}
+
+sql(<<'SQL');
+CREATE TABLE orders (id bigint, at timestamptz NOT NULL, what text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+CREATE INDEX ON orders (at);
+DO $$ BEGIN FOR m IN 0 .. 23 LOOP
+	EXECUTE format('CREATE TABLE orders_%s PARTITION OF orders FOR VALUES FROM (%L) TO (%L)',
+		lpad(m::text, 2, '0'), timestamptz '2024-01-01 UTC' + make_interval(months => m), timestamptz '2024-01-01 UTC' + make_interval(months => m + 1));
+END LOOP; END $$;
+CREATE TABLE orders_rest PARTITION OF orders DEFAULT;
+INSERT INTO orders SELECT g, timestamptz '2024-01-01 UTC' + make_interval(hours => g % 17000), 'order ' || g FROM generate_series(1, 30000) g;
+CREATE TABLE clock (now timestamptz);
+INSERT INTO clock VALUES ('2024-01-15 UTC');
+CREATE FUNCTION clock() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now FROM public.clock';
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
+VALUES ('old orders', 'orders', 'regress_slow', '90 days', 'clock()');
+SQL
+
+# ---- month by month, under load ------------------------------------------------------------
+my $writer = start_call($node, 'writer', <<'SQL');
+DO $$ BEGIN FOR i IN 1 .. 10000000 LOOP
+	INSERT INTO orders SELECT 100000 + i, timestamptz '2024-01-01 UTC' + make_interval(hours => (i * 37) % 17000), 'new';
+	UPDATE orders SET what = 'changed' WHERE id = 1 + i % 30000;
+	COMMIT;
+END LOOP; END $$;
+SQL
+poll_until($node, 'SELECT count(*) > 0 FROM orders WHERE id > 100000', 't', 'the writer');
+
+my $runs = faults() ? 100 : 9;
+my $misplaced = 0;
+for my $run (1 .. $runs)
+{
+	sql("UPDATE clock SET now = timestamptz '2024-01-15 UTC' + make_interval(days => " . int($run * 800 / $runs) . ')');
+	sql('SELECT count(*) FROM run_tier_policies()');
+	wait_for_jobs();
+	$misplaced += sql(<<'SQL');
+SELECT count(*) FROM index_mover.leaves('orders'::regclass) l
+  JOIN pg_class c ON c.oid = l.relation OR c.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = l.relation)
+  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+ WHERE l.upper <> 'DEFAULT' AND (t.spcname IS NOT DISTINCT FROM 'regress_slow') <> (l.upper::timestamptz <= clock() - interval '90 days')
+SQL
+}
+is($misplaced, 0, "$runs runs: every partition and index is where its age says after each");
+is(sql("SELECT count(*) > 20 FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = 'regress_slow'"), 't', 'most are old by now');
+is(sql("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE status = 'moved' GROUP BY name HAVING count(*) > 1) m"), 0, 'nothing has moved twice');
+is(sql("SELECT count(*) FROM index_mover_history WHERE status NOT IN ('moved', 'skipped')"), 0, 'and nothing failed');
+is(sql("SELECT count(DISTINCT settings->>'policy') || ' ' || min(settings->>'policy') FROM index_mover_jobs"), '1 old orders', 'the history tells which policy moved what');
+sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'writer'");
+my (undef, undef, $errors) = finish_call($writer);
+is(join(' ', $errors =~ /(?:ERROR|FATAL|PANIC):  (\w+)/g), '57P01', 'no transaction of the writer failed');
+
+# ---- frozen before, and the map goes along: a later vacuum reads next to nothing ---------------
+sql("UPDATE clock SET now = '2026-06-01 UTC'");
+sql("CREATE TABLE cold (LIKE orders); INSERT INTO cold SELECT g, timestamptz '2023-12-15 UTC', 'old order ' || g FROM generate_series(1, 30000) g");
+sql("ALTER TABLE cold ADD PRIMARY KEY (id, at); ALTER TABLE orders ATTACH PARTITION cold FOR VALUES FROM ('2023-12-01 UTC') TO ('2024-01-01 UTC')");
+is(sql("SELECT string_agg(relation::text, ' ') FROM tier_plan() WHERE moves"), 'cold orders_23', 'one more, and the last');
+sql('SELECT count(*) FROM run_tier_policies()');
+wait_for_jobs();
+my $frozen = sql("SELECT relallvisible = relpages AND relpages > 100 FROM pg_class WHERE relname = 'cold'");
+is($frozen, 't', 'it was vacuumed');
+my (undef, undef, $verbose) = $node->psql('postgres', 'VACUUM (VERBOSE, FREEZE) cold');
+my ($scanned, $pages) = $verbose =~ /(\d+) scanned \([\d.]+% of total\)/ ? ($1, sql("SELECT relpages FROM pg_class WHERE relname = 'cold'")) : (-1, 0);
+ok($scanned >= 0 && $scanned <= 2, "the next vacuum against wraparound reads $scanned of $pages pages");
+
+# ---- what hinders it: rows, not errors -------------------------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE days (d date, n int) PARTITION BY RANGE (d);
+CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM ('2020-02-01') TO (MAXVALUE);
+CREATE TABLE numbers (k int, n int) PARTITION BY RANGE (k);
+CREATE TABLE numbers_1 PARTITION OF numbers FOR VALUES FROM (0) TO (1000);
+CREATE TABLE numbers_2 PARTITION OF numbers FOR VALUES FROM (1000) TO (2000) PARTITION BY LIST (n);
+CREATE TABLE numbers_2_a PARTITION OF numbers_2 FOR VALUES IN (1, 2);
+CREATE TABLE lists (k int) PARTITION BY LIST (k);
+CREATE TABLE lists_1 PARTITION OF lists FOR VALUES IN (1);
+CREATE FUNCTION key_of(interval) RETURNS int LANGUAGE sql AS 'SELECT 5000 - extract(day FROM $1)::int';
+INSERT INTO numbers SELECT g, 1 FROM generate_series(0, 1999) g;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
+	('days', 'days', 'regress_slow', '1 year', NULL),
+	('number', 'numbers', 'regress_slow', '3500 days', 'key_of(interval)'),
+	('number without', 'numbers', 'regress_slow', '1 day', NULL),
+	('lists', 'lists', 'regress_slow', '1 day', NULL),
+	('nowhere', 'days', 'no_such_place', '1 year', NULL);
+SQL
+is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r, 'what a policy does, and what it leaves alone');
+days|days_1|t|its rows end at 2020-02-01
+days|days_2|f|the partition has no upper bound
+lists|lists_1|f|it is in no range of dates, timestamps or integers
+nowhere|days_1|f|its rows end at 2020-02-01; but tablespace "no_such_place" does not exist
+nowhere|days_2|f|the partition has no upper bound
+number|numbers_1|t|its rows end at 1000
+number without|numbers_1|f|an integer key needs a now_function(interval) that returns an integer
+number without|numbers_2_a|f|an integer key needs a now_function(interval) that returns an integer
+ROWS
+sql('SELECT count(*) FROM run_tier_policies(wait => true)');
+is(sql("SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE t.spcname = 'regress_slow' AND c.relname ~ '^(days|numbers|lists)'"),
+	'days_1 numbers_1', 'they are moved, one job for each policy');
+sql(q{UPDATE tier_policy SET older_than = '3000 days', max_bytes_per_run = 1000 WHERE name = 'number'});
+is(sql("SELECT relation, moves, reason FROM tier_plan('number')"), 'numbers_2_a|f|its rows end at 2000; but it is larger than max_bytes_per_run', 'a bound for each run');
+sql(q{UPDATE tier_policy SET to_tablespace = 'regress_fast', max_bytes_per_run = NULL WHERE name = 'number'});
+like(sql("SELECT relation, moves, reason FROM tier_plan('number') ORDER BY 1 LIMIT 1"), qr/^numbers_1\|f\|its rows end at 1000; but job \d+ has moved it less than 7 days ago$/, 'what was moved stays for min_stay');
+is(sql("ALTER TABLE numbers DETACH PARTITION numbers_1; SELECT count(*) FROM tier_plan('number') WHERE relation = 'numbers_1'::regclass"), 0, 'a partition that was detached');
+
+# one that is being moved, and one that is dropped between plan and job
+my $job = sql(q{SELECT max(job) FROM move_table('numbers_2_a', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
+like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/, 'a partition that is being moved');
+sql("SELECT cancel_move($job)");
+wait_for_job_end($node, $job);
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], 'table', false, NULL)");
+is("$rc $out", '0 numbers_2_a|queued', 'what is gone, and what cannot be moved, does not stop the others');
+like($err, qr/WARNING:  "pg_class" is not moved: cannot move system relation "pg_class"/, 'a WARNING each');
+wait_for_jobs();
+
+# another user's function is not called, nor another user's table moved
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE ROLE eve;
+CREATE TABLE public.called (who name); GRANT INSERT ON called TO eve;
+CREATE FUNCTION trap() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN INSERT INTO called VALUES (current_user); RETURN now(); END $$;
+ALTER FUNCTION trap() OWNER TO eve;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES ('trap', 'days', 'regress_fast', '1 day', 'trap()');
+SQL
+is(sql("SELECT DISTINCT reason FROM tier_plan() WHERE reason ~ 'now_function'"), q{now_function must be a superuser's or the current user's, and take nothing, or an interval}, 'a function of another user');
+is(sql('SELECT count(*) FROM called'), 0, 'was not called');
+
+# ---- what a policy cannot be -----------------------------------------------------------------
+foreach my $case (
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL}, 'a policy has either older_than or budget' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', 5}, 'a policy has either older_than or budget' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'some', '1 day', NULL}, 'parts must be table, indexes or all' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', '-1 day', NULL}, 'older_than must not be negative' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, 5}, 'a budget needs from_tablespace, where the rest goes back to' ],
+	[ q{'x', NULL, 'regress_slow', 'regress_slow', 'all', '1 day', NULL}, 'from_tablespace and to_tablespace must not be the same' ])
+{
+	my ($values, $message) = @$case;
+	(undef, undef, $err) = $node->psql('postgres', "INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, older_than, budget) VALUES ($values)");
+	like($err, qr/violates check constraint "\Q$message\E"/, $message);
+}
+
+# ---- a budget: the hottest, by what index scans read ----------------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE SCHEMA heat;
+CREATE TABLE heat.hot (id int PRIMARY KEY, pad text); CREATE TABLE heat.warm (id int PRIMARY KEY, pad text); CREATE TABLE heat.scanned (id int PRIMARY KEY, pad text);
+INSERT INTO heat.hot SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g;
+INSERT INTO heat.warm SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g;
+INSERT INTO heat.scanned SELECT g, repeat('x', 500) FROM generate_series(1, 60000) g;
+VACUUM ANALYZE heat.hot, heat.warm, heat.scanned;
+SELECT pg_stat_reset();
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES ('hot', 'heat', 'pg_default', 'regress_fast', 'table', 2000000, '0');
+SQL
+$node->restart;    # nothing is cached
+sql('SELECT take_index_sample()');
+sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM heat.hot WHERE id = ANY (ARRAY(SELECT generate_series(1, 2000)))");
+sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM heat.warm WHERE id IN (1, 100, 200)");
+sql('SELECT count(pad) FROM heat.scanned; VACUUM (DISABLE_PAGE_SKIPPING) heat.scanned');
+command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', '/dev/null', '-n', 'heat' ], 'pg_dump reads all of it');
+poll_until($node, "SELECT heat > 0 FROM relation_heat WHERE relation = 'heat.hot'::regclass", 't', 'statistics');
+is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat h WHERE h.relation IN ('heat.scanned'::regclass, 'heat.hot'::regclass) ORDER BY 1::text"),
+	"heat.hot|t|t\nheat.scanned|t|f", 'sequential scans, VACUUM and pg_dump heat nothing');
+is(sql("SELECT relation, to_tablespace FROM tier_plan('hot') WHERE moves"), 'heat.hot|regress_fast', 'the hottest that fits');
+sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
+is(sql("SELECT count(*) FROM tier_plan('hot')"), 0, 'nothing goes to and fro');
+sql("UPDATE tier_policy SET budget = 100000");
+is(sql("SELECT relation, to_tablespace, reason FROM tier_plan('hot') WHERE moves"), 'heat.hot|pg_default|not among the hottest that fit into the budget', 'the rest goes back');
+sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
+is(sql("SELECT reltablespace FROM pg_class WHERE oid = 'heat.hot'::regclass"), 0, 'and is back');
+
+leftovers_ok($node, 'at the end', within => 5);
+files_ok($node, 'at the end');
+$node->stop;
+done_testing();
