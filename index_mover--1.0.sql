@@ -459,7 +459,7 @@ REVOKE ALL ON FUNCTION index_mover_cleanup(boolean) FROM PUBLIC;
 -- The functions of this section that are plain SQL have SQL-standard bodies:
 -- every name in them is resolved here, once, with nothing but pg_catalog in
 -- the path, so that neither the caller's search_path nor an object that
--- somebody has put into this schema can redirect them.
+-- another role has put into this schema can redirect them.
 SELECT pg_catalog.set_config('index_mover_install.search_path',
 							 pg_catalog.current_setting('search_path'), true);
 
@@ -921,7 +921,7 @@ BEGIN ATOMIC
 		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
 			   coalesce(hq.reads_per_second, 0) AS table_rate,
 			   p.read_ms_more, p.device, p.probed_ms IS NOT NULL AS probed,
-			   -- what nobody searches is read by vacuum and by inserts only, and
+			   -- what no query searches is read by vacuum and by inserts only, and
 			   -- is better dropped than moved
 			   CASE WHEN f.remark ~ '(^|; )unused' THEN 0
 					WHEN NOT f.resident AND q.reads_per_second * p.read_ms_more <= noise.gain THEN least(q.reads_per_second * p.read_ms_more, 0)
@@ -948,7 +948,8 @@ BEGIN ATOMIC
 		SELECT x.*
 		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
 					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
-					   index_mover.try_size(h.oid::regclass) AS size,
+					   index_mover.try_size(h.oid::regclass)
+						   + CASE WHEN h.reltoastrelid <> 0 THEN coalesce(index_mover.try_size(h.reltoastrelid::regclass), 0) ELSE 0 END AS size,
 					   q.reads_per_second AS rate, q.seconds, q.samples,
 					   q.reads_per_second * hp.read_ms_more AS gain,
 					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM read j
@@ -960,7 +961,7 @@ BEGIN ATOMIC
 				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
 				 CROSS JOIN target t
 				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
-				   AND h.relkind IN ('r', 'm') AND h.relpersistence = 'p'
+				   AND h.relkind IN ('r', 'm') AND h.relam = 2 AND h.relpersistence = 'p'
 				   AND h.oid >= 16384 AND hp.place <> t.oid
 				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
 		 CROSS JOIN noise
@@ -1195,14 +1196,15 @@ CREATE TABLE @extschema@.tier_policy (
 	name name PRIMARY KEY,
 	enabled boolean NOT NULL DEFAULT true,
 	relation regclass,				-- a partitioned table; NULL: any
-	schema regnamespace,			-- NULL: any
+	schema name,					-- NULL: any
 	from_tablespace name,			-- NULL: any
 	to_tablespace name NOT NULL,
 	parts text NOT NULL DEFAULT 'all'
 		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
 	older_than interval
 		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
-	now_function regprocedure,
+	now_function text,				-- neither it nor schema by OID: pg_upgrade refuses
+									-- the types for that
 	budget bigint
 		CONSTRAINT "budget must be a positive number of bytes" CHECK (budget > 0),
 	freeze_first boolean NOT NULL DEFAULT true,
@@ -1218,17 +1220,20 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL)
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 REVOKE ALL ON TABLE @extschema@.tier_policy FROM PUBLIC;
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age or by heat; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
-COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for; NULL: all';
+COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (budget) one table; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace; NULL: in any';
 COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
 COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'of a partition: table, indexes or all';
 COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
-COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(): a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
+COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
 COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes: the hottest tables and indexes that fit together; the rest goes back to from_tablespace';
 COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
 COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'what was moved stays at least so long';
@@ -1299,7 +1304,9 @@ CREATE VIEW @extschema@.relation_heat AS
 	  JOIN pg_class c ON c.oid = coalesce(r.index, r.relation)
 	  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
 	 WHERE c.relpersistence = 'p' AND c.relkind IN ('r', 'm', 'i')
-	   AND c.relnamespace <> 'index_mover'::regnamespace;
+	   AND (c.relkind = 'i' OR c.relam = 2)		-- heap
+	   AND c.relnamespace <> 'index_mover'::regnamespace
+	   AND r.relation <> '@extschema@.tier_policy'::regclass;
 COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
 COMMENT ON COLUMN @extschema@.relation_heat.relation IS 'table or index';
 COMMENT ON COLUMN @extschema@.relation_heat.kind IS 'table or index';
@@ -1319,13 +1326,14 @@ CREATE FUNCTION @extschema@.tier_plan(
 	OUT heat float8, OUT estimated interval)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
+SET DateStyle = 'ISO, YMD'
 BEGIN ATOMIC
 	WITH policies AS MATERIALIZED (
 		SELECT p.*, f.pronargs, f.prorettype,
 			   CASE WHEN p.now_function IS NULL THEN now()::text
-					ELSE index_mover.tier_now(p.now_function, p.older_than) END AS present
+					ELSE index_mover.tier_now(to_regprocedure(p.now_function), p.older_than) END AS present
 		  FROM @extschema@.tier_policy p
-		  LEFT JOIN pg_proc f ON f.oid = p.now_function
+		  LEFT JOIN pg_proc f ON f.oid = to_regprocedure(p.now_function)
 		 WHERE p.enabled AND ($1 IS NULL OR p.name = $1)
 		UNION ALL
 		-- no row, but an error
@@ -1343,7 +1351,7 @@ BEGIN ATOMIC
 					WHEN l.upper = 'DEFAULT' THEN 'the default partition has no bound'
 					WHEN l.upper = 'MAXVALUE' THEN 'the partition has no upper bound'
 					WHEN p.present IS NULL
-					THEN 'now_function must be a superuser''s or the current user''s, and take nothing, or an interval'
+					THEN 'now_function must be a superuser''s or the current user''s, take nothing, or an interval, and not return NULL'
 					WHEN k.by_number <> (p.pronargs IS NOT DISTINCT FROM 1)
 						 OR p.now_function IS NOT NULL
 						 AND (p.prorettype IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) <> k.by_number
@@ -1353,7 +1361,7 @@ BEGIN ATOMIC
 			   k.by_number, p.present, p.older_than
 		  FROM policies p
 		  JOIN pg_class r ON r.relkind = 'p' AND (r.oid = p.relation OR p.relation IS NULL AND NOT r.relispartition)
-			   AND (p.schema IS NULL OR r.relnamespace = p.schema)
+			   AND (p.schema IS NULL OR r.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
 		 CROSS JOIN LATERAL index_mover.leaves(r.oid) l
 		  JOIN pg_class c ON c.oid = l.relation
 		 CROSS JOIN LATERAL (SELECT coalesce(l.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false)) AS k(by_number)
@@ -1373,16 +1381,15 @@ BEGIN ATOMIC
 		  JOIN @extschema@.relation_heat h ON h.tablespace IN (p.from_tablespace, p.to_tablespace)
 		   AND (p.parts = 'all' OR (p.parts = 'table') = (h.kind = 'table'))
 		  JOIN pg_class c ON c.oid = h.relation
-		 WHERE p.budget IS NOT NULL AND (p.schema IS NULL OR c.relnamespace = p.schema)
-		   AND (p.relation IS NULL OR p.relation IN (
-					SELECT l.relation FROM index_mover.leaves(p.relation) l
-					 WHERE l.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))
-					UNION ALL
-					SELECT p.relation WHERE p.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))))
+		 WHERE p.budget IS NOT NULL
+		   AND (p.schema IS NULL OR c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
+		   AND (p.relation IS NULL
+				OR EXISTS (SELECT FROM index_mover.leaves(p.relation) l
+							WHERE l.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))))
 	), ranked AS (
 		-- the most heat for a byte first; what is there already stays unless
 		-- something is a quarter hotter
-		SELECT s.*, sum(s.size) OVER (PARTITION BY s.policy
+		SELECT s.*, sum(s.size) FILTER (WHERE s.size <= s.budget) OVER (PARTITION BY s.policy
 					ORDER BY s.heat / greatest(s.size, 8192) * CASE WHEN s.is_in THEN 1.25 ELSE 1 END DESC, s.relation) AS used
 		  FROM scope s
 	), candidates AS (
@@ -1392,19 +1399,19 @@ BEGIN ATOMIC
 		  FROM old o
 		  JOIN policies p ON p.name = o.policy
 		UNION ALL
-		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, r.used::bigint + CASE WHEN r.is_in THEN 0 ELSE p.budget END,
+		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, coalesce(r.used, 0)::bigint + CASE WHEN r.is_in THEN 0 ELSE p.budget END,
 			   CASE WHEN r.is_in THEN p.from_tablespace ELSE p.to_tablespace END, NULL,
 			   CASE WHEN r.is_in THEN 'not among the hottest that fit into the budget'
 					ELSE format('%s blocks a second by index scans and changes', round(r.heat::numeric, 1)) END
 		  FROM ranked r
 		  JOIN policies p ON p.name = r.policy
-		 WHERE r.is_in <> (r.used <= r.budget AND r.heat > 0)
+		 WHERE r.is_in <> coalesce(r.size <= r.budget AND r.used <= r.budget AND r.heat > 0, false)
 	), sized AS (
-		SELECT c.*, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace, s.is_away
+		SELECT c.*, p.parts, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace, s.is_away
 		  FROM candidates c
 		  JOIN policies p ON p.name = c.policy
 		 CROSS JOIN LATERAL (
-				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0))::bigint AS size,
+				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0)) FILTER (WHERE x.place <> c.to_tablespace)::bigint AS size,
 					   min(x.place) FILTER (WHERE x.place <> c.to_tablespace) AS tablespace,
 					   bool_or(x.place <> c.to_tablespace
 							   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) AS is_away
@@ -1430,18 +1437,26 @@ BEGIN ATOMIC
 		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM index_mover.move_log m
-				 WHERE z.relation IN (m.relation, m.index) AND m.status IN ('queued', 'running', 'paused')
+				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))
+				   AND m.status IN ('queued', 'running', 'paused')
 				   AND index_mover.job_is_alive(m.job)) busy ON true
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM index_mover.move_log m
-				 WHERE m.index = z.relation AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
+				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation) AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
 		 WHERE z.is_away OR z.left_alone IS NOT NULL
-	), counted AS (
-		SELECT k.*, sum(k.size) FILTER (WHERE k.hindrance IS NULL)
-					OVER (PARTITION BY k.policy ORDER BY k.place, k.relation) AS so_far,
-			   sum(k.size) FILTER (WHERE k.hindrance IS NULL)
-					OVER (PARTITION BY k.to_tablespace ORDER BY k.policy, k.place, k.relation) AS into
+	), single AS (
+		-- what several policies want, the first of them has
+		SELECT k.*, first_value(k.policy) OVER (PARTITION BY k.relation ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
 		  FROM checked k
+	), bounded AS (
+		SELECT g.*, sum(g.size) FILTER (WHERE g.hindrance IS NULL AND g.owner = g.policy)
+					OVER (PARTITION BY g.policy ORDER BY g.place, g.relation) AS so_far
+		  FROM single g
+	), counted AS (
+		SELECT k.*, sum(k.size) FILTER (WHERE k.hindrance IS NULL AND k.owner = k.policy
+											AND (k.max_bytes_per_run IS NULL OR k.so_far <= k.max_bytes_per_run))
+					OVER (PARTITION BY k.to_tablespace ORDER BY k.policy, k.place, k.relation) AS into
+		  FROM bounded k
 	), space AS MATERIALIZED (
 		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
 		  FROM (SELECT DISTINCT k.to_tablespace AS spcname FROM counted k JOIN pg_tablespace t ON t.spcname = k.to_tablespace) f
@@ -1463,6 +1478,7 @@ BEGIN ATOMIC
 	  LEFT JOIN space s ON s.spcname = n.to_tablespace
 	 CROSS JOIN LATERAL (
 			SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
+						WHEN n.owner <> n.policy THEN format('policy "%s" moves it', n.owner)
 						WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
 						WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
 	 ORDER BY n.policy, n.place, n.relation;
@@ -1481,7 +1497,9 @@ BEGIN ATOMIC
 			 WHERE t.moves
 			 GROUP BY t.policy) w
 	 CROSS JOIN LATERAL (SELECT q.* FROM @extschema@.tier_policy q WHERE q.name = w.policy OFFSET 0) p
-	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces, p.parts, $2,
+	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces,
+			-- a budget picks each index by itself
+			CASE WHEN p.budget IS NULL THEN p.parts ELSE 'table' END, $2,
 			jsonb_build_object('freeze', p.freeze_first AND p.older_than IS NOT NULL)
 			|| coalesce(p.settings, '{}') || jsonb_build_object('policy', p.name)) m;
 END;

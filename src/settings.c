@@ -569,7 +569,7 @@ void
 settings_check_alterable(Jsonb *json)
 {
 	/* these matter only when the job begins, or to the caller */
-	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
+	static const char *const fixed[] = {"max_workers", "on_failure", "order", "rehearse"};
 	int			nestlevel = NewGUCNestLevel();
 
 	apply_json(json);

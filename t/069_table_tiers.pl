@@ -142,7 +142,7 @@ CREATE FUNCTION trap() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN INSERT I
 ALTER FUNCTION trap() OWNER TO eve;
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES ('trap', 'days', 'regress_fast', '1 day', 'trap()');
 SQL
-is(sql("SELECT DISTINCT reason FROM tier_plan() WHERE reason ~ 'now_function'"), q{now_function must be a superuser's or the current user's, and take nothing, or an interval}, 'a function of another user');
+is(sql("SELECT DISTINCT reason FROM tier_plan() WHERE reason ~ 'now_function'"), q{now_function must be a superuser's or the current user's, take nothing, or an interval, and not return NULL}, 'a function of another user');
 is(sql('SELECT count(*) FROM called'), 0, 'was not called');
 
 # ---- what a policy cannot be -----------------------------------------------------------------
@@ -187,6 +187,28 @@ sql("UPDATE tier_policy SET budget = 100000");
 is(sql("SELECT relation, to_tablespace, reason FROM tier_plan('hot') WHERE moves"), 'heat.hot|pg_default|not among the hottest that fit into the budget', 'the rest goes back');
 sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
 is(sql("SELECT reltablespace FROM pg_class WHERE oid = 'heat.hot'::regclass"), 0, 'and is back');
+
+sql("UPDATE tier_policy SET budget = 2000000, parts = 'all', relation = 'heat.hot'");
+is(sql("SELECT string_agg(relation::text || ' ' || kind, ', ' ORDER BY relation::text) FROM tier_plan('hot') WHERE moves"), 'heat.hot table, heat.hot_pkey index', 'a table and its index each by itself');
+is(sql("SELECT string_agg(name || ' ' || kind, ', ' ORDER BY name) FROM run_tier_policies('hot', wait => true) WHERE status = 'moved' AND kind NOT LIKE 'toast%'"), 'heat.hot table, heat.hot_pkey index', 'as planned');
+sql("UPDATE tier_policy SET relation = NULL, budget = (SELECT size + 100000 FROM relation_heat WHERE relation = 'heat.hot'::regclass), parts = 'table'");
+is(sql("SELECT count(*) FROM tier_plan('hot') WHERE moves"), 0, 'what does not fit makes nothing leave that does');
+
+# a clock without a time, and two policies for the same partition
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE FUNCTION no_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz';
+CREATE TABLE twice (d date, n int) PARTITION BY RANGE (d);
+CREATE TABLE twice_1 PARTITION OF twice FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
+	('a', 'twice', 'regress_fast', '1 year', 'public.no_time()'), ('b', 'twice', 'regress_fast', '1 year', NULL), ('c', 'twice', 'regress_slow', '2 years', NULL);
+SQL
+is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<'ROWS' =~ s/\n\z//r, 'the others go on, and one of them has it');
+a|f|now_function must be a superuser's or the current user's, take nothing, or an interval, and not return NULL
+b|t|its rows end at 2020-02-01
+c|f|its rows end at 2020-02-01; but policy "b" moves it
+ROWS
+is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01', 'whatever the style of dates');
 
 leftovers_ok($node, 'at the end', within => 5);
 files_ok($node, 'at the end');

@@ -255,7 +255,8 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	int64		job;
 	JobSummary	summary = {0};
 
-	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setResult == NULL)
+		InitMaterializedSRF(fcinfo, 0);
 
 	if (dry_run)
 	{

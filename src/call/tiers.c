@@ -20,6 +20,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -43,7 +44,7 @@ PG_FUNCTION_INFO_V1(index_mover_no_policy);
  *
  * For tier_plan(): returns, as text, what a function without arguments says is
  * the present, or what one with an interval says was the key so long ago.  NULL
- * if it takes something else, or is neither the current user's nor a
+ * if it takes something else, returns NULL, or is neither the current user's nor a
  * superuser's: another user who may write policies must not have a function
  * called by the role that carries them out.  ERROR 42501 no EXECUTE on it.
  */
@@ -59,6 +60,10 @@ index_mover_tier_now(PG_FUNCTION_ARGS)
 	Oid			out;
 	bool		varlena;
 	AclResult	aclresult;
+	FmgrInfo	flinfo;
+	Datum		result;
+
+	LOCAL_FCINFO(call, 1);
 
 	if (!HeapTupleIsValid(tuple))
 		PG_RETURN_NULL();
@@ -77,10 +82,15 @@ index_mover_tier_now(PG_FUNCTION_ARGS)
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, OBJECT_FUNCTION, get_func_name(function));
 
+	fmgr_info(function, &flinfo);
+	InitFunctionCallInfoData(*call, &flinfo, nargs, InvalidOid, NULL, NULL);
+	call->args[0].value = PG_GETARG_DATUM(1);
+	call->args[0].isnull = false;
+	result = FunctionCallInvoke(call);
+	if (call->isnull)
+		PG_RETURN_NULL();
 	getTypeOutputInfo(result_type, &out, &varlena);
-	PG_RETURN_TEXT_P(cstring_to_text(OidOutputFunctionCall(out, nargs == 0 ?
-														   OidFunctionCall0(function) :
-														   OidFunctionCall1(function, PG_GETARG_DATUM(1)))));
+	PG_RETURN_TEXT_P(cstring_to_text(OidOutputFunctionCall(out, result)));
 }
 
 /*
@@ -200,6 +210,9 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	List	   *plan = NIL;
 	SubmitWork	work = {fcinfo};
 
+	call_reject_null(fcinfo, 0, "relations");
+	call_reject_null(fcinfo, 1, "tablespaces");
+	call_reject_null(fcinfo, 2, "parts");
 	call_reject_null(fcinfo, 3, "wait");
 	parts = text_to_cstring(PG_GETARG_TEXT_PP(2));
 	wait = PG_GETARG_BOOL(3);
@@ -227,6 +240,8 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 			plan = list_concat(plan, one.items);
 	}
 	plan_complete(plan, &settings);
+	/* not in a subtransaction, which would close its file */
+	InitMaterializedSRF(fcinfo, 0);
 	work.plan = plan;
 	work.settings = &settings;
 	if (wait)

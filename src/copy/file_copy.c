@@ -227,9 +227,13 @@ static char *
 segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
 {
 	char	   *base = relation_fork_path(*locator, fork);
+	char	   *path;
 
-	return block < RELSEG_SIZE ? base :
-		psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
+	if (block < RELSEG_SIZE)
+		return base;
+	path = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
+	pfree(base);
+	return path;
 }
 
 /* Return whether a block of the old file has a buffer at this moment. */

@@ -680,7 +680,7 @@ plan_moves(const PlanRequest *request)
 	if (relids != NIL && entries == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("no index is left to move")));
+				 errmsg(request->tables ? "no table is left to move" : "no index is left to move")));
 	list_free(relids);
 
 	list_sort(entries, compare_entries);

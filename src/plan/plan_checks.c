@@ -251,7 +251,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
 		if (!facts->live)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is being dropped; if nobody is at it any more: %s",
+							 "The index is being dropped; if no session is at it any more: %s",
 							 command);
 		if (!facts->valid && !item->repair)
 		{

@@ -157,9 +157,9 @@ names_tablespace(const char *value, const char *tablespace)
 static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
 
 /* Add one setting, of a role or a database or both, if it names the tablespace. */
-static bool
+static void
 add_setting(List **entries, const char *assignment, Form_pg_db_role_setting form,
-			Oid tablespace)
+			Oid tablespace, const char *tablespace_name, bool *added)
 {
 	for (int i = 0; i < lengthof(setting_names); i++)
 	{
@@ -169,20 +169,19 @@ add_setting(List **entries, const char *assignment, Form_pg_db_role_setting form
 
 		if (strncmp(assignment, name, strlen(name)) != 0 ||
 			assignment[strlen(name)] != '=' ||
-			!names_tablespace(assignment + strlen(name) + 1, get_tablespace_name(tablespace)))
+			!names_tablespace(assignment + strlen(name) + 1, tablespace_name))
 			continue;
 		database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
 		role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
 		(void) item_skip(add_row(entries, ITEM_SETTING, name, tablespace),
 						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						 "It names the tablespace; ALTER %s %s%s%s RESET %s.",
-						 role ? "ROLE" : "DATABASE",
-						 quote_identifier(role ? role : database ? database : "?"),
+						 role || !database ? "ROLE" : "DATABASE",
+						 role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
 						 role && database ? " IN DATABASE " : "",
 						 role && database ? quote_identifier(database) : "", name);
-		return true;
+		added[i] = true;
 	}
-	return false;
 }
 
 /* Add the settings of roles and databases, and of the server. */
@@ -192,7 +191,8 @@ add_settings(List **entries, Oid tablespace)
 	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
-	bool		added = false;
+	const char *name = get_tablespace_name(tablespace);
+	bool		added[lengthof(setting_names)] = {false};
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
@@ -207,8 +207,9 @@ add_settings(List **entries, Oid tablespace)
 		deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT,
 						  &assignments, NULL, &count);
 		for (int i = 0; i < count; i++)
-			added |= add_setting(entries, TextDatumGetCString(assignments[i]),
-								 (Form_pg_db_role_setting) GETSTRUCT(tuple), tablespace);
+			if (name != NULL)
+				add_setting(entries, TextDatumGetCString(assignments[i]),
+							(Form_pg_db_role_setting) GETSTRUCT(tuple), tablespace, name, added);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -217,9 +218,9 @@ add_settings(List **entries, Oid tablespace)
 	 * what a new session of this role would have is one of these, or the
 	 * server's
 	 */
-	for (int i = 0; i < lengthof(setting_names) && !added; i++)
-		if (names_tablespace(GetConfigOptionResetString(setting_names[i]),
-							 get_tablespace_name(tablespace)))
+	for (int i = 0; i < lengthof(setting_names); i++)
+		if (!added[i] && name != NULL &&
+			names_tablespace(GetConfigOptionResetString(setting_names[i]), name))
 			(void) item_skip(add_row(entries, ITEM_SETTING, setting_names[i], tablespace),
 							 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "It names the tablespace, in postgresql.conf or on the command line.");
