@@ -141,7 +141,7 @@ sub held_move
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", "$point: the primary moves") or diag $err;
 	wait_for_no_worker($primary);
-	return ($point =~ /^(?:swapped|old-file)/ ? "$to $from $from" : all_at($from), $to);
+	return ($point =~ /^(?:swapped|prewarmed|old-file)/ ? "$to $from $from" : all_at($from), $to);
 }
 
 my $n = 0;

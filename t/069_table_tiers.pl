@@ -178,7 +178,7 @@ sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FR
 sql('SELECT count(pad) FROM heat.scanned; VACUUM (DISABLE_PAGE_SKIPPING) heat.scanned');
 command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', '/dev/null', '-n', 'heat' ], 'pg_dump reads all of it');
 poll_until($node, "SELECT heat > 0 FROM relation_heat WHERE relation = 'heat.hot'::regclass", 't', 'statistics');
-is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat h WHERE h.relation IN ('heat.scanned'::regclass, 'heat.hot'::regclass) ORDER BY 1::text"),
+is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat h WHERE h.relation IN ('heat.scanned'::regclass, 'heat.hot'::regclass) ORDER BY h.relation::text"),
 	"heat.hot|t|t\nheat.scanned|t|f", 'sequential scans, VACUUM and pg_dump heat nothing');
 is(sql("SELECT relation, to_tablespace FROM tier_plan('hot') WHERE moves"), 'heat.hot|regress_fast', 'the hottest that fits');
 sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
