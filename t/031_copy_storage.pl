@@ -567,7 +567,7 @@ SQL
 	verdict_ok($node, 'small', 'full', max_keys => 300);
 	is($node->safe_psql('postgres', "SELECT reltablespace FROM pg_class WHERE relname = 'small_s'"),
 		'0', 'the index is where it was');
-	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm $full/fill'");
 	is( $node->safe_psql('postgres',
 			"SELECT status FROM move_indexes('small_s', 'regress_full', method => 'copy')"),
 		'moved', 'with room it works');
@@ -604,7 +604,7 @@ SQL
 	set_test_point($node, '');
 	$gate->end;
 	wait_for_no_worker($node);
-	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'rm $full/fill'");
+	$node->safe_psql('postgres', "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm $full/fill'");
 	$node->safe_psql('postgres', 'DROP TABLE small_s1, small_s2');
 	$node->safe_psql('postgres', 'DROP TABLESPACE regress_full');
 	ok(1, 'the tablespace can be dropped');
@@ -640,7 +640,7 @@ SQL
 	files_ok($node, 'pg_wal is full');
 	is(tablespace_of_index($node, 'small_s'), $from, 'pg_wal is full: the index is where it was');
 	unlike(slurp_file($node->logfile, $log), qr/PANIC/, 'pg_wal is full: the server goes on');
-	$node->safe_psql('postgres', q{COPY (SELECT 1) TO PROGRAM 'rm pg_wal/fill'});
+	$node->safe_psql('postgres', q{COPY (SELECT 1) TO PROGRAM 'cat > /dev/null; rm pg_wal/fill'});
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_fast', method => 'copy')"),
 		'moved', 'pg_wal with free space: the next call works');
 	verdict_ok($node, 'small', 'pg_wal with free space', max_keys => 300);
