@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * errors.c
- *	  What a worker does after an error that it survives.
+ *	  Errors that do not end what they happen in.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +10,7 @@
 #include "access/xact.h"
 #include "storage/lock.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "own_tables.h"
 
@@ -30,5 +31,37 @@ errors_take(MemoryContext context)
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	MemoryContextSwitchTo(context);
+	return error;
+}
+
+/*
+ * Run work(arg) in a subtransaction.  Returns NULL or, after its rollback, the
+ * error, palloc'd in the current context; the caller frees it or passes it to
+ * ReThrowError().  Needs no transaction ID, so it works on a standby.
+ */
+ErrorData *
+errors_catch(void (*work) (void *arg), void *arg)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ResourceOwner oldowner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(oldcontext);
+	PG_TRY();
+	{
+		work(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(oldcontext);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	CurrentResourceOwner = oldowner;
 	return error;
 }

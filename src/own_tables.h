@@ -34,6 +34,7 @@ extern Oid	extension_held(int n);
 extern void extension_release(void);
 extern void commit_locally(void);
 extern ErrorData *errors_take(MemoryContext context);
+extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
 extern void set_commit(const char *value);
 
 #endif							/* IM_OWN_TABLES_H */

@@ -16,7 +16,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "fmgr.h"
@@ -26,12 +25,12 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "call/call.h"
 #include "compat.h"
 #include "job.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 #include "settings.h"
 
@@ -108,44 +107,25 @@ index_mover_no_policy(PG_FUNCTION_ARGS)
 }
 
 /*
- * Run work in a subtransaction.  If it fails, roll back, raise its error as a
- * WARNING, and return false.
+ * Run work in a subtransaction.  If it fails, raise its error as a WARNING, and
+ * return false.
  */
 static bool
 try_to(void (*work) (void *arg), void *arg, const char *what)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	volatile bool done = true;
+	ErrorData  *error = errors_catch(work, arg);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcontext);
-	PG_TRY();
-	{
-		work(arg);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("%s: %s", what, error->message),
-				 error->detail ? errdetail_internal("%s", error->detail) : 0));
-		FreeErrorData(error);
-		done = false;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
-	return done;
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("%s: %s", what, error->message),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0));
+	FreeErrorData(error);
+	return false;
 }
 
 /* One relation to plan */

@@ -6,8 +6,9 @@
  * Locks: AccessShareLock on the table, then, if that is what moves,
  * ShareUpdateExclusiveLock on the index, both for the session.  These keep out
  * DROP, TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table is moved under
- * the first alone: whatever replaces its file asks for AccessExclusiveLock.  If DDL waits behind us we release both, queue
- * behind it, and check whether the file is still the same.
+ * the first alone: whatever replaces its file asks for AccessExclusiveLock.  If
+ * DDL waits behind us we release them, queue behind it, and check whether the
+ * file is still the same.
  *
  * Assumption: whatever gives the index another file, or drops it, conflicts
  * with one of these two locks.
@@ -64,7 +65,7 @@ copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
 					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), cs->mc->settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock is held by: %s.", list) :
-			 errdetail("No transaction holds it: too much changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
 			 errhint("See index_mover_blockers(); cancel_move() ends the wait.")));
 	pfree(list);
 }
@@ -227,7 +228,7 @@ copy_give_way(CopyState *cs)
 	outcome = copy_wait_for_locks(cs);
 	if (outcome == GO_ON)
 		outcome = copy_check_relation(cs, false);
-	/* VACUUM may have truncated a table: don't ask for blocks that are gone */
+	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
 	if (outcome == GO_ON)
 		outcome = copy_drain(cs);
 	progress_phase(phase);

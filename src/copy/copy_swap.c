@@ -84,7 +84,6 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -221,7 +220,7 @@ lock_wait_is_over(CopyState *cs, const int *pids, int npids)
 					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), settings->lock_wait / 1000.0),
 			 npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("No transaction held it: too much changes to be copied under the lock, or a system catalog is locked."),
+			 errdetail("No transaction held it: too many blocks change to be copied under the lock, or a system catalog is locked."),
 			 npids > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
 			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
@@ -269,70 +268,51 @@ row_position(const CopyState *cs)
 	return position;
 }
 
+/* Give the relation its new file in pg_class. */
+static void
+set_file(void *arg)
+{
+	CopyState  *cs = arg;
+	Relation	rel = relation_open(cs->index, NoLock);
+
+	if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
+		elog(ERROR, "relation %u has another file than the one that was copied",
+			 cs->index);
+	SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
+	InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
+	relation_close(rel, NoLock);
+}
+
 /*
- * Give the relation its new file in pg_class.  Return false if another
- * transaction is changing the row, or has changed it meanwhile; of an index,
- * none does.
+ * The same for a table.  Return false if another transaction is changing the
+ * row, or has changed it meanwhile; that of an index, none does.
  */
 static bool
-set_file(CopyState *cs)
+set_file_of_table(CopyState *cs)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
 	VirtualTransactionId changer;
 	ItemPointerData before = row_position(cs);
-	volatile bool set = true;
-	Relation	rel;
+	ItemPointerData now;
+	ErrorData  *error;
 
 	/* those that wait for our lock would wait for this one, too */
-	if (cs->is_table && relation_row_changer(cs->index, &changer))
+	if (relation_row_changer(cs->index, &changer))
 		return false;
 	IM_POINT("swap-row");
+	if ((error = errors_catch(set_file, cs)) == NULL)
+		return true;
 
-	if (cs->is_table)
-		BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		rel = relation_open(cs->index, NoLock);
-		if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
-			elog(ERROR, "relation %u has another file than the one that was copied",
-				 cs->index);
-		SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
-		InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
-		relation_close(rel, NoLock);
-		if (cs->is_table)
-			ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-		ItemPointerData now;
-
-		if (!cs->is_table)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(oldcontext);
-		CurrentResourceOwner = oldowner;
-
-		/*
-		 * The update of a row that was changed while we waited for it is an
-		 * internal error in core ("tuple concurrently updated").
-		 */
-		now = row_position(cs);
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
-			(error->sqlerrcode != ERRCODE_INTERNAL_ERROR || ItemPointerEquals(&before, &now)))
-			ReThrowError(error);
-		FreeErrorData(error);
-		set = false;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
-	return set;
+	/*
+	 * The update of a row that was changed while we waited for it is an
+	 * internal error in core ("tuple concurrently updated").
+	 */
+	now = row_position(cs);
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
+		(error->sqlerrcode != ERRCODE_INTERNAL_ERROR || ItemPointerEquals(&before, &now)))
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
 }
 
 /*
@@ -387,7 +367,9 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 	if ((outcome = copy_last_blocks(cs, most_us)) == GO_ON)
 	{
 		IM_POINT("swap-copied");
-		if (!set_file(cs))
+		if (!cs->is_table)
+			set_file(cs);
+		else if (!set_file_of_table(cs))
 			outcome = LOCK_NOT_GRANTED;
 	}
 	if (outcome != GO_ON)

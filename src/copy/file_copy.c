@@ -43,9 +43,9 @@
  *
  *	- One whose record starts before the position was made in a buffer that
  *	  was pinned until the record was complete.  If there is no buffer at the
- *	  look-up, it was evicted in between, and an eviction writes before it
+ *	  lookup, it was evicted in between, and an eviction writes before it
  *	  unmaps: the read has the change.
- *	- Who loads and changes the block after the look-up logs a record that
+ *	- Who loads and changes the block after the lookup logs a record that
  *	  starts behind the position.  The caller has such blocks copied again,
  *	  and with that one whose write and our read have overlapped.  (If such a
  *	  write has hint bits only, the block is a mixture of valid pages that

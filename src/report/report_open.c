@@ -28,6 +28,7 @@
 #include "storage/smgr.h"
 #include "utils/resowner.h"
 
+#include "own_tables.h"
 #include "report/report_private.h"
 
 /* Return the name of an access method as in pgstatindex.c. */
@@ -153,42 +154,23 @@ report_try_size(Oid relid, int64 *size)
 bool
 report_survive(ReportCallback callback, void *arg)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	volatile bool ok = true;
+	ErrorData  *error = errors_catch(callback, arg);
 
-	/* needs no transaction ID, so it works on a standby */
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcontext);
-
-	PG_TRY();
+	if (error == NULL)
+		return true;
+	switch (error->sqlerrcode)
 	{
-		callback(arg);
-		ReleaseCurrentSubTransaction();
+		case ERRCODE_DATA_CORRUPTED:
+		case ERRCODE_INDEX_CORRUPTED:
+		case ERRCODE_UNDEFINED_FILE:
+		case ERRCODE_UNDEFINED_OBJECT:
+		case ERRCODE_IO_ERROR:
+			break;
+		default:
+			ReThrowError(error);
 	}
-	PG_CATCH();
-	{
-		switch (geterrcode())
-		{
-			case ERRCODE_DATA_CORRUPTED:
-			case ERRCODE_INDEX_CORRUPTED:
-			case ERRCODE_UNDEFINED_FILE:
-			case ERRCODE_UNDEFINED_OBJECT:
-			case ERRCODE_IO_ERROR:
-				break;
-			default:
-				PG_RE_THROW();
-		}
-		MemoryContextSwitchTo(oldcontext);
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		ok = false;
-	}
-	PG_END_TRY();
-
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
-	return ok;
+	FreeErrorData(error);
+	return false;
 }
 
 /* ----------------------------------------------------------------

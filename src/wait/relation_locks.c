@@ -16,7 +16,6 @@
 #include "access/subtrans.h"
 #include "access/table.h"
 #include "access/twophase.h"
-#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -25,10 +24,41 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
+#include "own_tables.h"
 #include "wait/wait.h"
+
+typedef struct LockWork
+{
+	Oid			relid;
+	LOCKMODE	mode;
+	bool		for_session;
+	int			timeout_ms;
+	instr_time *granted_at;
+}			LockWork;
+
+static void
+lock_relation(void *arg)
+{
+	LockWork   *work = arg;
+	LOCKTAG		tag;
+	int			nestlevel = NewGUCNestLevel();
+	char		value[32];
+
+	snprintf(value, sizeof(value), "%dms", work->timeout_ms);
+	(void) set_config_option("lock_timeout", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, work->relid);
+	(void) LockAcquire(&tag, work->mode, work->for_session, false);
+	if (work->granted_at != NULL)
+		INSTR_TIME_SET_CURRENT(*work->granted_at);
+	/* as LockRelationOid() does */
+	AcceptInvalidationMessages();
+
+	AtEOXact_GUC(false, nestlevel);
+}
 
 /*
  * Lock a relation of this database, queueing for at most timeout_ms.  Return
@@ -45,53 +75,16 @@ bool
 lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 					 instr_time *granted_at)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ResourceOwner oldowner = CurrentResourceOwner;
-	volatile bool locked = true;
+	LockWork	work = {relid, mode, for_session, timeout_ms, granted_at};
+	ErrorData  *error = errors_catch(lock_relation, &work);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(oldcontext);
-
-	PG_TRY();
-	{
-		LOCKTAG		tag;
-		int			nestlevel = NewGUCNestLevel();
-		char		value[32];
-
-		snprintf(value, sizeof(value), "%dms", timeout_ms);
-		(void) set_config_option("lock_timeout", value, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-		(void) LockAcquire(&tag, mode, for_session, false);
-		if (granted_at != NULL)
-			INSTR_TIME_SET_CURRENT(*granted_at);
-		/* as LockRelationOid() does */
-		AcceptInvalidationMessages();
-
-		AtEOXact_GUC(false, nestlevel);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
-			PG_RE_THROW();
-
-		FlushErrorState();
-		FreeErrorData(error);
-		RollbackAndReleaseCurrentSubTransaction();
-		locked = false;
-	}
-	PG_END_TRY();
-
-	MemoryContextSwitchTo(oldcontext);
-	CurrentResourceOwner = oldowner;
-	return locked;
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
 }
 
 /* Release a session lock. */

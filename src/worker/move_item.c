@@ -38,7 +38,10 @@
 #include "wait/wait.h"
 #include "worker/worker.h"
 
-/* Lock a partitioned index, and its table, or a partitioned table, to the end of a transaction. */
+/*
+ * Lock a partitioned index, and its table, or a partitioned table, to the end
+ * of a transaction.
+ */
 static bool
 lock_partitioned(Wait *wait, void *arg)
 {
@@ -58,8 +61,9 @@ lock_partitioned(Wait *wait, void *arg)
 
 /*
  * Set the tablespace that a partitioned index gives to the indexes of new
- * partitions, or a partitioned table to these.  As ATExecSetTableSpaceNoStorage(), but without queueing for
- * the exclusive lock, since every query of the table would queue behind.
+ * partitions, or a partitioned table to these.  As
+ * ATExecSetTableSpaceNoStorage(), but without queueing for the exclusive lock,
+ * since every query of the table would queue behind.
  */
 static void
 move_default(MoveContext *mc)
