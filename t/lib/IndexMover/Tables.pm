@@ -64,6 +64,9 @@ UPDATE $one SET filler = md5(filler || $n) WHERE id % 97 = $n % 97;
 UPDATE $one SET v = v + 1 WHERE id % 101 = $n % 101;
 UPDATE $one SET big = repeat(md5(big || $n), 120) WHERE id % 5 = 0 AND id % 13 = $n % 13;
 DELETE FROM $one WHERE id % 211 = $n % 211;
+-- (so that hundreds of changes leave a table that takes more than one round)
+INSERT INTO $one SELECT g, g, repeat(md5(g::text), 50), CASE WHEN g % 5 = 0 THEN repeat(md5(g::text), 120) END
+  FROM generate_series(1, (SELECT max(id) FROM $one WHERE id <= 1000000)) g WHERE g % 211 = ($n - 3) % 211 ON CONFLICT DO NOTHING;
 DELETE FROM $one WHERE id BETWEEN 1000001 AND 1000000 + ($n - 3) * 1000;
 INSERT INTO $one SELECT 1000000 + $n * 1000 + g, g, repeat(md5(g::text), 50), repeat('x', 3000) FROM generate_series(1, 20) g;
 SAVEPOINT s;
