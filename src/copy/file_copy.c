@@ -324,6 +324,11 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	}
 	if (nread < 0 && fd >= 0)
 	{
+#if defined(POSIX_FADV_RANDOM)
+		/* what the kernel reads ahead would look cached by others next time */
+		if (copy->direct)
+			(void) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+#endif
 		nread = pg_pread(fd, copy->chunk, size, offset);
 		if (cached == NOT_CACHED)
 			drop_from_page_cache(fd, offset, size);
