@@ -33,7 +33,7 @@ $node->enable_archiving;
 $node->restart;
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE kept (i int, s text) WITH (fillfactor = 80);
-INSERT INTO kept SELECT g, repeat(md5(g::text), 5) FROM generate_series(1, 100000) g;
+INSERT INTO kept SELECT g, repeat(md5(g::text), 15) FROM generate_series(1, 36000) g;
 CREATE INDEX kept_s ON kept (s) TABLESPACE regress_slow;
 CREATE EXTENSION pageinspect;
 SELECT oracle.remember_keys('kept'), oracle.remember_metadata('kept');

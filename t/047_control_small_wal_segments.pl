@@ -19,12 +19,12 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 sql(<<SQL);
 CREATE TABLE small (i int, s text);
 -- full pages: of empty space a copy writes no WAL
-INSERT INTO small SELECT g, repeat(md5(g::text), 8) FROM generate_series(1, 100000) g;
+INSERT INTO small SELECT g, repeat(md5(g::text), 15) FROM generate_series(1, 50000) g;
 CREATE INDEX small_s ON small (s) TABLESPACE regress_slow;
 SQL
 
 append_to_file($node->basedir . '/checkpoint.sql', "CHECKPOINT;\n");
-append_to_file($node->basedir . '/write.sql', "\\set i random(1, 100000)\nUPDATE small SET s = repeat(md5(s), 8) WHERE i = :i;\n");
+append_to_file($node->basedir . '/write.sql', "\\set i random(1, 50000)\nUPDATE small SET s = repeat(md5(s), 15) WHERE i = :i;\n");
 my ($checkpoints, $writes) = map
 {
 	my ($file, @options) = @$_;

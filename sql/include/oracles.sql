@@ -46,8 +46,10 @@ CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 -- Keys that nobody knows any more can't be asked for; so a btree is also read from
 -- one end to the other ("full scan"), where an entry too many gives a row twice.
 --
--- A look-up in a BRIN index reads many blocks, so a large table is asked for
--- ranges of keys, that together are all of them; "ranges" says how many.
+-- A look-up in a BRIN index reads many blocks.  Where it keeps minimum and maximum,
+-- those of each block of the table are asked for: a summary that lacks any key of
+-- its blocks lacks one of these.  A large table is asked for ranges of keys, that
+-- together are all of them; "ranges" says how many.
 ---------------------------------------------------------------------------
 
 -- One row a key column: its expression; the operator to ask with, which is "="
@@ -142,9 +144,11 @@ DECLARE
 	old		text;
 	hashable bool;
 	divides	bool;
+	by_page	bool;
 	sums	record;
 	k_query	text;
 	asked	text;
+	compared_rows text;
 	in_order text;
 BEGIN
 	SELECT i.indrelid::regclass AS rel, c.relname AS name, i.indnkeyatts AS nkeys,
@@ -181,6 +185,8 @@ BEGIN
 		  INTO old FROM oracle.key_columns(index) k;
 	END IF;
 	SELECT bool_and(k.hashable), bool_and(k.divides) INTO hashable, divides FROM oracle.key_columns(index) k;
+	by_page := ranges IS NULL AND x.nkeys = 1 AND x.plain AND EXISTS (SELECT FROM pg_index i JOIN pg_opclass c ON c.oid = i.indclass[0]
+		WHERE i.indexrelid = index AND c.opcname LIKE '%\_minmax\_ops');
 
 	BEGIN
 		IF NOT pg_is_in_recovery() THEN
@@ -255,6 +261,15 @@ BEGIN
 							SELECT %2$s FROM (SELECT * FROM ONLY %3$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %4$s) gt %5$s) u WHERE %6$s$q$,
 						pattern.names, pattern.keys, x.rel, x.pred, old, pattern.chosen);
 					asked := pattern.by_index;
+					compared_rows := pattern.chosen;
+					IF by_page AND pattern.chosen LIKE '%NOT NULL' THEN
+						compared_rows := pattern.chosen || ' AND a1 IN (SELECT k.a1 FROM k)';
+						k_query := format($q$SELECT DISTINCT a1 FROM (
+								SELECT a1, row_number() OVER (PARTITION BY page ORDER BY a1) AS up, row_number() OVER (PARTITION BY page ORDER BY a1 DESC) AS down
+								  FROM (SELECT trunc((ctid::text::point)[0]) AS page, %1$s
+										  FROM (SELECT ctid, * FROM ONLY %2$s WHERE ctid >= '(0,0)' OFFSET 0) t WHERE %3$s) p WHERE %4$s) e
+							WHERE 1 IN (up, down)$q$, pattern.keys, x.rel, x.pred, pattern.chosen);
+					END IF;
 					IF ranges IS NOT NULL AND pattern.chosen LIKE '%NOT NULL' THEN
 						k_query := format('SELECT min(a1) AS lo, max(a1) AS hi FROM (SELECT a1, ntile(%s) OVER (ORDER BY a1) AS n FROM (%s) d) r GROUP BY n',
 							ranges, k_query);
@@ -274,7 +289,8 @@ BEGIN
 						k_query,
 						CASE WHEN way = 'index-only scan' THEN format('hash_record_extended(ROW(%s), 0)', regexp_replace(pattern.names, '\ma', 'm.a', 'g'))
 							 ELSE 'hashtidextended(m.tid, 0)' END,
-						pattern.keys, x.rel, x.pred, pattern.chosen,
+						pattern.keys, x.rel, x.pred,
+						compared_rows,
 						CASE WHEN way = 'index-only scan' THEN pattern.keys ELSE 'ctid AS tid' END,
 						asked);
 					PERFORM oracle.check_plan(query, way, node, x.name);
