@@ -23,7 +23,7 @@
  *
  * The visibility map of a table is compared page by page, and copied where it
  * differs: before the lock, so that its pages are in shared buffers, and under
- * it, all of it.  That takes less than a microsecond a page, which stands for
+ * it, all of it.  That takes about two microseconds a page, which stands for
  * 255 MB of the table.
  *
  * Assumption: file_copy_sync() has been called.

@@ -168,6 +168,9 @@ struct FileCopy
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
+	/* where file_copy_equalize() has found the pages, old and new */
+	Buffer	   *recent;
+	BlockNumber nrecent;
 };
 
 /*
@@ -883,11 +886,27 @@ pages_differ(const char *one, const char *other)
 	return memcmp(one + start, other + start, BLCKSZ - start) != 0;
 }
 
+/* Read a block, looking first into the buffer that has had it. */
+static Buffer
+read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
+			ReadBufferMode mode, Buffer *recent)
+{
+	if (!BufferIsValid(*recent) ||
+		!ReadRecentBuffer(*locator, fork, block, *recent))
+		*recent = ReadBufferWithoutRelcache(*locator, fork, block, mode, NULL, true);
+	return *recent;
+}
+
 /*
  * Compare all pages of a small fork of the two files, and copy those that
  * differ through shared buffers, logged whole: pd_lower of a visibility map's
  * page says nothing about its contents.  The new fork exists, and is never
  * longer than the old one.
+ *
+ * The last call is under the exclusive lock, so the pages are compared where
+ * they are, and found where the call before has found them.  Only we change
+ * the new ones, but the checkpointer may be writing one: a share lock does not
+ * wait for it.
  */
 void
 file_copy_equalize(FileCopy *copy, ForkNumber fork)
@@ -897,17 +916,17 @@ file_copy_equalize(FileCopy *copy, ForkNumber fork)
 	BlockNumber nblocks = smgrexists(from, fork) ? smgrnblocks(from, fork) : 0;
 	BlockNumber extended = smgrnblocks(to, fork);
 
+	if (copy->nrecent < nblocks)
+	{
+		if (copy->recent != NULL)
+			pfree(copy->recent);
+		copy->recent = MemoryContextAllocZero(copy->cxt, nblocks * 2 * sizeof(Buffer));
+		copy->nrecent = nblocks;
+	}
 	for (BlockNumber block = 0; block < nblocks; block++)
 	{
-		PGAlignedBlock page;
-		Buffer		buffer;
-
-		/* as core reads it: a damaged page of the map is an empty one */
-		buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
-										   RBM_ZERO_ON_ERROR, NULL, true);
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		memcpy(page.data, BufferGetPage(buffer), BLCKSZ);
-		UnlockReleaseBuffer(buffer);
+		Buffer		old;
+		Buffer		new;
 
 		for (; extended <= block; extended++)
 		{
@@ -916,17 +935,25 @@ file_copy_equalize(FileCopy *copy, ForkNumber fork)
 			memset(zeros.data, 0, BLCKSZ);
 			smgrextend(to, fork, extended, zeros.data, false);
 		}
-		buffer = ReadBufferWithoutRelcache(copy->to, fork, block, RBM_NORMAL, NULL, true);
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		if (pages_differ(page.data, BufferGetPage(buffer)))
+		/* as core reads it: a damaged page of the map is an empty one */
+		old = read_recent(&copy->from, fork, block, RBM_ZERO_ON_ERROR,
+						  &copy->recent[block * 2]);
+		new = read_recent(&copy->to, fork, block, RBM_NORMAL,
+						  &copy->recent[block * 2 + 1]);
+		LockBuffer(old, BUFFER_LOCK_SHARE);
+		LockBuffer(new, BUFFER_LOCK_SHARE);
+		if (pages_differ(BufferGetPage(old), BufferGetPage(new)))
 		{
+			LockBuffer(new, BUFFER_LOCK_UNLOCK);
+			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
 			START_CRIT_SECTION();
-			memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
-			MarkBufferDirty(buffer);
-			copy->last_record = log_newpage_buffer(buffer, IM_MUTATION("map-std"));
+			memcpy(BufferGetPage(new), BufferGetPage(old), BLCKSZ);
+			MarkBufferDirty(new);
+			copy->last_record = log_newpage_buffer(new, IM_MUTATION("map-std"));
 			END_CRIT_SECTION();
 		}
-		UnlockReleaseBuffer(buffer);
+		UnlockReleaseBuffer(new);
+		UnlockReleaseBuffer(old);
 	}
 }
 
