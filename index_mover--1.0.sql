@@ -539,14 +539,25 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
-CREATE FUNCTION index_mover.try_size(index regclass)
+CREATE FUNCTION index_mover.try_size(relation regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_try_size'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION index_mover.try_size(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.try_size(regclass) TO pg_monitor;
 
-CREATE FUNCTION index_mover.movable_methods(index regclass)
+-- of a table with its TOAST table
+CREATE FUNCTION index_mover.try_table_size(relation regclass)
+RETURNS bigint
+LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+	SELECT index_mover.try_size($1) + coalesce((SELECT index_mover.try_size(h.reltoastrelid::regclass)
+												  FROM pg_class h WHERE h.oid = $1::oid AND h.reltoastrelid <> 0), 0);
+END;
+REVOKE ALL ON FUNCTION index_mover.try_table_size(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.try_table_size(regclass) TO pg_monitor;
+
+CREATE FUNCTION index_mover.movable_methods(relation regclass)
 RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -566,7 +577,7 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
 	WITH wanted AS MATERIALIZED (
-		-- the relation itself and its partitions; none = every user index
+		-- the relation itself and its partitions; none = all of users
 		SELECT $1::oid AS relid WHERE $1 IS NOT NULL
 		UNION
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
@@ -662,10 +673,38 @@ BEGIN ATOMIC
 				   400, false, true, NULL::float8[]) b ON true
 	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(
 				   CASE WHEN g.relam = 2742::oid THEN g.oid::regclass END, true) p ON true
-	 ORDER BY s.fetched - s.hit DESC NULLS LAST, g.oid;
+	UNION ALL
+	-- the tables themselves
+	SELECT NULL, h.oid::regclass, am.amname, ts.spcname,
+		   index_mover.try_table_size(h.oid::regclass),
+		   NULL, s.fetched - s.hit, s.hit,
+		   round((s.hit / NULLIF(s.fetched, 0::bigint)::float8)::numeric, 4)::float8,
+		   s.fetched - s.hit,
+		   NULL, NULL, 'not measured', NULL, NULL, NULL,
+		   pg_stat_get_tuples_inserted(h.oid) + pg_stat_get_tuples_updated(h.oid),
+		   st.reset_time,
+		   index_mover.movable_methods(h.oid::regclass),
+		   CASE WHEN st.reset_time > now() - '1 day'::interval
+				THEN 'statistics were reset less than a day ago' END
+	  FROM pg_class h
+	  JOIN pg_namespace n ON n.oid = h.relnamespace
+	  JOIN pg_am am ON am.oid = h.relam
+	  JOIN pg_database d ON d.datname = current_database()
+	  JOIN pg_tablespace ts ON ts.oid = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
+	 CROSS JOIN stats st
+	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(h.oid) AS fetched,
+								pg_stat_get_blocks_hit(h.oid) AS hit OFFSET 0) s
+	 WHERE h.relkind IN ('r', 'm', 't')
+	   AND CASE WHEN $1 IS NULL
+				THEN h.oid >= 16384
+					 AND n.nspname !~ '^pg_toast'
+					 AND n.nspname <> 'information_schema'
+					 AND (h.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
+				ELSE h.oid IN (SELECT w.relid FROM wanted w) END
+	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
 COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
-	IS 'size, use, bloat and pending list of every user index, or of those of one relation';
+	IS 'size, use, bloat and pending list of every user table and index, or of those of one relation';
 REVOKE ALL ON FUNCTION @extschema@.index_report(regclass, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean) TO pg_monitor;
 
@@ -944,46 +983,57 @@ BEGIN ATOMIC
 					   CASE WHEN NOT o.resident AND o.gain > 0 AND o.place_in_line <= 50 THEN o.index END,
 					   100, false, true, NULL) b ON true
 	), tables AS MATERIALIZED (
-		-- tables whose own reads outweigh those of all their indexes
+		-- tables that are there, and those whose own reads outweigh those of all
+		-- their indexes
 		SELECT x.*
 		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
-					   hp.name AS here, hp.device, hp.probed_ms IS NOT NULL AS probed, hp.read_ms_more,
-					   index_mover.try_size(h.oid::regclass)
-						   + CASE WHEN h.reltoastrelid <> 0 THEN coalesce(index_mover.try_size(h.reltoastrelid::regclass), 0) ELSE 0 END AS size,
+					   w.here, w.resident, w.home, op.device, op.probed_ms IS NOT NULL AS probed, op.read_ms_more,
+					   index_mover.try_table_size(h.oid::regclass) AS size,
 					   q.reads_per_second AS rate, q.seconds, q.samples,
-					   q.reads_per_second * hp.read_ms_more AS gain,
+					   q.reads_per_second * op.read_ms_more AS gain,
 					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM read j
 						 WHERE j.relation = h.oid AND NOT j.resident) AS index_gain
 				  FROM rates q
 				  JOIN pg_class h ON h.oid = q.relation
 				  JOIN pg_namespace n ON n.oid = h.relnamespace
 				  JOIN pg_database d ON d.datname = current_database()
+				  JOIN pg_tablespace dts ON dts.oid = d.dattablespace
 				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
 				 CROSS JOIN target t
-				 WHERE q.index_name IS NULL AND q.reads_per_second > 0
+				 CROSS JOIN LATERAL (SELECT hp.name AS here, hp.place = t.oid AS resident,
+											CASE WHEN d.dattablespace <> t.oid THEN dts.spcname
+												 WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home) w
+				  LEFT JOIN places op ON op.name = CASE WHEN w.resident THEN w.home ELSE w.here END
+				 WHERE q.index_name IS NULL
 				   AND h.relkind IN ('r', 'm') AND h.relam = 2 AND h.relpersistence = 'p'
-				   AND h.oid >= 16384 AND hp.place <> t.oid
+				   AND h.oid >= 16384
 				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
 		 CROSS JOIN noise
-		 WHERE x.gain > x.index_gain AND x.gain > noise.gain
+		 WHERE x.size > 0 AND (x.resident OR x.gain > x.index_gain AND x.gain > noise.gain)
 	), items AS MATERIALIZED (
-		SELECT u.*, row_number() OVER (ORDER BY u.index, u.relation) AS n
+		SELECT u.*, row_number() OVER (ORDER BY u.index, u.relation) AS n,
+			   -- who is there already stays, unless something is clearly better; who
+			   -- has no other place takes no part
+			   CASE WHEN u.resident AND u.home IS NULL THEN 0
+					WHEN u.resident THEN coalesce(CASE WHEN u.gain < 0 THEN u.gain ELSE u.gain * 1.1 END, 0) + 1e-9
+					ELSE u.gain END AS worth
 		  FROM (SELECT s.*,
 					   CASE WHEN s.rebuilds AND s.at_least IS NOT NULL
 							THEN ceil(s.size * (1 - s.at_least))::bigint ELSE s.size END AS after,
-					   -- who is there already stays, unless something is clearly better
-					   CASE WHEN s.resident THEN coalesce(CASE WHEN s.gain < 0 THEN s.gain ELSE s.gain * 1.1 END, 0) + 1e-9
-							ELSE s.gain END AS worth, NULL::float8 AS index_gain
+					   NULL::float8 AS index_gain
 				  FROM sized s
 				UNION ALL
-				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, false, 0, NULL, x.qualified, NULL, NULL,
+				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, x.resident, 0, NULL, x.qualified, NULL, x.home,
 					   x.rate, x.seconds, x.samples, NULL, x.read_ms_more, x.device, x.probed, x.gain,
-					   NULL, NULL, NULL, false, x.size, x.gain, x.index_gain
+					   NULL, NULL, NULL, false, x.size, x.index_gain
 				  FROM tables x) u
 	), room AS MATERIALIZED (
 		SELECT greatest(coalesce(index_mover.check_budget($2),
-				   t.free_bytes - t.reserved_bytes + coalesce((SELECT sum(i.size) FROM items i WHERE i.resident), 0)::bigint), 0) AS bytes
+				   t.free_bytes - t.reserved_bytes + there.bytes) - there.staying, 0) AS bytes
 		  FROM target t
+		 CROSS JOIN (SELECT coalesce(sum(i.size), 0)::bigint AS bytes,
+							coalesce(sum(i.size) FILTER (WHERE i.home IS NULL), 0)::bigint AS staying
+					   FROM items i WHERE i.resident) there
 	), ranked AS MATERIALIZED (
 		-- which of them to take is the 0/1 knapsack problem, for which taking the
 		-- greatest gain per byte first, or else the greatest gain of all that
@@ -1045,7 +1095,7 @@ BEGIN ATOMIC
 		 CROSS JOIN target t
 		  JOIN places tp ON tp.place = t.oid
 	)
-	SELECT (row_number() OVER (ORDER BY o.class, o.gain DESC, o.index))::int,
+	SELECT (row_number() OVER (ORDER BY o.class, o.gain DESC, o.index, o.relation))::int,
 		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after,
 		   round(o.rate::numeric, 4)::float8, round(o.gain::numeric, 4)::float8, o.bloat_ratio, o.pending_pages,
 		   concat_ws('; ',
@@ -1063,7 +1113,7 @@ BEGIN ATOMIC
 			   CASE WHEN o.pending >= 16 AND o.class = 1
 					THEN format('every search reads the %s pages of its pending list: flush it first', o.pending) END,
 			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate
-						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation)
+						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation AND NOT x.resident)
 						 AND NOT EXISTS (SELECT FROM rows_out y WHERE y.relation = o.relation AND y.index IS NULL)
 					THEN 'warning: the table itself is read more, moving the table would gain more' END,
 			   CASE WHEN o.remark ~ 'duplicate of' THEN 'warning: ' || substring(o.remark from 'duplicate of [^;]*') END,

@@ -378,10 +378,10 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);
 
 /*
- * index_mover_movable_methods(index regclass) returns text[]
+ * index_mover_movable_methods(relation regclass) returns text[]
  *
- * For index_report(): returns the methods that can move the index, by the
- * same checks as a move.  Reads only catalogs.  EXECUTE: pg_monitor.
+ * For index_report(): returns the methods that can move the index or table, by
+ * the same checks as a move.  Reads only catalogs.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_movable_methods(PG_FUNCTION_ARGS)

@@ -1,4 +1,4 @@
--- index_report(): one row per index
+-- index_report(): one row per index, and one of the table
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 SET allow_in_place_tablespaces = on;
@@ -24,7 +24,7 @@ CREATE INDEX p_id ON p (id);
 CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
 \set VERBOSITY default
 
-SELECT index, relation, access_method, tablespace, size = pg_relation_size(index) AS size, movable,
+SELECT index, relation, access_method, tablespace, size = pg_relation_size(coalesce(index, relation)) AS size, movable,
 	   regexp_replace(bloat_source, 'between .*', 'between ..') AS bloat_source, pending_pages > 0 AS pending,
 	   regexp_replace(regexp_replace(remark, 'statistics were reset less than a day ago; ', ''), 'unused since [-0-9]+', 'unused') AS remark
   FROM index_report('t') ORDER BY index::text;
@@ -34,7 +34,7 @@ SELECT count(*) > 10 AS several, bool_and(bloat_source = 'not measured') AS not_
   FROM index_report();
 SELECT count(*) FILTER (WHERE bloat_source <> 'not measured') > 5 AS sampled FROM index_report(sample => true);
 -- a partitioned table or index stands for its leaves
-SELECT index, relation FROM index_report('p') ORDER BY index::text;
+SELECT index, relation FROM index_report('p') ORDER BY index::text, relation::text;
 SELECT index, relation FROM index_report('p_id') ORDER BY index::text;
 SELECT index, movable FROM index_report('u');
 -- not those of the tables that moves write to
@@ -47,13 +47,24 @@ SELECT r.index, r.movable, m.method, p.status, p.detail
 	   index_report() r,
 	   LATERAL move_indexes(r.index, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END,
 							method => m.method, dry_run => true) p
- WHERE (m.method = ANY (r.movable)) <> (p.status = 'planned');
+ WHERE r.index IS NOT NULL AND (m.method = ANY (r.movable)) <> (p.status = 'planned');
+SELECT r.relation, r.movable, p.status, p.detail
+  FROM index_report() r,
+	   LATERAL move_table(r.relation, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END, dry_run => true) p
+ WHERE r.index IS NULL AND r.relation::text !~ '^index_mover\.' AND p.kind = 'table' AND ('copy' = ANY (r.movable)) <> (p.status = 'planned');
 -- one index, a TOAST table, something without indexes
 SELECT index, bloat_source FROM index_report('t_a');
 SELECT index, bloat_source FROM index_report('t_a', sample => false);
 CREATE TABLE big (x text);
-SELECT access_method, movable FROM index_report((SELECT reltoastrelid FROM pg_class WHERE oid = 'big'::regclass));
-SELECT * FROM index_report('big');
+SELECT access_method, movable FROM index_report((SELECT reltoastrelid FROM pg_class WHERE oid = 'big'::regclass)) ORDER BY access_method;
+ALTER TABLE big ALTER x SET STORAGE EXTERNAL;
+INSERT INTO big VALUES (repeat('x', 100000));
+SELECT pg_stat_force_next_flush();
+-- the table's line: NULL where a column says something of indexes
+SELECT index, relation, access_method, tablespace, idx_scan, relation_blks_read = blks_read AS own_reads, bloat_ratio, bloat_source,
+	   pending_pages, writes, movable,
+	   size = pg_relation_size('big') + pg_relation_size((SELECT reltoastrelid FROM pg_class WHERE oid = 'big'::regclass)) AS size_with_toast
+  FROM index_report('big');
 
 -- use and writes are the statistics collector's
 SET enable_seqscan = off;

@@ -128,6 +128,32 @@ SELECT index, relation, method, round(reads_per_second) AS reads,
 	   reason ~ 'outweigh those of its indexes' AS table_instead, reason ~ 'warning: the table itself is read more' AS warned, command
   FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
 
+-- a table that is there counts, and stays or leaves as an index does
+BEGIN;
+SELECT count(rec_rate('rec_hot', i, 0)) = 0 AS unread FROM unnest('{rec_a,rec_b,rec_c,rec_d,rec_e,rec_bloated,NULL}'::name[]) i;
+ALTER TABLE rec_table SET TABLESPACE regress_rec_fast;
+CREATE FUNCTION rec_set(budget bigint) RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(concat_ws(' ', rank, coalesce(index, relation), to_tablespace, round(gain_ms_per_second)), ', ' ORDER BY rank)
+	  FROM recommend_moves('regress_rec_fast', budget) $$;
+SET LOCAL client_min_messages = warning;
+SELECT rec_set(pg_relation_size('rec_table_id') + 8192) AS one, rec_set(pg_relation_size('rec_table') + pg_relation_size('rec_table_id') + pg_relation_size('rec_d')) AS three;
+SELECT index, from_tablespace, split_part(reason, ';', 1) AS reason, command
+  FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_table_id')) WHERE relation = 'rec_table'::regclass AND to_tablespace = 'pg_default';
+-- one that gains more stays
+ALTER TABLESPACE pg_default SET (random_page_cost = 4.1);
+SELECT rec_set(pg_relation_size('rec_table'));
+-- the default budget has its bytes in it
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text) LANGUAGE sql AS $$ SELECT oid, 0, 0, 1, NULL FROM pg_tablespace WHERE spcname = $1 $$;
+SELECT rec_set(NULL), rec_set(pg_relation_size('rec_table') + pg_relation_size('rec_d'));
+-- what is there and has no other place stays, and takes its bytes from a budget
+ALTER TABLESPACE pg_default SET (random_page_cost = 1.1);
+ALTER TABLE rec_table SET TABLESPACE pg_default;
+SELECT rec_rate('rec_hot', 'rec_a', 40);
+SELECT budget = 1000000000 AS large, string_agg(concat_ws(' ', index, from_tablespace, to_tablespace), ', ' ORDER BY rank)
+  FROM (VALUES (pg_relation_size('rec_a')), (1000000000)) b(budget), recommend_moves('pg_default', budget) GROUP BY 1 ORDER BY 1;
+ROLLBACK;
 -- what was seen for a quarter of an hour only
 UPDATE index_mover.sample SET taken_at = now() - interval '1000 s';
 SELECT count(*) > 0 AS rows, bool_and(reason ~ 'warning: the statistics cover only') AS warned

@@ -93,7 +93,7 @@ foreach my $index (@indexes)
 	is($node->safe_psql('postgres', "SELECT $sane FROM index_bloat('$index', exact => true)"), $answer, "$index: every page");
 	like($node->safe_psql('postgres', "SELECT status FROM move_indexes('$index', 'regress_fast', dry_run => true)"), qr/^(planned|skipped)$/, "$index: a plan");
 }
-is($node->safe_psql('postgres', q(SELECT count(*) FROM index_report('m'))), scalar @indexes, 'a report');
+is($node->safe_psql('postgres', q(SELECT count(*) FROM index_report('m') WHERE index IS NOT NULL)), scalar @indexes, 'a report');
 is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regress_fast', dry_run => true))), scalar @indexes, 'a plan for all');
 
 # and what copies them, and reads the WAL for that

@@ -290,27 +290,28 @@ item_check(MoveItem *item, const RelationFacts *facts)
 }
 
 /*
- * Return which methods can move an index, regardless of the user and of its
- * tablespace.  access_methods is as for copy_can_move().  Takes no locks.
+ * Return which methods can move an index or a table, regardless of the user and
+ * of its tablespace.  access_methods is as for copy_can_move().  Takes no locks.
  */
 void
-movable_methods(Oid index_oid, const char *access_methods, bool *copy, bool *rebuild)
+movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)
 {
 	RelationFacts facts;
 
 	*copy = *rebuild = false;
-	if (!relation_facts(index_oid, &facts) || !relkind_is_index(facts.relkind) ||
+	if (!relation_facts(relid, &facts) ||
+		!(relkind_is_index(facts.relkind) || RELKIND_HAS_TABLE_AM(facts.relkind)) ||
 		!facts.live ||
 		facts.persistence == RELPERSISTENCE_TEMP ||
 		IsCatalogRelationOid(facts.heap_oid) || plan_is_own_table(facts.heap_oid))
 		return;
 	/* the next move removes what an interrupted one has left */
-	if (!facts.valid && leftover_index_is_ours(index_oid))
+	if (!facts.valid && leftover_index_is_ours(relid))
 		return;
-	if (recovery_needs_full_pages(index_oid))
+	if (recovery_needs_full_pages(relid))
 		return;
-	*copy = facts.valid && copy_can_move(index_oid, access_methods, NULL);
-	*rebuild = rebuild_can_move(index_oid, NULL);
+	*copy = facts.valid && copy_can_move(relid, access_methods, NULL);
+	*rebuild = relkind_is_index(facts.relkind) && rebuild_can_move(relid, NULL);
 }
 
 /* Return the OID of the named tablespace; ERROR 42704, with a hint. */

@@ -17,7 +17,7 @@
 extern void item_fill(MoveItem *item, const RelationFacts *facts);
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern bool plan_is_own_table(Oid heap_oid);
-extern void movable_methods(Oid index_oid, const char *access_methods,
+extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,

@@ -273,7 +273,7 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover_try_size(index regclass) returns bigint: bytes of the main fork
+ * index_mover_try_size(relation regclass) returns bigint: bytes of the main fork
  *
  * For reports over many relations: NULL if the relation is gone, has no
  * storage, or is locked exclusively.  Locks: AccessShareLock until the end of
