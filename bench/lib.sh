@@ -211,6 +211,33 @@ end_quiet() {
   QUIET=$(cut -d ' ' -f 2- <<< "$QUIET" | tr ' ' ,)
 }
 
+# Find pg_repack, or, on Debian, unpack its package into the throw-away installation;
+# nothing in the system is changed.  Sets REPACK if it is to be had, and REPACK_NOTE.
+REPACK=
+REPACK_NOTE=
+find_repack() {
+  local major file extensions
+  major=$("$BIN/pg_config" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+  extensions=$("$BIN/pg_config" --sharedir)/extension
+  if [ ! -x "$BIN/pg_repack" ] && [ -z "$INSTALLED" ] && command -v apt-get > /dev/null; then
+    as_server mkdir "$WORK/deb"
+    if (cd "$WORK/deb" && as_server apt-get -q download "postgresql-$major-repack" > "$WORK/deb.log" 2>&1 &&
+        as_server dpkg-deb -x ./*.deb .); then
+      for file in "$WORK/deb/usr/lib/postgresql/$major"/bin/pg_repack; do as_server cp "$file" "$BIN"; done
+      for file in "$WORK/deb/usr/lib/postgresql/$major"/lib/*.so; do as_server cp "$file" "$("$BIN/pg_config" --pkglibdir)"; done
+      for file in "$WORK/deb/usr/share/postgresql/$major"/extension/*; do as_server cp "$file" "$extensions"; done
+    else
+      note "no package postgresql-$major-repack: $(tail -n 1 "$WORK/deb.log")"
+    fi
+  fi
+  if [ -x "$BIN/pg_repack" ] && [ -f "$extensions/pg_repack.control" ]; then
+    REPACK=1 REPACK_NOTE="$("$BIN/pg_repack" --version)"
+  else
+    REPACK_NOTE="pg_repack was not to be had, and is left out"
+  fi
+  note "$REPACK_NOTE"
+}
+
 # The order of $1 ways in round $2, as numbers from 0: a row of a Williams
 # square, so that over the rounds each way comes equally often after each other
 # one, and in each place (an even number of ways needs as many rounds for that,
