@@ -21,10 +21,9 @@ max_wal_size = 4GB
 wal_keep_size = 1GB
 wal_retrieve_retry_interval = 100ms
 CONF
-# A large index is what takes the time here, and only its old file has to be: by default
-# it gets large when that is the subject.
-my $LARGE = 10500;
-my $rows = faults('a large index but for the removal of its file') ? $LARGE : 3000;
+# A large index is what takes the time here, and only its old file has to be: it gets
+# large when that is the subject.
+my ($rows, $large) = (3000, 10500);
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE crash (i int, s text) WITH (fillfactor = 80);
 ALTER TABLE crash ALTER s SET STORAGE external;
@@ -246,11 +245,8 @@ sub fault_at
 each_action_at(grep { $_ ne 'old-file-step' } @before_swap, @after_swap);
 
 # Only if it is large the old file is removed in more than one step.
-if ($rows < $LARGE)
-{
-	$node->safe_psql('postgres', "INSERT INTO crash SELECT g, repeat(md5(g::text), 50) FROM generate_series($rows + 1, $LARGE) g");
-	$node->safe_psql('postgres', "SELECT oracle.remember_keys('crash')");
-}
+$node->safe_psql('postgres', "INSERT INTO crash SELECT g, repeat(md5(g::text), 50) FROM generate_series($rows + 1, $large) g");
+$node->safe_psql('postgres', "SELECT oracle.remember_keys('crash')");
 cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('crash_s')"),
 	'>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 each_action_at('old-file-step');

@@ -37,8 +37,6 @@ my %kinds = (
 	brin => [ 'int', 'brin (v) WITH (pages_per_range = 4)', '%s' ],
 	bloom => [ 'int', 'bloom (v)', '%s' ]);
 my $rows = 6000;
-# (each key is asked for, and for each of them BRIN reads all that it has)
-my $brin_rows = faults('half of the rows of BRIN') ? $rows : $rows / 2;
 
 my $make = "CREATE EXTENSION bloom;\n";
 my $load = '';
@@ -51,7 +49,6 @@ foreach my $kind (sort keys %kinds)
 	# what is changed is to stay on its page: behind the table's old end BRIN has no
 	# summaries that could change
 	my $fill = $kind eq 'brin' ? 10 : 60;
-	my $rows_here = $kind eq 'brin' ? $brin_rows : $rows;
 	my $rows_of_a_page = $kind eq 'brin'
 	  ? "ctid = ANY (ARRAY(SELECT ctid FROM k_brin WHERE ctid > '(:range,0)' AND ctid < '(:behind,0)' LIMIT 2))"
 	  : "ctid = ANY (ARRAY['(:page,1)', '(:page,7)', '(:page,20)']::tid[])";
@@ -60,7 +57,7 @@ foreach my $kind (sort keys %kinds)
 	$of_x = "$rows + nextval('growing')::int" if $kind eq 'uniq' || $kind eq 'brin';
 	$make .= <<SQL;
 CREATE TABLE k_$kind (id int, v $type) WITH (fillfactor = $fill);
-INSERT INTO k_$kind SELECT g, $of_g FROM generate_series(1, $rows_here) g;
+INSERT INTO k_$kind SELECT g, $of_g FROM generate_series(1, $rows) g;
 CREATE $unique INDEX k_${kind}_i ON k_$kind USING $index TABLESPACE regress_slow;
 SELECT oracle.remember_keys('k_$kind');
 SQL
