@@ -7,8 +7,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IndexMover::Session;
 use IndexMover::Test;
+use IndexMover::Tiers;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -16,59 +16,9 @@ use Test::More;
 my $node = new_node('tiers', conf => 'max_worker_processes = 16');
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-sub wait_for_jobs
-{
-	return poll_until($node, 'SELECT count(*) = 0 FROM index_mover.job_log j WHERE index_mover.job_is_alive(j.job)', 't', 'the jobs');
-}
-
-sql(<<'SQL');
-CREATE TABLE orders (id bigint, at timestamptz NOT NULL, what text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
-CREATE INDEX ON orders (at);
-DO $$ BEGIN FOR m IN 0 .. 23 LOOP
-	EXECUTE format('CREATE TABLE orders_%s PARTITION OF orders FOR VALUES FROM (%L) TO (%L)',
-		lpad(m::text, 2, '0'), timestamptz '2024-01-01 UTC' + make_interval(months => m), timestamptz '2024-01-01 UTC' + make_interval(months => m + 1));
-END LOOP; END $$;
-CREATE TABLE orders_rest PARTITION OF orders DEFAULT;
-INSERT INTO orders SELECT g, timestamptz '2024-01-01 UTC' + make_interval(hours => g % 17000), 'order ' || g FROM generate_series(1, 30000) g;
-CREATE TABLE clock (now timestamptz);
-INSERT INTO clock VALUES ('2024-01-15 UTC');
-CREATE FUNCTION clock() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now FROM public.clock';
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
-VALUES ('old orders', 'orders', 'regress_slow', '90 days', 'clock()');
-SQL
-
 # ---- month by month, under load ------------------------------------------------------------
-my $writer = start_call($node, 'writer', <<'SQL');
-DO $$ BEGIN FOR i IN 1 .. 10000000 LOOP
-	INSERT INTO orders SELECT 100000 + i, timestamptz '2024-01-01 UTC' + make_interval(hours => (i * 37) % 17000), 'new';
-	UPDATE orders SET what = 'changed' WHERE id = 1 + i % 30000;
-	COMMIT;
-END LOOP; END $$;
-SQL
-poll_until($node, 'SELECT count(*) > 0 FROM orders WHERE id > 100000', 't', 'the writer');
-
-my $runs = faults() ? 100 : 9;
-my $misplaced = 0;
-for my $run (1 .. $runs)
-{
-	sql("UPDATE clock SET now = timestamptz '2024-01-15 UTC' + make_interval(days => " . int($run * 800 / $runs) . ')');
-	sql('SELECT count(*) FROM run_tier_policies()');
-	wait_for_jobs();
-	$misplaced += sql(<<'SQL');
-SELECT count(*) FROM index_mover.leaves('orders'::regclass) l
-  JOIN pg_class c ON c.oid = l.relation OR c.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = l.relation)
-  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
- WHERE l.upper <> 'DEFAULT' AND (t.spcname IS NOT DISTINCT FROM 'regress_slow') <> (l.upper::timestamptz <= clock() - interval '90 days')
-SQL
-}
-is($misplaced, 0, "$runs runs: every partition and index is where its age says after each");
-is(sql("SELECT count(*) > 20 FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = 'regress_slow'"), 't', 'most are old by now');
-is(sql("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE status = 'moved' GROUP BY name HAVING count(*) > 1) m"), 0, 'nothing has moved twice');
-is(sql("SELECT count(*) FROM index_mover_history WHERE status NOT IN ('moved', 'skipped')"), 0, 'and nothing failed');
-is(sql("SELECT count(DISTINCT settings->>'policy') || ' ' || min(settings->>'policy') FROM index_mover_jobs"), '1 old orders', 'the history tells which policy moved what');
-sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'writer'");
-my (undef, undef, $errors) = finish_call($writer);
-is(join(' ', $errors =~ /(?:ERROR|FATAL|PANIC):  (\w+)/g), '57P01', 'no transaction of the writer failed');
+orders_by_month($node);
+tiers_by_month_ok($node, 'month by month', faults() ? 100 : 9, sub { sql('SELECT count(*) FROM run_tier_policies()'); wait_for_jobs($node); });
 
 # ---- frozen before, and the map goes along: a later vacuum reads next to nothing ---------------
 sql("UPDATE clock SET now = '2026-06-01 UTC'");
@@ -76,7 +26,7 @@ sql("CREATE TABLE cold (LIKE orders); INSERT INTO cold SELECT g, timestamptz '20
 sql("ALTER TABLE cold ADD PRIMARY KEY (id, at); ALTER TABLE orders ATTACH PARTITION cold FOR VALUES FROM ('2023-12-01 UTC') TO ('2024-01-01 UTC')");
 is(sql("SELECT string_agg(relation::text, ' ') FROM tier_plan() WHERE moves"), 'cold orders_23', 'one more, and the last');
 sql('SELECT count(*) FROM run_tier_policies()');
-wait_for_jobs();
+wait_for_jobs($node);
 my $frozen = sql("SELECT relallvisible = relpages AND relpages > 100 FROM pg_class WHERE relname = 'cold'");
 is($frozen, 't', 'it was vacuumed');
 my (undef, undef, $verbose) = $node->psql('postgres', 'VACUUM (VERBOSE, FREEZE) cold');
@@ -131,7 +81,7 @@ wait_for_job_end($node, $job);
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], 'table', false, NULL)");
 is("$rc $out", '0 numbers_2_a|queued', 'what is gone, and what cannot be moved, does not stop the others');
 like($err, qr/WARNING:  "pg_class" is not moved: cannot move system relation "pg_class"/, 'a WARNING each');
-wait_for_jobs();
+wait_for_jobs($node);
 
 # another user's function is not called, nor another user's table moved
 sql(<<'SQL');

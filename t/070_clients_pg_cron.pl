@@ -1,6 +1,7 @@
 # The real pg_cron, over libpq and with background workers: the schedules of
 # README.md and docs/guide.md as they stand there, what a failed run leaves
-# in cron.job_run_details, and two schedules that want the same table.
+# in cron.job_run_details, two schedules that want the same table, and tier
+# policies that run every second while the months go by.
 #
 # pg_cron is not part of PostgreSQL; without it there is nothing to test here.
 # (t/090_docs_readme.pl runs the scheduled commands in any case.)
@@ -11,6 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Session;
 use IndexMover::Test;
+use IndexMover::Tiers;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -29,7 +31,7 @@ max_worker_processes = 20
 CONF
 $node->append_conf('postgresql.conf', "cron.host = '" . $node->host . "'\n");
 $node->start;
-$node->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''") foreach 'slow_storage', 'fast_storage';
+$node->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''") foreach 'slow_storage', 'fast_storage', 'regress_slow';
 setup_database($node, 'postgres');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_cron');
 
@@ -154,6 +156,22 @@ SQL
 	is(tablespace_of_index($node, 'held'), 'held_i: fast_storage', "$mode: and has moved the index");
 	$reader->end;
 	$node->safe_psql('postgres', 'SELECT cron.unschedule(jobid) FROM cron.job');
+
+	# ---- tiers ----------------------------------------------------------------
+	orders_by_month($node);
+	$jobid = $node->safe_psql('postgres', "SELECT cron.schedule('tiers', '$soon', 'SELECT count(*) FROM run_tier_policies()')");
+	my $runs = sub {
+		my ($condition) = @_;
+		return $node->safe_psql('postgres', "SELECT count(*) FROM cron.job_run_details WHERE jobid = $jobid AND $condition");
+	};
+	tiers_by_month_ok($node, "$mode: tiers", faults() && $mode eq 'libpq' ? 100 : 4, sub {
+		my $last = $node->safe_psql('postgres', "SELECT coalesce(max(runid), 0) FROM cron.job_run_details WHERE jobid = $jobid");
+		poll_until($node, "SELECT count(*) > 0 FROM cron.job_run_details WHERE jobid = $jobid AND runid > $last AND status IN ('succeeded', 'failed')",
+			't', 'a run of the policies');
+		wait_for_jobs($node);
+	});
+	is($runs->("status = 'failed'"), 0, "$mode: tiers: none of " . $runs->("status = 'succeeded'") . ' runs failed');
+	$node->safe_psql('postgres', 'SELECT cron.unschedule(jobid) FROM cron.job; DROP TABLE orders');
 	leftovers_ok($node, $mode, within => 5);
 }
 
