@@ -1279,7 +1279,7 @@ COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
 COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (budget) one table; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
-COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace; NULL: in any';
+COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace, of a table each part by itself; NULL: in any';
 COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
 COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'of a partition: table, indexes or all';
 COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
@@ -1303,11 +1303,11 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION index_mover.no_policy(name) FROM PUBLIC;
 
 CREATE FUNCTION index_mover.move_list(
-	relations oid[], tablespaces name[], parts text, wait boolean, settings jsonb)
+	relations oid[], tablespaces name[], from_tablespace name, parts text, wait boolean, settings jsonb)
 RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.move_list(oid[], name[], text, boolean, jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION index_mover.move_list(oid[], name[], name, text, boolean, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION index_mover.leaves(
 	root oid, OUT relation oid, OUT upper text, OUT key_type oid)
@@ -1457,14 +1457,11 @@ BEGIN ATOMIC
 		  JOIN policies p ON p.name = r.policy
 		 WHERE r.is_in <> coalesce(r.size <= r.budget AND r.used <= r.budget AND r.heat > 0, false)
 	), sized AS (
-		SELECT c.*, p.parts, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace, s.is_away
+		SELECT c.*, p.parts, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace
 		  FROM candidates c
 		  JOIN policies p ON p.name = c.policy
 		 CROSS JOIN LATERAL (
-				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0)) FILTER (WHERE x.place <> c.to_tablespace)::bigint AS size,
-					   min(x.place) FILTER (WHERE x.place <> c.to_tablespace) AS tablespace,
-					   bool_or(x.place <> c.to_tablespace
-							   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) AS is_away
+				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0))::bigint AS size, min(x.place) AS tablespace
 				  FROM (SELECT r.oid, coalesce(t.spcname, (SELECT d.spcname FROM default_place d)) AS place
 						  FROM pg_class r
 						  LEFT JOIN pg_tablespace t ON t.oid = r.reltablespace
@@ -1472,7 +1469,9 @@ BEGIN ATOMIC
 							OR p.parts <> 'indexes' AND c.kind = 'table'
 							   AND r.oid IN (SELECT y.reltoastrelid FROM pg_class y WHERE y.oid = c.relation)
 							OR p.parts <> 'table' AND p.older_than IS NOT NULL
-							   AND r.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.relation)) x) s
+							   AND r.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.relation)) x
+				 WHERE x.place <> c.to_tablespace
+				   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) s
 	), checked AS (
 		SELECT z.*,
 			   CASE WHEN z.left_alone IS NOT NULL THEN z.left_alone
@@ -1493,7 +1492,7 @@ BEGIN ATOMIC
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM index_mover.move_log m
 				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation) AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
-		 WHERE z.is_away OR z.left_alone IS NOT NULL
+		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
 	), single AS (
 		-- what several policies want, the first of them has
 		SELECT k.*, first_value(k.policy) OVER (PARTITION BY k.relation ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
@@ -1548,6 +1547,7 @@ BEGIN ATOMIC
 			 GROUP BY t.policy) w
 	 CROSS JOIN LATERAL (SELECT q.* FROM @extschema@.tier_policy q WHERE q.name = w.policy OFFSET 0) p
 	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces,
+			CASE WHEN p.budget IS NULL THEN p.from_tablespace END,
 			-- a budget picks each index by itself
 			CASE WHEN p.budget IS NULL THEN p.parts ELSE 'table' END, $2,
 			jsonb_build_object('freeze', p.freeze_first AND p.older_than IS NOT NULL)

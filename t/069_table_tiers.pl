@@ -78,7 +78,7 @@ my $job = sql(q{SELECT max(job) FROM move_table('numbers_2_a', 'regress_slow', w
 like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/, 'a partition that is being moved');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], 'table', false, NULL)");
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], NULL, 'table', false, NULL)");
 is("$rc $out", '0 numbers_2_a|queued', 'what is gone, and what cannot be moved, does not stop the others');
 like($err, qr/WARNING:  "pg_class" is not moved: cannot move system relation "pg_class"/, 'a WARNING each');
 wait_for_jobs($node);
@@ -159,6 +159,25 @@ b|t|its rows end at 2020-02-01
 c|f|its rows end at 2020-02-01; but policy "b" moves it
 ROWS
 is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01', 'whatever the style of dates');
+
+# ---- from_tablespace counts for each part of a table by itself ------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE apart (d date, n int, s text) PARTITION BY RANGE (d);
+CREATE TABLE apart_1 PARTITION OF apart FOR VALUES FROM ('2020-01-01') TO ('2020-02-01') TABLESPACE regress_fast;
+CREATE INDEX apart_n ON apart_1 (n);
+CREATE INDEX apart_d ON apart_1 (d) TABLESPACE regress_fast;
+INSERT INTO apart SELECT '2020-01-10', g FROM generate_series(1, 1000) g;
+INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than, min_stay) VALUES ('apart', 'apart', 'regress_fast', 'regress_slow', '1 year', '0');
+SQL
+is(sql("SELECT size = (SELECT sum(pg_relation_size(c.oid)) FROM unnest(ARRAY['apart_1', 'apart_d', (SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'apart_1'::regclass)]::regclass[]) c(oid)) FROM tier_plan()"),
+	't', 'the size is that of the parts that are there');
+my $where = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname IN ('apart_1', 'apart_n', 'apart_d')";
+is(sql("SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies(wait => true) WHERE kind IN ('table', 'index'); $where"),
+	"apart_1 apart_d\napart_1 regress_slow, apart_d regress_slow, apart_n default", 'and they move');
+sql("SELECT count(*) FROM move_indexes('apart_n', 'regress_fast')");
+sql("SELECT count(*) FROM run_tier_policies(wait => true)");
+is(sql($where), 'apart_1 regress_slow, apart_d regress_slow, apart_n regress_slow', 'an index, too, whose table is elsewhere');
 
 leftovers_ok($node, 'at the end', within => 5);
 files_ok($node, 'at the end');

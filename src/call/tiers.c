@@ -18,6 +18,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
+#include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -169,12 +170,13 @@ submit(void *arg)
 }
 
 /*
- * index_mover.move_list(relations oid[], tablespaces name[], parts text,
- *		wait boolean, settings jsonb) RETURNS SETOF move_result
+ * index_mover.move_list(relations oid[], tablespaces name[], from_tablespace name,
+ *		parts text, wait boolean, settings jsonb) RETURNS SETOF move_result
  *
  * For run_tier_policies(): moves relations to one tablespace each, in one job.
- * Of a table, parts picks "table", "indexes" or "all".  A relation that cannot
- * be planned, and without wait a job that cannot be submitted, is a WARNING.
+ * Of a table, parts picks "table", "indexes" or "all", and from_tablespace, if
+ * not NULL, what of these is there.  A relation that cannot be planned, and
+ * without wait a job that cannot be submitted, is a WARNING.
  * ERRORs: those of move_table() that concern the moment of the call.
  */
 Datum
@@ -184,6 +186,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	Datum	   *tablespaces;
 	int			count;
 	int			count2;
+	Oid			from_tablespace;
 	char	   *parts;
 	bool		wait;
 	MoveSettings settings;
@@ -192,12 +195,15 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 
 	call_reject_null(fcinfo, 0, "relations");
 	call_reject_null(fcinfo, 1, "tablespaces");
-	call_reject_null(fcinfo, 2, "parts");
-	call_reject_null(fcinfo, 3, "wait");
-	parts = text_to_cstring(PG_GETARG_TEXT_PP(2));
-	wait = PG_GETARG_BOOL(3);
+	call_reject_null(fcinfo, 3, "parts");
+	call_reject_null(fcinfo, 4, "wait");
+	/* if it has gone since, nothing is there */
+	from_tablespace = PG_ARGISNULL(2) ? InvalidOid :
+		get_tablespace_oid(NameStr(*PG_GETARG_NAME(2)), true);
+	parts = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	wait = PG_GETARG_BOOL(4);
 	call_check_moment("run_tier_policies()", false, wait);
-	settings_capture_with(&settings, call_settings_argument(fcinfo, 4));
+	settings_capture_with(&settings, call_settings_argument(fcinfo, 5));
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), OIDOID, sizeof(Oid), true, TYPALIGN_INT,
 					  &relations, NULL, &count);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
@@ -205,6 +211,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < Min(count, count2); i++)
 	{
+		ListCell   *lc;
 		PlanWork	one = {.request = {.scope = SCOPE_RELATION,.method = METHOD_AUTO,.part = true}};
 		char	   *name = get_rel_name(DatumGetObjectId(relations[i]));
 
@@ -215,9 +222,16 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 		one.request.waits = wait;
 		one.request.settings = settings;
 		one.tablespace = NameStr(*DatumGetName(tablespaces[i]));
-		if (name != NULL &&
-			try_to(plan_one, &one, psprintf("\"%s\" is not moved", name)))
-			plan = list_concat(plan, one.items);
+		if (name == NULL ||
+			!try_to(plan_one, &one, psprintf("\"%s\" is not moved", name)))
+			continue;
+		foreach(lc, one.items)
+		{
+			MoveItem   *item = lfirst(lc);
+
+			if (PG_ARGISNULL(2) || item->from_tablespace == from_tablespace)
+				plan = lappend(plan, item);
+		}
 	}
 	plan_complete(plan, &settings);
 	/* not in a subtransaction, which would close its file */
