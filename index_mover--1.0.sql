@@ -1314,26 +1314,32 @@ CREATE FUNCTION index_mover.leaves(
 RETURNS SETOF record
 LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 100
 BEGIN ATOMIC
-	-- the partitions with files, each with the upper bound of the lowest level
-	-- that is a range of one date, timestamp or integer; NULL: there is none
+	-- the partitions with files, each with the upper bound of the highest level
+	-- that is a range of one date or timestamp, or else integer, or of a lower
+	-- level of the same column; NULL: there is none
 	WITH RECURSIVE walk AS (
-		SELECT $1 AS relid, NULL::text COLLATE "C" AS upper, NULL::oid AS key_type
+		SELECT $1 AS relid, NULL::text COLLATE "C" AS upper, NULL::oid AS key_type, NULL::name AS key
 		UNION ALL
 		SELECT i.inhrelid,
-			   CASE WHEN k.key_type IS NULL THEN w.upper
-					ELSE coalesce(substring(b.bound FROM ' TO \(''?([^'')]*)''?\)$'), b.bound) END,
-			   coalesce(k.key_type, w.key_type)
+			   CASE WHEN n.counts THEN coalesce(substring(b.bound FROM ' TO \(''?([^'')]*)''?\)$'), b.bound) ELSE w.upper END,
+			   CASE WHEN n.counts THEN k.key_type ELSE w.key_type END,
+			   CASE WHEN n.counts THEN k.key ELSE w.key END
 		  FROM walk w
 		  JOIN pg_inherits i ON i.inhparent = w.relid
 		  JOIN pg_class c ON c.oid = i.inhrelid
 		 CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) b
 		  LEFT JOIN LATERAL (
-				SELECT a.atttypid AS key_type
+				SELECT a.atttypid AS key_type, a.attname AS key
 				  FROM pg_partitioned_table p
 				  JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
 				 WHERE p.partrelid = w.relid AND p.partstrat = 'r' AND p.partnatts = 1
 				   AND a.atttypid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype,
 									  'int2'::regtype, 'int4'::regtype, 'int8'::regtype)) k ON true
+		 CROSS JOIN LATERAL (
+				SELECT k.key IS NOT NULL
+					   AND (w.key IS NULL OR k.key = w.key
+							OR w.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+							   AND k.key_type NOT IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) AS counts) n
 	)
 	SELECT w.relid, w.upper, w.key_type
 	  FROM walk w

@@ -179,6 +179,27 @@ sql("SELECT count(*) FROM move_indexes('apart_n', 'regress_fast')");
 sql("SELECT count(*) FROM run_tier_policies(wait => true)");
 is(sql($where), 'apart_1 regress_slow, apart_d regress_slow, apart_n regress_slow', 'an index, too, whose table is elsewhere');
 
+# ---- partitions of partitions, by another column or the same -----------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE by_day (d date, n int, o date) PARTITION BY RANGE (d);
+CREATE TABLE by_number (d date, n int, o date) PARTITION BY RANGE (n);
+CREATE TABLE by_day_1 PARTITION OF by_day FOR VALUES FROM ('2020-01-01') TO ('2020-02-01') PARTITION BY RANGE (n);
+CREATE TABLE by_day_1_1 PARTITION OF by_day_1 FOR VALUES FROM (1) TO (10);
+CREATE TABLE by_day_2 PARTITION OF by_day FOR VALUES FROM ('2020-02-01') TO (MAXVALUE) PARTITION BY RANGE (d);
+CREATE TABLE by_day_2_1 PARTITION OF by_day_2 FOR VALUES FROM ('2020-02-01') TO ('2020-02-05');
+CREATE TABLE by_day_2_2 PARTITION OF by_day_2 DEFAULT PARTITION BY RANGE (o);
+CREATE TABLE by_day_2_2_1 PARTITION OF by_day_2_2 FOR VALUES FROM ('2019-01-01') TO ('2019-02-01');
+CREATE TABLE by_number_1 PARTITION OF by_number FOR VALUES FROM (1) TO (10) PARTITION BY RANGE (d);
+CREATE TABLE by_number_1_1 PARTITION OF by_number_1 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+SQL
+is(sql("SELECT l.relation::regclass, l.upper FROM unnest('{by_day, by_number}'::regclass[]) r, index_mover.leaves(r) l ORDER BY 1::text"), <<'ROWS' =~ s/\n\z//r, 'the date counts, and a lower level of the same column');
+by_day_1_1|2020-02-01
+by_day_2_1|2020-02-05
+by_day_2_2_1|DEFAULT
+by_number_1_1|2020-02-01
+ROWS
+
 leftovers_ok($node, 'at the end', within => 5);
 files_ok($node, 'at the end');
 $node->stop;
