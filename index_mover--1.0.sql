@@ -740,7 +740,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.tablespace_probe(name, interval, int) TO p
 
 CREATE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text)
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION index_mover.tablespace_facts(name) FROM PUBLIC;
@@ -1240,8 +1240,8 @@ COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 REVOKE ALL ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) TO pg_monitor;
 
--- Tier policies: where relations belong by age or by heat.  Written by users,
--- and carried out by run_tier_policies(), with the rights of its caller.
+-- Tier policies: where relations belong by age, by heat, or because a file
+-- system is full.  Written by users, and carried out by run_tier_policies(), with the rights of its caller.
 CREATE TABLE @extschema@.tier_policy (
 	name name PRIMARY KEY,
 	enabled boolean NOT NULL DEFAULT true,
@@ -1257,6 +1257,8 @@ CREATE TABLE @extschema@.tier_policy (
 									-- the types for that
 	budget bigint
 		CONSTRAINT "budget must be a positive number of bytes" CHECK (budget > 0),
+	start_at float8,
+	stop_at float8,
 	freeze_first boolean NOT NULL DEFAULT true,
 	min_stay interval NOT NULL DEFAULT '7 days'
 		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
@@ -1264,7 +1266,10 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
 	settings jsonb
 		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
-	CONSTRAINT "a policy has either older_than or budget" CHECK (num_nonnulls(older_than, budget) = 1),
+	CONSTRAINT "a policy has one of older_than, budget and start_at" CHECK (num_nonnulls(older_than, budget, start_at) = 1),
+	CONSTRAINT "start_at and stop_at go together" CHECK (num_nulls(start_at, stop_at) <> 1),
+	CONSTRAINT "start_at and stop_at must be: 0 < stop_at < start_at <= 1" CHECK (stop_at > 0 AND stop_at < start_at AND start_at <= 1),
+	CONSTRAINT "start_at needs from_tablespace, which is too full then" CHECK (start_at IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "a budget needs from_tablespace, where the rest goes back to" CHECK (budget IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "from_tablespace and to_tablespace must not be the same" CHECK (from_tablespace <> to_tablespace),
 	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL)
@@ -1274,10 +1279,10 @@ CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschem
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 REVOKE ALL ON TABLE @extschema@.tier_policy FROM PUBLIC;
-COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age or by heat; run_tier_policies() moves them there';
+COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
-COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (budget) one table; NULL: all';
+COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace, of a table each part by itself; NULL: in any';
 COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
@@ -1285,6 +1290,8 @@ COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'of a partition: table, index
 COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
 COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
 COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes: the hottest tables and indexes that fit together; the rest goes back to from_tablespace';
+COMMENT ON COLUMN @extschema@.tier_policy.start_at IS 'the coldest leave from_tablespace when this share of its file system is in use';
+COMMENT ON COLUMN @extschema@.tier_policy.stop_at IS 'and as many as it takes that less than this share is in use';
 COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
 COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'what was moved stays at least so long';
 COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most that one run moves';
@@ -1430,14 +1437,35 @@ BEGIN ATOMIC
 		 WHERE a.left_alone IS NOT NULL
 			OR CASE WHEN a.by_number THEN a.upper::numeric <= a.present::numeric
 					ELSE a.upper::timestamptz <= a.present::timestamptz - a.older_than END
-	), scope AS (
-		-- what a budget is for: tables and indexes that are on either side
-		SELECT p.name AS policy, p.budget, h.*, c.relowner, h.tablespace = p.to_tablespace AS is_in
+	), pressure AS MATERIALIZED (
+		-- file systems that are too full; a move within one frees nothing
+		SELECT p.name AS policy, p.from_tablespace, p.to_tablespace,
+			   u.used - p.stop_at * f.total_bytes AS excess,
+			   u.used >= p.start_at * f.total_bytes AS is_full,
+			   format('file system of "%s" is %s%% full, stop_at is %s%%', p.from_tablespace,
+					  round((u.used * 100.0 / f.total_bytes)::numeric), round((p.stop_at * 100)::numeric)) AS why,
+			   CASE WHEN f.tablespace_oid IS NULL THEN format('tablespace "%s" does not exist', p.from_tablespace)
+					WHEN f.total_bytes IS NULL THEN format('the file system of "%s" does not say how full it is', p.from_tablespace)
+					WHEN f.device = (SELECT g.device FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) g
+									  WHERE t.spcname = p.to_tablespace)
+					THEN format('tablespaces "%s" and "%s" are on the same file system', p.from_tablespace, p.to_tablespace)
+				END AS in_vain
 		  FROM policies p
-		  JOIN @extschema@.relation_heat h ON h.tablespace IN (p.from_tablespace, p.to_tablespace)
+		  LEFT JOIN LATERAL (SELECT x.* FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) x
+							  WHERE t.spcname = p.from_tablespace) f ON true
+		 CROSS JOIN LATERAL (SELECT f.total_bytes - f.free_bytes AS used) u
+		 WHERE p.start_at IS NOT NULL
+	), scope AS (
+		-- what a budget is for, tables and indexes that are on either side; or
+		-- those that can leave a full file system
+		SELECT p.name AS policy, p.budget, h.*, c.relowner, h.tablespace = p.to_tablespace AS is_in, u.why
+		  FROM policies p
+		  LEFT JOIN pressure u ON u.policy = p.name AND u.is_full AND u.in_vain IS NULL
+		  JOIN @extschema@.relation_heat h ON (h.tablespace = p.from_tablespace OR h.tablespace = p.to_tablespace AND p.budget IS NOT NULL)
+		   AND (h.size > 0 OR p.budget IS NOT NULL)
 		   AND (p.parts = 'all' OR (p.parts = 'table') = (h.kind = 'table'))
 		  JOIN pg_class c ON c.oid = h.relation
-		 WHERE p.budget IS NOT NULL
+		 WHERE (p.budget IS NOT NULL OR u.policy IS NOT NULL)
 		   AND (p.schema IS NULL OR c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
 		   AND (p.relation IS NULL
 				OR EXISTS (SELECT FROM index_mover.leaves(p.relation) l
@@ -1446,7 +1474,8 @@ BEGIN ATOMIC
 		-- the most heat for a byte first; what is there already stays unless
 		-- something is a quarter hotter
 		SELECT s.*, sum(s.size) FILTER (WHERE s.size <= s.budget) OVER (PARTITION BY s.policy
-					ORDER BY s.heat / greatest(s.size, 8192) * CASE WHEN s.is_in THEN 1.25 ELSE 1 END DESC, s.relation) AS used
+					ORDER BY s.heat / greatest(s.size, 8192) * CASE WHEN s.is_in THEN 1.25 ELSE 1 END DESC, s.relation) AS used,
+			   row_number() OVER (PARTITION BY s.policy ORDER BY s.heat / greatest(s.size, 8192), s.size DESC, s.relation) AS coldness
 		  FROM scope s
 	), candidates AS (
 		SELECT o.policy, o.relation, 'table' AS kind, o.relowner, NULL::float8 AS heat, o.place,
@@ -1455,13 +1484,20 @@ BEGIN ATOMIC
 		  FROM old o
 		  JOIN policies p ON p.name = o.policy
 		UNION ALL
+		SELECT u.policy, NULL, NULL, NULL, NULL, 1, u.to_tablespace, u.in_vain, NULL FROM pressure u WHERE u.in_vain IS NOT NULL
+		UNION ALL
+		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, r.coldness, p.to_tablespace, NULL, r.why
+		  FROM ranked r
+		  JOIN policies p ON p.name = r.policy
+		 WHERE r.why IS NOT NULL
+		UNION ALL
 		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, coalesce(r.used, 0)::bigint + CASE WHEN r.is_in THEN 0 ELSE p.budget END,
 			   CASE WHEN r.is_in THEN p.from_tablespace ELSE p.to_tablespace END, NULL,
 			   CASE WHEN r.is_in THEN 'not among the hottest that fit into the budget'
 					ELSE format('%s blocks a second by index scans and changes', round(r.heat::numeric, 1)) END
 		  FROM ranked r
 		  JOIN policies p ON p.name = r.policy
-		 WHERE r.is_in <> coalesce(r.size <= r.budget AND r.used <= r.budget AND r.heat > 0, false)
+		 WHERE r.why IS NULL AND r.is_in <> coalesce(r.size <= r.budget AND r.used <= r.budget AND r.heat > 0, false)
 	), sized AS (
 		SELECT c.*, p.parts, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace
 		  FROM candidates c
@@ -1487,11 +1523,12 @@ BEGIN ATOMIC
 					WHEN busy.job IS NOT NULL THEN format('job %s is moving it', busy.job)
 					WHEN moved.job IS NOT NULL THEN format('job %s has moved it less than %s ago', moved.job, z.min_stay)
 					WHEN z.size > z.max_bytes_per_run THEN 'it is larger than max_bytes_per_run'
-				END AS hindrance
+				END AS hindrance,
+			   busy.leaves
 		  FROM sized z
 		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
 		  LEFT JOIN LATERAL (
-				SELECT max(m.job) AS job FROM index_mover.move_log m
+				SELECT max(m.job) AS job, bool_or(m.index = z.relation) AS leaves FROM index_mover.move_log m
 				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))
 				   AND m.status IN ('queued', 'running', 'paused')
 				   AND index_mover.job_is_alive(m.job)) busy ON true
@@ -1499,10 +1536,18 @@ BEGIN ATOMIC
 				SELECT max(m.job) AS job FROM index_mover.move_log m
 				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation) AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
 		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
+	), needed AS (
+		-- of a full file system, as many as it takes; what leaves it already counts
+		SELECT k.*
+		  FROM (SELECT c.*, u.excess, sum(c.size) FILTER (WHERE c.hindrance IS NULL OR c.leaves) OVER (PARTITION BY c.policy
+							ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+				  FROM checked c
+				  LEFT JOIN pressure u ON u.policy = c.policy) k
+		 WHERE k.excess IS NULL OR coalesce(k.before, 0) <= k.excess OR k.left_alone IS NOT NULL
 	), single AS (
 		-- what several policies want, the first of them has
 		SELECT k.*, first_value(k.policy) OVER (PARTITION BY k.relation ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
-		  FROM checked k
+		  FROM needed k
 	), bounded AS (
 		SELECT g.*, sum(g.size) FILTER (WHERE g.hindrance IS NULL AND g.owner = g.policy)
 					OVER (PARTITION BY g.policy ORDER BY g.place, g.relation) AS so_far
@@ -1521,22 +1566,34 @@ BEGIN ATOMIC
 		  FROM (SELECT l.* FROM index_mover.move_log l
 				 WHERE l.status = 'moved' AND l.method = 'copy' AND l.size_before > 8388608
 				 ORDER BY l.job DESC LIMIT 10) m
+	), told AS (
+		SELECT n.policy, n.relation, n.kind, n.size, n.tablespace, n.to_tablespace,
+			   h.hindrance IS NULL AS moves,
+			   CASE WHEN h.hindrance IS NULL THEN n.why WHEN n.left_alone IS NOT NULL THEN h.hindrance
+					ELSE format('%s; but %s', n.why, h.hindrance) END AS reason,
+			   n.heat,
+			   CASE WHEN h.hindrance IS NULL
+					THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 100000000), 1000000))::numeric * 10)::float8 / 10) END AS estimated, n.place
+		  FROM counted n
+		  LEFT JOIN space s ON s.spcname = n.to_tablespace
+		 CROSS JOIN LATERAL (
+				SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
+							WHEN n.owner <> n.policy THEN format('policy "%s" moves it', n.owner)
+							WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
+							WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
+		UNION ALL
+		-- a policy that cannot be met
+		SELECT u.policy, NULL, NULL, NULL, u.from_tablespace, u.to_tablespace, false,
+			   format('%s; but only %s of %s may be moved', u.why, pg_size_pretty(m.size), pg_size_pretty(ceil(u.excess)::bigint)),
+			   NULL, NULL, 0
+		  FROM pressure u
+		 CROSS JOIN LATERAL (SELECT coalesce(sum(k.size), 0)::bigint AS size FROM checked k
+							  WHERE k.policy = u.policy AND (k.hindrance IS NULL OR k.leaves)) m
+		 WHERE u.is_full AND u.in_vain IS NULL AND m.size <= u.excess
 	)
-	SELECT n.policy, n.relation, n.kind, n.size, n.tablespace, n.to_tablespace,
-		   h.hindrance IS NULL,
-		   CASE WHEN h.hindrance IS NULL THEN n.why WHEN n.left_alone IS NOT NULL THEN h.hindrance
-				ELSE format('%s; but %s', n.why, h.hindrance) END,
-		   n.heat,
-		   CASE WHEN h.hindrance IS NULL
-				THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 100000000), 1000000))::numeric * 10)::float8 / 10) END
-	  FROM counted n
-	  LEFT JOIN space s ON s.spcname = n.to_tablespace
-	 CROSS JOIN LATERAL (
-			SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
-						WHEN n.owner <> n.policy THEN format('policy "%s" moves it', n.owner)
-						WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
-						WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
-	 ORDER BY n.policy, n.place, n.relation;
+	SELECT d.policy, d.relation, d.kind, d.size, d.tablespace, d.to_tablespace, d.moves, d.reason, d.heat, d.estimated
+	  FROM told d
+	 ORDER BY d.policy, d.place, d.relation;
 END;
 COMMENT ON FUNCTION @extschema@.tier_plan(name)
 	IS 'what run_tier_policies() would move, and what not, and why; estimated from earlier moves';
@@ -1546,6 +1603,7 @@ CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wai
 RETURNS SETOF @extschema@.move_result
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
 BEGIN ATOMIC
+	-- a job for each policy: settings are a job's, and so is the policy's name
 	SELECT m.*
 	  FROM (SELECT t.policy, array_agg(t.relation::oid) AS relations, array_agg(t.to_tablespace) AS tablespaces
 			  FROM @extschema@.tier_plan($1) t
@@ -1554,8 +1612,8 @@ BEGIN ATOMIC
 	 CROSS JOIN LATERAL (SELECT q.* FROM @extschema@.tier_policy q WHERE q.name = w.policy OFFSET 0) p
 	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces,
 			CASE WHEN p.budget IS NULL THEN p.from_tablespace END,
-			-- a budget picks each index by itself
-			CASE WHEN p.budget IS NULL THEN p.parts ELSE 'table' END, $2,
+			-- by heat each index is picked by itself
+			CASE WHEN p.older_than IS NULL THEN 'table' ELSE p.parts END, $2,
 			jsonb_build_object('freeze', p.freeze_first AND p.older_than IS NOT NULL)
 			|| coalesce(p.settings, '{}') || jsonb_build_object('policy', p.name)) m;
 END;

@@ -84,8 +84,8 @@ SELECT rank, index, left(reason, 35) AS reason FROM recommend_moves('regress_rec
 BEGIN;
 CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text) LANGUAGE sql AS $$
-	SELECT oid, 10000000 - pg_relation_size('rec_d'), current_setting('regress.reserved')::bigint, 1, NULL FROM pg_tablespace WHERE spcname = $1 $$;
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
+	SELECT oid, 10000000 - pg_relation_size('rec_d'), current_setting('regress.reserved')::bigint, 1, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
 CREATE FUNCTION rec_set(tablespace name, budget bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(concat_ws(' ', rank, index, method, to_tablespace), ', ' ORDER BY rank) FROM recommend_moves($1, $2) $$;
 -- 5 MB
@@ -145,7 +145,7 @@ SELECT rec_set(pg_relation_size('rec_table'));
 -- the default budget has its bytes in it
 CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text) LANGUAGE sql AS $$ SELECT oid, 0, 0, 1, NULL FROM pg_tablespace WHERE spcname = $1 $$;
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$ SELECT oid, 0, 0, 1, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
 SELECT rec_set(NULL), rec_set(pg_relation_size('rec_table') + pg_relation_size('rec_d'));
 -- what is there and has no other place stays, and takes its bytes from a budget
 ALTER TABLESPACE pg_default SET (random_page_cost = 1.1);

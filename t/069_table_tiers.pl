@@ -1,12 +1,13 @@
 # Tier policies: 24 monthly partitions under insert load, while the clock of the policy
 # goes on month by month; every partition ends where its age says, frozen, and later
 # vacuums pass over it; nothing moves twice, and no client fails.  Then what hinders
-# a policy, keys of other types, and a budget.
+# a policy, keys of other types, a budget, and a file system that is full.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
 use IndexMover::Test;
 use IndexMover::Tiers;
 use PostgreSQL::Test::Cluster;
@@ -96,17 +97,24 @@ is(sql("SELECT DISTINCT reason FROM tier_plan() WHERE reason ~ 'now_function'"),
 is(sql('SELECT count(*) FROM called'), 0, 'was not called');
 
 # ---- what a policy cannot be -----------------------------------------------------------------
+my $needs = 'start_at needs from_tablespace, which is too full then';
+my $shares = 'start_at and stop_at must be: 0 < stop_at < start_at <= 1';
 foreach my $case (
-	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL}, 'a policy has either older_than or budget' ],
-	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', 5}, 'a policy has either older_than or budget' ],
-	[ q{'x', NULL, NULL, 'regress_slow', 'some', '1 day', NULL}, 'parts must be table, indexes or all' ],
-	[ q{'x', NULL, NULL, 'regress_slow', 'all', '-1 day', NULL}, 'older_than must not be negative' ],
-	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, 5}, 'a budget needs from_tablespace, where the rest goes back to' ],
-	[ q{'x', NULL, 'regress_slow', 'regress_slow', 'all', '1 day', NULL}, 'from_tablespace and to_tablespace must not be the same' ])
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL, NULL, NULL}, 'a policy has one of older_than, budget and start_at' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', 5, NULL, NULL}, 'a policy has one of older_than, budget and start_at' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', NULL, 0.9, 0.8}, 'a policy has one of older_than, budget and start_at' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'some', '1 day', NULL, NULL, NULL}, 'parts must be table, indexes or all' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', '-1 day', NULL, NULL, NULL}, 'older_than must not be negative' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, 5, NULL, NULL}, 'a budget needs from_tablespace, where the rest goes back to' ],
+	[ q{'x', NULL, 'regress_slow', 'regress_slow', 'all', '1 day', NULL, NULL, NULL}, 'from_tablespace and to_tablespace must not be the same' ],
+	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL, 0.9, 0.8}, $needs ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', NULL, NULL, 0.9, NULL}, 'start_at and stop_at go together' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', NULL, NULL, 0.8}, 'start_at and stop_at go together' ],
+	(map { [ "'x', NULL, 'regress_fast', 'regress_slow', 'all', NULL, NULL, $_", $shares ] } '0.8, 0.9', '0.8, 0.8', '90, 80', '0.9, 0', q{'NaN', 0.5}))
 {
 	my ($values, $message) = @$case;
-	(undef, undef, $err) = $node->psql('postgres', "INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, older_than, budget) VALUES ($values)");
-	like($err, qr/violates check constraint "\Q$message\E"/, $message);
+	(undef, undef, $err) = $node->psql('postgres', "INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, older_than, budget, start_at, stop_at) VALUES ($values)");
+	like($err, qr/violates check constraint "\Q$message\E"/, "$message: $values");
 }
 
 # ---- a budget: the hottest, by what index scans read ----------------------------------------------
@@ -199,6 +207,92 @@ by_day_2_1|2020-02-05
 by_day_2_2_1|DEFAULT
 by_number_1_1|2020-02-01
 ROWS
+
+# ---- a file system that is too full: as if it had 100 MB --------------------------------------
+sql(<<'SQL');
+CREATE SCHEMA full_of;
+CREATE TABLE full_of.cold (id int, pad text) TABLESPACE regress_fast;
+CREATE TABLE full_of.cool (id int, pad text) TABLESPACE regress_fast;
+CREATE TABLE full_of.warm (id int, pad text) TABLESPACE regress_fast;
+CREATE TABLE full_of.hot (id int, pad text) TABLESPACE regress_fast;
+CREATE INDEX hot_id ON full_of.hot (id) TABLESPACE regress_fast;
+INSERT INTO full_of.cold SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g;
+INSERT INTO full_of.cool SELECT g, repeat('x', 500) FROM generate_series(1, 6000) g;
+INSERT INTO full_of.warm SELECT g, repeat('x', 500) FROM generate_series(1, 7000) g;
+INSERT INTO full_of.hot SELECT g, repeat('x', 500) FROM generate_series(1, 8000) g;
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, start_at, stop_at) VALUES ('full', 'full_of', 'regress_fast', 'regress_slow', 'table', 0.9, 0.85);
+SQL
+is(sql('SELECT relation IS NULL, moves, reason FROM tier_plan()'), 't|f|tablespaces "regress_fast" and "regress_slow" are on the same file system', 'a move that would free nothing');
+my $facts = sql("SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc)");
+# what is used of either, in MB
+my $use = sub {
+	my ($fast, $slow) = @_;
+	sql(<<SQL);
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS \$\$
+	SELECT oid, CASE spcname WHEN 'regress_fast' THEN 100 - $fast ELSE 100 - $slow END * 1000000::bigint, 0, oid, NULL, 100000000 FROM pg_tablespace WHERE spcname = \$1 \$\$
+SQL
+};
+my $plan = q{SELECT relation, moves, reason FROM tier_plan('full')};
+$use->(89, 10);
+is(sql($plan), '', 'not full yet');
+$use->(90, 10);
+my $why = 'file system of "regress_fast" is 90% full, stop_at is 85%';
+is(sql($plan), "full_of.hot|t|$why\nfull_of.warm|t|$why", 'full: without samples, and nothing read, the largest');
+sql("INSERT INTO index_mover.sample SELECT now() - interval '10000 s', ('full_of.' || n)::regclass, NULL, -b, -b FROM (VALUES ('cold', 0), ('cool', 10000), ('warm', 100000), ('hot', 1000000)) v(n, b)");
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'by samples, the coldest, until less than stop_at is used');
+sql("UPDATE tier_policy SET max_bytes_per_run = 4000000");
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but a later run moves it: max_bytes_per_run", 'a bound for each run');
+sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
+$use->(90, 95);
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it", 'the target is full');
+$use->(90, 100);
+is(sql($plan), join("\n", map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } 'cold', 'cool'), 'quite full');
+is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
+$use->(90, 10);
+
+# what leaves it already counts; and what has come back stays
+$job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
+is(sql($plan), "full_of.cold|f|$why; but job $job is moving it\nfull_of.cool|t|$why", 'one that another job moves out');
+sql("SELECT cancel_move($job)");
+wait_for_job_end($node, $job);
+is(sql(q{SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies('full', wait => true) WHERE status = 'moved' AND kind = 'table'}), 'full_of.cold full_of.cool', 'they are moved');
+is(sql($plan), "full_of.warm|t|$why\nfull_of.hot|t|$why", 'if that is not enough, the next');
+$job = sql("SELECT max(job) FROM move_table('full_of.cold', 'regress_fast')");
+is(sql($plan), "full_of.cold|f|$why; but job $job has moved it less than 7 days ago\nfull_of.warm|t|$why\nfull_of.hot|t|$why", 'what was moved stays for min_stay, and others go');
+
+# it cannot be met
+sql("UPDATE tier_policy SET stop_at = 0.1, parts = 'all'");
+is(sql("$plan ORDER BY relation::text, reason"), join("\n", 'full_of.cold|f|' . ($why =~ s/85/10/r) . "; but job $job has moved it less than 7 days ago",
+		(map { "full_of.$_|t|" . ($why =~ s/85/10/r) } qw(hot hot_id warm)), '|f|' . ($why =~ s/85/10/r) . '; but only 8200 kB of 76 MB may be moved'), 'a policy that cannot be met');
+sql("UPDATE tier_policy SET schema = 'pg_toast'");
+is(sql($plan), '|f|' . ($why =~ s/85/10/r) . '; but only 0 bytes of 76 MB may be moved', 'nothing to move');
+sql("UPDATE tier_policy SET from_tablespace = 'no_such_place'");
+is(sql($plan), '|f|tablespace "no_such_place" does not exist', 'nowhere');
+sql($facts);
+
+# ---- the same on a file system of its own -----------------------------------------------------
+SKIP:
+{
+	$node->stop;
+	my $small = $node->basedir . '/small';
+	my $problem = start_with_file_system($node, $small, '27m');
+	skip "cannot mount a small file system in a namespace of its own: $problem", 4 if $problem;
+	sql("CREATE TABLESPACE regress_small LOCATION '$small'");
+	sql("SELECT count(*) FROM move_table('full_of.$_', 'regress_small')") foreach qw(cold cool warm hot);
+	sql("CREATE TABLE full_of.more TABLESPACE regress_small AS SELECT g AS id, repeat('x', 500) AS pad FROM generate_series(1, 17000) g");
+	sql("INSERT INTO index_mover.sample SELECT now() - interval '10000 s', 'full_of.more'::regclass, NULL, -10000000, -10000000");
+	sql("UPDATE tier_policy SET schema = 'full_of', from_tablespace = 'regress_small', min_stay = '0', start_at = 0.8, stop_at = 0.6");
+	my $full = "SELECT 1 - free_bytes::float8 / total_bytes FROM index_mover.tablespace_facts('regress_small')";
+	cmp_ok(sql($full), '>=', 0.8, 'a file system is full');
+	sql('SELECT count(*) FROM run_tier_policies()');
+	wait_for_jobs($node);
+	cmp_ok(sql($full), '<', 0.6, 'and no more');
+	is(sql("SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname = 'regress_small' AND relkind = 'r'"),
+		'hot more', 'the coldest have left it');
+	is(sql('SELECT count(*) FROM tier_plan()'), 0, 'that is all');
+	sql('DROP TABLE full_of.hot, full_of.more; DROP TABLESPACE regress_small');
+}
 
 leftovers_ok($node, 'at the end', within => 5);
 files_ok($node, 'at the end');

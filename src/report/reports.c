@@ -300,9 +300,9 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
 /*
  * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
  *		free_bytes bigint, reserved_bytes bigint, device bigint,
- *		lost_on_reboot text
+ *		lost_on_reboot text, total_bytes bigint
  *
- * For recommend_moves().  NULLs for what the file system does not tell.
+ * For recommend_moves() and tier_plan().  NULLs for what the file system does not tell.
  * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
  */
 Datum
@@ -311,8 +311,8 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 	Oid			tablespace = required_tablespace(fcinfo, 0);
 	MoveSettings settings;
 	FileSystemFacts facts;
-	Datum		values[5] = {0};
-	bool		nulls[5] = {false, true, true, true, true};
+	Datum		values[6] = {0};
+	bool		nulls[6] = {false, true, true, true, true, true};
 
 	values[0] = ObjectIdGetDatum(tablespace);
 	if (file_system_facts(tablespace, &facts))
@@ -321,7 +321,8 @@ index_mover_tablespace_facts(PG_FUNCTION_ARGS)
 		settings_capture(&settings);
 		values[2] = Int64GetDatum(settings_reserved(&settings.min_free_space, facts.total_bytes));
 		values[3] = Int64GetDatum(facts.device);
-		nulls[1] = nulls[2] = nulls[3] = false;
+		values[5] = Int64GetDatum(facts.total_bytes);
+		nulls[1] = nulls[2] = nulls[3] = nulls[5] = false;
 		if (facts.lost_on_reboot)
 		{
 			values[4] = CStringGetTextDatum(facts.lost_on_reboot);

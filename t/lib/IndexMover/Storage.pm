@@ -8,6 +8,7 @@
 #   ...
 #   my $fired = mend_calls();
 #   my $fired = mend_full_wal($node, $log);    # where the writes to pg_wal have failed
+#   my $problem = start_with_file_system($node, $folder, '32m');
 #
 # What break_calls() takes is what t/io_faults.c explains.  The library reaches
 # only servers that are started after preload_library().
@@ -25,7 +26,7 @@ use PostgreSQL::Test::Utils ();
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(preload_library break_calls calls_broken mend_calls mend_full_wal);
+our @EXPORT = qw(preload_library break_calls calls_broken mend_calls mend_full_wal start_with_file_system);
 
 # Compile t/$name.c; returns the library's path.  Skips the test file where that
 # can't be had.
@@ -41,6 +42,31 @@ sub preload_library
 	  or plan skip_all => "cannot compile t/$name.c: $messages";
 	$ENV{ uc $name } = "$PostgreSQL::Test::Utils::tmp_check/$name";
 	return $library;
+}
+
+# Start a server for which the folder, which is made, is a file system of that size: in
+# a mount namespace of its own, so that this needs no privileges.  Returns why it
+# cannot; then the server is started without.
+sub start_with_file_system
+{
+	my ($node, $folder, $size) = @_;
+	my @private = ('unshare', '--user', '--map-user=' . $>, '--map-group=' . (split / /, $))[0], '--keep-caps', '--mount');
+	my ($mounted, $why);
+	mkdir $folder;
+	eval { $mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', "size=$size", 'small', $folder ], '>&', \$why) };
+	if (!$mounted)
+	{
+		$node->start;
+		return $why || $@;
+	}
+	# pg_ctl's children stay in the namespace
+	local $ENV{PGDATA} = $node->data_dir;
+	IPC::Run::run([
+			@private, 'sh', '-c', 'mount -t tmpfs -o size="$3" small "$1" && chmod 700 "$1" && exec pg_ctl -w -s -l "$2" start',
+			'sh', $folder, $node->logfile, $size
+		]) or die 'server does not start in a namespace';
+	$node->_update_pid(1);
+	return;
 }
 
 # From now on, calls fail.
