@@ -1437,13 +1437,19 @@ BEGIN ATOMIC
 		 WHERE a.left_alone IS NOT NULL
 			OR CASE WHEN a.by_number THEN a.upper::numeric <= a.present::numeric
 					ELSE a.upper::timestamptz <= a.present::timestamptz - a.older_than END
+	), unfinished AS MATERIALIZED (
+		SELECT m.job, m.relation, m.from_tablespace, m.to_tablespace, m.size_before FROM index_mover.move_log m
+		 WHERE m.status IN ('queued', 'running', 'paused') AND index_mover.job_is_alive(m.job)
 	), pressure AS MATERIALIZED (
-		-- file systems that are too full; a move within one frees nothing
+		-- file systems that are too full; what is leaving already counts, and a
+		-- move within one frees nothing
 		SELECT p.name AS policy, p.from_tablespace, p.to_tablespace,
-			   u.used - p.stop_at * f.total_bytes AS excess,
+			   u.used - p.stop_at * f.total_bytes
+			   - (SELECT coalesce(sum(m.size_before), 0) FROM unfinished m
+				   WHERE m.from_tablespace = p.from_tablespace AND m.to_tablespace <> m.from_tablespace) AS excess,
 			   u.used >= p.start_at * f.total_bytes AS is_full,
 			   format('file system of "%s" is %s%% full, stop_at is %s%%', p.from_tablespace,
-					  round((u.used * 100.0 / f.total_bytes)::numeric), round((p.stop_at * 100)::numeric)) AS why,
+					  trim_scale(round(u.used * 100.0 / f.total_bytes, 1)), trim_scale(round((p.stop_at * 100)::numeric, 1))) AS why,
 			   CASE WHEN f.tablespace_oid IS NULL THEN format('tablespace "%s" does not exist', p.from_tablespace)
 					WHEN f.total_bytes IS NULL THEN format('the file system of "%s" does not say how full it is', p.from_tablespace)
 					WHEN f.device = (SELECT g.device FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) g
@@ -1505,15 +1511,20 @@ BEGIN ATOMIC
 		 CROSS JOIN LATERAL (
 				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0))::bigint AS size, min(x.place) AS tablespace
 				  FROM (SELECT r.oid, coalesce(t.spcname, (SELECT d.spcname FROM default_place d)) AS place
-						  FROM pg_class r
-						  LEFT JOIN pg_tablespace t ON t.oid = r.reltablespace
-						 WHERE (p.parts <> 'indexes' OR c.kind = 'index') AND r.oid = c.relation
-							OR p.parts <> 'indexes' AND c.kind = 'table'
-							   AND r.oid IN (SELECT y.reltoastrelid FROM pg_class y WHERE y.oid = c.relation)
-							OR p.parts <> 'table' AND p.older_than IS NOT NULL
-							   AND r.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.relation)) x
+						  FROM (SELECT c.relation::oid AS part WHERE p.parts <> 'indexes' OR c.kind = 'index'
+								UNION ALL
+								SELECT y.reltoastrelid FROM pg_class y
+								 WHERE y.oid = c.relation AND p.parts <> 'indexes' AND c.kind = 'table'
+								UNION ALL
+								SELECT i.indexrelid FROM pg_index i
+								 WHERE i.indrelid = c.relation AND p.parts <> 'table' AND p.older_than IS NOT NULL) o
+						  JOIN pg_class r ON r.oid = o.part
+						  LEFT JOIN pg_tablespace t ON t.oid = r.reltablespace) x
 				 WHERE x.place <> c.to_tablespace
 				   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) s
+	), recent AS MATERIALIZED (
+		SELECT m.job, m.index, m.relation, m.finished_at FROM index_mover.move_log m
+		 WHERE m.status = 'moved' AND m.finished_at > now() - (SELECT max(p.min_stay) FROM policies p)
 	), checked AS (
 		SELECT z.*,
 			   CASE WHEN z.left_alone IS NOT NULL THEN z.left_alone
@@ -1523,23 +1534,21 @@ BEGIN ATOMIC
 					WHEN busy.job IS NOT NULL THEN format('job %s is moving it', busy.job)
 					WHEN moved.job IS NOT NULL THEN format('job %s has moved it less than %s ago', moved.job, z.min_stay)
 					WHEN z.size > z.max_bytes_per_run THEN 'it is larger than max_bytes_per_run'
-				END AS hindrance,
-			   busy.leaves
+				END AS hindrance
 		  FROM sized z
 		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
 		  LEFT JOIN LATERAL (
-				SELECT max(m.job) AS job, bool_or(m.index = z.relation) AS leaves FROM index_mover.move_log m
-				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))
-				   AND m.status IN ('queued', 'running', 'paused')
-				   AND index_mover.job_is_alive(m.job)) busy ON true
+				SELECT max(m.job) AS job FROM unfinished m
+				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
 		  LEFT JOIN LATERAL (
-				SELECT max(m.job) AS job FROM index_mover.move_log m
-				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation) AND m.status = 'moved' AND m.finished_at > now() - z.min_stay) moved ON true
+				SELECT max(m.job) AS job FROM recent m
+				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation)
+				   AND m.finished_at > now() - z.min_stay) moved ON true
 		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
 	), needed AS (
-		-- of a full file system, as many as it takes; what leaves it already counts
+		-- of a full file system, as many as it takes
 		SELECT k.*
-		  FROM (SELECT c.*, u.excess, sum(c.size) FILTER (WHERE c.hindrance IS NULL OR c.leaves) OVER (PARTITION BY c.policy
+		  FROM (SELECT c.*, u.excess, sum(c.size) FILTER (WHERE c.hindrance IS NULL) OVER (PARTITION BY c.policy
 							ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 				  FROM checked c
 				  LEFT JOIN pressure u ON u.policy = c.policy) k
@@ -1588,7 +1597,7 @@ BEGIN ATOMIC
 			   NULL, NULL, 0
 		  FROM pressure u
 		 CROSS JOIN LATERAL (SELECT coalesce(sum(k.size), 0)::bigint AS size FROM checked k
-							  WHERE k.policy = u.policy AND (k.hindrance IS NULL OR k.leaves)) m
+							  WHERE k.policy = u.policy AND k.hindrance IS NULL) m
 		 WHERE u.is_full AND u.in_vain IS NULL AND m.size <= u.excess
 	)
 	SELECT d.policy, d.relation, d.kind, d.size, d.tablespace, d.to_tablespace, d.moves, d.reason, d.heat, d.estimated
