@@ -31,7 +31,7 @@ max_worker_processes = 20
 CONF
 $node->append_conf('postgresql.conf', "cron.host = '" . $node->host . "'\n");
 $node->start;
-$node->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''") foreach 'slow_storage', 'fast_storage', 'regress_slow';
+$node->safe_psql('postgres', "CREATE TABLESPACE $_ LOCATION ''") foreach 'slow_storage', 'fast_storage', 'regress_slow', 'regress_fast';
 setup_database($node, 'postgres');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_cron');
 

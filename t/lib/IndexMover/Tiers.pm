@@ -1,6 +1,6 @@
 # IndexMover::Tiers
-#   Orders of 24 months in as many partitions, a policy that moves them by age, and the
-#   clock that it goes by.
+#   Orders of 24 months in as many partitions, a policy that moves them by age, another
+#   that would move them on at once, but for min_stay, and the clock that they go by.
 #
 #   orders_by_month($node);
 #   tiers_by_month_ok($node, 'name', $steps, sub { run the policies; wait_for_jobs($node) });
@@ -43,6 +43,8 @@ INSERT INTO clock VALUES ('2024-01-15 UTC');
 CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now FROM public.clock';
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
 VALUES ('old orders', 'orders', 'regress_slow', '90 days', 'clock()');
+INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than, now_function)
+VALUES ('oldest orders', 'orders', 'regress_slow', 'regress_fast', '1 year', 'clock()');
 SQL
 	return;
 }
@@ -77,13 +79,20 @@ SELECT count(*) FROM index_mover.leaves('orders'::regclass) l
 SQL
 	}
 	is($misplaced, 0, "$name: $steps steps: every partition and index is where its age says after each");
-	is($sql->("SELECT count(*) > 20 FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = 'regress_slow' AND c.relname ~ '^orders'"),
-		't', "$name: most are old by now");
+	my $in = sub { return $sql->("SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = '$_[0]' AND c.relname ~ '^orders'") };
+	my $old = $in->('regress_slow');
+	cmp_ok($old, '>', 20, "$name: most are old by now");
 	is($sql->("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE job > $before AND status = 'moved' GROUP BY name HAVING count(*) > 1) m"),
 		0, "$name: nothing has moved twice");
-	is($sql->("SELECT count(*) FROM index_mover_history WHERE job > $before AND status NOT IN ('moved', 'skipped')"), 0, "$name: and nothing failed");
 	is($sql->("SELECT count(DISTINCT settings->>'policy') || ' ' || min(settings->>'policy') FROM index_mover_jobs WHERE job > $before"),
 		'1 old orders', "$name: the history tells which policy moved what");
+	my $oldest = $sql->("SELECT count(*) FROM tier_plan('oldest orders') WHERE NOT moves AND reason ~ 'but job \\d+ has moved it less than 7 days ago'");
+	cmp_ok($oldest, '>', 10, "$name: what another policy wants stays for min_stay");
+	$sql->("UPDATE tier_policy SET min_stay = '0' WHERE name = 'oldest orders'");
+	$carry_out->();
+	is(join(' ', map { $in->($_) } 'regress_slow', 'regress_fast'), ($old - $oldest) . " $oldest", "$name: and no longer");
+	is($sql->("SELECT count(*) FROM index_mover_history WHERE job > $before AND status NOT IN ('moved', 'skipped')"), 0, "$name: nothing failed");
+	$sql->("DELETE FROM tier_policy WHERE name = 'oldest orders'");
 	note "$name: ", $sql->(<<SQL);
 SELECT format('%s moves in %s jobs, exclusive locks up to %s; the writer has committed %s times', count(*), count(DISTINCT job), max(lock_time), (SELECT count(*) FROM orders WHERE id > 100000))
   FROM index_mover_history WHERE job > $before AND status = 'moved'
