@@ -991,8 +991,7 @@ BEGIN ATOMIC
 					   index_mover.try_table_size(h.oid::regclass) AS size,
 					   q.reads_per_second AS rate, q.seconds, q.samples,
 					   q.reads_per_second * op.read_ms_more AS gain,
-					   (SELECT coalesce(sum(greatest(j.gain, 0)), 0) FROM read j
-						 WHERE j.relation = h.oid AND NOT j.resident) AS index_gain
+					   coalesce(ix.gain, 0) AS index_gain
 				  FROM rates q
 				  JOIN pg_class h ON h.oid = q.relation
 				  JOIN pg_namespace n ON n.oid = h.relnamespace
@@ -1004,6 +1003,8 @@ BEGIN ATOMIC
 											CASE WHEN d.dattablespace <> t.oid THEN dts.spcname
 												 WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home) w
 				  LEFT JOIN places op ON op.name = CASE WHEN w.resident THEN w.home ELSE w.here END
+				  LEFT JOIN (SELECT j.relation, sum(greatest(j.gain, 0)) AS gain FROM read j
+							  WHERE NOT j.resident GROUP BY 1) ix ON ix.relation = h.oid
 				 WHERE q.index_name IS NULL
 				   AND h.relkind IN ('r', 'm') AND h.relam = 2 AND h.relpersistence = 'p'
 				   AND h.oid >= 16384
