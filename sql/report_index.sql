@@ -26,7 +26,7 @@ CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
 
 SELECT index, relation, access_method, tablespace, size = pg_relation_size(coalesce(index, relation)) AS size, movable,
 	   regexp_replace(bloat_source, 'between .*', 'between ..') AS bloat_source, pending_pages > 0 AS pending,
-	   regexp_replace(regexp_replace(remark, 'statistics were reset less than a day ago; ', ''), 'unused since [-0-9]+', 'unused') AS remark
+	   regexp_replace(regexp_replace(remark, 'statistics were reset less than a day ago(; )?', ''), 'unused since [-0-9]+', 'unused') AS remark
   FROM index_report('t') ORDER BY index::text;
 -- without a relation: every user index, not sampled
 SELECT count(*) > 10 AS several, bool_and(bloat_source = 'not measured') AS not_sampled,

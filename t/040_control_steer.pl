@@ -490,7 +490,13 @@ for (my $quiet = 0; $quiet < 10; $quiet++)
 ($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM move_indexes('st', 'regress_slow', method => 'copy') WHERE status = 'moved'");
 is($out, '3', 'with one worker process for two everything is moved');
 like($err, qr/NOTICE:  moving 1 instead of 2 indexes at the same time/, 'and a NOTICE says what is missing');
-$job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name');
+# (the process of before is gone a moment before the postmaster knows)
+for (1 .. 10 * $IndexMover::Test::TIMEOUT)
+{
+	last if eval { $job = begin_job($node, 'st', 'regress_fast', max_rate => '1MB', max_workers => 1, order => 'name'); 1 };
+	die $@ unless $@ =~ /could not register background process/;
+	usleep(100_000);
+}
 ($rc, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('small', 'regress_fast')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($err), '53000', 'no worker process at all');
 like($err, qr/HINT:  You may need to increase "max_worker_processes"/, 'and the setting to raise');
