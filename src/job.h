@@ -157,6 +157,9 @@ typedef struct JobShared
 	int			caller_pid;		/* constant; 0 = no caller waits */
 	int			caller_procno;	/* constant: for its latch */
 
+	bool		begun;			/* a runner has attached, under the area's
+								 * lock: from now on one of them will set
+								 * rows_final, however it ends */
 	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
 									 * that could change one */
 	int			max_runners;	/* constant: how many may run at the same time */

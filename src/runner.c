@@ -93,6 +93,7 @@ runner_attach(JobShared *shared)
 		if (my_job->runner_pid == 0)
 			my_job->runner_pid = MyProcPid;
 		my_job->state = JOB_RUNNING;
+		shared->begun = true;
 	}
 	LWLockRelease(&area->lock);
 

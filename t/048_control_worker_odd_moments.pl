@@ -295,6 +295,28 @@ foreach my $point (qw(history-insert history-update next-item))
 }
 $locker = IndexMover::Session->new($node);
 
+# ---- the first worker has ended, and the slot is free, before the rows are final ----
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE two (i int, s text);
+INSERT INTO two SELECT g, repeat(md5(g::text), 6) FROM generate_series(1, 6000) g;
+CREATE INDEX two_s ON two (s);
+CREATE INDEX two_i ON two (i);
+SQL
+set_tests($node, test_point => 'job-ended:wait');
+$locker->run('SELECT pg_advisory_lock(0, 5959)');
+my $log = -s $node->logfile;
+my $call = start_call($node, 'mover', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$TARGET', method => 'copy', "
+	  . "settings => '{\"order\": \"smallest\", \"max_rate\": \"1MB\", \"max_workers\": 2}')");
+$node->wait_for_log(qr/test point "job-ended": waiting/, $log);
+# the caller looks each second
+sleep 2;
+$locker->run('SELECT pg_advisory_unlock(0, 5959)');
+(undef, my $rows, my $errors) = finish_call($call);
+is($rows, "two_i moved, two_s moved\n", 'the last worker takes its time: the rows') or diag $errors;
+my %pids = map { $_ => 1 } slurp_file($node->logfile, $log) =~ /\[(\d+)\].*: moved index "public\.two_/g;
+is(scalar keys %pids, 2, 'there were two');
+set_tests($node);
+
 # ---- no room for the job that removes leftovers ---------------------------------
 # A leftover by hand: an invalid index that the ledger names.  The table's other
 # index is where it shall be, so that there is nothing else to do.

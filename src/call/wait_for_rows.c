@@ -290,7 +290,6 @@ collect_rows(JobWait *wait)
 	for (;;)
 	{
 		TimestampTz now;
-		JobSlot		slot;
 		bool		stopped;
 
 		CHECK_FOR_INTERRUPTS();
@@ -298,12 +297,10 @@ collect_rows(JobWait *wait)
 
 		/*
 		 * In this order, since a worker that has stopped sends nothing more.
-		 * The first one may end before the others, but not while
-		 * JOB_STARTING.
+		 * If it has begun, one of the others may still be at work, or about
+		 * to publish the rows although the slot is free already.
 		 */
-		stopped = worker_has_stopped(wait) &&
-			(!job_get_slot(shared->slot, shared->job, &slot) ||
-			 slot.state == JOB_STARTING);
+		stopped = worker_has_stopped(wait) && !shared->begun;
 		relay_messages(wait);
 		if (pg_atomic_read_u32(&shared->rows_final) != 0)
 		{

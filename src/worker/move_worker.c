@@ -315,7 +315,7 @@ worker_exit(int code, Datum arg)
  * wait, even if worker_exit() has failed.
  *
  * If the first worker could not start, there are no rows: the waiting caller
- * finds the slot gone, and raises the error that we have sent.
+ * finds it gone without having begun, and raises the error that we have sent.
  */
 static void
 free_slot_at_exit(int code, Datum arg)
@@ -509,6 +509,7 @@ run_moves(JobShared *shared, bool first)
 	is_done = true;
 	if (runner_detach())
 	{
+		IM_POINT("job-ended");
 		log_end(shared);
 		publish_rows(shared);
 	}
