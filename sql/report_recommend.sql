@@ -150,6 +150,7 @@ SELECT rec_set(NULL), rec_set(pg_relation_size('rec_table') + pg_relation_size('
 -- what is there and has no other place stays, and takes its bytes from a budget
 ALTER TABLESPACE pg_default SET (random_page_cost = 1.1);
 ALTER TABLE rec_table SET TABLESPACE pg_default;
+DELETE FROM index_mover.sample WHERE index_name = 'rec_a';
 SELECT rec_rate('rec_hot', 'rec_a', 40);
 SELECT budget = 1000000000 AS large, string_agg(concat_ws(' ', index, from_tablespace, to_tablespace), ', ' ORDER BY rank)
   FROM (VALUES (pg_relation_size('rec_a')), (1000000000)) b(budget), recommend_moves('pg_default', budget) GROUP BY 1 ORDER BY 1;
