@@ -102,7 +102,7 @@ void
 copy_begin_round(CopyState *cs)
 {
 	cs->eta.round_began = GetCurrentTimestamp();
-	cs->eta.held_before = copy_held_ms(cs);
+	cs->eta.rate_rested_before = cs->throttle.rested_us;
 	cs->eta.in_vain = false;
 }
 
@@ -117,11 +117,16 @@ copy_look_at_round(CopyState *cs, int64 done)
 {
 	const MoveSettings *settings = cs->mc->settings;
 	int64		changed = wal_changes_count(cs->changes);
+	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
+													 GetCurrentTimestamp());
 
-	/* a round in which we were paused, or waited for others, tells nothing */
-	cs->eta.in_vain = settings->max_rate > 0 && cs->throttle.rested_us > 0 &&
-		copy_held_ms(cs) - cs->eta.held_before < SHORTEST_WINDOW_MS &&
-		TimestampDifferenceExceeds(cs->eta.round_began, GetCurrentTimestamp(), LONG_ROUND_MS) &&
+	/*
+	 * A round in which we were paused, or waited for others, for most of the
+	 * time tells nothing.  That pacing, too, has made us rest does not matter:
+	 * without it, we would have rested as long for the rate.
+	 */
+	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
+		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&
 		changed > done * MOST_CHANGED_IN_ROUND;
 	if (!cs->eta.in_vain || cs->eta.told)
 		return;
