@@ -122,8 +122,8 @@ copy_look_at_round(CopyState *cs, int64 done)
 
 	/*
 	 * A round in which we were paused, or waited for others, for most of the
-	 * time tells nothing.  That pacing, too, has made us rest does not matter:
-	 * without it, we would have rested as long for the rate.
+	 * time tells nothing.  That pacing, too, has made us rest does not
+	 * matter: without it, we would have rested as long for the rate.
 	 */
 	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
 		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&

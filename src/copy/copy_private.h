@@ -70,7 +70,7 @@ typedef struct CopyEta
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
 	TimestampTz round_began;
-	int64		rate_rested_before;	/* throttle.rested_us then */
+	int64		rate_rested_before; /* throttle.rested_us then */
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
