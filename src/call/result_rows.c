@@ -79,9 +79,9 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		SET(4, CStringGetTextDatum(method_name(item->method)));
 	if (size >= 0)
 		SET(5, Int64GetDatum(size));
-	/* in milliseconds, and an estimate in tenths of a second */
+	/* in milliseconds, an estimate in tenths of a second; never zero */
 	if (item->started_at != 0 && item->finished_at != 0)
-		SET(6, interval_datum((item->finished_at - item->started_at + 500) / 1000 * 1000));
+		SET(6, interval_datum((item->finished_at - item->started_at + 999) / 1000 * 1000));
 	else if (item->estimated >= 0 &&
 			 (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED))
 		SET(6, interval_datum((int64) ceil(item->estimated * 10) * (USECS_PER_SEC / 10)));
