@@ -299,23 +299,35 @@ $locker = IndexMover::Session->new($node);
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE two (i int, s text);
 INSERT INTO two SELECT g, repeat(md5(g::text), 6) FROM generate_series(1, 6000) g;
-CREATE INDEX two_s ON two (s);
-CREATE INDEX two_i ON two (i);
+CREATE INDEX two_s ON two (s) TABLESPACE regress_slow;
+CREATE INDEX two_i ON two (i) TABLESPACE regress_slow;
 SQL
-set_tests($node, test_point => 'job-ended:wait');
-$locker->run('SELECT pg_advisory_lock(0, 5959)');
-my $log = -s $node->logfile;
-my $call = start_call($node, 'mover', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$TARGET', method => 'copy', "
-	  . "settings => '{\"order\": \"smallest\", \"max_rate\": \"1MB\", \"max_workers\": 2}')");
-$node->wait_for_log(qr/test point "job-ended": waiting/, $log);
-# the caller looks each second
-sleep 2;
-$locker->run('SELECT pg_advisory_unlock(0, 5959)');
-(undef, my $rows, my $errors) = finish_call($call);
-is($rows, "two_i moved, two_s moved\n", 'the last worker takes its time: the rows') or diag $errors;
-my %pids = map { $_ => 1 } slurp_file($node->logfile, $log) =~ /\[(\d+)\].*: moved index "public\.two_/g;
-is(scalar keys %pids, 2, 'there were two');
-set_tests($node);
+foreach my $how ('goes on', 'is terminated', 'fails')
+{
+	my $name = "the last worker $how at its end";
+	my $to = elsewhere($node, 'two_s');
+	set_tests($node, test_point => 'job-ended:' . ($how eq 'fails' ? 'error' : 'wait'));
+	$locker->run('SELECT pg_advisory_lock(0, 5959)');
+	my $log = -s $node->logfile;
+	my $call = start_call($node, 'mover', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$to', method => 'copy', "
+		  . "settings => '{\"order\": \"smallest\", \"max_rate\": \"1MB\", \"max_workers\": 2}')");
+	if ($how ne 'fails')
+	{
+		$node->wait_for_log(qr/test point "job-ended": waiting/, $log);
+		# the caller looks each second
+		sleep 2;
+		$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover'") if $how eq 'is terminated';
+	}
+	$locker->run('SELECT pg_advisory_unlock(0, 5959)') unless $how eq 'is terminated';
+	my (undef, $rows, $errors) = finish_call($call);
+	$locker->run('SELECT pg_advisory_unlock(0, 5959)') if $how eq 'is terminated';
+	is($rows, "two_i moved, two_s moved\n", "$name: the rows") or diag $errors;
+	my %pids = map { $_ => 1 } slurp_file($node->logfile, $log) =~ /\[(\d+)\].*: moved index "public\.two_/g;
+	is(scalar keys %pids, 2, "$name: there were two");
+	ok($node->log_contains(qr/test point "job-ended"/, $log), "$name: it came there");
+	set_tests($node);
+	wait_for_no_worker($node);
+}
 
 # ---- no room for the job that removes leftovers ---------------------------------
 # A leftover by hand: an invalid index that the ledger names.  The table's other

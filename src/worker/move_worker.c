@@ -60,7 +60,8 @@ static int	current_item = -1;	/* the one that is being moved */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_move = false;	/* and not a cleanup */
 static bool is_attached = false;
-static bool is_done = false;	/* nothing is left to do at exit */
+static bool is_done = false;	/* nothing is left to do at exit, but: */
+static bool rows_are_due = false;	/* final, and not published yet */
 static bool cleanup_put_off = false;	/* needed after the job's end */
 static int	my_slot;
 static int64 my_job;
@@ -202,10 +203,28 @@ connect_as(Oid database, Oid role)
 static void
 publish_rows(JobShared *shared)
 {
+	rows_are_due = false;
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->rows_final, 1);
 	if (shared->caller_waits)
 		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
+}
+
+/*
+ * Stop being a runner.  The last one that could change a row publishes them,
+ * after the line in the server log; if that fails, free_slot_at_exit() does.
+ */
+static void
+stop_running(JobShared *shared)
+{
+	if (runner_detach())
+		rows_are_due = true;
+	if (!rows_are_due)
+		return;
+	IM_POINT("job-ended");
+	if (is_move)
+		log_end(shared);
+	publish_rows(shared);
 }
 
 /* Give all items that no runner has claimed this outcome. */
@@ -300,12 +319,7 @@ worker_exit(int code, Datum arg)
 	CommitTransactionCommand();
 	extension_release();
 
-	if (runner_detach())
-	{
-		if (is_move)
-			log_end(shared);
-		publish_rows(shared);
-	}
+	stop_running(shared);
 	if (leftovers)
 		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
@@ -320,6 +334,8 @@ worker_exit(int code, Datum arg)
 static void
 free_slot_at_exit(int code, Datum arg)
 {
+	if (rows_are_due)
+		publish_rows(my_shared);
 	if (is_done)
 		return;
 	if (!is_attached)
@@ -507,12 +523,7 @@ run_moves(JobShared *shared, bool first)
 	/* in this order: a caller that sees the rows may drop anything at once */
 	extension_release();
 	is_done = true;
-	if (runner_detach())
-	{
-		IM_POINT("job-ended");
-		log_end(shared);
-		publish_rows(shared);
-	}
+	stop_running(shared);
 	if (cleanup_put_off)
 		(void) job_launch_cleanup(shared->database, shared->role, 0);
 }
@@ -534,8 +545,7 @@ run_cleanup(JobShared *shared)
 		(void) leftovers_remove(shared, runner_settings()->lock_wait);
 	}
 	is_done = true;
-	if (runner_detach())
-		publish_rows(shared);
+	stop_running(shared);
 }
 
 /* Error context callback: name job, database and role in the server log. */
