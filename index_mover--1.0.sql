@@ -1242,7 +1242,8 @@ REVOKE ALL ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) FROM
 GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) TO pg_monitor;
 
 -- Tier policies: where relations belong by age, by heat, or because a file
--- system is full.  Written by users, and carried out by run_tier_policies(), with the rights of its caller.
+-- system is full.  Written by users, and carried out by run_tier_policies(), with
+-- the rights of its caller.
 CREATE TABLE @extschema@.tier_policy (
 	name name PRIMARY KEY,
 	enabled boolean NOT NULL DEFAULT true,

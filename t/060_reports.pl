@@ -322,7 +322,7 @@ SKIP:
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
 	skip 'the server itself is on /dev/shm', 3
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
-	my $folder = tempdir('index_mover.XXXXXX', DIR => '/dev/shm', CLEANUP => 1);
+	my $folder = tempdir(DIR => '/dev/shm', CLEANUP => 1);
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$folder'");
 	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
 		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');

@@ -46,7 +46,7 @@ CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 -- Keys that nobody knows any more can't be asked for; so a btree is also read from
 -- one end to the other ("full scan"), where an entry too many gives a row twice.
 --
--- A look-up in a BRIN index reads many blocks.  Where it keeps minimum and maximum,
+-- A search in a BRIN index reads many blocks.  Where it keeps minimum and maximum,
 -- those of each block of the table are asked for: a summary that lacks any key of
 -- its blocks lacks one of these.  A large table is asked for ranges of keys, that
 -- together are all of them; "ranges" says how many.

@@ -26,7 +26,6 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/smgr.h"
-#include "utils/resowner.h"
 
 #include "own_tables.h"
 #include "report/report_private.h"

@@ -273,7 +273,7 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover_try_size(relation regclass) returns bigint: bytes of the main fork
+ * index_mover_try_size(relation regclass) returns bigint: bytes of main fork
  *
  * For reports over many relations: NULL if the relation is gone, has no
  * storage, or is locked exclusively.  Locks: AccessShareLock until the end of
@@ -302,8 +302,8 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
  *		free_bytes bigint, reserved_bytes bigint, device bigint,
  *		lost_on_reboot text, total_bytes bigint
  *
- * For recommend_moves() and tier_plan().  NULLs for what the file system does not tell.
- * EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
+ * For recommend_moves() and tier_plan().  NULLs for what the file system does
+ * not tell.  EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
  */
 Datum
 index_mover_tablespace_facts(PG_FUNCTION_ARGS)

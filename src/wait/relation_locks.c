@@ -36,7 +36,7 @@ typedef struct LockWork
 	bool		for_session;
 	int			timeout_ms;
 	instr_time *granted_at;
-}			LockWork;
+} LockWork;
 
 static void
 lock_relation(void *arg)
