@@ -115,7 +115,7 @@ CREATE TYPE move_result AS (
 	sqlstate text,
 	detail text
 );
-COMMENT ON TYPE move_result IS 'what became of one index of a call, or the plan for it';
+COMMENT ON TYPE move_result IS 'what became of one relation of a call, or the plan for it';
 COMMENT ON COLUMN move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
 COMMENT ON COLUMN move_result.name IS 'what moves, as regclass prints it';
 COMMENT ON COLUMN move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
@@ -201,7 +201,7 @@ CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT tr
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
 LANGUAGE C;
 COMMENT ON PROCEDURE wait_for_move(bigint, boolean)
-	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if something was not moved';
+	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled';
 REVOKE ALL ON PROCEDURE wait_for_move(bigint, boolean) FROM PUBLIC;
 
 CREATE FUNCTION undo_move(
@@ -210,7 +210,7 @@ RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_undo_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
-	IS 'move every index of a job back to where it was, with the job''s settings';
+	IS 'move every relation of a job back to where it was, with the job''s settings';
 REVOKE ALL ON FUNCTION undo_move(bigint, boolean, boolean, jsonb) FROM PUBLIC;
 
 ---------------------------------------------------------------------------
@@ -256,7 +256,7 @@ COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL if unkn
 COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
 COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
-COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this index';
+COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this relation';
 GRANT SELECT ON index_mover_progress TO PUBLIC;
 
 CREATE VIEW index_mover_history WITH (security_barrier) AS
@@ -313,8 +313,8 @@ COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a
 COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_history.size_before IS 'bytes, of all its files';
 COMMENT ON COLUMN index_mover_history.size_after IS 'bytes, of all its files';
-COMMENT ON COLUMN index_mover_history.started_at IS 'start of this index';
-COMMENT ON COLUMN index_mover_history.finished_at IS 'end of this index';
+COMMENT ON COLUMN index_mover_history.started_at IS 'start of this relation';
+COMMENT ON COLUMN index_mover_history.finished_at IS 'end of this relation';
 COMMENT ON COLUMN index_mover_history.elapsed IS 'time it took, waits included';
 COMMENT ON COLUMN index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
 COMMENT ON COLUMN index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
@@ -401,10 +401,10 @@ COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
 COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted it';
 COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN index_mover_jobs.moved IS 'indexes that were moved';
-COMMENT ON COLUMN index_mover_jobs.total IS 'indexes of the job';
+COMMENT ON COLUMN index_mover_jobs.moved IS 'relations that were moved';
+COMMENT ON COLUMN index_mover_jobs.total IS 'relations of the job';
 COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of its bytes that were moved';
-COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all its indexes before the move';
+COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all its relations before the move';
 COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that its copies write now';
 COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at this rate; NULL if unknown';
 COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that one of its copies held the exclusive lock';
@@ -432,7 +432,7 @@ CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what an ended job has not moved; returns the job that goes on';
+COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
 REVOKE ALL ON FUNCTION resume_move(bigint, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION alter_move(job bigint, setting text, value text)
@@ -1146,7 +1146,7 @@ BEGIN ATOMIC
 	 ORDER BY 1;
 END;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
-	IS 'which indexes gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
+	IS 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
 REVOKE ALL ON FUNCTION @extschema@.recommend_moves(name, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.recommend_moves(name, bigint) TO pg_monitor;
 
@@ -1364,7 +1364,7 @@ CREATE VIEW @extschema@.relation_heat AS
 		   coalesce(index_mover.try_size(c.oid::regclass), 0)
 			   + CASE WHEN c.reltoastrelid <> 0 THEN coalesce(index_mover.try_size(c.reltoastrelid::regclass), 0) ELSE 0 END AS size,
 		   r.reads_per_second, r.wanted_per_second AS heat,
-		   make_interval(secs => round(r.seconds::numeric)::float8) AS "window", r.samples
+		   make_interval(secs => round(r.seconds::numeric)::float8) AS period, r.samples
 	  FROM index_mover.read_rates() r
 	  JOIN pg_class c ON c.oid = coalesce(r.index, r.relation)
 	  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
@@ -1379,7 +1379,7 @@ COMMENT ON COLUMN @extschema@.relation_heat.tablespace IS 'where it is';
 COMMENT ON COLUMN @extschema@.relation_heat.size IS 'bytes; of a table with TOAST';
 COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read into shared buffers';
 COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'those of them that index scans and changes can have asked for: sequential scans, VACUUM and pg_dump heat nothing';
-COMMENT ON COLUMN @extschema@.relation_heat."window" IS 'time that the rates are of';
+COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time that the rates are of';
 COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples; 0: the cumulative statistics';
 REVOKE ALL ON @extschema@.relation_heat FROM PUBLIC;
 GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
@@ -1459,7 +1459,8 @@ BEGIN ATOMIC
 					THEN format('tablespaces "%s" and "%s" are on the same file system', p.from_tablespace, p.to_tablespace)
 				END AS in_vain
 		  FROM policies p
-		  LEFT JOIN LATERAL (SELECT x.* FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) x
+		  LEFT JOIN LATERAL (SELECT x.tablespace_oid, x.device, x.free_bytes, nullif(x.total_bytes, 0) AS total_bytes
+							   FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) x
 							  WHERE t.spcname = p.from_tablespace) f ON true
 		 CROSS JOIN LATERAL (SELECT f.total_bytes - f.free_bytes AS used) u
 		 WHERE p.start_at IS NOT NULL
@@ -1474,6 +1475,9 @@ BEGIN ATOMIC
 		   AND (p.parts = 'all' OR (p.parts = 'table') = (h.kind = 'table'))
 		  JOIN pg_class c ON c.oid = h.relation
 		 WHERE (p.budget IS NOT NULL OR u.policy IS NOT NULL)
+		   -- what can be moved at all; an invalid index is repaired only by name
+		   AND (h.kind = 'table' OR EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = c.oid AND i.indisvalid))
+		   AND cardinality(index_mover.movable_methods(h.relation)) > 0
 		   AND (p.schema IS NULL OR c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
 		   AND (p.relation IS NULL
 				OR EXISTS (SELECT FROM index_mover.leaves(p.relation) l
@@ -1527,6 +1531,10 @@ BEGIN ATOMIC
 	), recent AS MATERIALIZED (
 		SELECT m.job, m.index, m.relation, m.finished_at FROM index_mover.move_log m
 		 WHERE m.status = 'moved' AND m.finished_at > now() - (SELECT max(p.min_stay) FROM policies p)
+	), space AS MATERIALIZED (
+		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
+		  FROM (SELECT DISTINCT z.to_tablespace AS spcname FROM sized z JOIN pg_tablespace t ON t.spcname = z.to_tablespace) f
+		 CROSS JOIN LATERAL index_mover.tablespace_facts(f.spcname) x
 	), checked AS (
 		SELECT z.*,
 			   CASE WHEN z.left_alone IS NOT NULL THEN z.left_alone
@@ -1536,9 +1544,11 @@ BEGIN ATOMIC
 					WHEN busy.job IS NOT NULL THEN format('job %s is moving it', busy.job)
 					WHEN moved.job IS NOT NULL THEN format('job %s has moved it less than %s ago', moved.job, z.min_stay)
 					WHEN z.size > z.max_bytes_per_run THEN 'it is larger than max_bytes_per_run'
+					WHEN z.size > p.free THEN format('tablespace "%s" has no space for it', z.to_tablespace)
 				END AS hindrance
 		  FROM sized z
 		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
+		  LEFT JOIN space p ON p.spcname = z.to_tablespace
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM unfinished m
 				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
@@ -1568,10 +1578,6 @@ BEGIN ATOMIC
 											AND (k.max_bytes_per_run IS NULL OR k.so_far <= k.max_bytes_per_run))
 					OVER (PARTITION BY k.to_tablespace ORDER BY k.policy, k.place, k.relation) AS into
 		  FROM bounded k
-	), space AS MATERIALIZED (
-		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
-		  FROM (SELECT DISTINCT k.to_tablespace AS spcname FROM counted k JOIN pg_tablespace t ON t.spcname = k.to_tablespace) f
-		 CROSS JOIN LATERAL index_mover.tablespace_facts(f.spcname) x
 	), speed AS MATERIALIZED (
 		SELECT sum(m.size_before) / nullif(sum(extract(epoch FROM m.finished_at - m.started_at) - coalesce(m.idle, 0) / 1000.0), 0) AS rate
 		  FROM (SELECT l.* FROM index_mover.move_log l
@@ -1584,7 +1590,7 @@ BEGIN ATOMIC
 					ELSE format('%s; but %s', n.why, h.hindrance) END AS reason,
 			   n.heat,
 			   CASE WHEN h.hindrance IS NULL
-					THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 100000000), 1000000))::numeric * 10)::float8 / 10) END AS estimated, n.place
+					THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 52428800), 1000000))::numeric * 10)::float8 / 10) END AS estimated, n.place
 		  FROM counted n
 		  LEFT JOIN space s ON s.spcname = n.to_tablespace
 		 CROSS JOIN LATERAL (

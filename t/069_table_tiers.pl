@@ -247,9 +247,20 @@ sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
 $use->(90, 95);
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it", 'the target is full');
 $use->(90, 100);
-is(sql($plan), join("\n", map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } 'cold', 'cool'), 'quite full');
+is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved", map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
 is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
+
+# what cannot move is not in the way of others: too large for the target, or an
+# index that a move would skip
+sql("ALTER TABLE full_of.cold SET (fillfactor = 10); VACUUM FULL full_of.cold");
+my $free = 100 - int(sql("SELECT pg_relation_size('full_of.cold') / 1000000"));
+$use->(90, $free);
+is(sql("SELECT string_agg(relation::text || ' ' || moves, ', ') FROM tier_plan('full')"), 'full_of.cold false, full_of.cool true, full_of.warm true', 'the coldest is too large for the target');
+sql("ALTER TABLE full_of.cold RESET (fillfactor); VACUUM FULL full_of.cold");
 $use->(90, 10);
+sql("CREATE INDEX bad ON full_of.cold (pad, id) TABLESPACE regress_fast; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'full_of.bad'::regclass; UPDATE tier_policy SET parts = 'all'");
+is(sql("SELECT count(*) FROM tier_plan('full') WHERE relation = 'full_of.bad'::regclass"), 0, 'an invalid index');
+sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 
 # what leaves it already counts; and what has come back stays
 $job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
