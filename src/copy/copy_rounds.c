@@ -155,7 +155,9 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		cs->mc->item->blocks_copied += nblocks;
 		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
-		copy_look_at_round(cs, cs->copied);
+		/* a tail is no round */
+		if (cs->rounds == 0)
+			copy_look_at_round(cs, cs->copied);
 		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -301,6 +303,8 @@ do_rounds(CopyState *cs, bool first_time)
 			return outcome;
 		cs->throttle.hurry = false;
 	}
+	/* what follows ends */
+	cs->eta.in_vain = false;
 	return GO_ON;
 }
 

@@ -213,6 +213,7 @@ publish_rows(JobShared *shared)
 /*
  * Stop being a runner.  The last one that could change a row publishes them,
  * after the line in the server log; if that fails, free_slot_at_exit() does.
+ * One that only cleaned up meanwhile comes here as the last one, too.
  */
 static void
 stop_running(JobShared *shared)
@@ -222,7 +223,7 @@ stop_running(JobShared *shared)
 	if (!rows_are_due)
 		return;
 	IM_POINT("job-ended");
-	if (is_move)
+	if (is_move && pg_atomic_exchange_u32(&shared->end_logged, 1) == 0)
 		log_end(shared);
 	publish_rows(shared);
 }
