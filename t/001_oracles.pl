@@ -12,6 +12,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
+
 my $node = new_node('oracles', extension => 0);
 make_zoo($node, 'zoo', 3000);
 my $data = $node->data_dir;

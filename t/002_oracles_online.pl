@@ -19,6 +19,8 @@ use Test::Builder;
 use Test::More;
 use Time::HiRes qw(usleep);
 
+needs_faults();
+
 my $primary = new_node('primary', extension => 0, streaming => 1);
 $primary->safe_psql('postgres', <<SQL);
 CREATE EXTENSION pageinspect;

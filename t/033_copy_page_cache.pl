@@ -12,6 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
 needs_test_points();
 plan skip_all => 'needs fincore and dd' if system('fincore --version > /dev/null 2>&1 && dd --version > /dev/null 2>&1');
 

@@ -14,6 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+needs_faults();
 needs_test_points();
 
 # the phases are those of a move as it is by default; with "verify" where it is said

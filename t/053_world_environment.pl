@@ -16,6 +16,8 @@ use Socket;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+needs_faults();
+
 my $node = new_node('environment', conf => "max_worker_processes = 16\n");
 $node->safe_psql('postgres', <<'SQL');
 CREATE TABLE t (i int PRIMARY KEY USING INDEX TABLESPACE regress_slow, v text);

@@ -14,6 +14,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
+
 my $CALLS = 3000;               # samples in each round
 my $seed = $ENV{INDEX_MOVER_SEED} || time;
 srand($seed);

@@ -14,6 +14,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
+
 my $library = "$PostgreSQL::Test::Utils::tmp_check/object_access.so";
 {
 	chomp(my $headers = `pg_config --includedir-server`);

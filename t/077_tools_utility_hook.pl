@@ -16,6 +16,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+needs_faults();
+
 my $library = "$PostgreSQL::Test::Utils::tmp_check/utility_hook.so";
 {
 	chomp(my $headers = `pg_config --includedir-server`);

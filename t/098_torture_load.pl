@@ -13,7 +13,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $SECONDS = $ENV{INDEX_MOVER_LOAD_SECONDS} || (faults('two thirds of the load') ? 25 : 8);
+needs_faults();
+
+my $SECONDS = $ENV{INDEX_MOVER_LOAD_SECONDS} || 25;
 
 my $node = new_node('load', conf => <<CONF);
 max_prepared_transactions = 20
@@ -96,10 +98,10 @@ SQL
 			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE relation = '$table' AND method = 'copy'");
 		cmp_ok($changed, '>', 0, "copy: blocks were changed while they were copied, in $changed moves of an index");
 	}
-	all_right($node, $table, "$method, at rest", max_keys => faults() ? 500 : 100);
+	all_right($node, $table, "$method, at rest", max_keys => 500);
 	$node->stop('immediate');
 	$node->start;
-	verdict_ok($node, $table, "$method, after a crash", max_keys => faults() ? 200 : 50);
+	verdict_ok($node, $table, "$method, after a crash", max_keys => 200);
 	files_ok($node, "$method, after a crash");
 }
 $node->stop;

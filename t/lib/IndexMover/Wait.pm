@@ -82,13 +82,16 @@ sub worker_pid
 		'SELECT pid FROM index_mover_progress WHERE pid IS NOT NULL ORDER BY started_at DESC LIMIT 1');
 }
 
-# Wait until no process of ours works in this database any more.
+# Wait until no process of ours works in this database any more, and none is yet to
+# start for a job that was submitted.
 sub wait_for_no_worker
 {
 	my ($node, %options) = @_;
-	return poll_until($node,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type LIKE 'index\\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database()",
-		't', 'end of all workers', %options);
+	return poll_until($node, <<'SQL', 't', 'end of all workers', %options);
+SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database())
+   AND CASE WHEN to_regclass('index_mover.job_log') IS NULL THEN true
+       ELSE query_to_xml('SELECT count(*) AS n FROM index_mover.job_log WHERE index_mover.job_is_alive(job)', false, true, '')::text LIKE '%<n>0</n>%' END
+SQL
 }
 
 # Wait until a job has ended and its last worker has said so.  Not by the view of
