@@ -243,9 +243,10 @@ sub let_standby_replay
 	return;
 }
 
-$node->safe_psql('postgres', q{ALTER SYSTEM SET wal_consistency_checking = 'all'});
+my $consistency = faults('wal_consistency_checking') ? 'all' : '';
+$node->safe_psql('postgres', "ALTER SYSTEM SET wal_consistency_checking = '$consistency'");
 $node->reload;
-poll_until($node, 'SHOW wal_consistency_checking', 'all', 'wal_consistency_checking');
+poll_until($node, 'SHOW wal_consistency_checking', $consistency, 'wal_consistency_checking');
 
 foreach my $am (grep { /$only/ } qw(btree hash gin gist spgist brin bloom))
 {

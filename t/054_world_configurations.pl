@@ -13,6 +13,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
+
 my $node = new_node('odd', streaming => 1, extra => [ '--data-checksums' ], conf => <<CONF);
 wal_level = logical
 shared_buffers = 1MB
@@ -70,10 +72,6 @@ foreach my $method ('copy', 'rebuild')
 }
 all_right($node, 'zoo', 'odd settings', max_keys => 60);
 count_moves();
-
-# What follows is not about just-in-time compilation, which takes most of the time.
-$node->safe_psql('postgres', 'ALTER SYSTEM SET jit = off; SELECT pg_reload_conf()')
-  unless faults('just-in-time compilation in the later sections');
 
 # ---- logical replication by the index that moves -------------------------------------
 # Its own cluster as the subscriber: another database, with the changes of two

@@ -13,6 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_faults();
 needs_test_points();
 
 my $node = new_node('matviews');

@@ -48,7 +48,7 @@ sub arrived_ok
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	metadata_ok($node, $table, $name, restarted => 1) if $options{metadata};
-	verdict_ok($node, $table, $name, max_keys => 300, large => $options{large});
+	verdict_ok($node, $table, $name, max_keys => faults() ? 300 : 100, large => $options{large});
 	my $standby = $options{standby} or return;
 	$node->wait_for_catchup($standby);
 	files_ok($standby, "$name, standby");
