@@ -360,26 +360,32 @@ SQL
 	};
 	# not INT: pgbench ignores that where we were started in the background
 	my $end_load = sub { $_[0]->signal('TERM'); eval { $_[0]->finish } };
-	my $load = $start_load->('busy');
+	my ($load, $rc, $out, $err);
 
-	# a burst of writes is waited out: many rounds in vain, then others write
-	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy');
-	my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
-	wait_for_phase($node, 'copying changed blocks');
-	my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
-	# each transaction changes 1,000 rows, each megabyte of a round waits for 25
-	# transactions when it has been read
-	poll_until($node, "SELECT sum(v) > $written + 600 * 1000 FROM busy", 't', 'many rounds');
-	my $calm = $start_load->('calm');
-	$end_load->($load);
-	my ($rc, $out, $err) = finish_call($call);
-	$end_load->($calm);
-	is($out, "moved|\n", 'keeping up: a burst of writes is waited out') or diag $err;
-	cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300, 'keeping up: after many rounds');
+	if (faults('a burst of writes that is waited out'))
+	{
+		$load = $start_load->('busy');
 
+		# a burst of writes is waited out: many rounds in vain, then others write
+		set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy');
+		my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
+		wait_for_phase($node, 'copying changed blocks');
+		my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
+		# each transaction changes 1,000 rows, each megabyte of a round waits for 25
+		# transactions when it has been read
+		poll_until($node, "SELECT sum(v) > $written + 600 * 1000 FROM busy", 't', 'many rounds');
+		my $calm = $start_load->('calm');
+		$end_load->($load);
+		($rc, $out, $err) = finish_call($call);
+		$end_load->($calm);
+		is($out, "moved|\n", 'keeping up: a burst of writes is waited out') or diag $err;
+		cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300, 'keeping up: after many rounds');
+	}
+
+	my $to = elsewhere($node, 'busy_k');
 	$load = $start_load->('busy');
 	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'hopeless');
-	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', 'regress_slow', method => 'copy')");
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy')");
 	$end_load->($load);
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up') or diag $err;
@@ -392,15 +398,15 @@ SQL
 		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks', @more));
 		return $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"$ms\"}')");
 	};
-	($rc, $out, $err) = $lock_time->('regress_slow', '10ms', 'lock-too-long');
+	($rc, $out, $err) = $lock_time->($to, '10ms', 'lock-too-long');
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, \d{3,} have changed since, which takes about \d+ ms to be copied under the exclusive lock; index_mover\.max_lock_time is 10 ms\.$/,
 		'max_lock_time: 10 ms are too few, and the row says what to raise') or diag $err;
-	($rc, $out, $err) = $lock_time->('regress_slow', '200ms');
+	($rc, $out, $err) = $lock_time->($to, '200ms');
 	is($out, 'moved||', 'max_lock_time: with 200 ms it is moved') or diag $err;
 	$end_load->($load);
 	set_tests($node);
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
-	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', 'regress_fast', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', '" . elsewhere($node, 'busy_k') . "', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---------------------------------------------------------------------------
