@@ -300,7 +300,10 @@ foreach my $case (grep { 'shutdown' =~ /$only/ }
 	}
 	set_tests($node);
 	my $parts = ($swapped ? $to : $from) . " $from $from";
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $point eq 'old-file-dropped' ? 0 : 1, "$name: what is left is on record");
+	# (behind the last point, the next part may have begun when the postmaster is missed)
+	my $left = $node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger');
+	cmp_ok($left, '<=', 1, "$name: what is left is on record");
+	is($left, 1, "$name: and is known") if $point ne 'old-file-dropped';
 	check_all($name, $parts, standby => 1);
 	count_fault($how eq 'kill' ? 'postmaster killed, copy of a table' : 'immediate shutdown, copy of a table');
 	my $back = $changes % 2;
