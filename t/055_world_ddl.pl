@@ -392,7 +392,9 @@ SQL
 
 	# in the rounds it keeps up; but each time before the lock is asked for, 300 blocks
 	# change, which take 30 ms
+	my $sum = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
 	$load = $start_load->('busy');
+	poll_until($node, "SELECT sum(v) > $sum FROM busy", 't', 'the writers');
 	my $lock_time = sub {
 		my ($to, $ms, @more) = @_;
 		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks', @more));
