@@ -234,6 +234,11 @@ CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(tablespace name, OUT tab
 SQL
 };
 my $plan = q{SELECT relation, moves, reason FROM tier_plan('full')};
+sql(<<'SQL');
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$ SELECT oid, 0, 0, oid, NULL, 0 FROM pg_tablespace WHERE spcname = $1 $$
+SQL
+is(sql($plan), '|f|the file system of "regress_fast" does not say how full it is', 'a file system that tells no size');
 $use->(89, 10);
 is(sql($plan), '', 'not full yet');
 $use->(90, 10);

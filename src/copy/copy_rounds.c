@@ -303,7 +303,7 @@ do_rounds(CopyState *cs, bool first_time)
 			return outcome;
 		cs->throttle.hurry = false;
 	}
-	/* what follows ends */
+	/* what follows has an end, whatever changes */
 	cs->eta.in_vain = false;
 	return GO_ON;
 }
