@@ -534,9 +534,14 @@ copy_swap(CopyState *cs)
 				break;
 			if (outcome == TOO_MUCH_LEFT)
 			{
-				int64		left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
+				int64		left;
 
-				if (most_us >= longest_us && copy_is_losing(cs, left))
+				/* it may have been WAL to be read, which needs no lock */
+				if ((outcome = copy_stay_near(cs)) != GO_ON)
+					break;
+				left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
+				if (most_us >= longest_us && copy_is_losing(cs, left) &&
+					copy_last_us(cs) > most_us)
 					copy_cannot_keep_up(cs, left);
 				most_us = Min(most_us * 2, longest_us);
 				rest_ms = FIRST_LOOKS_MS;
