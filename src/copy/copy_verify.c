@@ -88,6 +88,8 @@ copy_verify_all(CopyState *cs)
 	{
 		BlockNumber begin = block;
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
+		bool		drop_from;
+		bool		drop_to;
 		instr_time	start;
 		instr_time	took;
 
@@ -95,9 +97,15 @@ copy_verify_all(CopyState *cs)
 			return outcome;
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
+		drop_from = file_copy_read_ahead(cs->copy, &cs->from, begin, end - begin);
+		drop_to = file_copy_read_ahead(cs->copy, &cs->to, begin, end - begin);
 		for (; block < end; block++)
 			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_add(suspects, block);
+		if (drop_from)
+			file_copy_read_done(&cs->from, begin, end - begin);
+		if (drop_to)
+			file_copy_read_done(&cs->to, begin, end - begin);
 		CommitTransactionCommand();
 		INSTR_TIME_SET_CURRENT(took);
 		INSTR_TIME_SUBTRACT(took, start);

@@ -369,6 +369,54 @@ count_reading(FileCopy *copy, instr_time start, int nblocks)
 	copy->read_bytes += (int64) nblocks * BLCKSZ;
 }
 
+/*
+ * Before blocks of one segment of one of the two files are read through
+ * buffers: have the kernel read them, and no more.  By itself, it would read
+ * ahead, on some machines megabytes at a time, behind which the commits of
+ * others wait.  Return whether file_copy_read_done() should give them up.
+ */
+bool
+file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
+					 BlockNumber first, BlockNumber nblocks)
+{
+	bool		drop = false;
+#if defined(POSIX_FADV_WILLNEED)
+	char	   *path = segment_path(file, MAIN_FORKNUM, first);
+	int			fd = im_data_open_flags() != 0 ? -1 :
+		OpenTransientFile(path, O_RDONLY | PG_BINARY);
+
+	if (fd >= 0)
+	{
+		off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+		off_t		size = (off_t) nblocks * BLCKSZ;
+		Cached		cached = look_at_page_cache(fd, offset, size);
+
+		if (cached != CACHED)
+			(void) posix_fadvise(fd, offset, size, POSIX_FADV_WILLNEED);
+		drop = copy->direct && cached == NOT_CACHED;
+		CloseTransientFile(fd);
+	}
+	pfree(path);
+#endif
+	return drop;
+}
+
+/* After that: give the blocks up in the page cache. */
+void
+file_copy_read_done(const RelFileLocator *file, BlockNumber first, BlockNumber nblocks)
+{
+	char	   *path = segment_path(file, MAIN_FORKNUM, first);
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+
+	if (fd >= 0)
+	{
+		drop_from_page_cache(fd, (off_t) (first % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) nblocks * BLCKSZ);
+		CloseTransientFile(fd);
+	}
+	pfree(path);
+}
+
 /* Return how long reading has taken since the last call, and its bytes. */
 int64
 file_copy_reading(FileCopy *copy, int64 *bytes)

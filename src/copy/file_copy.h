@@ -48,6 +48,10 @@ extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
 extern void file_copy_equalize(FileCopy *copy, ForkNumber fork);
 
+extern bool file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
+								 BlockNumber first, BlockNumber nblocks);
+extern void file_copy_read_done(const RelFileLocator *file,
+								BlockNumber first, BlockNumber nblocks);
 extern int64 file_copy_reading(FileCopy *copy, int64 *bytes);
 
 extern void file_copy_flush_wal(FileCopy *copy);
