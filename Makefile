@@ -79,8 +79,10 @@ DATA = $(EXTENSION)--$(EXTVERSION).sql
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy table partitioned names privileges bad_input jobs \
 	surface plan plan_recheck \
-	report_bloat report_rebuilt report_pending report_index report_recommend report_probe \
+	report_bloat report_samples report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
+# How good the estimates are: scripts/test leaves these to PG_TEST_EXTRA=faults.
+REGRESS_FAULTS = report_samples report_rebuilt
 # The first makes what the others need, the last drops it.
 ISOLATION = iso_setup move_vs_dml move_vs_wide move_vs_ddl move_vs_move \
 	move_index_vs_seq iso_teardown

@@ -44,8 +44,8 @@ CREATE TABLE rb_before AS
 	  FROM unnest('{rb_btree,rb_dedup,rb_text,rb_hash,rb_gin,rb_gist,rb_spgist}'::regclass[]) i,
 		   LATERAL index_bloat(i) b;
 
--- the same density as pgstatindex from all pages, and from a sample where there is one (two are read whole; rb_big
--- below is for many samples); 18 counts the room of a page a little otherwise
+-- the same density as pgstatindex from all pages, and from a sample where there is one (two are read whole;
+-- report_samples has many samples); 18 counts the room of a page a little otherwise
 SELECT i, CASE WHEN NOT b.exact THEN abs(b.leaf_density - s.avg_leaf_density / 100) < 0.03 END AS density,
 	   CASE WHEN NOT b.exact THEN abs(b.bloat_ratio - x.bloat_ratio) < 0.03 END AS sample_agrees,
 	   abs(x.leaf_density - s.avg_leaf_density / 100) < 0.001 AS exact_density,
@@ -66,109 +66,6 @@ SELECT indexrelname, idx_blks_read + idx_blks_hit BETWEEN 1 AND 400 AS counted
 REINDEX TABLE rb;
 SELECT i, b.bloat_ratio < 0.1 AS fresh, b.bloat_ratio_low = 0 AS perhaps_fresh
   FROM rb_before, LATERAL index_bloat(i) b ORDER BY i;
-
--- the limit on the blocks read, counted by the statistics collector
-CREATE TABLE rb_big WITH (autovacuum_enabled = off) AS
-	SELECT g AS id, hashint4(g) AS h, g % 5 * 100000 + g / 5 AS in_5, g % 50 * 10000 + g / 50 AS in_50, g / 4 AS dup
-	  FROM generate_series(1, 400000) g;
-CREATE UNIQUE INDEX rb_big_i ON rb_big (id);
-VACUUM rb_big;
-SELECT pg_stat_reset_single_table_counters('rb_big_i'::regclass);
-SELECT pages > 800 AS big, sampled_pages BETWEEN 40 AND 100 AS sampled FROM index_bloat('rb_big_i', 100);
-SELECT pg_stat_force_next_flush();
-SELECT idx_blks_read + idx_blks_hit BETWEEN 40 AND 100 AS counted
-  FROM pg_statio_user_indexes WHERE indexrelname = 'rb_big_i';
-SELECT exact, sampled_pages = pages AS every_page FROM index_bloat('rb_big_i', 100000);
-
--- tiny samples
-SELECT n, sampled_pages <= n AS bounded, bloat_ratio IS NULL AS unknown,
-	   bloat_ratio_low <= bloat_ratio AND bloat_ratio <= bloat_ratio_high AS ordered
-  FROM generate_series(1, 9) n, index_bloat('rb_big_i', n);
-
--- many samples, fresh to 90 % empty, against pgstatindex and every page.  What comes in stretches of id is even in the
--- random order of rb_big_h, and as uneven as can be in the others: stretches of pages, a page or two, parts of a
--- page, lists of duplicates.  Where the number of rows is known, the figure is so good that its interval is not put
--- to the test; so most samples have to do without.
-CREATE INDEX rb_big_h ON rb_big (h);
-CREATE UNIQUE INDEX rb_big_in_5 ON rb_big (in_5);
-CREATE UNIQUE INDEX rb_big_in_50 ON rb_big (in_50);
-CREATE INDEX rb_big_dup ON rb_big (dup);
-CREATE TABLE rb_runs (bloat text, i regclass, rows_known boolean, sampled bigint, ratio float8, low float8, high float8, density float8);
-CREATE TABLE rb_truth (bloat text, i regclass, pages bigint, ratio float8, density float8, counted bigint);
-CREATE PROCEDURE rb_sample(bloat text, runs int) LANGUAGE sql AS $$
-	INSERT INTO rb_runs
-	-- n is an argument, so that each run is one
-	SELECT $1, indexrelid, reltuples > 0, b.sampled_pages, b.bloat_ratio, b.bloat_ratio_low, b.bloat_ratio_high, b.leaf_density
-	  FROM pg_index JOIN pg_class c ON c.oid = indexrelid, generate_series(1, $2) n, LATERAL index_bloat(indexrelid, 400 + 0 * n) b
-	 WHERE indrelid = 'rb_big'::regclass;
-	SELECT pg_stat_force_next_flush();
-$$;
-CREATE PROCEDURE rb_forget() LANGUAGE sql AS $$
-	SELECT count(pg_stat_reset_single_table_counters(indexrelid)) FROM pg_index WHERE indrelid = 'rb_big'::regclass;
-$$;
-CREATE PROCEDURE rb_forget_rows() LANGUAGE sql AS $$
-	UPDATE pg_class SET reltuples = -1 FROM pg_index WHERE pg_class.oid = indexrelid AND indrelid = 'rb_big'::regclass;
-$$;
-CREATE PROCEDURE rb_compare(bloat text) LANGUAGE sql AS $$
-	INSERT INTO rb_truth
-	SELECT $1, indexrelid, x.pages, x.bloat_ratio, s.avg_leaf_density / 100, io.idx_blks_read + io.idx_blks_hit
-	  FROM pg_statio_user_indexes io, LATERAL index_bloat(indexrelid, exact => true) x, LATERAL pgstatindex(indexrelid) s
-	 WHERE relname = 'rb_big';
-	SELECT pg_stat_force_next_flush();
-$$;
-VACUUM rb_big;
-SELECT pg_stat_force_next_flush();
-CALL rb_forget();
-CALL rb_sample('fresh', 10);
-CALL rb_forget_rows();
-CALL rb_sample('fresh', 10);
-CALL rb_compare('fresh');
-DELETE FROM rb_big WHERE hashint4(id / 2000) % 2 = 0 AND h % 10 <> 0;
-SELECT rb_wait_for_others();
-VACUUM rb_big;
-SELECT pg_stat_force_next_flush();
-CALL rb_forget();
-CALL rb_sample('stretches nearly empty', 40);
-CALL rb_forget_rows();
-CALL rb_sample('stretches nearly empty', 100);
-CALL rb_compare('stretches nearly empty');
-DELETE FROM rb_big WHERE h % 6 <> 0;
-SELECT rb_wait_for_others();
-VACUUM rb_big;
-SELECT pg_stat_force_next_flush();
-CALL rb_forget();
-CALL rb_sample('and 90 % in all', 40);
-CALL rb_forget_rows();
-CALL rb_sample('and 90 % in all', 100);
-CALL rb_compare('and 90 % in all');
-DELETE FROM rb_big WHERE hashint4(id / 2000) % 2 = 0;
-SELECT rb_wait_for_others();
-VACUUM rb_big;
-SELECT pg_stat_force_next_flush();
-CALL rb_forget();
-CALL rb_sample('stretches gone', 40);
-CALL rb_forget_rows();
-CALL rb_sample('stretches gone', 100);
-CALL rb_compare('stretches gone');
-
-SELECT bloat, CASE bloat WHEN 'fresh' THEN ratio < 0.01 WHEN 'stretches nearly empty' THEN ratio BETWEEN 0.4 AND 0.5
-						 ELSE ratio BETWEEN CASE i WHEN 'rb_big_dup'::regclass THEN 0.75 ELSE 0.88 END AND 0.94 END AS as_empty,
-	   pages > 400 AS big, count(*) AS indexes
-  FROM rb_truth GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
--- not covered are 5 of 100 where stretches are nearly empty and rows unknown, 2 where they are known, 0.4 in the other
--- uneven ones; not within 0.03 are 1.7, 0.3, and none
-SELECT bloat, bloat = 'fresh' OR i = 'rb_big_h'::regclass AS evenly, rows_known, count(*) AS samples,
-	   bool_and(sampled BETWEEN 100 AND 400) AS bounded, avg((abs(r.ratio - t.ratio) <= 0.03)::int) >= 0.93 AS within,
-	   avg((abs(r.density - t.density) <= 0.03)::int) >= 0.93 AS density_within, avg(r.high - r.low) < 0.08 AS narrow
-  FROM rb_runs r JOIN rb_truth t USING (bloat, i) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
-SELECT i = 'rb_big_h'::regclass AS evenly, rows_known, count(*) AS samples,
-	   avg((abs(r.ratio - t.ratio) <= 0.03)::int) >= 0.98 AS within,
-	   avg((abs(r.density - t.density) <= 0.03)::int) >= 0.98 AS density_within,
-	   avg((t.ratio BETWEEN r.low AND r.high)::int) >= 0.93 AS covered
-  FROM rb_runs r JOIN rb_truth t USING (bloat, i) WHERE bloat <> 'fresh' GROUP BY 1, 2 ORDER BY 1, 2;
-SELECT bloat, bool_and(t.counted BETWEEN r.sampled AND 400 * r.runs) AS counted
-  FROM rb_truth t JOIN (SELECT bloat, i, count(*) AS runs, sum(sampled) AS sampled FROM rb_runs GROUP BY 1, 2) r USING (bloat, i)
- GROUP BY 1 ORDER BY 1;
 
 -- empty, tiny
 CREATE TABLE rb_empty (id int PRIMARY KEY, a int[], p point, t text);
@@ -234,6 +131,6 @@ RESET search_path;
 
 DROP SCHEMA rb_evil CASCADE;
 DROP VIEW rb_view;
-DROP TABLE rb, rb_before, rb_big, rb_runs, rb_truth, rb_empty, rb_trgm, rb_part;
-DROP ROUTINE rb_sample, rb_compare, rb_forget, rb_forget_rows, rb_wait_for_others;
+DROP TABLE rb, rb_before, rb_empty, rb_trgm, rb_part;
+DROP ROUTINE rb_wait_for_others;
 DROP ROLE regress_report_nobody, regress_report_scan;

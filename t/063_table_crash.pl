@@ -45,6 +45,8 @@ my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-ha
   copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round swap-asking swap-locked swap-block swap-copied swap-row swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-drop old-file-dropped);
 my %class = map { $_ => 1 } qw(copy-registered copy-created copy-half copy-synced swap-before-commit swapped old-file-drop);
+# what is done after another end than a kill is that of an index, at each class of t/021
+my %few = map { $_ => 1 } qw(copy-half swap-before-commit swapped);
 my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced');
 # the order in which the parts are moved
 my %order = (heap => 'name', toast => 'smallest');
@@ -169,9 +171,9 @@ sub fault_at
 my $only = $ENV{ONLY} || '.';
 foreach my $action (grep { "worker $_" =~ /$only/ } qw(kill error terminate cancel))
 {
-	fault_at($action, $_) foreach picked { $action eq 'kill' || $class{$_} } 'points, but for kills', @before_swap, @after_swap;
+	fault_at($action, $_) foreach picked { $action eq 'kill' || $few{$_} } 'points, but for kills', @before_swap, @after_swap;
 	fault_at($action, $_, part => 'toast') foreach
-	  picked { $action eq 'kill' && /^(?:copy-half|swap-before-commit|old-file-drop)$/ } 'points of the TOAST table',
+	  picked { $action eq 'kill' && $_ eq 'swap-before-commit' } 'points of the TOAST table',
 	  grep { !$written{$_} } @before_swap, @after_swap;
 	# of a large one, the old file is removed in more than one step
 	fault_at($action, 'old-file-step', table => 'large') if faults();
@@ -179,7 +181,7 @@ foreach my $action (grep { "worker $_" =~ /$only/ } qw(kill error terminate canc
 
 # ---- only a part has moved -----------------------------------------------------------
 # The table first, or the index of the TOAST table; then the next; and on, or back.
-foreach my $case (grep { 'parts' =~ /$only/ } picked { $_->[0] eq 'smallest' && $_->[1] != ($_->[2] eq 'undo' ? 1 : 3) } 'partial states',
+foreach my $case (grep { 'parts' =~ /$only/ } picked { $_->[0] eq ($_->[2] eq 'undo' ? 'name' : 'smallest') && $_->[1] == 2 } 'partial states',
 	map { my $order = $_; map { my $times = $_; map { [ $order, $times, $_ ] } qw(undo resume) } 1, 2 } 'name', 'smallest')
 {
 	my ($order, $times, $how) = @$case;
@@ -271,7 +273,7 @@ table_ok($standby, 'heap', 'the standby', standby => 1);
 
 # ---- the server is shut down, or its postmaster killed -----------------------------
 foreach my $case (grep { 'shutdown' =~ /$only/ }
-	picked { $_->[1] =~ /^(?:copy-half|swap-before-commit|swapped)$/ } 'points where the postmaster is killed',
+	picked { $_->[1] eq ($_->[0] eq 'kill' ? 'swap-before-commit' : 'copy-half') } 'points where the postmaster is killed',
 	[ 'immediate', 'copy-half' ], [ 'immediate', 'swapped' ], map { [ 'kill', $_ ] } grep { !$written{$_} && $_ ne 'copy-again' } @before_swap, @after_swap)
 {
 	my ($how, $point) = @$case;
