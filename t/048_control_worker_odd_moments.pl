@@ -360,5 +360,14 @@ leftovers_ok($node, 'the next call', within => 5);
 files_ok($node, 'the next call');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
+# Of all jobs above, whoever was the last of them to find the rows final.
+{
+	my $log = slurp_file($node->logfile);
+	my %times;
+	$times{$1}++ while $log =~ /\bjob (\d+)\b[^:]*: has ended, /g;
+	cmp_ok(scalar keys %times, '>', 10, 'jobs have told that they have ended');
+	is(join(' ', grep { $times{$_} > 1 } sort keys %times), '', '... once each');
+}
+
 $locker->end;
 done_testing();

@@ -51,6 +51,13 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
+/* What was read ahead, and is not to stay in the operating system's cache. */
+typedef struct ReadAhead
+{
+	bool		drop_from;
+	bool		drop_to;
+} ReadAhead;
+
 static void
 report_difference(CopyState *cs, BlockNumber block)
 {
@@ -61,6 +68,18 @@ report_difference(CopyState *cs, BlockNumber block)
 			 cs->opted_in ?
 			 errdetail("Nothing was moved. An access method of index_mover.copy_access_methods that changes pages without WAL, as hint bits are set, cannot be verified; the difference is no damage then.") :
 			 errdetail("Nothing was moved.")));
+}
+
+/* Have the kernel read the megabyte from this block on, of both files. */
+static void
+read_ahead(const CopyState *cs, BlockNumber first, ReadAhead *ahead)
+{
+	BlockNumber nblocks = Min(FILE_COPY_CHUNK, cs->copied - first);
+
+	if (nblocks == 0)
+		return;
+	ahead->drop_from = file_copy_read_ahead(cs->copy, &cs->from, first, nblocks);
+	ahead->drop_to = file_copy_read_ahead(cs->copy, &cs->to, first, nblocks);
 }
 
 /*
@@ -76,6 +95,7 @@ copy_verify_all(CopyState *cs)
 	BlockSet   *suspects;
 	BlockSet   *changed;
 	BufferAccessStrategy ring;
+	ReadAhead	ahead = {0};
 	CopyOutcome outcome;
 
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
@@ -88,8 +108,7 @@ copy_verify_all(CopyState *cs)
 	{
 		BlockNumber begin = block;
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
-		bool		drop_from;
-		bool		drop_to;
+		ReadAhead	next = {0};
 		instr_time	start;
 		instr_time	took;
 
@@ -97,15 +116,17 @@ copy_verify_all(CopyState *cs)
 			return outcome;
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
-		drop_from = file_copy_read_ahead(cs->copy, &cs->from, begin, end - begin);
-		drop_to = file_copy_read_ahead(cs->copy, &cs->to, begin, end - begin);
+		if (begin == 0)
+			read_ahead(cs, begin, &ahead);
+		read_ahead(cs, end, &next);
 		for (; block < end; block++)
 			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
 				block_set_add(suspects, block);
-		if (drop_from)
+		if (ahead.drop_from)
 			file_copy_read_done(&cs->from, begin, end - begin);
-		if (drop_to)
+		if (ahead.drop_to)
 			file_copy_read_done(&cs->to, begin, end - begin);
+		ahead = next;
 		CommitTransactionCommand();
 		INSTR_TIME_SET_CURRENT(took);
 		INSTR_TIME_SUBTRACT(took, start);
