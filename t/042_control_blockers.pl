@@ -292,6 +292,10 @@ like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited
 is(is_alive($blocker), '1', 'and so is the session that has prepared it');
 sql("ROLLBACK PREPARED 'p'");
 $blocker->end;
+# core knows a prepared transaction by its session, and names nobody if that is gone
+($out, $err) = rebuild_with('prepared, ended', '"on_blocker": "terminate"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'"); $blocker->end });
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'nor is one whose session has ended unnamed');
+sql("ROLLBACK PREPARED 'p'");
 leftovers_ok($node, 'after rebuilds that failed', within => 5);
 verdict_ok($node, 'lt', 'after rebuilds that failed');
 

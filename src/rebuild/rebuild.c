@@ -464,14 +464,22 @@ report_moved(MoveItem *item)
 }
 
 /*
- * Return the process that core waited for when its lock_timeout, our
- * lock_wait, ran out; 0 if not known.  To be called before the abort.
+ * Return whether core waited for another transaction when its lock_timeout,
+ * our lock_wait, ran out, and whose it was: 0 for a prepared transaction whose
+ * session has ended, which core does not publish.  To be called before the
+ * abort.
  */
-static int
-core_waited_for(void)
+static bool
+core_waited_for(int *pid)
 {
-	return core_phase() < 0 ? 0 :
-		(int) MyBEEntry->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
+	const int64 *progress;
+
+	if (core_phase() < 0)
+		return false;
+	progress = MyBEEntry->st_progress_param;
+	*pid = (int) progress[PROGRESS_WAITFOR_CURRENT_PID];
+	return *pid != 0 ||
+		progress[PROGRESS_WAITFOR_TOTAL] > progress[PROGRESS_WAITFOR_DONE];
 }
 
 /*
@@ -616,7 +624,8 @@ move_by_rebuild(MoveContext *mc)
 	}
 	PG_CATCH();
 	{
-		int			waited_for = core_waited_for();
+		int			waited_for = 0;
+		bool		waited = core_waited_for(&waited_for);
 		ErrorData  *edata;
 
 		MemoryContextSwitchTo(TopMemoryContext);
@@ -628,7 +637,7 @@ move_by_rebuild(MoveContext *mc)
 		if (edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
 			runner_check_step_back();
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
-			edata->detail == NULL && waited_for != 0)
+			edata->detail == NULL && waited)
 		{
 			char	   *list = blockers_describe(rebuild.heap_oid, &waited_for, 1);
 
