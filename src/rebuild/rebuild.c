@@ -250,6 +250,19 @@ set_core_lock_timeout(const MoveSettings *settings)
 	set_rebuild_option("lock_timeout", (int) Min(limit, INT_MAX));
 }
 
+/*
+ * Forget whom core has waited for: WaitForOlderSnapshots() leaves the numbers
+ * of its wait behind, and core_waited_for() would take them for the next one.
+ */
+static void
+reset_core_waits(void)
+{
+	const int	params[] = {PROGRESS_WAITFOR_TOTAL, PROGRESS_WAITFOR_DONE, PROGRESS_WAITFOR_CURRENT_PID};
+	const int64 zeros[lengthof(params)] = {0};
+
+	pgstat_progress_update_multi_param(lengthof(params), params, zeros);
+}
+
 static void
 rebuild_xact_callback(XactEvent event, void *arg)
 {
@@ -261,6 +274,7 @@ rebuild_xact_callback(XactEvent event, void *arg)
 		return;
 
 	rebuild_timer_tell(rebuild.mc->item);
+	reset_core_waits();
 	/* otherwise alter_move() is not seen while core's command runs */
 	set_core_lock_timeout(runner_settings());
 	switch (core_phase())
