@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
+#include "utils/spccache.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -67,18 +68,33 @@ cached_blocks_estimate(const RelFileLocator *locator)
  * into shared buffers, in file order.  Returns where to continue, or
  * InvalidBlockNumber after the last one.  The caller is in a transaction, and
  * keeps the file from being truncated or dropped.
+ *
+ * The blocks are asked for ahead of time, as many as core's commands that
+ * read scattered blocks ask for: a copy past the operating system's cache
+ * leaves none of them there.
  */
 BlockNumber
 cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
 				   BlockNumber from, int most)
 {
 	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
+	int			distance = get_tablespace_maintenance_io_concurrency(locator->spcOid);
+	BlockNumber ahead = from;
+	int			asked = 0;
 
 	for (int count = 0; count < most; count++, from++)
 	{
 		from = block_set_next(set, from);
 		if (from == InvalidBlockNumber || from >= nblocks)
 			return InvalidBlockNumber;
+		for (; asked < Min(count + distance, most); asked++, ahead++)
+		{
+			ahead = block_set_next(set, ahead);
+			if (ahead == InvalidBlockNumber || ahead >= nblocks)
+				break;
+			(void) PrefetchSharedBuffer(smgropen(*locator, INVALID_PROC_NUMBER),
+										MAIN_FORKNUM, ahead);
+		}
 		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, from,
 												RBM_NORMAL, NULL, true));
 	}
