@@ -172,7 +172,7 @@ stop_load() {
   LOAD_PID=
 }
 
-# What the clients felt: "transactions per_second average deviation p99.9 longest"
+# What the clients felt: "transactions per_second average p99 p99.9 longest"
 # (ms) of the transactions that ran in the windows from-to [from-to ...].
 felt() { "$HERE/bench/figures" window "$@" "$WORK"/log/pgbench_log.*; }
 
@@ -190,7 +190,7 @@ begin_quiet() {
 }
 
 # The move has taken from FROM to TO: set DURING and QUIET to what clients felt
-# ("tps,average,deviation,p99.9,longest"), and end the load.
+# ("tps,average,p99,p99.9,longest"), and end the load.
 end_quiet() {
   local seconds extra late_from late_to
   seconds=$(minus "$TO" "$FROM")
