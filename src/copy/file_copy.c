@@ -14,7 +14,7 @@
  * There are two ways to write the new file:
  *
  * Directly (file_copy_range(), file_copy_set()): bypassing shared buffers, in
- * writes of 1 MB, logged as full pages in records of our own, with checksums
+ * writes of up to 1 MB, logged as full pages in records of our own, with checksums
  * set on the private copy.  file_copy_sync() makes it durable.
  *
  * Through shared buffers (file_copy_through_buffer()), for the last blocks:
@@ -109,6 +109,7 @@
 #include <unistd.h>
 
 #include "access/rmgr.h"
+#include "access/transam.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xloginsert.h"
@@ -156,6 +157,7 @@ struct FileCopy
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
+	FullTransactionId next_xid; /* see others_write() */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		direct;			/* see "Past the page cache" */
 	bool		refused;		/* ... which the file system does not like */
@@ -575,13 +577,14 @@ log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks
 }
 
 /*
- * Log the pages in copy->chunk if needed, and set their checksums, even if
- * checksums are off.  That does no harm; and if they are switched on during
- * the copy (PostgreSQL 19), nothing else sets those of the free space map,
- * which is copied once.
+ * Log these pages if needed, and set their checksums, even if checksums are
+ * off.  That does no harm; and if they are switched on during the copy
+ * (PostgreSQL 19), nothing else sets those of the free space map, which is
+ * copied once.
  */
 static void
-log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nblocks)
+log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+		   char *data, int nblocks)
 {
 	char	   *pages[PAGES_PER_RECORD];
 	BlockNumber numbers[PAGES_PER_RECORD];
@@ -590,7 +593,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 
 	for (int i = 0; i < nblocks; i++)
 	{
-		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+		char	   *page = data + (Size) i * BLCKSZ;
 
 		if (log_all || PageGetLSN((Page) page) > copy->redo_at_start)
 		{
@@ -608,7 +611,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks, int nbloc
 
 	for (int i = 0; i < nblocks; i++)
 	{
-		char	   *page = copy->chunk + (Size) i * BLCKSZ;
+		char	   *page = data + (Size) i * BLCKSZ;
 
 		if (!PageIsNew((Page) page))
 			((PageHeader) page)->pd_checksum = pg_checksum_page(page, blocks[i]);
@@ -689,16 +692,16 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 }
 
 /*
- * Log the pages in copy->chunk, have the WAL writer flush that, and write the
- * pages to their places.  If paced, first wait until the WAL of the megabyte
- * before is flushed, so that commits of other sessions never wait for more
- * than one megabyte of ours.  Here, and not before the read: all who commit
- * wait for an insertion that has begun, so it should begin behind a wait, when
- * we are not likely to lose the processor in the middle.
+ * Log pages, have the WAL writer flush that, and write the pages to their
+ * places.  If paced, first wait until the WAL of the piece before is flushed, so
+ * that commits of other sessions never wait for more than one piece of ours.
+ * Here, and not before the read: all who commit wait for an insertion that has
+ * begun, so it should begin behind a wait, when we are not likely to lose the
+ * processor in the middle.
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  int nblocks, FileCopyPace pace, bool direct)
+			  char *data, int nblocks, FileCopyPace pace, bool direct)
 {
 	XLogRecPtr	redo;
 
@@ -707,7 +710,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	do
 	{
 		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, nblocks);
+		log_blocks(copy, fork, blocks, data, nblocks);
 		if (!XLogRecPtrIsInvalid(copy->last_record))
 			XLogSetAsyncXactLSN(copy->last_record);
 		IM_POINT("copy-logged");
@@ -720,15 +723,47 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				   blocks[i + run] == blocks[i] + run &&
 				   blocks[i + run] % RELSEG_SIZE != 0)
 				run++;
-			write_blocks(copy, fork, blocks[i], run,
-						 copy->chunk + (Size) i * BLCKSZ, direct);
+			write_blocks(copy, fork, blocks[i], run, data + (Size) i * BLCKSZ, direct);
 		}
 	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	copy->handed_over = copy->last_record;
+}
+
+/*
+ * Return whether other sessions have written anything since the last call.
+ * They take transaction IDs, we do not.
+ */
+static bool
+others_write(FileCopy *copy)
+{
+	FullTransactionId before = copy->next_xid;
+
+	copy->next_xid = ReadNextFullTransactionId();
+	return FullTransactionIdIsValid(before) &&
+		!FullTransactionIdEquals(before, copy->next_xid);
+}
+
+/*
+ * Log and write the pages in copy->chunk: at once or, if paced while others
+ * write, in pieces of one record.  A commit waits for the flush of what was
+ * logged before it, and with a megabyte of ours in each flush there are too few
+ * of them: four clients that asked for a third of what they could do fell behind
+ * by a second in a copy of 600 MB; with pieces by 0.15 s, for 1.2 times the
+ * duration.
+ */
+static void
+write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+			int nblocks, FileCopyPace pace, bool direct)
+{
+	int			most = pace == FILE_COPY_PACED && others_write(copy) ? PAGES_PER_RECORD : nblocks;
+
+	for (int i = 0; i < nblocks; i += most)
+		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
+					  Min(most, nblocks - i), pace, direct);
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks, pace);
 	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
 		close_segment(&copy->segment);
-	copy->handed_over = copy->last_record;
 }
 
 /* Extend the new file with zeros to this number of blocks. */
@@ -788,8 +823,8 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 			read_block(copy, fork, first + i, page);
 	}
 	count_reading(copy, start, nblocks);
-	log_and_write(copy, fork, blocks, nblocks, pace,
-				  copy->direct && !copy->refused && fork == MAIN_FORKNUM);
+	write_chunk(copy, fork, blocks, nblocks, pace,
+				copy->direct && !copy->refused && fork == MAIN_FORKNUM);
 	return lsn;
 }
 
@@ -825,7 +860,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	if (IM_MUTATION("late-lsn"))
 		*lsn = GetXLogInsertRecPtr();
 
-	log_and_write(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
+	write_chunk(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
 	return from;
 }
 
