@@ -747,9 +747,7 @@ others_write(FileCopy *copy)
  * Log and write the pages in copy->chunk: at once or, if paced while others
  * write, in pieces of one record.  A commit waits for the flush of what was
  * logged before it, and with a megabyte of ours in each flush there are too few
- * of them: four clients that asked for a third of what they could do fell behind
- * by a second in a copy of 600 MB; with pieces by 0.15 s, for 1.2 times the
- * duration.
+ * of them for clients to keep their rate.
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
