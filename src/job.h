@@ -163,6 +163,8 @@ typedef struct JobShared
 	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
 									 * that could change one */
 	pg_atomic_uint32 end_logged;	/* by one of those that found them final */
+	pg_atomic_uint32 extension_gone;	/* dropped, as a runner has found: the
+										 * reason why it cancels the job */
 	int			max_runners;	/* constant: how many may run at the same time */
 	JobAccount	accounts[IM_BUDGETS];
 	Size		mq_offset;		/* a queue for messages per runner, from

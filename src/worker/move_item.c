@@ -268,7 +268,7 @@ move_item(JobShared *job, MoveItem *item)
 	error = try_item(job, item, move_with_preparation, 0);
 	if (error != NULL)
 	{
-		outcome_take_error(item, error);
+		outcome_take_error(job, item, error);
 		FreeErrorData(error);
 		RESUME_INTERRUPTS();
 	}

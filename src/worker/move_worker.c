@@ -52,7 +52,6 @@
 
 #define COMMIT_POLL_MS	20
 #define PAUSE_POLL_MS	200
-#define EXTENSION_GONE_DETAIL	"the extension was dropped"
 #define QUICK_CLEANUP_MS	1000
 
 static JobShared *my_shared = NULL;
@@ -228,10 +227,9 @@ stop_running(JobShared *shared)
 	publish_rows(shared);
 }
 
-/* Give all items that no runner has claimed this outcome. */
+/* Cancel all items that no runner has claimed, or skip them for a reason. */
 static void
-give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
-			 const char *detail)
+give_up_rest(JobShared *shared, const char *why_skipped)
 {
 	int			n;
 
@@ -239,29 +237,31 @@ give_up_rest(JobShared *shared, MoveStatus status, const char *sqlstate,
 	{
 		MoveItem   *item = &shared->items[n];
 
-		item->status = status;
-		strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
-		strlcpy(item->detail, detail, sizeof(item->detail));
+		if (why_skipped == NULL)
+		{
+			item->status = STATUS_CANCELED;
+			outcome_take_cancel(shared, item);
+		}
+		else
+		{
+			item->status = STATUS_SKIPPED;
+			strlcpy(item->detail, why_skipped, sizeof(item->detail));
+		}
 		item->finished_at = GetCurrentTimestamp();
 		outcome_record_item(shared, n);
 	}
 }
 
 static void
-cancel_item(MoveItem *item, const char *sqlstate, const char *detail)
+note_termination(MoveItem *item)
 {
 	if (item->status != STATUS_MOVED)
 		item->status = STATUS_CANCELED;
 	if (item->finished_at == 0)
 		item->finished_at = GetCurrentTimestamp();
-	strlcpy(item->sqlstate, sqlstate, sizeof(item->sqlstate));
-	strlcpy(item->detail, detail, sizeof(item->detail));
-}
-
-static void
-note_termination(MoveItem *item)
-{
-	cancel_item(item, "57P01", "background worker was terminated");
+	strlcpy(item->sqlstate, "57P01", sizeof(item->sqlstate));
+	strlcpy(item->detail, "background worker was terminated",
+			sizeof(item->detail));
 }
 
 static void
@@ -371,11 +371,11 @@ show_activity(const MoveItem *item)
 }
 
 static bool
-needs_cleanup(const JobShared *shared)
+needs_cleanup(JobShared *shared)
 {
 	bool		result;
 
-	if (outcome_extension_is_gone())
+	if (outcome_extension_is_gone(shared))
 		return true;
 	StartTransactionCommand();
 	result = leftovers_of_job(shared->job);
@@ -433,8 +433,12 @@ run_item(JobShared *shared, int n)
 	show_activity(item);
 	progress_begin(item);
 
-	if (outcome_extension_is_gone())
-		cancel_item(item, "55000", EXTENSION_GONE_DETAIL);
+	if (outcome_extension_is_gone(shared))
+	{
+		item->status = STATUS_CANCELED;
+		item->finished_at = GetCurrentTimestamp();
+		outcome_take_cancel(shared, item);
+	}
 	else
 		move_item(shared, item);
 
@@ -442,7 +446,7 @@ run_item(JobShared *shared, int n)
 	current_item = -1;
 	/* a cancel after the swap does not undo the move */
 	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||
-				outcome_extension_is_gone() ||
+				outcome_extension_is_gone(shared) ||
 				strcmp(item->sqlstate, "57014") == 0);
 
 	/* an index dropped during its move is "skipped", and may leave leftovers */
@@ -452,10 +456,7 @@ run_item(JobShared *shared, int n)
 		if (canceled)
 		{
 			(void) job_request_cancel(shared->job);
-			if (outcome_extension_is_gone())
-				give_up_rest(shared, STATUS_CANCELED, "55000", EXTENSION_GONE_DETAIL);
-			else
-				give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
+			give_up_rest(shared, NULL);
 		}
 
 		/* it may have to wait for long, which the caller need not */
@@ -495,15 +496,14 @@ run_moves(JobShared *shared, bool first)
 		wait_while_paused(shared);
 		if (job_cancel_requested())
 		{
-			give_up_rest(shared, STATUS_CANCELED, "57014", "the job was canceled");
+			give_up_rest(shared, NULL);
 			break;
 		}
 		if (runner_settings()->max_duration > 0 &&
 			TimestampDifferenceExceeds(shared->submitted_at, GetCurrentTimestamp(),
 									   runner_settings()->max_duration * 1000))
 		{
-			give_up_rest(shared, STATUS_SKIPPED, "",
-						 "not started: index_mover.max_duration was over");
+			give_up_rest(shared, "not started: index_mover.max_duration was over");
 			break;
 		}
 

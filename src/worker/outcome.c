@@ -37,8 +37,6 @@
 
 #define RECORD_POLL_MS	20
 
-static bool extension_gone = false; /* the extension was dropped */
-
 /*
  * Return what a row tells besides an error's message, or NULL.  A function of
  * the index may find its tables and functions in psql, but not here; so
@@ -57,9 +55,27 @@ what_else_to_tell(const MoveItem *item, const ErrorData *edata)
 	return edata->detail;
 }
 
+/* Return whether the extension was dropped, so that nothing is left to do. */
+bool
+outcome_extension_is_gone(JobShared *shared)
+{
+	return pg_atomic_read_u32(&shared->extension_gone) != 0;
+}
+
+/* Set an item's SQLSTATE and detail to why its job was canceled. */
+void
+outcome_take_cancel(JobShared *shared, MoveItem *item)
+{
+	bool		gone = outcome_extension_is_gone(shared);
+
+	strlcpy(item->sqlstate, gone ? "55000" : "57014", sizeof(item->sqlstate));
+	strlcpy(item->detail, gone ? "the extension was dropped" : "the job was canceled",
+			sizeof(item->detail));
+}
+
 /* Set an item's status, SQLSTATE and detail from the error of its move. */
 void
-outcome_take_error(MoveItem *item, ErrorData *edata)
+outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
 	const char *more = what_else_to_tell(item, edata);
@@ -72,7 +88,7 @@ outcome_take_error(MoveItem *item, ErrorData *edata)
 
 	/* core's words are about a statement, and the user has canceled a job */
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
-		strlcpy(item->detail, "the job was canceled", sizeof(item->detail));
+		outcome_take_cancel(shared, item);
 	else if (more != NULL)
 		snprintf(item->detail, sizeof(item->detail), "%s: %s",
 				 edata->message, more);
@@ -105,7 +121,7 @@ begin_to_record(JobShared *shared)
 		if (hold == EXTENSION_GONE ||
 			lockers_wait_for_us(busy, AccessShareLock, shared->caller_pid))
 		{
-			extension_gone = true;
+			pg_atomic_write_u32(&shared->extension_gone, 1);
 			return false;
 		}
 		runner_nap(shared, RECORD_POLL_MS);
@@ -221,14 +237,7 @@ outcome_record_all(JobShared *shared)
 			 errdetail_internal("%s", error->message)));
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
-			outcome_take_error(&shared->items[i], error);
+			outcome_take_error(shared, &shared->items[i], error);
 	FreeErrorData(error);
 	return false;
-}
-
-/* Return whether the extension was dropped, so that nothing is left to do. */
-bool
-outcome_extension_is_gone(void)
-{
-	return extension_gone;
 }

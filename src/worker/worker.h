@@ -27,14 +27,15 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 
 extern void freeze_table(const MoveItem *item);
 extern void move_item(JobShared *job, MoveItem *item);
-extern void outcome_take_error(MoveItem *item, ErrorData *edata);
+extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
+extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
 extern bool move_has_more(const JobShared *job, int n);
 
 extern bool outcome_record_all(JobShared *shared);
 extern void outcome_record_item(JobShared *shared, int n);
-extern bool outcome_extension_is_gone(void);
+extern bool outcome_extension_is_gone(JobShared *shared);
 
 extern void janitor_register(void);
 
