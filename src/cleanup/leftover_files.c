@@ -43,6 +43,7 @@
  */
 #include "postgres.h"
 
+#include <math.h>
 #include <sys/stat.h>
 
 #include "access/genam.h"
@@ -80,7 +81,6 @@
  */
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
-#define STEP_REST_MS		10
 /* How often to retry for a row that others may only be reading */
 #define CLAIM_TRIES			50
 #define CLAIM_REST_MS		10
@@ -395,8 +395,9 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
- * its own.  Calls rest() between them, with 0 if no other process has written
- * WAL since, because then none waits for a flush.
+ * its own.  Calls rest() between them: for as long as the step took, so that
+ * others have the storage half of the time, but with 0 if no other process has
+ * written WAL since, because then none waits for a flush.
  *
  * The caller has no transaction open, and a session lock on the row.
  */
@@ -423,14 +424,19 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 	{
 		XLogRecPtr	start = GetXLogInsertRecPtr();
 		uint64		own = pgWalUsage.wal_bytes;
+		instr_time	begun;
+		instr_time	took;
 
+		INSTR_TIME_SET_CURRENT(begun);
 		nblocks -= step;
 		StartTransactionCommand();
 		shorten_file(&locator, nblocks);
 		CommitTransactionCommand();
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, begun);
 		IM_POINT("old-file-step");
 		own = pgWalUsage.wal_bytes - own + OWN_WAL_SLACK;
-		rest(GetXLogInsertRecPtr() - start > own ? STEP_REST_MS : 0);
+		rest(GetXLogInsertRecPtr() - start > own ? (int) ceil(INSTR_TIME_GET_MILLISEC(took)) : 0);
 	}
 
 	IM_POINT("old-file-drop");
