@@ -176,6 +176,25 @@ stop_load() {
 # (ms) of the transactions that ran in the windows from-to [from-to ...].
 felt() { "$HERE/bench/figures" window "$@" "$WORK"/log/pgbench_log.*; }
 
+# Set FULL to the transactions a second that the clients do as fast as they can.
+measure_full_rate() {
+  local from to LOAD_OPTIONS=
+  settle
+  start_load "$WORK/update.sql"
+  sleep "$SETTLE"
+  from=$(now); sleep $((SETTLE * 2)); to=$(now)
+  stop_load
+  FULL=$(felt "$from-$to" | cut -d ' ' -f 2)
+}
+
+# Have the load ask for a third of that; the index is used afterwards.
+ask_for_a_third() {
+  measure_full_rate
+  LOAD_OPTIONS=--rate=$(awk -v f="$FULL" 'BEGIN { printf "%d", f / 3 < 1 ? 1 : f / 3 }')
+  note "$FULL transactions a second; a third of it is $LOAD_OPTIONS"
+  USED=1
+}
+
 # What clients feel depends on how long one looks: so the quiet window, before
 # the move, is as long as the move is expected to take, and it goes on afterwards
 # if the move has taken longer.
