@@ -152,6 +152,20 @@ tablespaces_on_device(int64 device, Oid but_not)
 	return result;
 }
 
+/* Return the path, palloc'd, of the segment that holds a block. */
+char *
+relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
+{
+	char	   *base = relation_fork_path(*locator, fork);
+	char	   *path;
+
+	if (block < RELSEG_SIZE)
+		return base;
+	path = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
+	pfree(base);
+	return path;
+}
+
 /* Return the bytes of one fork, all segments; -1 if they cannot be read. */
 static int64
 fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)

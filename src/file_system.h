@@ -40,6 +40,8 @@ relation_size_on_disk(Relation rel)
 	return nblocks * BLCKSZ;
 }
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
+extern char *relation_segment_path(const RelFileLocator *locator, ForkNumber fork,
+								   BlockNumber block);
 
 extern double relation_read_ms(Oid tablespace, RelFileNumber relfilenumber);
 extern char *size_text(int64 bytes);

@@ -35,8 +35,8 @@ extern void ledger_row_release(int64 id);
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry,
-								 void (*rest) (int ms));
-extern void leftover_files_remove(void (*rest) (int ms));
+								 void (*between_steps) (void));
+extern void leftover_files_remove(void (*between_steps) (void));
 extern List *leftover_files_list(void);
 
 /* an index, as index_mover_cleanup() reports it */

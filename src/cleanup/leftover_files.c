@@ -43,8 +43,9 @@
  */
 #include "postgres.h"
 
-#include <math.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "access/genam.h"
 #include "access/table.h"
@@ -58,9 +59,9 @@
 #include "catalog/storage_xlog.h"
 #include "commands/tablespace.h"
 #include "common/relpath.h"
-#include "executor/instrument.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/fd.h"
 #include "storage/lock.h"
 #include "storage/smgr.h"
 #include "utils/fmgroids.h"
@@ -76,16 +77,16 @@
 #include "test_points.h"
 
 /*
- * Size of a truncation step: 16 MB stall others for about 5 ms.  Each step
- * scans all buffer headers, so a step is larger with very many buffers.
+ * Size of a truncation step.  Each is logged and flushed, and scans all buffer
+ * headers, so a step is larger with very many buffers.
  */
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
+/* What the file system is asked to truncate at once, see shorten_segment() */
+#define PIECE_BLOCKS		((BlockNumber) (1024 * 1024 / BLCKSZ))
 /* How often to retry for a row that others may only be reading */
 #define CLAIM_TRIES			50
 #define CLAIM_REST_MS		10
-/* Page header and alignment, which pgWalUsage does not count */
-#define OWN_WAL_SLACK		128
 
 /*
  * Set the lock tag of a ledger row: an object of the ledger table.  Outside
@@ -265,6 +266,33 @@ is_named_by_others(const LedgerEntry *entry)
 }
 
 /*
+ * Shorten the last segment of an unused file, which has no buffers any more,
+ * towards nblocks, a megabyte at a
+ * time, and leave the end of it to smgrtruncate().  Where a file system discards
+ * what it frees, a megabyte can take 0.2 ms, in which the disk does nothing else:
+ * 16 at once would hold up every commit for 3 ms or more.
+ */
+static void
+shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNumber nblocks)
+{
+	BlockNumber first = old_nblocks > 0 ? (old_nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE : 0;
+	char	   *path = relation_segment_path(locator, MAIN_FORKNUM, first);
+	int			fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
+
+	while (fd >= 0 && old_nblocks > Max(nblocks, first) + PIECE_BLOCKS)
+	{
+		old_nblocks -= PIECE_BLOCKS;
+		if (ftruncate(fd, (off_t) (old_nblocks - first) * BLCKSZ) < 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not truncate file \"%s\": %m", path)));
+	}
+	if (fd >= 0)
+		CloseTransientFile(fd);
+	pfree(path);
+}
+
+/*
  * Truncate the main fork of an unused file to nblocks, logged; see the head
  * of this file.  The caller is in a transaction, whose abort lets checkpoints
  * continue if this fails.
@@ -286,6 +314,7 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
 	XLogBeginInsert();
 	XLogRegisterData((char *) &record, sizeof(record));
 	XLogFlush(XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE));
+	shorten_segment(locator, old_nblocks, nblocks);
 	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
 
 	MyProc->delayChkptFlags &= ~(DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE);
@@ -395,14 +424,13 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
- * its own.  Calls rest() between them: for as long as the step took, so that
- * others have the storage half of the time, but with 0 if no other process has
- * written WAL since, because then none waits for a flush.
+ * its own.  Calls between_steps() between them.  There is no rest: a step waits
+ * for the flush of its record, and is in pieces itself.
  *
  * The caller has no transaction open, and a session lock on the row.
  */
 void
-leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
+leftover_file_remove(const LedgerEntry *entry, void (*between_steps) (void))
 {
 	RelFileLocator locator = entry_locator(entry);
 	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
@@ -422,25 +450,16 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
 
 	while (nblocks > step)
 	{
-		XLogRecPtr	start = GetXLogInsertRecPtr();
-		uint64		own = pgWalUsage.wal_bytes;
-		instr_time	begun;
-		instr_time	took;
-
-		INSTR_TIME_SET_CURRENT(begun);
 		nblocks -= step;
 		StartTransactionCommand();
 		shorten_file(&locator, nblocks);
 		CommitTransactionCommand();
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, begun);
 		IM_POINT("old-file-step");
-		own = pgWalUsage.wal_bytes - own + OWN_WAL_SLACK;
-		rest(GetXLogInsertRecPtr() - start > own ? (int) ceil(INSTR_TIME_GET_MILLISEC(took)) : 0);
+		between_steps();
 	}
 
 	IM_POINT("old-file-drop");
-	rest(0);
+	between_steps();
 	StartTransactionCommand();
 	commit_locally();
 	leftover_file_drop(entry, true);
@@ -454,7 +473,7 @@ leftover_file_remove(const LedgerEntry *entry, void (*rest) (int ms))
  * removed is a WARNING and stays.  Call this with no transaction open.
  */
 void
-leftover_files_remove(void (*rest) (int ms))
+leftover_files_remove(void (*between_steps) (void))
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	List	   *entries;
@@ -483,7 +502,7 @@ leftover_files_remove(void (*rest) (int ms))
 			busy = !locked || is_named_by_others(entry);
 			CommitTransactionCommand();
 			if (!busy)
-				leftover_file_remove(entry, rest);
+				leftover_file_remove(entry, between_steps);
 			if (locked)
 				ledger_row_release(entry->id);
 		}

@@ -34,18 +34,18 @@ leftovers_of_job(int64 job)
 	return false;
 }
 
-/* rest between the steps of removing a large file */
+/* Obey a cancel between the steps of removing a large file. */
 static void
-rest_while_removing(int ms)
+between_steps(void)
 {
-	(void) throttle_rest(ms);
+	(void) throttle_rest(0);
 }
 
-/* the same as part of a move */
+/* The same as part of a move. */
 static void
-rest_while_moving(int ms)
+between_steps_of_move(void)
 {
-	(void) throttle_rest(ms);
+	(void) throttle_rest(0);
 	(void) pacing_rest_while_paused();
 }
 
@@ -101,7 +101,7 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 		return true;
 
 	progress_phase(PHASE_CLEANING_UP);
-	(void) leftover_files_remove(rest_while_removing);
+	(void) leftover_files_remove(between_steps);
 	if (shared->nitems == 0)
 		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
 	for (int i = 0; i < shared->nitems; i++)
@@ -120,6 +120,6 @@ void
 leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: that takes no lock, and they may be large */
-	(void) leftover_files_remove(rest_while_moving);
+	(void) leftover_files_remove(between_steps_of_move);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
 }

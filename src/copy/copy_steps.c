@@ -81,17 +81,9 @@ may_rest(void *arg)
  * job is resumed or another session waits for our locks.
  */
 static void
-rest_after_swap(CopyState *cs)
+rest_after_swap(void)
 {
-	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
-}
-
-/* Rest between two steps of removing the old file, and while paused. */
-static void
-rest_between_steps(int ms)
-{
-	(void) throttle_rest(current->mc->settings->pacing ? ms : 0);
-	rest_after_swap(current);
+	(void) pacing_rest(NULL, NULL, NULL, may_rest, current);
 }
 
 /* Remove one file for remove_what_is_left(), if there is one. */
@@ -262,7 +254,7 @@ prewarm(CopyState *cs)
 
 	while (block != InvalidBlockNumber)
 	{
-		rest_after_swap(cs);
+		rest_after_swap();
 		if (copy_is_in_the_way(cs))
 			break;
 		StartTransactionCommand();
@@ -302,7 +294,7 @@ after_swap(CopyState *cs)
 
 		progress_phase(PHASE_REMOVING_OLD_FILE);
 		copy_eta(cs, PART_REMOVE, cs->copied, 0);
-		leftover_file_remove(&cs->old_file, rest_between_steps);
+		leftover_file_remove(&cs->old_file, rest_after_swap);
 		ledger_row_release(cs->old_file.id);
 		cs->old_file.id = 0;
 	}

@@ -105,6 +105,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -128,10 +129,15 @@
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
+#include "file_system.h"
 #include "test_points.h"
 
 /* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
+
+/* Beside writers, flush so many blocks at once as take about this long */
+#define PIECE_US			2000
+#define FLUSHES_SMOOTHED	8
 
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
@@ -157,6 +163,9 @@ struct FileCopy
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
+	instr_time	handed_over_at;
+	int			handed_over_blocks;
+	double		flush_us;		/* to flush a block's, at most, smoothed */
 	FullTransactionId next_xid; /* see others_write() */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		direct;			/* see "Past the page cache" */
@@ -195,6 +204,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->direct = direct;
 	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
+	copy->flush_us = (double) PIECE_US / PAGES_PER_RECORD;
 	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID ||
 		rmid == RM_HEAP_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
@@ -225,20 +235,6 @@ file_copy_free(FileCopy *copy)
 	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
-}
-
-/* Return the path, palloc'd, of the segment that holds a block. */
-static char *
-segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumber block)
-{
-	char	   *base = relation_fork_path(*locator, fork);
-	char	   *path;
-
-	if (block < RELSEG_SIZE)
-		return base;
-	path = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
-	pfree(base);
-	return path;
 }
 
 /* Return whether a block of the old file has a buffer at this moment. */
@@ -308,7 +304,7 @@ drop_from_page_cache(int fd, off_t offset, off_t size)
 static BlockNumber
 read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
-	char	   *path = segment_path(&copy->from, fork, first);
+	char	   *path = relation_segment_path(&copy->from, fork, first);
 	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | im_data_open_flags());
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
@@ -383,7 +379,7 @@ file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 {
 	bool		drop = false;
 #if defined(POSIX_FADV_WILLNEED)
-	char	   *path = segment_path(file, MAIN_FORKNUM, first);
+	char	   *path = relation_segment_path(file, MAIN_FORKNUM, first);
 	int			fd = im_data_open_flags() != 0 ? -1 :
 		OpenTransientFile(path, O_RDONLY | PG_BINARY);
 
@@ -407,7 +403,7 @@ file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 void
 file_copy_read_done(const RelFileLocator *file, BlockNumber first, BlockNumber nblocks)
 {
-	char	   *path = segment_path(file, MAIN_FORKNUM, first);
+	char	   *path = relation_segment_path(file, MAIN_FORKNUM, first);
 	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
 
 	if (fd >= 0)
@@ -448,7 +444,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	close_segment(segment);
 
 	oldcontext = MemoryContextSwitchTo(copy->cxt);
-	path = segment_path(&copy->to, fork, block);
+	path = relation_segment_path(&copy->to, fork, block);
 	MemoryContextSwitchTo(oldcontext);
 	ReserveExternalFD();
 	segment->fd = direct && IM_MUTATION("no-direct") ? -1 :
@@ -692,6 +688,28 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 }
 
 /*
+ * Wait until the WAL of the piece before is flushed.  See how long that takes;
+ * if it was over before, a longer time than known tells nothing.
+ */
+static void
+wait_for_flush(FileCopy *copy)
+{
+	bool		over;
+	instr_time	took;
+	double		us;
+
+	if (XLogRecPtrIsInvalid(copy->handed_over))
+		return;
+	over = GetFlushRecPtr(NULL) >= copy->handed_over;
+	XLogFlush(copy->handed_over);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, copy->handed_over_at);
+	us = (double) INSTR_TIME_GET_MICROSEC(took) / copy->handed_over_blocks;
+	if (!over || us < copy->flush_us)
+		copy->flush_us += (Max(us, 1) - copy->flush_us) / FLUSHES_SMOOTHED;
+}
+
+/*
  * Log pages, have the WAL writer flush that, and write the pages to their
  * places.  If paced, first wait until the WAL of the piece before is flushed, so
  * that commits of other sessions never wait for more than one piece of ours.
@@ -705,14 +723,15 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 {
 	XLogRecPtr	redo;
 
-	if (pace == FILE_COPY_PACED && !XLogRecPtrIsInvalid(copy->handed_over))
-		XLogFlush(copy->handed_over);
+	if (pace == FILE_COPY_PACED)
+		wait_for_flush(copy);
 	do
 	{
 		redo = GetRedoRecPtr();
 		log_blocks(copy, fork, blocks, data, nblocks);
 		if (!XLogRecPtrIsInvalid(copy->last_record))
 			XLogSetAsyncXactLSN(copy->last_record);
+		INSTR_TIME_SET_CURRENT(copy->handed_over_at);
 		IM_POINT("copy-logged");
 
 		/* write consecutive blocks at once */
@@ -727,6 +746,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		}
 	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
 	copy->handed_over = copy->last_record;
+	copy->handed_over_blocks = nblocks;
 }
 
 /*
@@ -745,16 +765,19 @@ others_write(FileCopy *copy)
 
 /*
  * Log and write the pages in copy->chunk: at once or, if paced while others
- * write, in pieces of one record.  A commit waits for the flush of what was
- * logged before it, and with a megabyte of ours in each flush there are too few
- * of them for clients to keep their rate.
+ * write, in pieces.  A commit waits for the flush of what was logged before it,
+ * and with much of ours in each flush there are too few of them for clients to
+ * keep their rate.  What is much depends on the disk: a piece is one record, or
+ * as many as are flushed in PIECE_US.
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			int nblocks, FileCopyPace pace, bool direct)
 {
-	int			most = pace == FILE_COPY_PACED && others_write(copy) ? PAGES_PER_RECORD : nblocks;
+	int			most = nblocks;
 
+	if (pace == FILE_COPY_PACED && others_write(copy))
+		most = (int) Max(rint(PIECE_US / copy->flush_us / PAGES_PER_RECORD), 1) * PAGES_PER_RECORD;
 	for (int i = 0; i < nblocks; i += most)
 		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
 					  Min(most, nblocks - i), pace, direct);
