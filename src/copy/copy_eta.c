@@ -82,6 +82,13 @@ copy_blocks_us(const CopyState *cs, int64 nblocks)
 	return nblocks * (IM_MUTATION("slow-blocks") ? 100 : cs->block_us);
 }
 
+/* Return whether so many blocks may be copied under the lock. */
+bool
+copy_fits_under_lock(const CopyState *cs, int64 nblocks)
+{
+	return copy_blocks_us(cs, nblocks) <= cs->mc->settings->max_lock_time * INT64CONST(1000);
+}
+
 /* Return how long copying what is left would take now, in microseconds. */
 int64
 copy_last_us(const CopyState *cs)

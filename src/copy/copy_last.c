@@ -83,13 +83,13 @@ measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
 	cs->block_us += (us - cs->block_us) * Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
 }
 
-/* Copy what is on the list through shared buffers, and empty it. */
+/* Take so many blocks, or all, from the list, and copy them through shared buffers. */
 CopyOutcome
-copy_todo_through_buffers(CopyState *cs)
+copy_todo_through_buffers(CopyState *cs, int64 most)
 {
 	BlockNumber block = 0;
 
-	while ((block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
+	while (most > 0 && (block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
 	{
 		CopyOutcome outcome;
 		int			ncopied = 0;
@@ -110,6 +110,7 @@ copy_todo_through_buffers(CopyState *cs)
 			file_copy_flush_wal(cs->copy);
 		CommitTransactionCommand();
 		cs->mc->item->blocks_recopied += ncopied;
+		most -= ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		if (block == InvalidBlockNumber)
 			break;
@@ -163,6 +164,7 @@ copy_catch_up(CopyState *cs)
 	CopyOutcome outcome;
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
+	bool		many = false;	/* ... which the user allows under the lock */
 
 	for (int round = 0;; round++)
 	{
@@ -178,6 +180,17 @@ copy_catch_up(CopyState *cs)
 		CommitTransactionCommand();
 
 		left = block_set_count(cs->todo);
+
+		/* in a race, this may be as few as there will be; see how fast that is */
+		if (cs->racing && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
+		{
+			if ((outcome = copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH)) != GO_ON)
+				return outcome;
+			left = block_set_count(cs->todo);
+			many = copy_fits_under_lock(cs, left);
+			if (many)
+				break;
+		}
 
 		/*
 		 * Only once, since as many can change during its fsync; and not with
@@ -198,7 +211,7 @@ copy_catch_up(CopyState *cs)
 			break;
 		least = left;
 		IM_POINT("copy-buffered-round");
-		if ((outcome = copy_todo_through_buffers(cs)) != GO_ON)
+		if ((outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
 			return outcome;
 	}
 
@@ -208,7 +221,8 @@ copy_catch_up(CopyState *cs)
 	if (cs->is_table && !(IM_MUTATION("map-once") && cs->map_copied))
 		file_copy_equalize(cs->copy, VISIBILITYMAP_FORKNUM);
 	cs->map_copied = true;
-	file_copy_prepare(cs->copy, cs->copied, cs->todo);
+	if (!many)
+		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
 	return GO_ON;
 }

@@ -105,6 +105,7 @@ typedef struct CopyState
 	TimestampTz losing_since;	/* what is left gets no less; 0 = it does */
 	int64		losing_rested_ms;	/* rested_ms then */
 	int64		recopied_before;	/* blocks, for which not to give up */
+	bool		racing;			/* the writers are about as fast as we are */
 	bool		told;			/* warned that lock_wait is over */
 	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
 								 * lock_wait */
@@ -151,12 +152,13 @@ extern void copy_change_rate(CopyState *cs);
 extern CopyOutcome copy_verify_all(CopyState *cs);
 extern CopyOutcome copy_verify_rest(CopyState *cs);
 extern void copy_verify_locked(CopyState *cs, BlockNumber nblocks);
-extern CopyOutcome copy_todo_through_buffers(CopyState *cs);
+extern CopyOutcome copy_todo_through_buffers(CopyState *cs, int64 most);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern CopyOutcome copy_catch_up(CopyState *cs);
 extern CopyOutcome copy_stay_near(CopyState *cs);
 extern CopyOutcome copy_last_blocks(CopyState *cs, int64 most_us);
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
+extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);
 extern bool copy_is_losing(CopyState *cs, int64 left);
 extern void copy_is_not_losing(CopyState *cs);

@@ -18,7 +18,10 @@
  *
  * A round that leaves hardly fewer blocks than the one before shows that the
  * writers are about as fast as we are.  The next one is hurried: to be slow
- * for the clients' sake would cost them more, since it makes more rounds.
+ * for the clients' sake would cost them more, since it makes more rounds.  From
+ * then on it is a race, which a lull of the writers decides: as soon as what is
+ * left may be copied under the lock, the rounds end, and the lock is asked for
+ * without any further.
  *
  *-------------------------------------------------------------------------
  */
@@ -224,6 +227,7 @@ do_rounds(CopyState *cs, bool first_time)
 	{
 		BlockNumber nblocks;
 		int64		left;
+		bool		fits;
 		CopyOutcome outcome;
 
 		StartTransactionCommand();
@@ -257,6 +261,7 @@ do_rounds(CopyState *cs, bool first_time)
 		copy_take_changes(cs);
 
 		left = block_set_count(cs->todo);
+		fits = copy_fits_under_lock(cs, left);
 
 		/* a little less each time is no progress, unless it adds up */
 		if (left <= FEW_BLOCKS || left < least - least / 10)
@@ -270,20 +275,28 @@ do_rounds(CopyState *cs, bool first_time)
 				cs->losing_since = least_at;
 				cs->losing_rested_ms = cs->rested_ms;
 			}
-			if (left <= FEW_BLOCKS)
+			/* in a race the next round may leave more */
+			if (left <= FEW_BLOCKS || (cs->racing && fits))
 				break;
 		}
 		else if (!first_time)
-			break;				/* see copy_rounds_again() */
+		{
+			/* see copy_rounds_again() */
+			if (!cs->racing || fits || ++in_vain >= 3)
+			{
+				cs->racing = true;
+				break;
+			}
+		}
 		else
 		{
 			bool		too_slow = cs->eta.in_vain;
-			bool		fits = left * cs->block_us < cs->mc->settings->max_lock_time * 1000.0;
 			bool		too_many = too_slow || IM_MUTATION("busy") ||
 				(left > HOPELESS_BLOCKS && !fits);
 			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
 
 			in_vain++;
+			cs->racing = true;
 			if ((too_slow && elapsed - (copy_held_ms(cs) - held_by_then) > HOPELESS_MS / 2) ||
 				(too_many && (would_write_too_much(cs, left) ||
 							  (in_vain >= 3 && is_losing_for_long(cs)) ||
@@ -298,7 +311,7 @@ do_rounds(CopyState *cs, bool first_time)
 		cs->rounds++;
 		copy_begin_round(cs);
 		/* what changes faster than we copy would not wait for our rests */
-		cs->throttle.hurry = in_vain > 0;
+		cs->throttle.hurry = in_vain > 0 || (cs->racing && !first_time);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 		cs->throttle.hurry = false;

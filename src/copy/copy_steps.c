@@ -374,6 +374,7 @@ copy_once(CopyState *cs)
 	cs->rounds = 0;
 	cs->map_copied = false;
 	cs->changed_blocks = 0;
+	cs->racing = false;
 	cs->verifying = false;
 	cs->verified = 0;
 	cs->block_us = COPY_BLOCK_US;
@@ -410,7 +411,7 @@ copy_once(CopyState *cs)
 
 	/* a verification compares with what is not on the list */
 	if ((copy_verifies(cs) || cs->mc->settings->rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
-		(outcome = copy_todo_through_buffers(cs)) != GO_ON)
+		(outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
 		return outcome;
 	if (copy_verifies(cs) && (outcome = copy_verify_all(cs)) != GO_ON)
 		return outcome;
