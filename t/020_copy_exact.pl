@@ -309,6 +309,45 @@ foreach my $am (picked { /btree|spgist/ } 'access methods whose last blocks are 
 	verdict_ok($node, 'exact', "$am, copied directly again, changed after the move, after a crash", max_keys => 20);
 }
 
+# ---- a race with the writers: the last blocks are many, and copied under the lock ----
+# Neither directly again nor in a round through shared buffers before, which would fail.
+if ($only eq '.' || 'race' =~ /$only/)
+{
+	my $name = 'a race';
+	$node->safe_psql('postgres', <<'SQL');
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS exact, oracle."old exact_i";
+CREATE TABLE exact (k int, v int) WITH (autovacuum_enabled = off);
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, 1000000) g;
+CREATE INDEX exact_i ON exact (k) TABLESPACE regress_slow;
+SELECT oracle.remember_keys('exact');
+SQL
+	set_tests($node, test_mutation => 'verify-all');
+	# in most blocks of the index, and again
+	my $change = 'UPDATE exact SET k = k + 1 WHERE k % 350 = ';
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(0, 5960)');
+	my $log = -s $node->logfile;
+	my $call = held_at($node, 'copy-half', "SELECT status FROM move_indexes('exact_i', 'regress_fast', method => 'copy', settings => '{\"max_lock_time\": \"1min\"}')",
+		then => 'copy-round:wait2,copy-again:error,copy-buffered-round:error');
+	$node->safe_psql('postgres', $change . 17);
+	let_go($call);
+	$node->wait_for_log(qr/test point "copy-round": waiting/, $log);
+	$node->safe_psql('postgres', $change . 170);
+	$gate->end;
+	my ($rc, $out, $err) = finish_call($call);
+	set_tests($node);
+	is($out, "moved\n", "$name: moved, block by block equal under the lock") or diag $err;
+	my ($recopied, $attempts) = split /\|/, $node->safe_psql('postgres',
+		'SELECT blocks_recopied, lock_attempts FROM index_mover_history ORDER BY job DESC LIMIT 1');
+	cmp_ok($recopied, '>', 2 * 2048, "$name: $recopied blocks copied again");
+	is($attempts, 1, "$name: by the first attempt");
+	let_standby_replay();
+	same_pages_ok($node, $standby, 'exact_i', "$name, standby");
+	verdict_ok($node, 'exact', $name, max_keys => 100);
+	files_ok($node, $name);
+}
+
 # what follows makes copies that are wrong
 $standby->stop;
 

@@ -136,7 +136,7 @@
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
 /* Beside writers, flush so many blocks at once as take about this long */
-#define PIECE_US			2000
+#define PIECE_US			1000
 #define FLUSHES_SMOOTHED	8
 
 /* Without sync_file_range(), sync after so many blocks */
