@@ -318,7 +318,7 @@ if ($only eq '.' || 'race' =~ /$only/)
 SET client_min_messages = warning;
 DROP TABLE IF EXISTS exact, oracle."old exact_i";
 CREATE TABLE exact (k int, v int) WITH (autovacuum_enabled = off);
-INSERT INTO exact SELECT g, 0 FROM generate_series(1, 1000000) g;
+INSERT INTO exact SELECT g, 0 FROM generate_series(1, 1800000) g;
 CREATE INDEX exact_i ON exact (k) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('exact');
 SQL
