@@ -181,7 +181,7 @@ copy_catch_up(CopyState *cs)
 
 		left = block_set_count(cs->todo);
 
-		/* in a race, this may be as few as there will be; see how fast that is */
+		/* in a race, there may never be fewer; see how fast these are */
 		if (cs->racing && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
 			if ((outcome = copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH)) != GO_ON)
