@@ -135,9 +135,13 @@
 /* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
-/* Beside writers, flush so many blocks at once as take about this long */
-#define PIECE_US			1000
+/* Beside writers, flush as many blocks at once as take about this long ... */
+#define PIECE_US			2000
 #define FLUSHES_SMOOTHED	8
+
+/* ... and then look so often, so far apart, whether they have flushed theirs */
+#define GAP_LOOKS			5
+#define GAP_LOOK_US			60
 
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
@@ -167,6 +171,7 @@ struct FileCopy
 	int			handed_over_blocks;
 	double		flush_us;		/* to flush a block's, at most, smoothed */
 	FullTransactionId next_xid; /* see others_write() */
+	bool		beside_writers; /* in pieces, with gaps */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		direct;			/* see "Past the page cache" */
 	bool		refused;		/* ... which the file system does not like */
@@ -710,6 +715,20 @@ wait_for_flush(FileCopy *copy)
 }
 
 /*
+ * Between two pieces, let those who have waited for the first one flush their
+ * commits: else they would wait for the second one, too.  Not for long, since
+ * there may be no one.
+ */
+static void
+let_others_flush(void)
+{
+	XLogRecPtr	flushed = GetFlushRecPtr(NULL);
+
+	for (int look = 0; look < GAP_LOOKS && GetFlushRecPtr(NULL) == flushed; look++)
+		pg_usleep(GAP_LOOK_US);
+}
+
+/*
  * Log pages, have the WAL writer flush that, and write the pages to their
  * places.  If paced, first wait until the WAL of the piece before is flushed, so
  * that commits of other sessions never wait for more than one piece of ours.
@@ -725,6 +744,8 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 
 	if (pace == FILE_COPY_PACED)
 		wait_for_flush(copy);
+	if (copy->beside_writers)
+		let_others_flush();
 	do
 	{
 		redo = GetRedoRecPtr();
@@ -768,7 +789,8 @@ others_write(FileCopy *copy)
  * write, in pieces.  A commit waits for the flush of what was logged before it,
  * and with much of ours in each flush there are too few of them for clients to
  * keep their rate.  What is much depends on the disk: a piece is one record, or
- * as many as are flushed in PIECE_US.
+ * as many as are flushed in PIECE_US.  (Pieces half as large, but without
+ * let_others_flush(), take longer and keep clients waiting as long.)
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
@@ -776,7 +798,8 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 {
 	int			most = nblocks;
 
-	if (pace == FILE_COPY_PACED && others_write(copy))
+	copy->beside_writers = pace == FILE_COPY_PACED && others_write(copy);
+	if (copy->beside_writers)
 		most = (int) Max(rint(PIECE_US / copy->flush_us / PAGES_PER_RECORD), 1) * PAGES_PER_RECORD;
 	for (int i = 0; i < nblocks; i += most)
 		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
