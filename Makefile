@@ -23,6 +23,7 @@ OBJS = \
 	src/worker/move_item.o \
 	src/worker/move_worker.o \
 	src/worker/outcome.o \
+	src/copy/background_write.o \
 	src/copy/block_set.o \
 	src/copy/cached_blocks.o \
 	src/copy/copy_eta.o \

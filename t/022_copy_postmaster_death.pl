@@ -9,6 +9,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Places;
 use IndexMover::Shutdown;
+use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -40,10 +41,11 @@ $standby->init_from_backup($node, 'start', has_streaming => 1);
 $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
 $standby->start;
 
+my $direct_io = 'auto';
 sub move
 {
 	my $to = elsewhere($node, 'orphan_s');
-	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"}')";
+	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\", \"direct_io\": \"$direct_io\"}')";
 }
 
 # Wait until the worker dozes at the point, and kill the postmaster; then the server
@@ -64,6 +66,7 @@ sub kill_at
 foreach my $case (
 	picked { $_->[0] =~ /^(?:copy-half|swap-before-commit|old-file-step|copy-end)$/ } 'points',
 	(map { [ $_, 0 ] } qw(copy-registered copy-created copy-logged copy-first copy-half)),
+	(writes_directly() ? [ 'copy-under-way', 0, direct_io => 'on' ] : ()),
 	[ 'copy-round', 0, written => 'copy-end' ],
 	[ 'copy-before-sync', 0 ],
 	[ 'copy-again', 0, mutation => 'again' ],
@@ -77,6 +80,7 @@ foreach my $case (
 	[ 'copy-end', 0, cleanup => 'old-file-step' ])
 {
 	my ($point, $swapped, %options) = @$case;
+	$direct_io = $options{direct_io} || 'auto';
 	my $name = $options{cleanup} ? "$point, then $options{cleanup} of index_mover_cleanup()" : $point;
 	my $from = tablespace_of_index($node, 'orphan_s');
 	my $to = other_place($from);

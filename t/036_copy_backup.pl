@@ -49,7 +49,8 @@ backup_ok($node, 'before', 'a backup before all');
 sub move_with
 {
 	my ($point, $mutation, $in_the_middle, $behind, %options) = @_;
-	my $name = $mutation || $point;
+	my $name = $options{name} || $mutation || $point;
+	my $direct_io = $options{direct_io} || 'auto';
 	my $from = tablespace_of_index($node, 'kept_s');
 	my $to = other_place($from);
 	my $first = $options{first} || $point;
@@ -58,7 +59,7 @@ sub move_with
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
 	my $job = $node->safe_psql('postgres',
-		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\"}')");
+		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\", \"direct_io\": \"$direct_io\"}')");
 	$node->wait_for_log(qr/test point "$first": waiting/, $log);
 	if ($first ne $point)
 	{
@@ -125,14 +126,17 @@ sub restored_ok
 }
 
 # ---- moves, each with a backup and a restore point in the middle -------------------
-# point, is the swap done by then, what is left out
-# (a megabyte is logged in several records, the first of which comes before copy-logging)
+# point, is the swap done by then, what is left out, direct_io
+# (a megabyte is logged in several records, the first of which comes before copy-logging;
+# with direct_io it is written in the background, and logged again when that has ended)
 my %picked = map { $_ => 1 } qw(copy-logged copy-half old-file-step);
-my @points = picked { $picked{ $_->[2] || $_->[0] } } 'points of a backup', ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
+my @points = picked { $picked{ $_->[2] || $_->[0] } } 'points of a backup', ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ],
+	[ 'copy-logged', 0, 'log-once', 'on' ], [ 'copy-logged', 0, '', 'on' ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
 my %at;
 foreach my $case (@points)
 {
-	my ($point, $swapped, $mutation) = @$case;
+	my ($point, $swapped, $mutation, $direct_io) = @$case;
+	my $name = ($mutation || $point) . ($direct_io ? '-direct' : '');
 	my ($from, $to) = move_with(
 		$point,
 		$mutation,
@@ -144,8 +148,9 @@ foreach my $case (@points)
 			$node->safe_psql('postgres', "SELECT pg_create_restore_point('at $name')");
 			$node->safe_psql('postgres', 'SELECT pg_switch_wal()');
 		},
-		sub { $node->safe_psql('postgres', "SELECT pg_create_restore_point('after $_[0]')"); });
-	my $name = $mutation || $point;
+		sub { $node->safe_psql('postgres', "SELECT pg_create_restore_point('after $_[0]')"); },
+		name => $name,
+		direct_io => $direct_io);
 	$at{$name} = { at => $swapped ? $to : $from, after => $to };
 	# nobody has read it since it was copied
 	$at{$name}{pages} = [ pages_of($node, 'kept_s') ] if $point eq 'copy-logging';
@@ -165,6 +170,8 @@ foreach my $case (
 	[ 'backup at old-file-step', 'old-file-step', '', $at{'old-file-step'}{at}, 1 ],
 	[ 'log-once', 'log-once', 'after log-once', $at{'log-once'}{after}, 0 ],
 	[ 'backup between log and file, recovered to after the move', 'copy-logged', 'after copy-logged', $at{'copy-logged'}{after}, 0 ],
+	[ 'log-once-direct', 'log-once-direct', 'after log-once-direct', $at{'log-once-direct'}{after}, 0 ],
+	[ 'backup before a write in the background', 'copy-logged-direct', 'after copy-logged-direct', $at{'copy-logged-direct'}{after}, 0 ],
 	[ 'backup between two records of a megabyte, recovered to after the move', 'copy-logging', 'after copy-logging', $at{'copy-logging'}{after}, 0 ],
 	[ 'backup at copy-half, recovered to after the move', 'copy-half', 'after copy-half', $at{'copy-half'}{after}, 0 ],
 	[ 'backup under the exclusive lock, recovered to after the move', 'swap-copied', 'after swap-copied', $at{'swap-copied'}{after}, 0 ],
@@ -184,7 +191,7 @@ foreach my $case (
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
 
 	restored_ok(
-		$other, $name, $place, $unfinished, $name eq 'log-once',
+		$other, $name, $place, $unfinished, ($name =~ /^log-once/ ? 1 : 0),
 		pages => $target =~ /^after (.*)$/ && $at{$1}{pages},
 		large => 1,
 		count => $target ? 'point-in-time recovery, copies' : 'base backup in mid-copy');

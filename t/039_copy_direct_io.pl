@@ -4,9 +4,9 @@
 use strict;
 use warnings;
 
-use Fcntl qw(O_CREAT O_RDWR);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -16,16 +16,7 @@ needs_test_points();
 plan skip_all => 'debug_io_direct came with PostgreSQL 16'
   unless `pg_config --version` =~ /PostgreSQL (\d+)/ && $1 >= 16;
 
-# as core's own test of it: not every file system can do it
-{
-	my $flag = eval { Fcntl::O_DIRECT() };
-	plan skip_all => 'no O_DIRECT here' unless defined $flag;
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/direct';
-	sysopen(my $fh, $file, $flag | O_RDWR | O_CREAT)
-	  or plan skip_all => "no O_DIRECT on this file system: $!";
-	close $fh;
-	unlink $file;
-}
+plan skip_all => 'no O_DIRECT on this file system' unless writes_directly();
 
 my $node = new_node('direct_io', extra => ['--data-checksums'], conf => <<CONF);
 debug_io_direct = 'data,wal,wal_init'

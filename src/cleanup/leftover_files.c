@@ -267,10 +267,10 @@ is_named_by_others(const LedgerEntry *entry)
 
 /*
  * Shorten the last segment of an unused file, which has no buffers any more,
- * towards nblocks, a megabyte at a
- * time, and leave the end of it to smgrtruncate().  Where a file system discards
- * what it frees, a megabyte can take 0.2 ms, in which the disk does nothing else:
- * 16 at once would hold up every commit for 3 ms or more.
+ * towards nblocks, a megabyte at a time, and leave the end of it to
+ * smgrtruncate().  Where a file system discards what it frees, a megabyte can
+ * take 0.2 ms, in which the disk does nothing else: 16 at once would hold up
+ * every commit for 3 ms or more.
  */
 static void
 shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNumber nblocks)

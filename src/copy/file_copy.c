@@ -61,6 +61,14 @@
  * write-back, what we have brought in.  Rounds are buffered: their blocks are
  * few, scattered, and in use.
  *
+ * In the background: what is written with O_DIRECT is written while the next
+ * megabyte is read and logged (see background_write.c), one write at a time.
+ * Its pages stay where they are until it has ended; there are two chunks for
+ * that.  Only then is it known whether a checkpoint has begun since they were
+ * logged, so both are repeated then.  Before any of them may be logged anew, or
+ * the file is synced, the write has ended: or an older page could be logged, and
+ * written, behind a newer one.
+ *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
  *
@@ -126,6 +134,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "copy/background_write.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
@@ -153,8 +162,18 @@ typedef struct OpenSegment
 	BlockNumber number;
 	bool		direct;
 	int			fd;
+	off_t		length;
 	char	   *path;			/* NULL = none is open */
 } OpenSegment;
+
+/* Consecutive blocks of the new file that are being written in the background. */
+typedef struct UnderWay
+{
+	BlockNumber first;
+	BlockNumber nblocks;		/* 0 = none are */
+	char	   *data;
+	XLogRecPtr	redo;			/* when they were logged */
+} UnderWay;
 
 struct FileCopy
 {
@@ -164,6 +183,9 @@ struct FileCopy
 	ChangedBlocks *changes;		/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
+	char	   *other_chunk;	/* as many, which may be under way */
+	BackgroundWrite *writing;
+	UnderWay	under_way;
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
 								 * writer */
@@ -214,6 +236,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 		rmid == RM_HEAP_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
+	copy->other_chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
+	copy->writing = background_write_create();
 	return copy;
 }
 
@@ -237,6 +261,7 @@ file_copy_free(FileCopy *copy)
 {
 	if (copy == NULL || copy->ring == NULL)
 		return;
+	background_write_free(copy->writing);
 	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
@@ -470,6 +495,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	segment->fork = fork;
 	segment->number = block / RELSEG_SIZE;
 	segment->direct = direct;
+	segment->length = direct ? lseek(segment->fd, 0, SEEK_END) : 0;
 	segment->path = path;
 }
 
@@ -729,23 +755,73 @@ let_others_flush(void)
 }
 
 /*
+ * Start to write consecutive blocks of one segment, which were logged behind
+ * this redo position, in the background.  Return whether that worked.  The
+ * file is extended before, because a write that extends it is no such write.
+ */
+static bool
+start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
+			XLogRecPtr redo)
+{
+	OpenSegment *segment = &copy->segment;
+	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	size_t		size = (size_t) nblocks * BLCKSZ;
+
+	open_segment(copy, MAIN_FORKNUM, first, true);
+	if (!segment->direct)
+		return false;
+	if (segment->length < offset + (off_t) size)
+	{
+		if (ftruncate(segment->fd, offset + (off_t) size) != 0)
+			return false;
+		segment->length = offset + (off_t) size;
+	}
+	if (!background_write_start(copy->writing, segment->fd, data, size, offset))
+		return false;
+	copy->under_way = (UnderWay)
+	{
+		first, nblocks, data, redo
+	};
+	IM_POINT("copy-under-way");
+	return true;
+}
+
+static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+						  char *data, int nblocks, bool direct, bool background);
+
+/*
+ * Wait for the blocks under way.  Log and write them again if a checkpoint has
+ * begun since they were logged, or if they were not written.
+ */
+static void
+finish_write(FileCopy *copy)
+{
+	UnderWay	under_way = copy->under_way;
+	BlockNumber blocks[FILE_COPY_CHUNK];
+
+	if (under_way.nblocks == 0)
+		return;
+	copy->under_way.nblocks = 0;
+	if (background_write_finish(copy->writing) &&
+		!(XLogIsNeeded() && GetRedoRecPtr() != under_way.redo && !IM_MUTATION("log-once")))
+		return;
+	for (BlockNumber i = 0; i < under_way.nblocks; i++)
+		blocks[i] = under_way.first + i;
+	log_and_write(copy, MAIN_FORKNUM, blocks, under_way.data, under_way.nblocks,
+				  true, false);
+}
+
+/*
  * Log pages, have the WAL writer flush that, and write the pages to their
- * places.  If paced, first wait until the WAL of the piece before is flushed, so
- * that commits of other sessions never wait for more than one piece of ours.
- * Here, and not before the read: all who commit wait for an insertion that has
- * begun, so it should begin behind a wait, when we are not likely to lose the
- * processor in the middle.
+ * places.  With "background", for consecutive blocks, the write goes on, and
+ * the one before has ended.
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  char *data, int nblocks, FileCopyPace pace, bool direct)
+			  char *data, int nblocks, bool direct, bool background)
 {
 	XLogRecPtr	redo;
 
-	if (pace == FILE_COPY_PACED)
-		wait_for_flush(copy);
-	if (copy->beside_writers)
-		let_others_flush();
 	do
 	{
 		redo = GetRedoRecPtr();
@@ -755,6 +831,9 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		INSTR_TIME_SET_CURRENT(copy->handed_over_at);
 		IM_POINT("copy-logged");
 
+		finish_write(copy);
+		if (background && start_write(copy, blocks[0], nblocks, data, redo))
+			break;
 		/* write consecutive blocks at once */
 		for (int i = 0, run; i < nblocks; i += run)
 		{
@@ -802,8 +881,22 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	if (copy->beside_writers)
 		most = (int) Max(rint(PIECE_US / copy->flush_us / PAGES_PER_RECORD), 1) * PAGES_PER_RECORD;
 	for (int i = 0; i < nblocks; i += most)
+	{
+		if (pace == FILE_COPY_PACED)
+			wait_for_flush(copy);
+		if (copy->beside_writers)
+			let_others_flush();
 		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
-					  Min(most, nblocks - i), pace, direct);
+					  Min(most, nblocks - i), direct, direct);
+	}
+	/* what comes next must not overwrite what is under way */
+	if (copy->under_way.nblocks > 0)
+	{
+		char	   *chunk = copy->chunk;
+
+		copy->chunk = copy->other_chunk;
+		copy->other_chunk = chunk;
+	}
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks, pace);
 	if (pace != FILE_COPY_HURRIED || fork != MAIN_FORKNUM)
@@ -886,6 +979,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	int			nblocks = 0;
 	instr_time	start;
 
+	finish_write(copy);
 	*lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
 	while (nblocks < FILE_COPY_CHUNK &&
@@ -918,6 +1012,7 @@ file_copy_sync(FileCopy *copy)
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 	char	   *directory;
 
+	finish_write(copy);
 	close_segment(&copy->segment);
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))

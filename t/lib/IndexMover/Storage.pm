@@ -2,6 +2,7 @@
 #   Storage that fails: libraries of ours that are loaded before the server's own
 #   calls (LD_PRELOAD), compiled from the .c files beside the tests.
 #
+#   writes_directly() or plan skip_all => 'no O_DIRECT here';
 #   my $library = preload_library('io_faults');    # or the test file is skipped
 #   { local $ENV{LD_PRELOAD} = $library; $node->restart; }
 #   break_calls('write', $errno, $first, $times, $path);
@@ -18,6 +19,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use Fcntl qw(O_CREAT O_RDWR);
 use File::Basename qw(dirname);
 use IndexMover::Processes;
 use IndexMover::Test;
@@ -26,7 +28,20 @@ use PostgreSQL::Test::Utils ();
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(preload_library break_calls calls_broken mend_calls mend_full_wal start_with_file_system);
+our @EXPORT = qw(writes_directly preload_library break_calls calls_broken mend_calls mend_full_wal start_with_file_system);
+
+# Whether files can be written past the page cache here, and in the background, as
+# core's own test of debug_io_direct asks.
+sub writes_directly
+{
+	my $flag = eval { Fcntl::O_DIRECT() };
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/direct';
+	return 0 unless defined $flag && -e '/proc/sys/fs/aio-nr';
+	sysopen(my $fh, $file, $flag | O_RDWR | O_CREAT) or return 0;
+	close $fh;
+	unlink $file;
+	return 1;
+}
 
 # Compile t/$name.c; returns the library's path.  Skips the test file where that
 # can't be had.
