@@ -1325,18 +1325,21 @@ LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 100
 BEGIN ATOMIC
 	-- the partitions with files, each with the upper bound of the highest level
 	-- that is a range of one date or timestamp, or else integer, or of a lower
-	-- level of the same column; NULL: there is none
+	-- level of the same column, where one without a bound ends as that above;
+	-- NULL: there is none
 	WITH RECURSIVE walk AS (
 		SELECT $1 AS relid, NULL::text COLLATE "C" AS upper, NULL::oid AS key_type, NULL::name AS key
 		UNION ALL
 		SELECT i.inhrelid,
-			   CASE WHEN n.counts THEN coalesce(substring(b.bound FROM ' TO \(''?([^'')]*)''?\)$'), b.bound) ELSE w.upper END,
+			   CASE WHEN n.counts AND NOT (n.again AND b.upper IN ('DEFAULT', 'MAXVALUE')) THEN b.upper ELSE w.upper END,
 			   CASE WHEN n.counts THEN k.key_type ELSE w.key_type END,
 			   CASE WHEN n.counts THEN k.key ELSE w.key END
 		  FROM walk w
 		  JOIN pg_inherits i ON i.inhparent = w.relid
 		  JOIN pg_class c ON c.oid = i.inhrelid
-		 CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) b
+		 CROSS JOIN LATERAL (
+				SELECT coalesce(substring(e.bound FROM ' TO \(''?([^'')]*)''?\)$'), e.bound) AS upper
+				  FROM (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) e) b
 		  LEFT JOIN LATERAL (
 				SELECT a.atttypid AS key_type, a.attname AS key
 				  FROM pg_partitioned_table p
@@ -1348,7 +1351,8 @@ BEGIN ATOMIC
 				SELECT k.key IS NOT NULL
 					   AND (w.key IS NULL OR k.key = w.key
 							OR w.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
-							   AND k.key_type NOT IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) AS counts) n
+							   AND k.key_type NOT IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) AS counts,
+					   k.key IS NOT DISTINCT FROM w.key AS again) n
 	)
 	SELECT w.relid, w.upper, w.key_type
 	  FROM walk w
@@ -1566,8 +1570,10 @@ BEGIN ATOMIC
 				  LEFT JOIN pressure u ON u.policy = c.policy) k
 		 WHERE k.excess IS NULL OR coalesce(k.before, 0) <= k.excess OR k.left_alone IS NOT NULL
 	), single AS (
-		-- what several policies want, the first of them has
-		SELECT k.*, first_value(k.policy) OVER (PARTITION BY k.relation ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
+		-- a table is in one job at a time: what several policies want of it and its
+		-- indexes, the first of them has
+		SELECT k.*, first_value(k.policy) OVER (PARTITION BY coalesce((SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = k.relation), k.relation)
+												ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
 		  FROM needed k
 	), bounded AS (
 		SELECT g.*, sum(g.size) FILTER (WHERE g.hindrance IS NULL AND g.owner = g.policy)
@@ -1595,7 +1601,7 @@ BEGIN ATOMIC
 		  LEFT JOIN space s ON s.spcname = n.to_tablespace
 		 CROSS JOIN LATERAL (
 				SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
-							WHEN n.owner <> n.policy THEN format('policy "%s" moves it', n.owner)
+							WHEN n.owner <> n.policy THEN format('policy "%s" has its table first', n.owner)
 							WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
 							WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
 		UNION ALL

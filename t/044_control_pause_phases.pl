@@ -80,6 +80,24 @@ sub resume_ok
 }
 
 # ---------------------------------------------------------------------------
+# Way given during a pause: the time in which nothing was done counts once
+# ---------------------------------------------------------------------------
+{
+	my $job = begin_move(max_rate => '1MB');
+	poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy to begin');
+	sql("SELECT pause_move($job)");
+	wait_for_rest($job, 'pause_move()');
+	my $holder = IndexMover::Session->new($node);
+	$holder->run('BEGIN; ALTER TABLE pp ADD COLUMN more int');
+	poll_until($node, "SELECT phase LIKE 'waiting for lock%' FROM index_mover_progress WHERE job = $job", 't', 'the copy to wait for DDL');
+	$holder->run('SELECT pg_sleep(3); ROLLBACK');
+	$holder->end;
+	resume_ok($job, 'way given during a pause');
+	is(sql("SELECT idle BETWEEN 2000 AND 1000 * extract(epoch FROM finished_at - started_at) FROM index_mover.move_log WHERE job = $job"),
+		't', 'way given during a pause: counted once') or diag sql("SELECT idle, finished_at - started_at FROM index_mover.move_log WHERE job = $job");
+}
+
+# ---------------------------------------------------------------------------
 # At places in the code: held there, told to pause, let go
 # ---------------------------------------------------------------------------
 my $log;

@@ -331,6 +331,23 @@ foreach my $how ('goes on', 'is terminated', 'fails')
 	wait_for_no_worker($node);
 }
 
+# ---- terminated while a transaction keeps out writers of the history ----------------
+{
+	my $to = elsewhere($node, 'two_s');
+	my $call = held_at($node, 'copy-half', "SELECT status FROM move_indexes('two_s', '$to', method => 'copy')");
+	my $lock = IndexMover::Session->new($node);
+	$lock->run('BEGIN; LOCK TABLE index_mover.move_log IN SHARE MODE');
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($call->{worker})");
+	my $ended = $node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $call->{worker}");
+	ok($ended, 'a worker that is terminated does not wait for who locks the history');
+	$lock->run('ROLLBACK');
+	$lock->end;
+	let_go($call);
+	finish_call($call);
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'terminated beside a locked history', within => 10);
+}
+
 # ---- no room for the job that removes leftovers ---------------------------------
 # A leftover by hand: an invalid index that the ledger names.  The table's other
 # index is where it shall be, so that there is nothing else to do.

@@ -164,10 +164,34 @@ SQL
 is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<'ROWS' =~ s/\n\z//r, 'the others go on, and one of them has it');
 a|f|now_function must be a superuser's or the current user's, take nothing, or an interval, and not return NULL
 b|t|its rows end at 2020-02-01
-c|f|its rows end at 2020-02-01; but policy "b" moves it
+c|f|its rows end at 2020-02-01; but policy "b" has its table first
 ROWS
 is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01', 'whatever the style of dates');
 
+# ---- two policies for parts of one table, which is in one job at a time ---------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE SCHEMA halves;
+CREATE TABLE halves.t (id int PRIMARY KEY USING INDEX TABLESPACE regress_fast, pad text) TABLESPACE regress_fast;
+CREATE TABLE halves.u (id int PRIMARY KEY USING INDEX TABLESPACE regress_fast);
+INSERT INTO halves.t SELECT g, 'x' FROM generate_series(1, 1000) g;
+INSERT INTO halves.u SELECT generate_series(1, 1000);
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES
+	('a', 'halves', 'pg_default', 'regress_fast', 'table', 1000, '0'), ('b', 'halves', 'pg_default', 'regress_fast', 'indexes', 1000, '0');
+SQL
+my $halves = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relnamespace = 'halves'::regnamespace AND c.relkind IN ('r', 'i')";
+is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r, 'the second has its other tables only');
+a|halves.t|t|not among the hottest that fit into the budget
+b|halves.t_pkey|f|not among the hottest that fit into the budget; but policy "a" has its table first
+b|halves.u_pkey|t|not among the hottest that fit into the budget
+ROWS
+foreach my $then ('t default, t_pkey regress_fast, u default, u_pkey default', 't default, t_pkey default, u default, u_pkey default')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');
+	unlike($err, qr/moves nothing/, 'no job is refused');
+	wait_for_jobs($node);
+	is(sql($halves), $then, 'what the plan said has moved, and the rest in the next run');
+}
 # ---- from_tablespace counts for each part of a table by itself ------------------------------------
 sql(<<'SQL');
 DELETE FROM tier_policy;
@@ -198,13 +222,20 @@ CREATE TABLE by_day_2 PARTITION OF by_day FOR VALUES FROM ('2020-02-01') TO (MAX
 CREATE TABLE by_day_2_1 PARTITION OF by_day_2 FOR VALUES FROM ('2020-02-01') TO ('2020-02-05');
 CREATE TABLE by_day_2_2 PARTITION OF by_day_2 DEFAULT PARTITION BY RANGE (o);
 CREATE TABLE by_day_2_2_1 PARTITION OF by_day_2_2 FOR VALUES FROM ('2019-01-01') TO ('2019-02-01');
+CREATE TABLE by_day_3 PARTITION OF by_day FOR VALUES FROM ('2019-01-01') TO ('2019-02-01') PARTITION BY RANGE (d);
+CREATE TABLE by_day_3_1 PARTITION OF by_day_3 FOR VALUES FROM ('2019-01-01') TO ('2019-01-10');
+CREATE TABLE by_day_3_2 PARTITION OF by_day_3 FOR VALUES FROM ('2019-01-20') TO (MAXVALUE);
+CREATE TABLE by_day_3_rest PARTITION OF by_day_3 DEFAULT;
 CREATE TABLE by_number_1 PARTITION OF by_number FOR VALUES FROM (1) TO (10) PARTITION BY RANGE (d);
 CREATE TABLE by_number_1_1 PARTITION OF by_number_1 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
 SQL
-is(sql("SELECT l.relation::regclass, l.upper FROM unnest('{by_day, by_number}'::regclass[]) r, index_mover.leaves(r) l ORDER BY 1::text"), <<'ROWS' =~ s/\n\z//r, 'the date counts, and a lower level of the same column');
+is(sql("SELECT l.relation::regclass, l.upper FROM unnest('{by_day, by_number}'::regclass[]) r, index_mover.leaves(r) l ORDER BY l.relation::regclass::text"), <<'ROWS' =~ s/\n\z//r, 'the date counts, and a lower level of the same column');
 by_day_1_1|2020-02-01
 by_day_2_1|2020-02-05
-by_day_2_2_1|DEFAULT
+by_day_2_2_1|MAXVALUE
+by_day_3_1|2019-01-10
+by_day_3_2|2019-02-01
+by_day_3_rest|2019-02-01
 by_number_1_1|2020-02-01
 ROWS
 

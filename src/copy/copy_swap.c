@@ -446,8 +446,9 @@ copy_swap(CopyState *cs)
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	wait_begin(&wait, NULL, &limits);
 	wait.relid = cs->index;
-	/* what waits for us is given way to, or is not to be */
-	wait.deadlock_check_at = DT_NOEND;
+	/* what waits for us is given way to; if not, it must not be waited for */
+	if (settings->give_way)
+		wait.deadlock_check_at = DT_NOEND;
 	for (;;)
 	{
 		VirtualTransactionId *now;

@@ -348,6 +348,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 {
 	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
+	int64		idle = 0;
 
 	while (keep_up == NULL || keep_up(arg))
 	{
@@ -365,6 +366,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
+			idle = progress_idle();
 			/* catalog snapshots must not hold back vacuum */
 			InvalidateCatalogSnapshot();
 		}
@@ -380,7 +382,8 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		progress_throttled(NULL);
 	if (start == 0)
 		return 0;
-	progress_rested(GetCurrentTimestamp() - start);
+	/* where keep_up() has given way, that is counted already */
+	progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));
 	return Max(GetCurrentTimestamp() - start, 1);
 }
 

@@ -176,7 +176,11 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 	CommitTransactionCommand();
 
 	if (mc->settings->freeze && !mc->settings->rehearse)
+	{
+		/* a VACUUM that runs can be neither paused nor slowed down */
+		(void) pacing_hold_back(mc->settings, 0);
 		freeze_table(mc->item);
+	}
 	do
 		move_once(mc);
 	while (find_successor(mc->item));

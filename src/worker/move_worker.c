@@ -34,6 +34,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
@@ -277,6 +278,7 @@ static void
 worker_exit(int code, Datum arg)
 {
 	JobShared  *shared = my_shared;
+	bool		held;
 	bool		recordable;
 	bool		leftovers;
 	Oid			busy;
@@ -308,15 +310,18 @@ worker_exit(int code, Datum arg)
 
 	/*
 	 * A DROP EXTENSION that has waited for us has its locks by now.  Do not
-	 * wait for its transaction, because we cannot be interrupted here.
+	 * wait for its transaction, nor for one that keeps out writers of the
+	 * history, because we cannot be interrupted here.
 	 */
-	recordable = (extension_hold(&busy) == EXTENSION_HELD);
+	held = (extension_hold(&busy) == EXTENSION_HELD);
+	recordable = held &&
+		ConditionalLockRelationOid(extension_relation("move_log"), RowExclusiveLock);
 	if (current_item >= 0)
 		item_terminated(shared, current_item, recordable);
 	current_item = -1;
 	while ((n = runner_claim(shared, true)) >= 0)
 		item_terminated(shared, n, recordable);
-	leftovers = recordable && shared->nitems > 0 && leftovers_of_job(shared->job);
+	leftovers = held && shared->nitems > 0 && leftovers_of_job(shared->job);
 	CommitTransactionCommand();
 	extension_release();
 
