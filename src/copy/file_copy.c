@@ -65,9 +65,9 @@
  * megabyte is read and logged (see background_write.c), one write at a time.
  * Its pages stay where they are until it has ended; there are two chunks for
  * that.  Only then is it known whether a checkpoint has begun since they were
- * logged, so both are repeated then.  Before any of them may be logged anew, or
- * the file is synced, the write has ended: or an older page could be logged, and
- * written, behind a newer one.
+ * logged, so both are repeated then.  Before a round may log one of them again,
+ * or the file is synced, the write has ended: or an older page could be logged,
+ * and written, behind a newer one.
  *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
@@ -979,6 +979,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	int			nblocks = 0;
 	instr_time	start;
 
+	/* it must not be repeated behind what follows */
 	finish_write(copy);
 	*lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
