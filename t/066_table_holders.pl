@@ -204,6 +204,26 @@ if (part('pass'))
 	}
 }
 
+# ---- our own VACUUM --------------------------------------------------------------------
+# It lasts longer than lock_wait, since it waits for a page that COPY has pinned.  The
+# table's index, which is copied slowly and then to be swapped, is not given up for that.
+if (part('pass'))
+{
+	$s->run(q{CREATE TABLE kept (id int PRIMARY KEY WITH (fillfactor = 10), t char(300)); INSERT INTO kept SELECT g, 'x' FROM generate_series(1, 10000) g});
+	my $copying = IndexMover::Session->new($node);
+	$copying->send("COPY kept TO PROGRAM 'sleep 60'");
+	poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'kept'::regclass AND granted}, '1', 'COPY stands');
+	my $call = start_call($node, 'mover', q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, settings => '{"freeze": "on", "lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY name});
+	poll_until($node, q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}, 'kept: freezing, kept_pkey: waiting for lock to swap', 'an index beside its table');
+	sleep 2;
+	is($s->run(q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}), 'kept: freezing, kept_pkey: waiting for lock to swap', 'our own VACUUM is waited for longer than lock_wait');
+	$s->run(q{SELECT alter_move(max(job), 'max_rate', '0') FROM index_mover_progress});
+	$s->run(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY kept%' AND pid <> pg_backend_pid()});
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "kept|moved|\nkept_pkey|moved|\n", 'our own VACUUM: both moved') or diag $err;
+	$s->run('DROP TABLE kept');
+}
+
 # ---- dropped in mid-copy --------------------------------------------------------------
 if (part('pass'))
 {

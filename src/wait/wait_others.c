@@ -248,7 +248,10 @@ wait_look(Wait *wait)
 	/* the work of another runner of the job must not make this one fail */
 	for (int i = 0; i < wait->npids && limits->deadline != 0; i++)
 		if (runner_of_same_job(wait->pids[i]))
-			limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
+		{
+			wait->grace_until = Max(wait->grace_until, now + USECS_PER_SEC);
+			limits->deadline = Max(limits->deadline, wait->grace_until);
+		}
 
 	if (now >= wait->deadlock_check_at)
 	{
