@@ -1558,7 +1558,8 @@ BEGIN ATOMIC
 				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM recent m
-				 WHERE (m.index = z.relation OR z.parts = 'indexes' AND m.relation = z.relation)
+				 WHERE CASE WHEN z.kind = 'table' AND z.parts = 'indexes' THEN m.relation = z.relation AND m.index <> z.relation
+							ELSE m.index = z.relation END
 				   AND m.finished_at > now() - z.min_stay) moved ON true
 		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
 	), needed AS (

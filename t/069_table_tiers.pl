@@ -192,6 +192,19 @@ foreach my $then ('t default, t_pkey regress_fast, u default, u_pkey default', '
 	wait_for_jobs($node);
 	is(sql($halves), $then, 'what the plan said has moved, and the rest in the next run');
 }
+# by age, and what the first has moved does not hold up the second, which moves something else
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE INDEX twice_1_n ON twice_1 (n);
+INSERT INTO twice SELECT '2020-01-10', g FROM generate_series(1, 1000) g;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, parts) VALUES
+	('a', 'twice', 'regress_fast', '1 year', 'table'), ('b', 'twice', 'regress_fast', '1 year', 'indexes');
+SQL
+is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'twice_1', 'by age: the table');
+is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'twice_1_n', 'and its index in the next run, whatever min_stay');
+sql("SELECT count(*) FROM move_indexes('twice_1_n', 'regress_slow')");
+is(sql('SELECT policy, moves, reason FROM tier_plan()') =~ s/job \d+/job N/r, 'b|f|its rows end at 2020-02-01; but job N has moved it less than 7 days ago', 'which holds for the index itself');
+
 # ---- from_tablespace counts for each part of a table by itself ------------------------------------
 sql(<<'SQL');
 DELETE FROM tier_policy;
