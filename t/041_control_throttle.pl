@@ -408,6 +408,25 @@ sql('SELECT pg_reload_conf()');
 	leftovers_ok($node, 'a rate that was too low', within => 5);
 }
 
+# What has changed during a pause says nothing about the rate.
+{
+	sql('CREATE TABLE held_up AS SELECT * FROM th LIMIT 45000; CREATE INDEX held_up_s ON held_up (s) TABLESPACE regress_slow; VACUUM ANALYZE held_up');
+	my $log = -s $node->logfile;
+	my $total = sql("SELECT pg_relation_size('held_up_s') / current_setting('block_size')::int");
+	$job = begin_job($node, 'held_up_s', 'regress_fast', max_rate => '3MB');
+	poll_until($node, "SELECT blocks_done > 0.8 * $total FROM index_mover_progress", 't', 'four fifths copied');
+	sql("SELECT pause_move($job)");
+	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', 'paused behind them');
+	sql('DELETE FROM held_up WHERE i % 2 = 0');
+	sql('VACUUM held_up');
+	sql("SELECT resume_move($job)");
+	wait_for_job_end($node, $job);
+	is(status($job), 'moved', 'a pause in which much changed: moved');
+	cmp_ok(sql("SELECT blocks_recopied FROM index_mover_history WHERE job = $job"), '>', 0.7 * $total, '... and it was copied again');
+	unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/WARNING:/, '... without a WARNING that max_rate is too low');
+	sql('DROP TABLE held_up');
+}
+
 # ---------------------------------------------------------------------------
 # Space
 # ---------------------------------------------------------------------------

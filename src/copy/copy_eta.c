@@ -104,33 +104,40 @@ copy_held_ms(const CopyState *cs)
 	return (progress_idle() - cs->throttle.rested_us) / 1000;
 }
 
-/* Before a round of copying. */
-void
-copy_begin_round(CopyState *cs)
+static int64
+blocks_written(const CopyState *cs)
 {
-	cs->eta.round_began = GetCurrentTimestamp();
+	return cs->mc->item->blocks_copied + cs->mc->item->blocks_recopied;
+}
+
+/* Before a round of copying, or the rest of one that was held up. */
+void
+copy_watch_round(CopyState *cs)
+{
+	cs->eta.watched_since = GetCurrentTimestamp();
 	cs->eta.rate_rested_before = cs->throttle.rested_us;
+	cs->eta.written_before = blocks_written(cs);
+	cs->eta.changed_before = wal_changes_count(cs->changes);
 	cs->eta.in_vain = false;
 }
 
 /*
- * After a piece of a round, which has copied so many blocks: if max_rate holds
- * us up so that most of them have changed by the end of the round, the next
- * one is no shorter.  Publish no end then, and say so once, before the rounds
- * in vain have cost much.
+ * After a piece of a round: if max_rate holds us up so that by the end of the
+ * round most of its blocks have changed, the next one is no shorter.  Publish
+ * no end then, and say so once, before the rounds in vain have cost much.
  */
 void
-copy_look_at_round(CopyState *cs, int64 done)
+copy_look_at_round(CopyState *cs)
 {
 	const MoveSettings *settings = cs->mc->settings;
-	int64		changed = wal_changes_count(cs->changes);
-	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
+	int64		done = blocks_written(cs) - cs->eta.written_before;
+	int64		changed = wal_changes_count(cs->changes) - cs->eta.changed_before;
+	int64		ms = TimestampDifferenceMilliseconds(cs->eta.watched_since,
 													 GetCurrentTimestamp());
 
 	/*
-	 * A round in which we were paused, or waited for others, for most of the
-	 * time tells nothing.  That pacing, too, has made us rest does not
-	 * matter: without it, we would have rested as long for the rate.
+	 * That pacing, too, has made us rest does not matter: without it, we
+	 * would have rested as long for the rate.
 	 */
 	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
 		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&

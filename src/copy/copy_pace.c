@@ -222,6 +222,7 @@ copy_give_way(CopyState *cs)
 
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
+	cs->throttle.held = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");
 	(void) throttle_rest(5);
@@ -271,6 +272,12 @@ copy_between_chunks(CopyState *cs)
 	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
 		cs->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	/* what has changed meanwhile tells nothing about our rate */
+	if (cs->throttle.held && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
+	{
+		cs->throttle.held = false;
+		copy_watch_round(cs);
+	}
 	return cs->outcome;
 }
 

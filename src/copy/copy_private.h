@@ -24,7 +24,7 @@ extern double cached_blocks_estimate(const RelFileLocator *locator);
 
 extern BlockSet *cached_blocks(const RelFileLocator *locator);
 extern BlockNumber cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
-									  BlockNumber from, int most);
+									  BlockNumber from, int most, int distance);
 
 extern RmgrId copy_page_rmgr(Oid access_method);
 extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
@@ -69,8 +69,10 @@ typedef struct CopyEta
 	double		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
-	TimestampTz round_began;
+	TimestampTz watched_since;	/* see copy_look_at_round() */
 	int64		rate_rested_before; /* throttle.rested_us then */
+	int64		written_before; /* blocks */
+	int64		changed_before;
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
@@ -145,8 +147,8 @@ extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
 extern int64 copy_held_ms(const CopyState *cs);
-extern void copy_begin_round(CopyState *cs);
-extern void copy_look_at_round(CopyState *cs, int64 done);
+extern void copy_watch_round(CopyState *cs);
+extern void copy_look_at_round(CopyState *cs);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern CopyOutcome copy_verify_all(CopyState *cs);

@@ -374,6 +374,8 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 			progress_blockers(NULL, 0);
 		iteration = GetCurrentTimestamp();
 		(void) throttle_rest(Min(ms, most_ms));
+		if (throttle != NULL && (paused || behind))
+			throttle->held = true;
 		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
 			throttle->rested_us += GetCurrentTimestamp() - iteration;
 	}

@@ -65,7 +65,7 @@ typedef struct Wait
 	TimestampTz started_at;
 	int64		rested_before;
 	TimestampTz deadlock_check_at;
-	TimestampTz grace_until;	/* for the processes that were signaled */
+	TimestampTz grace_until;	/* for processes signaled, or of our job */
 	TimestampTz autovacuum_told_at;
 	long		nap_ms;
 	bool		told;			/* phase set and blockers published */
@@ -125,6 +125,7 @@ typedef struct Throttle
 	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
 	int64		rested_us;		/* for the rate alone */
+	bool		held;			/* has rested for others since this was reset */
 } Throttle;
 
 /* Storage that takes longer to read a megabyte is slow */
