@@ -13,7 +13,6 @@
 
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
-#include "utils/spccache.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -69,16 +68,14 @@ cached_blocks_estimate(const RelFileLocator *locator)
  * InvalidBlockNumber after the last one.  The caller is in a transaction, and
  * keeps the file from being truncated or dropped.
  *
- * The blocks are asked for ahead of time, as many as core's commands that
- * read scattered blocks ask for: a copy past the operating system's cache
- * leaves none of them there.
+ * They are asked for ahead of time, "distance" blocks at once: a copy past the
+ * operating system's cache leaves none of them there.
  */
 BlockNumber
 cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
-				   BlockNumber from, int most)
+				   BlockNumber from, int most, int distance)
 {
 	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
-	int			distance = get_tablespace_maintenance_io_concurrency(locator->spcOid);
 	BlockNumber ahead = from;
 	int			asked = 0;
 

@@ -52,6 +52,7 @@
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/memutils.h"
+#include "utils/spccache.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
@@ -241,6 +242,7 @@ prewarm(CopyState *cs)
 	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 	BlockSet   *cached;
 	BlockNumber block = 0;
+	int			distance;
 
 	progress_phase(PHASE_PREWARMING);
 	cached = cached_blocks(&cs->from);
@@ -250,6 +252,9 @@ prewarm(CopyState *cs)
 	StartTransactionCommand();
 	/* make the old buffers available for the new blocks */
 	leftover_file_drop_buffers(&cs->from);
+	/* as core's commands that read scattered blocks, or all of a step */
+	distance = cs->mc->settings->pacing ?
+		get_tablespace_maintenance_io_concurrency(cs->to.spcOid) : FILE_COPY_CHUNK;
 	CommitTransactionCommand();
 
 	while (block != InvalidBlockNumber)
@@ -258,7 +263,7 @@ prewarm(CopyState *cs)
 		if (copy_is_in_the_way(cs))
 			break;
 		StartTransactionCommand();
-		block = cached_blocks_load(&cs->to, cached, block, FILE_COPY_CHUNK);
+		block = cached_blocks_load(&cs->to, cached, block, FILE_COPY_CHUNK, distance);
 		CommitTransactionCommand();
 		IM_POINT("prewarm-step");
 	}
