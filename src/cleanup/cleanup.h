@@ -34,7 +34,7 @@ extern bool ledger_row_claim_again(int64 id);
 extern void ledger_row_release(int64 id);
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
-extern void leftover_file_remove(const LedgerEntry *entry,
+extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
 								 void (*between_steps) (void));
 extern void leftover_files_remove(void (*between_steps) (void));
 extern List *leftover_files_list(void);

@@ -269,8 +269,8 @@ is_named_by_others(const LedgerEntry *entry)
  * Shorten the last segment of an unused file, which has no buffers any more,
  * towards nblocks, a megabyte at a time, and leave the end of it to
  * smgrtruncate().  Where a file system discards what it frees, a megabyte can
- * take 0.2 ms, in which the disk does nothing else: 16 at once would hold up
- * every commit for 3 ms or more.
+ * take 0.2 ms, in which the disk does nothing else: 16 at once, which take
+ * less in all, would hold up every commit for 3 ms or more.
  */
 static void
 shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNumber nblocks)
@@ -294,11 +294,11 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 
 /*
  * Truncate the main fork of an unused file to nblocks, logged; see the head
- * of this file.  The caller is in a transaction, whose abort lets checkpoints
- * continue if this fails.
+ * of this file.  In small pieces if paced.  The caller is in a transaction,
+ * whose abort lets checkpoints continue if this fails.
  */
 static void
-shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
+shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
 {
 	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
 	ForkNumber	fork = MAIN_FORKNUM;
@@ -314,7 +314,8 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks)
 	XLogBeginInsert();
 	XLogRegisterData((char *) &record, sizeof(record));
 	XLogFlush(XLogInsert(RM_SMGR_ID, XLOG_SMGR_TRUNCATE | XLR_SPECIAL_REL_UPDATE));
-	shorten_segment(locator, old_nblocks, nblocks);
+	if (paced)
+		shorten_segment(locator, old_nblocks, nblocks);
 	smgrtruncate(smgr, &fork, 1, &old_nblocks, &nblocks);
 
 	MyProc->delayChkptFlags &= ~(DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE);
@@ -425,12 +426,13 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
 /*
  * Remove an old file and its ledger row piece by piece, in transactions of
  * its own.  Calls between_steps() between them.  There is no rest: a step waits
- * for the flush of its record, and is in pieces itself.
+ * for the flush of its record, and is in pieces itself if paced.
  *
  * The caller has no transaction open, and a session lock on the row.
  */
 void
-leftover_file_remove(const LedgerEntry *entry, void (*between_steps) (void))
+leftover_file_remove(const LedgerEntry *entry, bool paced,
+					 void (*between_steps) (void))
 {
 	RelFileLocator locator = entry_locator(entry);
 	BlockNumber step = Min(Max(STEP_BLOCKS, NBuffers / 512), LARGEST_STEP_BLOCKS);
@@ -452,7 +454,7 @@ leftover_file_remove(const LedgerEntry *entry, void (*between_steps) (void))
 	{
 		nblocks -= step;
 		StartTransactionCommand();
-		shorten_file(&locator, nblocks);
+		shorten_file(&locator, nblocks, paced);
 		CommitTransactionCommand();
 		IM_POINT("old-file-step");
 		between_steps();
@@ -502,7 +504,7 @@ leftover_files_remove(void (*between_steps) (void))
 			busy = !locked || is_named_by_others(entry);
 			CommitTransactionCommand();
 			if (!busy)
-				leftover_file_remove(entry, between_steps);
+				leftover_file_remove(entry, true, between_steps);
 			if (locked)
 				ledger_row_release(entry->id);
 		}

@@ -299,7 +299,7 @@ after_swap(CopyState *cs)
 
 		progress_phase(PHASE_REMOVING_OLD_FILE);
 		copy_eta(cs, PART_REMOVE, cs->copied, 0);
-		leftover_file_remove(&cs->old_file, rest_after_swap);
+		leftover_file_remove(&cs->old_file, cs->mc->settings->pacing, rest_after_swap);
 		ledger_row_release(cs->old_file.id);
 		cs->old_file.id = 0;
 	}
