@@ -323,6 +323,8 @@ my $logged = sql("SELECT wal_bytes / ((blocks_copied + blocks_recopied) * $page_
 cmp_ok($logged, '<=', 1.1, "of a byte $logged bytes are logged");
 cmp_ok($stood * $page_size * $logged, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
 is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+# (before any waiting call has its snapshot, which would hold back VACUUM)
+sql('CREATE TABLE cold AS SELECT generate_series(1, 1000) AS i');
 my $rebuild = start_call($node, 'rebuild', "SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
 poll_until($node, "SELECT max(throttled_by) LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE name = 'w_i'", 't', 'the rebuild to wait');
 for (1 .. 600)
@@ -331,7 +333,12 @@ for (1 .. 600)
 	usleep(100_000);
 }
 like($rebuild->{err}, qr/NOTICE: .*index "w_i": .*throttled by replication slot "unread" is \d+ MB behind$/m, 'who waits for it is told for which slot');
+my $cold = sql("SELECT max(job) FROM move_table('cold', 'regress_fast', wait => false, settings => '{\"freeze\": \"on\"}')");
+poll_until($node, "SELECT throttled_by LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE job = $cold", 't', 'the move of a table to wait');
+is(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold'"), '0', 'VACUUM (FREEZE), which cannot be held back either, has not begun');
 sql("SELECT pg_drop_replication_slot('unread')");
+wait_for_job_end($node, $cold);
+cmp_ok(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold' AND reltablespace > 0"), '>', 0, 'VACUUM (FREEZE), and the move, begin then');
 ($rc, $out, $err) = finish_call($rebuild);
 is($out, "moved\n", 'a rebuild waits before it begins');
 sql("SELECT alter_move($job, 'max_rate', '0')");
@@ -413,8 +420,8 @@ sql('SELECT pg_reload_conf()');
 	sql('CREATE TABLE held_up AS SELECT * FROM th LIMIT 45000; CREATE INDEX held_up_s ON held_up (s) TABLESPACE regress_slow; VACUUM ANALYZE held_up');
 	my $log = -s $node->logfile;
 	my $total = sql("SELECT pg_relation_size('held_up_s') / current_setting('block_size')::int");
-	$job = begin_job($node, 'held_up_s', 'regress_fast', max_rate => '3MB');
-	poll_until($node, "SELECT blocks_done > 0.8 * $total FROM index_mover_progress", 't', 'four fifths copied');
+	$job = begin_job($node, 'held_up_s', 'regress_fast', max_rate => '2MB');
+	poll_until($node, "SELECT blocks_done > 0.75 * $total FROM index_mover_progress", 't', 'three quarters copied');
 	sql("SELECT pause_move($job)");
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', 'paused behind them');
 	sql('DELETE FROM held_up WHERE i % 2 = 0');
@@ -422,7 +429,7 @@ sql('SELECT pg_reload_conf()');
 	sql("SELECT resume_move($job)");
 	wait_for_job_end($node, $job);
 	is(status($job), 'moved', 'a pause in which much changed: moved');
-	cmp_ok(sql("SELECT blocks_recopied FROM index_mover_history WHERE job = $job"), '>', 0.7 * $total, '... and it was copied again');
+	cmp_ok(sql("SELECT blocks_recopied FROM index_mover_history WHERE job = $job"), '>', 0.6 * $total, '... and it was copied again');
 	unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/WARNING:/, '... without a WARNING that max_rate is too low');
 	sql('DROP TABLE held_up');
 }

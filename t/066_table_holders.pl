@@ -211,14 +211,18 @@ if (part('pass'))
 {
 	$s->run(q{CREATE TABLE kept (id int PRIMARY KEY WITH (fillfactor = 10), t char(300)); INSERT INTO kept SELECT g, 'x' FROM generate_series(1, 10000) g});
 	my $copying = IndexMover::Session->new($node);
-	$copying->send("COPY kept TO PROGRAM 'sleep 60'");
+	my $stop = PostgreSQL::Test::Utils::tempdir() . '/stop';
+	append_to_file($stop, '');
+	$copying->send("COPY kept TO PROGRAM 'while [ -e $stop ]; do sleep 0.1; done; cat > /dev/null'");
 	poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'kept'::regclass AND granted}, '1', 'COPY stands');
 	my $call = start_call($node, 'mover', q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, settings => '{"freeze": "on", "lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY name});
 	poll_until($node, q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}, 'kept: freezing, kept_pkey: waiting for lock to swap', 'an index beside its table');
 	sleep 2;
 	is($s->run(q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}), 'kept: freezing, kept_pkey: waiting for lock to swap', 'our own VACUUM is waited for longer than lock_wait');
 	$s->run(q{SELECT alter_move(max(job), 'max_rate', '0') FROM index_mover_progress});
-	$s->run(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY kept%' AND pid <> pg_backend_pid()});
+	unlink $stop;
+	$copying->answer;
+	$copying->end;
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "kept|moved|\nkept_pkey|moved|\n", 'our own VACUUM: both moved') or diag $err;
 	$s->run('DROP TABLE kept');

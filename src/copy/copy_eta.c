@@ -104,36 +104,46 @@ copy_held_ms(const CopyState *cs)
 	return (progress_idle() - cs->throttle.rested_us) / 1000;
 }
 
-static int64
-blocks_written(const CopyState *cs)
-{
-	return cs->mc->item->blocks_copied + cs->mc->item->blocks_recopied;
-}
-
-/* Before a round of copying, or the rest of one that was held up. */
+/* Before a round of copying. */
 void
-copy_watch_round(CopyState *cs)
+copy_begin_round(CopyState *cs)
 {
-	cs->eta.watched_since = GetCurrentTimestamp();
+	cs->eta.round_began = GetCurrentTimestamp();
 	cs->eta.rate_rested_before = cs->throttle.rested_us;
-	cs->eta.written_before = blocks_written(cs);
-	cs->eta.changed_before = wal_changes_count(cs->changes);
+	cs->eta.changed_before = 0;
 	cs->eta.in_vain = false;
 }
 
 /*
- * After a piece of a round: if max_rate holds us up so that by the end of the
- * round most of its blocks have changed, the next one is no shorter.  Publish
- * no end then, and say so once, before the rounds in vain have cost much.
+ * We were held up by others since then, when throttle.rested_us and the number
+ * of changed blocks were these.  That tells nothing about this round.
  */
 void
-copy_look_at_round(CopyState *cs)
+copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
+				 int64 changed_before)
+{
+	cs->eta.round_began += GetCurrentTimestamp() - since;
+	cs->eta.rate_rested_before += cs->throttle.rested_us - rested_before;
+	cs->eta.changed_before += wal_changes_count(cs->changes) - changed_before;
+}
+
+/*
+ * After a piece of a round, which has copied so many blocks: if max_rate holds
+ * us up so that most of them have changed by the end of the round, the next
+ * one is no shorter.  Publish no end then, and say so once, before the rounds
+ * in vain have cost much.
+ */
+void
+copy_look_at_round(CopyState *cs, int64 done)
 {
 	const MoveSettings *settings = cs->mc->settings;
-	int64		done = blocks_written(cs) - cs->eta.written_before;
-	int64		changed = wal_changes_count(cs->changes) - cs->eta.changed_before;
-	int64		ms = TimestampDifferenceMilliseconds(cs->eta.watched_since,
+	int64		changed = wal_changes_count(cs->changes);
+	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
 													 GetCurrentTimestamp());
+
+	/* a round takes from them what it copies */
+	cs->eta.changed_before = Min(cs->eta.changed_before, changed);
+	changed -= cs->eta.changed_before;
 
 	/*
 	 * That pacing, too, has made us rest does not matter: without it, we

@@ -257,6 +257,8 @@ copy_between_chunks(CopyState *cs)
 {
 	TimestampTz start = GetCurrentTimestamp();
 	int64		rested_before = cs->rested_ms;
+	int64		rate_rested_before = cs->throttle.rested_us;
+	int64		changed_before = wal_changes_count(cs->changes);
 
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
@@ -272,11 +274,10 @@ copy_between_chunks(CopyState *cs)
 	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
 		cs->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-	/* what has changed meanwhile tells nothing about our rate */
 	if (cs->throttle.held && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
 	{
 		cs->throttle.held = false;
-		copy_watch_round(cs);
+		copy_was_held_up(cs, start, rate_rested_before, changed_before);
 	}
 	return cs->outcome;
 }

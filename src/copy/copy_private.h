@@ -69,10 +69,9 @@ typedef struct CopyEta
 	double		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
 	int64		changes;
-	TimestampTz watched_since;	/* see copy_look_at_round() */
+	TimestampTz round_began;
 	int64		rate_rested_before; /* throttle.rested_us then */
-	int64		written_before; /* blocks */
-	int64		changed_before;
+	int64		changed_before; /* while we were held up */
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
@@ -147,8 +146,10 @@ extern CopyOutcome copy_drain(CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
 extern int64 copy_held_ms(const CopyState *cs);
-extern void copy_watch_round(CopyState *cs);
-extern void copy_look_at_round(CopyState *cs);
+extern void copy_begin_round(CopyState *cs);
+extern void copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
+							 int64 changed_before);
+extern void copy_look_at_round(CopyState *cs, int64 done);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
 extern CopyOutcome copy_verify_all(CopyState *cs);

@@ -160,7 +160,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 		/* a tail is no round */
 		if (cs->rounds == 0)
-			copy_look_at_round(cs);
+			copy_look_at_round(cs, cs->copied);
 		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -196,7 +196,7 @@ copy_changed_directly(CopyState *cs)
 		cs->mc->item->blocks_recopied += ncopied;
 		throttle_written(&cs->throttle, (int64) ncopied * BLCKSZ);
 		done += ncopied;
-		copy_look_at_round(cs);
+		copy_look_at_round(cs, done);
 		copy_eta(cs, PART_AGAIN, cs->copied, cs->copied - Max(total - done, 0));
 
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
@@ -244,7 +244,7 @@ do_rounds(CopyState *cs, bool first_time)
 		else if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
 		{
 			if (round == 0)
-				copy_watch_round(cs);
+				copy_begin_round(cs);
 			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
 				return outcome;
 		}
@@ -309,7 +309,7 @@ do_rounds(CopyState *cs, bool first_time)
 		}
 		IM_POINT("copy-round");
 		cs->rounds++;
-		copy_watch_round(cs);
+		copy_begin_round(cs);
 		/* what changes faster than we copy would not wait for our rests */
 		cs->throttle.hurry = in_vain > 0 || (cs->racing && !first_time);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)

@@ -65,7 +65,8 @@ typedef struct Wait
 	TimestampTz started_at;
 	int64		rested_before;
 	TimestampTz deadlock_check_at;
-	TimestampTz grace_until;	/* for processes signaled, or of our job */
+	TimestampTz grace_until;	/* for the processes that were signaled */
+	TimestampTz ours_at;		/* when last our job itself was in the way */
 	TimestampTz autovacuum_told_at;
 	long		nap_ms;
 	bool		told;			/* phase set and blockers published */

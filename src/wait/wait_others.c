@@ -221,8 +221,9 @@ wait_is_over(const Wait *wait)
 		int64		ms = limits->settings->lock_wait;
 
 		/* alter_move() may have changed it */
-		limits->deadline = limits->signal_at = ms == 0 ? 0 : wait->started_at +
+		limits->signal_at = ms == 0 ? 0 : wait->started_at +
 			(ms + *limits->rested_ms - wait->rested_before) * 1000;
+		limits->deadline = ms == 0 ? 0 : Max(limits->signal_at, wait->ours_at + ms * 1000);
 	}
 	return limits->deadline != 0 && now >= limits->deadline && now >= wait->grace_until;
 }
@@ -246,11 +247,12 @@ wait_look(Wait *wait)
 	progress_blockers(wait->pids, wait->npids);
 
 	/* the work of another runner of the job must not make this one fail */
-	for (int i = 0; i < wait->npids && limits->deadline != 0; i++)
+	for (int i = 0; i < wait->npids; i++)
 		if (runner_of_same_job(wait->pids[i]))
 		{
-			wait->grace_until = Max(wait->grace_until, now + USECS_PER_SEC);
-			limits->deadline = Max(limits->deadline, wait->grace_until);
+			wait->ours_at = now;
+			if (limits->deadline != 0)
+				limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
 		}
 
 	if (now >= wait->deadlock_check_at)
