@@ -63,6 +63,8 @@
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5
+/* Blocks that prewarming asks for at once where reading is fast */
+#define FAST_PREWARM		32
 
 /* The move that this process is carrying out. */
 static CopyState *current = NULL;
@@ -239,9 +241,11 @@ discard_file(CopyState *cs)
 static void
 prewarm(CopyState *cs)
 {
+	bool		paced = cs->mc->settings->pacing;
 	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 	BlockSet   *cached;
 	BlockNumber block = 0;
+	int			usual;
 	int			distance;
 
 	progress_phase(PHASE_PREWARMING);
@@ -253,18 +257,28 @@ prewarm(CopyState *cs)
 	/* make the old buffers available for the new blocks */
 	leftover_file_drop_buffers(&cs->from);
 	/* as core's commands that read scattered blocks, or all of a step */
-	distance = cs->mc->settings->pacing ?
-		get_tablespace_maintenance_io_concurrency(cs->to.spcOid) : FILE_COPY_CHUNK;
+	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
+	distance = paced ? usual : FILE_COPY_CHUNK;
 	CommitTransactionCommand();
 
 	while (block != InvalidBlockNumber)
 	{
+		instr_time	start;
+		instr_time	took;
+
 		rest_after_swap();
 		if (copy_is_in_the_way(cs))
 			break;
 		StartTransactionCommand();
+		INSTR_TIME_SET_CURRENT(start);
 		block = cached_blocks_load(&cs->to, cached, block, FILE_COPY_CHUNK, distance);
+		INSTR_TIME_SET_CURRENT(took);
+		INSTR_TIME_SUBTRACT(took, start);
 		CommitTransactionCommand();
+		/* on slow storage the reads of others would wait behind more of ours */
+		if (paced && usual > 0)
+			distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
+				Max(usual, FAST_PREWARM);
 		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);
