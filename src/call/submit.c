@@ -135,7 +135,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 		return;					/* the entry's job stays 0 */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
-	queued->optional = job_launch_is_optional(purpose, items);
+	queued->optional = job_launch_is_optional(job, purpose, items);
 
 	/*
 	 * Record the job here, because a worker that never starts cannot do so. A

@@ -398,7 +398,7 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	PG_TRY();
 	{
 		wait.worker = job_launch_worker(wait.shared->slot, wait.shared->job,
-										job_launch_is_optional(purpose, items));
+										job_launch_is_optional(job, purpose, items));
 	}
 	PG_CATCH();
 	{

@@ -4,7 +4,7 @@
  *	  Creating a job: its segment, its slot, its first worker.
  *
  * A job without a slot or a worker fails, except an *optional* one, which is
- * the cleanup that other calls include: it is not done then.
+ * a cleanup that no one has called: it is not done then.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,7 +50,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
-	bool		optional = job_launch_is_optional(purpose, items);
+	bool		optional = job_launch_is_optional(job, purpose, items);
 	int			max_runners = purpose != JOB_MOVE ? 1 :
 		Max(1, Min(list_length(items), settings->max_workers));
 
@@ -129,17 +129,18 @@ job_launch_worker(int slot, int64 job, bool optional)
 	return handle;
 }
 
-/* Return whether the job is a cleanup that another call includes. */
+/* Return whether the job is a cleanup that another call includes, or without a call. */
 bool
-job_launch_is_optional(JobPurpose purpose, const List *items)
+job_launch_is_optional(int64 job, JobPurpose purpose, const List *items)
 {
-	return purpose == JOB_CLEANUP && items != NIL;
+	return job == CLEANUP_JOB || (purpose == JOB_CLEANUP && items != NIL);
 }
 
 /*
  * Start a worker that cleans up in a database and returns no rows.  Returns
- * NULL if there is no free worker slot.  Needs no transaction, so an exit
- * callback can call it.  notify_pid: as in job_launch_register().
+ * NULL if there is no room for it, which may be a WARNING.  Needs no
+ * transaction, so an exit callback can call it.  notify_pid: as in
+ * job_launch_register().
  */
 BackgroundWorkerHandle *
 job_launch_cleanup(Oid database, Oid role, int notify_pid)
@@ -153,6 +154,8 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 	settings_capture(&settings);
 	shared = job_launch_create(CLEANUP_JOB, database, role, JOB_CLEANUP,
 							   JOB_STARTING, NIL, &settings, false, &segment);
+	if (shared == NULL)
+		return NULL;
 	slot = shared->slot;
 	dsm_detach(segment);
 
