@@ -144,13 +144,11 @@
 /* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
-/* Beside writers, flush as many blocks at once as take about this long ... */
-#define PIECE_US			2000
+/* Beside writers, log as many blocks at once as are flushed in about this time */
+#define PIECE_US			1150
 #define FLUSHES_SMOOTHED	8
-
-/* ... and then look so often, so far apart, whether they have flushed theirs */
-#define GAP_LOOKS			5
-#define GAP_LOOK_US			60
+/* ... but at least a record, in units of half of one */
+#define PIECE_UNIT			(PAGES_PER_RECORD / 2)
 
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
@@ -175,6 +173,14 @@ typedef struct UnderWay
 	XLogRecPtr	redo;			/* when they were logged */
 } UnderWay;
 
+/* What was logged at once, and handed over to the WAL writer. */
+typedef struct LoggedPiece
+{
+	XLogRecPtr	end;			/* of its last record */
+	instr_time	at;
+	int			nblocks;
+} LoggedPiece;
+
 struct FileCopy
 {
 	MemoryContext cxt;
@@ -187,13 +193,10 @@ struct FileCopy
 	BackgroundWrite *writing;
 	UnderWay	under_way;
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
-	XLogRecPtr	handed_over;	/* end of the last one handed over to the WAL
-								 * writer */
-	instr_time	handed_over_at;
-	int			handed_over_blocks;
+	LoggedPiece piece;			/* the last one */
+	LoggedPiece piece_before;
 	double		flush_us;		/* to flush a block's, at most, smoothed */
 	FullTransactionId next_xid; /* see others_write() */
-	bool		beside_writers; /* in pieces, with gaps */
 	XLogRecPtr	redo_at_start;	/* see "wal_level = minimal" above */
 	bool		direct;			/* see "Past the page cache" */
 	bool		refused;		/* ... which the file system does not like */
@@ -719,39 +722,39 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 }
 
 /*
- * Wait until the WAL of the piece before is flushed.  See how long that takes;
- * if it was over before, a longer time than known tells nothing.
+ * Wait until the WAL of the piece before the last one is flushed.  See how long
+ * that has taken; if it was over before, a longer time than known tells nothing.
  */
 static void
 wait_for_flush(FileCopy *copy)
 {
+	const LoggedPiece *piece = &copy->piece_before;
 	bool		over;
 	instr_time	took;
 	double		us;
 
-	if (XLogRecPtrIsInvalid(copy->handed_over))
+	if (XLogRecPtrIsInvalid(piece->end))
 		return;
-	over = GetFlushRecPtr(NULL) >= copy->handed_over;
-	XLogFlush(copy->handed_over);
+	over = GetFlushRecPtr(NULL) >= piece->end;
+	XLogFlush(piece->end);
 	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, copy->handed_over_at);
-	us = (double) INSTR_TIME_GET_MICROSEC(took) / copy->handed_over_blocks;
+	INSTR_TIME_SUBTRACT(took, piece->at);
+	us = (double) INSTR_TIME_GET_MICROSEC(took) / piece->nblocks;
 	if (!over || us < copy->flush_us)
 		copy->flush_us += (Max(us, 1) - copy->flush_us) / FLUSHES_SMOOTHED;
 }
 
-/*
- * Between two pieces, let those who have waited for the first one flush their
- * commits: else they would wait for the second one, too.  Not for long, since
- * there may be no one.
- */
+/* Have the WAL writer flush what was logged of so many blocks. */
 static void
-let_others_flush(void)
+hand_over(FileCopy *copy, int nblocks)
 {
-	XLogRecPtr	flushed = GetFlushRecPtr(NULL);
-
-	for (int look = 0; look < GAP_LOOKS && GetFlushRecPtr(NULL) == flushed; look++)
-		pg_usleep(GAP_LOOK_US);
+	if (XLogRecPtrIsInvalid(copy->last_record))
+		return;
+	XLogSetAsyncXactLSN(copy->last_record);
+	copy->piece_before = copy->piece;
+	copy->piece.end = copy->last_record;
+	copy->piece.nblocks = nblocks;
+	INSTR_TIME_SET_CURRENT(copy->piece.at);
 }
 
 /*
@@ -787,7 +790,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 }
 
 static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-						  char *data, int nblocks, bool direct, bool background);
+						  char *data, int nblocks, int most, bool direct, bool background);
 
 /*
  * Wait for the blocks under way.  Log and write them again if a checkpoint has
@@ -808,27 +811,32 @@ finish_write(FileCopy *copy)
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
 	log_and_write(copy, MAIN_FORKNUM, blocks, under_way.data, under_way.nblocks,
-				  true, false);
+				  0, true, false);
 }
 
 /*
  * Log pages, have the WAL writer flush that, and write the pages to their
- * places.  With "background", for consecutive blocks, the write goes on, and
- * the one before has ended.
+ * places.  "most" is how many to log at once before waiting for what was logged
+ * before, 0 = wait for nothing.  With "background", for consecutive blocks, the
+ * write goes on, and the one before has ended.
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  char *data, int nblocks, bool direct, bool background)
+			  char *data, int nblocks, int most, bool direct, bool background)
 {
 	XLogRecPtr	redo;
 
 	do
 	{
 		redo = GetRedoRecPtr();
-		log_blocks(copy, fork, blocks, data, nblocks);
-		if (!XLogRecPtrIsInvalid(copy->last_record))
-			XLogSetAsyncXactLSN(copy->last_record);
-		INSTR_TIME_SET_CURRENT(copy->handed_over_at);
+		for (int i = 0, npiece; i < nblocks; i += npiece)
+		{
+			npiece = most > 0 ? Min(most, nblocks - i) : nblocks;
+			if (most > 0)
+				wait_for_flush(copy);
+			log_blocks(copy, fork, blocks + i, data + (Size) i * BLCKSZ, npiece);
+			hand_over(copy, npiece);
+		}
 		IM_POINT("copy-logged");
 
 		finish_write(copy);
@@ -845,8 +853,6 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			write_blocks(copy, fork, blocks[i], run, data + (Size) i * BLCKSZ, direct);
 		}
 	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
-	copy->handed_over = copy->last_record;
-	copy->handed_over_blocks = nblocks;
 }
 
 /*
@@ -864,31 +870,27 @@ others_write(FileCopy *copy)
 }
 
 /*
- * Log and write the pages in copy->chunk: at once or, if paced while others
- * write, in pieces.  A commit waits for the flush of what was logged before it,
- * and with much of ours in each flush there are too few of them for clients to
- * keep their rate.  What is much depends on the disk: a piece is one record, or
- * as many as are flushed in PIECE_US.  (Pieces half as large, but without
- * let_others_flush(), take longer and keep clients waiting as long.)
+ * Log and write the pages in copy->chunk.  If paced, they are logged in pieces,
+ * of which the last but one is flushed before the next is logged.  A commit
+ * waits for the flush of what was logged before it, so there should be little of
+ * ours, but something: while the next piece is logged the disk has work.  One
+ * piece twice as large, with a gap behind it for the commits of others, takes
+ * longer, and keeps them waiting as long.
+ *
+ * A piece is all of it, as long as no one else writes; else as much as is flushed
+ * in PIECE_US, which depends on the disk.
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			int nblocks, FileCopyPace pace, bool direct)
 {
-	int			most = nblocks;
+	int			most = 0;
 
-	copy->beside_writers = pace == FILE_COPY_PACED && others_write(copy);
-	if (copy->beside_writers)
-		most = (int) Max(rint(PIECE_US / copy->flush_us / PAGES_PER_RECORD), 1) * PAGES_PER_RECORD;
-	for (int i = 0; i < nblocks; i += most)
-	{
-		if (pace == FILE_COPY_PACED)
-			wait_for_flush(copy);
-		if (copy->beside_writers)
-			let_others_flush();
-		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
-					  Min(most, nblocks - i), direct, direct);
-	}
+	if (pace == FILE_COPY_PACED)
+		most = others_write(copy) ?
+			(int) Max(rint(PIECE_US / copy->flush_us / PIECE_UNIT), 2) * PIECE_UNIT :
+			nblocks;
+	log_and_write(copy, fork, blocks, copy->chunk, nblocks, most, direct, direct);
 	/* what comes next must not overwrite what is under way */
 	if (copy->under_way.nblocks > 0)
 	{
@@ -1187,5 +1189,5 @@ file_copy_flush_wal(FileCopy *copy)
 	if (!XLogRecPtrIsInvalid(copy->last_record))
 		XLogFlush(copy->last_record);
 	copy->last_record = InvalidXLogRecPtr;
-	copy->handed_over = InvalidXLogRecPtr;
+	copy->piece.end = copy->piece_before.end = InvalidXLogRecPtr;
 }
