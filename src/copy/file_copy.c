@@ -145,7 +145,7 @@
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
 /* Beside writers, log as many blocks at once as are flushed in about this time */
-#define PIECE_US			1150
+#define PIECE_US			1050
 #define FLUSHES_SMOOTHED	8
 /* ... but at least a record, in units of half of one */
 #define PIECE_UNIT			(PAGES_PER_RECORD / 2)
