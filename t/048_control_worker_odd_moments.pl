@@ -377,23 +377,6 @@ leftovers_ok($node, 'the next call', within => 5);
 files_ok($node, 'the next call');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '0', '... removes it');
 
-# The same for the job that a terminated worker asks for, which has no caller.
-{
-	my $to = elsewhere($node, 'two_s');
-	my $call = held_at($node, 'copy-half', "SELECT status FROM move_indexes('two_s', '$to', method => 'copy')");
-	my $log = -s $node->logfile;
-	$locker->run("BEGIN; SELECT count(*) FROM generate_series(1, 31) g, move_indexes(('many_' || g)::regclass, 'regress_fast', wait => false)");
-	$node->safe_psql('postgres', "SELECT pg_terminate_backend($call->{worker})");
-	$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $call->{worker}");
-	let_go($call);
-	finish_call($call);
-	ok($node->log_contains(qr/WARNING:  could not start a job to remove what interrupted moves have left/, $log), 'no slot when a worker is terminated: a warning');
-	ok(!$node->log_contains(qr/ERROR:  too many index_mover jobs/, $log), '... and no error');
-	$locker->run('ROLLBACK');
-	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	leftovers_ok($node, 'a cleanup after that', within => 10);
-}
-
 # Of all jobs above, whoever was the last of them to find the rows final.
 {
 	my $log = slurp_file($node->logfile);
