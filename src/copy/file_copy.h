@@ -24,7 +24,7 @@ typedef struct FileCopy FileCopy;
 /* What a write waits for, so that others feel it less */
 typedef enum FileCopyPace
 {
-	FILE_COPY_PACED,			/* the WAL and the megabyte before */
+	FILE_COPY_PACED,			/* WAL of ours, and the megabyte before */
 	FILE_COPY_UNPACED,			/* the megabyte before */
 	FILE_COPY_HURRIED,			/* nothing; and the file stays open */
 } FileCopyPace;
