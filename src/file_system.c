@@ -263,3 +263,15 @@ size_text(int64 bytes)
 {
 	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
 }
+
+/*
+ * Give up a part of a file in the page cache, from "offset" to the end if the
+ * size is 0, as far as it is on disk.
+ */
+void
+drop_from_page_cache(int fd, off_t offset, off_t size)
+{
+#if defined(POSIX_FADV_DONTNEED)
+	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
+#endif
+}

@@ -1,6 +1,6 @@
 # The operating system's cache (direct_io): a copy that leaves it alone brings neither
-# the old nor the new file there, and takes nothing away, also where the file system
-# refuses direct I/O; a small index is in it afterwards.
+# the old nor the new file there, nor leaves its WAL there, and takes nothing away,
+# also where the file system refuses direct I/O; a small index is in it afterwards.
 use strict;
 use warnings;
 
@@ -58,6 +58,25 @@ sub only_first
 	return;
 }
 
+# Bytes of WAL that are in the page cache, and how to have none there.
+sub cached_wal
+{
+	my $bytes = 0;
+	for my $segment (glob $node->data_dir . '/pg_wal/[0-9A-F]*')
+	{
+		my ($out) = run_command([ 'fincore', '--bytes', '--noheadings', '--output', 'RES', $segment ]);
+		$bytes += $out;
+	}
+	return $bytes;
+}
+
+sub forget_wal
+{
+	run_command([ 'dd', "of=$_", 'oflag=nocache', 'conv=notrunc,fdatasync', 'count=0' ])
+	  for glob $node->data_dir . '/pg_wal/[0-9A-F]*';
+	return;
+}
+
 only_first(file(), 0);
 plan skip_all => 'this file system has no page cache to leave' if cached(file()) > 0.1;
 
@@ -87,6 +106,7 @@ foreach my $case (
 	set_tests($node, test_mutation => $mutation);
 	my $old = file();
 	only_first($old, 4);
+	forget_wal();
 	my $before = cached($old);
 	my $quiet = $mutation ? 0.2 : 0.1;
 	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"$direct_io\", \"prewarm\": \"off\"}')",
@@ -116,12 +136,25 @@ foreach my $case (
 	$gate->end;
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
+	my $wal = cached_wal();
+	note "$name: $wal bytes of WAL are cached";
+	cmp_ok($wal, $warm ? '>' : '<', $size / 2, "$name: its WAL is " . ($warm ? 'cached' : 'not cached'));
 	set_tests($node);
 	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
 	files_ok($node, $name);
 	verdict_ok($node, 'p', $name, max_keys => 50);
 }
 metadata_ok($node, 'p', 'after all that');
+
+# the archiver reads the WAL, so it stays where it is read fast
+$node->append_conf('postgresql.conf', "archive_mode = on\narchive_command = 'true'");
+$node->restart;
+forget_wal();
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\"}')"),
+	'moved', 'with archiving: moved');
+cmp_ok(cached_wal(), '>', $size / 2, 'with archiving: its WAL is cached');
+$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+
 only_first(file(), 0);
 my $row = $node->safe_psql('postgres', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\", \"verify\": \"on\", \"prewarm\": \"off\"}')");
 is($row, 'moved', 'direct_io = on: moved, and each block compared');

@@ -388,6 +388,7 @@ copy_once(CopyState *cs)
 {
 	MemoryContext oldcontext;
 	CopyOutcome outcome;
+	bool		direct;
 
 	cs->copied = 0;
 	cs->rounds = 0;
@@ -407,9 +408,10 @@ copy_once(CopyState *cs)
 
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	cs->changes = wal_changes_begin(&cs->from, copy_check_interrupts);
+	direct = wants_direct_io(cs);
+	cs->changes = wal_changes_begin(&cs->from, direct, copy_check_interrupts);
 	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid,
-								wants_direct_io(cs));
+								direct);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);

@@ -321,15 +321,6 @@ look_at_page_cache(int fd, off_t offset, size_t size)
 	return result;
 }
 
-/* Give up a part of a file in the page cache, as far as it is on disk. */
-static void
-drop_from_page_cache(int fd, off_t offset, off_t size)
-{
-#if defined(POSIX_FADV_DONTNEED)
-	(void) posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED);
-#endif
-}
-
 /*
  * Read a range of the old file into copy->chunk, bypassing shared buffers.
  * Returns how many blocks were read; errors are left to read_block().

@@ -61,6 +61,12 @@
  * reader's buffer, which is as large as the largest record (256 kB for a
  * record with 32 full pages).
  *
+ * Past the page cache: core writes the WAL through it, and a copy as much of it
+ * as the relation is large.  Where the copy is to leave the cache alone, a
+ * segment that has been read is given up there, as XLogFileClose() does with
+ * wal_level = minimal; but not while the archiver or a walsender still has to
+ * read it.
+ *
  * No transaction is needed, unless the caller's check_interrupts function
  * needs one.
  *
@@ -81,6 +87,8 @@
 #include "catalog/storage_xlog.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -88,6 +96,7 @@
 #include "compat.h"
 #include "copy/block_set.h"
 #include "copy/wal_changes.h"
+#include "file_system.h"
 #include "test_points.h"
 
 /* See wal_changes_read_is_due(). */
@@ -128,6 +137,7 @@ struct ChangedBlocks
 	MemoryContextCallback on_reset;
 	RelFileLocator locator;
 	void		(*check_interrupts) (void);
+	bool		direct;			/* leave the page cache alone */
 	XLogReaderState *reader;
 	HeldSegment held[MOST_HELD];	/* segment n at n % MOST_HELD */
 	BlockSet   *set;
@@ -157,16 +167,56 @@ segment_is_open(const XLogReaderState *reader, XLogSegNo segno)
 		(reader->seg.ws_file >= 0 && reader->seg.ws_segno == segno);
 }
 
+/* Return whether the archiver, or a walsender, will read this segment. */
+static bool
+others_will_read(XLogSegNo segno)
+{
+	XLogRecPtr	end;
+
+	if (XLogArchivingActive())
+		return true;
+	XLogSegNoOffsetToRecPtr(segno + 1, 0, wal_segment_size, end);
+	for (int i = 0; WalSndCtl != NULL && i < max_wal_senders; i++)
+	{
+		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
+		bool		will_read;
+
+		SpinLockAcquire(&walsnd->mutex);
+		will_read = walsnd->pid != 0 && walsnd->sentPtr < end;
+		SpinLockRelease(&walsnd->mutex);
+		if (will_read)
+			return true;
+	}
+	return false;
+}
+
+static void
+close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
+{
+	if (changes->direct && !others_will_read(segno))
+		drop_from_page_cache(fd, 0, 0);
+	(void) close(fd);
+}
+
 /* Release a segment; without with_close, its descriptor stays open. */
 static void
-release_segment(HeldSegment *held, bool with_close)
+release_segment(const ChangedBlocks *changes, HeldSegment *held, bool with_close)
 {
 	if (held->fd == 0)
 		return;
 	if (with_close)
-		(void) close(held->fd);
+		close_wal_file(changes, held->fd, held->segno);
 	ReleaseExternalFD();
 	held->fd = 0;
+}
+
+/* The reader has read its segment. */
+static void
+close_wal_segment(XLogReaderState *reader)
+{
+	close_wal_file((ChangedBlocks *) reader->private_data, reader->seg.ws_file,
+				   reader->seg.ws_segno);
+	reader->seg.ws_file = -1;
 }
 
 /* Memory context callback: close the WAL segments, also after an error. */
@@ -176,11 +226,11 @@ free_reader(void *arg)
 	ChangedBlocks *changes = (ChangedBlocks *) arg;
 
 	for (int i = 0; i < MOST_HELD; i++)
-		release_segment(&changes->held[i], true);
+		release_segment(changes, &changes->held[i], true);
 	if (changes->reader)
 	{
 		if (changes->reader->seg.ws_file >= 0)
-			wal_segment_close(changes->reader);
+			close_wal_segment(changes->reader);
 		changes->reader = NULL;
 	}
 }
@@ -251,12 +301,13 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int wanted,
 static void
 open_wal_segment(XLogReaderState *reader, XLogSegNo segno, TimeLineID *tli)
 {
-	HeldSegment *held = place_of((ChangedBlocks *) reader->private_data, segno);
+	ChangedBlocks *changes = (ChangedBlocks *) reader->private_data;
+	HeldSegment *held = place_of(changes, segno);
 
 	if (held->fd != 0 && held->segno == segno)
 	{
 		reader->seg.ws_file = held->fd;
-		release_segment(held, false);
+		release_segment(changes, held, false);
 	}
 	else
 		wal_segment_open(reader, segno, tli);
@@ -281,7 +332,7 @@ hold_segments(ChangedBlocks *changes)
 	{
 		/* has been read: it would only keep its disk space in use */
 		if (changes->held[i].segno < first)
-			release_segment(&changes->held[i], true);
+			release_segment(changes, &changes->held[i], true);
 	}
 	for (XLogSegNo segno = first; segno <= Min(last, first + MOST_HELD - 1); segno++)
 	{
@@ -401,10 +452,11 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
  * Start to follow the changes of a relation file's main fork: every change
  * whose record starts after this call will be reported.  Allocated in a
  * context of its own below the current one; end it with wal_changes_end(), or
- * by deleting or resetting that context.
+ * by deleting or resetting that context.  With "direct", what was read is given
+ * up in the page cache.
  */
 ChangedBlocks *
-wal_changes_begin(const RelFileLocator *locator,
+wal_changes_begin(const RelFileLocator *locator, bool direct,
 				  void (*check_interrupts) (void))
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
@@ -415,6 +467,7 @@ wal_changes_begin(const RelFileLocator *locator,
 
 	changes->cxt = cxt;
 	changes->locator = *locator;
+	changes->direct = direct;
 	changes->check_interrupts = check_interrupts;
 	changes->set = block_set_create();
 	changes->maxseen = 32;
@@ -426,7 +479,7 @@ wal_changes_begin(const RelFileLocator *locator,
 	changes->reader = XLogReaderAllocate(wal_segment_size, NULL,
 										 XL_ROUTINE(.page_read = read_page,
 													.segment_open = open_wal_segment,
-													.segment_close = wal_segment_close),
+													.segment_close = close_wal_segment),
 										 changes);
 	/* it returns NULL if out of memory; no test covers this */
 	if (changes->reader == NULL)

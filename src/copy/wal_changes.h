@@ -23,7 +23,7 @@ typedef enum ChangesResult
 	CHANGES_WAL_GONE,			/* a segment was removed before it was read */
 } ChangesResult;
 
-extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator,
+extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator, bool direct,
 										void (*check_interrupts) (void));
 extern void wal_changes_end(ChangedBlocks *changes);
 

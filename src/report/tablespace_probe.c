@@ -38,6 +38,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "file_system.h"
 #include "own_tables.h"
 #include "report/report_private.h"
 
@@ -158,15 +159,6 @@ read_at(const Probe *probe, int fd, Size len, int64 offset)
 	}
 }
 
-/* Discard the file from the page cache. */
-static void
-drop_cache(const Probe *probe)
-{
-#if defined(USE_POSIX_FADVISE) && defined(POSIX_FADV_DONTNEED)
-	(void) posix_fadvise(probe->buffered_fd, 0, 0, POSIX_FADV_DONTNEED);
-#endif
-}
-
 /* Write the file until it is large enough or the time is over. */
 static void
 fill_file(Probe *probe, int64 max_bytes, double seconds)
@@ -185,7 +177,7 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 		probe->size += PROBE_CHUNK;
 	}
 	sync_file(probe);
-	drop_cache(probe);
+	drop_from_page_cache(probe->buffered_fd, 0, 0);
 
 	probe->nblocks = probe->size / BLCKSZ;
 	probe->order = palloc(probe->nblocks * sizeof(uint32));
@@ -224,7 +216,7 @@ measure_random_read(Probe *probe, double seconds)
 	/* without O_DIRECT a block is good for one read; leave half of them */
 	uint32		limit = probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1);
 
-	drop_cache(probe);
+	drop_from_page_cache(probe->buffered_fd, 0, 0);
 	start = now_seconds();
 	do
 	{
@@ -244,7 +236,7 @@ measure_deep_read(Probe *probe, double seconds, int queue_depth)
 	uint32		ahead = probe->next;
 	uint32		n = 0;
 
-	drop_cache(probe);
+	drop_from_page_cache(probe->buffered_fd, 0, 0);
 	start = now_seconds();
 	while (probe->next + n < probe->nblocks &&
 		   (n < 4 || now_seconds() < start + seconds))
@@ -268,7 +260,7 @@ measure_sequential_read(Probe *probe, double seconds)
 	double		start;
 	int64		bytes = 0;
 
-	drop_cache(probe);
+	drop_from_page_cache(probe->buffered_fd, 0, 0);
 	start = now_seconds();
 	do
 	{
