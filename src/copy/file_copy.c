@@ -781,7 +781,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 }
 
 static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-						  char *data, int nblocks, int most, bool direct, bool background);
+						  char *data, int nblocks, bool direct, bool background);
 
 /*
  * Wait for the blocks under way.  Log and write them again if a checkpoint has
@@ -802,32 +802,25 @@ finish_write(FileCopy *copy)
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
 	log_and_write(copy, MAIN_FORKNUM, blocks, under_way.data, under_way.nblocks,
-				  0, true, false);
+				  true, false);
 }
 
 /*
  * Log pages, have the WAL writer flush that, and write the pages to their
- * places.  "most" is how many to log at once before waiting for what was logged
- * before, 0 = wait for nothing.  With "background", for consecutive blocks, the
- * write goes on, and the one before has ended.
+ * places.  With "background", for consecutive blocks, the write goes on, and the
+ * one before has ended.
  */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  char *data, int nblocks, int most, bool direct, bool background)
+			  char *data, int nblocks, bool direct, bool background)
 {
 	XLogRecPtr	redo;
 
 	do
 	{
 		redo = GetRedoRecPtr();
-		for (int i = 0, npiece; i < nblocks; i += npiece)
-		{
-			npiece = most > 0 ? Min(most, nblocks - i) : nblocks;
-			if (most > 0)
-				wait_for_flush(copy);
-			log_blocks(copy, fork, blocks + i, data + (Size) i * BLCKSZ, npiece);
-			hand_over(copy, npiece);
-		}
+		log_blocks(copy, fork, blocks, data, nblocks);
+		hand_over(copy, nblocks);
 		IM_POINT("copy-logged");
 
 		finish_write(copy);
@@ -861,12 +854,13 @@ others_write(FileCopy *copy)
 }
 
 /*
- * Log and write the pages in copy->chunk.  If paced, they are logged in pieces,
- * of which the last but one is flushed before the next is logged.  A commit
- * waits for the flush of what was logged before it, so there should be little of
- * ours, but something: while the next piece is logged the disk has work.  One
- * piece twice as large, with a gap behind it for the commits of others, takes
- * longer, and keeps them waiting as long.
+ * Log and write the pages in copy->chunk.  If paced, this is done in pieces, of
+ * which the last but one is flushed before the next is logged.  A commit waits
+ * for the flush of what was logged before it, and for the disk, so there should
+ * be little of ours, but something: while the next piece is logged the disk has
+ * work.  One piece twice as large, with a gap behind it for the commits of
+ * others, takes longer, and keeps them waiting as long; so does a whole chunk
+ * written at once.
  *
  * A piece is all of it, as long as no one else writes; else as much as is flushed
  * in PIECE_US, which depends on the disk.
@@ -875,13 +869,17 @@ static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 			int nblocks, FileCopyPace pace, bool direct)
 {
-	int			most = 0;
+	int			piece = nblocks;
 
-	if (pace == FILE_COPY_PACED)
-		most = others_write(copy) ?
-			(int) Max(rint(PIECE_US / copy->flush_us / PIECE_UNIT), 2) * PIECE_UNIT :
-			nblocks;
-	log_and_write(copy, fork, blocks, copy->chunk, nblocks, most, direct, direct);
+	if (pace == FILE_COPY_PACED && others_write(copy))
+		piece = (int) Max(rint(PIECE_US / copy->flush_us / PIECE_UNIT), 2) * PIECE_UNIT;
+	for (int i = 0; i < nblocks; i += piece)
+	{
+		if (pace == FILE_COPY_PACED)
+			wait_for_flush(copy);
+		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
+					  Min(piece, nblocks - i), direct, direct);
+	}
 	/* what comes next must not overwrite what is under way */
 	if (copy->under_way.nblocks > 0)
 	{
