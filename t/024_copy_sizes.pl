@@ -36,7 +36,7 @@ sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / $page_size"); }
 
 # Move an index; after the bulk copy, and before what follows it, change it.
 # Returns the row, the numbers of the blocks that the change has touched in the
-# file, and its length before and after.
+# file, its length before and after, and to what lengths the old file was truncated.
 sub move_and_change
 {
 	my ($index, $to, $change) = @_;
@@ -61,16 +61,24 @@ SELECT string_agg(DISTINCT m[1], ' ')
 	   regexp_matches(block_ref, 'rel $file (?:fork main )?blk (\\d+)', 'g') m
 SQL
 	my $after = blocks($index);
+	my $swap = $s->run('SELECT pg_current_wal_insert_lsn()');
 	$gate->end;
 	$s->run("CALL wait_for_move($job)");
 	set_tests($node);
 	my $row = $s->run("SELECT status, coalesce(sqlstate, ''), coalesce(message, '') FROM index_mover_history WHERE job = $job");
 	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$index to $to: it was one copy");
-	return ($row, [ split / /, $touched ], $before, $after);
+	my ($number) = $file =~ m{/(\d+)$};
+	my $truncated = $s->run(<<SQL);
+SELECT coalesce(string_agg(m[1], ' ' ORDER BY start_lsn), '')
+  FROM pg_get_wal_records_info('$swap', pg_current_wal_flush_lsn()),
+	   regexp_matches(description, '/$number to (\\d+) blocks') m
+ WHERE resource_manager = 'Storage'
+SQL
+	return ($row, [ split / /, $touched ], $before, $after, [ split / /, $truncated ]);
 }
 
 # ---- several segments -------------------------------------------------------------
-my ($row, $touched, $before, $after);
+my ($row, $touched, $before, $after, $truncated);
 if (faults('indexes of more than one segment'))
 {
 	$s->run(<<SQL);
@@ -139,7 +147,7 @@ SQL
 	files_ok($node, 'grown into the second segment');
 	lookup_ok('grown into the second segment');
 
-	($row, $touched, $before, $after) = move_and_change('large_k', 'regress_slow', <<SQL);
+	($row, $touched, $before, $after, $truncated) = move_and_change('large_k', 'regress_slow', <<SQL);
 INSERT INTO large SELECT g, large_key(g) FROM generate_series(2001, 2199, 2) g;
 DELETE FROM large WHERE id BETWEEN 30000 AND 30200 OR id BETWEEN $last + 1400 AND $last + 1600;
 VACUUM (INDEX_CLEANUP on) large;
@@ -153,6 +161,8 @@ SQL
 	my $recopied = $s->run('SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
 	# a long tail is copied like the rest
 	cmp_ok($recopied, '>=', scalar(grep { $_ < $before } @$touched), "all of these were copied again ($recopied)");
+	cmp_ok(scalar(@$truncated), '>', 60, 'the old file was removed in steps: to ' . join(', ', @{$truncated}[ 0 .. 3 ]) . ' ... blocks');
+	ok((grep { $_ == $segment } @$truncated), 'and none of them goes on into another segment');
 	files_ok($node, 'two segments');
 	lookup_ok('two segments');
 	# what a look-up has found in shared buffers, it has not read from the file

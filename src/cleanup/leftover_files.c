@@ -452,7 +452,8 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 
 	while (nblocks > step)
 	{
-		nblocks -= step;
+		/* shorten_segment() does one segment, and smgrtruncate() the rest */
+		nblocks = Max(nblocks - step, (nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE);
 		StartTransactionCommand();
 		shorten_file(&locator, nblocks, paced);
 		CommitTransactionCommand();
