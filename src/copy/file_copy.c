@@ -61,8 +61,8 @@
  * write-back, what we have brought in.  Rounds are buffered: their blocks are
  * few, scattered, and in use.
  *
- * In the background: what is written with O_DIRECT is written while the next
- * megabyte is read and logged (see background_write.c), one write at a time.
+ * In the background: what is written with O_DIRECT is written while what comes
+ * next is read and logged (see background_write.c), one write at a time.
  * Its pages stay where they are until it has ended; there are two chunks for
  * that.  Only then is it known whether a checkpoint has begun since they were
  * logged, so both are repeated then.  Before a round may log one of them again,
@@ -856,11 +856,11 @@ others_write(FileCopy *copy)
 /*
  * Log and write the pages in copy->chunk.  If paced, this is done in pieces, of
  * which the last but one is flushed before the next is logged.  A commit waits
- * for the flush of what was logged before it, and for the disk, so there should
- * be little of ours, but something: while the next piece is logged the disk has
- * work.  One piece twice as large, with a gap behind it for the commits of
- * others, takes longer, and keeps them waiting as long; so does a whole chunk
- * written at once.
+ * for the flush of what was logged before it, so there should be little of ours,
+ * but something: while the next piece is logged the disk has work.  One piece
+ * twice as large, with a gap behind it for the commits of others, takes longer,
+ * and keeps them waiting as long.  The pages are written in the same pieces: a
+ * flush waits for the disk, too.
  *
  * A piece is all of it, as long as no one else writes; else as much as is flushed
  * in PIECE_US, which depends on the disk.

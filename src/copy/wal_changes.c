@@ -61,8 +61,8 @@
  * reader's buffer, which is as large as the largest record (256 kB for a
  * record with 32 full pages).
  *
- * Past the page cache: core writes the WAL through it, and a copy as much of it
- * as the relation is large.  Where the copy is to leave the cache alone, a
+ * Past the page cache: core writes the WAL through it, and that of a copy is
+ * about as large as the relation.  Where the copy is to leave the cache alone, a
  * segment that has been read is given up there, as XLogFileClose() does with
  * wal_level = minimal; but not while the archiver or a walsender still has to
  * read it.
@@ -190,6 +190,7 @@ others_will_read(XLogSegNo segno)
 	return false;
 }
 
+/* Close a segment, and see "Past the page cache" above. */
 static void
 close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
 {
@@ -452,8 +453,8 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
  * Start to follow the changes of a relation file's main fork: every change
  * whose record starts after this call will be reported.  Allocated in a
  * context of its own below the current one; end it with wal_changes_end(), or
- * by deleting or resetting that context.  With "direct", what was read is given
- * up in the page cache.
+ * by deleting or resetting that context.  With "direct", the segments that were
+ * read are given up in the page cache.
  */
 ChangedBlocks *
 wal_changes_begin(const RelFileLocator *locator, bool direct,
