@@ -11,6 +11,10 @@
  * Nothing here reports an error: a write that was not started, or did not write
  * all, is for the caller to write in the foreground, which says what is wrong.
  *
+ * What the system needs for it is asked for once, and kept until the process
+ * exits: to give it back takes the kernel 40 ms (two RCU grace periods), in which
+ * the caller of a move would wait at the end of each index.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -26,49 +30,25 @@
 #include "copy/background_write.h"
 #include "test_points.h"
 
-struct BackgroundWrite
-{
-	unsigned long context;		/* the system's name for it; 0 = there is none */
-	size_t		size;			/* of the write under way; 0 = there is none */
-};
-
-/* Prepare for one write at a time, in the current memory context. */
-BackgroundWrite *
-background_write_create(void)
-{
-	BackgroundWrite *write = palloc0(sizeof(BackgroundWrite));
-
 #if defined(__linux__)
-	if (IM_MUTATION("no-background") || syscall(SYS_io_setup, 1, &write->context) != 0)
-		write->context = 0;
+static unsigned long context = 0;	/* the system's name for it, or 0 */
 #endif
-	return write;
-}
-
-/* End it, and wait for the write under way. */
-void
-background_write_free(BackgroundWrite *write)
-{
-#if defined(__linux__)
-	if (write->context != 0)
-		(void) syscall(SYS_io_destroy, write->context);
-#endif
-	write->context = 0;
-	write->size = 0;
-}
+static size_t under_way = 0;	/* size of the write; 0 = there is none */
 
 /*
- * Start to write, and return whether that worked.  The data, aligned for
- * O_DIRECT, must not change until background_write_finish(); the file may be
- * closed before.
+ * Start to write, and return whether that worked.  No write is under way.  The
+ * data, aligned for O_DIRECT, must not change until background_write_finish();
+ * the file may be closed before.
  */
 bool
-background_write_start(BackgroundWrite *write, int fd, const char *data,
-					   size_t size, off_t offset)
+background_write_start(int fd, const char *data, size_t size, off_t offset)
 {
-	Assert(write->size == 0);
+	Assert(under_way == 0);
 #if defined(__linux__)
-	if (write->context != 0)
+	if (context == 0 &&
+		(IM_MUTATION("no-background") || syscall(SYS_io_setup, 1, &context) != 0))
+		context = 0;
+	if (context != 0)
 	{
 		struct iocb request = {
 			.aio_lio_opcode = IOCB_CMD_PWRITE,
@@ -79,34 +59,39 @@ background_write_start(BackgroundWrite *write, int fd, const char *data,
 		};
 		struct iocb *requests[1] = {&request};
 
-		if (syscall(SYS_io_submit, write->context, 1, requests) == 1)
-			write->size = size;
+		if (syscall(SYS_io_submit, context, 1, requests) == 1)
+			under_way = size;
 	}
 #endif
-	return write->size > 0;
+	return under_way > 0;
 }
 
-/* Wait for the write under way, and return whether it has written all. */
+/* Wait for the write under way, if there is one, and return whether it has written all. */
 bool
-background_write_finish(BackgroundWrite *write)
+background_write_finish(void)
 {
 	bool		complete = false;
+
 #if defined(__linux__)
 	struct io_event event;
 	int			rc;
 
-	Assert(write->size > 0);
+	if (under_way == 0)
+		return false;
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_WRITE);
 	do
-		rc = syscall(SYS_io_getevents, write->context, 1, 1, &event, NULL);
+		rc = syscall(SYS_io_getevents, context, 1, 1, &event, NULL);
 	while (rc < 0 && errno == EINTR);
 	pgstat_report_wait_end();
-	complete = rc == 1 && event.res == (int64) write->size &&
+	complete = rc == 1 && event.res == (int64) under_way &&
 		!IM_MUTATION("background-failed");
 	/* wait in any case */
 	if (rc != 1)
-		background_write_free(write);
-	write->size = 0;
+	{
+		(void) syscall(SYS_io_destroy, context);
+		context = 0;
+	}
+	under_way = 0;
 #endif
 	return complete;
 }

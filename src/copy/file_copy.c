@@ -190,7 +190,6 @@ struct FileCopy
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *other_chunk;	/* as many, which may be under way */
-	BackgroundWrite *writing;
 	UnderWay	under_way;
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	LoggedPiece piece;			/* the last one */
@@ -240,7 +239,6 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
 	copy->other_chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
-	copy->writing = background_write_create();
 	return copy;
 }
 
@@ -256,15 +254,15 @@ close_segment(OpenSegment *segment)
 }
 
 /*
- * Free the buffers' ring, and close the file; the memory is freed with its
- * context.  Before the new file is dropped.
+ * Wait for what is under way, free the buffers' ring, and close the file; the
+ * memory is freed with its context.  Before the new file is dropped.
  */
 void
 file_copy_free(FileCopy *copy)
 {
 	if (copy == NULL || copy->ring == NULL)
 		return;
-	background_write_free(copy->writing);
+	(void) background_write_finish();
 	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
@@ -770,7 +768,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 			return false;
 		segment->length = offset + (off_t) size;
 	}
-	if (!background_write_start(copy->writing, segment->fd, data, size, offset))
+	if (!background_write_start(segment->fd, data, size, offset))
 		return false;
 	copy->under_way = (UnderWay)
 	{
@@ -796,7 +794,7 @@ finish_write(FileCopy *copy)
 	if (under_way.nblocks == 0)
 		return;
 	copy->under_way.nblocks = 0;
-	if (background_write_finish(copy->writing) &&
+	if (background_write_finish() &&
 		!(XLogIsNeeded() && GetRedoRecPtr() != under_way.redo && !IM_MUTATION("log-once")))
 		return;
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
