@@ -39,13 +39,14 @@ sub blocks { return $s->run("SELECT pg_relation_size('$_[0]') / $page_size"); }
 # file, its length before and after, and to what lengths the old file was truncated.
 sub move_and_change
 {
-	my ($index, $to, $change) = @_;
+	my ($index, $to, $change, $pacing) = @_;
+	$pacing //= 'off';
 	set_tests($node, test_point => 'copy-end:wait', test_mutation => 'verify-all');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
 	my $job = $s->run(
-		"SELECT job FROM move_indexes('$index', '$to', method => 'copy', wait => false, settings => '{\"pacing\": false}')");
+		"SELECT job FROM move_indexes('$index', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"$pacing\"}')");
 	$node->wait_for_log(qr/test point "copy-end": waiting/, $log);
 
 	my $file = $s->run(<<SQL);
@@ -186,6 +187,12 @@ is("$before $after", '1 1', 'one block: nothing else');
 is($row, 'moved||', 'one block that becomes many: moved');
 cmp_ok($after, '>', 20, "it was 1, and is $after blocks");
 verdict_ok($node, 'empty', 'one block that becomes many', max_keys => 200);
+
+# ---- nothing left to discard when the old file is removed ---------------------------
+($row, $touched, $before, $after, $truncated) = move_and_change('empty_k', 'regress_fast', '');
+is("$row @$truncated", 'moved|| ', 'not paced: a file of a few megabytes is removed at once');
+($row, $touched, $before, $after, $truncated) = move_and_change('empty_k', 'regress_slow', '', 'on');
+is("$row @$truncated", 'moved|| 0', 'paced: it is empty before');
 
 # ---- no block ----------------------------------------------------------------------
 # No access method leaves an index without any; the file must be moved all the same.

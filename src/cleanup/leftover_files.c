@@ -450,10 +450,12 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	CommitTransactionCommand();
 	IM_POINT("old-file-start");
 
-	while (nblocks > step)
+	/* the commit that removes the file would discard the last step at once */
+	while (nblocks > (paced ? PIECE_BLOCKS : step))
 	{
 		/* shorten_segment() does one segment, and smgrtruncate() the rest */
-		nblocks = Max(nblocks - step, (nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE);
+		nblocks = Max(nblocks > step ? nblocks - step : 0,
+					  (nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE);
 		StartTransactionCommand();
 		shorten_file(&locator, nblocks, paced);
 		CommitTransactionCommand();
