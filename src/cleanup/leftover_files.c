@@ -44,6 +44,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,6 +287,8 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not truncate file \"%s\": %m", path)));
+		/* see copy_keep_up() */
+		(void) sched_yield();
 	}
 	if (fd >= 0)
 		CloseTransientFile(fd);

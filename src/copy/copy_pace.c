@@ -20,6 +20,8 @@
  */
 #include "postgres.h"
 
+#include <sched.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -317,11 +319,23 @@ copy_drain(CopyState *cs)
 	return GO_ON;
 }
 
-/* Read the WAL if it could soon be recycled unread. */
+/*
+ * Read the WAL if it could soon be recycled unread.  If paced, let others have the
+ * processor then, as at each piece of a copy: a process that has waited for its
+ * flush, and is woken on the processor where we work, else waits until our slice
+ * of 3 ms is over, even where another processor is idle.
+ */
 CopyOutcome
 copy_keep_up(CopyState *cs)
 {
-	return wal_changes_read_is_due(cs->changes) ? copy_drain(cs) : GO_ON;
+	CopyOutcome outcome;
+
+	if (!wal_changes_read_is_due(cs->changes))
+		return GO_ON;
+	outcome = copy_drain(cs);
+	if (cs->mc->settings->pacing)
+		(void) sched_yield();
+	return outcome;
 }
 
 /*
