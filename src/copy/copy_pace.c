@@ -320,10 +320,11 @@ copy_drain(CopyState *cs)
 }
 
 /*
- * Read the WAL if it could soon be recycled unread.  If paced, let others have the
- * processor then, as at each piece of a copy: a process that has waited for its
- * flush, and is woken on the processor where we work, else waits until our slice
- * of 3 ms is over, even where another processor is idle.
+ * Read the WAL if it could soon be recycled unread.  If paced, and not in a hurry,
+ * let others have the processor then, as at each piece of a copy: a process that
+ * has waited for its flush, and is woken on the processor where we work, else
+ * waits until our time slice of some milliseconds is over, even where another
+ * processor is idle.
  */
 CopyOutcome
 copy_keep_up(CopyState *cs)
@@ -333,7 +334,7 @@ copy_keep_up(CopyState *cs)
 	if (!wal_changes_read_is_due(cs->changes))
 		return GO_ON;
 	outcome = copy_drain(cs);
-	if (cs->mc->settings->pacing)
+	if (cs->mc->settings->pacing && !cs->throttle.hurry)
 		(void) sched_yield();
 	return outcome;
 }
