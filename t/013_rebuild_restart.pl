@@ -75,8 +75,9 @@ sub one_case
 	my $relation = $options{all_swapped} ? 't_wait' : 't';
 	my $job = $node->safe_psql('postgres',
 		"SELECT max(job) FROM move_indexes('$relation', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
-	# t_later comes first, and is moved unless the session is in its way
-	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE '$phase%'", '1', "$name");
+	# t_later comes first: it waits where t_wait would, or is built and moved before
+	my $index = $relation eq 't' && $phase ne 'building index' ? 't_later' : 't_wait';
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE name = '$index' AND phase LIKE '$phase%'", '1', "$name");
 	my $worker = worker_pid($node);
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname ~ '_cc(new|old)'"),
 		$p->{entry}, "$name: the worker is in that phase");
