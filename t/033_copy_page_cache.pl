@@ -1,6 +1,7 @@
 # The operating system's cache (direct_io): a copy that leaves it alone brings neither
-# the old nor the new file there, nor leaves its WAL there, and takes nothing away,
-# also where the file system refuses direct I/O; a small index is in it afterwards.
+# the old nor the new file there, but for what prewarm will load, nor leaves its WAL
+# there, and takes nothing away, also where the file system refuses direct I/O; a small
+# index is in it afterwards.
 use strict;
 use warnings;
 
@@ -145,6 +146,38 @@ foreach my $case (
 	verdict_ok($node, 'p', $name, max_keys => 50);
 }
 metadata_ok($node, 'p', 'after all that');
+
+# The blocks that are loaded after the swap are in the page cache before it, and no
+# others: or the clients would read them from the disk in between.
+$node->safe_psql('postgres', 'SET client_min_messages = warning; CREATE EXTENSION pg_buffercache; CREATE EXTENSION pg_prewarm');
+foreach my $prewarm ('off', 'on')
+{
+	my $name = "direct_io = on, prewarm = $prewarm";
+	my $old = file();
+	$node->safe_psql('postgres', "SELECT pg_prewarm('p_s', 'buffer', 'main', 200, 380)");
+	only_first($old, 0);
+	my $call = held_at($node, 'swap-asking', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\", \"prewarm\": \"$prewarm\"}')");
+	my ($tablespace, $number) = split /\|/, $node->safe_psql('postgres', q{SELECT tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'});
+	(my $new = $old) =~ s{pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
+	my $buffers = $node->safe_psql('postgres', "SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('p_s') AND relforknumber = 0");
+	my $cached = cached($new) * $size;
+	note "$name: $buffers blocks in shared buffers, $cached bytes of the new file in the page cache";
+	cmp_ok($buffers, '>', 40, "$name: $buffers blocks are in shared buffers");
+	if ($prewarm eq 'on')
+	{
+		cmp_ok($cached, '>', $buffers * 8192 * 0.8, "$name: as many of the new file are in the page cache before the swap");
+		cmp_ok($cached, '<', $size / 2, "$name: but not all of it");
+	}
+	else
+	{
+		cmp_ok($cached, '<', $buffers * 8192 * 0.4, "$name: they are not in the page cache");
+	}
+	let_go($call);
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved\n", "$name: moved") or diag $err;
+	verdict_ok($node, 'p', $name, max_keys => 50);
+	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
+}
 
 # what a walsender or the archiver will read stays where it is read fast
 my $walsender = IndexMover::Session->new($node, walsender => 1);

@@ -63,18 +63,20 @@ cached_blocks_estimate(const RelFileLocator *locator)
 }
 
 /*
- * Read the next blocks of a set, up to "most" of them from block "from" on,
- * into shared buffers, in file order.  Returns where to continue, or
- * InvalidBlockNumber after the last one.  The caller is in a transaction, and
- * keeps the file from being truncated or dropped.
+ * Read the next blocks of a set, up to "most" of them from block "from" on, in
+ * file order: into shared buffers or, if "page" is given, into that one after
+ * the other, so that only the operating system's cache has them then.  Returns
+ * where to continue, or InvalidBlockNumber after the last one.  The caller is in
+ * a transaction, and keeps the file from being truncated or dropped.
  *
  * They are asked for ahead of time, "distance" blocks at once: a copy past the
  * operating system's cache leaves none of them there.
  */
 BlockNumber
 cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
-				   BlockNumber from, int most, int distance)
+				   BlockNumber from, int most, int distance, char *page)
 {
+	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
 	BlockNumber nblocks = file_blocks(locator, MAIN_FORKNUM);
 	BlockNumber ahead = from;
 	int			asked = 0;
@@ -89,11 +91,13 @@ cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
 			ahead = block_set_next(set, ahead);
 			if (ahead == InvalidBlockNumber || ahead >= nblocks)
 				break;
-			(void) PrefetchSharedBuffer(smgropen(*locator, INVALID_PROC_NUMBER),
-										MAIN_FORKNUM, ahead);
+			(void) PrefetchSharedBuffer(smgr, MAIN_FORKNUM, ahead);
 		}
-		ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, from,
-												RBM_NORMAL, NULL, true));
+		if (page != NULL)
+			smgrread(smgr, MAIN_FORKNUM, from, page);
+		else
+			ReleaseBuffer(ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, from,
+													RBM_NORMAL, NULL, true));
 	}
 	return from;
 }

@@ -24,7 +24,7 @@ extern double cached_blocks_estimate(const RelFileLocator *locator);
 
 extern BlockSet *cached_blocks(const RelFileLocator *locator);
 extern BlockNumber cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
-									  BlockNumber from, int most, int distance);
+									  BlockNumber from, int most, int distance, char *page);
 
 extern RmgrId copy_page_rmgr(Oid access_method);
 extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,

@@ -11,9 +11,10 @@
  *	4. copy changed blocks again, in rounds, until few are left;
  *	5. copy the free space map, and create the visibility map; make the new
  *	   file durable;
- *	6. copy changed blocks through shared buffers, unless there are too many,
- *	   again and again until the lock is free (copy_last.c); then the last
- *	   blocks and the swap (copy_swap.c);
+ *	6. copy changed blocks through shared buffers, unless there are too many;
+ *	   have read what prewarming will load; then copy changed blocks again and
+ *	   again until the lock is free (copy_last.c); then the last blocks and the
+ *	   swap (copy_swap.c);
  *	7. load what was cached, remove the old file (leftover_files.c).
  *
  * Assumption: the WAL has every change of a block (plan_methods.c lists the
@@ -40,6 +41,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <sched.h>
 
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -234,6 +237,78 @@ discard_file(CopyState *cs)
 }
 
 /*
+ * Read some blocks of the new file, in a transaction of their own, as
+ * cached_blocks_load() does.  *distance is -1 the first time.
+ */
+static BlockNumber
+load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
+			char *page)
+{
+	bool		paced = cs->mc->settings->pacing;
+	int			usual;
+	instr_time	start;
+	instr_time	took;
+
+	StartTransactionCommand();
+	/* as core's commands that read scattered blocks, or all of a step */
+	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
+	if (*distance < 0)
+		*distance = paced ? usual : FILE_COPY_CHUNK;
+	INSTR_TIME_SET_CURRENT(start);
+	from = cached_blocks_load(&cs->to, cached, from, FILE_COPY_CHUNK, *distance, page);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	CommitTransactionCommand();
+	/* what the cache has is no wait, behind which others would get their turn */
+	if (paced)
+		(void) sched_yield();
+	/* on slow storage the reads of others would wait behind more of ours */
+	if (paced && usual > 0)
+		*distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
+			Max(usual, FAST_PREWARM);
+	return from;
+}
+
+/* Return the set of blocks that the old file has in shared buffers. */
+static BlockSet *
+find_cached(CopyState *cs)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
+	BlockSet   *cached = cached_blocks(&cs->from);
+
+	MemoryContextSwitchTo(oldcontext);
+	return cached;
+}
+
+/*
+ * After a copy past the operating system's cache, and before the swap: bring
+ * there the blocks that prewarm() will load.  Else the clients and prewarm()
+ * would read from the disk, at the same time, what the clients had in shared
+ * buffers until then.
+ */
+static CopyOutcome
+prepare_prewarm(CopyState *cs)
+{
+	MovePhase	phase = progress_phase(PHASE_PREWARMING);
+	BlockSet   *cached = find_cached(cs);
+	PGAlignedBlock page;
+	BlockNumber block = 0;
+	int			distance = -1;
+	CopyOutcome outcome = GO_ON;
+
+	while (block != InvalidBlockNumber &&
+		   (outcome = copy_between_chunks(cs)) == GO_ON)
+	{
+		block = load_cached(cs, cached, block, &distance, page.data);
+		if ((outcome = copy_keep_up(cs)) != GO_ON)
+			break;
+	}
+	block_set_free(cached);
+	progress_phase(phase);
+	return outcome;
+}
+
+/*
  * Load the blocks of the new file that the old one had in shared buffers, in
  * short transactions.  Stop if another session waits for our locks: the rest
  * will be loaded when it is used.
@@ -241,44 +316,25 @@ discard_file(CopyState *cs)
 static void
 prewarm(CopyState *cs)
 {
-	bool		paced = cs->mc->settings->pacing;
-	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 	BlockSet   *cached;
 	BlockNumber block = 0;
-	int			usual;
-	int			distance;
+	int			distance = -1;
 
 	progress_phase(PHASE_PREWARMING);
-	cached = cached_blocks(&cs->from);
-	MemoryContextSwitchTo(oldcontext);
+	cached = find_cached(cs);
 	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();
 	/* make the old buffers available for the new blocks */
 	leftover_file_drop_buffers(&cs->from);
-	/* as core's commands that read scattered blocks, or all of a step */
-	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
-	distance = paced ? usual : FILE_COPY_CHUNK;
 	CommitTransactionCommand();
 
 	while (block != InvalidBlockNumber)
 	{
-		instr_time	start;
-		instr_time	took;
-
 		rest_after_swap();
 		if (copy_is_in_the_way(cs))
 			break;
-		StartTransactionCommand();
-		INSTR_TIME_SET_CURRENT(start);
-		block = cached_blocks_load(&cs->to, cached, block, FILE_COPY_CHUNK, distance);
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, start);
-		CommitTransactionCommand();
-		/* on slow storage the reads of others would wait behind more of ours */
-		if (paced && usual > 0)
-			distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
-				Max(usual, FAST_PREWARM);
+		block = load_cached(cs, cached, block, &distance, NULL);
 		IM_POINT("prewarm-step");
 	}
 	block_set_free(cached);
@@ -444,6 +500,10 @@ copy_once(CopyState *cs)
 		return REHEARSED;
 	}
 	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
+		return outcome;
+	/* not where there is no such cache, nor in a race, which would be longer */
+	if (direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !cs->racing &&
+		(outcome = prepare_prewarm(cs)) != GO_ON)
 		return outcome;
 
 	if ((outcome = copy_swap(cs)) == GO_ON)
