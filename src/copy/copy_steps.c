@@ -304,6 +304,8 @@ prepare_prewarm(CopyState *cs)
 			break;
 	}
 	block_set_free(cached);
+	/* what has changed meanwhile is no sign of fast writers */
+	copy_is_not_losing(cs);
 	progress_phase(phase);
 	return outcome;
 }
