@@ -187,9 +187,9 @@ measure_full_rate() {
   FULL=$(felt "$from-$to" | cut -d ' ' -f 2)
 }
 
-# Have the load ask for a third of that, of the median of three: one alone has
-# differed by half from what the clients did in the quiet windows of the same run.
-# Each begins with the index made anew, as the rounds do.
+# Have the load ask for a third of that, of the median of three, each but the first
+# with the index made anew, as in the rounds: one alone has differed by a fifth from
+# the others, and from what the clients did in the quiet windows.
 ask_for_a_third() {
   local i rates=()
   for i in 1 2 3; do
@@ -218,11 +218,12 @@ begin_quiet() {
 # The move has taken from FROM to TO: set DURING and QUIET to what clients felt
 # ("tps,average,p99,p99.9,longest"), and end the load.
 end_quiet() {
-  local seconds extra late_from late_to
+  local seconds extra late_from late_to behind=0
   seconds=$(minus "$TO" "$FROM")
   extra=$(awk -v d="$seconds" -v q="$QUIET_FROM" -v r="$QUIET_TO" 'BEGIN { e = d - (r - q); print (e > 0 ? e : 0) }')
-  # what clients of a third of full rate could not do meanwhile takes them half as long
-  sleep "$(awk -v d="$seconds" -v rate="$LOAD_OPTIONS" 'BEGIN { print 1 + (rate == "" ? 0 : d) }')"
+  # at up to half of full rate, what was held up is done after as long again
+  case "$LOAD_OPTIONS" in *--rate*|*-R*) behind=$seconds ;; esac
+  sleep 1 "$behind"
   late_from=$(now)
   sleep "$extra"
   late_to=$(now)

@@ -43,7 +43,7 @@ $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256M
 $standby->start;
 
 my @before_swap = qw(copy-registered copy-created copy-logged copy-under-way copy-first copy-half copy-end copy-round
-  copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round swap-asking swap-locked swap-block swap-copied swap-before-commit);
+  copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round prewarm-read swap-asking swap-locked swap-block swap-copied swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
 # those under the exclusive lock
 my %exclusive = map { $_ => 1 } qw(swap-locked swap-block swap-copied swap-before-commit);
@@ -174,7 +174,7 @@ sub fault_at
 		$file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('crash_s')");
 		$size = size_of_file($file);
 	}
-	my $sql = "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"" . ($point eq 'copy-under-way' ? ', "direct_io": "on"' : '') . "}')";
+	my $sql = "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"verify\": \"on\"" . ($point =~ /^(?:copy-under-way|prewarm-read)$/ ? ', "direct_io": "on"' : '') . "}')";
 	my $call;
 	if ($written{$point})
 	{

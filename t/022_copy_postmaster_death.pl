@@ -73,6 +73,7 @@ foreach my $case (
 	[ 'copy-verifying', 0 ],
 	[ 'copy-synced', 0 ],
 	[ 'copy-buffered-round', 0, written => 'copy-synced' ],
+	[ 'prewarm-read', 0, direct_io => 'on' ],
 	(map { [ $_, 0 ] } qw(swap-asking swap-locked swap-block swap-copied swap-before-commit)),
 	[ 'left-file-drop', 0, before => 'copy-half:error' ],
 	(map { [ $_, 1 ] } qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped)),

@@ -12,9 +12,9 @@
  *	5. copy the free space map, and create the visibility map; make the new
  *	   file durable;
  *	6. copy changed blocks through shared buffers, unless there are too many;
- *	   have read what prewarming will load; then copy changed blocks again and
- *	   again until the lock is free (copy_last.c); then the last blocks and the
- *	   swap (copy_swap.c);
+ *	   after a copy past the operating system's cache, read into that what will be
+ *	   loaded in 7; then copy changed blocks again and again until the lock is free
+ *	   (copy_last.c); then the last blocks and the swap (copy_swap.c);
  *	7. load what was cached, remove the old file (leftover_files.c).
  *
  * Assumption: the WAL has every change of a block (plan_methods.c lists the
@@ -259,13 +259,15 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distan
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, start);
 	CommitTransactionCommand();
-	/* what the cache has is no wait, behind which others would get their turn */
 	if (paced)
+	{
+		/* nothing else stops us where the cache has the blocks */
 		(void) sched_yield();
-	/* on slow storage the reads of others would wait behind more of ours */
-	if (paced && usual > 0)
-		*distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
-			Max(usual, FAST_PREWARM);
+		/* on slow storage the reads of others would wait behind more of ours */
+		if (usual > 0)
+			*distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
+				Max(usual, FAST_PREWARM);
+	}
 	return from;
 }
 
@@ -300,12 +302,13 @@ prepare_prewarm(CopyState *cs)
 		   (outcome = copy_between_chunks(cs)) == GO_ON)
 	{
 		block = load_cached(cs, cached, block, &distance, page.data);
+		IM_POINT("prewarm-read");
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			break;
 	}
 	block_set_free(cached);
-	/* what has changed meanwhile is no sign of fast writers */
-	copy_is_not_losing(cs);
+	/* what has changed meanwhile is no sign of fast writers, but may not cost more */
+	cs->losing_since = 0;
 	progress_phase(phase);
 	return outcome;
 }
