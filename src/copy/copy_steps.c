@@ -42,6 +42,7 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <sched.h>
 
 #include "access/xact.h"
@@ -52,6 +53,7 @@
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "optimizer/optimizer.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/memutils.h"
