@@ -75,6 +75,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "access/rmgr.h"
@@ -105,6 +106,9 @@
 
 /* Segments open at the same time: with 1 MB each, twice WAL_AHEAD */
 #define MOST_HELD			32
+
+/* Of a segment, give up so much at a time in the page cache */
+#define GIVE_UP_BYTES		(1024 * 1024)
 
 /* See wal_changes_unread_us(): bytes per microsecond */
 #define FIRST_GUESS_OF_SPEED	100
@@ -190,12 +194,22 @@ others_will_read(XLogSegNo segno)
 	return false;
 }
 
-/* Close a segment, and see "Past the page cache" above. */
+/*
+ * Close a segment, and see "Past the page cache" above.  For all of it at once
+ * the kernel would keep our processor for up to 2 ms, and with it commits whose
+ * flush has ended, or is to be sent to the disk, there.
+ */
 static void
 close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
 {
 	if (changes->direct && !others_will_read(segno))
-		drop_from_page_cache(fd, 0, 0);
+	{
+		for (off_t offset = 0; offset < wal_segment_size; offset += GIVE_UP_BYTES)
+		{
+			drop_from_page_cache(fd, offset, GIVE_UP_BYTES);
+			(void) sched_yield();
+		}
+	}
 	(void) close(fd);
 }
 
