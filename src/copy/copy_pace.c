@@ -299,7 +299,7 @@ copy_drain(CopyState *cs)
 		StartTransactionCommand();
 	}
 	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : wal_changes_mark();
-	result = wal_changes_read(cs->changes, upto, cs->copied);
+	result = wal_changes_read(cs->changes, upto, cs->copied, !own_transaction);
 	if (own_transaction)
 		CommitTransactionCommand();
 

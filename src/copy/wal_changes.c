@@ -65,7 +65,7 @@
  * about as large as the relation.  Where the copy is to leave the cache alone, a
  * segment that has been read is given up there, as XLogFileClose() does with
  * wal_level = minimal; but not while the archiver or a walsender still has to
- * read it.
+ * read it, nor under the exclusive lock, which would be held for longer.
  *
  * No transaction is needed, unless the caller's check_interrupts function
  * needs one.
@@ -142,6 +142,7 @@ struct ChangedBlocks
 	RelFileLocator locator;
 	void		(*check_interrupts) (void);
 	bool		direct;			/* leave the page cache alone */
+	bool		locked;			/* ... but others may be waiting for us */
 	XLogReaderState *reader;
 	HeldSegment held[MOST_HELD];	/* segment n at n % MOST_HELD */
 	BlockSet   *set;
@@ -195,20 +196,22 @@ others_will_read(XLogSegNo segno)
 }
 
 /*
- * Close a segment, and see "Past the page cache" above.  For all of it at once
- * the kernel would keep our processor for up to 2 ms, and with it commits whose
- * flush has ended, or is to be sent to the disk, there.
+ * Close a segment, and see "Past the page cache" above.  While the kernel gives
+ * up all of it at once, which takes up to 2 ms, commits whose flush has ended,
+ * or is to be sent to the disk by this processor, would wait.  The pieces leave
+ * what the kernel keeps in units that are larger: that is soon given up.
  */
 static void
 close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
 {
-	if (changes->direct && !others_will_read(segno))
+	if (changes->direct && !changes->locked && !others_will_read(segno))
 	{
 		for (off_t offset = 0; offset < wal_segment_size; offset += GIVE_UP_BYTES)
 		{
 			drop_from_page_cache(fd, offset, GIVE_UP_BYTES);
 			(void) sched_yield();
 		}
+		drop_from_page_cache(fd, 0, 0);
 	}
 	(void) close(fd);
 }
@@ -682,13 +685,15 @@ wal_changes_take(ChangedBlocks *changes)
 /*
  * Read the WAL up to "upto", which wal_changes_mark() has returned, and add
  * the blocks below "limit" to the set: the caller will read the others later,
- * and so after every change that is found now.
+ * and so after every change that is found now.  With "locked", the exclusive
+ * lock may be held, and what need not be done now is left.
  *
  * ERRORs: 58P01 or 58030 if the WAL cannot be read; but if a segment is gone,
  * in nearly all cases the result is CHANGES_WAL_GONE.
  */
 ChangesResult
-wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
+wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
+				 bool locked)
 {
 	XLogReaderState *reader = changes->reader;
 	MemoryContext oldcontext = MemoryContextSwitchTo(changes->cxt);
@@ -698,6 +703,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	uint64		nbytes = 0;
 	instr_time	start;
 
+	changes->locked = locked;
 	INSTR_TIME_SET_CURRENT(start);
 	for (;;)
 	{
@@ -751,6 +757,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit)
 	changes->nown = 0;
 	changes->read_at = GetCurrentTimestamp();
 	hold_segments(changes);
+	changes->locked = false;
 	MemoryContextSwitchTo(oldcontext);
 	return result;
 }

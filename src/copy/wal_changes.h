@@ -29,7 +29,7 @@ extern void wal_changes_end(ChangedBlocks *changes);
 
 extern XLogRecPtr wal_changes_mark(void);
 extern ChangesResult wal_changes_read(ChangedBlocks *changes,
-									  XLogRecPtr upto, BlockNumber limit);
+									  XLogRecPtr upto, BlockNumber limit, bool locked);
 extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 							 BlockNumber nblocks, XLogRecPtr lsn);
 extern void wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
