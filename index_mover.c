@@ -224,9 +224,8 @@ get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
  *
- * Moves every index of a table, materialized view, partitioned table or TOAST
- * table, or one index, to a tablespace.  Returns one row per index; sizes in
- * bytes.
+ * Moves every index of a table, materialized view or partitioned table, or one
+ * index, to a tablespace.  Returns one row per index; sizes in bytes.
  *
  * Locks: the calling session keeps none after planning.  While the worker
  * rebuilds an index, it holds ShareUpdateExclusiveLock on table and index,
@@ -241,7 +240,7 @@ get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
  * 25001 wait => true in a transaction block; 25006 read-only transaction or
  * recovery; 40P01 the move would wait for this session; 42501 privileges;
  * 42704 tablespace; 42809 wrong kind of relation; 0A000 system catalogs,
- * temporary tables; 53000 no worker or no slot; 55006 the table is being
+ * temporary tables, TOAST tables and their indexes; 53000 no worker or no slot; 55006 the table is being
  * moved, or this transaction holds a lock on it; 55000 on_failure = error;
  * 57014 canceled.
  */
@@ -311,8 +310,9 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
  * row "skipped" with 0A000.
  *
  * Locks: the calling session keeps none after planning.  The worker holds
- * AccessShareLock on the table, and AccessExclusiveLock for the swap, see
- * copy_swap.c.
+ * AccessShareLock on the table and its TOAST table, ShareUpdateExclusiveLock on
+ * the index of that, and AccessExclusiveLock on all three for their one swap,
+ * see copy_swap.c.
  *
  * Privileges: ownership of the table, and CREATE on the tablespaces; EXECUTE is
  * revoked from PUBLIC.
@@ -353,8 +353,7 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
  *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
  *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
  *
- * Moves every table, materialized view, TOAST table and index of this database
- * that is in from_tablespace, and the defaults of partitioned ones last.  Has
+ * Moves every table, materialized view and index of this database that is in from_tablespace, and the defaults of partitioned ones last.  Has
  * a row "skipped" for each thing that stays there, with the reason; its kind
  * can be "database", "system catalogs", "temporary files" or "setting", too.
  * Otherwise as move_tablespace_indexes() and move_table().

@@ -85,17 +85,15 @@ CREATE INDEX empty_brin ON empty USING brin (i) TABLESPACE regress_slow;
 SELECT r.* FROM move_indexes('empty', 'regress_fast', method => 'copy') m, oracle.rows(m) r ORDER BY r.name COLLATE "C";
 INSERT INTO empty SELECT g, ARRAY[g], repeat('x', g) FROM generate_series(1, 500) g;
 SELECT oracle.verdict('empty');
-SELECT reltoastrelid::regclass AS toast FROM pg_class WHERE oid = 'empty'::regclass \gset
-SELECT r.from_tablespace, r.to_tablespace, r.method, r.status FROM move_indexes(:'toast', 'regress_fast', method => 'copy') m, oracle.rows(m) r;
--- the index of a TOAST table by its own name
+SELECT kind, status FROM move_table('empty', 'regress_fast') ORDER BY kind;
+-- the index of a TOAST table, with its table
 CREATE TABLE toasted (i int, long text) WITH (autovacuum_enabled = false, toast.autovacuum_enabled = false);
 ALTER TABLE toasted ALTER long SET STORAGE EXTERNAL;
 INSERT INTO toasted SELECT g, repeat(md5(g::text), 320) FROM generate_series(1, 600) g;
 SELECT t.reltoastrelid::regclass AS toast, x.indexrelid::regclass AS toast_index
   FROM pg_class t JOIN pg_index x ON x.indrelid = t.reltoastrelid WHERE t.oid = 'toasted'::regclass \gset
 SELECT pg_relation_size(:'toast_index') > current_setting('block_size')::int AS some_blocks;
-SELECT r.from_tablespace, r.to_tablespace, r.method, r.status, r.sqlstate
-  FROM move_indexes(:'toast_index', 'regress_fast', method => 'copy', settings => '{"verify": true}') m, oracle.rows(m) r;
+SELECT kind, status, sqlstate FROM move_table('toasted', 'regress_fast', settings => '{"verify": true}') ORDER BY kind;
 DELETE FROM toasted WHERE i % 3 = 0;
 VACUUM toasted;
 INSERT INTO toasted SELECT g, repeat(md5(g::text), 320) FROM generate_series(601, 900) g;

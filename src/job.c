@@ -164,6 +164,49 @@ kind_noun(const char *kind)
 	return relation_noun(strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
 }
 
+/*
+ * Return the number of the last item that moves with item n: itself, or the
+ * last of the items for the TOAST table of a table and the index of that, which
+ * follow the table's.
+ */
+int
+job_last_part(const JobShared *shared, int n)
+{
+	Oid			table = shared->items[n].relid;
+
+	while (n + 1 < shared->nitems && shared->items[n + 1].part_of == table)
+		n++;
+	return n;
+}
+
+/*
+ * Give the items that move with item n its outcome, which is theirs, too.
+ * Return the number of the last one.
+ */
+int
+job_parts_follow(JobShared *shared, int n)
+{
+	const MoveItem *table = &shared->items[n];
+	int			last = job_last_part(shared, n);
+
+	for (int i = n + 1; i <= last; i++)
+	{
+		MoveItem   *part = &shared->items[i];
+
+		part->status = table->status;
+		part->started_at = table->started_at;
+		part->finished_at = table->finished_at;
+		part->idle = table->idle;
+		part->lock_time = table->lock_time;
+		part->lock_attempts = table->lock_attempts;
+		strlcpy(part->sqlstate, table->sqlstate, sizeof(part->sqlstate));
+		/* a rehearsal tells of each file how its copy went */
+		if (table->status != STATUS_REHEARSED)
+			strlcpy(part->detail, table->detail, sizeof(part->detail));
+	}
+	return last;
+}
+
 /* Return the word for what a job moves, as many as they are. */
 const char *
 job_noun(const JobShared *shared)

@@ -89,6 +89,9 @@ typedef struct MoveItem
 {
 	Oid			relid;			/* what moves; after a rebuild the new index */
 	Oid			heap_oid;		/* the index's table; the same for a table */
+	Oid			part_of;		/* of a TOAST table and its index: the table
+								 * with which it moves, a few items before;
+								 * else 0 */
 	NameData	relname;
 	NameData	schema_name;	/* of both */
 	NameData	heap_name;
@@ -282,6 +285,8 @@ extern int	job_read_runners(RunnerSlot *copies);
 extern JobShared *job_shared(dsm_segment *segment);
 extern void job_alter_settings(JobShared *shared, Jsonb *json);
 extern Size job_shared_size(int nitems, int nrunners);
+extern int	job_last_part(const JobShared *shared, int n);
+extern int	job_parts_follow(JobShared *shared, int n);
 extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
 extern bool runner_is_alive(int64 job, int pid);
 
@@ -308,6 +313,7 @@ extern int	runner_claim(JobShared *shared, bool anything_left);
 /* progress of a runner; all are no-ops elsewhere */
 
 extern void progress_begin(const MoveItem *item);
+extern void progress_part(const MoveItem *item);
 extern void progress_end(void);
 extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_rested(int64 us);

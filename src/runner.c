@@ -343,6 +343,7 @@ runner_claim(JobShared *shared, bool anything_left)
 		if (anything_left || may_begin(shared, item))
 		{
 			item->status = STATUS_RUNNING;
+			(void) job_parts_follow(shared, i);
 			result = i;
 			break;
 		}
@@ -367,18 +368,38 @@ runner_nap(JobShared *shared, int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-void
-progress_begin(const MoveItem *item)
+/* Show which relation is being moved.  The caller holds the lock. */
+static void
+show_relation(const MoveItem *item)
 {
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_runner->heap_oid = item->heap_oid;
 	my_runner->relid = item->relid;
 	my_runner->relname = item->relname;
 	my_runner->relkind = item->relkind;
 	my_runner->schema_name = item->schema_name;
 	my_runner->heap_name = item->heap_name;
+}
+
+/* Show which part of a table is being copied, within the same move. */
+void
+progress_part(const MoveItem *item)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	show_relation(item);
+	my_runner->blocks_total = 0;
+	my_runner->blocks_done = 0;
+	LWLockRelease(&area->lock);
+}
+
+void
+progress_begin(const MoveItem *item)
+{
+	if (my_runner == NULL)
+		return;
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	show_relation(item);
 	my_runner->method = item->method;
 	my_runner->phase = PHASE_INITIALIZING;
 	idle_us = 0;

@@ -575,7 +575,7 @@ if ($only eq '.' || 'special' =~ /$only/)
 	is($out, "moved\n", "$name: moved, block by block equal under the lock") or diag $err;
 	my $text = slurp_file($node->logfile, $log);
 	my $index = $node->safe_psql('postgres', "SELECT 'exact_i'::regclass::oid");
-	my $given_back = () = $text =~ /given the exclusive lock on index $index back after \d+ us: the copy is of no use any more/g;
+	my $given_back = () = $text =~ /given the exclusive lock on relation $index back after \d+ us: the copy is of no use any more/g;
 	is($given_back, 1, "$name: the lock was given back once");
 	my $starts = () = $text =~ /starting the copy of index "exact_i" again, because its file was truncated, or changed in a way/g;
 	is($starts, 1, "$name: and the copy made again");

@@ -57,7 +57,8 @@ my %elsewhere = (
 	(map { $_ => 't/048_control_worker_odd_moments.pl' } qw(history-insert history-update next-item job-ended)),
 	(map { $_ => 't/010_rebuild_faults.pl' } qw(rebuild-begins rebuild-named rebuild-entry-made rebuild-entry-committed rebuild-step-committed caller-hidden)),
 	'copy-logging' => 't/036_copy_backup.pl', (map { $_ => 't/020_copy_exact.pl' } qw(copy-read copy-read-again)), 'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
-	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl', 'swap-row' => 't/066_table_holders.pl', 'gave-way' => 't/065_table_exact.pl',
+	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl',
+	(map { $_ => 't/063_table_crash.pl' } qw(swap-file-locked swap-file-set)), 'swap-row' => 't/066_table_holders.pl', 'gave-way' => 't/065_table_exact.pl',
 	'measure' => 't/062_reports_measuring.pl',
 	'left-file-drop' => 'the end of this file');
 {

@@ -405,7 +405,7 @@ SQL
 	$gate->end;
 	is(finish_job($job), 'moved|', 'too much left under the lock: moved in the end');
 	my $index = $s->run("SELECT 'online_k'::regclass::oid");
-	ok($node->log_contains(qr/given the exclusive lock on index $index back after \d+ us: too much left to do/, $log),
+	ok($node->log_contains(qr/given the exclusive lock on relation $index back after \d+ us: too much left to do/, $log),
 		'after the lock was given back once');
 	cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE job = $job"), '>', 1,
 		'more than one attempt');

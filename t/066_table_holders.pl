@@ -112,7 +112,7 @@ SQL
 		let_go($call);
 		if ($how eq 'open')
 		{
-			$node->wait_for_log(qr/given the exclusive lock on index \d+ back after \d+ us: its pg_class row is locked/, $log);
+			$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
 			poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published then");
 			is($s->run($sum), $rows, "$name: and readers pass");
 			$holder->run('COMMIT');

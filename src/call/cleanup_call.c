@@ -115,6 +115,24 @@ is_listed(List *leftovers, Oid index_oid)
 	return false;
 }
 
+/* Add a row to the result; tablespace 0 and size -1 are NULL. */
+static void
+put_row(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
+		int64 size, const char *action)
+{
+	char	   *name = OidIsValid(tablespace) ? get_tablespace_name(tablespace) : NULL;
+	Datum		values[5] = {0};
+	bool		nulls[5] = {false, false, name == NULL, size < 0, false};
+
+	values[0] = CStringGetTextDatum(kind);
+	values[1] = CStringGetTextDatum(object);
+	if (name != NULL)
+		values[2] = DirectFunctionCall1(namein, CStringGetDatum(name));
+	values[3] = Int64GetDatum(size);
+	values[4] = CStringGetTextDatum(action);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
 /*
  * index_mover_cleanup(dry_run boolean DEFAULT false, OUT kind text,
  *		OUT object text, OUT tablespace name, OUT size bigint,
@@ -123,7 +141,8 @@ is_listed(List *leftovers, Oid index_oid)
  * Removes what crashed or killed moves of this database have left behind, and
  * touches nothing that a move did not make.  Returns one row for each object:
  * size in bytes, action "remove" (dry_run), "removed", or why it still
- * exists.  Also deletes jobs from the history that are older than
+ * exists.  Names the tables that an earlier version has parted from their TOAST
+ * tables, which it leaves alone.  Also deletes jobs from the history that are older than
  * index_mover.history_retention.
  *
  * Locks: only in the worker, which takes ShareUpdateExclusiveLock on table
@@ -179,55 +198,40 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	foreach(lc, before)
 	{
 		const LeftoverIndex *leftover = lfirst(lc);
-		char	   *tablespace = get_tablespace_name(leftover->tablespace);
-		Datum		values[5];
-		bool		nulls[5] = {0};
 
-		values[0] = CStringGetTextDatum(leftover->duplicate ? "duplicate index" : "invalid index");
-		values[1] = CStringGetTextDatum(leftover->name);
-		nulls[2] = (tablespace == NULL);
-		values[2] = tablespace == NULL ? (Datum) 0 :
-			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
-		values[3] = Int64GetDatum(leftover->size);
-		values[4] = CStringGetTextDatum(dry_run ? "remove" :
-										is_listed(after, leftover->index_oid) ?
-										"kept: its table is in use, try again later" : "removed");
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		put_row(rsinfo, leftover->duplicate ? "duplicate index" : "invalid index",
+				leftover->name, leftover->tablespace, leftover->size,
+				dry_run ? "remove" :
+				is_listed(after, leftover->index_oid) ?
+				"kept: its table is in use, try again later" : "removed");
 	}
 	foreach(lc, files)
 	{
 		const LeftoverFile *file = lfirst(lc);
-		char	   *tablespace = get_tablespace_name(file->tablespace);
-		Datum		values[5];
-		bool		nulls[5] = {0};
 
-		values[0] = CStringGetTextDatum(file->kind == LEDGER_NEW_FILE ?
-										"unfinished copy" : "old file");
-		values[1] = CStringGetTextDatum(file->name);
-		nulls[2] = (tablespace == NULL);
-		values[2] = tablespace == NULL ? (Datum) 0 :
-			DirectFunctionCall1(namein, CStringGetDatum(tablespace));
-		nulls[3] = (file->size < 0);
-		values[3] = Int64GetDatum(file->size);
-		if (file_is_listed(files_after, file->ledger_id))
-			values[4] = CStringGetTextDatum("kept: could not be removed, see the server log");
-		else if (file->size < 0)
-			values[4] = CStringGetTextDatum(dry_run ? "forget: there is no such file of ours" :
-											"forgotten: there is no such file of ours");
-		else
-			values[4] = CStringGetTextDatum(dry_run ? "remove" : "removed");
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		put_row(rsinfo, file->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file",
+				file->name, file->tablespace, file->size,
+				file_is_listed(files_after, file->ledger_id) ?
+				"kept: could not be removed, see the server log" :
+				file->size < 0 ?
+				(dry_run ? "forget: there is no such file of ours" :
+				 "forgotten: there is no such file of ours") :
+				dry_run ? "remove" : "removed");
+	}
+	foreach(lc, tables_apart())
+	{
+		RelationFacts facts;
+
+		if (relation_facts(lfirst_oid(lc), &facts))
+			put_row(rsinfo, "TOAST apart",
+					quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
+					facts.tablespace, -1,
+					"kept: its TOAST table is in another tablespace, and goes where move_table() moves the table");
 	}
 	if (expired > 0)
-	{
-		Datum		values[5] = {0};
-		bool		nulls[5] = {false, false, true, true, false};
-
-		values[0] = CStringGetTextDatum("history");
-		values[1] = CStringGetTextDatum(psprintf(expired == 1 ? "%d job" : "%d jobs", expired));
-		values[4] = CStringGetTextDatum(dry_run ? "delete: older than index_mover.history_retention" :
-										"deleted: older than index_mover.history_retention");
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
+		put_row(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
+				InvalidOid, -1,
+				dry_run ? "delete: older than index_mover.history_retention" :
+				"deleted: older than index_mover.history_retention");
 	return (Datum) 0;
 }

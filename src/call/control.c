@@ -220,6 +220,9 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 	ListCell   *lc;
 
 	request.object = find_relation(entry);
+	/* what TOAST keeps, by itself in the history of an earlier version */
+	if (OidIsValid(table_of_toast(request.object)))
+		request.object = table_of_toast(request.object);
 	if (!OidIsValid(request.object))
 	{
 		ereport(NOTICE,
@@ -404,6 +407,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	bool		wait;
 	List	   *plan = NIL;
 	ListCell   *lc;
+	ListCell   *lc2;
 	MoveSettings settings;
 	JobSlot		slot;
 	HistoryJob	entry;
@@ -435,8 +439,9 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 		plan = plan_entry(plan, move, move->from_tablespace, &settings, wait && !dry_run);
 		if (list_length(plan) == nplanned || (since = history_moved_since(job, move)) == 0)
 			continue;
-		item_skip(llast(plan), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-				  "Job " INT64_FORMAT " has moved it since.", since);
+		for_each_from(lc2, plan, nplanned)
+			item_skip(lfirst(lc2), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "Job " INT64_FORMAT " has moved it since.", since);
 	}
 	plan_complete(plan, &settings);
 	result_rows_of_plan(fcinfo, plan, &settings, dry_run, wait);

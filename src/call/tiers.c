@@ -212,6 +212,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	for (int i = 0; i < Min(count, count2); i++)
 	{
 		ListCell   *lc;
+		bool		picked = false;
 		PlanWork	one = {.request = {.scope = SCOPE_RELATION,.method = METHOD_AUTO,.part = true}};
 		char	   *name = get_rel_name(DatumGetObjectId(relations[i]));
 
@@ -229,7 +230,10 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 		{
 			MoveItem   *item = lfirst(lc);
 
-			if (PG_ARGISNULL(2) || item->from_tablespace == from_tablespace)
+			/* what TOAST keeps goes with its table */
+			if (item->part_of == InvalidOid)
+				picked = PG_ARGISNULL(2) || item->from_tablespace == from_tablespace;
+			if (picked)
 				plan = lappend(plan, item);
 		}
 	}

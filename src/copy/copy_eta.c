@@ -43,7 +43,7 @@ busy_seconds(const CopyState *cs)
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.part_began,
 													 GetCurrentTimestamp());
 
-	return Max(ms - (cs->rested_ms - cs->eta.rested_before), 1) / 1000.0;
+	return Max(ms - (cs->first->rested_ms - cs->eta.rested_before), 1) / 1000.0;
 }
 
 static void
@@ -51,7 +51,7 @@ begin_part(CopyState *cs, CopyPart part)
 {
 	cs->eta.part = part;
 	cs->eta.part_began = GetCurrentTimestamp();
-	cs->eta.rested_before = cs->rested_ms;
+	cs->eta.rested_before = cs->first->rested_ms;
 	if (part == PART_COPY)
 	{
 		cs->eta.busy_rate = 0;
@@ -89,12 +89,18 @@ copy_fits_under_lock(const CopyState *cs, int64 nblocks)
 	return copy_blocks_us(cs, nblocks) <= cs->mc->settings->max_lock_time * INT64CONST(1000);
 }
 
-/* Return how long copying what is left would take now, in microseconds. */
+/* Return how long copying what is left of all files would take, in microseconds. */
 int64
 copy_last_us(const CopyState *cs)
 {
-	return wal_changes_unread_us(cs->changes) +
-		copy_blocks_us(cs, block_set_count(cs->todo) + wal_changes_count(cs->changes));
+	int64		result = 0;
+
+	foreach_file(f, cs)
+	{
+		result += wal_changes_unread_us(f->changes) +
+			copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
+	}
+	return result;
 }
 
 /* Return the ms that the copy was held up by others: not by its rate. */
@@ -209,8 +215,15 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 				(total - done) * BLCKSZ / cs->eta.busy_rate : 0;
 			break;
 	}
-	if (after >= 0)
-		progress_eta(cs->eta.in_vain ? -1 : left + after);
+	if (after < 0)
+		return;
+	/* the other files of the move, if they have not begun */
+	foreach_file(f, cs)
+	{
+		if (f->copy == NULL && cs->throttle.rate > 0)
+			after += Max(f->mc->item->size_before, 0) / cs->throttle.rate;
+	}
+	progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
 /* Publish how many of the blocks copied so far change in a second. */
@@ -218,9 +231,13 @@ void
 copy_change_rate(CopyState *cs)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int64		changes = cs->mc->item->blocks_recopied +
-		wal_changes_count(cs->changes) + block_set_count(cs->todo);
+	int64		changes = copy_changes_left(cs);
 
+	foreach_file(f, cs)
+	{
+		changes += f->mc->item->blocks_recopied;
+	}
+	cs = cs->first;
 	if (cs->eta.changes_at != 0)
 	{
 		int64		ms = TimestampDifferenceMilliseconds(cs->eta.changes_at, now);

@@ -4,8 +4,8 @@
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
  * They are copied through shared buffers, and logged, so no fsync is needed
- * under the lock.  copy_swap() calls copy_catch_up(), copy_stay_near() and
- * copy_last_blocks().
+ * under the lock.  copy_swap() calls copy_catch_up() and copy_stay_near(), for
+ * all files of a move, and copy_last_blocks() for each.
  *
  * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
  * new.  So under the lock nothing is read from disk, and the file is extended
@@ -31,8 +31,8 @@
  * Locks: those of copy_pace.c; copy_last_blocks() runs under the
  * AccessExclusiveLock, and determines how long it is held.
  *
- * Tricky: under the lock the WAL is read first, then the file's length is
- * taken, and block 0 is copied in any case.  Only in this order does the new
+ * Tricky: under the lock the WAL is read first, up to a mark made after all
+ * files were locked, then the file's length is taken, and block 0 is copied in any case.  Only in this order does the new
  * file get all that the WAL does not tell.  What an attempt that gives up
  * leaves undone stays on the list.
  *
@@ -139,7 +139,7 @@ copy_wait_for_swap_time(CopyState *cs)
 			return outcome;
 
 		/* not too often: a block that keeps changing is copied each time */
-		if (wal_changes_count(cs->changes) > 0 &&
+		if (copy_changes_left(cs) > 0 &&
 			TimestampDifferenceExceeds(caught_up_at, GetCurrentTimestamp(),
 									   CATCH_UP_INTERVAL_MS))
 		{
@@ -154,12 +154,9 @@ copy_wait_for_swap_time(CopyState *cs)
 	return GO_ON;
 }
 
-/*
- * Before an attempt, with no transaction open: give way to others, and copy
- * what has changed, until very little is left or it does not get less.
- */
-CopyOutcome
-copy_catch_up(CopyState *cs)
+/* Copy what has changed of one file, for copy_catch_up(). */
+static CopyOutcome
+catch_up(CopyState *cs)
 {
 	CopyOutcome outcome;
 	int64		least = PG_INT64_MAX;
@@ -228,6 +225,23 @@ copy_catch_up(CopyState *cs)
 }
 
 /*
+ * Before an attempt, with no transaction open: give way to others, and copy
+ * what has changed, until very little is left or it does not get less.
+ */
+CopyOutcome
+copy_catch_up(CopyState *cs)
+{
+	CopyOutcome outcome = GO_ON;
+
+	foreach_file(f, cs)
+	{
+		if (outcome == GO_ON && f->copy != NULL)
+			outcome = catch_up(f);
+	}
+	return outcome;
+}
+
+/*
  * While there can be no attempt, or in the queue: read the WAL, and copy
  * nothing.  Outside of a transaction, also give way to others.
  */
@@ -238,15 +252,22 @@ copy_stay_near(CopyState *cs)
 
 	if (!IsTransactionState() && (outcome = copy_between_chunks(cs)) != GO_ON)
 		return outcome;
-	return copy_drain(cs);
+	outcome = GO_ON;
+	foreach_file(f, cs)
+	{
+		if (outcome == GO_ON)
+			outcome = copy_drain(f);
+	}
+	return outcome;
 }
 
 /*
- * Under the lock: make the files equal, if that is likely to take no longer
- * than most_us microseconds.
+ * Under the lock: make the new file equal to the old one, if that is likely to
+ * take no longer than *most_us microseconds, of which what it has taken is
+ * subtracted.  upto is a mark of the WAL made since all was locked.
  */
 CopyOutcome
-copy_last_blocks(CopyState *cs, int64 most_us)
+copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 {
 	CopyOutcome outcome;
 	BlockNumber nblocks;
@@ -255,11 +276,7 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 	int64		ncopied = 0;
 	instr_time	start;
 
-	if (IM_MUTATION("under-lock"))
-		IM_LOG_SPECIAL(&cs->from);
-	if (wal_changes_unread_us(cs->changes) > most_us)
-		return TOO_MUCH_LEFT;
-	if ((outcome = copy_drain(cs)) != GO_ON)
+	if ((outcome = copy_drain_to(cs, upto, true)) != GO_ON)
 		return outcome;
 	copy_take_changes(cs);
 
@@ -267,7 +284,7 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 	if (nblocks > 0 && !IM_MUTATION("block-0"))
 		block_set_add(cs->todo, 0);
 	left = block_set_count(cs->todo);
-	if (copy_blocks_us(cs, left) > most_us)
+	if (copy_blocks_us(cs, left) > *most_us)
 		return TOO_MUCH_LEFT;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -286,14 +303,16 @@ copy_last_blocks(CopyState *cs, int64 most_us)
 
 		INSTR_TIME_SET_CURRENT(took);
 		INSTR_TIME_SUBTRACT(took, start);
-		if (INSTR_TIME_GET_MICROSEC(took) > most_us &&
-			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > most_us / 2)
+		if (INSTR_TIME_GET_MICROSEC(took) > *most_us &&
+			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > *most_us / 2)
 		{
 			measure_blocks(cs, start, ncopied);
 			return TOO_MUCH_LEFT;
 		}
 	}
 	measure_blocks(cs, start, ncopied);
+	/* by its speed: the rest need not make up for a flush that was waited for */
+	*most_us -= copy_blocks_us(cs, ncopied);
 
 	if (IM_MUTATION("tail") && !IM_MUTATION("short"))
 		IM_FILL_TAIL(&cs->to, nblocks);

@@ -5,13 +5,15 @@
  *
  * Locks: AccessShareLock on the table, then, if that is what moves,
  * ShareUpdateExclusiveLock on the index, both for the session.  These keep out
- * DROP, TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table is moved under
- * the first alone: whatever replaces its file asks for AccessExclusiveLock.  If
- * DDL waits behind us we release them, queue behind it, and check whether the
- * file is still the same.
+ * DROP, TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table needs the first
+ * alone: whatever replaces its file asks for AccessExclusiveLock.  What TOAST
+ * keeps of it is locked in the same way, in core's order: REINDEX and VACUUM
+ * FULL can be told to work on the TOAST table by itself.  If DDL waits behind us
+ * we release all locks, queue behind it, and check whether the files are still
+ * the same.
  *
- * Assumption: whatever gives the index another file, or drops it, conflicts
- * with one of these two locks.
+ * Assumption: whatever gives one of these relations another file, or drops it,
+ * or gives the table another TOAST table, conflicts with one of these locks.
  *
  * Tricky: the abort of any transaction releases session locks, so a wait in
  * vain must not throw (see relation_locks.c).
@@ -57,9 +59,9 @@ copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
 {
 	char	   *list;
 
-	if (cs->told)
+	if (cs->first->told)
 		return;
-	cs->told = true;
+	cs->first->told = true;
 	list = blockers_describe(relid, pids, npids);
 	ereport(WARNING,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -78,14 +80,59 @@ keep_up_without_locks(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 
-	if (cs->changes != NULL && cs->outcome == GO_ON)
+	if (cs->outcome == GO_ON)
 		cs->outcome = copy_keep_up(cs);
 	return true;
 }
 
+/* Return the lock of the long phase on what moves. */
+static LOCKMODE
+long_lock(const CopyState *cs)
+{
+	return cs->is_table ? AccessShareLock : ShareUpdateExclusiveLock;
+}
+
+/* Release the locks on what comes before a file, all with NULL, and the table. */
+static void
+unlock_before(CopyState *cs, const CopyState *end)
+{
+	for (CopyState *f = cs->first; f != end; f = f->next)
+		if (f->index != cs->table)
+			unlock_relation_for_session(f->index, long_lock(f));
+	unlock_relation_for_session(cs->table, AccessShareLock);
+}
+
 /*
- * Lock table and index for the session, in this order, however long others
- * hold them; after lock_wait do as on_blocker says.  Reads and writes do not
+ * Lock a relation for the session, with a short wait, so that a cancel is
+ * noticed; if that fails, have *wait look at the holders.
+ */
+static bool
+lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
+{
+	if (lock_relation_within(relid, mode, true, LOCK_ATTEMPT_MS, NULL))
+		return true;
+	(void) wait_find_holders(wait, relid, mode);
+	return false;
+}
+
+/* Lock the table and what moves, or nothing. */
+static bool
+lock_all(CopyState *cs, Wait *wait)
+{
+	if (!lock_or_look(wait, cs->table, AccessShareLock))
+		return false;
+	for (CopyState *f = cs->first; f != NULL; f = f->next)
+		if (f->index != cs->table && !lock_or_look(wait, f->index, long_lock(f)))
+		{
+			unlock_before(cs, f);
+			return false;
+		}
+	return true;
+}
+
+/*
+ * Lock table and index for the session, in this order, or a table and what its
+ * TOAST keeps, however long others hold them; after lock_wait do as on_blocker says.  Reads and writes do not
  * wait behind these two locks.  Keeps up with the WAL, if that is followed
  * already.
  */
@@ -93,7 +140,7 @@ CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
 	const MoveSettings *settings = cs->mc->settings;
-	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->rested_ms};
+	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->first->rested_ms};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
@@ -103,25 +150,14 @@ copy_wait_for_locks(CopyState *cs)
 	wait.deadlock_check_at = DT_NOEND;
 	for (;;)
 	{
-		cs->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
+		cs->first->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
 
-		/* short waits, so that a cancel is noticed */
 		StartTransactionCommand();
-		if (lock_relation_within(cs->table, AccessShareLock, true, LOCK_ATTEMPT_MS,
-								 NULL))
+		if (lock_all(cs, &wait))
 		{
-			if (cs->is_table ||
-				lock_relation_within(cs->index, ShareUpdateExclusiveLock, true,
-									 LOCK_ATTEMPT_MS, NULL))
-			{
-				CommitTransactionCommand();
-				break;
-			}
-			unlock_relation_for_session(cs->table, AccessShareLock);
-			(void) wait_find_holders(&wait, cs->index, ShareUpdateExclusiveLock);
+			CommitTransactionCommand();
+			break;
 		}
-		else
-			(void) wait_find_holders(&wait, cs->table, AccessShareLock);
 		if (wait_look(&wait))
 		{
 			if (settings->on_blocker != ON_BLOCKER_WAIT)
@@ -132,49 +168,56 @@ copy_wait_for_locks(CopyState *cs)
 		copy_check_interrupts();
 		keep_up_without_locks(cs);
 	}
-	cs->locked = true;
+	cs->first->locked = true;
 	progress_blockers(NULL, 0);
 	progress_phase(phase);
 	return cs->outcome;
 }
 
-/* Release both locks, if held. */
+/* Release all of them, if held. */
 void
 copy_release_locks(CopyState *cs)
 {
-	if (!cs->locked)
+	if (!cs->first->locked)
 		return;
-	cs->locked = false;
-	if (!cs->is_table)
-		unlock_relation_for_session(cs->index, ShareUpdateExclusiveLock);
-	unlock_relation_for_session(cs->table, AccessShareLock);
+	cs->first->locked = false;
+	unlock_before(cs, NULL);
 }
 
-/*
- * Check, under the locks, whether the index may still be moved, and which
- * file it has: the file is remembered the first time, and compared later.
- */
-CopyOutcome
-copy_check_relation(CopyState *cs, bool first)
+/* Return whether what TOAST keeps of the table is what follows its file. */
+static bool
+has_same_parts(const CopyState *first)
 {
-	MoveItem   *item = cs->mc->item;
+	const CopyState *f = first->next;
+	RelationFacts facts;
+	ListCell   *lc;
+
+	if (!first->is_table || !relation_facts(first->index, &facts))
+		return f == NULL;
+	foreach(lc, parts_of_table(&facts))
+	{
+		if (f == NULL || f->index != lfirst_oid(lc))
+			return false;
+		f = f->next;
+	}
+	return f == NULL;
+}
+
+/* The same for one file. */
+static CopyOutcome
+check_relation(CopyState *cs, bool first)
+{
+	MoveItem   *item = cs->first->mc->item;
 	HeapTuple	tuple;
 	Form_pg_class form;
 	RelFileLocator file;
 	char	   *reason;
-	CopyOutcome outcome = GO_ON;
 
-	StartTransactionCommand();
-	if (!plan_recheck(item, cs->began))
-	{
-		CommitTransactionCommand();
-		return NOT_MOVABLE;
-	}
 	if (!copy_can_move(cs->index, cs->mc->settings->copy_access_methods, &reason))
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method copy cannot move the %s: %s.", relation_noun(item->relkind), reason);
-		CommitTransactionCommand();
+				  "Method copy cannot move the %s: %s.",
+				  relation_noun(cs->mc->item->relkind), reason);
 		return NOT_MOVABLE;
 	}
 
@@ -187,16 +230,42 @@ copy_check_relation(CopyState *cs, bool first)
 	cs->rmid = cs->is_table ? RM_HEAP_ID : copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->index, "", NULL);
-	CommitTransactionCommand();
-	cs->began = true;
 
 	if (first)
+	{
 		cs->from = file;
+		cs->in_place = (file.spcOid == item->to_tablespace);
+	}
 	else if (!RelFileLocatorEquals(cs->from, file))
 	{
-		cs->start_again = "its file was replaced by another command";
+		cs->first->start_again = "its file was replaced by another command";
+		return START_AGAIN;
+	}
+	return GO_ON;
+}
+
+/*
+ * Check, under the locks, whether all may still be moved, and which files they
+ * have: these are remembered the first time, and compared later.
+ */
+CopyOutcome
+copy_check_relations(CopyState *cs, bool first)
+{
+	CopyOutcome outcome = GO_ON;
+
+	StartTransactionCommand();
+	if (!plan_recheck(cs->first->mc->item, cs->first->began))
+		outcome = NOT_MOVABLE;
+	else if (!has_same_parts(cs->first))
+	{
+		cs->first->start_again = "its TOAST table was replaced by another command";
 		outcome = START_AGAIN;
 	}
+	for (CopyState *f = cs->first; f != NULL && outcome == GO_ON; f = f->next)
+		outcome = check_relation(f, first);
+	CommitTransactionCommand();
+	if (outcome == GO_ON)
+		cs->first->began = true;
 	return outcome;
 }
 
@@ -206,10 +275,12 @@ copy_is_in_the_way(CopyState *cs)
 {
 	int			pid;
 
-	return cs->mc->settings->give_way &&
-		((!cs->is_table &&
-		  relation_lock_waiters(cs->index, ShareUpdateExclusiveLock, &pid, 1) > 0) ||
-		 relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0);
+	if (!cs->mc->settings->give_way)
+		return false;
+	for (CopyState *f = cs->first; f != NULL; f = f->next)
+		if (relation_lock_waiters(f->index, long_lock(f), &pid, 1) > 0)
+			return true;
+	return relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0;
 }
 
 /*
@@ -230,10 +301,13 @@ copy_give_way(CopyState *cs)
 	(void) throttle_rest(5);
 	outcome = copy_wait_for_locks(cs);
 	if (outcome == GO_ON)
-		outcome = copy_check_relation(cs, false);
+		outcome = copy_check_relations(cs, false);
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
-	if (outcome == GO_ON)
-		outcome = copy_drain(cs);
+	foreach_file(f, cs)
+	{
+		if (outcome == GO_ON && f->changes != NULL)
+			outcome = copy_drain(f);
+	}
 	progress_phase(phase);
 	return outcome;
 }
@@ -258,7 +332,7 @@ CopyOutcome
 copy_between_chunks(CopyState *cs)
 {
 	TimestampTz start = GetCurrentTimestamp();
-	int64		rested_before = cs->rested_ms;
+	int64		rested_before = cs->first->rested_ms;
 	int64		rate_rested_before = cs->throttle.rested_us;
 	int64		changed_before = wal_changes_count(cs->changes);
 
@@ -274,7 +348,7 @@ copy_between_chunks(CopyState *cs)
 	}
 
 	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
-		cs->rested_ms = rested_before +
+		cs->first->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
 	if (cs->throttle.held && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
 	{
@@ -284,13 +358,26 @@ copy_between_chunks(CopyState *cs)
 	return cs->outcome;
 }
 
+/* Return how many blocks of all files are to be copied again. */
+int64
+copy_changes_left(const CopyState *cs)
+{
+	int64		result = 0;
+
+	foreach_file(f, cs)
+	{
+		if (f->changes != NULL)
+			result += wal_changes_count(f->changes) + block_set_count(f->todo);
+	}
+	return result;
+}
+
 /* Read the WAL up to now, in a transaction of its own if there is none. */
 CopyOutcome
 copy_drain(CopyState *cs)
 {
 	bool		own_transaction = !IsTransactionState();
-	XLogRecPtr	upto;
-	ChangesResult result;
+	CopyOutcome outcome;
 
 	if (own_transaction)
 	{
@@ -298,23 +385,30 @@ copy_drain(CopyState *cs)
 		wal_ahead();
 		StartTransactionCommand();
 	}
-	upto = IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : wal_changes_mark();
-	result = wal_changes_read(cs->changes, upto, cs->copied, !own_transaction);
+	outcome = copy_drain_to(cs, wal_changes_mark(), !own_transaction);
 	if (own_transaction)
 		CommitTransactionCommand();
+	return outcome;
+}
 
-	switch (result)
+/* The same up to a mark, in a transaction; locked: others may be waiting for us. */
+CopyOutcome
+copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
+{
+	switch (wal_changes_read(cs->changes,
+							 IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : upto,
+							 cs->copied, locked))
 	{
 		case CHANGES_READ:
 			break;
 		case CHANGES_FILE_REPLACED:
-			cs->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
+			cs->first->start_again = "its file was truncated, or changed in a way that the WAL does not tell block by block";
 			return START_AGAIN;
 		case CHANGES_WAL_GONE:
-			cs->start_again = "WAL that tells its changes was removed before it was read";
+			cs->first->start_again = "WAL that tells its changes was removed before it was read";
 			return START_AGAIN;
 	}
-	progress_changed(wal_changes_count(cs->changes) + block_set_count(cs->todo));
+	progress_changed(copy_changes_left(cs));
 	copy_change_rate(cs);
 	return GO_ON;
 }
@@ -329,13 +423,16 @@ copy_drain(CopyState *cs)
 CopyOutcome
 copy_keep_up(CopyState *cs)
 {
-	CopyOutcome outcome;
+	CopyOutcome outcome = GO_ON;
 
-	if (!wal_changes_read_is_due(cs->changes))
-		return GO_ON;
-	outcome = copy_drain(cs);
-	if (cs->mc->settings->pacing && !cs->throttle.hurry)
-		(void) sched_yield();
+	foreach_file(f, cs)
+	{
+		if (outcome != GO_ON || f->changes == NULL || !wal_changes_read_is_due(f->changes))
+			continue;
+		outcome = copy_drain(f);
+		if (cs->mc->settings->pacing && !cs->throttle.hurry)
+			(void) sched_yield();
+	}
 	return outcome;
 }
 

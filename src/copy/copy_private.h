@@ -10,6 +10,7 @@
 
 #include "access/rmgr.h"
 #include "storage/bufmgr.h"
+#include "storage/itemptr.h"
 
 #include "cleanup/ledger.h"
 #include "copy/block_set.h"
@@ -76,26 +77,47 @@ typedef struct CopyEta
 	bool		told;
 } CopyEta;
 
+/*
+ * The copy of one file.  Those of a table, its TOAST table and the index of
+ * that make one move: a list in the order in which their locks are taken, with
+ * one swap for all of them.
+ */
 typedef struct CopyState
 {
-	MemoryContext cxt;
-	MoveContext *mc;
-	Oid			index;			/* what moves: an index, or a table of any
-								 * kind */
-	Oid			table;			/* the index's table; the same for a table */
-	bool		is_table;
-	bool		map_copied;		/* the visibility map, once */
+	struct CopyState *first;
+	struct CopyState *next;
+
+	/* of the whole move; in the first one only */
 	bool		locked;
 	bool		began;			/* the first check found it movable */
+	bool		told;			/* warned that lock_wait is over */
+	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
+								 * lock_wait */
+	const char *start_again;	/* why the copy has to be started again */
+	ChangedBlocks **followers;	/* of all files; ends with NULL */
+
+	MemoryContext cxt;
+	MoveContext *mc;			/* with the item of this file */
+	Oid			index;			/* what moves: an index, or a table of any
+								 * kind */
+	Oid			table;			/* that whose lock keeps out DDL: the index's
+								 * table; the same for a table and what its
+								 * TOAST keeps */
+	bool		is_table;
+	bool		in_place;		/* in the target already: only locked */
+	bool		map_copied;		/* the visibility map, once */
+	ItemPointerData row;		/* of pg_class, when the swap changes it */
 	RelFileLocator from;
 	RelFileLocator to;
 	RmgrId		rmid;
 	bool		opted_in;		/* its access method is in copy_access_methods */
+	bool		direct;			/* past the operating system's cache */
 
 	LedgerEntry new_file;		/* id 0 = no row */
 	bool		new_file_made;	/* by us; otherwise a file of that name is not
 								 * ours */
 	LedgerEntry old_file;		/* the same, after the swap */
+	LedgerEntry old_row;		/* what the swap inserts for the old file */
 
 	ChangedBlocks *changes;
 	FileCopy   *copy;
@@ -107,9 +129,6 @@ typedef struct CopyState
 	int64		losing_rested_ms;	/* rested_ms then */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		racing;			/* the writers are about as fast as we are */
-	bool		told;			/* warned that lock_wait is over */
-	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
-								 * lock_wait */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
@@ -118,9 +137,13 @@ typedef struct CopyState
 	BlockSet   *unverified;		/* copied since they were verified */
 	bool		verifying;		/* keep "unverified" up to date */
 	BlockNumber verified;		/* blocks from here on were never compared */
-	const char *start_again;	/* why the copy has to be started again */
 	CopyOutcome outcome;		/* of a callback of pacing_rest() */
 } CopyState;
+
+/* Go through the files of a move, in the order of their locks, that are copied. */
+#define foreach_file(f, cs) \
+	for (CopyState *f = (cs)->first; f != NULL; f = f->next) \
+		if (!f->in_place)
 
 /* Return whether this copy is to be compared with the original. */
 static inline bool
@@ -134,7 +157,7 @@ copy_verifies(const CopyState *cs)
 extern void copy_check_interrupts(void);
 extern CopyOutcome copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
-extern CopyOutcome copy_check_relation(CopyState *cs, bool first);
+extern CopyOutcome copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
 extern CopyOutcome copy_give_way(CopyState *cs);
 extern CopyOutcome copy_rounds(CopyState *cs);
@@ -143,6 +166,8 @@ extern CopyOutcome copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_between_chunks(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);
+extern CopyOutcome copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
+extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
 extern int64 copy_held_ms(const CopyState *cs);
@@ -159,7 +184,7 @@ extern CopyOutcome copy_todo_through_buffers(CopyState *cs, int64 most);
 extern CopyOutcome copy_wait_for_swap_time(CopyState *cs);
 extern CopyOutcome copy_catch_up(CopyState *cs);
 extern CopyOutcome copy_stay_near(CopyState *cs);
-extern CopyOutcome copy_last_blocks(CopyState *cs, int64 most_us);
+extern CopyOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us);
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);

@@ -64,12 +64,15 @@ current_pace(const CopyState *cs)
 		cs->mc->settings->pacing ? FILE_COPY_PACED : FILE_COPY_UNPACED;
 }
 
-/* It is not for the speed of the writers that the copy has not ended yet. */
+/* Call this when something other than fast writers delays the copy of all files. */
 void
 copy_is_not_losing(CopyState *cs)
 {
-	cs->losing_since = 0;
-	cs->recopied_before = cs->mc->item->blocks_recopied;
+	foreach_file(f, cs)
+	{
+		f->losing_since = 0;
+		f->recopied_before = f->mc->item->blocks_recopied;
+	}
 }
 
 /* Return whether all would be written too often if these were copied, too. */
@@ -88,7 +91,7 @@ static bool
 is_losing_for_long(const CopyState *cs)
 {
 	return TimestampDifferenceMilliseconds(cs->losing_since, GetCurrentTimestamp()) -
-		(cs->rested_ms - cs->losing_rested_ms) > HOPELESS_MS;
+		(cs->first->rested_ms - cs->losing_rested_ms) > HOPELESS_MS;
 }
 
 /*
@@ -101,7 +104,7 @@ copy_is_losing(CopyState *cs, int64 left)
 	if (cs->losing_since == 0)
 	{
 		cs->losing_since = GetCurrentTimestamp();
-		cs->losing_rested_ms = cs->rested_ms;
+		cs->losing_rested_ms = cs->first->rested_ms;
 	}
 	return would_write_too_much(cs, left) || is_losing_for_long(cs) ||
 		IM_MUTATION("lock-too-long");
@@ -273,7 +276,7 @@ do_rounds(CopyState *cs, bool first_time)
 			if (first_time)
 			{
 				cs->losing_since = least_at;
-				cs->losing_rested_ms = cs->rested_ms;
+				cs->losing_rested_ms = cs->first->rested_ms;
 			}
 			/* in a race the next round may leave more */
 			if (left <= FEW_BLOCKS || (cs->racing && fits))

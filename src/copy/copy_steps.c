@@ -3,6 +3,12 @@
  * copy_steps.c
  *	  The method copy: move a relation's file while the relation is in use.
  *
+ * A table moves with its TOAST table and the index of that, as core moves them:
+ * steps 1 to 5 for each of the three files, the largest first, so that little is
+ * left to be copied again of the first when the last is done; then one swap of
+ * all.  What was left apart by an earlier version, a part in the target already,
+ * is only locked.
+ *
  * The steps, each in transactions of its own:
  *
  *	1. lock; choose a file number, record it in the ledger, create the file;
@@ -81,7 +87,7 @@ may_rest(void *arg)
 	CopyState  *cs = (CopyState *) arg;
 
 	copy_check_interrupts();
-	return !(cs->locked && copy_is_in_the_way(cs));
+	return !(cs->first->locked && copy_is_in_the_way(cs));
 }
 
 /*
@@ -132,7 +138,7 @@ remove_left_file(LedgerEntry *entry, bool made)
 }
 
 /*
- * Remove the file, new or old, that the ledger says is ours, at once.  Called
+ * Remove the files, new or old, that the ledger says are ours, at once.  Called
  * with no transaction open and no lock held.  Raises no error: what cannot be
  * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
  * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
@@ -143,9 +149,13 @@ remove_what_is_left(CopyState *cs)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
-	file_copy_free(cs->copy);
-	remove_left_file(&cs->new_file, cs->new_file_made);
-	remove_left_file(&cs->old_file, true);
+	foreach_file(f, cs)
+	{
+		file_copy_free(f->copy);
+		f->copy = NULL;
+		remove_left_file(&f->new_file, f->new_file_made);
+		remove_left_file(&f->old_file, true);
+	}
 }
 
 /*
@@ -160,7 +170,10 @@ forget_state(void)
 	if (cs == NULL)
 		return;
 	current = NULL;
-	file_copy_free(cs->copy);
+	foreach_file(f, cs)
+	{
+		file_copy_free(f->copy);
+	}
 	MemoryContextDelete(cs->cxt);
 }
 
@@ -214,7 +227,7 @@ make_file(CopyState *cs)
 	IM_POINT("copy-created");
 }
 
-/* Drop the new file and its ledger row, and free the state of the copy. */
+/* Drop a new file and its ledger row, and free the state of its copy. */
 static void
 discard_file(CopyState *cs)
 {
@@ -327,7 +340,6 @@ prewarm(CopyState *cs)
 	BlockNumber block = 0;
 	int			distance = -1;
 
-	progress_phase(PHASE_PREWARMING);
 	cached = find_cached(cs);
 	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
@@ -347,8 +359,21 @@ prewarm(CopyState *cs)
 	block_set_free(cached);
 }
 
+/* Put into the row of a file how large the new one is. */
+static void
+measure_new_file(CopyState *cs)
+{
+	const RelFileLocator *file = cs->in_place ? &cs->from : &cs->to;
+
+	StartTransactionCommand();
+	cs->mc->item->size_after = 0;
+	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
+		cs->mc->item->size_after += (int64) file_blocks(file, fork) * BLCKSZ;
+	CommitTransactionCommand();
+}
+
 /*
- * Load what was cached, and remove the old file.  As the move has happened,
+ * Load what was cached, and remove the old files.  As the move has happened,
  * an error here is only a WARNING; what is left behind is in the ledger.
  */
 static void
@@ -360,31 +385,37 @@ after_swap(CopyState *cs)
 	PG_TRY();
 	{
 		IM_POINT("swapped");
-		/* the swap has deleted the row for the new file */
-		ledger_row_release(cs->new_file.id);
-		cs->new_file.id = 0;
-
-		StartTransactionCommand();
-		item->size_after = 0;
-		for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-			item->size_after += (int64) file_blocks(&cs->to, fork) * BLCKSZ;
-		CommitTransactionCommand();
-		if (cs->mc->settings->prewarm)
-			prewarm(cs);
+		foreach_file(f, cs)
+		{
+			/* the swap has deleted the row for the new file */
+			ledger_row_release(f->new_file.id);
+			f->new_file.id = 0;
+		}
+		for (CopyState *f = cs; f != NULL; f = f->next)
+			measure_new_file(f);
+		progress_phase(PHASE_PREWARMING);
+		foreach_file(f, cs)
+		{
+			if (cs->mc->settings->prewarm)
+				prewarm(f);
+		}
 		IM_POINT("prewarmed");
 		copy_release_locks(cs);
 
 		progress_phase(PHASE_REMOVING_OLD_FILE);
-		copy_eta(cs, PART_REMOVE, cs->copied, 0);
-		leftover_file_remove(&cs->old_file, cs->mc->settings->pacing, rest_after_swap);
-		ledger_row_release(cs->old_file.id);
-		cs->old_file.id = 0;
+		foreach_file(f, cs)
+		{
+			copy_eta(f, PART_REMOVE, f->copied, 0);
+			leftover_file_remove(&f->old_file, cs->mc->settings->pacing, rest_after_swap);
+			ledger_row_release(f->old_file.id);
+			f->old_file.id = 0;
+		}
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error = errors_take(oldcontext);
 
-		cs->locked = false;
+		cs->first->locked = false;
 		ereport(error->sqlerrcode == ERRCODE_QUERY_CANCELED ? NOTICE : WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("%s \"%s\" was moved, but its old file not removed piece by piece",
@@ -412,10 +443,8 @@ tell_rehearsal(CopyState *cs)
 	int			count;
 	VirtualTransactionId *holders;
 
+	measure_new_file(cs);
 	StartTransactionCommand();
-	item->size_after = 0;
-	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-		item->size_after += (int64) file_blocks(&cs->to, fork) * BLCKSZ;
 	item->detail[0] = '\0';		/* the plan's reasons */
 	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second, and were copied again in %d rounds.%s",
 			 size_text((int64) (item->size_after / Max(seconds, 0.001))),
@@ -445,13 +474,59 @@ wants_direct_io(CopyState *cs)
 	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
 }
 
-/* Do everything from the locks to the removal of the old file. */
+/*
+ * Find what moves with a table: its TOAST table and the index of that, which
+ * have rows of the job if they were there when it was planned.
+ */
+static void
+find_parts(CopyState *cs)
+{
+	MemoryContext oldcontext;
+	RelationFacts facts;
+	CopyState **end = &cs->next;
+	List	   *parts = NIL;
+	JobShared  *job = cs->mc->job;
+	int			n = cs->mc->item - job->items;
+	int			last = job_last_part(job, n);
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	oldcontext = MemoryContextSwitchTo(cs->cxt);
+	if (cs->is_table && relation_facts(cs->index, &facts))
+		parts = parts_of_table(&facts);
+	*end = NULL;
+	foreach(lc, parts)
+	{
+		CopyState  *part;
+
+		if (!relation_facts(lfirst_oid(lc), &facts))
+			continue;
+		part = *end = palloc0(sizeof(CopyState));
+		part->first = cs;
+		part->cxt = cs->cxt;
+		part->index = facts.relid;
+		part->table = cs->table;
+		part->is_table = !relkind_is_index(facts.relkind);
+		part->mc = palloc(sizeof(MoveContext));
+		*part->mc = *cs->mc;
+		part->mc->item = n < last ? &job->items[++n] : palloc0(sizeof(MoveItem));
+		item_fill(part->mc->item, &facts);
+		part->mc->item->to_tablespace = cs->mc->item->to_tablespace;
+		end = &part->next;
+	}
+	cs->followers = palloc0((list_length(parts) + 2) * sizeof(ChangedBlocks *));
+	MemoryContextSwitchTo(oldcontext);
+	CommitTransactionCommand();
+}
+
+/* Copy one file, as far as that goes without an exclusive lock. */
 static CopyOutcome
-copy_once(CopyState *cs)
+copy_file(CopyState *cs)
 {
 	MemoryContext oldcontext;
 	CopyOutcome outcome;
-	bool		direct;
+	uint64		wal_before = pgWalUsage.wal_bytes;
+	int			nfollowers = 0;
 
 	cs->copied = 0;
 	cs->rounds = 0;
@@ -461,20 +536,20 @@ copy_once(CopyState *cs)
 	cs->verifying = false;
 	cs->verified = 0;
 	cs->block_us = COPY_BLOCK_US;
-	copy_is_not_losing(cs);
+	cs->losing_since = 0;
+	cs->recopied_before = cs->mc->item->blocks_recopied;
 	memset(&cs->eta, 0, sizeof(cs->eta));
-
-	(void) copy_wait_for_locks(cs);
-	if ((outcome = copy_check_relation(cs, true)) != GO_ON)
-		return outcome;
 	make_file(cs);
 
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	direct = wants_direct_io(cs);
-	cs->changes = wal_changes_begin(&cs->from, direct, copy_check_interrupts);
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->changes, cs->rmid,
-								direct);
+	cs->direct = wants_direct_io(cs);
+	cs->changes = wal_changes_begin(&cs->from, cs->direct, copy_check_interrupts);
+	while (cs->first->followers[nfollowers] != NULL)
+		nfollowers++;
+	cs->first->followers[nfollowers] = cs->changes;
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->rmid,
+								cs->direct);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();
 	MemoryContextSwitchTo(oldcontext);
@@ -504,18 +579,78 @@ copy_once(CopyState *cs)
 		if ((outcome = copy_catch_up(cs)) != GO_ON)
 			return outcome;
 		tell_rehearsal(cs);
+	}
+	cs->mc->item->wal_written = pgWalUsage.wal_bytes - wal_before;
+	return GO_ON;
+}
+
+/* Return the largest file that is not copied yet, NULL if all are. */
+static CopyState *
+next_file(CopyState *cs)
+{
+	CopyState  *result = NULL;
+	BlockNumber most = 0;
+
+	StartTransactionCommand();
+	foreach_file(f, cs)
+	{
+		BlockNumber nblocks = f->copy == NULL ? file_blocks(&f->from, MAIN_FORKNUM) : 0;
+
+		if (f->copy == NULL && (result == NULL || nblocks > most))
+		{
+			result = f;
+			most = nblocks;
+		}
+	}
+	CommitTransactionCommand();
+	return result;
+}
+
+/* Do everything from the locks to the removal of the old files. */
+static CopyOutcome
+copy_once(CopyState *cs)
+{
+	CopyState  *file;
+	CopyOutcome outcome;
+
+	find_parts(cs);
+	(void) copy_wait_for_locks(cs);
+	if ((outcome = copy_check_relations(cs, true)) != GO_ON)
+		return outcome;
+	while ((file = next_file(cs)) != NULL)
+	{
+		progress_part(file->mc->item);
+		if ((outcome = copy_file(file)) != GO_ON)
+			return outcome;
+	}
+	progress_part(cs->mc->item);
+	if (cs->mc->settings->rehearse)
+	{
+		cs->mc->item->status = STATUS_REHEARSED;
 		return REHEARSED;
 	}
 	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
 		return outcome;
 	/* not where there is no such cache, nor in a race, which would be longer */
-	if (direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !cs->racing &&
-		(outcome = prepare_prewarm(cs)) != GO_ON)
-		return outcome;
+	foreach_file(f, cs)
+	{
+		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->racing &&
+			(outcome = prepare_prewarm(f)) != GO_ON)
+			return outcome;
+	}
 
 	if ((outcome = copy_swap(cs)) == GO_ON)
 		after_swap(cs);
 	return outcome;
+}
+
+/* Set what the row of a table says of the WAL to what its parts have not written. */
+static void
+share_wal(CopyState *cs, uint64 written)
+{
+	for (CopyState *f = cs->next; f != NULL; f = f->next)
+		written -= f->mc->item->wal_written;
+	cs->mc->item->wal_written = written;
 }
 
 /*
@@ -540,6 +675,7 @@ move_by_copy(MoveContext *mc)
 	cxt = AllocSetContextCreate(TopMemoryContext, "index_mover copy",
 								ALLOCSET_DEFAULT_SIZES);
 	cs = MemoryContextAllocZero(cxt, sizeof(CopyState));
+	cs->first = cs;
 	cs->cxt = cxt;
 	cs->mc = mc;
 	cs->index = item->relid;
@@ -555,10 +691,13 @@ move_by_copy(MoveContext *mc)
 	{
 		CopyOutcome outcome = copy_once(cs);
 
-		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		share_wal(cs, pgWalUsage.wal_bytes - wal_before);
 		if (outcome == GO_ON)
 			break;
-		discard_file(cs);
+		foreach_file(f, cs)
+		{
+			discard_file(f);
+		}
 		copy_release_locks(cs);
 		if (outcome == NOT_MOVABLE || outcome == REHEARSED)
 			break;
@@ -568,12 +707,12 @@ move_by_copy(MoveContext *mc)
 					 errmsg("gave up copying %s \"%s\" after %d starts",
 							relation_noun(item->relkind), NameStr(item->relname),
 							MOST_STARTS),
-					 errdetail("The last time, %s.", cs->start_again)));
+					 errdetail("The last time, %s.", cs->first->start_again)));
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: starting the copy of %s \"%s\" again, because %s",
 						runner_name(), relation_noun(item->relkind),
-						NameStr(item->relname), cs->start_again)));
+						NameStr(item->relname), cs->first->start_again)));
 	}
 	forget_state();
 }
@@ -590,6 +729,10 @@ copy_cleanup(MoveContext *mc, int max_wait_ms)
 		return;
 	remove_what_is_left(current);
 	/* else keep it for another call */
-	if (current->new_file.id == 0 && current->old_file.id == 0)
-		forget_state();
+	foreach_file(f, current)
+	{
+		if (f->new_file.id != 0 || f->old_file.id != 0)
+			return;
+	}
+	forget_state();
 }

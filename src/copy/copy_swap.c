@@ -2,14 +2,18 @@
  *
  * copy_swap.c
  *	  Method copy: the short exclusive step that gives a relation its new
- *	  file.
+ *	  file, or a table, its TOAST table and the index of that theirs.
  *
  * Everything that wants the relation queues behind an AccessExclusiveLock
- * that waits.  So we first check the holders, without queueing.  One that was
- * there at the last check, too, runs a long transaction, and to queue behind
- * it would be in vain.  Only without such a holder do we queue, for
- * index_mover.lock_timeout; if that was not enough, we let others run for a
- * while before the next attempt.
+ * that waits.  So we first look at the holders, without queueing.  One that was
+ * there at the last look, too, runs a long transaction, and to queue behind it
+ * would be in vain.  If there is no holder we ask for the lock without
+ * queueing: a session that asks with NOWAIT, as the processes of a parallel
+ * pg_dump do, fails if an exclusive lock so much as waits.  Only where one
+ * short transaction follows the other without a gap do we queue, for
+ * index_mover.lock_timeout, and never behind a transaction that reads the whole
+ * table by design (see reads_whole_table()); if that was not enough, we let
+ * others run for a while before the next attempt.
  *
  * A holder may stay for hours: a VACUUM keeps its lock on all indexes of a
  * table to its end.  A copy that is ready is not thrown away for that: with
@@ -23,7 +27,12 @@
  * until lock_timeout is over.  Where others write little, the turns get
  * longer, because leaving the queue lets all pass that came later.
  *
- * Under the lock, in this order and nothing else:
+ * A table's three files are swapped in one transaction, or none is: pg_upgrade
+ * takes for granted that TOAST is where its table is.  Their locks are taken in
+ * core's order: table, TOAST table, index.  While others wait for the first we
+ * do not queue for the next.  What has to be done under them has one bound.
+ *
+ * Under the locks, in this order and nothing else:
  *	1. copy_last_blocks(): read the WAL, copy what is left;
  *	2. the new file and tablespace in pg_class;
  *	3. the ledger: delete the new file's row, insert the old file's row;
@@ -31,10 +40,10 @@
  *	   planned again with the costs of the new tablespace;
  *	5. commit, flushed locally: a commit waits for a synchronous standby
  *	   before it releases its locks.
- * What could block there is locked before (pg_class, the ledger), under the
- * same lock timeout.  What could be slow is done before: the pages of the
- * catalog and of the ledger are read, the WAL has a segment to go on with,
- * and copy_catch_up() has prepared the blocks.  What is left is two flushes
+ * What could block there is locked before, under the same lock timeout: the
+ * ledger and the catalogs (swap_catalogs).  What could be slow is done before:
+ * the pages of pg_class and of the ledger are read, the WAL has a segment to go
+ * on with, and copy_catch_up() has prepared the blocks.  What is left is two flushes
  * of the WAL, one to make its end readable and one by the commit.  An attempt
  * in vain flushes after the lock is released.
  *
@@ -49,21 +58,22 @@
  * for what its last blocks' WAL restores.
  *
  * Locks: those of copy_pace.c are kept.  Ours are held to the end of the
- * transaction: RowExclusiveLock on pg_class and the ledger first, then
- * AccessExclusiveLock on the relation.
+ * transaction: RowExclusiveLock on catalogs and the ledger first, then
+ * AccessExclusiveLock on what moves.
  *
  * GRANT changes the pg_class row of a table without a lock on the table, and
  * keeps it to the end of its transaction.  So one that does counts as a holder
  * in the checks, and under the lock we look again.  If one comes even after
  * that, the update of the row gives up after the lock timeout, or fails because
- * the other transaction has committed, in a subtransaction; and with it the
- * attempt.
+ * the other transaction has committed.  Whatever else is in the way there, in a
+ * subtransaction, makes the attempt one in vain, too: a copy that is finished is
+ * not thrown away for it.
  *
  * Tricky: asking for the lock assigns an xid, even in vain, so each attempt
  * is a transaction of its own.  An attempt in vain must not end in an abort,
- * which would release the session locks.  lock_time runs from the grant,
- * before anything else is done (see lock_relation_within()), to the commit
- * callback, which comes just before the locks are released.
+ * which would release the session locks.  lock_time is the longest of all
+ * attempts, from the grant of the first lock, before anything else is done, to
+ * the commit callback, which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,10 +85,26 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/pmsignal.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -92,9 +118,12 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 
-/* Rest after the first check of the lock holders, and after the others */
+/* Rest after a look that found short transactions, and after the others */
 #define FIRST_LOOKS_MS		20
 #define LOOK_AGAIN_MS		150
+
+/* After so many looks that found one short transaction or another, queue */
+#define LOOKS_BEFORE_QUEUE	5
 
 /* Rest after an attempt in vain: this for each one so far, at most ... */
 #define REST_AFTER_MS		100
@@ -117,10 +146,10 @@
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
 
-/* Valid between the grant and the end of the transaction */
-static bool measuring = false;
+/* The row whose lock_time it is, between the first grant and the end of the transaction */
+static MoveItem *measuring = NULL;
 static instr_time granted_at;
-static int64 measured;
+static int64 last_us;			/* of the last attempt */
 
 /* Take the time after the commit, before the release of locks. */
 static void
@@ -128,28 +157,39 @@ measure_commit(XactEvent event, void *arg)
 {
 	instr_time	now;
 
-	if (!measuring || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
+	if (measuring == NULL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
 		return;
-	measuring = false;
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, granted_at);
-	measured = INSTR_TIME_GET_MICROSEC(now);
+	last_us = INSTR_TIME_GET_MICROSEC(now);
+	measuring->lock_time = Max(measuring->lock_time, last_us);
+	measuring = NULL;
 }
 
-/* Rest between two attempts, and read what changes. */
-static CopyOutcome
-rest_and_stay_near(CopyState *cs, int ms)
-{
-	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
-	{
-		CopyOutcome outcome;
+/*
+ * The catalogs that the swap changes, and those from which a relcache entry is
+ * built (utils/cache/relcache.c): one that was invalidated may have to be built
+ * under the exclusive lock.  Our lock on them keeps out REINDEX, too.
+ */
+static const Oid swap_catalogs[] = {
+	AccessMethodRelationId, AccessMethodProcedureRelationId, AttrDefaultRelationId,
+	AttributeRelationId, ConstraintRelationId, ExtensionRelationId, IndexRelationId,
+	InheritsRelationId, NamespaceRelationId, OperatorClassRelationId, PolicyRelationId,
+	ProcedureRelationId, RelationRelationId, RewriteRelationId, TriggerRelationId,
+	TypeRelationId,
+};
 
-		(void) throttle_rest(MOST_AT_ONCE_MS);
-		if ((outcome = copy_stay_near(cs)) != GO_ON)
-			return outcome;
-	}
-	(void) throttle_rest(ms);
-	return GO_ON;
+/*
+ * Lock what the swap reads and writes besides what it moves, to the end of the
+ * transaction.  Return false if a lock cannot be had within the time for each.
+ */
+static bool
+lock_catalogs(Oid ledger, int timeout_ms)
+{
+	for (int i = 0; i < lengthof(swap_catalogs); i++)
+		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, false, timeout_ms, NULL))
+			return false;
+	return lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL);
 }
 
 /* Look up a pg_class row, which may not exist, to read its pages. */
@@ -163,7 +203,7 @@ read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
 }
 
 /*
- * Read the pages that will be changed under the lock: those of the relation's
+ * Read the pages that will be changed under the lock: those of a relation's
  * row and of its future index entries, and of the ledger's row.
  */
 static void
@@ -193,6 +233,16 @@ read_pages(const CopyState *cs)
 	relation_close(rel, NoLock);
 	table_close(pg_class, NoLock);
 	(void) ledger_exists(cs->new_file.id);
+}
+
+/* The same of all files. */
+static void
+read_all_pages(void *arg)
+{
+	foreach_file(f, (CopyState *) arg)
+	{
+		read_pages(f);
+	}
 }
 
 /*
@@ -252,7 +302,36 @@ queue_for_lock(CopyState *cs)
 	}
 }
 
-/* Return where the row of the relation in pg_class is now. */
+/*
+ * Lock all that moves, in core's order: with queue, wait for the first lock, but
+ * never for the next, since others wait for the first by then.
+ */
+static CopyOutcome
+lock_files(CopyState *cs, bool queue)
+{
+	foreach_file(f, cs)
+	{
+		CopyOutcome outcome;
+
+		if (queue && measuring == NULL)
+		{
+			if ((outcome = queue_for_lock(f)) != GO_ON)
+				return outcome;
+		}
+		else
+		{
+			if (measuring == NULL)
+				INSTR_TIME_SET_CURRENT(granted_at);
+			if (!ConditionalLockRelationOid(f->index, AccessExclusiveLock))
+				return LOCK_NOT_GRANTED;
+		}
+		measuring = cs->mc->item;
+		IM_POINT("swap-file-locked");
+	}
+	return GO_ON;
+}
+
+/* Return where the row of a relation in pg_class is now. */
 static ItemPointerData
 row_position(const CopyState *cs)
 {
@@ -268,68 +347,146 @@ row_position(const CopyState *cs)
 	return position;
 }
 
-/* Give the relation its new file in pg_class. */
+/* Return whether no other transaction is changing a row that we will change. */
+static bool
+rows_are_free(CopyState *cs)
+{
+	VirtualTransactionId changer;
+
+	foreach_file(f, cs)
+	{
+		f->row = row_position(f);
+		/* those that wait for our lock would wait for this one, too */
+		if (relation_row_changer(f->index, &changer))
+			return false;
+	}
+	return true;
+}
+
+/* Give all relations their new files in pg_class and in the ledger. */
 static void
-set_file(void *arg)
+set_files(void *arg)
 {
 	CopyState  *cs = arg;
-	Relation	rel = relation_open(cs->index, NoLock);
 
-	if (!RelFileLocatorEquals(rel->rd_locator, cs->from))
-		elog(ERROR, "relation %u has another file than the one that was copied",
-			 cs->index);
-	SetRelationTableSpace(rel, cs->to.spcOid, cs->to.relNumber);
-	InvokeObjectPostAlterHook(RelationRelationId, cs->index, 0);
-	relation_close(rel, NoLock);
+	foreach_file(f, cs)
+	{
+		Relation	rel = relation_open(f->index, NoLock);
+
+		if (!RelFileLocatorEquals(rel->rd_locator, f->from))
+			elog(ERROR, "relation %u has another file than the one that was copied",
+				 f->index);
+		SetRelationTableSpace(rel, f->to.spcOid, f->to.relNumber);
+		InvokeObjectPostAlterHook(RelationRelationId, f->index, 0);
+		relation_close(rel, NoLock);
+		ledger_delete(f->new_file.id);
+		ledger_insert(&f->old_row);
+		IM_POINT("swap-file-set");
+	}
+	CacheInvalidateRelcacheByRelid(cs->table);
 }
 
 /*
- * The same for a table.  Return false if another transaction is changing the
- * row, or has changed it meanwhile; that of an index, none does.
+ * Do some work of an attempt in a subtransaction.  Return false if another
+ * transaction was in its way, which makes the attempt one in vain.
  */
 static bool
-set_file_of_table(CopyState *cs)
+try_to(void (*work) (void *arg), CopyState *cs)
 {
-	VirtualTransactionId changer;
-	ItemPointerData before = row_position(cs);
-	ItemPointerData now;
-	ErrorData  *error;
+	ErrorData  *error = errors_catch(work, cs);
+	bool		changed = false;
 
-	/* those that wait for our lock would wait for this one, too */
-	if (relation_row_changer(cs->index, &changer))
-		return false;
-	IM_POINT("swap-row");
-	if ((error = errors_catch(set_file, cs)) == NULL)
+	if (error == NULL)
 		return true;
 
 	/*
 	 * The update of a row that was changed while we waited for it is an
 	 * internal error in core ("tuple concurrently updated").
 	 */
-	now = row_position(cs);
+	foreach_file(f, cs)
+	{
+		ItemPointerData now;
+
+		if (error->sqlerrcode != ERRCODE_INTERNAL_ERROR || work != set_files)
+			break;
+		now = row_position(f);
+		changed = changed || !ItemPointerEquals(&f->row, &now);
+	}
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
-		(error->sqlerrcode != ERRCODE_INTERNAL_ERROR || ItemPointerEquals(&before, &now)))
+		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED && !changed)
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
 }
 
+/* Make all files equal under the locks, within most_us microseconds. */
+static CopyOutcome
+copy_last_of_all(CopyState *cs, int64 most_us)
+{
+	CopyOutcome outcome = GO_ON;
+	XLogRecPtr	upto;
+
+	/* each file has a reader of its own */
+	foreach_file(f, cs)
+	{
+		most_us -= wal_changes_unread_us(f->changes);
+	}
+	if (most_us < 0)
+		return TOO_MUCH_LEFT;
+	if (IM_MUTATION("under-lock"))
+		IM_LOG_SPECIAL(&cs->from);
+	upto = wal_changes_mark();
+	foreach_file(f, cs)
+	{
+		if (outcome == GO_ON)
+			outcome = copy_last_blocks(f, upto, &most_us);
+	}
+	return outcome;
+}
+
+/* End an attempt in vain. */
+static void
+give_back(CopyState *cs, CopyOutcome outcome)
+{
+	if (measuring == NULL)
+	{
+		CommitTransactionCommand();
+		return;
+	}
+
+	/*
+	 * Nothing has to be durable, so the locks need not be held for a flush.
+	 * But flush afterwards: a standby may know of them already, and holds
+	 * them until it gets this record.
+	 */
+	set_commit("off");
+	CommitTransactionCommand();
+	XLogFlush(XactLastCommitEnd);
+	IM_POINT("swap-given-back");
+	ereport(DEBUG1,
+			(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
+							 cs->index, last_us,
+							 outcome == TOO_MUCH_LEFT ? "too much left to do" :
+							 outcome == LOCK_NOT_GRANTED ? "another transaction is in the way" :
+							 "the copy is of no use any more")));
+}
+
 /*
- * Queue for the lock once, and swap if it is granted and the last blocks take
- * no longer than most_us.
+ * Ask for the locks once, in the queue or not, and swap if they are granted and
+ * the last blocks take no longer than most_us.
  */
 static CopyOutcome
-attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
+attempt(CopyState *cs, bool queue, int64 most_us)
 {
-	Oid			ledger;
-	MovePhase	phase;
-	CopyOutcome outcome;
+	CopyOutcome outcome = LOCK_NOT_GRANTED;
+	MovePhase	phase = PHASE_WAIT_SWAP_LOCK;
 	int			timeout_ms = cs->mc->settings->lock_timeout;
 	char		timeout[32];
+	Oid			ledger;
 
 	wal_ahead();
 	StartTransactionCommand();
+	ledger = extension_relation("ledger");
 	if (recovery_needs_full_pages(cs->index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -344,58 +501,41 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 	progress_lock_attempt();
 
 	/* first what could make us wait under the lock, and warm the caches */
-	ledger = extension_relation("ledger");
-	if (!lock_relation_within(RelationRelationId, RowExclusiveLock, false, timeout_ms, NULL) ||
-		!lock_relation_within(ledger, RowExclusiveLock, false, timeout_ms, NULL))
+	if (!lock_catalogs(ledger, timeout_ms) ||
+		!try_to(read_all_pages, cs))
 	{
-		CommitTransactionCommand();
-		return LOCK_NOT_GRANTED;
+		give_back(cs, outcome);
+		return outcome;
 	}
-	read_pages(cs);
 	InvalidateCatalogSnapshot();
 
 	IM_POINT("swap-asking");
-	if ((outcome = queue_for_lock(cs)) != GO_ON)
+	outcome = lock_files(cs, queue);
+	if (outcome == GO_ON)
 	{
-		CommitTransactionCommand();
-		return outcome;
+		phase = progress_phase(PHASE_SWAPPING);
+		IM_POINT("swap-locked");
+		outcome = copy_last_of_all(cs, most_us);
 	}
-	measuring = true;
-	phase = progress_phase(PHASE_SWAPPING);
-	IM_POINT("swap-locked");
-
-	if ((outcome = copy_last_blocks(cs, most_us)) == GO_ON)
+	if (outcome == GO_ON)
 	{
 		IM_POINT("swap-copied");
-		if (!cs->is_table)
-			set_file(cs);
-		else if (!set_file_of_table(cs))
+		if (!rows_are_free(cs))
+			outcome = LOCK_NOT_GRANTED;
+	}
+	if (outcome == GO_ON)
+	{
+		IM_POINT("swap-row");
+		if (!try_to(set_files, cs))
 			outcome = LOCK_NOT_GRANTED;
 	}
 	if (outcome != GO_ON)
 	{
-		/*
-		 * Nothing has to be durable, so the lock need not be held for a
-		 * flush.  But flush afterwards: a standby may know of the lock
-		 * already, and holds it until it gets this record.
-		 */
-		set_commit("off");
-		CommitTransactionCommand();
-		XLogFlush(XactLastCommitEnd);
-		IM_POINT("swap-given-back");
-		progress_phase(phase);
-		ereport(DEBUG1,
-				(errmsg_internal("index_mover has given the exclusive lock on index %u back after " INT64_FORMAT " us: %s",
-								 cs->index, measured,
-								 outcome == TOO_MUCH_LEFT ? "too much left to do" :
-								 outcome == LOCK_NOT_GRANTED ? "its pg_class row is locked" :
-								 "the copy is of no use any more")));
+		give_back(cs, outcome);
+		(void) progress_phase(phase);
 		return outcome;
 	}
 
-	ledger_delete(cs->new_file.id);
-	ledger_insert(old_file);
-	CacheInvalidateRelcacheByRelid(cs->table);
 	IM_POINT("swap-before-commit");
 	/* an orphan must not commit: the server may have been started again */
 	if (!PostmasterIsAlive())
@@ -404,8 +544,268 @@ attempt(CopyState *cs, LedgerEntry *old_file, int64 most_us)
 	return GO_ON;
 }
 
+/* Add transactions to a list, those that it does not have. */
+static VirtualTransactionId *
+add_vxids(VirtualTransactionId *vxids, int *count, const VirtualTransactionId *more, int nmore)
+{
+	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
+		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
+	for (int i = 0; i < nmore; i++)
+	{
+		int			same = 0;
+
+		while (same < *count && !VirtualTransactionIdEquals(vxids[same], more[i]))
+			same++;
+		if (same == *count)
+			vxids[(*count)++] = more[i];
+	}
+	return vxids;
+}
+
 /*
- * Swap the file, when the exclusive lock can be had without making others
+ * Return the transactions that hold locks on what moves, or are changing a row
+ * of it in pg_class (from 18 on, GRANT holds the table, too).  Called with no
+ * transaction open.  Return NULL if pg_class cannot be read now.
+ */
+static VirtualTransactionId *
+find_holders(CopyState *cs, int *count)
+{
+	VirtualTransactionId *result = NULL;
+	VirtualTransactionId *found = NULL;
+
+	*count = 0;
+	StartTransactionCommand();
+	if (lock_relation_within(RelationRelationId, AccessShareLock, false,
+							 cs->mc->settings->lock_timeout, NULL))
+	{
+		foreach_file(f, cs)
+		{
+			VirtualTransactionId changer;
+			int			nholders;
+			VirtualTransactionId *holders = relation_lock_holders(f->index, AccessExclusiveLock,
+																  &nholders);
+
+			found = add_vxids(found, count, holders, nholders);
+			if (relation_row_changer(f->index, &changer))
+				found = add_vxids(found, count, &changer, 1);
+		}
+		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId) * (*count + 1));
+		memcpy(result, found, sizeof(VirtualTransactionId) * *count);
+	}
+	CommitTransactionCommand();
+	return result;
+}
+
+/*
+ * Return whether one of these transactions holds the table, and none of its
+ * indexes: as pg_dump, COPY and LOCK TABLE, which read all of it, while the
+ * planner locks the indexes.  Of a table without indexes this tells nothing.
+ * Other processes of a parallel pg_dump would fail if we stood in a queue.
+ */
+static bool
+reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int count)
+{
+	VirtualTransactionId *users = NULL;
+	int			nusers = 0;
+	List	   *indexes;
+	ListCell   *lc;
+	bool		result = false;
+
+	if (!cs->is_table)
+		return false;
+	StartTransactionCommand();
+	indexes = indexes_of_table(cs->table);
+	foreach(lc, indexes)
+	{
+		int			nholders;
+		VirtualTransactionId *holders = relation_lock_holders(lfirst_oid(lc), AccessExclusiveLock,
+															  &nholders);
+
+		users = add_vxids(users, &nusers, holders, nholders);
+	}
+	for (int i = 0; i < count && indexes != NIL; i++)
+	{
+		int			n = nusers;
+
+		users = add_vxids(users, &n, &vxids[i], 1);
+		result = result || n > nusers;
+	}
+	CommitTransactionCommand();
+	return result;
+}
+
+/*
+ * Make an attempt, if what is left can be copied under the lock.  *most_us is
+ * how long that may take, and grows with each attempt in vain for this reason.
+ */
+static CopyOutcome
+try_swap(CopyState *cs, bool queue, int64 *most_us)
+{
+	int64		longest_us = cs->mc->settings->max_lock_time * INT64CONST(1000);
+	CopyOutcome outcome = TOO_MUCH_LEFT;
+	bool		losing = false;
+
+	*most_us = Min(*most_us, longest_us);
+	/* each further try would cost a round of direct copying */
+	foreach_file(f, cs)
+	{
+		if (block_set_count(f->todo) > COPY_FAR_TOO_MANY)
+			*most_us = longest_us;
+	}
+	progress_blockers(NULL, 0);
+	IM_POINT("swap-ready");
+	if (copy_last_us(cs) <= *most_us)
+	{
+		cs->mc->item->lock_attempts++;
+		outcome = attempt(cs, queue, *most_us);
+	}
+	if (outcome != TOO_MUCH_LEFT)
+		return outcome;
+
+	/* it may have been WAL to be read, which needs no lock */
+	if ((outcome = copy_stay_near(cs)) != GO_ON)
+		return outcome;
+	foreach_file(f, cs)
+	{
+		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
+
+		losing = *most_us >= longest_us && copy_is_losing(f, left);
+		if (losing && copy_last_us(cs) > *most_us)
+			copy_cannot_keep_up(f, left);
+	}
+	*most_us = Min(*most_us * 2, longest_us);
+	return TOO_MUCH_LEFT;
+}
+
+/* Rest between two attempts, and read what changes. */
+static CopyOutcome
+rest_and_stay_near(CopyState *cs, int ms)
+{
+	for (; ms > MOST_AT_ONCE_MS; ms -= MOST_AT_ONCE_MS)
+	{
+		CopyOutcome outcome;
+
+		(void) throttle_rest(MOST_AT_ONCE_MS);
+		if ((outcome = copy_stay_near(cs)) != GO_ON)
+			return outcome;
+	}
+	(void) throttle_rest(ms);
+	return GO_ON;
+}
+
+/*
+ * Look at the holders of the locks, and make attempts when there is a chance,
+ * until one succeeds.
+ */
+static CopyOutcome
+make_attempts(CopyState *cs)
+{
+	const MoveSettings *settings = cs->mc->settings;
+	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->rested_ms};
+	Wait		wait;
+	VirtualTransactionId *before = NULL;
+	int			nbefore = 0;
+	TimestampTz catch_up_at = GetCurrentTimestamp();
+	int64		most_us = LAST_BLOCKS_US;
+	int			queued = 0;		/* attempts in the queue */
+	int			looks = 0;		/* in vain, without queueing */
+	CopyOutcome outcome;
+
+	wait_begin(&wait, NULL, &limits);
+	wait.relid = cs->index;
+	/* what waits for us is given way to; if not, it must not be waited for */
+	if (settings->give_way)
+		wait.deadlock_check_at = DT_NOEND;
+	for (;;)
+	{
+		VirtualTransactionId *now;
+		int			nnow;
+		TimestampTz began = GetCurrentTimestamp();
+		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
+		bool		queue;
+		int			rest_ms = FIRST_LOOKS_MS;
+
+		if ((outcome = ready ? copy_catch_up(cs) : copy_stay_near(cs)) != GO_ON)
+			return outcome;
+		if (ready)
+		{
+			TimestampTz ended = GetCurrentTimestamp();
+
+			catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
+									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
+		}
+
+		/* those that were there at the last look, too */
+		now = find_holders(cs, &nnow);
+		if (wait.vxids)
+			pfree(wait.vxids);
+		wait.vxids = before;
+		wait.nvxids = wait_keep_common(before, nbefore, now, nnow);
+		before = now;
+		nbefore = nnow;
+
+		if (wait.nvxids > 0)
+		{
+			looks = 0;
+			copy_is_not_losing(cs);
+			if (wait_look(&wait))
+				lock_wait_is_over(cs, wait.pids, wait.npids);
+			(void) throttle_rest(LOOK_AGAIN_MS);
+			continue;
+		}
+		/* there are no long holders, so catch up first */
+		if (!ready)
+			continue;
+
+		queue = looks >= LOOKS_BEFORE_QUEUE && nnow > 0 && !reads_whole_table(cs, now, nnow);
+		looks = queue ? 0 : looks + 1;
+		outcome = LOCK_NOT_GRANTED;
+		if (queue || (nnow == 0 && now != NULL))
+			outcome = try_swap(cs, queue, &most_us);
+		if (outcome == GO_ON || outcome == START_AGAIN)
+			return outcome;
+		if (outcome == LOCK_NOT_GRANTED)
+		{
+			copy_is_not_losing(cs); /* but others were in the way */
+			if (queue)
+				rest_ms = Min(REST_AFTER_MS * ++queued, LONGEST_REST_MS);
+			else if (looks > LOOKS_BEFORE_QUEUE)
+				rest_ms = LOOK_AGAIN_MS;
+		}
+		/* this may go on without end, so others must hardly notice */
+		if ((queue || outcome == TOO_MUCH_LEFT) && wait_is_over(&wait) &&
+			settings->on_blocker == ON_BLOCKER_WAIT)
+			rest_ms = LONG_REST_MS;
+		if ((outcome = rest_and_stay_near(cs, rest_ms)) != GO_ON)
+			return outcome;
+
+		/* attempts in vain with no long holders: there is much traffic */
+		if (wait_is_over(&wait))
+			lock_wait_is_over(cs, wait.pids,
+							  virtual_transaction_pids(before, nbefore, wait.pids,
+													   WAIT_MAX_PIDS));
+	}
+}
+
+/* Prepare the ledger's rows of the old files, so as not to do it under the lock. */
+static void
+prepare_old_files(CopyState *cs)
+{
+	StartTransactionCommand();
+	foreach_file(f, cs)
+	{
+		f->old_row = f->new_file;
+		f->old_row.id = ledger_new_id();
+		ledger_row_claim(f->old_row.id);
+		f->old_row.kind = LEDGER_OLD_FILE;
+		f->old_row.tablespace = f->from.spcOid;
+		f->old_row.relfilenumber = f->from.relNumber;
+	}
+	CommitTransactionCommand();
+}
+
+/*
+ * Swap the files, when the exclusive locks can be had without making others
  * wait long.  Called with no transaction open, and returns so.
  *
  * ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or no
@@ -418,162 +818,30 @@ copy_swap(CopyState *cs)
 {
 	static bool registered = false;
 	MoveItem   *item = cs->mc->item;
-	const MoveSettings *settings = cs->mc->settings;
-	WaitLimits	limits = {.item = item,.settings = settings,.rested_ms = &cs->rested_ms};
-	Wait		wait;
-	VirtualTransactionId *before = NULL;
-	int			nbefore = 0;
-	bool		looked = false;
-	TimestampTz catch_up_at = GetCurrentTimestamp();
-	int64		most_us = LAST_BLOCKS_US;
-	int			attempts = 0;
 	CopyOutcome outcome;
-	LedgerEntry old_file = cs->new_file;
 
 	if (!registered)
 		RegisterXactCallback(measure_commit, NULL);
 	registered = true;
 
-	/* here, so that it need not be done under the lock */
-	StartTransactionCommand();
-	old_file.id = ledger_new_id();
-	ledger_row_claim(old_file.id);
-	CommitTransactionCommand();
-	old_file.kind = LEDGER_OLD_FILE;
-	old_file.tablespace = cs->from.spcOid;
-	old_file.relfilenumber = cs->from.relNumber;
-
+	prepare_old_files(cs);
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
-	wait_begin(&wait, NULL, &limits);
-	wait.relid = cs->index;
-	/* what waits for us is given way to; if not, it must not be waited for */
-	if (settings->give_way)
-		wait.deadlock_check_at = DT_NOEND;
-	for (;;)
-	{
-		VirtualTransactionId *now;
-		int			nnow;
-		MemoryContext oldcontext;
-		TimestampTz began = GetCurrentTimestamp();
-		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
-
-		if ((outcome = ready ? copy_catch_up(cs) : copy_stay_near(cs)) != GO_ON)
-			break;
-		if (ready)
-		{
-			TimestampTz ended = GetCurrentTimestamp();
-
-			catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
-									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
-		}
-
-		oldcontext = MemoryContextSwitchTo(cs->cxt);
-		now = relation_lock_holders(cs->index, AccessExclusiveLock, &nnow);
-		now = repalloc(now, sizeof(VirtualTransactionId) * (nnow + 1));
-		MemoryContextSwitchTo(oldcontext);
-		if (cs->is_table)
-		{
-			StartTransactionCommand();
-			if (relation_row_changer(cs->index, &now[nnow]))
-			{
-				int			same = 0;
-
-				/* from 18 on, GRANT holds the table, too */
-				while (!VirtualTransactionIdEquals(now[same], now[nnow]))
-					same++;
-				if (same == nnow)
-					nnow++;
-			}
-			CommitTransactionCommand();
-		}
-
-		/* those that were there at the last check, too */
-		if (wait.vxids)
-			pfree(wait.vxids);
-		wait.vxids = before;
-		wait.nvxids = wait_keep_common(before, nbefore, now, nnow);
-		before = now;
-		nbefore = nnow;
-
-		if (nnow > 0 && !looked)
-		{
-			looked = true;
-			(void) throttle_rest(FIRST_LOOKS_MS);
-			continue;
-		}
-		looked = true;
-
-		if (wait.nvxids > 0)
-		{
-			copy_is_not_losing(cs);
-			if (wait_look(&wait))
-				lock_wait_is_over(cs, wait.pids, wait.npids);
-			(void) throttle_rest(LOOK_AGAIN_MS);
-		}
-		else if (ready)			/* otherwise there are no long holders: catch
-								 * up first */
-		{
-			bool		over = wait_is_over(&wait) &&
-				settings->on_blocker == ON_BLOCKER_WAIT;
-			int64		longest_us = settings->max_lock_time * INT64CONST(1000);
-			int			rest_ms = Min(REST_AFTER_MS * (attempts + 1), LONGEST_REST_MS);
-
-			most_us = Min(most_us, longest_us);
-			/* each further try would cost a round of direct copying */
-			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
-				most_us = longest_us;
-			progress_blockers(NULL, 0);
-			IM_POINT("swap-ready");
-			if (copy_last_us(cs) <= most_us)
-			{
-				attempts++;
-				outcome = attempt(cs, &old_file, most_us);
-			}
-			else
-				outcome = TOO_MUCH_LEFT;
-			if (outcome == GO_ON || outcome == START_AGAIN)
-				break;
-			if (outcome == TOO_MUCH_LEFT)
-			{
-				int64		left;
-
-				/* it may have been WAL to be read, which needs no lock */
-				if ((outcome = copy_stay_near(cs)) != GO_ON)
-					break;
-				left = block_set_count(cs->todo) + wal_changes_count(cs->changes);
-				if (most_us >= longest_us && copy_is_losing(cs, left) &&
-					copy_last_us(cs) > most_us)
-					copy_cannot_keep_up(cs, left);
-				most_us = Min(most_us * 2, longest_us);
-				rest_ms = FIRST_LOOKS_MS;
-			}
-			else
-				copy_is_not_losing(cs); /* but others were in the way */
-			/* this may go on without end, so others must hardly notice */
-			if (over)
-				rest_ms = LONG_REST_MS;
-			if ((outcome = rest_and_stay_near(cs, rest_ms)) != GO_ON)
-				break;
-
-			/* attempts in vain with no long holders: there is much traffic */
-			if (wait_is_over(&wait))
-				lock_wait_is_over(cs, wait.pids,
-								  virtual_transaction_pids(before, nbefore, wait.pids,
-														   WAIT_MAX_PIDS));
-		}
-	}
-
+	outcome = make_attempts(cs);
 	progress_blockers(NULL, 0);
-	item->lock_attempts += attempts;
 	if (outcome != GO_ON)
 	{
-		ledger_row_release(old_file.id);
+		foreach_file(f, cs)
+		{
+			ledger_row_release(f->old_row.id);
+		}
 		return outcome;
 	}
 
-	/* whatever goes wrong from here on, the index has moved */
-	cs->old_file = old_file;
-	item->lock_time = measured;
+	foreach_file(f, cs)
+	{
+		f->old_file = f->old_row;
+	}
+	/* whatever goes wrong from here on, all has moved */
 	item->status = STATUS_MOVED;
 	item->finished_at = GetCurrentTimestamp();
 	item->idle = progress_idle();

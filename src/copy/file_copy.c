@@ -187,7 +187,7 @@ struct FileCopy
 	MemoryContext cxt;
 	RelFileLocator from;
 	RelFileLocator to;
-	ChangedBlocks *changes;		/* need not read our own records */
+	ChangedBlocks *const *followers;	/* need not read our own records */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *other_chunk;	/* as many, which may be under way */
@@ -216,13 +216,13 @@ struct FileCopy
 
 /*
  * Prepare to copy from one relation file to another, in the current memory
- * context.  *changes, which follows the old one, is told what to skip; rmid
- * is the resource manager of the pages; direct, whether to leave the page
- * cache alone.
+ * context.  The followers of this and of other files, a list that ends with
+ * NULL, are told what to skip; rmid is the resource manager of the pages;
+ * direct, whether to leave the page cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *changes, RmgrId rmid, bool direct)
+				 ChangedBlocks *const *followers, RmgrId rmid, bool direct)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -230,7 +230,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->cxt = CurrentMemoryContext;
 	copy->from = *from;
 	copy->to = *to;
-	copy->changes = changes;
+	copy->followers = followers;
 	copy->direct = direct;
 	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
@@ -593,7 +593,8 @@ log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks
 			PageSetLSN((Page) pages[i], end);
 	}
 	copy->last_record = end;
-	wal_changes_skip(copy->changes, ProcLastRecPtr, end);
+	for (int i = 0; copy->followers[i] != NULL; i++)
+		wal_changes_skip(copy->followers[i], ProcLastRecPtr, end);
 }
 
 /*

@@ -31,7 +31,7 @@ typedef enum FileCopyPace
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *changes, RmgrId rmid,
+								  ChangedBlocks *const *followers, RmgrId rmid,
 								  bool direct);
 extern void file_copy_free(FileCopy *copy);
 

@@ -139,31 +139,14 @@ is_picked(const NameData *name, int64 size, const PlanRequest *request)
 		(request->max_size <= 0 || size <= request->max_size);
 }
 
-/*
- * Add to a list what is to be moved of a table: itself with its TOAST table
- * and the index of that, which belong together, and its indexes.
- */
+/* Add to a list what is to be moved of a table: itself, its indexes, or both. */
 static List *
 add_table(List *list, Oid table, const PlanRequest *request)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-	Form_pg_class form;
-
-	if (!HeapTupleIsValid(tuple))
-		return list;			/* dropped in the meantime */
-	form = (Form_pg_class) GETSTRUCT(tuple);
 	if (request->tables)
-	{
-		if (OidIsValid(form->reltoastrelid))
-		{
-			list = list_concat(list, indexes_of_table(form->reltoastrelid));
-			list = lappend_oid(list, form->reltoastrelid);
-		}
 		list = lappend_oid(list, table);
-	}
-	if (request->indexes || form->relkind == RELKIND_TOASTVALUE)
+	if (request->indexes)
 		list = list_concat(list, indexes_of_table(table));
-	ReleaseSysCache(tuple);
 	return list;
 }
 
@@ -238,7 +221,6 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 		case RELKIND_RELATION:
 		case RELKIND_MATVIEW:
 		case RELKIND_PARTITIONED_TABLE:
-		case RELKIND_TOASTVALUE:
 			if (!request->tables)
 				return false;
 			break;
@@ -246,10 +228,7 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 			return false;
 	}
 
-	/* what TOAST keeps is not in the schema of its table */
-	if (IsToastNamespace(form->relnamespace) ?
-		!request->tables || IsCatalogRelationOid(form->oid) :
-		IsCatalogNamespace(form->relnamespace))
+	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
 	return request->evacuate ||
 		!plan_is_own_table(relkind_is_index(form->relkind) ?
@@ -257,9 +236,34 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 }
 
 /*
+ * Return the table of a TOAST table, or of the index of one, if the request is
+ * about that table, and it is in another tablespace than this.  Versions of
+ * index_mover before 1.0 could leave them apart.
+ */
+static Oid
+table_elsewhere(Oid relid, Oid tablespace, const PlanRequest *request)
+{
+	RelationFacts facts;
+	HeapTuple	tuple;
+	bool		wanted = false;
+
+	if (!request->tables || !relation_facts(table_of_toast(relid), &facts) ||
+		facts.tablespace == tablespace)
+		return InvalidOid;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts.relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		wanted = is_wanted((Form_pg_class) GETSTRUCT(tuple), request);
+		ReleaseSysCache(tuple);
+	}
+	return wanted ? facts.relid : InvalidOid;
+}
+
+/*
  * Return what is to be moved of a schema or of a tablespace, whichever is
  * valid.  Passes over what ALTER INDEX ALL IN TABLESPACE passes over:
- * catalogs, shared and temporary relations; TOAST goes with tables.
+ * catalogs, shared and temporary relations.  What TOAST keeps goes with its
+ * table.
  */
 static List *
 relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
@@ -292,7 +296,11 @@ relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Oid			table;
 
+		if (IsToastNamespace(form->relnamespace) &&
+			OidIsValid(table = table_elsewhere(form->oid, tablespace, request)))
+			relids = list_append_unique_oid(relids, table);
 		if (!is_wanted(form, request))
 			continue;
 		if (request->tables && request->scope == SCOPE_SCHEMA)
@@ -540,30 +548,67 @@ skip_rehearsal(MoveItem *item, const MoveSettings *settings)
 				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");
 }
 
-/* Make the row of one relation; NULL if it is gone or not selected. */
+/* Make the row of one relation, without a decision; NULL if it is gone. */
 static PlanEntry *
-plan_relation(Oid relid, const PlanRequest *request)
+new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 {
 	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
 	MoveItem   *item = &entry->item;
-	PgStat_StatTabEntry *stats;
 
 	if (!relation_facts(relid, &entry->facts))
 		return NULL;
 
 	item_fill(item, &entry->facts);
-	item->to_tablespace = request->to_tablespace;
-	/* what TOAST keeps goes with its table */
-	if (OidIsValid(request->index_tablespace) && relkind_is_index(item->relkind) &&
-		!IsToastNamespace(entry->facts.schema_oid))
-		item->to_tablespace = request->index_tablespace;
+	item->to_tablespace = to_tablespace;
 	item->status = STATUS_PLANNED;
-	item->requested = request->method;
-	item->size_before = item->size_after = -1;
+	item->requested = item->method = method;
+	item->size_before = relation_files_size(entry->facts.tablespace,
+											entry->facts.relfilenumber);
+	item->size_after = -1;
 	item->bytes_to_write = -1;
 	item->wal_bytes = item->sort_bytes = -1;
 	item->fits = item->estimated = item->lock_time = -1;
 	entry->bloat_ratio = -1;
+	return entry;
+}
+
+/*
+ * Add the rows of what moves with a table: its TOAST table and the index of
+ * that.  They move if it does, or are skipped for the same reason.
+ */
+static void
+add_parts(PlanEntry *table)
+{
+	ListCell   *lc;
+
+	foreach(lc, parts_of_table(&table->facts))
+	{
+		PlanEntry  *part = new_entry(lfirst_oid(lc), table->item.to_tablespace, METHOD_COPY);
+
+		if (part == NULL)
+			continue;
+		part->item.part_of = table->item.relid;
+		part->item.status = table->item.status;
+		strlcpy(part->item.sqlstate, table->item.sqlstate, sizeof(part->item.sqlstate));
+		strlcpy(part->item.detail, table->item.detail, sizeof(part->item.detail));
+		table->parts = lappend(table->parts, part);
+	}
+}
+
+/* Make the row of one relation; NULL if it is gone or not selected. */
+static PlanEntry *
+plan_relation(Oid relid, const PlanRequest *request)
+{
+	bool		is_index = relkind_is_index(get_rel_relkind(relid));
+	PlanEntry  *entry = new_entry(relid, OidIsValid(request->index_tablespace) && is_index ?
+								  request->index_tablespace : request->to_tablespace,
+								  request->method);
+	MoveItem   *item;
+	PgStat_StatTabEntry *stats;
+
+	if (entry == NULL)
+		return NULL;
+	item = &entry->item;
 
 	if (entry->facts.relkind == RELKIND_PARTITIONED_INDEX ||
 		entry->facts.relkind == RELKIND_PARTITIONED_TABLE)
@@ -580,9 +625,6 @@ plan_relation(Oid relid, const PlanRequest *request)
 		return entry;
 	}
 
-	item->method = request->method;
-	item->size_before = relation_files_size(entry->facts.tablespace,
-											entry->facts.relfilenumber);
 	/* else its table was picked */
 	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
 		return NULL;
@@ -606,6 +648,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 		say_what_rebuild_ignores(item, &request->settings);
 		skip_rehearsal(item, &request->settings);
 	}
+	add_parts(entry);
 
 	return entry;
 }
@@ -652,6 +695,7 @@ plan_moves(const PlanRequest *request)
 {
 	List	   *relids = NIL;
 	List	   *entries = NIL;
+	List	   *tables;
 	ListCell   *lc;
 
 	switch (request->scope)
@@ -684,6 +728,10 @@ plan_moves(const PlanRequest *request)
 	list_free(relids);
 
 	list_sort(entries, compare_entries);
+	tables = entries;
+	entries = NIL;
+	foreach(lc, tables)
+		entries = list_concat(lappend(entries, lfirst(lc)), ((PlanEntry *) lfirst(lc))->parts);
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object);
 	if (!request->part)

@@ -16,8 +16,8 @@
 
 typedef enum PlanScope
 {
-	SCOPE_RELATION,				/* object = table, matview, partitioned table,
-								 * TOAST table or index */
+	SCOPE_RELATION,				/* object = table, matview, partitioned table
+								 * or index */
 	SCOPE_ONE,					/* the same, but this very relation only */
 	SCOPE_SCHEMA,				/* object = schema */
 	SCOPE_TABLESPACE,			/* object = source tablespace */
@@ -27,7 +27,7 @@ typedef struct PlanRequest
 {
 	PlanScope	scope;
 	Oid			object;
-	bool		tables;			/* tables, with what TOAST keeps */
+	bool		tables;			/* tables, each with its TOAST table */
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* say what stays in the tablespace */
 	Oid			to_tablespace;
@@ -74,6 +74,14 @@ typedef struct SpaceNeeds
 	SpaceNeed	need[SPACE_PLACES];
 } SpaceNeeds;
 
+/* Return the bytes of what is to be copied: nothing of a part that is in place. */
+static inline int64
+space_to_copy(const MoveItem *item)
+{
+	return item->method == METHOD_COPY && item->from_tablespace == item->to_tablespace ?
+		0 : Max(item->size_before, 0);
+}
+
 extern void space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes,
 						int64 sort_bytes, int64 wal_bytes);
 extern const SpaceNeed *space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule);
@@ -99,6 +107,7 @@ typedef struct RelationFacts
 	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */
 	Oid			heap_tablespace;	/* the same three of the table */
 	RelFileNumber heap_relfilenumber;
+	Oid			toast_oid;		/* of a table; 0: it has none */
 	bool		valid;
 	bool		live;
 } RelationFacts;
@@ -108,6 +117,10 @@ typedef struct RelationFacts
 	((relkind) == RELKIND_INDEX || (relkind) == RELKIND_PARTITIONED_INDEX)
 
 extern bool relation_facts(Oid relid, RelationFacts *facts);
+extern List *parts_of_table(const RelationFacts *facts);
+extern Oid	table_of_toast(Oid relid);
+extern List *tables_apart(void);
+extern void item_fill(MoveItem *item, const RelationFacts *facts);
 extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
 extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 

@@ -19,7 +19,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
@@ -27,6 +29,7 @@
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
@@ -37,6 +40,7 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
@@ -85,6 +89,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 	facts->tablespace = OidIsValid(class_form->reltablespace) ?
 		class_form->reltablespace : MyDatabaseTableSpace;
 	facts->relfilenumber = class_form->relfilenode;
+	facts->toast_oid = class_form->reltoastrelid;
 	ReleaseSysCache(tuple);
 
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->heap_oid));
@@ -104,6 +109,98 @@ relation_facts(Oid relid, RelationFacts *facts)
 	pfree(schema_name);
 
 	return true;
+}
+
+/*
+ * Return the OIDs of what is kept where a table is: its TOAST table and the
+ * indexes of that, also invalid ones, in the order in which core locks them.
+ */
+List *
+parts_of_table(const RelationFacts *facts)
+{
+	if (!OidIsValid(facts->toast_oid))
+		return NIL;
+	return list_concat(list_make1_oid(facts->toast_oid), indexes_of_table(facts->toast_oid));
+}
+
+/*
+ * Return the table of a TOAST table, or of an index of one; InvalidOid for any
+ * other relation.  pg_class has the other direction only, without an index.
+ */
+Oid
+table_of_toast(Oid relid)
+{
+	Oid			toast = relkind_is_index(get_rel_relkind(relid)) ?
+		IndexGetRelation(relid, true) : relid;
+	Oid			result = InvalidOid;
+	Relation	pg_depend;
+	ScanKeyData key[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (get_rel_relkind(toast) != RELKIND_TOASTVALUE)
+		return InvalidOid;
+	ScanKeyInit(&key[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&key[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(toast));
+	pg_depend = table_open(DependRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_depend, DependDependerIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (form->deptype == DEPENDENCY_INTERNAL && form->refclassid == RelationRelationId)
+			result = form->refobjid;
+	}
+	systable_endscan(scan);
+	table_close(pg_depend, AccessShareLock);
+	return result;
+}
+
+/* Return whether all that is kept where a table is is in this tablespace, too. */
+static bool
+parts_are_in(const RelationFacts *facts, Oid tablespace)
+{
+	ListCell   *lc;
+
+	foreach(lc, parts_of_table(facts))
+	{
+		RelationFacts part;
+
+		if (relation_facts(lfirst_oid(lc), &part) && part.tablespace != tablespace)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Return the tables of this database, but catalogs, that are in another
+ * tablespace than what TOAST keeps of them.  Core never has them apart, and
+ * pg_upgrade --swap would lose the values; an earlier version of ours could
+ * leave them so.
+ */
+List *
+tables_apart(void)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
+	List	   *result = NIL;
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		RelationFacts facts;
+
+		CHECK_FOR_INTERRUPTS();
+		if (OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
+			relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace))
+			result = lappend_oid(result, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return result;
 }
 
 /* Copy names and tablespace of the relation to its row. */
@@ -269,7 +366,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	/* an invalid index is repaired in any tablespace */
 	if (facts->tablespace == item->to_tablespace &&
-		(facts->valid || !item->repair))
+		(facts->valid || !item->repair) && parts_are_in(facts, item->to_tablespace))
 	{
 		const char *name = get_tablespace_name(item->to_tablespace);
 
@@ -366,6 +463,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tab
 {
 	Oid			heap_oid = relid;
 	Oid			schema_oid = get_rel_namespace(relid);
+	Oid			table;
 	AclResult	aclresult;
 
 	switch (relkind)
@@ -411,6 +509,14 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tab
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relation \"%s\"", relname)));
+
+	/* pg_upgrade takes for granted that they are where their table is */
+	if (OidIsValid(table = table_of_toast(relid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move TOAST relation \"%s\" by itself", relname),
+				 errdetail("A TOAST table and its index are where their table is."),
+				 errhint("Move table \"%s\" with move_table().", get_rel_name(table))));
 
 	if (isOtherTempNamespace(schema_oid))
 		ereport(ERROR,

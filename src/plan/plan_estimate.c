@@ -179,11 +179,11 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 			  double copy_rate, double rebuild_rate, double read_ms)
 {
 	MoveItem   *item = &entry->item;
-	int64		size = item->size_before;
+	int64		size = space_to_copy(item);
 	int64		heap_size;
 	int64		new_size = size;
 
-	if (size < 0)
+	if (item->size_before < 0)
 		return;
 
 	if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
@@ -314,11 +314,13 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	ListCell   *lc;
+	ListCell   *lc2;
 
 	foreach(lc, items)
 	{
 		MoveItem   *item = (MoveItem *) lfirst(lc);
 		int64		size = new_file_size(item);
+		int64		wal_bytes = item->wal_bytes;
 		FileSystemFacts facts;
 		FileSystemFacts source;
 		TargetSpace *target;
@@ -326,16 +328,26 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		const SpaceNeed *missing;
 
 		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
+			OidIsValid(item->part_of) ||
 			!file_system_facts(item->to_tablespace, &facts))
 			continue;
+		/* all files of a table are there twice until its swap */
+		for_each_cell(lc2, items, lnext(items, lc))
+		{
+			const MoveItem *part = lfirst(lc2);
+
+			if (part->part_of != item->relid)
+				break;
+			size += new_file_size(part);
+			wal_bytes += Max(part->wal_bytes, 0);
+		}
 		target = find_free_space(&targets, facts.device, nlargest);
 
 		space_needs(&needs, item->to_tablespace,
 					target->kept + sum_of(target->largest, nlargest) + size,
 					item->sort_bytes > 0 ?
 					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
-					item->wal_bytes > 0 ?
-					item->wal_bytes + sum_of(largest_all, nlargest) : 0);
+					wal_bytes > 0 ? wal_bytes + sum_of(largest_all, nlargest) : 0);
 		missing = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
 		item->fits = missing == NULL;
 		if (missing != NULL)
@@ -352,6 +364,17 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 			keep_largest(target->largest, nlargest, size);
 		else
 			target->kept += size;
+
+		for_each_cell(lc2, items, lnext(items, lc))
+		{
+			MoveItem   *part = lfirst(lc2);
+
+			if (part->part_of != item->relid)
+				break;
+			part->fits = item->fits;
+			if (missing != NULL)
+				item_say(part, "Does not fit, with its table.");
+		}
 	}
 	pfree(largest_all);
 	pfree(largest_sort);

@@ -14,7 +14,6 @@
 #include "plan/plan.h"
 #include "settings.h"
 
-extern void item_fill(MoveItem *item, const RelationFacts *facts);
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern bool plan_is_own_table(Oid heap_oid);
 extern void movable_methods(Oid relid, const char *access_methods,
@@ -31,6 +30,7 @@ typedef struct PlanEntry
 	RelationFacts facts;
 	double		bloat_ratio;	/* -1: not measured */
 	int64		rank;			/* position among the moves: smaller first */
+	List	   *parts;			/* PlanEntry of what moves with it */
 } PlanEntry;
 extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);

@@ -167,7 +167,7 @@ space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 
 /*
  * Raise ERROR 53100 if the move, together with those that run at the same
- * time, would leave less than min_free_space of a file system that it writes
+ * time (what moves with a table among them), would leave less than min_free_space of a file system that it writes
  * to.  The caller is in a transaction.
  */
 void
@@ -186,13 +186,13 @@ space_check(const JobShared *job, const MoveItem *item,
 
 		if (other == item || other->status != STATUS_RUNNING)
 			continue;
-		others += Max(other->size_before - other->blocks_copied * BLCKSZ, 0);
+		others += Max(space_to_copy(other) - other->blocks_copied * BLCKSZ, 0);
 		others_sort += Max(other->sort_bytes, 0);
 	}
 
-	if (item->size_before <= 0)
+	if (item->method == METHOD_DEFAULT || space_to_copy(item) + others <= 0)
 		return;
-	space_needs(&needs, item->to_tablespace, item->size_before + others,
+	space_needs(&needs, item->to_tablespace, space_to_copy(item) + others,
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
 	missing = space_missing(&needs, &settings->min_free_space);

@@ -29,8 +29,8 @@
 #include "worker/worker.h"
 
 /*
- * Vacuum and freeze the table of an item; its TOAST table is an item of its
- * own.  Called, and returns, with no transaction open.  ERRORs: those of VACUUM.
+ * Vacuum and freeze the table of an item, with its TOAST table.  Called, and
+ * returns, with no transaction open.  ERRORs: those of VACUUM.
  */
 void
 freeze_table(const MoveItem *item)
@@ -39,8 +39,7 @@ freeze_table(const MoveItem *item)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	VacuumStmt *stmt;
 
-	if (item->relkind != RELKIND_RELATION && item->relkind != RELKIND_MATVIEW &&
-		item->relkind != RELKIND_TOASTVALUE)
+	if (item->relkind != RELKIND_RELATION && item->relkind != RELKIND_MATVIEW)
 		return;
 	progress_phase(PHASE_FREEZING);
 	if (context == NULL)
@@ -54,9 +53,8 @@ freeze_table(const MoveItem *item)
 	PortalContext = context;
 	stmt = makeNode(VacuumStmt);
 	stmt->is_vacuumcmd = true;
-	stmt->options = list_make4(makeDefElem("freeze", NULL, -1),
+	stmt->options = list_make3(makeDefElem("freeze", NULL, -1),
 							   makeDefElem("skip_locked", NULL, -1),
-							   makeDefElem("process_toast", (Node *) makeString("false"), -1),
 							   makeDefElem("truncate", (Node *) makeString("false"), -1));
 	stmt->rels = list_make1(makeVacuumRelation(NULL, item->relid, NIL));
 	PG_TRY();

@@ -268,8 +268,11 @@ note_termination(MoveItem *item)
 static void
 item_terminated(JobShared *shared, int n, bool recordable)
 {
+	int			last;
+
 	note_termination(&shared->items[n]);
-	if (recordable)
+	last = job_parts_follow(shared, n);
+	for (; recordable && n <= last; n++)
 		history_update(shared, n);
 }
 
@@ -357,6 +360,7 @@ free_slot_at_exit(int code, Datum arg)
 		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
 			item->status == STATUS_RUNNING || item->status == STATUS_PAUSED)
 			note_termination(item);
+		n = job_parts_follow(my_shared, n);
 	}
 	if (runner_detach())
 		publish_rows(my_shared);

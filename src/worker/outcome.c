@@ -128,9 +128,9 @@ begin_to_record(JobShared *shared)
 	}
 }
 
-/* Try to update an item's history row.  Returns NULL, or the error. */
+/* Try to update the history rows of some items.  Returns NULL, or the error. */
 static ErrorData *
-try_to_record(JobShared *shared, int n)
+try_to_record(JobShared *shared, int n, int last)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
@@ -139,7 +139,8 @@ try_to_record(JobShared *shared, int n)
 	{
 		if (begin_to_record(shared))
 		{
-			history_update(shared, n);
+			for (int i = n; i <= last; i++)
+				history_update(shared, i);
 			CommitTransactionCommand();
 		}
 	}
@@ -155,9 +156,9 @@ try_to_record(JobShared *shared, int n)
 }
 
 /*
- * Update one item's history row; a failure is a WARNING.  An error releases
- * the extension's tables, so they may be dropped then, and only the waiting
- * caller learns of the outcome.
+ * Update the history row of an item, and those of what moves with it; a failure
+ * is a WARNING.  An error releases the extension's tables, so they may be
+ * dropped then, and only the waiting caller learns of the outcome.
  *
  * The second attempt is for a row that was deleted during the first one: a
  * missing row is no error.
@@ -167,12 +168,13 @@ outcome_record_item(JobShared *shared, int n)
 {
 	const MoveItem *item = &shared->items[n];
 	MemoryContext oldcontext = CurrentMemoryContext;
-	ErrorData  *error = try_to_record(shared, n);
+	int			last = job_parts_follow(shared, n);
+	ErrorData  *error = try_to_record(shared, n, last);
 
 	if (error != NULL)
 	{
 		FreeErrorData(error);
-		error = try_to_record(shared, n);
+		error = try_to_record(shared, n, last);
 	}
 	if (error == NULL)
 		return;
