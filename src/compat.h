@@ -292,6 +292,27 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
 #endif
 
+/*
+ * A buffer for a page, or for more than one: direct I/O needs them aligned.
+ * That of the second kind is freed with its memory context.
+ */
+#if PG_VERSION_NUM < 160000
+#define PG_IO_ALIGN_SIZE 4096
+
+typedef union PGIOAlignedBlock
+{
+#ifdef pg_attribute_aligned
+	pg_attribute_aligned(PG_IO_ALIGN_SIZE)
+#endif
+	char		data[BLCKSZ];
+	double		force_align_d;
+	int64		force_align_i64;
+} PGIOAlignedBlock;
+
+#define palloc_aligned(size, alignto, flags) \
+	((void *) TYPEALIGN(alignto, palloc((size) + (alignto))))
+#endif
+
 /* as core opens the files of relations; storage/fd.h */
 #if PG_VERSION_NUM >= 160000
 #define im_data_open_flags() ((io_direct_flags & IO_DIRECT_DATA) ? PG_O_DIRECT : 0)

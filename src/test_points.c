@@ -272,7 +272,7 @@ void
 test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks)
 {
 	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
-	PGAlignedBlock zero = {0};
+	PGIOAlignedBlock zero = {0};
 
 	for (BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
 		smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);

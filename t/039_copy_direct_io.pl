@@ -1,6 +1,7 @@
-# The method copy where the server reads and writes past the page cache
-# (debug_io_direct, since 16): what the copy writes with plain writes is what
-# the server reads, with writers in mid-copy and behind it.
+# A server that reads and writes past the page cache (debug_io_direct, since 16): each
+# buffer in which we hand a page over is aligned.  What the copy of an index writes with
+# plain writes is what the server reads, with writers in mid-copy and behind it; then a
+# table with its TOAST table, maps and indexes, by both methods, there and back.
 use strict;
 use warnings;
 
@@ -52,9 +53,47 @@ foreach my $to ('regress_fast', 'regress_slow')
 	is($node->psql('postgres', "SELECT oracle.structure('d_s')"), 0, "to $to: amcheck, with all rows of the table");
 }
 
+make_zoo($node, 'zoo', 2000);
+$node->safe_psql('postgres', <<SQL);
+ALTER TABLE zoo ADD long text;
+ALTER TABLE zoo ALTER long SET STORAGE EXTERNAL;
+UPDATE zoo SET long = repeat(md5(id::text), 100) WHERE id % 20 = 0;
+DELETE FROM zoo WHERE id % 7 = 0;
+VACUUM ANALYZE zoo;
+SELECT oracle.remember_keys('zoo'), oracle.remember_metadata('zoo');
+SQL
+my $forks = $node->safe_psql('postgres', <<SQL);
+SELECT count(*) FROM pg_class c, unnest(ARRAY['main', 'fsm', 'vm']) fork
+ WHERE pg_relation_size(c.oid, fork) > 0
+   AND c.oid IN ('zoo'::regclass, (SELECT reltoastrelid FROM pg_class WHERE oid = 'zoo'::regclass))
+SQL
+is($forks, 6, 'the table and its TOAST table have both maps');
+
+my @moves = (
+	"move_table('zoo', 'regress_fast', indexes => true, settings => '{\"direct_io\": \"on\"}')",
+	"move_table('zoo', 'regress_fast', indexes => true, settings => '{\"direct_io\": \"off\"}')",
+	"move_indexes('zoo', 'regress_fast', 'rebuild')",
+	"move_indexes('zoo', 'regress_fast', 'copy')");
+# (without it, our own direct I/O reads blocks for the server's page cache)
+foreach my $direct ('data', 'data,wal', '')
+{
+	$node->append_conf('postgresql.conf', "debug_io_direct = '$direct'");
+	$node->restart;
+	foreach my $move ($direct ? @moves : $moves[0])
+	{
+		my $name = "'$direct': $move";
+		my ($job, $moved, $all) = split /\|/, $node->safe_psql('postgres',
+			"SELECT max(job), count(*) FILTER (WHERE status = 'moved'), count(*) FROM $move");
+		is($moved, $all, "$name: all moved");
+		verdict_ok($node, 'zoo', $name);
+		is($node->safe_psql('postgres', "SELECT DISTINCT status FROM undo_move($job)"), 'moved', "$name: undone");
+		all_right($node, 'zoo', "$name, undone", no_metadata => $direct ne 'data');
+	}
+}
+
 # What is on the disk, and, because each look-up would be a read of the disk, by
 # way of the page cache and with room for all of it.
-$node->append_conf('postgresql.conf', "debug_io_direct = ''\nshared_buffers = 64MB");
+$node->append_conf('postgresql.conf', 'shared_buffers = 64MB');
 $node->restart;
 files_ok($node, 'after a restart');
 verdict_ok($node, 'd', 'after a restart');

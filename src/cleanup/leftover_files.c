@@ -389,6 +389,8 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 		{
 			Relation	rel = CreateFakeRelcacheEntry(locator);
 
+			/* it is not pinned from 17 on, and RelationDropStorage() unpins */
+			rel->rd_smgr = NULL;
 			RelationDropStorage(rel);	/* at commit */
 			FreeFakeRelcacheEntry(rel);
 		}

@@ -308,7 +308,7 @@ prepare_prewarm(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_PREWARMING);
 	BlockSet   *cached = find_cached(cs);
-	PGAlignedBlock page;
+	PGIOAlignedBlock page;
 	BlockNumber block = 0;
 	int			distance = -1;
 	CopyOutcome outcome = GO_ON;

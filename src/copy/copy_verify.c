@@ -285,7 +285,7 @@ bool
 copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
 				  BlockNumber block, RmgrId rmid, BufferAccessStrategy strategy)
 {
-	PGAlignedBlock pages[2];
+	PGIOAlignedBlock pages[2];
 	bool		empty[2];
 	bool		is_new[2];
 	RmgrData	rmgr;

@@ -238,8 +238,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID ||
 		rmid == RM_HEAP_ID || IM_MUTATION("holes");
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
-	copy->chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
-	copy->other_chunk = (char *) TYPEALIGN(4096, palloc(size + 4096));
+	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
+	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	return copy;
 }
 
@@ -1072,7 +1072,7 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {
-	PGAlignedBlock page;
+	PGIOAlignedBlock page;
 	Buffer		buffer;
 	bool		standard;
 	instr_time	start;
@@ -1146,7 +1146,7 @@ file_copy_equalize(FileCopy *copy, ForkNumber fork)
 
 		for (; extended <= block; extended++)
 		{
-			PGAlignedBlock zeros;
+			PGIOAlignedBlock zeros;
 
 			memset(zeros.data, 0, BLCKSZ);
 			smgrextend(to, fork, extended, zeros.data, false);

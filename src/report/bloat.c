@@ -95,13 +95,13 @@ static char *
 copy_buffer(void)
 {
 #ifdef __SANITIZE_ADDRESS__
-	static PGAlignedBlock guarded[9];
+	static PGIOAlignedBlock guarded[9];
 
 	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
 	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
 	return guarded[4].data;
 #else
-	static PGAlignedBlock copy;
+	static PGIOAlignedBlock copy;
 
 	return copy.data;
 #endif
@@ -610,7 +610,7 @@ split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
 			 BlockNumber *blocks, BlockNumber *nfree, BlockNumber *nother)
 {
 	BlockNumber fsm_size;
-	PGAlignedBlock copy;
+	PGIOAlignedBlock copy;
 	BlockNumber slots = (nblocks - 1) / SlotsPerFSMPage + 1;
 
 	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks ||

@@ -96,7 +96,7 @@ damage(char *page, pg_prng_state *random)
 void
 test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
 {
-	PGAlignedBlock good;
+	PGIOAlignedBlock good;
 	pg_prng_state random;
 	int			refused = 0;
 

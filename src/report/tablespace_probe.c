@@ -45,13 +45,6 @@
 #define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)
 #define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
 #define PROBE_CHUNK			(1024 * 1024)
-#define PROBE_ALIGN			4096
-
-#ifdef O_DIRECT
-#define PROBE_O_DIRECT		O_DIRECT
-#else
-#define PROBE_O_DIRECT		0
-#endif
 
 typedef struct Probe
 {
@@ -98,9 +91,9 @@ open_file(Probe *probe, Oid tablespace)
 				 errmsg("could not create file \"%s\": %m", probe->path)));
 	probe->direct = false;
 	probe->fd = probe->buffered_fd;
-	if (PROBE_O_DIRECT != 0)
+	if (PG_O_DIRECT != 0)
 	{
-		int			fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PROBE_O_DIRECT);
+		int			fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
 
 		/* tmpfs and others refuse it */
 		if (fd >= 0)
@@ -291,7 +284,7 @@ tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 				 errdetail("The probe writes at least %lld bytes and uses at most a tenth of the free space, which is %lld bytes.",
 						   (long long) PROBE_MIN_BYTES, (long long) free_bytes)));
 
-	probe->chunk = (char *) TYPEALIGN(PROBE_ALIGN, palloc(PROBE_CHUNK + PROBE_ALIGN));
+	probe->chunk = palloc_aligned(PROBE_CHUNK, PG_IO_ALIGN_SIZE, 0);
 	open_file(probe, tablespace);
 	fill_file(probe, max_bytes, seconds * 0.25);
 
