@@ -90,7 +90,7 @@ sub wait_for_no_worker
 	return poll_until($node, <<'SQL', 't', 'end of all workers', %options);
 SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database())
    AND CASE WHEN to_regclass('index_mover.job_log') IS NULL THEN true
-       ELSE query_to_xml('SELECT count(*) AS n FROM index_mover.job_log WHERE index_mover.job_is_alive(job)', false, true, '')::text LIKE '%<n>0</n>%' END
+       ELSE NOT EXISTS (SELECT FROM ts_stat('SELECT array_to_tsvector(ARRAY[job::text]) FROM index_mover.job_log WHERE index_mover.job_is_alive(job)')) END
 SQL
 }
 
