@@ -322,7 +322,11 @@ prepare_prewarm(CopyState *cs)
 			break;
 	}
 	block_set_free(cached);
-	/* what has changed meanwhile is no sign of fast writers, but may not cost more */
+
+	/*
+	 * what has changed meanwhile is no sign of fast writers, but may not cost
+	 * more
+	 */
 	cs->losing_since = 0;
 	progress_phase(phase);
 	return outcome;
