@@ -1,6 +1,6 @@
 # lib.sh
-#   What scripts/setup, scripts/test and scripts/demo share.  To be sourced by
-#   bash, with HERE set to the top of the source tree.
+#   What the scripts of this folder share.  To be sourced by bash, with HERE set to
+#   the top of the source tree.
 #
 # Assumption: PostgreSQL refuses to run as root, so where we are root every
 # server, and everything that talks to it, runs as user postgres.  Nothing is
@@ -33,6 +33,44 @@ fi
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
   exit 2
+}
+
+# What is fetched or built is kept here, outside of the tree; a reboot may empty it.
+BUILDS=${INDEX_MOVER_BUILDS:-${TMPDIR:-/tmp}/index_mover-builds}
+
+# Make a folder to keep things in, and print its path.  What is in it is run, as
+# root too, so it must be ours.
+own_folder() {          # folder, option that names another
+  mkdir -p "$1" || exit 2
+  [ -O "$1" ] && [ ! -L "$1" ] || die "$1 belongs to somebody else, name another with $2"
+  (cd "$1" && pwd)
+}
+
+# The first address in apt's sources, in the new format or the old one.
+mirror() {
+  {
+    awk '/^URIs:/ {print $2}' /etc/apt/sources.list.d/*.sources
+    sed -n 's/^deb \(\[[^]]*\] *\)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list
+  } 2> /dev/null | grep -E '^(https?|file|copy):' | head -n 1
+}
+
+# Fetch packages, or sources, of a release of Debian that need not be this machine's:
+# into the folder we are in, with lists of their own.
+fetch_packages() {      # deb or deb-src, release, package ...
+  local kind=$1 release=$2 from lists=$PWD/apt command=(download)
+  shift 2
+  command -v apt-get > /dev/null || { echo "no apt-get here"; return 1; }
+  from=$(mirror)
+  [ -n "$from" ] || { echo "no mirror in apt's sources"; return 1; }
+  [ "$kind" = deb ] || command=(source --download-only)
+  mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
+  echo "$kind $from $release main" > "$lists/sources.list"
+  local apt=(timeout 300 apt-get -q -o Dir::Etc::sourcelist="$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o Dir::State::lists="$lists/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists/cache"
+    -o Acquire::Check-Valid-Until=false -o Acquire::http::Timeout=30
+    -o APT::Update::Error-Mode=any -o APT::Sandbox::User=)
+  "${apt[@]}" update && "${apt[@]}" "${command[@]}" "$@" || return 1
+  rm -rf "$lists"
 }
 
 # Set PG_CONFIG to a pg_config with server headers and PGXS, or fail.
