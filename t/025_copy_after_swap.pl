@@ -224,16 +224,11 @@ cmp_ok(lock_time(move_small()), '>=', 0.18, 'and the one before the commit');
 my ($queued, $locked);
 foreach my $try (1 .. 3)
 {
-	set_test_point($node, 'swap-asking:wait');
 	$gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
-	my $log = -s $node->logfile;
-	my $job = move_small(lock_timeout => '2min', lock_wait => '0');
-	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	my ($job, $holder) = queued_at($node, 'SELECT count(*) FROM small WHERE i = 1',
+		sub { return move_small(lock_timeout => '2min', lock_wait => '0'); });
 	set_test_point($node, '');
-	# comes between the look and the attempt
-	my $holder = IndexMover::Session->new($node);
-	$holder->run('BEGIN; SELECT count(*) FROM small WHERE i = 1');
 	$gate->end;
 	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'small_i'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted", '1', 'the attempt');
 	my $start = time;

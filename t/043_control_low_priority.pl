@@ -63,17 +63,14 @@ sub worker_of { return sql("SELECT pid FROM index_mover_progress WHERE job = $_[
 # In the queue: the move behind a transaction, a third session behind the move
 # ---------------------------------------------------------------------------
 my $gate = IndexMover::Session->new($node);
-my $holder = IndexMover::Session->new($node);
 my $third = IndexMover::Session->new($node);
 
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
-set_test_point($node, 'swap-asking:wait');
 my $log = -s $node->logfile;
-my $job = begin_job($node, 'control_s', 'regress_fast', lock_timeout => '10s', lock_wait => 0);
-$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+# the last one of them stays
+my ($job, $holder) = queued_at($node, "SELECT count(*) FROM control WHERE s = 'x'",
+	sub { return begin_job($node, 'control_s', 'regress_fast', lock_timeout => '10s', lock_wait => 0); });
 my $worker = worker_of($job);
-# comes between the look and the attempt, and stays
-$holder->run("BEGIN; SELECT count(*) FROM control WHERE s = 'x'");
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 poll_until($node, "SELECT count(*) FROM pg_locks WHERE pid = $worker AND mode = 'AccessExclusiveLock' AND NOT granted", '1', 'the attempt');
 # see queued_too_long()
@@ -100,15 +97,14 @@ is(status($job), 'moved', 'then it is moved');
 
 # The same with the default, and nobody who looks: out of the queue in time
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
-set_test_point($node, 'swap-asking:wait');
 $log = -s $node->logfile;
-$job = begin_job($node, 'short_s', 'regress_fast', lock_wait => 0);
-$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
-$holder->run("BEGIN; SELECT count(*) FROM short WHERE s = 'x'");
-$gate->run('SELECT pg_advisory_unlock(0, 5959)');
-# one look is not enough to see that somebody stays, so there is another attempt
-poll_until($node, "SELECT lock_attempts > 1 FROM index_mover_progress WHERE job = $job", 't', 'the end of the first attempt');
+$holder->end;
+($job, $holder) = queued_at($node, "SELECT count(*) FROM short WHERE s = 'x'",
+	sub { return begin_job($node, 'short_s', 'regress_fast', lock_wait => 0); });
 set_test_point($node, '');
+$gate->run('SELECT pg_advisory_unlock(0, 5959)');
+# then it sees that somebody stays, and makes no other
+poll_until($node, "SELECT blocked_by <> '{}' FROM index_mover_progress WHERE job = $job", 't', 'the end of the attempt');
 is(queued_too_long($log, 'short_s'), 0, 'an attempt of 100 ms does not stand there for long');
 $holder->run('COMMIT');
 wait_for_job_end($node, $job);
@@ -117,13 +113,12 @@ is(status($job), 'moved', 'it is moved, too');
 # The WAL can't be read in the queue: so a long attempt is made in turns, and what
 # is recycled meanwhile was read.
 $gate->run('SELECT pg_advisory_lock(0, 5959)');
-set_test_point($node, 'swap-asking:wait');
 $log = -s $node->logfile;
-$job = begin_job($node, 'short_s', 'regress_slow', lock_timeout => '10min');
-$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+$holder->end;
+($job, $holder) = queued_at($node, "SELECT count(*) FROM short WHERE s = 'x'",
+	sub { return begin_job($node, 'short_s', 'regress_slow', lock_timeout => '10min'); });
 $worker = worker_of($job);
 set_test_point($node, '');
-$holder->run("BEGIN; SELECT count(*) FROM short WHERE s = 'x'");
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 my $queued = "FROM pg_locks WHERE pid = $worker AND mode = 'AccessExclusiveLock' AND NOT granted AND waitstart";
 poll_until($node, "SELECT count(*) $queued IS NOT NULL", '1', 'the attempt');

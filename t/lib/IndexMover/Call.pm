@@ -15,7 +15,7 @@ use List::Util ();
 use PostgreSQL::Test::Utils ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(start_call finish_call call_is_running caller_pid sqlstate_of begin_job set_test_point set_tests held_at let_go);
+our @EXPORT = qw(start_call finish_call call_is_running caller_pid sqlstate_of begin_job set_test_point set_tests held_at let_go queued_at);
 
 our $TIMEOUT = $IndexMover::Wait::TIMEOUT;
 our %count;
@@ -173,6 +173,29 @@ sub held_at
 	set_test_point($node, '') unless $options{then};
 	$call->{worker} = $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover'");
 	return $call;
+}
+
+# A swap queues for its lock only where one short transaction follows the other.  So run
+# $sql in such, without a gap, beside a job that $begin begins and returns, until the
+# job is held at "swap-asking", to queue next.  Returns the job and the session
+# whose transaction is open then.  The caller holds the lock of the test point.
+sub queued_at
+{
+	my ($node, $sql, $begin) = @_;
+	my @sessions = map { IndexMover::Session->new($node) } 1, 2;
+	my $log = -s $node->logfile;
+	my $n = 0;
+	$sessions[0]->run("BEGIN; $sql");
+	set_test_point($node, 'swap-asking:wait');
+	my $job = $begin->();
+	until ($node->log_contains(qr/test point "swap-asking": waiting/, $log))
+	{
+		$n++;
+		$sessions[ $n % 2 ]->run("BEGIN; $sql");
+		$sessions[ ($n + 1) % 2 ]->run('COMMIT');
+	}
+	$sessions[ ($n + 1) % 2 ]->end;
+	return ($job, $sessions[ $n % 2 ]);
 }
 
 sub let_go
