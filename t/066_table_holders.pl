@@ -11,6 +11,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 needs_test_points();
 
@@ -129,6 +130,123 @@ SQL
 		$holder->end;
 		set_test_point($node, '');
 	}
+}
+
+# ---- an attempt in vain is told, and is not the end of the copy of an index either --
+# Another transaction changes the row in pg_class after the last look at it.
+if (part('in vain'))
+{
+	foreach my $case ([ 'held', 'move_table', "UPDATE pg_class SET reloptions = '{fillfactor=90}' WHERE oid = 'held'::regclass" ],
+		[ 'held_pkey', 'move_indexes', "UPDATE pg_class SET reloptions = '{fillfactor=90}' WHERE oid = 'held_pkey'::regclass" ])
+	{
+		my ($what, $function, $change) = @$case;
+		my $name = "$what, its row is changed under the lock";
+		my $log = -s $node->logfile;
+		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') FROM pg_class WHERE relname = '$what'") eq 't'
+		  ? 'regress_fast' : 'regress_slow';
+		my $call = held_at($node, 'swap-row', "SELECT status, sqlstate FROM $function('$what', '$to', settings => '{\"lock_timeout\": \"100ms\"}') WHERE name = '$what'");
+		my $holder = IndexMover::Session->new($node);
+		my $start = time;
+		$holder->run("BEGIN; $change");
+		usleep(300_000);
+		let_go($call);
+		my $held = time - $start;
+		$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
+		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published");
+		$holder->run('ROLLBACK');
+		$holder->end;
+		my ($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "$name: moved") or diag $err;
+		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+		cmp_ok($s->run("SELECT extract(epoch FROM lock_time) FROM index_mover_history WHERE name = '$what' ORDER BY job DESC LIMIT 1"),
+			'>=', 0.3, sprintf('%s: lock_time is that of the longest attempt, at least 0.3 of the %.2f s', $name, $held));
+		cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE name = '$what' ORDER BY job DESC LIMIT 1"), '>', 1, "$name: and there were several");
+		verdict_ok($node, 'held', $name, max_keys => 20, large => 1);
+		files_ok($node, $name);
+		leftovers_ok($node, $name, within => 5);
+	}
+}
+
+# ---- a catalog that is locked, as by VACUUM FULL ------------------------------------
+# It makes attempts in vain, and nobody waits for it in the exclusive lock: there, what
+# the swap reads is locked already.
+if (part('catalogs'))
+{
+	my $attempts = 'SELECT max(lock_attempts) FROM index_mover_progress';
+	foreach my $case (picked { $_->[1] =~ /attribute|opclass/ } 'catalogs that are locked', map { my $what = $_; map { [ $what, $_ ] } qw(pg_attribute pg_index pg_opclass pg_constraint pg_extension) } 'held', 'held_pkey')
+	{
+		my ($what, $catalog) = @$case;
+		my $name = "$what, $catalog is locked";
+		my $function = $what eq 'held' ? 'move_table' : 'move_indexes';
+		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') FROM pg_class WHERE relname = '$what'") eq 't'
+		  ? 'regress_fast' : 'regress_slow';
+		my $log = -s $node->logfile;
+		my $call = held_at($node, 'swap-ready', "SELECT status, sqlstate FROM $function('$what', '$to') WHERE name = '$what'", then => 'swap-locked:wait2');
+		my $locker = IndexMover::Session->new($node);
+		my $second = IndexMover::Session->new($node);
+		$second->run('SELECT pg_advisory_lock(0, 5960)');
+		$s->run($attempts) foreach 1, 2;    # what it reads is cached now
+		$locker->run("BEGIN; LOCK TABLE $catalog IN ACCESS EXCLUSIVE MODE");
+		let_go($call);
+		my $deadline = time + 180;
+		select(undef, undef, undef, 0.05) while $s->run($attempts) < 2 && time < $deadline;
+		cmp_ok($s->run($attempts), '>', 1, "$name: attempts in vain");
+		is($s->run("SELECT count(*) FROM pg_locks WHERE relation IN ('held'::regclass, 'held_pkey'::regclass) AND mode = 'AccessExclusiveLock' AND granted"), '0', "$name: without an exclusive lock");
+		$locker->run('ROLLBACK');
+		$node->wait_for_log(qr/test point "swap-locked": waiting/, $log);
+		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN; LOCK TABLE $catalog IN SHARE MODE NOWAIT");
+		like($err, qr/55P03/, "$name: not under the exclusive lock");
+		set_test_point($node, '');
+		$second->end;
+		$locker->end;
+		($rc, $out, $err) = finish_call($call);
+		is($out, "moved|\n", "$name: moved") or diag $err;
+		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+	}
+	verdict_ok($node, 'held', 'locked catalogs', max_keys => 20, large => 1);
+	leftovers_ok($node, 'locked catalogs', within => 5);
+}
+
+# ---- others who ask with NOWAIT, as a parallel pg_dump -------------------------------
+# Its first process has the table; the others would fail if we stood in a queue.
+if (part('nowait'))
+{
+	my $nowait = sub {
+		my ($rc, $out, $err) = $node->psql('postgres', 'BEGIN; LOCK TABLE held IN ACCESS SHARE MODE NOWAIT');
+		return $rc == 0 ? 0 : 1;
+	};
+	my $call = held_at($node, 'swap-asking', move(lock_timeout => '20s'));
+	my $leader = IndexMover::Session->new($node);
+	$leader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; LOCK TABLE held IN ACCESS SHARE MODE');
+	let_go($call);
+	my ($failed, $asked) = (0, 0);
+	my $published = "SELECT count(*) FROM index_mover_progress WHERE blocked_by = '{@{[$leader->pid]}}'";
+	do { $failed += $nowait->(); $asked++; } until ($s->run($published) eq '1' || $asked >= 500);
+	is($failed, 0, "a reader that came after the look: $asked others got the table, too");
+	$leader->run('COMMIT');
+	my ($rc, $out, $err) = finish_call($call);
+	is($out, "moved||\n", 'and then it is moved') or diag $err;
+	$leader->end;
+
+	# one such reader after the other, without a gap
+	my @readers = map { IndexMover::Session->new($node) } 1, 2;
+	my $read = 'BEGIN; LOCK TABLE held IN ACCESS SHARE MODE';
+	$readers[0]->run($read);
+	$call = start_call($node, 'mover', move(lock_timeout => '20s'));
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1', 'ready');
+	$failed = 0;
+	foreach my $n (1 .. 60)
+	{
+		$readers[ $n % 2 ]->run($read);
+		$readers[ ($n + 1) % 2 ]->run('COMMIT');
+		$failed += $nowait->();
+	}
+	is($failed, 0, 'one reader of the whole table after the other: 60 others got it, too');
+	is($s->run('SELECT count(*) FROM index_mover_progress'), '1', 'and the move waits');
+	$_->end foreach @readers;
+	($rc, $out, $err) = finish_call($call);
+	is($out, "moved||\n", 'moved, when there is a gap') or diag $err;
+	leftovers_ok($node, 'NOWAIT', within => 5);
 }
 
 # ---- those that hold the table itself ----------------------------------------------
