@@ -131,6 +131,24 @@ im_register_tranche(int tranche, const char *name)
  */
 extern bool pq_check_connection(void);
 
+/*
+ * The search_path of workers.  From 17 on, core gives an index's functions
+ * this path itself, and runs event triggers, which see the path that the role
+ * has in the database (NULL: reset).
+ */
+#define WORKER_SEARCH_PATH	"pg_catalog, pg_temp"
+#if PG_VERSION_NUM >= 170000
+#define REINDEX_SEARCH_PATH NULL
+#else
+#define REINDEX_SEARCH_PATH WORKER_SEARCH_PATH
+#endif
+
+/* PortalRun() had another argument before 18; tcop/pquery.h */
+#if PG_VERSION_NUM < 180000
+#define PortalRun(portal, count, top, dest, altdest, qc) \
+	PortalRun(portal, count, top, true, dest, altdest, qc)
+#endif
+
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
 /* it got a third argument with 17 */

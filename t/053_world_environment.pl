@@ -156,6 +156,58 @@ $to = other_place($to);
 	leftovers_ok($node, 'a sql_drop trigger that refuses', within => 5);
 }
 $node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse; DROP TABLE dropped');
+# what they see, and what they write, is what core's own command has them see and write
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE audit (i serial PRIMARY KEY, at timestamptz DEFAULT now(), what text);
+CREATE FUNCTION audit() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE r record;
+BEGIN
+	IF tg_tag <> 'REINDEX' THEN RETURN; END IF;
+	INSERT INTO audit (what) VALUES (concat_ws(' ', tg_event, tg_tag, current_query(), session_user, current_user));
+	IF tg_event = 'ddl_command_end' THEN
+		FOR r IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
+			INSERT INTO audit (what) VALUES (concat_ws(' ', r.command_tag, r.object_type, r.object_identity, r.in_extension));
+		END LOOP;
+	ELSIF tg_event = 'sql_drop' THEN
+		INSERT INTO audit (what) SELECT concat_ws(' ', object_type, object_identity) FROM pg_event_trigger_dropped_objects();
+	END IF;
+	-- indexes of its own
+	EXECUTE format('CREATE TABLE %I (i int PRIMARY KEY)', 'audit_' || (SELECT max(i) FROM audit));
+END $$;
+CREATE EVENT TRIGGER a_start ON ddl_command_start EXECUTE FUNCTION audit();
+CREATE EVENT TRIGGER a_end ON ddl_command_end EXECUTE FUNCTION audit();
+CREATE EVENT TRIGGER a_drop ON sql_drop EXECUTE FUNCTION audit();
+SQL
+sub audited
+{
+	my ($what, $sql) = @_;
+	$node->safe_psql('postgres', 'DELETE FROM audit; SELECT pg_sleep(0.1)');
+	my $out = $node->safe_psql('postgres', $sql);
+	is($node->safe_psql('postgres', "SELECT count(*) FROM audit WHERE at < now() - interval '1 min' OR at > now()"), 0, "$what: its time");
+	return ($out, $node->safe_psql('postgres', 'SELECT what FROM audit ORDER BY i'));
+}
+{
+	my (undef, $by_core) = audited('core', "REINDEX (TABLESPACE $to) INDEX CONCURRENTLY public.t_v");
+	isnt($by_core, '', q{core's command is audited}) if $version >= 170000;
+	$node->safe_psql('postgres', 'REINDEX (TABLESPACE ' . other_place($to) . ') INDEX CONCURRENTLY t_v');
+	my ($row, $by_us) = audited('a rebuild', "SELECT status, sqlstate, detail FROM move_indexes('t_v', '$to', method => 'rebuild')");
+	is($row, 'moved||', 'event triggers that run SQL: the row');
+	is($by_us, $by_core, q{event triggers that run SQL see what they see of core's command});
+	leftovers_ok($node, 'event triggers that run SQL', within => 5);
+	($row, $by_us) = audited('a copy', "SELECT status, sqlstate FROM move_indexes('t_v', '${\ other_place($to)}', method => 'copy')");
+	is("$row$by_us", 'moved|', 'and nothing of a copy');
+
+	# one that raises in the end, when core has done all
+	$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_start; DROP EVENT TRIGGER a_end; CREATE EVENT TRIGGER a_end ON ddl_command_end EXECUTE FUNCTION refuse()');
+	($row, $by_us) = audited('a rebuild', "SELECT status, sqlstate, detail FROM move_indexes('t_v', '$to', method => 'rebuild')");
+	is($row, $version < 170000 ? 'moved||' : 'moved|P0001|no REINDEX today', 'a ddl_command_end trigger that refuses');
+	is($node->safe_psql('postgres', q{SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 't_v'}), $to, 'the index has moved');
+	wait_for_no_worker($node);
+	leftovers_ok($node, 'a ddl_command_end trigger that refuses', within => 5);
+}
+$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_end; DROP EVENT TRIGGER a_drop; DROP FUNCTION audit()');
+move_ok('and all of the table');
+
 SKIP:
 {
 	skip 'login triggers came with PostgreSQL 17', 1 if $version < 170000;

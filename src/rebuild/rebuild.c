@@ -3,8 +3,10 @@
  * rebuild.c
  *	  Method rebuild: core's REINDEX (TABLESPACE ..) INDEX CONCURRENTLY.
  *
- * Core's command is run as it is, as a utility statement at top level, and no
- * catalog is written here by hand.  What is added:
+ * Core's command is run as a client's statement: parsed, planned, and run in
+ * a portal, at top level, with its own text.  So event triggers (17) and other
+ * modules' hooks see what they see of a client's, and SQL of theirs finds a
+ * snapshot.  No catalog is written here by hand.  What is added:
  *
  * - Old writers and snapshots are waited for before the command begins, so
  *   that a cancel during that wait, often the longest part, leaves nothing
@@ -44,10 +46,10 @@
 #include "commands/tablespace.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "tcop/dest.h"
-#include "tcop/utility.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
 #include "utils/backend_progress.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -61,6 +63,7 @@
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
+#include "compat.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -160,6 +163,10 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 		return;
 	class_form = (Form_pg_class) GETSTRUCT(class_row);
 
+	/* an event trigger of the command may create an index, too */
+	if (!is_reindex_leftover_name(NameStr(class_form->relname)))
+		return;
+
 	item = rebuild.mc->item;
 	if (((Form_pg_index) GETSTRUCT(index_row))->indrelid != rebuild.heap_oid)
 		ereport(ERROR,
@@ -228,6 +235,13 @@ before_core_waits(void)
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
 	IM_POINT("caller-hidden");
+}
+
+/* Set the path that event triggers of core's command, and those only, see. */
+static void
+set_rebuild_path(const char *path)
+{
+	SetConfigOption("search_path", path, PGC_SUSET, PGC_S_SESSION);
 }
 
 static void
@@ -312,27 +326,8 @@ static void
 end_core_settings(void)
 {
 	set_rebuild_option("lock_timeout", 0);
+	set_rebuild_path(WORKER_SEARCH_PATH);
 	rebuild_timer_end();
-}
-
-static PlannedStmt *
-make_reindex_statement(const MoveItem *item, const char *tablespace)
-{
-	ReindexStmt *stmt = makeNode(ReindexStmt);
-	PlannedStmt *result = makeNode(PlannedStmt);
-
-	stmt->kind = REINDEX_OBJECT_INDEX;
-	stmt->relation = makeRangeVar(pstrdup(NameStr(item->schema_name)),
-								  pstrdup(NameStr(item->relname)), -1);
-	stmt->params = list_make2(makeDefElem("concurrently", NULL, -1),
-							  makeDefElem("tablespace",
-										  (Node *) makeString(pstrdup(tablespace)), -1));
-
-	result->commandType = CMD_UTILITY;
-	result->canSetTag = true;
-	result->utilityStmt = (Node *) stmt;
-	result->stmt_location = -1;
-	return result;
 }
 
 /*
@@ -379,7 +374,9 @@ run_reindex(MoveContext *mc)
 	MemoryContext caller_context = CurrentMemoryContext;
 	char	   *tablespace;
 	char	   *text;
-	PlannedStmt *statement;
+	RawStmt    *statement;
+	List	   *plans;
+	Portal		portal;
 	QueryCompletion completion;
 	RelationFacts old;
 	bool		listed;
@@ -391,6 +388,8 @@ run_reindex(MoveContext *mc)
 	MemoryContextReset(rebuild_context);
 
 	IM_POINT("rebuild-begins");
+	set_rebuild_path(REINDEX_SEARCH_PATH);
+	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 
 	tablespace = get_tablespace_name(mc->item->to_tablespace);
@@ -402,8 +401,8 @@ run_reindex(MoveContext *mc)
 
 	(void) relation_facts(rebuild.old_index, &old);
 
+	/* what core reads after its own commits is kept there */
 	MemoryContextSwitchTo(rebuild_context);
-	statement = make_reindex_statement(mc->item, tablespace);
 	text = psprintf("REINDEX (TABLESPACE %s) INDEX CONCURRENTLY %s",
 					quote_identifier(tablespace),
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
@@ -411,22 +410,24 @@ run_reindex(MoveContext *mc)
 
 	IM_POINT("rebuild-named");
 
-	/* what has to survive core's transactions is kept there */
-	PortalContext = AllocSetContextCreate(rebuild_context, "index_mover portal",
-										  ALLOCSET_DEFAULT_SIZES);
+	debug_query_string = text;
 
 	pgstat_report_activity(STATE_RUNNING, text);
 	progress_phase(PHASE_REBUILDING);
-	InitializeQueryCompletion(&completion);
 
-	MemoryContextSwitchTo(PortalContext);
-	PushActiveSnapshot(GetTransactionSnapshot());
+	statement = linitial_node(RawStmt, pg_parse_query(text));
+	plans = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(statement, text, NULL, 0, NULL),
+							text, CURSOR_OPT_PARALLEL_OK, NULL);
+	portal = CreatePortal("", true, true);
+	portal->visible = false;
+	PortalDefineQuery(portal, NULL, text, CMDTAG_REINDEX, plans, NULL);
+	PortalStart(portal, NULL, 0, InvalidSnapshot);
+
 	rebuild.active = true;
-	ProcessUtility(statement, text, false, PROCESS_UTILITY_TOPLEVEL,
-				   NULL, NULL, None_Receiver, &completion);
+	(void) PortalRun(portal, FETCH_ALL, true, None_Receiver, None_Receiver, &completion);
 	rebuild.active = false;
-	if (ActiveSnapshotSet())
-		PopActiveSnapshot();
+	PortalDrop(portal, false);
+	debug_query_string = NULL;
 
 	/*
 	 * The old index is gone, so the new one is no leftover any more.  The
@@ -438,7 +439,6 @@ run_reindex(MoveContext *mc)
 		ledger_delete(rebuild.entry.id);
 	CommitTransactionCommand();
 
-	PortalContext = NULL;
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextReset(rebuild_context);
 }
@@ -534,7 +534,7 @@ clean_up_after_error(MoveContext *mc)
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	snapshot_guard_show_callers();
-	PortalContext = NULL;
+	debug_query_string = NULL;
 	end_core_settings();
 	progress_blockers(NULL, 0);
 

@@ -101,7 +101,8 @@ set_worker_option(const char *name, const char *value)
 static void
 apply_job_settings(const MoveSettings *settings)
 {
-	set_worker_option("search_path", "pg_catalog, pg_temp");
+	/* not PGC_S_OVERRIDE, which would be what a reset leads to */
+	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
 	set_worker_option("statement_timeout", "0");
 	set_worker_option("lock_timeout", "0");
 	set_worker_option("idle_in_transaction_session_timeout", "0");
