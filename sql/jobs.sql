@@ -30,6 +30,7 @@ SELECT name, status, job > :before AS job FROM move_indexes('t', 'regress_fast',
 SELECT name, status, started_at FROM index_mover_history WHERE job > :before ORDER BY 1;
 ROLLBACK;
 SELECT * FROM oracle.leftovers();
+CALL wait_for_move();
 BEGIN;
 SAVEPOINT a;
 SELECT count(*) FROM move_indexes('t', 'regress_fast', method => 'rebuild', wait => false);
@@ -166,6 +167,33 @@ SELECT name, status, sqlstate, message FROM index_mover_history WHERE relation =
 SELECT max(job) AS job FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false) \gset
 \set VERBOSITY terse
 CALL wait_for_move(:job);
+-- it is this session's last one until another is committed: queued, with nothing to move, in a savepoint
+BEGIN;
+SELECT count(*) FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false);
+ROLLBACK;
+CALL wait_for_move();
+BEGIN;
+SELECT count(*) FROM move_indexes('bulk.c_good', 'regress_slow', wait => false);
+ROLLBACK;
+CALL wait_for_move();
+BEGIN;
+SAVEPOINT a;
+SELECT count(*) FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false);
+ROLLBACK TO a;
+COMMIT;
+CALL wait_for_move();
+-- or is queued in this very transaction
+DO $$ BEGIN
+	PERFORM move_indexes('bulk.c_good', 'regress_fast', wait => false);
+	CALL wait_for_move();
+END $$;
+SELECT status FROM index_mover_history WHERE name = 'bulk.c_good' ORDER BY job DESC LIMIT 1;
+CALL wait_for_move();
+-- a call that waits has one, too, and one that has nothing to move
+SELECT status FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') ORDER BY name;
+CALL wait_for_move();
+SELECT status FROM move_indexes('bulk.c_good', 'regress_fast');
+CALL wait_for_move();
 \set VERBOSITY default
 DELETE FROM bulk.bad_numbers;
 SELECT name, status FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;

@@ -58,7 +58,8 @@ extern void notices_raise(const JobSummary *summary);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);
-extern int64 submit_next_job(JobPurpose purpose);
+extern void submit_job_has_begun(int64 job);
+extern int64 submit_next_job(void);
 extern void submit_record_job(int64 job, const MoveSettings *settings);
 extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,

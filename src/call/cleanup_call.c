@@ -76,7 +76,7 @@ cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
 	List	   *items = pick_tables(plan, true);
 
 	if (items != NIL)
-		(void) wait_for_rows(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, items, settings);
+		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, items, settings);
 }
 
 /*
@@ -89,7 +89,7 @@ cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 	List	   *items = pick_tables(plan, false);
 
 	if (items != NIL)
-		submit_at_commit(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, items, settings);
+		submit_at_commit(submit_next_job(), JOB_CLEANUP, items, settings);
 }
 
 static bool
@@ -190,7 +190,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables() != NIL)
 	{
-		(void) wait_for_rows(submit_next_job(JOB_CLEANUP), JOB_CLEANUP, NIL, &settings);
+		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, NIL, &settings);
 		after = leftover_indexes_list();
 		files_after = leftover_files_list();
 	}

@@ -284,7 +284,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 	cleanup_call_at_commit(plan, &settings);
 	if (items == NIL)
 		return 0;
-	rest = submit_next_job(JOB_MOVE);
+	rest = submit_next_job();
 	submit_at_commit(rest, JOB_MOVE, items, &settings);
 	return rest;
 }

@@ -267,7 +267,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		return;
 	}
 
-	summary.job = job = submit_next_job(JOB_MOVE);
+	summary.job = job = submit_next_job();
 	foreach(lc, plan)
 	{
 		MoveItem   *item = lfirst(lc);

@@ -30,10 +30,12 @@
 
 #define JOB_SEQUENCE		"job_seq"
 
-/* A job of this transaction that starts at its commit. */
+/* A job of this transaction that starts, or is on record, from its commit on. */
 typedef struct QueuedJob
 {
-	int64		job;
+	int64		job;			/* 0 = an optional one without a slot */
+	bool		moves;			/* and is no cleanup */
+	bool		starts;			/* else there is nothing to move */
 	int			slot;
 	SubTransactionId subid;		/* forgotten if this one aborts */
 	bool		optional;		/* a missing worker is no ERROR */
@@ -42,7 +44,7 @@ typedef struct QueuedJob
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
-static int64 last_job = 0;		/* of this session */
+static int64 last_job = 0;		/* of this session, not a queued one */
 
 /* End of this transaction's WAL while it has only drawn and recorded jobs. */
 static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
@@ -53,7 +55,7 @@ static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
  * see commit_numbers_locally() for the consequence.
  */
 int64
-submit_next_job(JobPurpose purpose)
+submit_next_job(void)
 {
 	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
@@ -65,8 +67,6 @@ submit_next_job(JobPurpose purpose)
 		result = extension_nextval(JOB_SEQUENCE);
 	while (history_read_job(result, &other));
 	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
-	if (purpose == JOB_MOVE)
-		last_job = result;
 	return result;
 }
 
@@ -74,11 +74,46 @@ submit_next_job(JobPurpose purpose)
 int64
 submit_last_job(void)
 {
-	return last_job;
+	int64		result = last_job;
+	ListCell   *lc;
+
+	foreach(lc, queued_jobs)
+		if (((QueuedJob *) lfirst(lc))->moves)
+			result = ((QueuedJob *) lfirst(lc))->job;
+	return result;
+}
+
+/* Note that a job has begun for which the caller waits. */
+void
+submit_job_has_begun(int64 job)
+{
+	last_job = job;
+}
+
+/* Append a job to the queue of this transaction. */
+static QueuedJob *
+queue_job(void)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	QueuedJob  *queued = palloc0(sizeof(QueuedJob));
+
+	queued->subid = GetCurrentSubTransactionId();
+	queued_jobs = lappend(queued_jobs, queued);
+	MemoryContextSwitchTo(oldcontext);
+	return queued;
+}
+
+/* Record a job in the caller's transaction. */
+static void
+record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
+{
+	history_insert_job(job, GetUserId(), GetCurrentTimestamp(), settings->not_default);
+	queued->job = job;
+	queued->moves = true;
 }
 
 /*
- * Record a job in the caller's transaction.  A commit that writes nothing else
+ * Record a job that has nothing to move.  A commit that writes nothing else
  * still waits for no standby.
  */
 void
@@ -86,7 +121,7 @@ submit_record_job(int64 job, const MoveSettings *settings)
 {
 	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 
-	history_insert_job(job, GetUserId(), GetCurrentTimestamp(), settings->not_default);
+	record_job(queue_job(), job, settings);
 	if (only_ours)
 		only_numbers_upto = XactLastRecEnd;
 }
@@ -117,15 +152,8 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 {
 	dsm_segment *segment;
 	JobShared  *shared;
-	QueuedJob  *queued;
-	MemoryContext oldcontext;
-	bool		only_ours;
-
-	oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	queued = palloc0(sizeof(QueuedJob));
-	queued_jobs = lappend(queued_jobs, queued);
-	MemoryContextSwitchTo(oldcontext);
-	queued->subid = GetCurrentSubTransactionId();
+	QueuedJob  *queued = queue_job();
+	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 
 	/* the segment is pinned, so it outlives our mapping */
 	shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,
@@ -135,6 +163,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 		return;					/* the entry's job stays 0 */
 	queued->slot = shared->slot;
 	queued->job = shared->job;
+	queued->starts = true;
 	queued->optional = job_launch_is_optional(job, purpose, items);
 
 	/*
@@ -142,8 +171,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	 * commit that writes nothing else still waits for no standby.
 	 */
 	if (purpose == JOB_MOVE)
-		submit_record_job(job, settings);
-	only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+		record_job(queued, job, settings);
 	shared->recorded = true;
 	for (int i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
 	{
@@ -172,13 +200,6 @@ submit_alter_job(int64 job, const char *settings)
 }
 
 static void
-forget_queued_jobs(void)
-{
-	list_free_deep(queued_jobs);
-	queued_jobs = NIL;
-}
-
-static void
 xact_callback(XactEvent event, void *arg)
 {
 	ListCell   *lc;
@@ -188,49 +209,31 @@ xact_callback(XactEvent event, void *arg)
 	else if (event != XACT_EVENT_PRE_PREPARE)
 		only_numbers_upto = InvalidXLogRecPtr;
 
-	if (queued_jobs == NIL)
-		return;
-
-	switch (event)
+	foreach(lc, queued_jobs)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
+		QueuedJob  *queued = lfirst(lc);
 
-				if (queued->job != 0)
-					queued->worker = job_launch_worker(queued->slot, queued->job,
-													   queued->optional);
-			}
-			break;
-		case XACT_EVENT_COMMIT:
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
-
-				if (queued->job != 0)
-					(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
-			}
-			forget_queued_jobs();
-			break;
-		case XACT_EVENT_ABORT:
+		if (event == XACT_EVENT_COMMIT && queued->moves)
+			last_job = queued->job;
+		if (!queued->starts)
+			continue;
+		if (event == XACT_EVENT_PRE_COMMIT)
+			queued->worker = job_launch_worker(queued->slot, queued->job,
+											   queued->optional);
+		else if (event == XACT_EVENT_COMMIT)
+			(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
+		else if (event == XACT_EVENT_ABORT)
 			/* a worker that is already registered finds its slot gone */
-			foreach(lc, queued_jobs)
-			{
-				QueuedJob  *queued = lfirst(lc);
-
-				if (queued->job != 0)
-					job_free_slot(queued->slot, queued->job);
-			}
-			forget_queued_jobs();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
+			job_free_slot(queued->slot, queued->job);
+		else if (event == XACT_EVENT_PRE_PREPARE)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has queued moves of indexes")));
-			break;
-		default:
-			break;
+	}
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+	{
+		list_free_deep(queued_jobs);
+		queued_jobs = NIL;
 	}
 }
 
@@ -250,7 +253,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			queued->subid = parentSubid;
 		else if (event == SUBXACT_EVENT_ABORT_SUB)
 		{
-			if (queued->job != 0)
+			if (queued->starts)
 				job_free_slot(queued->slot, queued->job);
 			queued_jobs = foreach_delete_current(queued_jobs, lc);
 			pfree(queued);

@@ -348,9 +348,12 @@ collect_rows_of_move(JobWait *wait, const JobSummary *begin)
 		if (wait->shared->settings.progress_interval > 0)
 			notices_begin(begin);
 		collect_rows(wait);
+		submit_job_has_begun(begin->job);
 	}
 	PG_CATCH();
 	{
+		if (wait->shared->begun)
+			submit_job_has_begun(begin->job);
 		rethrow_with_outcome(wait, oldcontext);
 		PG_RE_THROW();
 	}
