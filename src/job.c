@@ -13,6 +13,9 @@
  * the other jobs, which requires mapping their segments.  Only submitters
  * take it, and always before the first.
  *
+ * A job that has a slot has a runner, too: what jobs may have together is
+ * counted when a slot is taken, and when a job asks for further runners.
+ *
  * Tricky: a slot is freed by its last runner, even when that exits with
  * FATAL.  But the postmaster may fail to start the worker.  So a slot that
  * has been JOB_STARTING for minutes is freed by the next process that looks
@@ -390,15 +393,48 @@ check_tables_are_free(const JobShared *shared)
 }
 
 /*
- * Take a free slot for the job that *shared describes, and its segment; sets
- * shared->slot.  Returns false if there is none.  ERROR 55006 if one of its
- * tables is already being moved.
+ * Return how many more runners the jobs of a role may have, which can be less
+ * than none.  One role has half of them at most, whichever it is, and the last
+ * ones are for superusers, as with superuser_reserved_connections.  Sets *most
+ * to the limit that is reached first, and *of_role if that is the role's.  A
+ * cleanup that no one has called counts for no role: InvalidOid.  The caller
+ * holds the lock.
  */
-bool
+static int
+runners_left(Oid role, bool superuser, int *most, bool *of_role)
+{
+	int			used = 0;
+	int			used_by_role = 0;
+	int			all = Min(IM_MAX_RUNNERS, max_worker_processes);
+	int			share = Max((all + 1) / 2, 1);
+
+	all = Max(superuser ? all : all - IM_RESERVED_RUNNERS, 1);
+	for (int i = 0; i < IM_MAX_JOBS; i++)
+	{
+		used += area->jobs[i].runners;
+		if (area->jobs[i].role == role)
+			used_by_role += area->jobs[i].runners;
+	}
+	*of_role = (OidIsValid(role) && share - used_by_role < all - used);
+	*most = *of_role ? share : all;
+	return *most - (*of_role ? used_by_role : used);
+}
+
+/*
+ * Take a free slot for the job that *shared describes, and its segment; sets
+ * shared->slot.  Returns NULL or, if there is none, the reason.  ERROR 55006 if
+ * one of its tables is already being moved.
+ */
+char *
 job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			  JobState state)
 {
 	JobSlot    *slot = NULL;
+	bool		called = (shared->job != CLEANUP_JOB);
+	bool		superuser = !called || superuser_arg(shared->role);
+	bool		of_role;
+	int			most;
+	int			left;
 
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
@@ -410,7 +446,8 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		check_tables_are_free(shared);
 
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < IM_MAX_JOBS && slot == NULL; i++)
+	left = runners_left(called ? shared->role : InvalidOid, superuser, &most, &of_role);
+	for (int i = 0; i < IM_MAX_JOBS && slot == NULL && left > 0; i++)
 	{
 		if (area->jobs[i].state != JOB_FREE)
 			continue;
@@ -422,13 +459,41 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		{
 			.use = shared->slot,.state = state,.purpose = purpose,
 				.job = shared->job,.database = shared->database,.role = shared->role,
-				.segment = segment,.submitter_pid = MyProcPid,.since = slot_time()
+				.superuser = superuser,.segment = segment,.submitter_pid = MyProcPid,
+				.runners = 1,.since = slot_time()
 		};
 	}
 	LWLockRelease(&area->lock);
 	LWLockRelease(&area->submit_lock);
 
-	return slot != NULL;
+	if (slot != NULL)
+		return NULL;
+	return psprintf(of_role ? "One role can have %d workers at the same time." :
+					superuser ? "%d workers can run at the same time." :
+					"%d workers of roles without the SUPERUSER attribute can run at the same time.",
+					most);
+}
+
+/*
+ * Let a job have one more runner, unless it would be the last one that its role
+ * can have: that is for another job.
+ */
+bool
+job_more_runners(int slot, int64 job)
+{
+	JobSlot    *mine;
+	bool		of_role;
+	int			most;
+	bool		result;
+
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	mine = job_slot_locked(slot, job);
+	result = mine != NULL &&
+		runners_left(mine->role, mine->superuser, &most, &of_role) > 1;
+	if (result)
+		mine->runners++;
+	LWLockRelease(&area->lock);
+	return result;
 }
 
 /* Return the job's slot, NULL if it is gone.  The caller holds the lock. */

@@ -176,7 +176,8 @@ typedef struct JobShared
 } JobShared;
 
 #define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
-#define IM_MAX_RUNNERS	32
+#define IM_MAX_RUNNERS	32		/* each job has one at least */
+#define IM_RESERVED_RUNNERS 3	/* for superusers */
 #define IM_MAX_BLOCKERS	8		/* pids published; there may be more */
 
 typedef enum JobPurpose
@@ -219,9 +220,11 @@ typedef struct JobSlot
 	int64		job;
 	Oid			database;
 	Oid			role;
+	bool		superuser;		/* the role, at submission */
 	dsm_handle	segment;		/* pinned until the slot is freed */
 	int			submitter_pid;
 	int			runner_pid;		/* of the first runner; 0 = not started yet */
+	int			runners;		/* that it has, or may still get */
 	bool		cancel;
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
@@ -272,8 +275,9 @@ typedef struct RunnerSlot
 } RunnerSlot;
 
 extern void job_request_shmem(void);
-extern bool job_take_slot(JobShared *shared, dsm_handle segment,
-						  JobPurpose purpose, JobState state);
+extern char *job_take_slot(JobShared *shared, dsm_handle segment,
+						   JobPurpose purpose, JobState state);
+extern bool job_more_runners(int slot, int64 job);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);

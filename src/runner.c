@@ -71,7 +71,7 @@ runner_settings(void)
 	return &my_settings;
 }
 
-/* Become a runner; false if the job has ended.  ERROR 53000: no slot. */
+/* Become a runner; false if the job has ended. */
 bool
 runner_attach(JobShared *shared)
 {
@@ -81,8 +81,10 @@ runner_attach(JobShared *shared)
 	for (int i = 0; my_job != NULL && my_runner == NULL && i < IM_MAX_RUNNERS; i++)
 		if (!area->runners[i].in_use)
 			my_runner = &area->runners[i];
-	if (my_runner != NULL)
+	if (my_job != NULL)
 	{
+		/* there is a slot for each that a job may have */
+		Assert(my_runner != NULL);
 		*my_runner = (RunnerSlot)
 		{
 			.in_use = true,.slot = shared->slot,.pid = MyProcPid,
@@ -101,10 +103,6 @@ runner_attach(JobShared *shared)
 		return false;
 	my_shared = shared;
 	read_settings();
-	if (my_runner == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("too many index_mover workers")));
 	return true;
 }
 
@@ -264,6 +262,7 @@ runner_detach(void)
 	last = !have_company(false);
 	final = !have_company(true);
 	memset(my_runner, 0, sizeof(RunnerSlot));
+	my_job->runners--;
 	if (last)
 		job_free_slot_locked(my_job);
 	else if (final)

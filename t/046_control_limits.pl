@@ -1,5 +1,6 @@
 # More at the same time than there is room for: workers of jobs, and segments of
-# shared memory.  One clean error each, nothing is left, and the next call works.
+# shared memory.  One clean error each, at the call, nothing is left, and the next
+# call works.  A job that was accepted runs, and no role takes what others need.
 use strict;
 use warnings;
 
@@ -17,7 +18,7 @@ $node->safe_psql('postgres', <<'SQL');
 SET default_tablespace = regress_slow;
 DO $$
 BEGIN
-	FOR t IN 1 .. 4 LOOP
+	FOR t IN 1 .. 9 LOOP
 		EXECUTE format('CREATE TABLE many_%s AS SELECT generate_series(1, 10) AS i', t);
 		FOR i IN 1 .. 8 LOOP
 			EXECUTE format('CREATE INDEX many_%s_%s ON many_%1$s (i)', t, i);
@@ -28,7 +29,7 @@ CREATE TABLE one (i int);
 INSERT INTO one SELECT generate_series(1, 1000);
 CREATE INDEX one_i ON one (i);
 SELECT oracle.remember_keys(t), oracle.remember_metadata(t)
-  FROM unnest('{one, many_1, many_2, many_3, many_4}'::regclass[]) t;
+  FROM pg_class c, CAST(c.oid AS regclass) t WHERE c.relkind = 'r' AND c.relname ~ '^(one|many_.)$';
 SQL
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -53,23 +54,76 @@ sub next_call_ok
 }
 
 # ---- workers --------------------------------------------------------------------
-# Four jobs with eight workers each, that all wait for the time to swap.
-foreach my $t (1 .. 4)
+# Jobs of up to eight workers each, that all wait for the time to swap.  32 workers
+# can run: 16 of one role, 29 of roles that are no superusers.
+sql(<<'SQL');
+CREATE ROLE regress_first;
+CREATE ROLE regress_second;
+GRANT CREATE ON TABLESPACE regress_fast TO regress_first, regress_second;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO regress_first, regress_second;
+SQL
+my $running = 0;
+
+sub submit
 {
-	sql("SELECT count(*) FROM move_indexes('many_$t', 'regress_fast', 'copy', wait => false, settings => '{\"max_workers\": 8, \"swap_after\": \"infinity\"}')");
-	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", 8 * $t, "the workers of job $t");
+	my ($role, $t, $wait) = @_;
+	sql("ALTER TABLE many_$t OWNER TO $role");
+	return $node->psql('postgres', <<SQL, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+SET index_mover.max_workers = 8;
+SET ROLE $role;
+SELECT DISTINCT job FROM move_indexes('many_$t', 'regress_fast', 'copy', wait => $wait, settings => '{"swap_after": "infinity"}');
+SQL
 }
+
+sub accepted_ok
+{
+	my ($role, $t, $workers) = @_;
+	my ($rc, $job, $err) = submit($role, $t, 'false');
+	is($rc, 0, "$role, table $t: accepted") or diag $err;
+	$running += $workers;
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", $running, "$role, table $t: $workers workers");
+	is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"), $workers, "$role, table $t: its workers");
+	return;
+}
+
+sub refused_ok
+{
+	my ($role, $t, $detail) = @_;
+	foreach my $wait ('false', 'true')
+	{
+		my ($rc, $out, $err) = submit($role, $t, $wait);
+		is($out, '', "$role, table $t, wait => $wait: no rows");
+		like($err, qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one with cancel_move\(\)\.\n/,
+			"$role, table $t, wait => $wait: refused at the call");
+	}
+	return;
+}
+
+accepted_ok('regress_first', 1, 8);
+accepted_ok('regress_first', 2, 7);
+accepted_ok('regress_first', 3, 1);
+refused_ok('regress_first', 4, 'One role can have 16 workers at the same time\.');
+accepted_ok('regress_second', 4, 8);
+accepted_ok('regress_second', 5, 4);
+accepted_ok('regress_second', 6, 1);
+refused_ok('regress_second', 7, '29 workers of roles without the SUPERUSER attribute can run at the same time\.');
 my ($out, $err) = move_one();
-is($out, '', 'too many workers: no rows');
-like($err, qr/ERROR:  55000: background worker of index_mover did not start or ended early\nDETAIL:  too many index_mover workers\n/,
-	'too many workers: an error that says why') or diag $out;
-is(sql('SELECT count(*) FROM index_mover_progress'), '32', 'too many workers: the others go on');
+is($out, 'moved', 'a superuser meanwhile') or diag $err;
+$to = other_place($to);
+accepted_ok('postgres', 7, 2);
+accepted_ok('postgres', 8, 1);
+refused_ok('postgres', 9, '32 workers can run at the same time\.');
 sql('SELECT cancel_move(job) FROM (SELECT DISTINCT job FROM index_mover_progress) j');
 wait_for_no_worker($node);
 is(sql("SELECT DISTINCT status FROM index_mover_history WHERE name LIKE 'many%'"), 'canceled',
 	'too many workers: the others are canceled');
-all_right($node, "many_$_", "too many workers, job $_", within => 5) foreach 1 .. 4;
+leftovers_ok($node, 'too many workers', within => 5);
+verdict_ok($node, "many_$_", "too many workers, table $_") foreach 1 .. 9;
 next_call_ok('too many workers');
+$running = 0;
+accepted_ok('regress_first', 9, 8);
+sql('SELECT cancel_move()');
+wait_for_no_worker($node);
 
 # ---- segments of shared memory ----------------------------------------------------
 # A parallel query takes one, and those that the functions it calls begin do, too;

@@ -51,6 +51,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	ListCell   *lc;
 	int			n = 0;
 	bool		optional = job_launch_is_optional(job, purpose, items);
+	const char *why_not;
 	int			max_runners = purpose != JOB_MOVE ? 1 :
 		Max(1, Min(list_length(items), settings->max_workers));
 
@@ -85,7 +86,8 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	foreach(lc, items)
 		shared->items[n++] = *(MoveItem *) lfirst(lc);
 
-	if (!job_take_slot(shared, dsm_segment_handle(*segment), purpose, state))
+	why_not = job_take_slot(shared, dsm_segment_handle(*segment), purpose, state);
+	if (why_not != NULL)
 	{
 		if (optional)
 		{
@@ -95,8 +97,9 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("too many index_mover jobs"),
-				 errdetail("At most %d jobs can run or wait at the same time.",
-						   IM_MAX_JOBS),
+				 errdetail_internal("%s", why_not),
+				 max_worker_processes < IM_MAX_RUNNERS ?
+				 errhint("Wait until one has ended, cancel one with cancel_move(), or increase \"max_worker_processes\".") :
 				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
 	}
 	dsm_pin_segment(*segment);

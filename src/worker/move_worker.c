@@ -418,16 +418,19 @@ wait_while_paused(JobShared *shared)
 static void
 start_other_runners(JobShared *shared)
 {
-	for (int i = 1; i < shared->max_runners; i++)
-		if (job_launch_register(my_slot, my_job, i, 0) == NULL)
-		{
-			ereport(NOTICE,
-					(errmsg("moving %d instead of %d %s at the same time", i,
-							shared->max_runners, job_noun(shared)),
-					 errdetail("There is no background worker slot left."),
-					 errhint("You may need to increase \"max_worker_processes\".")));
-			break;
-		}
+	bool		may = true;
+	int			n = 1;
+
+	while (n < shared->max_runners && (may = job_more_runners(my_slot, my_job)) &&
+		   job_launch_register(my_slot, my_job, n, 0) != NULL)
+		n++;
+	if (n < shared->max_runners)
+		ereport(NOTICE,
+				(errmsg("moving %d instead of %d %s at the same time", n,
+						shared->max_runners, job_noun(shared)),
+				 may ? errdetail("There is no background worker slot left.") :
+				 errdetail("The last worker that its role can have is for another job."),
+				 errhint("You may need to increase \"max_worker_processes\".")));
 }
 
 /* Move a claimed item, record the outcome, and clean up. */
