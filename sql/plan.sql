@@ -46,6 +46,18 @@ SELECT bool_and(lock_time IS NULL AND job IS NULL) AS nothing_done FROM plan_of_
 SELECT elapsed = interval '0.1 s' * ceil(pg_table_size('t_pkey') / 15360.0 * 10) AS estimated
   FROM move_indexes('t_pkey', 'regress_plan_ts', 'copy', dry_run => true, settings => '{"max_rate": "15kB"}');
 
+-- of a small one it is milliseconds, and learnt from the small ones before, without what they waited
+BEGIN;
+DELETE FROM index_mover.move_log;
+SELECT m.method, bool_and(p.elapsed < '0.03 s') AS quick
+  FROM unnest('{copy,rebuild}'::text[]) m(method), move_indexes('t_pkey', 'regress_plan_ts', m.method, dry_run => true) p GROUP BY 1 ORDER BY 1;
+INSERT INTO index_mover.move_log (job, item, index, index_name, kind, relation, relation_name, from_tablespace_oid, to_tablespace_oid,
+								  requested, method, status, size_before, started_at, finished_at, idle)
+	SELECT g, 1, 1, '', 'index', 1, '', 1, 1, 'copy', 'copy', 'moved', 8192, now() - interval '2.05 s', now(), 2000 FROM generate_series(1, 10) g;
+SELECT m.method, bool_and(p.elapsed BETWEEN '0.05 s' AND '0.07 s') AS learnt
+  FROM unnest('{copy,rebuild}'::text[]) m(method), move_indexes('t_pkey', 'regress_plan_ts', m.method, dry_run => true) p GROUP BY 1 ORDER BY 1;
+ROLLBACK;
+
 -- order
 SELECT bool_and(size >= lag) AS smallest_first
   FROM (SELECT size, lag(size) OVER (ORDER BY ordinality)

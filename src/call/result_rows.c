@@ -33,6 +33,7 @@
 #include "call/call.h"
 #include "file_system.h"
 #include "job.h"
+#include "plan/plan.h"
 #include "settings.h"
 
 #define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */
@@ -79,12 +80,20 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 		SET(4, CStringGetTextDatum(method_name(item->method)));
 	if (size >= 0)
 		SET(5, Int64GetDatum(size));
-	/* in milliseconds, an estimate in tenths of a second; never zero */
+
+	/*
+	 * in milliseconds, an estimate from 0.1 s on in tenths of a second; never
+	 * zero
+	 */
 	if (item->started_at != 0 && item->finished_at != 0)
 		SET(6, interval_datum((item->finished_at - item->started_at + 999) / 1000 * 1000));
 	else if (item->estimated >= 0 &&
 			 (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED))
-		SET(6, interval_datum((int64) ceil(item->estimated * 10) * (USECS_PER_SEC / 10)));
+	{
+		int			parts = item->estimated < 0.1 ? 1000 : 10;
+
+		SET(6, interval_datum((int64) ceil(item->estimated * parts) * (USECS_PER_SEC / parts)));
+	}
 	if (item->method == METHOD_COPY && item->lock_time >= 0)
 		SET(7, interval_datum(item->lock_time));
 	if (item->sqlstate[0] != '\0')
@@ -104,21 +113,12 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 }
 
 static void
-notice_long_wait(List *items)
+notice_long_wait(List *items, const MoveSettings *settings)
 {
-	double		estimate = 0;
-	ListCell   *lc;
+	double		estimate = plan_seconds(items, settings);
 	int			timeout = StatementTimeout;
 	const char *timeout_name = "statement_timeout";
 	const char *transaction_timeout;
-
-	foreach(lc, items)
-	{
-		const MoveItem *item = lfirst(lc);
-
-		if (item->status == STATUS_PLANNED && item->estimated > 0)
-			estimate += item->estimated;
-	}
 
 	/* by name, because it is new in 17 */
 	transaction_timeout = GetConfigOption("transaction_timeout", true, false);
@@ -170,11 +170,11 @@ notice_rebuilds(List *items)
 
 /* Tell the totals of a dry run. */
 static void
-notice_plan(List *plan)
+notice_plan(List *plan, const MoveSettings *settings)
 {
 	JobSummary	summary = {0};
 	int64		wal = 0;
-	double		estimate = 0;
+	double		estimate = plan_seconds(plan, settings);
 	ListCell   *lc;
 	FileSystemFacts facts;
 
@@ -188,7 +188,6 @@ notice_plan(List *plan)
 					relation_kind(item->relkind, NameStr(item->schema_name)),
 					item->bytes_to_write, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
-		estimate += Max(item->estimated, 0);
 	}
 	if (summary.total == 0)
 		ereport(NOTICE, (errmsg("nothing is to be moved")));
@@ -263,7 +262,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		foreach(lc, plan)
 			put_row(rsinfo, lfirst(lc), 0);
 		if (settings->progress_interval > 0)
-			notice_plan(plan);
+			notice_plan(plan, settings);
 		return;
 	}
 
@@ -292,7 +291,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	{
 		if (job_items != NIL)
 		{
-			notice_long_wait(job_items);
+			notice_long_wait(job_items, settings);
 			run_job(rsinfo, &summary, job_items, settings);
 		}
 		cleanup_call_and_wait(plan, settings);

@@ -47,6 +47,7 @@ typedef struct PlanRequest
 
 extern List *plan_moves(const PlanRequest *request);
 extern void plan_complete(List *items, const MoveSettings *settings);
+extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);

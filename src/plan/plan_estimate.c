@@ -7,8 +7,9 @@
  * so planning never waits for a lock.  If a file vanishes in between
  * (TRUNCATE, REINDEX) the size is unknown, which is no error.
  *
- * Time is estimated from the speed of past moves of the same method in this
- * database; if there are none, from the low rates DEFAULT_*.  That of a copy
+ * Time is estimated from past moves of the same method in this database: a
+ * small one tells what each move takes whatever its size, a large one the rate;
+ * without them, from SECONDS_PER_* and the low rates DEFAULT_*.  That of a copy
  * also from a megabyte that is read here from each tablespace, because it
  * rests where that is slow, and past moves may be from another one.
  *
@@ -52,24 +53,37 @@
 #define DEFAULT_OTHER_RATE		(5 * MB)
 #define DEFAULT_SCAN_RATE		(100 * MB)	/* a rebuild's heap scans */
 
-/* worker start, waits for others, locks, commits */
-#define SECONDS_PER_COPY		0.3
-#define SECONDS_PER_REBUILD		0.5
+/* of each move: locks, commits, syncs; 4 to 17 ms on two cores and a fast disk */
+#define SECONDS_PER_COPY		0.008
+#define SECONDS_PER_REBUILD		0.01
+#define SECONDS_PER_JOB			0.2 /* the start of its workers */
 
 /* how much of the log of past moves to read */
-#define EXPERIENCE_MOVES		20
+#define EXPERIENCE_MOVES		20	/* large ones */
 #define EXPERIENCE_ROWS			500
-#define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell nothing */
+#define EXPERIENCE_MIN_SIZE		(8 * MB)	/* smaller ones tell no rate */
+#define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
+#define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
+
+/* What past moves by one method have taken */
+typedef struct Experience
+{
+	int			moves;			/* large ones */
+	double		bytes;
+	double		seconds;
+	int			small_moves;
+	double		small_seconds;
+} Experience;
 
 /*
- * Get the bytes of index per second of the latest successful moves by each
- * method; 0 if there are none.
+ * Read what the latest successful moves by copy (experience[0]) and by rebuild
+ * (experience[1]) have taken.
  *
- * Reads the log of moves without a check of privileges on it: nothing but two
- * rates leaves this function.
+ * Reads the log of moves without a check of privileges on it: nothing but
+ * averages leaves this file.
  */
 static void
-read_experience(double *copy_rate, double *rebuild_rate)
+read_experience(Experience experience[2])
 {
 	static const char *const names[] = {"method", "status", "size_before", "started_at", "finished_at", "idle"};
 	Oid			log_oid = extension_relation("move_log");
@@ -79,10 +93,8 @@ read_experience(double *copy_rate, double *rebuild_rate)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	int			rows = 0;
-	int			moves[2] = {0, 0};
-	double		bytes[2] = {0, 0};
-	double		seconds[2] = {0, 0};
 
+	memset(experience, 0, 2 * sizeof(Experience));
 	/* backward, for the latest jobs */
 	scan = systable_beginscan_ordered(log, pkey, NULL, 0, NULL);
 	while (rows++ < EXPERIENCE_ROWS &&
@@ -90,7 +102,7 @@ read_experience(double *copy_rate, double *rebuild_rate)
 	{
 		Datum		columns[lengthof(names)];
 		bool		isnull = false;
-		int			i;
+		Experience *e;
 		int64		size;
 		double		elapsed;
 
@@ -102,9 +114,9 @@ read_experience(double *copy_rate, double *rebuild_rate)
 			continue;
 
 		if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_COPY)) == 0)
-			i = 0;
+			e = &experience[0];
 		else if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_REBUILD)) == 0)
-			i = 1;
+			e = &experience[1];
 		else
 			continue;
 
@@ -112,19 +124,31 @@ read_experience(double *copy_rate, double *rebuild_rate)
 		/* of work only: the next move may not rest or wait */
 		elapsed = (DatumGetTimestampTz(columns[4]) - DatumGetTimestampTz(columns[3])) /
 			(double) USECS_PER_SEC - DatumGetInt64(columns[5]) / 1000.0;
-		if (elapsed <= 0 || size < EXPERIENCE_MIN_SIZE ||
-			moves[i] >= EXPERIENCE_MOVES)
+		if (elapsed <= 0)
 			continue;
-		moves[i]++;
-		bytes[i] += size;
-		seconds[i] += elapsed;
+		if (size >= EXPERIENCE_MIN_SIZE && e->moves < EXPERIENCE_MOVES)
+		{
+			e->moves++;
+			e->bytes += size;
+			e->seconds += elapsed;
+		}
+		else if (size <= EXPERIENCE_MAX_SMALL)
+		{
+			e->small_moves++;
+			e->small_seconds += elapsed;
+		}
 	}
 	systable_endscan_ordered(scan);
 	index_close(pkey, AccessShareLock);
 	table_close(log, AccessShareLock);
+}
 
-	*copy_rate = moves[0] > 0 ? bytes[0] / seconds[0] : 0;
-	*rebuild_rate = moves[1] > 0 ? bytes[1] / seconds[1] : 0;
+/* Return what a move takes whatever its size, in seconds. */
+static double
+seconds_per_move(const Experience *e, double by_default)
+{
+	return e->small_moves >= EXPERIENCE_MIN_SMALL ?
+		e->small_seconds / e->small_moves : by_default;
 }
 
 static double
@@ -176,12 +200,14 @@ source_read_ms(List **sources, const PlanEntry *entry)
 /* Fill in bytes and seconds of one planned move. */
 static void
 estimate_item(PlanEntry *entry, const MoveSettings *settings,
-			  double copy_rate, double rebuild_rate, double read_ms)
+			  const Experience experience[2], double read_ms)
 {
+	const Experience *e = &experience[entry->item.method == METHOD_REBUILD];
 	MoveItem   *item = &entry->item;
 	int64		size = space_to_copy(item);
 	int64		heap_size;
 	int64		new_size = size;
+	double		per_move;
 
 	if (item->size_before < 0)
 		return;
@@ -193,8 +219,9 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 	{
 		case METHOD_COPY:
 			item->bytes_to_write = size;
-			item->estimated = SECONDS_PER_COPY +
-				size / (copy_rate > 0 ? copy_rate : DEFAULT_COPY_RATE);
+			per_move = seconds_per_move(e, SECONDS_PER_COPY);
+			item->estimated = per_move +
+				size / (e->moves > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
 			if (read_ms > FAST_READ_MS)
 			{
 				double		seconds = size / MB * read_ms / 1000;
@@ -205,7 +232,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 					item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
 							 read_ms, settings->max_read_share);
 				}
-				item->estimated = Max(item->estimated, SECONDS_PER_COPY + seconds);
+				item->estimated = Max(item->estimated, per_move + seconds);
 			}
 			if (settings->max_rate > 0)
 				item->estimated = Max(item->estimated,
@@ -224,8 +251,8 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 				item->sort_bytes = new_size;
 				item->bytes_to_write += new_size;
 			}
-			item->estimated = SECONDS_PER_REBUILD +
-				(rebuild_rate > 0 ? size / rebuild_rate :
+			item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD) +
+				(e->moves > 0 ? size / (e->bytes / e->seconds) :
 				 default_rebuild_seconds(entry, new_size, heap_size));
 			break;
 
@@ -396,8 +423,8 @@ foretell_wait(MoveItem *item)
 void
 plan_estimate_entries(List *entries, const PlanRequest *request)
 {
-	double		copy_rate = -1;
-	double		rebuild_rate = -1;
+	Experience	experience[2];
+	bool		have_read = false;
 	List	   *sources = NIL;
 	ListCell   *lc;
 
@@ -407,14 +434,36 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 
 		if (entry->item.status != STATUS_PLANNED)
 			continue;
-		if (copy_rate < 0)
-			read_experience(&copy_rate, &rebuild_rate);
-		estimate_item(entry, &request->settings, copy_rate, rebuild_rate,
+		if (!have_read)
+			read_experience(experience);
+		have_read = true;
+		estimate_item(entry, &request->settings, experience,
 					  entry->item.method == METHOD_COPY ?
 					  source_read_ms(&sources, entry) : 0);
 		if (request->dry_run)
 			foretell_wait(&entry->item);
 	}
+}
+
+/*
+ * Return the seconds that the planned moves of a job take.  Workers share the
+ * small ones; large ones wait for the storage, or for max_rate, which all share.
+ */
+double
+plan_seconds(const List *items, const MoveSettings *settings)
+{
+	int			sharing = settings->max_rate > 0 ? 1 : settings->max_workers;
+	double		seconds = 0;
+	ListCell   *lc;
+
+	foreach(lc, items)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		if (item->status == STATUS_PLANNED && item->estimated > 0)
+			seconds += item->estimated / (item->size_before < EXPERIENCE_MIN_SIZE ? sharing : 1);
+	}
+	return seconds > 0 ? SECONDS_PER_JOB + seconds : 0;
 }
 
 /* Warn if WAL will be written while the archiver fails: pg_wal keeps it. */
