@@ -64,6 +64,7 @@ OBJS = \
 	src/history.o \
 	src/job.o \
 	src/own_tables.o \
+	src/printed_command.o \
 	src/runner.o \
 	src/settings.o
 

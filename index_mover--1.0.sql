@@ -227,6 +227,12 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- src/printed_command.c
+CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}')
+RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_printed_command'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
 CREATE FUNCTION index_mover.running(
 	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT relation text,
 	OUT method text, OUT phase text, OUT throttled_by text,
@@ -291,7 +297,8 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		   l.sqlstate,
 		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
 				 AND NOT pg_catalog.pg_is_in_recovery()
-				THEN pg_catalog.format('The worker or the server ended before the outcome was recorded. SELECT resume_move(%s) moves what is left.', l.job)
+				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
+					 || index_mover.printed_command('resume_move', l.job::text)
 				ELSE l.message END AS message,
 		   pg_catalog.pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
@@ -944,7 +951,7 @@ BEGIN ATOMIC
 			   CASE WHEN coalesce(tts.oid, d.dattablespace) <> t.oid THEN coalesce(tts.spcname, dts.spcname)
 					WHEN d.dattablespace <> t.oid THEN dts.spcname
 					WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home
-		  FROM @extschema@.index_report(NULL, false) r
+		  FROM @extschema@.index_report(NULL::regclass, false) r
 		 CROSS JOIN target t
 		  JOIN pg_class c ON c.oid = r.index
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -1090,8 +1097,7 @@ BEGIN ATOMIC
 		  FROM judged j
 		 WHERE j.chosen AND NOT j.resident
 	), told AS (
-		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed,
-			   (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'index_mover') AS ours
+		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed
 		  FROM rows_out o
 		 CROSS JOIN target t
 		  JOIN places tp ON tp.place = t.oid
@@ -1112,7 +1118,8 @@ BEGIN ATOMIC
 					THEN format('a rebuild gives back %s%s of it', CASE WHEN o.bloat_ratio IS NULL THEN 'at least ' ELSE '' END,
 								round(o.at_least::numeric, 2)) END,
 			   CASE WHEN o.pending >= 16 AND o.class = 1
-					THEN format('every search reads the %s pages of its pending list: flush it first', o.pending) END,
+					THEN format('every search reads the %s pages of its pending list: flush it first: %s', o.pending,
+								index_mover.printed_command('flush_pending', o.qualified)) END,
 			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate
 						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation AND NOT x.resident)
 						 AND NOT EXISTS (SELECT FROM rows_out y WHERE y.relation = o.relation AND y.index IS NULL)
@@ -1122,12 +1129,8 @@ BEGIN ATOMIC
 					THEN format('warning: %s is on %s and does not survive a reboot', o.to_ts, o.lost_on_reboot) END,
 			   CASE WHEN o.seconds < 3600
 					THEN format('warning: the statistics cover only %s', date_trunc('second', make_interval(secs => o.seconds))) END),
-		   CASE WHEN o.index IS NOT NULL THEN
-					CASE WHEN o.pending >= 16 AND o.class = 1
-						 THEN format('SELECT pg_catalog.gin_clean_pending_list(%L); ', o.qualified) ELSE '' END ||
-					format('SELECT * FROM %s.move_indexes(%L, %L, method => %L);', o.ours, o.qualified, o.to_ts, o.method)
-				ELSE format('SELECT * FROM %s.move_table(%L, %L);', o.ours, o.qualified, o.to_ts)
-		   END
+		   CASE WHEN o.index IS NOT NULL THEN index_mover.printed_command('move_indexes', o.qualified, o.to_ts::text, o.method)
+				ELSE index_mover.printed_command('move_table', o.qualified, o.to_ts::text) END
 	  FROM told o
 	UNION ALL
 	-- no row, but what is to be said once
@@ -1135,7 +1138,8 @@ BEGIN ATOMIC
 	  FROM target t CROSS JOIN room r
 	 WHERE CASE WHEN NOT EXISTS (SELECT FROM rows_out) THEN NOT index_mover.say(
 					CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
-						 THEN format('nothing to gain: no tablespace is known to be slower than "%s"; run tablespace_probe() on both, or set their random_page_cost', t.name)
+						 THEN format('nothing to gain: no tablespace is known to be slower than "%s"; set its and the others'' random_page_cost, or run for it and the others: %s',
+									 t.name, index_mover.printed_command('probe', t.name::text))
 						 WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
 						 THEN format('nothing to gain: no index in a slower tablespace than "%s" takes a hundredth of the time of all reads', t.name)
 						 ELSE format('nothing to gain: no index that would gain fits into %s bytes, or those in "%s" gain more', r.bytes, t.name) END)
@@ -1185,8 +1189,8 @@ BEGIN ATOMIC
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
 			   CASE WHEN a.state LIKE 'idle in transaction%'
-					THEN format('end its transaction in the client, or SELECT pg_terminate_backend(%s);', a.pid)
-					ELSE format('wait for its end, or SELECT pg_cancel_backend(%s);', a.pid) END AS action
+					THEN 'end its transaction in the client, or ' || index_mover.printed_command('terminate_backend', a.pid::text)
+					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
 		 WHERE a.pid <> pg_backend_pid()
@@ -1201,7 +1205,7 @@ BEGIN ATOMIC
 			   concat_ws('; ',
 				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
 				   'vacuum of what it changed, and every rebuild of a table it has locked'),
-			   format('COMMIT PREPARED %L; or ROLLBACK PREPARED %L;', x.gid, x.gid)
+			   index_mover.printed_command('commit_prepared', x.gid) || ' or ' || index_mover.printed_command('rollback_prepared', x.gid)
 		  FROM pg_prepared_xacts x
 		  -- its locks carry its virtual transaction, and one of them its number
 		  LEFT JOIN pg_locks t ON t.locktype = 'transactionid' AND t.granted AND t.pid IS NULL
@@ -1219,7 +1223,7 @@ BEGIN ATOMIC
 								 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
 								 s.restart_lsn)) END),
 			   CASE WHEN s.active THEN 'let its consumer catch up'
-					ELSE format('start its consumer, or SELECT pg_catalog.pg_drop_replication_slot(%L);', s.slot_name) END
+					ELSE 'start its consumer, or ' || index_mover.printed_command('drop_slot', s.slot_name::text) END
 		  FROM pg_replication_slots s
 		 WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR (NOT s.active AND s.restart_lsn IS NOT NULL)
 		UNION ALL
@@ -1644,6 +1648,80 @@ END;
 COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
 	IS 'move what tier_plan() says, in one job for each policy';
 REVOKE ALL ON FUNCTION @extschema@.run_tier_policies(name, boolean) FROM PUBLIC;
+
+---------------------------------------------------------------------------
+-- What printed commands call (src/printed_command.c): with the privileges that
+-- the caller has on what it stands for, hence open to all.  STRICT, because
+-- cancel_move(NULL) is for all jobs.
+---------------------------------------------------------------------------
+
+CREATE SCHEMA index_mover_call;
+GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
+
+CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto')
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT m.* FROM @extschema@.move_indexes($1, $2, $3, false, true, NULL::jsonb) m; END;
+
+CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name)
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT m.* FROM @extschema@.move_table($1, $2, false, NULL::name, false, false, true, NULL::jsonb) m; END;
+
+CREATE FUNCTION index_mover_call.move_schema_indexes(schema regnamespace, tablespace name, wait boolean)
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC
+	SELECT m.* FROM @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, $3, NULL::jsonb,
+													NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
+END;
+
+CREATE FUNCTION index_mover_call.move_schema_tables(schema regnamespace, tablespace name, wait boolean)
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC
+	SELECT m.* FROM @extschema@.move_schema_tables($1, $2, false, NULL::name, false, false, $3, NULL::jsonb,
+												   NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
+END;
+
+CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_tablespace name)
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT m.* FROM @extschema@.evacuate_tablespace($1, $2, false, true, NULL::jsonb) m; END;
+
+CREATE FUNCTION index_mover_call.cancel_move(job bigint)
+RETURNS int LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT @extschema@.cancel_move($1); END;
+
+CREATE FUNCTION index_mover_call.resume_move(job bigint)
+RETURNS bigint LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT @extschema@.resume_move($1, NULL::jsonb); END;
+
+CREATE FUNCTION index_mover_call.alter_move(job bigint, setting text, value text)
+RETURNS boolean LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT @extschema@.alter_move($1, $2, $3); END;
+
+CREATE FUNCTION index_mover_call.index_mover_cleanup(
+	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
+RETURNS SETOF record LANGUAGE sql
+BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_cleanup(false) c; END;
+
+CREATE FUNCTION index_mover_call.index_mover_blockers(
+	OUT kind text, OUT pid int, OUT name text, OUT since timestamptz, OUT xid_age int,
+	OUT holds_back text, OUT action text)
+RETURNS SETOF record LANGUAGE sql
+BEGIN ATOMIC SELECT b.* FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval) b; END;
+
+CREATE FUNCTION index_mover_call.tablespace_probe(
+	tablespace name,
+	OUT random_read_ms float8, OUT random_read_iops float8, OUT random_read_iops_deep float8,
+	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
+	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
+	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
+	OUT command text, OUT direct_io boolean, OUT remark text)
+LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT p.* FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p; END;
+
+CREATE VIEW index_mover_call.index_mover_progress WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_progress;
+CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_history;
+CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
+GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

@@ -37,7 +37,38 @@ SELECT p.proname, p.proacl IS NOT NULL AND NOT has_function_privilege('regress_n
   FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
  WHERE d.classid = 'pg_proc'::regclass AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
    AND p.proname IN ('move_indexes', 'move_schema_indexes', 'move_tablespace_indexes', 'wait_for_move', 'index_mover_cleanup')
+   AND p.pronamespace = 'public'::regnamespace
  ORDER BY 1;
+-- what printed commands call is open to all, and no way around that
+SELECT n.nspname, p.proname FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE d.classid = 'pg_proc'::regclass AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'index_mover')
+   AND has_schema_privilege('regress_nobody', n.oid, 'USAGE') AND has_function_privilege('regress_nobody', p.oid, 'EXECUTE')
+ ORDER BY 1, 2;
+SET ROLE regress_nobody;
+\set VERBOSITY terse
+SELECT * FROM index_mover_call.move_indexes('owned', 'regress_fast');
+SELECT * FROM index_mover_call.move_table('owned', 'regress_fast');
+SELECT * FROM index_mover_call.move_schema_indexes('public', 'regress_fast', false);
+SELECT * FROM index_mover_call.move_schema_tables('public', 'regress_fast', false);
+SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
+SELECT index_mover_call.cancel_move(1);
+SELECT index_mover_call.resume_move(1);
+SELECT index_mover_call.alter_move(1, 'max_rate', '1MB');
+SELECT * FROM index_mover_call.index_mover_cleanup();
+SELECT * FROM index_mover_call.index_mover_blockers();
+SELECT * FROM index_mover_call.tablespace_probe('regress_fast');
+\set VERBOSITY default
+SELECT count(*) FROM index_mover_call.index_mover_jobs;
+RESET ROLE;
+-- and of the views those that their reader may read
+REVOKE SELECT ON index_mover_history FROM PUBLIC;
+SET ROLE regress_nobody;
+SELECT count(*) FROM index_mover_call.index_mover_history;
+\echo :SQLSTATE
+RESET ROLE;
+GRANT SELECT ON index_mover_history TO PUBLIC;
+-- NULL is not all jobs
+SELECT index_mover_call.cancel_move(NULL);
 GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
 	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
 	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;

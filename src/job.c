@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "job_private.h"
+#include "printed_command.h"
 #include "test_points.h"
 
 #define AREA_NAME			"index_mover"
@@ -382,9 +383,9 @@ check_tables_are_free(const JobShared *shared)
 					 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
 							   others[i].job, pid),
 					 others[i].state == JOB_CLEANING_UP ?
-					 errhint("See index_mover_progress for what it waits for.") :
-					 errhint("Wait for it with CALL wait_for_move(" INT64_FORMAT "), or stop it with cancel_move().",
-							 others[i].job)));
+					 errhint("See %s for what it waits for.", printed_command("progress")) :
+					 errhint("Wait for its end, or stop it: %s",
+							 printed_command("cancel_move", others[i].job))));
 		}
 		if (!mapped)
 			dsm_detach(segment);

@@ -33,6 +33,7 @@
 #include "utils/numeric.h"
 #include "utils/varlena.h"
 
+#include "printed_command.h"
 #include "settings.h"
 
 static const struct config_enum_entry on_blocker_options[] = {
@@ -566,7 +567,7 @@ apply_json(Jsonb *json)
  * is one that a running job ignores.
  */
 void
-settings_check_alterable(Jsonb *json)
+settings_check_alterable(int64 job, Jsonb *json)
 {
 	/* these matter only when the job begins, or to the caller */
 	static const char *const fixed[] = {"max_workers", "on_failure", "order", "rehearse"};
@@ -579,7 +580,8 @@ settings_check_alterable(Jsonb *json)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("setting \"%s\" of a job cannot be changed", fixed[i]),
-					 errhint("Cancel the job with cancel_move(), and submit the rest again.")));
+					 errhint("Submit the rest again, after: %s",
+							 printed_command("cancel_move", job))));
 }
 
 /*

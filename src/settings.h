@@ -109,7 +109,7 @@ extern void settings_capture_with(MoveSettings *result, Jsonb *json);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 						  const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);
-extern void settings_check_alterable(Jsonb *json);
+extern void settings_check_alterable(int64 job, Jsonb *json);
 extern void settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json);
 
 #endif							/* IM_SETTINGS_H */

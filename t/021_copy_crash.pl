@@ -260,7 +260,7 @@ set_test_point($node, 'copy-half:error,left-file-drop:error');
 my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is($out, 'failed|XX000', 'error in the removal, too: the row');
-like($err, qr/WARNING:  XX000: could not remove a file that a move has left behind\nDETAIL:  test point "left-file-drop"\nHINT:  Call index_mover_cleanup\(\) later\./,
+like($err, qr/WARNING:  XX000: could not remove a file that a move has left behind\nDETAIL:  test point "left-file-drop"\nHINT:  Later, call: SELECT \* FROM index_mover_call\.index_mover_cleanup\(\);/,
 	'error in the removal, too: the WARNING');
 set_test_point($node, '');
 check_all('error in the removal, too', $from);

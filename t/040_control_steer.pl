@@ -246,14 +246,14 @@ sql('SELECT pg_cancel_backend(' . caller_pid($waiter) . ')');
 wait_for_job_end($node, $job);
 my $moved = sql("SELECT count(*) FROM index_mover_history WHERE job = $job AND status = 'moved'");
 cmp_ok($moved, '<', 3, 'a waiting call that is interrupted cancels its job');
-like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  $moved of 3 indexes of job $job have been moved\.\nHINT:  SELECT resume_move\($job\) moves the rest\.\n/,
+like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  $moved of 3 indexes of job $job have been moved\.\nHINT:  To move the rest: SELECT index_mover_call\.resume_move\($job\);\n/,
 	'it says how much was moved, and how to go on');
 $rest = sql("SELECT resume_move($job, '{\"max_rate\": \"64kB\"}')");
 $waiter = start_call($node, 'waiter', "CALL wait_for_move($rest)");
 poll_until($node, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . caller_pid($waiter), 'Extension', 'a session that waits for the job');
 sql('SELECT pg_cancel_backend(' . caller_pid($waiter) . ')');
 ($rc, $out, $err) = finish_call($waiter);
-like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  Job $rest goes on\.\nHINT:  SELECT cancel_move\($rest\) stops it\.\n/,
+like($err, qr/ERROR:  57014: canceling statement due to user request\nDETAIL:  Job $rest goes on\.\nHINT:  To stop it: SELECT index_mover_call\.cancel_move\($rest\);\n/,
 	'wait_for_move that is interrupted says that the job goes on');
 is(sql("SELECT status FROM index_mover_jobs WHERE job = $rest"), 'running', 'and it does');
 sql("SELECT alter_move($rest, 'max_rate', '0')");

@@ -404,7 +404,7 @@ sql('SELECT pg_reload_conf()');
 	$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '1MB');
 	my $told = eval { $node->wait_for_log(qr/WARNING:.*index "th_s" changes nearly as fast as max_rate lets it be copied/, $log); 1 };
 	ok($told, 'a WARNING in the log says that the rate is too low');
-	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/HINT:.*SELECT alter_move\($job, 'max_rate', '\d+MB'\).*\n.*CONTEXT:  job $job \(postgres, by postgres\)$/m,
+	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/HINT:.*SELECT index_mover_call\.alter_move\($job, 'max_rate', '\d+MB'\).*\n.*CONTEXT:  job $job \(postgres, by postgres\)$/m,
 		'... and what to raise, of which job and database');
 	is((look($job))[1], -1, 'and there is no time left to tell');
 	cmp_ok(sql("SELECT eta IS NULL AND status = 'running' FROM index_mover_jobs WHERE job = $job"), 'eq', 't', 'nor for the job');

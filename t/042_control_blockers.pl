@@ -146,7 +146,7 @@ like($out, qr/^moved$/m, 'a locked catalog: in time, it is moved') or diag $err;
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
 ($out, $err) = move('"lock_wait": "500ms"', method => 'rebuild');
-like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_terminate_backend\(${\$blocker->pid}\);\)\./,
+like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\./,
 	'rebuild: a writer that stays is named, and what can be done about it');
 $blocker->run('PREPARE TRANSACTION \'q\'');
 $blocker->end;
@@ -266,7 +266,7 @@ is(is_alive($blocker), '1', 'the session lives on');
 $blocker->end;
 
 ($out, $err) = rebuild_with('fail', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_terminate_backend\(${\$blocker->pid}\);\)\.$/, 'fail: the rebuild is given up');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\.$/, 'fail: the rebuild is given up');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;

@@ -120,7 +120,7 @@ is($node->safe_psql('postgres', "SET lock_timeout = 100; $advice"),
 	'zoo_num_key|copy|regress_slow|regress_fast|t', 'nor for recommend_moves');
 my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session');
 is($node->safe_psql('postgres', $blockers),
-	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_terminate_backend(' . $locker->pid . ');',
+	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_catalog.pg_terminate_backend(' . $locker->pid . ');',
 	'index_mover_blockers names who holds the lock');
 is($node->safe_psql('postgres', $blockers =~ s/0 s/1 h/r), '', 'but not those that are younger than asked for');
 $locker->run('ROLLBACK');
@@ -162,7 +162,7 @@ $locker->run('COMMIT');
 # database: a rebuild waits for it, and it is no standby.
 my $copier = IndexMover::Session->new($node, walsender => 1);
 my $copier_pid = $copier->pid;
-my $end_it = "end its transaction in the client, or SELECT pg_terminate_backend($copier_pid);";
+my $end_it = "end its transaction in the client, or SELECT pg_catalog.pg_terminate_backend($copier_pid);";
 $copier->run('BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ');
 $copier->run('SELECT count(*) FROM pg_class');
 is($node->safe_psql('postgres', "SELECT backend_type FROM pg_stat_activity WHERE pid = $copier_pid"), 'walsender', 'a walsender in the database');

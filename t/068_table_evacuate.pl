@@ -67,10 +67,10 @@ my $rows = sub
 
 # ---- the plan touches nothing --------------------------------------------------------------
 is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), <<'ROWS' =~ s/\n\z//r, 'what would stay, and why');
-other|database|0A000|This database has files in the tablespace, too: call evacuate_tablespace() there. Those that were removed go at the next checkpoint.
-default_tablespace|setting|55000|It names the tablespace; ALTER DATABASE other RESET default_tablespace.
-default_tablespace|setting|55000|It names the tablespace; ALTER ROLE app RESET default_tablespace.
-temp_tablespaces|setting|55000|It names the tablespace; ALTER ROLE app IN DATABASE other RESET temp_tablespaces.
+other|database|0A000|This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
+default_tablespace|setting|55000|It names the tablespace; to reset it: ALTER DATABASE other RESET default_tablespace;
+default_tablespace|setting|55000|It names the tablespace; to reset it: ALTER ROLE app RESET default_tablespace;
+temp_tablespaces|setting|55000|It names the tablespace; to reset it: ALTER ROLE app IN DATABASE other RESET temp_tablespaces;
 mine|table|0A000|It is temporary, and goes with its session.
 scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. ALTER TABLE ... SET TABLESPACE can move it, under an exclusive lock.
 ROWS

@@ -97,11 +97,11 @@ CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass NOT NULL, partm
 SQL
 unlike(notice_of($dry_run, 'psql'), qr/Citus/, 'not in it: nothing is said');
 $node->safe_psql('postgres', q{SET allow_system_table_mods = on; INSERT INTO pg_dist_partition VALUES ('uh', 'h')});
-my $notice = qr/NOTICE:  table "uh" is distributed by Citus, and its shards are not moved with it\n(?:psql:.*)?HINT:  To move the shards, too, use (SELECT .*)\.$/m;
+my $notice = qr/NOTICE:  table "uh" is distributed by Citus, and its shards are not moved with it\n(?:psql:.*)?HINT:  To move the shards, too: (SELECT .*)$/m;
 my $said = notice_of($dry_run, 'psql');
 like($said, $notice, 'named');
 $said =~ $notice;
-is($1, q{SELECT * FROM pg_catalog.run_command_on_all_nodes('SELECT max(job) FROM move_schema_indexes(''public'', ''pg_default'', wait => false)')}, 'the hint');
+is($1, q{SELECT * FROM pg_catalog.run_command_on_all_nodes('SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_indexes(''public'', ''pg_default'', wait => false)');}, 'the hint');
 like(notice_of(q{move_indexes('uh_i', 'pg_default', dry_run => true)}, 'psql'), qr/table "uh" is distributed/, 'an index of it');
 like(notice_of(q{move_schema_indexes('public', 'pg_default', dry_run => true)}, 'psql'), qr/table "uh" is distributed/, 'a schema');
 unlike(notice_of($dry_run, 'citus_run_command gpid=10000000001'), qr/Citus/, 'not where Citus has sent the call');

@@ -25,6 +25,7 @@
 #include "cleanup/ledger.h"
 #include "job.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
@@ -221,12 +222,14 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	foreach(lc, tables_apart())
 	{
 		RelationFacts facts;
+		char	   *name;
 
-		if (relation_facts(lfirst_oid(lc), &facts))
-			put_row(rsinfo, "TOAST apart",
-					quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
-					facts.tablespace, -1,
-					"kept: its TOAST table is in another tablespace, and goes where move_table() moves the table");
+		if (!relation_facts(lfirst_oid(lc), &facts))
+			continue;
+		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
+		put_row(rsinfo, "TOAST apart", name, facts.tablespace, -1,
+				psprintf("kept: its TOAST table is in another tablespace; %s",
+						 printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
 	}
 	if (expired > 0)
 		put_row(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),

@@ -34,6 +34,7 @@
 #include "history.h"
 #include "job.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cancel_move);
@@ -81,7 +82,7 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See index_mover_jobs.")));
+				 errhint("See %s.", printed_command("jobs"))));
 	check_privilege(job, running ? slot->role : entry->role);
 	return running;
 }
@@ -314,7 +315,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	if (find_job(job, &slot, &entry))
 	{
 		if (json != NULL)
-			settings_check_alterable(json);
+			settings_check_alterable(job, json);
 		if (!job_request_pause(job, false))
 			PG_RETURN_NULL();
 		if (json != NULL)
@@ -363,7 +364,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	appendStringInfoChar(&object, '}');
 	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(object.data)));
 
-	settings_check_alterable(json);
+	settings_check_alterable(PG_GETARG_INT64(0), json);
 	if (!find_running_job(PG_GETARG_INT64(0), &slot) || !alter_job(&slot, json))
 		PG_RETURN_BOOL(false);
 	log_control(slot.job, psprintf("set %s", object.data));
@@ -424,7 +425,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("job " INT64_FORMAT " is still running", job),
-				 errhint("Cancel it with cancel_move() first.")));
+				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
 	/* the time of the swap was for the way there */
 	settings_load(&settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");

@@ -20,6 +20,7 @@
 #include "call/call.h"
 #include "file_system.h"
 #include "job.h"
+#include "printed_command.h"
 
 /*
  * Return the name of a relation as regclass prints it: of the one of this name,
@@ -182,6 +183,6 @@ notices_raise(const JobSummary *summary)
 							   summary_noun(summary)),
 				 summary->failures.len > 0 ?
 				 errdetail_internal("%s", summary->failures.data) : 0,
-				 errhint("SELECT resume_move(" INT64_FORMAT ") moves the rest.",
-						 summary->job)));
+				 errhint("To move the rest: %s",
+						 printed_command("resume_move", summary->job))));
 }

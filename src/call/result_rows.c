@@ -144,7 +144,7 @@ notice_long_wait(List *items, const MoveSettings *settings)
 		ereport(NOTICE,
 				(errmsg("the move takes about %.0f minutes, and this session's snapshot holds back vacuum as long as it waits",
 						ceil(estimate / 60)),
-				 errhint("Use wait => false, and CALL wait_for_move() to wait without a snapshot.")));
+				 errhint("Use wait => false; the procedure wait_for_move waits without a snapshot.")));
 }
 
 /* Tell how many indexes "auto" will rebuild, which takes longer than a copy. */

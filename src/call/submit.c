@@ -79,7 +79,7 @@ submit_last_job(void)
 
 	foreach(lc, queued_jobs)
 		if (((QueuedJob *) lfirst(lc))->moves)
-			result = ((QueuedJob *) lfirst(lc))->job;
+		result = ((QueuedJob *) lfirst(lc))->job;
 	return result;
 }
 

@@ -23,6 +23,7 @@
 #include "call/call.h"
 #include "history.h"
 #include "job.h"
+#include "printed_command.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
@@ -34,7 +35,7 @@ add_cancel_hint(void *arg)
 	if (geterrcode() == ERRCODE_QUERY_CANCELED)
 	{
 		errdetail("Job " INT64_FORMAT " goes on.", *(int64 *) arg);
-		errhint("SELECT cancel_move(" INT64_FORMAT ") stops it.", *(int64 *) arg);
+		errhint("To stop it: %s", printed_command("cancel_move", *(int64 *) arg));
 	}
 }
 
@@ -107,7 +108,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this session has not submitted a job"),
-				 errhint("Name the job: CALL wait_for_move(12).")));
+				 errhint("Give the number of the job; see %s.", printed_command("jobs"))));
 	settings_capture(&settings);
 
 	/* commit also starts a job that this session has queued */
@@ -142,7 +143,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See index_mover_jobs.")));
+				 errhint("See %s.", printed_command("jobs"))));
 	}
 	may_see = may_see_role(entry.role);
 	memset(&summary, 0, sizeof(summary));
@@ -158,6 +159,6 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 							   "%d of %d %s were not moved",
 							   summary.total, summary.not_moved, summary.total,
 							   summary_noun(&summary)),
-				 errhint("See index_mover_history for job " INT64_FORMAT ".", job)));
+				 errhint("See job " INT64_FORMAT " in %s.", job, printed_command("history"))));
 	PG_RETURN_VOID();
 }

@@ -35,6 +35,7 @@
 #include "citus.h"
 #include "compat.h"
 #include "job.h"
+#include "printed_command.h"
 #include "rebuild/snapshot_guard.h"
 #include "settings.h"
 #include "test_points.h"
@@ -191,7 +192,8 @@ check_wait_behind_citus(int64 job, int pid)
 					 errmsg("deadlock detected"),
 					 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
 							   job, pid),
-					 errhint("Look into index_mover_progress and index_mover_history instead.")));
+					 errhint("See %s and %s instead.",
+							 printed_command("progress"), printed_command("history"))));
 }
 
 /* Notice the loss of the client without sending it a message. */
@@ -274,8 +276,8 @@ rethrow_with_outcome(JobWait *wait, MemoryContext context)
 									  shared->nitems),
 							 moved, shared->nitems, job_noun(shared), shared->job);
 	if (moved < shared->nitems)
-		error->hint = psprintf("SELECT resume_move(" INT64_FORMAT ") moves the rest.",
-							   shared->job);
+		error->hint = psprintf("To move the rest: %s",
+							   printed_command("resume_move", shared->job));
 	ReThrowError(error);
 }
 

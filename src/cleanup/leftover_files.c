@@ -75,6 +75,7 @@
 #include "compat.h"
 #include "file_system.h"
 #include "own_tables.h"
+#include "printed_command.h"
 #include "test_points.h"
 
 /*
@@ -233,7 +234,8 @@ directory_is_away(const RelFileLocator *locator)
 			(errcode(ERRCODE_UNDEFINED_FILE),
 			 errmsg("could not remove a file that a move has left behind"),
 			 errdetail("Directory \"%s\" does not exist.", path),
-			 errhint("When it is there again, the next move or index_mover_cleanup() removes the file.")));
+			 errhint("When it is there again, the next move removes the file, or: %s",
+					 printed_command("cleanup"))));
 	return true;
 }
 

@@ -54,6 +54,7 @@
 #include "file_system.h"
 #include "job.h"
 #include "own_tables.h"
+#include "printed_command.h"
 #include "wait/wait.h"
 
 #define UNLISTED	INT64CONST(0)	/* number of an entry without a ledger row */
@@ -645,7 +646,7 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 				 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
 						entry->new_index_oid, entry->index_oid, entry->heap_oid),
 				 errdetail("%s.", edata->message),
-				 errhint("The next move, or index_mover_cleanup(), will try again.")));
+				 errhint("The next move will try again, or: %s", printed_command("cleanup"))));
 	return false;
 }
 

@@ -23,6 +23,7 @@
 
 
 #include "copy/copy_private.h"
+#include "printed_command.h"
 
 /* Bytes of the old file removed per second */
 #define REMOVE_RATE			(1024.0 * 1024.0 * 1024.0)
@@ -166,8 +167,9 @@ copy_look_at_round(CopyState *cs, int64 done)
 					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
 			 errdetail("Of %lld blocks that were copied, %lld have changed since.",
 					   (long long) done, (long long) changed),
-			 errhint("Raise it with SELECT alter_move(" INT64_FORMAT ", 'max_rate', '%dMB').",
-					 cs->mc->job->job, settings->max_rate / 1024 * 4 + 4)));
+			 errhint("To raise it: %s",
+					 printed_command("alter_move", cs->mc->job->job, "max_rate",
+									 psprintf("%dMB", settings->max_rate / 1024 * 4 + 4)))));
 }
 
 /* Publish the time left when this many blocks of a part are done. */

@@ -37,6 +37,7 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
@@ -70,7 +71,9 @@ copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
 			 npids > 0 ?
 			 errdetail("The lock is held by: %s.", list) :
 			 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
-			 errhint("See index_mover_blockers(); cancel_move() ends the wait.")));
+			 errhint("To see more: %s To cancel the job: %s",
+					 printed_command("blockers"),
+					 printed_command("cancel_move", cs->mc->job->job))));
 	pfree(list);
 }
 

@@ -71,6 +71,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5
@@ -131,7 +132,7 @@ remove_left_file(LedgerEntry *entry, bool made)
 				(errcode(error->sqlerrcode),
 				 errmsg("could not remove a file that a move has left behind"),
 				 errdetail_internal("%s", error->message),
-				 errhint("Call index_mover_cleanup() later.")));
+				 errhint("Later, call: %s", printed_command("cleanup"))));
 		FreeErrorData(error);
 	}
 	PG_END_TRY();

@@ -53,6 +53,7 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
+#include "printed_command.h"
 #include "report/report.h"
 #include "settings.h"
 
@@ -79,11 +80,10 @@ notice_children(Oid relid, const char *relname, const PlanRequest *request)
 			 errmsg_plural("indexes of %d table that inherits from \"%s\" are not moved",
 						   "indexes of %d tables that inherit from \"%s\" are not moved",
 						   children, children, relname),
-			 errhint("To move them, use SELECT m.* FROM pg_inherits, %s(inhrelid, %s) m WHERE inhparent = %s::regclass.",
-					 request->tables ? "move_table" : "move_indexes",
-					 quote_literal_cstr(tablespace),
-					 quote_literal_cstr(quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-																   relname)))));
+			 errhint("To move them: %s",
+					 printed_command(request->tables ? "move_child_tables" : "move_children", tablespace,
+									 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+																relname)))));
 }
 
 /*
@@ -107,12 +107,11 @@ notice_shards(const List *entries, const PlanRequest *request)
 		ereport(NOTICE,
 				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
 						NameStr(facts->heap_name)),
-				 errhint("To move the shards, too, use SELECT * FROM pg_catalog.run_command_on_all_nodes(%s).",
-						 quote_literal_cstr(psprintf(request->tables ?
-													 "SELECT max(job) FROM move_schema_tables(%s, %s, wait => false)" :
-													 "SELECT max(job) FROM move_schema_indexes(%s, %s, wait => false)",
-													 quote_literal_cstr(NameStr(facts->schema_name)),
-													 quote_literal_cstr(tablespace))))));
+				 errhint("To move the shards, too: %s",
+						 printed_command("on_all_nodes",
+										 printed_command(request->tables ? "queue_schema_tables" : "queue_schema_indexes",
+														 quote_identifier(NameStr(facts->schema_name)),
+														 tablespace)))));
 		return;
 	}
 }
@@ -165,7 +164,7 @@ relations_of_named(const PlanRequest *request)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 
-	plan_check_named_relation(relid, relkind, relname, request->tables);
+	plan_check_named_relation(relid, relkind, relname, request);
 	if (request->scope == SCOPE_ONE)
 		return list_make1_oid(relid);
 
@@ -733,7 +732,7 @@ plan_moves(const PlanRequest *request)
 	foreach(lc, tables)
 		entries = list_concat(lappend(entries, lfirst(lc)), ((PlanEntry *) lfirst(lc))->parts);
 	if (request->evacuate)
-		entries = plan_what_stays(entries, request->object);
+		entries = plan_what_stays(entries, request->object, request->to_tablespace);
 	if (!request->part)
 		notice_shards(entries, request);
 

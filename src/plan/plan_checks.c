@@ -50,6 +50,7 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
+#include "printed_command.h"
 
 /*
  * Fetch what the catalogs say about an index or a table; false if it does not
@@ -337,15 +338,16 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *command = psprintf("DROP INDEX CONCURRENTLY %s;",
-									   quote_qualified_identifier(NameStr(facts->schema_name),
-																  NameStr(facts->relname)));
+		const char *command = printed_command("drop_index",
+											  quote_qualified_identifier(NameStr(facts->schema_name),
+																		 NameStr(facts->relname)));
 		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
 		if ((!facts->valid || !facts->live || leftover_name) &&
 			leftover_index_is_ours(item->relid))
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table, or index_mover_cleanup(), removes it.");
+							 "The index is that of a rebuild that is running, or was interrupted; in that case the next call for the table removes it, or: %s",
+							 printed_command("cleanup"));
 		if (!facts->live)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "The index is being dropped; if no session is at it any more: %s",
@@ -456,11 +458,13 @@ plan_target_tablespace(const char *name)
 /*
  * Raise an error if the relation that the user named can never be moved, or
  * not by this user: 42809 kind, 42501, 0A000 catalogs and temporary tables.
- * For an index, its table is checked.  tables: the table is to be moved itself.
+ * For an index, its table is checked.
  */
 void
-plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tables)
+plan_check_named_relation(Oid relid, char relkind, const char *relname,
+						  const PlanRequest *request)
 {
+	bool		tables = request->tables;
 	Oid			heap_oid = relid;
 	Oid			schema_oid = get_rel_namespace(relid);
 	Oid			table;
@@ -480,7 +484,10 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tab
 						(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 						 errmsg("\"%s\" is not a table or materialized view", relname),
 						 errdetail_relkind_not_supported(relkind),
-						 errhint("Use move_indexes() for an index.")));
+						 errhint("To move an index: %s",
+								 printed_command("move_indexes",
+												 quote_qualified_identifier(get_namespace_name(schema_oid), relname),
+												 get_tablespace_name(request->to_tablespace), "auto"))));
 			heap_oid = IndexGetRelation(relid, true);
 			break;
 		default:
@@ -516,7 +523,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname, bool tab
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move TOAST relation \"%s\" by itself", relname),
 				 errdetail("A TOAST table and its index are where their table is."),
-				 errhint("Move table \"%s\" with move_table().", get_rel_name(table))));
+				 errhint("Move its table, \"%s\".", get_rel_name(table))));
 
 	if (isOtherTempNamespace(schema_oid))
 		ereport(ERROR,

@@ -20,7 +20,7 @@ extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
-									  bool tables);
+									  const PlanRequest *request);
 extern void plan_check_no_lock_held(const List *items);
 
 /* An item during planning */
@@ -36,6 +36,6 @@ extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
 extern List *plan_other_databases(Oid tablespace);
-extern List *plan_what_stays(List *entries, Oid tablespace);
+extern List *plan_what_stays(List *entries, Oid tablespace, Oid to_tablespace);
 
 #endif							/* IM_PLAN_PRIVATE_H */

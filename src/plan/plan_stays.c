@@ -46,6 +46,7 @@
 #include "job.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
+#include "printed_command.h"
 
 /* Return whether a directory has files; one that does not exist has none. */
 static bool
@@ -175,11 +176,13 @@ add_setting(List **entries, const char *assignment, Form_pg_db_role_setting form
 		role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
 		(void) item_skip(add_row(entries, ITEM_SETTING, name, tablespace),
 						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "It names the tablespace; ALTER %s %s%s%s RESET %s.",
-						 role || !database ? "ROLE" : "DATABASE",
-						 role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
-						 role && database ? " IN DATABASE " : "",
-						 role && database ? quote_identifier(database) : "", name);
+						 "It names the tablespace; to reset it: %s",
+						 printed_command("reset_setting",
+										 psprintf("%s %s%s%s",
+												  role || !database ? "ROLE" : "DATABASE",
+												  role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
+												  role && database ? " IN DATABASE " : "",
+												  role && database ? quote_identifier(database) : ""), name));
 		added[i] = true;
 	}
 }
@@ -228,7 +231,7 @@ add_settings(List **entries, Oid tablespace)
 
 /* Add to a plan a skipped row for each thing that stays in a tablespace. */
 List *
-plan_what_stays(List *entries, Oid tablespace)
+plan_what_stays(List *entries, Oid tablespace, Oid to_tablespace)
 {
 	char	   *temp = NULL;
 	ListCell   *lc;
@@ -237,7 +240,9 @@ plan_what_stays(List *entries, Oid tablespace)
 	foreach(lc, plan_other_databases(tablespace))
 		(void) item_skip(add_row(&entries, ITEM_DATABASE, lfirst(lc), tablespace),
 						 ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "This database has files in the tablespace, too: call evacuate_tablespace() there. Those that were removed go at the next checkpoint.");
+						 "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
+						 printed_command("evacuate", get_tablespace_name(tablespace),
+										 get_tablespace_name(to_tablespace)));
 
 	if (tablespace == DEFAULTTABLESPACE_OID)
 		temp = psprintf("base/%s", PG_TEMP_FILES_DIR);

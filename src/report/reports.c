@@ -36,6 +36,7 @@
 
 #include "compat.h"
 #include "file_system.h"
+#include "printed_command.h"
 #include "report/report_private.h"
 #include "settings.h"
 
@@ -435,8 +436,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	values[7] = name_array(tablespaces_on_device(facts.device, tablespace));
 	values[8] = Float8GetDatum(cost);
 	values[9] = Int32GetDatum(concurrency);
-	values[10] = CStringGetTextDatum(psprintf("ALTER TABLESPACE %s SET (random_page_cost = %.1f, effective_io_concurrency = %d);",
-											  quote_identifier(name), cost, concurrency));
+	values[10] = CStringGetTextDatum(printed_command("tablespace_costs", name, psprintf("%.1f", cost),
+													 (int64) concurrency));
 	values[11] = BoolGetDatum(result.direct_io);
 	values[12] = CStringGetTextDatum(remark.data);
 	nulls[12] = remark.len == 0;

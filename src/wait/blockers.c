@@ -36,6 +36,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "printed_command.h"
 #include "wait/wait.h"
 
 #define MAX_SIGNALLED	64		/* for one index; then the move gives up */
@@ -292,13 +293,12 @@ describe_prepared(StringInfo buf, Oid relid)
 	for (int i = 0; i < count; i++)
 	{
 		char	   *name = prepared_transaction_name(vxids[i]);
-		char	   *literal;
 
 		if (name == NULL)
 			continue;
-		literal = quote_literal_cstr(name);
-		appendStringInfo(buf, "%sprepared transaction \"%s\" (COMMIT PREPARED %s; or ROLLBACK PREPARED %s;)",
-						 found ? ", " : "", name, literal, literal);
+		appendStringInfo(buf, "%sprepared transaction \"%s\" (%s or %s)",
+						 found ? ", " : "", name, printed_command("commit_prepared", name),
+						 printed_command("rollback_prepared", name));
 		found = true;
 	}
 	return found;
@@ -341,9 +341,11 @@ describe_session(StringInfo buf, Oid relid, int pid)
 		return;
 	if (status->st_state == STATE_IDLEINTRANSACTION ||
 		status->st_state == STATE_IDLEINTRANSACTION_ABORTED)
-		appendStringInfo(buf, " (end its transaction in the client, or SELECT pg_terminate_backend(%d);)", pid);
+		appendStringInfo(buf, " (end its transaction in the client, or %s)",
+						 printed_command("terminate_backend", (int64) pid));
 	else
-		appendStringInfo(buf, " (wait for its end, or SELECT pg_cancel_backend(%d);)", pid);
+		appendStringInfo(buf, " (wait for its end, or %s)",
+						 printed_command("cancel_backend", (int64) pid));
 }
 
 /*

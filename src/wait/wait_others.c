@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "printed_command.h"
 #include "wait/wait.h"
 
 #define SHORTEST_NAP_MS		2
@@ -319,7 +320,7 @@ wait_give_up(const Wait *wait)
 			 wait->npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments."),
-			 errhint("See index_mover_blockers(), or raise index_mover.lock_wait.")));
+			 errhint("Raise index_mover.lock_wait, or see: %s", printed_command("blockers"))));
 }
 
 /*

@@ -25,6 +25,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "printed_command.h"
 #include "worker/worker.h"
 
 static JobShared *
@@ -33,7 +34,8 @@ warn_optional(void)
 	ereport(WARNING,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("could not start a job to remove what interrupted moves have left"),
-			 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+			 errhint("The next call for the table will try again, or: %s",
+					 printed_command("cleanup"))));
 	return NULL;
 }
 
@@ -99,8 +101,10 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				 errmsg("too many index_mover jobs"),
 				 errdetail_internal("%s", why_not),
 				 max_worker_processes < IM_MAX_RUNNERS ?
-				 errhint("Wait until one has ended, cancel one with cancel_move(), or increase \"max_worker_processes\".") :
-				 errhint("Wait until one has ended, or cancel one with cancel_move().")));
+				 errhint("Wait until one has ended, cancel one, or increase \"max_worker_processes\"; see %s.",
+						 printed_command("jobs")) :
+				 errhint("Wait until one has ended, or cancel one; see %s.",
+						 printed_command("jobs"))));
 	}
 	dsm_pin_segment(*segment);
 	return shared;
@@ -122,7 +126,8 @@ job_launch_worker(int slot, int64 job, bool optional)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not register background process to remove what interrupted moves have left"),
-				 errhint("The next call for the table, or index_mover_cleanup(), will try again.")));
+				 errhint("The next call for the table will try again, or: %s",
+						 printed_command("cleanup"))));
 	}
 	else if (handle == NULL)
 		ereport(ERROR,

@@ -34,6 +34,7 @@
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"
+#include "printed_command.h"
 #include "rebuild/rebuild.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
@@ -328,7 +329,8 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 			(errhidecontext(true),
 			 errmsg("%s: leftovers of a move of %s \"%s.%s\" could not be removed yet",
 					runner_name(), relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
-			 errhint("The next move of the table, or index_mover_cleanup(), removes them.")));
+			 errhint("The next move of the table removes them, or: %s",
+					 printed_command("cleanup"))));
 }
 
 /* Return whether an item after this one is still to be moved. */

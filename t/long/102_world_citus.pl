@@ -299,7 +299,7 @@ soon_ok($took, 15, 'a waiting call, rebuild: no hang');
 is(on_all_nodes("SELECT count(*) FROM move_indexes('orders', 'regress_slow') WHERE status = 'moved'"), "t|4\nt|0\nt|0", 'a waiting call, copy: the rest is moved');
 
 my ($rc, $out, $err) = $coordinator->psql('postgres', "SELECT count(*) FROM move_indexes('orders', 'pg_default', dry_run => true)");
-my $notice = qr/NOTICE:  table "orders" is distributed by Citus, and its shards are not moved with it\nHINT:  To move the shards, too, use (SELECT .*)\.$/m;
+my $notice = qr/NOTICE:  table "orders" is distributed by Citus, and its shards are not moved with it\nHINT:  To move the shards, too: (SELECT .*)$/m;
 like($err, $notice, 'a call on one node: its user is told');
 my ($hint) = $err =~ $notice;
 forget_jobs();

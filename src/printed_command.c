@@ -1,0 +1,153 @@
+/*-------------------------------------------------------------------------
+ *
+ * printed_command.c
+ *	  The commands that messages and reports tell people to run.
+ *
+ * Who runs a command that we print may be a superuser, and others may create
+ * functions in the schema that the extension is in.  No call by a name in that
+ * schema is safe from them: even if every argument is there and has its exact
+ * type, a function with one more argument, with a default, makes the call
+ * ambiguous (FuncnameGetCandidates()).  So a command names functions and views
+ * of the schema index_mover_call, in which nobody but the extension's owner
+ * creates anything, and in which no two have the same name.  They call those
+ * of the extension, as the role that calls them.  Core's functions are
+ * qualified with pg_catalog.
+ *
+ * A command is a single statement, and does not depend on search_path.
+ * Identifiers in it are quoted, and relations are qualified.
+ *
+ * Locks: none; needs no transaction, and so may be called for any message.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type_d.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "printed_command.h"
+
+#define MAX_ARGUMENTS	3		/* of a command */
+
+/* %L literal, %I identifier, %d int64, %s SQL text that the caller has quoted */
+static const struct
+{
+	const char *name;
+	const char *text;
+}			commands[] = {
+	{"alter_move", "SELECT index_mover_call.alter_move(%d, %L, %L);"},
+	{"blockers", "SELECT * FROM index_mover_call.index_mover_blockers();"},
+	{"cancel_move", "SELECT index_mover_call.cancel_move(%d);"},
+	{"cleanup", "SELECT * FROM index_mover_call.index_mover_cleanup();"},
+	{"evacuate", "SELECT * FROM index_mover_call.evacuate_tablespace(%L, %L);"},
+	{"history", "index_mover_call.index_mover_history"},
+	{"jobs", "index_mover_call.index_mover_jobs"},
+	{"move_children", "SELECT m.* FROM pg_catalog.pg_inherits i, index_mover_call.move_indexes(i.inhrelid, %L) m WHERE i.inhparent OPERATOR(pg_catalog.=) %L::pg_catalog.regclass;"},
+	{"move_child_tables", "SELECT m.* FROM pg_catalog.pg_inherits i, index_mover_call.move_table(i.inhrelid, %L) m WHERE i.inhparent OPERATOR(pg_catalog.=) %L::pg_catalog.regclass;"},
+	{"move_indexes", "SELECT * FROM index_mover_call.move_indexes(%L, %L, %L);"},
+	{"move_table", "SELECT * FROM index_mover_call.move_table(%L, %L);"},
+	{"on_all_nodes", "SELECT * FROM pg_catalog.run_command_on_all_nodes(%L);"},
+	{"probe", "SELECT * FROM index_mover_call.tablespace_probe(%L);"},
+	{"progress", "index_mover_call.index_mover_progress"},
+	{"queue_schema_indexes", "SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_indexes(%L, %L, wait => false)"},
+	{"queue_schema_tables", "SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_tables(%L, %L, wait => false)"},
+	{"resume_move", "SELECT index_mover_call.resume_move(%d);"},
+
+	{"cancel_backend", "SELECT pg_catalog.pg_cancel_backend(%d);"},
+	{"commit_prepared", "COMMIT PREPARED %L;"},
+	{"drop_index", "DROP INDEX CONCURRENTLY %s;"},
+	{"drop_slot", "SELECT pg_catalog.pg_drop_replication_slot(%L);"},
+	{"flush_pending", "SELECT pg_catalog.gin_clean_pending_list(%L);"},
+	{"reset_setting", "ALTER %s RESET %s;"},
+	{"rollback_prepared", "ROLLBACK PREPARED %L;"},
+	{"terminate_backend", "SELECT pg_catalog.pg_terminate_backend(%d);"},
+	{"tablespace_costs", "ALTER TABLESPACE %I SET (random_page_cost = %s, effective_io_concurrency = %d);"},
+};
+
+static const char *
+find_text(const char *name)
+{
+	for (int i = 0; i < lengthof(commands); i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return commands[i].text;
+	elog(ERROR, "unknown command \"%s\"", name);
+	return NULL;				/* keep compiler quiet */
+}
+
+/* Return a command's text with these arguments, palloc'd. */
+static char *
+put_in(const char *text, const char **arguments, int count)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (; *text; text ++)
+	{
+		if (*text !='%')
+		{
+			appendStringInfoChar(&buf, *text);
+			continue;
+		}
+		if (count-- == 0)
+			elog(ERROR, "an argument of \"%s\" is missing", buf.data);
+		text	  ++;
+
+		appendStringInfoString(&buf,
+							   *text == 'L' ? quote_literal_cstr(*arguments) :
+							   *text == 'I' ? quote_identifier(*arguments) : *arguments);
+		arguments++;
+	}
+	return buf.data;
+}
+
+/*
+ * Return a command, palloc'd.  Its arguments follow the name: an int64 for each
+ * %d of its text, else a char *.
+ */
+char *
+printed_command(const char *name,...)
+{
+	const char *text = find_text(name);
+	const char *arguments[MAX_ARGUMENTS];
+	int			count = 0;
+	va_list		args;
+
+	va_start(args, name);
+	for (const char *p = strchr(text, '%'); p != NULL; p = strchr(p + 1, '%'))
+	{
+		const char *argument = p[1] == 'd' ? psprintf(INT64_FORMAT, va_arg(args, int64)) :
+			va_arg(args, char *);
+
+		Assert(count < MAX_ARGUMENTS);
+		/* NULL is the name of what was dropped just now */
+		arguments[count++] = argument ? argument : "";
+	}
+	va_end(args);
+	return put_in(text, arguments, count);
+}
+
+PG_FUNCTION_INFO_V1(index_mover_printed_command);
+
+/*
+ * index_mover.printed_command(name text, VARIADIC arguments text[]) RETURNS text
+ *
+ * The same for reports and views; of a number its text.
+ */
+Datum
+index_mover_printed_command(PG_FUNCTION_ARGS)
+{
+	Datum	   *elements;
+	const char *arguments[MAX_ARGUMENTS];
+	int			count;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, NULL, &count);
+	count = Min(count, MAX_ARGUMENTS);
+	for (int i = 0; i < count; i++)
+		arguments[i] = TextDatumGetCString(elements[i]);
+	PG_RETURN_TEXT_P(cstring_to_text(put_in(find_text(text_to_cstring(PG_GETARG_TEXT_PP(0))),
+											arguments, count)));
+}
