@@ -240,6 +240,19 @@ wait_for_no_worker($node);
 leftovers_ok($node, 'after the move', within => 5);
 $node->safe_psql('postgres', 'DROP TABLE gated; DROP FUNCTION gate; DROP EXTENSION index_mover');
 
+# ---- a table apart from its TOAST table -------------------------------------
+# in each way; each test file asks at its end, and before it stops a server
+$node->safe_psql('postgres', 'CREATE TABLE mixed (t text) TABLESPACE regress_slow');
+is(apart($node, 'postgres'), '', 'TOAST: a table is whole');
+foreach my $case ([ qw(slow slow fast) ], [ qw(slow fast slow) ], [ qw(fast slow slow) ])
+{
+	$node->safe_psql('postgres', "CALL oracle.mix('mixed', " . join(', ', map { "'regress_$_'" } @$case) . ')');
+	my $parts = grep { $_ ne $case->[0] } @$case;
+	is(scalar(() = apart($node, 'postgres') =~ /^mixed\|/mg), $parts, "TOAST: @$case is noticed");
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM oracle.leftovers('0 s') WHERE kind = 'apart from its table'}), $parts, '... as a leftover, too');
+}
+$node->safe_psql('postgres', 'DROP TABLE mixed');
+
 # ---- metadata and dump ----------------------------------------------------
 # Each change is made to one table, seen by the oracle, and rolled back.
 my %change = (

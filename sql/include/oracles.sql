@@ -489,6 +489,35 @@ $$;
 ---------------------------------------------------------------------------
 -- Leftovers: what a move may leave in the catalogs and in shared memory
 ---------------------------------------------------------------------------
+-- Empty a table, and put it, its TOAST table and the index of that into different
+-- tablespaces, as an earlier version could leave them: no command of core does.  The
+-- files are exchanged with those of other empty tables.
+CREATE PROCEDURE oracle.mix(rel regclass, VARIADIC places name[])
+LANGUAGE plpgsql AS $$
+DECLARE
+	kind	text;
+BEGIN
+	EXECUTE format('TRUNCATE %s', rel);
+	EXECUTE format('ALTER TABLE %s SET TABLESPACE %I', rel, places[1]);
+	COMMIT;
+	FOREACH kind IN ARRAY ARRAY['t', 'i'] LOOP
+		EXECUTE format('CREATE TABLE oracle.donor (t text) TABLESPACE %I', places[CASE kind WHEN 't' THEN 2 ELSE 3 END]);
+		COMMIT;
+		WITH parts AS (
+			SELECT c.oid AS of, p.*
+			  FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid
+			  JOIN pg_class p ON p.oid IN (i.indrelid, i.indexrelid) AND p.relkind = kind::"char"
+			 WHERE c.oid IN (rel, 'oracle.donor'::regclass))
+		UPDATE pg_class c SET relfilenode = other.relfilenode, reltablespace = other.reltablespace
+		  FROM parts p JOIN parts other ON other.of <> p.of
+		 WHERE c.oid = p.oid;
+		COMMIT;
+		DROP TABLE oracle.donor;
+		COMMIT;
+	END LOOP;
+END
+$$;
+
 CREATE FUNCTION oracle.leftovers_now(OUT kind text, OUT object text) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -518,7 +547,13 @@ BEGIN
 		 UNION ALL
 		SELECT 'build', format('pid %s, phase %s', p.pid, p.phase)
 		  FROM pg_stat_progress_create_index p
-		 WHERE p.datname = current_database();
+		 WHERE p.datname = current_database()
+		 UNION ALL
+		-- core keeps them together
+		SELECT 'apart from its table', p.oid::regclass::text
+		  FROM pg_class c LEFT JOIN pg_index i ON i.indrelid = c.reltoastrelid
+		  JOIN pg_class p ON p.oid IN (c.reltoastrelid, i.indexrelid)
+		 WHERE p.reltablespace <> c.reltablespace;
 	SELECT n.nspname INTO ext
 	  FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
 	 WHERE e.extname = 'index_mover';

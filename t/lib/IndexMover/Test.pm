@@ -1,8 +1,9 @@
 # IndexMover::Test
 #   What the TAP tests share.  Node.pm makes servers, Call.pm runs calls in the
 #   background, Wait.pm waits for a state instead of sleeping, Query.pm asks without a
-#   psql, and Oracle.pm has the oracles of sql/include/oracles.sql as test functions: this
-#   one brings all of them, and says how much is tested, and on which build.
+#   psql, Oracle.pm has the oracles of sql/include/oracles.sql as test functions, and
+#   Together.pm asks at the end for a table apart from its TOAST table: this one brings all
+#   of them, and says how much is tested, and on which build.
 #
 # A test that needs pause points says so with needs_test_points(); scripts/test
 # runs it on the build that has them, elsewhere it is skipped.
@@ -15,13 +16,15 @@ use Exporter 'import';
 use IndexMover::Call;
 use IndexMover::Node;
 use IndexMover::Oracle;
+use IndexMover::Together;
 use IndexMover::Wait;
 use PostgreSQL::Test::Utils ();
 use Test::More;
 
 our @EXPORT = (
 	qw(faults long picked needs_faults needs_test_points needs_citus has_test_points has_sanitizer no_finding_ok),
-	@IndexMover::Call::EXPORT, @IndexMover::Node::EXPORT, @IndexMover::Oracle::EXPORT, @IndexMover::Wait::EXPORT);
+	@IndexMover::Call::EXPORT, @IndexMover::Node::EXPORT, @IndexMover::Oracle::EXPORT, @IndexMover::Together::EXPORT,
+	@IndexMover::Wait::EXPORT);
 
 our $TIMEOUT = $IndexMover::Wait::TIMEOUT;
 our $SLACK = $IndexMover::Wait::SLACK;
