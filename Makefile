@@ -80,7 +80,7 @@ DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy table partitioned names privileges bad_input jobs \
-	surface plan plan_recheck \
+	surface plan plan_recheck toast \
 	report_bloat report_samples report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
 # How good the estimates are: scripts/test leaves these to PG_TEST_EXTRA=faults.

@@ -390,6 +390,27 @@ has_moved(const HistoryEntry *move)
 }
 
 /*
+ * Return where an entry's relation goes back to: with what it belongs to, which
+ * is its table if the same job has moved that, too.  In the history of a version
+ * that moved them apart, they may have come from different tablespaces.
+ */
+static Oid
+tablespace_before(const HistoryEntry *entry, List *moves)
+{
+	Oid			table = table_of_toast(find_relation(entry));
+	ListCell   *lc;
+
+	foreach(lc, moves)
+	{
+		const HistoryEntry *other = lfirst(lc);
+
+		if (OidIsValid(table) && other->relid == table)
+			return other->from_tablespace;
+	}
+	return entry->from_tablespace;
+}
+
+/*
  * undo_move(job bigint, dry_run boolean DEFAULT false,
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
@@ -407,6 +428,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	bool		dry_run;
 	bool		wait;
 	List	   *plan = NIL;
+	List	   *moves;
 	ListCell   *lc;
 	ListCell   *lc2;
 	MoveSettings settings;
@@ -429,7 +451,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 
 	/* the time of the swap was for the way there */
 	settings_load(&settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
-	foreach(lc, history_read(job))
+	moves = history_read(job);
+	foreach(lc, moves)
 	{
 		const HistoryEntry *move = lfirst(lc);
 		int			nplanned = list_length(plan);
@@ -437,7 +460,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 
 		if (!has_moved(move))
 			continue;
-		plan = plan_entry(plan, move, move->from_tablespace, &settings, wait && !dry_run);
+		plan = plan_entry(plan, move, tablespace_before(move, moves), &settings,
+						  wait && !dry_run);
 		if (list_length(plan) == nplanned || (since = history_moved_since(job, move)) == 0)
 			continue;
 		for_each_from(lc2, plan, nplanned)
