@@ -17,6 +17,9 @@
  *	sleep	for 100 ms
  *	doze	until the postmaster is gone, without reacting to anything
  *
+ * With name:number:action it is done when the process comes there for the n-th
+ * time, as with the second of the files that move together.
+ *
  * index_mover.test_mutation is a list of what to do wrong, so that the tests
  * can prove that the checks notice it.  catch-up, one-block, tail, block-0 and
  * sync leave out that part of a copy; tail makes up blocks in its place, or
@@ -146,6 +149,32 @@ is_action(const char *found, const char *action)
 		(found[len] == ',' || found[len] == '\0');
 }
 
+/*
+ * Return whether a point, whose actions these are, has been reached as often as
+ * they say, and move on to the action.  Counts for the points with a number only.
+ */
+static bool
+is_time(const char *name, const char **found)
+{
+	static struct
+	{
+		const char *name;
+		long		times;
+	}			seen[8];
+	char	   *end;
+	long		wanted = strtol(*found, &end, 10);
+	int			i = 0;
+
+	if (*end != ':')
+		return true;
+	*found = end + 1;
+	while (seen[i].name != NULL && strcmp(seen[i].name, name) != 0)
+		if (++i == lengthof(seen))
+			elog(ERROR, "too many test points with a number");
+	seen[i].name = name;
+	return ++seen[i].times == wanted;
+}
+
 /* Wait until the test releases its lock. */
 static void
 wait_for_test(const char *name, uint32 lock)
@@ -197,7 +226,7 @@ test_point(const char *name)
 {
 	const char *found = find_in_list(test_points, name);
 
-	if (found == NULL)
+	if (found == NULL || !is_time(name, &found))
 		return;
 	save_coverage();
 	if (is_action(found, "wait"))

@@ -49,15 +49,16 @@ sub beside_copy
 	my ($name, $table, $index, $during, %options) = @_;
 	my $least = $options{least} // 2;
 	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('$table')");
-	my $call = held_at($node, $options{point} || 'copy-synced', move($index, 'copy'));
+	my $move = $options{move} || sub { return move($index, 'copy'); };
+	my $call = held_at($node, $options{point} || 'copy-synced', $move->());
 	$during->();
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
-	my $recopied = $node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1');
+	my $recopied = $node->safe_psql('postgres', "SELECT blocks_recopied FROM index_mover_history WHERE kind LIKE '%index' ORDER BY job DESC LIMIT 1");
 	cmp_ok($recopied, '>=', $least, "$name: at least $least blocks copied again") if $least;
 	$options{after}->() if $options{after};
-	survived_ok($node, $table, $name, move($index, 'copy'), max_keys => $options{max_keys} || 200, count => $KIND);
+	survived_ok($node, $table, $name, $move->(), max_keys => $options{max_keys} || 200, count => $KIND);
 	return;
 }
 
@@ -405,6 +406,9 @@ beside_copy('TOAST, vacuumed', $toast, $toast_index, sub {
 		  'DELETE FROM wide WHERE id % 7 = 0', 'VACUUM (INDEX_CLEANUP on) wide', 'CHECKPOINT';
 	},
 	least => int($toast_blocks * 3 / 4),
+	# it is the last of the three files
+	point => 'copy-synced:3',
+	move => sub { return "SELECT status, sqlstate FROM move_table('wide', '" . elsewhere($node, $toast_index) . "') WHERE kind = 'toast index'" },
 	after => sub {
 		my $right = long_value('CASE WHEN id % 10 = 0 THEN -id ELSE id END');
 		is($node->safe_psql('postgres', "SELECT count(*), bool_and(big = $right) FROM wide"),

@@ -355,57 +355,61 @@ sub wait_until_told
 	return 1;
 }
 
-# The paths of the old and the new file of the only copy that is under way, and the relation.
+# Relation, kind, and the paths of the old and the new file of each copy that is under way,
+# in the order in which they began.
 sub files_of_move
 {
-	my ($relation, $kind, $old, $tablespace, $number) = split /\|/, $node->safe_psql('postgres',
-		"SELECT index, (SELECT relkind FROM pg_class WHERE oid = index), pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
-	(my $new = $old) =~ s{^(?:base/(\d+)|pg_tblspc/\d+/(.*))/\d+$}{} or die $old;
 	my $directory = $node->safe_psql('postgres', "SELECT 'PG_' || (SELECT setting::int / 10000 FROM pg_settings WHERE name = 'server_version_num') || '_' || catalog_version_no || '/' || (SELECT oid FROM pg_database WHERE datname = current_database()) FROM pg_control_system()");
-	return ($relation, $kind, map { $node->data_dir . "/$_" } $old, "pg_tblspc/$tablespace/$directory/$number");
+	return map
+	{
+		my ($relation, $kind, $old, $tablespace, $number) = split /\|/;
+		[ $relation, $kind, map { $node->data_dir . "/$_" } $old, "pg_tblspc/$tablespace/$directory/$number" ]
+	  } split /\n/, $node->safe_psql('postgres',
+		"SELECT index, (SELECT relkind FROM pg_class WHERE oid = index), pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n' ORDER BY made_at");
 }
 
 # Move "changed" with what belongs to it; with each relation's copy a pause after the bulk
-# copy, in which $change is called, and another under the lock, when all is copied and
-# $compare(kind, old file, new file) is called; either may be left out.  Returns the rows
+# copy, in which $change(relation, kind) is called, and another under the locks, when all is
+# copied and $compare(kind, old file, new file) is called for each; either may be left out.  Returns the rows
 # of the history, "kind|status|sqlstate|message".
 sub move_in_steps
 {
 	my (%options) = @_;
-	# Two locks in turns, so that each is held again when the next copy comes to it.
-	my $point = $options{at} || ($options{change} ? 'copy-end' : 'copy-registered');
-	$options{change} ||= sub { } if $options{compare};
-	set_tests($node, test_point => join(',', ($options{change} ? "$point:wait2" : ()), ($options{compare} ? 'swap-copied:wait' : ()), $options{points} || ()),
+	# Two locks, so that the one is held again when the next copy comes to it.
+	my $point = $options{at} || 'copy-end';
+	my %do = (
+		5960 => [ $point, $options{change} && sub { my @files = files_of_move(); $options{change}->(@{ $files[-1] }) } ],
+		5959 => [ 'swap-copied', $options{compare} && sub {
+			$node->safe_psql('postgres', 'CHECKPOINT');
+			$options{compare}->(@{$_}[1 .. 3]) foreach files_of_move();
+		} ]);
+	my @stops = grep { $do{$_}[1] } sort keys %do;
+	set_tests($node, test_point => join(',', (map { $do{$_}[0] . ($_ == 5959 ? ':wait' : ':wait2') } @stops), $options{points} || ()),
 		test_mutation => $options{mutation});
-	my %lock = (5959 => IndexMover::Session->new($node), 5960 => IndexMover::Session->new($node));
-	$lock{$_}->run("SELECT pg_advisory_lock(0, $_)") foreach keys %lock;
+	my %lock = map { $_ => IndexMover::Session->new($node) } @stops;
+	$lock{$_}->run("SELECT pg_advisory_lock(0, $_)") foreach @stops;
 	my $log = -s $node->logfile;
 	my $settings = $options{settings} || '';
 	my $what = $options{what} || 's.changed';
 	my $job = $node->safe_psql('postgres', "SELECT max(job) FROM move_table('$what', '" . ($options{to} || 'regress_fast') . "', wait => false, settings => '{$settings}')");
-	my %n = (5959 => 0, 5960 => 0);
-	my $stop_at = sub {
-		my ($lock, $name, $do) = @_;
-		wait_until_told($log, qr/test point "$name": waiting/, ++$n{$lock}, $job) or return 0;
-		$do->();
+	my %n = map { $_ => 0 } @stops;
+	my $start = time;
+	while (@stops)
+	{
+		my ($lock) = grep { told($log, qr/test point "$do{$_}[0]": waiting/) > $n{$_} } @stops;
+		if (!$lock)
+		{
+			last if $node->safe_psql('postgres', "SELECT NOT index_mover.job_is_alive($job)") eq 't';
+			die "no move comes to @stops" if time - $start > $IndexMover::Test::TIMEOUT;
+			usleep(30_000);
+			next;
+		}
+		$do{$lock}[1]->();
 		$lock{$lock}->run("SELECT pg_advisory_unlock(0, $lock)");
 		# (it is not asked for again before it goes on)
-		wait_until_told($log, qr/test point "$name": going on/, $n{$lock});
+		wait_until_told($log, qr/test point "$do{$lock}[0]": going on/, ++$n{$lock});
 		$lock{$lock}->run("SELECT pg_advisory_lock(0, $lock)");
-		return 1;
-	};
-	while (1)
-	{
-		if ($options{change}) { $stop_at->(5960, $point, $options{change}) or last; }
-		if ($options{compare})
-		{
-			$stop_at->(5959, 'swap-copied', sub {
-				my ($relation, $kind, $old, $new) = files_of_move();
-				$node->safe_psql('postgres', 'CHECKPOINT');
-				$options{compare}->($kind, $old, $new);
-			}) or last;
-		}
-		last unless $options{change} || $options{compare};
+		$start = time;
 	}
 	$_->end foreach values %lock;
 	$node->psql('postgres', "CALL wait_for_move($job, raise => false)");
@@ -422,7 +426,7 @@ if (part('changed'))
 	my $log = -s $node->logfile;
 	my $rows = move_in_steps(
 		change => sub {
-			my ($relation, $kind) = files_of_move();
+			my ($relation, $kind) = @_;
 			my $heap = $node->safe_psql('postgres', "SELECT (SELECT oid FROM pg_tablespace WHERE spcname = (SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), 'pg_default') FROM pg_class WHERE oid = $relation)) || '/' || (SELECT oid FROM pg_database WHERE datname = 'postgres') || '/' || pg_relation_filenode($relation)");
 			my $before = $node->safe_psql('postgres', "SELECT pg_relation_size($relation)");
 			foreach my $change (grep { $kind eq 'r' || $_->[0] =~ /TOAST|VACUUM|extension/ } @changes)

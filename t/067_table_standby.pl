@@ -57,7 +57,6 @@ $subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION heap CONNECTION 'host=" 
 $subscriber->wait_for_subscription_sync($primary, 'heap');
 
 my $changes = 0;
-sub all_at { return join ' ', ($_[0]) x 3; }
 sub target { return other_place((split / /, places_of_table($primary, 'heap'))[0]); }
 
 # ---- moves there and back, beside changes of all kinds ---------------------------------
@@ -126,14 +125,16 @@ sub other_ok
 	return;
 }
 
-# Hold a move of the table, the first part of it, at a point, and call $do meanwhile.
+# Hold a move of the table at a point ("name:2", when it comes there for the second time),
+# and call $do meanwhile.  Returns where the table is for a server that begins there, where
+# it is in the end, and how many files are on record.
 sub held_move
 {
 	my ($point, $do) = @_;
 	my $from = (split / /, places_of_table($primary, 'heap'))[0];
 	my $to = target();
 	change_table($primary, 'heap', ++$changes);
-	my $call = held_at($primary, $point, "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', settings => '{\"order\": \"name\", \"max_workers\": 1}')");
+	my $call = held_at($primary, $point, "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to')");
 	# what is inserted is flushed, too
 	$primary->safe_psql('postgres', 'SELECT txid_current()');
 	$do->();
@@ -141,33 +142,35 @@ sub held_move
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", "$point: the primary moves") or diag $err;
 	wait_for_no_worker($primary);
-	return ($point =~ /^(?:swapped|prewarmed|old-file)/ ? "$to $from $from" : all_at($from), $to);
+	my ($name, $time) = split /:/, $point;
+	return (all_at($name =~ /^(?:swapped|prewarmed|old-file)/ ? $to : $from), $to, files_on_record($name, $time || 1));
 }
 
 my $n = 0;
-foreach my $point (picked { /^(?:copy-half|swap-before-commit|old-file-drop)$/ } 'points of a promotion',
-	qw(copy-created copy-half copy-synced swap-locked swap-before-commit swapped prewarmed old-file-start old-file-drop))
+foreach my $point (picked { /^(?:copy-half|swap-file-set:2|swap-before-commit|old-file-drop:2)$/ } 'points of a promotion',
+	qw(copy-created copy-half copy-half:2 copy-synced swap-file-locked:2 swap-locked swap-file-set:2 swap-before-commit swapped prewarmed old-file-start old-file-drop
+	old-file-drop:2))
 {
 	my $other = PostgreSQL::Test::Cluster->new('promoted' . $n++);
 	$primary->backup("promoted$n");
 	$other->init_from_backup($primary, "promoted$n", has_streaming => 1);
 	$other->append_conf('postgresql.conf', 'archive_mode = off');
 	$other->start;
-	my ($place) = held_move($point, sub {
+	my ($place, undef, $unfinished) = held_move($point, sub {
 			$primary->wait_for_catchup($other, 'replay', $primary->lsn('insert'));
 			$other->promote;
 		});
-	other_ok($other, "promoted at $point", $place, 1);
+	other_ok($other, "promoted at $point", $place, $unfinished);
 	count_fault('standby promoted in the middle of a copy of a table');
 }
 
 # ---- backups, and a point in time ------------------------------------------------------
 $primary->backup('before');
-my %place;
+my (%place, %unfinished);
 my @points = picked { $_ eq 'copy-half' } 'points of a backup', qw(copy-half swap-copied swapped);
 foreach my $point (@points)
 {
-	($place{$point}, $place{"after $point"}) = held_move($point, sub {
+	($place{$point}, $place{"after $point"}, $unfinished{$point}) = held_move($point, sub {
 			$primary->backup($point);
 			$primary->safe_psql('postgres', "SELECT pg_create_restore_point('at $point')");
 			$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
@@ -179,7 +182,7 @@ foreach my $point (@points)
 my $last = $primary->safe_psql('postgres', 'SELECT pg_walfile_name(pg_current_wal_lsn())');
 $primary->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current()');
 poll_until($primary, "SELECT last_archived_wal >= '$last' FROM pg_stat_archiver", 't', 'the archiver');
-foreach my $case (map { [ $_, '', $_, 1 ], [ $_, "after $_", "after $_", 0 ], [ 'before', "at $_", $_, 1 ] } @points)
+foreach my $case (map { [ $_, '', $_, $unfinished{$_} ], [ $_, "after $_", "after $_", 0 ], [ 'before', "at $_", $_, $unfinished{$_} ] } @points)
 {
 	my ($backup, $target, $at, $unfinished) = @$case;
 	my $name = "backup $backup" . ($target ? ", recovered to $target" : '');

@@ -155,12 +155,14 @@ sub set_test_point
 }
 
 # Start a call and wait until its move stands still at a point.  Returns the call;
-# let_go($call) makes the move go on.  With prepared => 1 no session is needed
+# let_go($call) makes the move go on.  The point may be "name:2", to stand still when it
+# comes there for the second time.  With prepared => 1 no session is needed
 # to hold it there; then => "name:action" is what happens at a later point.
 sub held_at
 {
 	my ($node, $point, $sql, %options) = @_;
 	set_test_point($node, join ',', "$point:wait", $options{then} || ());
+	$point =~ s/:.*//;
 	my $holder = IndexMover::Session->new($node, dbname => $options{dbname});
 	$holder->run($options{prepared}
 		? "BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'"

@@ -4,7 +4,7 @@
 #
 #   make_table($node, 't', 3000);       # and the twin t_twin
 #   change_table($node, 't', 1);        # updates, HOT or not, of TOAST, locks, deletes
-#   my $at = places_of_table($node, 't');    # 'regress_slow regress_slow regress_slow'
+#   my $at = places_of_table($node, 't');    # 'regress_slow regress_slow regress_slow', all_at('regress_slow')
 #   table_ok($node, 't', 'name');
 #   same_table_ok($primary, $standby, 't', 'name');    # byte by byte, but for hints
 package IndexMover::Tables;
@@ -17,7 +17,7 @@ use IndexMover::Test;
 use List::Util ();
 use Test::More;
 
-our @EXPORT = qw(make_table change_table freeze_table places_of_table table_ok same_table_ok);
+our @EXPORT = qw(make_table change_table freeze_table places_of_table all_at files_on_record table_ok same_table_ok);
 
 # A table of this many rows, four on a page, in regress_slow, each fifth of them with a
 # value in the TOAST table, and indexes that stay.  Its twin gets the same changes.
@@ -101,6 +101,19 @@ SELECT string_agg(t.spcname, ' ' ORDER BY p.n)
   JOIN pg_class r ON r.oid = p.oid JOIN pg_tablespace t ON t.oid = r.reltablespace
  WHERE c.oid = '$table'::regclass
 SQL
+}
+
+# The same if all three are in one place.
+sub all_at { return join ' ', ($_[0]) x 3; }
+
+# How many files of a move of a table are on record when it is at this point, for the
+# n-th time.
+sub files_on_record
+{
+	my ($point, $n) = @_;
+	return $n if $point =~ /^copy-(?!again|buffered-round)/;
+	return 3 unless $point =~ /^old-file/;
+	return 3 - ($point eq 'old-file-dropped' ? $n : $n - 1);
 }
 
 my %by = (

@@ -70,8 +70,7 @@ sub random_call
 	my $method = ('copy', 'copy', 'rebuild', 'auto')[ int(rand(4)) ];
 	my $settings = settings();
 	my $function = $what < 0.5 ? "move_indexes('" . $tables[ int(rand(@tables)) ] . "', '$to'"
-	  : $what < 0.8 ? "move_indexes('" . $indexes[ int(rand(@indexes)) ] . "', '$to'"
-	  : $what < 0.9 ? "move_indexes((SELECT reltoastrelid FROM pg_class WHERE relname = 'wide')::regclass, '$to'"
+	  : $what < 0.9 ? "move_indexes('" . $indexes[ int(rand(@indexes)) ] . "', '$to'"
 	  : "move_tablespace_indexes('" . ($to eq 'regress_fast' ? 'regress_slow' : 'regress_fast') . "', '$to'";
 	my $wait = rand() < 0.6;
 	my $columns = $wait ? 'status, sqlstate, method, name, detail' : 'job';
