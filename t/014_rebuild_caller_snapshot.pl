@@ -445,6 +445,22 @@ SQL
 	$_->end foreach $gate, $caller;
 }
 
+# ---- the phases of this version's REINDEX CONCURRENTLY ----------------------------
+# Callers hide at the commit that ends validation (4 to 6), right before core makes its
+# list (7); see before_core_waits().
+{
+	my $log = -s $node->logfile;
+	is($node->safe_psql('postgres', <<'SQL'), 'moved', 'a rebuild that logs its phases');
+ALTER SYSTEM SET log_min_messages = debug1;
+SELECT pg_reload_conf() \g /dev/null
+SELECT status FROM move_indexes('h_k', 'regress_fast', 'rebuild');
+ALTER SYSTEM RESET log_min_messages;
+SELECT pg_reload_conf() \g /dev/null
+SQL
+	my @phases = slurp_file($node->logfile, $log) =~ /REINDEX CONCURRENTLY commits in phase (-?\d+)$/mg;
+	is("@phases", '0 1 2 3 6 7 7 8 9', 'its commits are in the order that rebuild.c expects');
+}
+
 leftovers_ok($node, 'in the end');
 files_ok($node, 'in the end');
 done_testing();

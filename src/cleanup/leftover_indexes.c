@@ -179,6 +179,9 @@ same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_node
 						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
 }
 
+/* a further column may be one that defines an index */
+StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of pg_index");
+
 /* Compare two rows of a cache in the columns that define an index. */
 static bool
 same_rows(int cache, HeapTuple a, HeapTuple b)

@@ -277,6 +277,13 @@ reset_core_waits(void)
 	pgstat_progress_update_multi_param(lengthof(params), params, zeros);
 }
 
+/* no phase has come between validation and the wait that follows */
+StaticAssertDecl(PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 1 &&
+				 PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 2 &&
+				 PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 3 &&
+				 PROGRESS_CREATEIDX_PHASE_WAIT_3 == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 4,
+				 "rebuild_xact_callback() does not know the phases of REINDEX CONCURRENTLY");
+
 static void
 rebuild_xact_callback(XactEvent event, void *arg)
 {
@@ -287,6 +294,7 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
+	elog(DEBUG1, "REINDEX CONCURRENTLY commits in phase %d", (int) core_phase());
 	rebuild_timer_tell(rebuild.mc->item);
 	reset_core_waits();
 	/* otherwise alter_move() is not seen while core's command runs */
