@@ -92,7 +92,22 @@ TAP_TESTS ?= 1
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
+
+# Any running server will do for the others, but the TAP tests start servers of
+# their own, with PostgreSQL's Perl modules.
+ifneq (,$(and $(TAP_TESTS),$(filter installcheck,$(MAKECMDGOALS))))
+no_tap := $(shell test `id -u` != 0 || echo root cannot start a server.; \
+	perl -MTest::More -MIPC::Run -e 1 2> /dev/null || echo Perl has no IPC::Run.; \
+	test -f $(dir $(PGXS))../../src/test/perl/PostgreSQL/Test/Cluster.pm || echo $(PG_CONFIG) has no PostgreSQL::Test.)
+ifneq (,$(no_tap))
+$(info No TAP tests: $(no_tap))
+override TAP_TESTS =
+endif
+endif
 include $(PGXS)
+
+# Each copy is compared with the original, and the disk may be nearly full.
+installcheck: export PGOPTIONS += -c index_mover.verify=on -c index_mover.min_free_space=0
 
 # PGXS tracks no header dependencies, and a VPATH build has no src/ directory yet.
 override CPPFLAGS := -I$(if $(VPATH),$(VPATH),.)/src $(CPPFLAGS)

@@ -17,9 +17,10 @@ CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 \if :no_oracle
 \set oracles :abs_srcdir '/sql/include/oracles.sql'
 \i :oracles
--- the columns of a result that are the same in every run, and the tablespaces, which the history knows
+-- the columns of a result that are the same in every run, and the tablespaces, which the history knows;
+-- the names sort alike in every locale
 CREATE FUNCTION oracle.rows(move_result)
-RETURNS TABLE (name text, kind text, from_tablespace name, to_tablespace name, method text, status text, sqlstate text)
+RETURNS TABLE (name name, kind text, from_tablespace name, to_tablespace name, method text, status text, sqlstate text)
 LANGUAGE sql AS $$
 	SELECT $1.name, $1.kind, h.from_tablespace, h.to_tablespace, $1.method, $1.status, $1.sqlstate
 	  FROM (SELECT) AS one
