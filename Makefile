@@ -50,6 +50,7 @@ OBJS = \
 	src/cleanup/leftovers.o \
 	src/wait/blockers.o \
 	src/wait/pacing.o \
+	src/wait/pollers.o \
 	src/wait/relation_locks.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \

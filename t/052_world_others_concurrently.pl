@@ -2,7 +2,7 @@
 # waits for its move: in the end they wait for that session's snapshot, so an index
 # that waits for a lock of theirs can't be moved by this call.  It steps back, and
 # says for whom; the others are moved.  An index that such a command has replaced is
-# found by its name.
+# found by its name.  The same with a program that waits for that session by polling.
 use strict;
 use warnings;
 
@@ -14,6 +14,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $node = new_node('concurrently', conf => "log_lock_waits = on\n");
 $node->safe_psql('postgres', <<'SQL');
@@ -195,6 +196,124 @@ foreach my $method ('copy', 'rebuild')
 	cmp_ok(scalar(@reports), '>=', 1, "$name: waits are reported");
 	cmp_ok(scalar(@reports), '<=', 2, "$name: each of them once") or diag join "\n", @reports[0 .. 5];
 	$gate->end;
+}
+
+# ---- a program that waits for the caller by polling, with a lock that the move wants ---
+# (pg_repack is one: t/074)
+$node->safe_psql('postgres', <<SQL);
+CREATE TABLE polled (i int);
+INSERT INTO polled SELECT generate_series(1, 1000);
+CREATE INDEX polled_i ON polled (i) TABLESPACE $from;
+SQL
+
+# Two connections of one program, made at the same moment
+sub connect_program
+{
+	for (;;)
+	{
+		my @program = map { IndexMover::Session->new($node, name => 'program') } 1 .. 2;
+		my $pids = join ', ', map { $_->pid } @program;
+		return @program if $node->safe_psql('postgres', "SELECT max(backend_start) - min(backend_start) < interval '1.5 s' FROM pg_stat_activity WHERE pid IN ($pids)") eq 't';
+		$_->end foreach @program;
+	}
+}
+
+# A copy that waits for its time to swap, and the caller for it, by SELECT or by CALL
+sub wait_by
+{
+	my ($how) = @_;
+	my $move = "move_indexes('polled_i', '" . elsewhere($node, 'polled_i') . q{', method => 'copy', settings => '{"swap_after": "infinity"}'};
+	my $job;
+	if ($how eq 'SELECT') { $caller->send("SELECT status, sqlstate FROM $move)"); }
+	else { $job = $node->safe_psql('postgres', "SELECT max(job) FROM $move, wait => false)"); }
+	poll_until($node, 'SELECT phase FROM index_mover_progress', 'waiting for time to swap', "$how: the copy");
+	return $node->safe_psql('postgres', 'SELECT job FROM index_mover_progress') if $how eq 'SELECT';
+	$caller->send("CALL wait_for_move($job)");
+	poll_until($node, 'SELECT state FROM pg_stat_activity WHERE pid = ' . $caller->pid, 'active', "$how: the caller");
+	return $job;
+}
+
+# It is to swap now, and meets a holder of the table.
+sub meet
+{
+	my ($job, $holder, $name) = @_;
+	$node->safe_psql('postgres', "SELECT alter_move($job, 'swap_after', '')");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1', "$name: the move waits for the holder");
+	return;
+}
+
+my %source = (
+	locks => "pg_locks WHERE locktype = 'virtualxid' AND pid = " . $caller->pid,
+	activity => "pg_stat_activity WHERE xact_start < now() AND pid = " . $caller->pid,
+	state => "PG_CATALOG.PG_STAT_ACTIVITY WHERE state = 'active' AND pid = " . $caller->pid);
+foreach my $case (
+	# who waits, what is polled, by which connection, in a loop of which side
+	[ 'SELECT', 'locks', 'other', 'client' ], [ 'SELECT', 'activity', 'same', 'server' ], [ 'SELECT', 'state', 'other', 'server' ],
+	[ 'CALL', 'locks', 'other', 'client' ], [ 'CALL', 'activity', 'same', 'client' ],
+	[ 'CALL', 'state', 'same', 'client' ], [ 'CALL', 'state', 'other', 'server' ])
+{
+	my ($how, $source, $connection, $loop) = @$case;
+	my $name = "$how, polled: $source, from the $connection connection, by the $loop";
+	my $job = wait_by($how);
+	my @program = connect_program();
+	my $poller = $program[$connection eq 'same' ? 0 : 1];
+	# (its transaction is younger than the caller's statement)
+	$program[0]->run('BEGIN; SELECT count(*) FROM polled');
+	meet($job, $program[0], $name);
+	my $start = time;
+	if ($loop eq 'server')
+	{
+		$poller->run("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{$source}) LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.1); END LOOP; END \$\$");
+	}
+	else
+	{
+		while ($poller->run("SELECT count(*) || pg_stat_clear_snapshot()::text FROM $source{$source}") ne '0')
+		{
+			die "$name: for ever" if time - $start > $IndexMover::Test::TIMEOUT;
+			usleep(200_000);
+		}
+	}
+	soon_ok(time - $start, 10, "$name: ends soon");
+	$program[0]->run('COMMIT');
+	my $row = $caller->answer;
+	wait_for_job_end($node, $job);
+	my ($status, $message) = split /\|/, $node->safe_psql('postgres', "SELECT status, message FROM index_mover_history WHERE job = $job");
+	if ($how eq 'SELECT')
+	{
+		is($row, 'failed|40P01', "$name: the move steps back");
+		like($message, qr/^deadlock detected: The move waits, directly or indirectly, for process ${\$program[0]->pid}, which waits for the session that has called the move\./, '... and says for whom');
+		like($caller->errors, qr/NOTICE: .*process ${\$program[0]->pid} seems to wait for this session\nDETAIL: .*rocess ${\$poller->pid} .*keeps reading/, '... and what tells of it');
+	}
+	else
+	{
+		is($status, 'moved', "$name: the job goes on");
+		my $error = $caller->errors =~ /ERROR: +(.*)\nDETAIL: +(.*)/ ? "$1: $2" : '';
+		is($error, $source eq 'state' ? "40P01: deadlock detected: Job $job waits for process ${\$program[0]->pid}, which waits for this session." : '', "$name: the caller");
+	}
+	$_->end foreach @program;
+	leftovers_ok($node, $name, within => 5);
+}
+
+# Who looks on is none of them: another program; one whose transaction was there
+# before the call; a person who looks once.
+{
+	my $name = 'others look on';
+	my ($before, $sibling) = connect_program();
+	$before->run('BEGIN; SELECT count(*) FROM polled');
+	my $job = wait_by('SELECT');
+	my ($holder, $monitor) = (IndexMover::Session->new($node, name => 'psql'), IndexMover::Session->new($node, name => 'monitor'));
+	$holder->run('BEGIN; SELECT count(*) FROM polled');
+	meet($job, $holder, $name);
+	$_->send("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{locks}) LOOP PERFORM pg_sleep(0.1); END LOOP; END \$\$") foreach $sibling, $monitor;
+	$holder->run("SELECT count(*) FROM $source{locks}");
+	my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	poll_until($node, "SELECT clock_timestamp() > timestamptz '$since' + interval '9 s'", 't', "$name: longer than it takes to see who polls");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1', "$name: waited for all the same");
+	$_->run('COMMIT') foreach $holder, $before;
+	is($caller->answer, 'moved|', "$name: moved in the end") or diag $caller->errors;
+	unlike($caller->errors, qr/seems to wait/, "$name: nobody is suspected");
+	$_->answer foreach $sibling, $monitor;
+	$_->end foreach $before, $sibling, $holder, $monitor;
 }
 
 verdict_ok($node, 's.busy', 'in the end');

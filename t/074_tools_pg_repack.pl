@@ -1,7 +1,9 @@
 # pg_repack comes to the same table while a move is under way: it wants the table
 # for itself for a moment, twice, and puts other files under the table and its
-# indexes.  No row is lost, and nothing is left over.  Only where pg_repack is
-# installed beside the server.
+# indexes.  No row is lost, and nothing is left over.  It also waits for each virtual
+# transaction that it has seen, by polling, while the move waits for it: a session that
+# waits for the move must not keep both.  Only where pg_repack is installed beside the
+# server.
 use strict;
 use warnings;
 
@@ -28,12 +30,11 @@ CREATE INDEX r_s ON r (s) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('r');
 SQL
 
-# Start pg_repack; returns its handle and where its messages go.  After five seconds
-# it cancels who is in its way: as a rebuild and it wait for each other.
+# Start pg_repack; returns its handle and where its messages go.
 sub start_repack
 {
 	my $messages = '';
-	my $handle = IPC::Run::start([ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-T', 5, @_ ],
+	my $handle = IPC::Run::start([ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', @_ ],
 		'<', \undef, '>&', \$messages, IPC::Run::timeout($IndexMover::Test::TIMEOUT));
 	return ($handle, \$messages);
 }
@@ -59,7 +60,8 @@ foreach my $case (
 		my $job = $node->safe_psql('postgres',
 			"SELECT max(job) FROM move_indexes('r_s', '$to', method => '$method', wait => false, settings => '$settings')");
 		poll_until($node, "SELECT coalesce(throttled_by, phase) FROM index_mover_progress WHERE job = $job", $phase, $name);
-		my ($handle, $messages) = start_repack($what eq 'table' ? ('-t', 'r') : ('-i', 'r_s', '-s', $from));
+		# after five seconds it cancels who is in its way: as a rebuild and it wait for each other
+		my ($handle, $messages) = start_repack('-T', 5, $what eq 'table' ? ('-t', 'r') : ('-i', 'r_s', '-s', $from));
 		if ($old)
 		{
 			# it waits for the old snapshot, too, as soon as it has got past the rebuild
@@ -79,5 +81,37 @@ foreach my $case (
 		$node->safe_psql('postgres', "SELECT oracle.remember_keys('r'), oracle.remember_metadata('r')");
 		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
 	}
+}
+
+# ---- while a session waits for the move ----------------------------------------------
+foreach my $how ('SELECT', 'CALL')
+{
+	my $name = "$how waits for the move";
+	my $log = -s $node->logfile;
+	my $move = q{move_table('r', '} . other_place(tablespace_of_index($node, 'r_s')) . q{', settings => '{"max_rate": "512kB"}'};
+	my $call;
+	if ($how eq 'SELECT') { $call = start_call($node, 'mover', "SELECT status, sqlstate FROM $move) WHERE kind = 'table'"); }
+	else
+	{
+		my $job = $node->safe_psql('postgres', "SELECT max(job) FROM $move, wait => false)");
+		$call = start_call($node, 'mover', "CALL wait_for_move($job, raise => false)");
+	}
+	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'max_rate', $name);
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover' AND query ~ 'move'", '1', "$name: it waits");
+	my ($handle, $messages) = start_repack('-t', 'r', '--no-order');
+	# what it waits for is none of a person's sessions
+	my ($rc, $out, $err) = finish_call($call);
+	is($rc, 0, "$name: and ends");
+	ok($handle->finish, "$name: pg_repack ends well") or diag $$messages;
+	note "$$messages\n$out\n$err";
+	if ($how eq 'SELECT')
+	{
+		like($$messages, qr/Waiting for 1 transactions to finish/, "$name: pg_repack has waited for it");
+		is($out, "failed|40P01\n", "$name: the move steps back");
+		like($err, qr/NOTICE: .*seems to wait for this session/, "$name: and says why");
+	}
+	else { unlike($$messages, qr/Waiting for \d+ transactions/, "$name: pg_repack does not see it"); }
+	wait_for_no_worker($node);
+	survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
 }
 done_testing();

@@ -118,8 +118,8 @@ is_listed(List *leftovers, Oid index_oid)
 
 /* Add a row to the result; tablespace 0 and size -1 are NULL. */
 static void
-put_row(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
-		int64 size, const char *action)
+put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
+			 int64 size, const char *action)
 {
 	char	   *name = OidIsValid(tablespace) ? get_tablespace_name(tablespace) : NULL;
 	Datum		values[5] = {0};
@@ -200,24 +200,24 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	{
 		const LeftoverIndex *leftover = lfirst(lc);
 
-		put_row(rsinfo, leftover->duplicate ? "duplicate index" : "invalid index",
-				leftover->name, leftover->tablespace, leftover->size,
-				dry_run ? "remove" :
-				is_listed(after, leftover->index_oid) ?
-				"kept: its table is in use, try again later" : "removed");
+		put_leftover(rsinfo, leftover->duplicate ? "duplicate index" : "invalid index",
+					 leftover->name, leftover->tablespace, leftover->size,
+					 dry_run ? "remove" :
+					 is_listed(after, leftover->index_oid) ?
+					 "kept: its table is in use, try again later" : "removed");
 	}
 	foreach(lc, files)
 	{
 		const LeftoverFile *file = lfirst(lc);
 
-		put_row(rsinfo, file->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file",
-				file->name, file->tablespace, file->size,
-				file_is_listed(files_after, file->ledger_id) ?
-				"kept: could not be removed, see the server log" :
-				file->size < 0 ?
-				(dry_run ? "forget: there is no such file of ours" :
-				 "forgotten: there is no such file of ours") :
-				dry_run ? "remove" : "removed");
+		put_leftover(rsinfo, file->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file",
+					 file->name, file->tablespace, file->size,
+					 file_is_listed(files_after, file->ledger_id) ?
+					 "kept: could not be removed, see the server log" :
+					 file->size < 0 ?
+					 (dry_run ? "forget: there is no such file of ours" :
+					  "forgotten: there is no such file of ours") :
+					 dry_run ? "remove" : "removed");
 	}
 	foreach(lc, tables_apart())
 	{
@@ -227,14 +227,14 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		if (!relation_facts(lfirst_oid(lc), &facts))
 			continue;
 		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
-		put_row(rsinfo, "TOAST apart", name, facts.tablespace, -1,
-				psprintf("kept: its TOAST table is in another tablespace; %s",
-						 printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
+		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
+					 psprintf("kept: its TOAST table is in another tablespace; %s",
+							  printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
 	}
 	if (expired > 0)
-		put_row(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
-				InvalidOid, -1,
-				dry_run ? "delete: older than index_mover.history_retention" :
-				"deleted: older than index_mover.history_retention");
+		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
+					 InvalidOid, -1,
+					 dry_run ? "delete: older than index_mover.history_retention" :
+					 "deleted: older than index_mover.history_retention");
 	return (Datum) 0;
 }

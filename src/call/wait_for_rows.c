@@ -19,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
 #include "miscadmin.h"
@@ -26,6 +27,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
@@ -174,26 +176,33 @@ check_worker_deadlock(const JobShared *shared)
 }
 
 /*
- * Raise an error if a job waits for the process that waits for us behind a
- * connection of Citus's.
+ * Raise an error if a job waits for us, or for the process that waits for us
+ * behind a connection of Citus's.
  */
 static void
-check_wait_behind_citus(int64 job, int pid)
+check_job_waits_for_us(int64 job, int behind_citus)
 {
+	int			targets[2] = {MyProcPid, behind_citus};
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
 	int			last;
 
 	for (int i = 0; i < nrunners; i++)
-		if (is_runner_of(job, &runners[i]) &&
-			wait_find_deadlock(runners[i].pid, &pid, 1, runners, nrunners, &last) != 0)
+	{
+		int			found = 0;
+
+		if (is_runner_of(job, &runners[i]))
+			found = wait_find_deadlock(runners[i].pid, targets, behind_citus != 0 ? 2 : 1,
+									   runners, nrunners, &last);
+		if (found != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
 					 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
-							   job, pid),
+							   job, found == MyProcPid ? last : found),
 					 errhint("See %s and %s instead.",
 							 printed_command("progress"), printed_command("history"))));
+	}
 }
 
 /* Notice the loss of the client without sending it a message. */
@@ -445,8 +454,29 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 }
 
 /*
+ * Show others whether this session has a transaction, in pg_locks and in
+ * pg_stat_activity.
+ */
+static void
+show_transaction(bool show)
+{
+	VirtualTransactionId vxid;
+
+	GET_VXID_FROM_PGPROC(vxid, *MyProc);
+	if (show)
+		VirtualXactLockTableInsert(vxid);
+	else
+		VirtualXactLockTableCleanup();
+	pgstat_report_xact_timestamp(show ? GetCurrentTransactionStartTimestamp() : 0);
+}
+
+/*
  * Wait until a job has ended, whichever session has submitted it, without
  * reading its rows; tell its progress.  Return false if there is no such job.
+ *
+ * To be called in a transaction that has only begun: nobody needs to wait for
+ * it, but programs that poll pg_locks would (see pollers.c), so it is not
+ * shown meanwhile.  ERROR 40P01 if the job waits for this session all the same.
  */
 bool
 wait_for_job(int64 job)
@@ -458,7 +488,9 @@ wait_for_job(int64 job)
 	JobSlot		slot;
 	bool		found = false;
 
+	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	settings_capture(&settings);
+	show_transaction(false);
 	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
 	{
 		TimestampTz now = GetCurrentTimestamp();
@@ -470,9 +502,9 @@ wait_for_job(int64 job)
 			progress_view_notices(job);
 			last_notice = now;
 		}
-		if (behind_citus != 0 && TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
+		if (TimestampDifferenceExceeds(last_look, now, LOOK_INTERVAL_MS))
 		{
-			check_wait_behind_citus(job, behind_citus);
+			check_job_waits_for_us(job, behind_citus);
 			last_look = now;
 		}
 		/* a rebuild would wait for it */
@@ -480,5 +512,6 @@ wait_for_job(int64 job)
 		nap_for_rows(100);
 		CHECK_FOR_INTERRUPTS();
 	}
+	show_transaction(true);
 	return found;
 }

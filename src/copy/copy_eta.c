@@ -228,6 +228,20 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
+/* Return how many blocks of all files are to be copied again. */
+int64
+copy_changes_left(const CopyState *cs)
+{
+	int64		result = 0;
+
+	foreach_file(f, cs)
+	{
+		if (f->changes != NULL)
+			result += wal_changes_count(f->changes) + block_set_count(f->todo);
+	}
+	return result;
+}
+
 /* Publish how many of the blocks copied so far change in a second. */
 void
 copy_change_rate(CopyState *cs)

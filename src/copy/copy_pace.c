@@ -208,7 +208,7 @@ has_same_parts(const CopyState *first)
 
 /* The same for one file. */
 static CopyOutcome
-check_relation(CopyState *cs, bool first)
+check_file(CopyState *cs, bool first)
 {
 	MoveItem   *item = cs->first->mc->item;
 	HeapTuple	tuple;
@@ -265,7 +265,7 @@ copy_check_relations(CopyState *cs, bool first)
 		outcome = START_AGAIN;
 	}
 	for (CopyState *f = cs->first; f != NULL && outcome == GO_ON; f = f->next)
-		outcome = check_relation(f, first);
+		outcome = check_file(f, first);
 	CommitTransactionCommand();
 	if (outcome == GO_ON)
 		cs->first->began = true;
@@ -359,20 +359,6 @@ copy_between_chunks(CopyState *cs)
 		copy_was_held_up(cs, start, rate_rested_before, changed_before);
 	}
 	return cs->outcome;
-}
-
-/* Return how many blocks of all files are to be copied again. */
-int64
-copy_changes_left(const CopyState *cs)
-{
-	int64		result = 0;
-
-	foreach_file(f, cs)
-	{
-		if (f->changes != NULL)
-			result += wal_changes_count(f->changes) + block_set_count(f->todo);
-	}
-	return result;
 }
 
 /* Read the WAL up to now, in a transaction of its own if there is none. */

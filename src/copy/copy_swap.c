@@ -391,7 +391,7 @@ set_files(void *arg)
  * transaction was in its way, which makes the attempt one in vain.
  */
 static bool
-try_to(void (*work) (void *arg), CopyState *cs)
+try_unhindered(void (*work) (void *arg), CopyState *cs)
 {
 	ErrorData  *error = errors_catch(work, cs);
 	bool		changed = false;
@@ -502,7 +502,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 
 	/* first what could make us wait under the lock, and warm the caches */
 	if (!lock_catalogs(ledger, timeout_ms) ||
-		!try_to(read_all_pages, cs))
+		!try_unhindered(read_all_pages, cs))
 	{
 		give_back(cs, outcome);
 		return outcome;
@@ -526,7 +526,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	if (outcome == GO_ON)
 	{
 		IM_POINT("swap-row");
-		if (!try_to(set_files, cs))
+		if (!try_unhindered(set_files, cs))
 			outcome = LOCK_NOT_GRANTED;
 	}
 	if (outcome != GO_ON)

@@ -95,6 +95,7 @@ extern bool lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid);
 extern void wait_for_snapshots(TransactionId limit_xmin,
 							   bool (*hides) (PGPROC *proc),
 							   WaitLimits *limits);
+extern bool poller_waits_for_us(int pid);
 extern bool lock_table_and_index(Oid heap_oid, Oid index_oid,
 								 WaitLimits *limits);
 extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);

@@ -74,9 +74,10 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
  * targets.  Return that target, or 0; *last becomes the process that itself
  * waits for it.
  *
- * If runners are given, what they wait for without queueing counts, and a
- * caller waits for the runners of its job.  Waits of another runner of the
- * first process's job do not count: that runner handles them itself.
+ * If runners are given, what they wait for without queueing counts, a caller
+ * waits for the runners of its job, and who polls may wait for us, see
+ * pollers.c.  Waits of another runner of the first process's job do not count:
+ * that runner handles them itself.
  */
 int
 wait_find_deadlock(int pid, const int *targets, int ntargets,
@@ -111,6 +112,8 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 				other_runner = true;
 		if (!other_runner)
 			pids = add_waited_for(pids, *last, runners, nrunners);
+		if (n > 0 && nrunners > 0 && poller_waits_for_us(*last))
+			pids = list_append_unique_int(pids, MyProcPid);
 	}
 
 	MemoryContextSwitchTo(oldcontext);

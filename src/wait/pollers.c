@@ -1,0 +1,152 @@
+/*-------------------------------------------------------------------------
+ *
+ * pollers.c
+ *	  Sessions that wait for this one by looking at it again and again.
+ *
+ * Some programs wait for other transactions outside the lock manager: pg_repack
+ * holds a lock on the table in a connection that is idle in transaction, and
+ * reads pg_locks in another until the virtual transactions that it has found
+ * there have ended.  If one of these is a session that waits for its job, and
+ * the job waits for the lock, neither ends, and no lock table shows it.
+ *
+ * What a program polls for is not known here.  So it counts as a wait for this
+ * session only if the program holds what the job waits for, and either polls
+ * in the same session, or
+ *
+ *	- that session has been idle in transaction since a moment after our
+ *	  transaction began: a list made before does not have us;
+ *	- the session that polls is of the same program: it has the same role and
+ *	  application name, and has connected at the same moment.
+ *
+ * A session that is only idle in transaction is waited for, however long, also
+ * while a person or a monitor looks on from another.
+ *
+ * Locks: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pgstat.h"
+#include "utils/backend_status.h"
+#include "utils/formatting.h"
+#include "utils/timestamp.h"
+
+#include "wait/wait.h"
+
+/* So many executions are polling, seen at most this far apart */
+#define EXECUTIONS		5
+#define SHORTEST_GAP_MS	500
+#define LONGEST_GAP_MS	15000
+
+/* The connections of one program are made within this time. */
+#define CONNECTING_MS	2000
+
+/* A session that may be polling. */
+typedef struct Poller
+{
+	int			pid;
+	TimestampTz execution;		/* the start of the last one that was counted */
+	TimestampTz seen_at;
+	int			executions;
+} Poller;
+
+#define MAX_POLLERS		64
+
+static Poller pollers[MAX_POLLERS];
+
+/* Return whether a query reads what tells of other sessions' transactions. */
+static bool
+reads_transactions(const char *query)
+{
+	static const char *const sources[] = {
+		"pg_locks", "pg_lock_status", "pg_blocking_pids", "pg_stat_activity",
+		"pg_stat_get_activity", "pg_stat_get_backend", "snapshot_xmin"
+	};
+	char	   *lower = asc_tolower(query, strlen(query));
+
+	for (int i = 0; i < lengthof(sources); i++)
+		if (strstr(lower, sources[i]) != NULL)
+			return true;
+	return false;
+}
+
+/* Count what the session executes, or has executed last.  Return whether it polls. */
+static bool
+is_polling(const PgBackendStatus *session)
+{
+	Poller	   *poller = &pollers[0];
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!reads_transactions(session->st_activity_raw))
+		return false;
+
+	/* its own entry, or the oldest one */
+	for (int i = 0; i < MAX_POLLERS && poller->pid != session->st_procpid; i++)
+		if (pollers[i].pid == session->st_procpid || pollers[i].seen_at < poller->seen_at)
+			poller = &pollers[i];
+	if (poller->pid != session->st_procpid ||
+		TimestampDifferenceExceeds(poller->seen_at, now, LONGEST_GAP_MS))
+	{
+		memset(poller, 0, sizeof(Poller));
+		poller->pid = session->st_procpid;
+	}
+
+	/* one that goes on and on may be a loop */
+	if (poller->execution != session->st_activity_start_timestamp ||
+		(session->st_state == STATE_RUNNING &&
+		 TimestampDifferenceExceeds(poller->seen_at, now, SHORTEST_GAP_MS)))
+	{
+		poller->execution = session->st_activity_start_timestamp;
+		poller->seen_at = now;
+		poller->executions++;
+	}
+	return poller->executions >= EXECUTIONS;
+}
+
+static bool
+is_one_program(const PgBackendStatus *a, const PgBackendStatus *b)
+{
+	return a->st_userid == b->st_userid &&
+		strcmp(a->st_appname, b->st_appname) == 0 &&
+		!TimestampDifferenceExceeds(Min(a->st_proc_start_timestamp, b->st_proc_start_timestamp),
+									Max(a->st_proc_start_timestamp, b->st_proc_start_timestamp),
+									CONNECTING_MS);
+}
+
+/*
+ * Return whether a process that holds what our job waits for seems to wait for
+ * this session.  To be called about once a second, since what it sees is
+ * counted.
+ */
+bool
+poller_waits_for_us(int pid)
+{
+	TimestampTz since = MyBEEntry->st_xact_start_timestamp;
+	const PgBackendStatus *holder = blockers_find(pid);
+	const PgBackendStatus *found = NULL;
+	int			n = pgstat_fetch_stat_numbackends();
+
+	/* wait_for_job() shows no transaction */
+	if (since == 0)
+		since = MyBEEntry->st_activity_start_timestamp;
+	if (holder == NULL)
+		return false;
+	if (is_polling(holder))
+		found = holder;
+	else if (holder->st_state == STATE_IDLEINTRANSACTION &&
+			 holder->st_state_start_timestamp >= since)
+		for (int i = 1; i <= n; i++)
+		{
+			const PgBackendStatus *other = &pgstat_get_local_beentry_by_index(i)->backendStatus;
+
+			if (other != holder && is_one_program(holder, other) && is_polling(other))
+				found = other;
+		}
+	if (found != NULL)
+		ereport(NOTICE,
+				(errmsg("process %d seems to wait for this session", pid),
+				 errdetail("Process %d of the same program keeps reading pg_locks or the like.",
+						   found->st_procpid)));
+	return found != NULL;
+}
