@@ -344,19 +344,35 @@ foreach my $checksums (1, 0)
 }
 
 # ---- without checksums ----------------------------------------------------------------
-# A server of PostgreSQL 19 can switch checksums on while a copy goes on.  It knows
-# nothing of the new file, and what is copied once has to have them by then: so all
-# pages have, also where there are none to be checked.
+# Where a server can switch checksums on while a copy goes on, it knows nothing of the
+# new file.  So all pages have them, also where there are none to be checked: those that
+# are written past shared buffers, once, and block 0 and the visibility map, which are not.
 {
+	$node->safe_psql('postgres', <<'SQL');
+CREATE EXTENSION pageinspect;
+DELETE FROM io WHERE i % 4 <> 0;
+VACUUM io;
+SELECT txid_current();
+VACUUM io;
+SELECT oracle.remember_keys('io');
+CREATE TABLE mapped AS SELECT generate_series(1, 5000) i;
+VACUUM mapped;
+SQL
 	my $to = elsewhere($node, 'io_s');
-	$node->safe_psql('postgres', "CREATE EXTENSION pageinspect; DELETE FROM io WHERE i % 4 <> 0; VACUUM io; SELECT txid_current(); VACUUM io; SELECT oracle.remember_keys('io')");
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'checksums: moved');
-	is($node->safe_psql('postgres', <<SQL), 't|t', 'checksums: of each page of the free space map');
+	foreach my $move ("move_indexes('io_s', '$to', 'copy')", "move_table('mapped', '$to')")
+	{
+		is($node->safe_psql('postgres', "SELECT DISTINCT status FROM $move"), 'moved', "checksums: $move");
+	}
+	foreach my $fork ('io_s main', 'io_s fsm', 'mapped main', 'mapped fsm', 'mapped vm')
+	{
+		my ($relation, $name) = split / /, $fork;
+		is($node->safe_psql('postgres', <<SQL), 't|t', "checksums: of each page of $fork");
 SELECT count(*) > 0, bool_and(checksum <> 0 AND checksum = page_checksum(page, n::int))
-  FROM generate_series(0, pg_relation_size('io_s', 'fsm') / current_setting('block_size')::int - 1) n,
-       get_raw_page('io_s', 'fsm', n::int) page, page_header(page)
+  FROM generate_series(0, pg_relation_size('$relation', '$name') / current_setting('block_size')::int - 1) n,
+       get_raw_page('$relation', '$name', n::int) page, page_header(page)
  WHERE (page_header(page)).upper > 0;
 SQL
+	}
 }
 verdict_ok($node, 'io', 'at the end', max_keys => 300);
 standby_ok($node, $standby, ['io'], 'at the end', max_keys => 300);

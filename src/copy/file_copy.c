@@ -598,11 +598,18 @@ log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks
 }
 
 /*
- * Log these pages if needed, and set their checksums, even if checksums are
- * off.  That does no harm; and if they are switched on during the copy
- * (PostgreSQL 19), nothing else sets those of the free space map, which is
- * copied once.
+ * Set the checksum of a page of the new file, even if checksums are off.  That
+ * does no harm; and where they can be switched on while the server runs, what
+ * does so knows nothing of the file.
  */
+static void
+set_checksum(Page page, BlockNumber block)
+{
+	if (!PageIsNew(page))
+		((PageHeader) page)->pd_checksum = pg_checksum_page((char *) page, block);
+}
+
+/* Log these pages if needed, and set their checksums. */
 static void
 log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		   char *data, int nblocks)
@@ -631,12 +638,7 @@ log_blocks(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	}
 
 	for (int i = 0; i < nblocks; i++)
-	{
-		char	   *page = data + (Size) i * BLCKSZ;
-
-		if (!PageIsNew((Page) page))
-			((PageHeader) page)->pd_checksum = pg_checksum_page(page, blocks[i]);
-	}
+		set_checksum((Page) (data + (Size) i * BLCKSZ), blocks[i]);
 }
 
 #if defined(HAVE_SYNC_FILE_RANGE)
@@ -1065,6 +1067,21 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 }
 
 /*
+ * Replace a page of the new file, logged, in its buffer, which the caller has
+ * locked exclusively.  "standard" as for log_newpage_buffer().
+ */
+static void
+replace_page(FileCopy *copy, Buffer buffer, const char *page, bool standard)
+{
+	START_CRIT_SECTION();
+	memcpy(BufferGetPage(buffer), page, BLCKSZ);
+	MarkBufferDirty(buffer);
+	copy->last_record = log_newpage_buffer(buffer, standard);
+	END_CRIT_SECTION();
+	set_checksum(BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+}
+
+/*
  * Copy one block through shared buffers, always logged.  Extends the new file
  * first if needed, so that a later checkpoint syncs it.  Call
  * file_copy_sync() before.
@@ -1085,11 +1102,7 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);
-	START_CRIT_SECTION();
-	memcpy(BufferGetPage(buffer), page.data, BLCKSZ);
-	MarkBufferDirty(buffer);
-	copy->last_record = log_newpage_buffer(buffer, standard);
-	END_CRIT_SECTION();
+	replace_page(copy, buffer, page.data, standard);
 	UnlockReleaseBuffer(buffer);
 }
 
@@ -1162,11 +1175,7 @@ file_copy_equalize(FileCopy *copy, ForkNumber fork)
 		{
 			LockBuffer(new, BUFFER_LOCK_UNLOCK);
 			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
-			START_CRIT_SECTION();
-			memcpy(BufferGetPage(new), BufferGetPage(old), BLCKSZ);
-			MarkBufferDirty(new);
-			copy->last_record = log_newpage_buffer(new, IM_MUTATION("map-std"));
-			END_CRIT_SECTION();
+			replace_page(copy, new, BufferGetPage(old), IM_MUTATION("map-std"));
 		}
 		UnlockReleaseBuffer(new);
 		UnlockReleaseBuffer(old);
