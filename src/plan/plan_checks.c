@@ -402,7 +402,8 @@ movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild
 		!(relkind_is_index(facts.relkind) || RELKIND_HAS_TABLE_AM(facts.relkind)) ||
 		!facts.live ||
 		facts.persistence == RELPERSISTENCE_TEMP ||
-		IsCatalogRelationOid(facts.heap_oid) || plan_is_own_table(facts.heap_oid))
+		IsCatalogRelationOid(facts.heap_oid) || plan_is_own_table(facts.heap_oid) ||
+		OidIsValid(table_of_toast(relid)))
 		return;
 	/* the next move removes what an interrupted one has left */
 	if (!facts.valid && leftover_index_is_ours(relid))
