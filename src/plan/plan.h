@@ -119,6 +119,7 @@ typedef struct RelationFacts
 
 extern bool relation_facts(Oid relid, RelationFacts *facts);
 extern List *parts_of_table(const RelationFacts *facts);
+extern bool parts_are_in(const RelationFacts *facts, Oid tablespace);
 extern Oid	table_of_toast(Oid relid);
 extern List *tables_apart(void);
 extern void item_fill(MoveItem *item, const RelationFacts *facts);

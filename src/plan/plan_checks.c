@@ -159,8 +159,8 @@ table_of_toast(Oid relid)
 	return result;
 }
 
-/* Return whether all that is kept where a table is is in this tablespace, too. */
-static bool
+/* Return whether all that is kept where a table is is in this tablespace. */
+bool
 parts_are_in(const RelationFacts *facts, Oid tablespace)
 {
 	ListCell   *lc;

@@ -307,7 +307,8 @@ move_find_out(MoveItem *item)
 	}
 
 	StartTransactionCommand();
-	if (relation_facts(item->relid, &facts) && facts.tablespace == item->to_tablespace)
+	if (relation_facts(item->relid, &facts) && facts.tablespace == item->to_tablespace &&
+		parts_are_in(&facts, item->to_tablespace))
 		item->status = STATUS_MOVED;
 	CommitTransactionCommand();
 }
