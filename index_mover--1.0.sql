@@ -571,6 +571,27 @@ LANGUAGE C STABLE STRICT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION index_mover.movable_methods(regclass) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.movable_methods(regclass) TO pg_monitor;
 
+CREATE FUNCTION index_mover.file_birth(relation regclass)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'index_mover_file_birth'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+REVOKE ALL ON FUNCTION index_mover.file_birth(regclass) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.file_birth(regclass) TO pg_monitor;
+
+-- From when on the cumulative statistics tell of this server as it is: they were
+-- reset; a crash has lost them, and has reset those of the background writer; or
+-- a promotion, which has written a history file, has made another server of it.
+CREATE FUNCTION index_mover.stats_since()
+RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+BEGIN ATOMIC
+	SELECT greatest(pg_stat_get_db_stat_reset_time(d.oid), pg_stat_get_bgwriter_stat_reset_time(),
+					(SELECT max(w.modification) FROM pg_ls_waldir() w WHERE w.name ~ '\.history$'))
+	  FROM pg_database d WHERE d.datname = current_database();
+END;
+REVOKE ALL ON FUNCTION index_mover.stats_since() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.stats_since() TO pg_monitor;
+
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
 	OUT access_method name, OUT tablespace name, OUT size bigint,
@@ -589,19 +610,31 @@ BEGIN ATOMIC
 		UNION
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
 	), ix AS MATERIALIZED (
-		SELECT c.oid, c.relname, c.relam, i.indrelid,
-			   i.indisvalid, i.indisunique, i.indisprimary, i.indisexclusion, i.indisreplident,
-			   i.indkey::text AS keys, i.indclass::text AS classes,
-			   i.indcollation::text AS collations, i.indoption::text AS options,
-			   -- pg_get_expr() would wait for a lock on the table
-			   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g') AS expressions,
-			   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g') AS predicate,
+		SELECT c.oid, c.relname, c.relam, i.indrelid, i.indisvalid, i.indisunique, i.indisexclusion,
+			   -- the same queries use two indexes of one definition
+			   ROW(c.relam, i.indkey, i.indclass::text, i.indcollation::text, i.indoption::text, c.reloptions,
+				   -- pg_get_expr() would wait for a lock on the table
+				   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g'),
+				   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g'), o.class_options)::text AS definition,
+			   i.indimmediate AND (i.indisunique OR i.indisexclusion) AS at_once,
+			   i.indnullsnotdistinct OR i.indisprimary AS nulls_too,
+			   k.conexclop, k.oid IS NOT NULL AS is_constraint,
+			   i.indisclustered OR c.relispartition OR i.indisprimary OR i.indisreplident
+				   -- a foreign key, for example
+				   OR EXISTS (SELECT FROM pg_depend p WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = c.oid) AS is_needed,
+			   -- when it was made, if that is known, or not before its file
+			   CASE WHEN NOT pg_is_in_recovery()
+					THEN coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(i.xmin) END,
+								  index_mover.file_birth(c.oid::regclass)) END AS made_at,
 			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid
 		  FROM pg_index i
 		  JOIN pg_class c ON c.oid = i.indexrelid
 		  JOIN pg_class t ON t.oid = i.indrelid
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_database d ON d.datname = current_database()
+		  LEFT JOIN pg_constraint k ON k.conindid = c.oid AND k.contype IN ('p', 'u', 'x')
+		  LEFT JOIN (SELECT a.attrelid, array_agg(ROW(a.attnum, a.attoptions)::text ORDER BY a.attnum) AS class_options
+					   FROM pg_attribute a WHERE a.attoptions IS NOT NULL GROUP BY 1) o ON o.attrelid = c.oid
 		 WHERE c.relkind = 'i'::"char"
 		   AND CASE WHEN $1 IS NULL
 					THEN c.oid >= 16384::oid
@@ -610,21 +643,30 @@ BEGIN ATOMIC
 						 AND (c.relpersistence <> 't'::"char" OR n.oid = pg_my_temp_schema())
 					ELSE i.indexrelid IN (SELECT w.relid FROM wanted w)
 						 OR i.indrelid IN (SELECT w.relid FROM wanted w) END
-	), grouped AS (
+	), ranked AS MATERIALIZED (
 		SELECT x.*,
-			   first_value(x.oid) OVER twins AS twin,
-			   -- the first of several equal ones is the one to keep
-			   row_number() OVER twins AS twin_number,
 			   count(*) OVER (PARTITION BY x.indrelid) AS sisters,
-			   count(*) OVER (PARTITION BY x.indrelid, x.tablespace_oid) AS sisters_here
+			   count(*) OVER (PARTITION BY x.indrelid, x.tablespace_oid) AS sisters_here,
+			   -- of two of a definition the greater one is to be kept: the one that
+			   -- enforces more, that others rely on, the constraint, the older one
+			   ARRAY[x.indisunique::int, x.indisexclusion::int, x.at_once::int, x.nulls_too::int,
+					 x.is_needed::int, x.is_constraint::int, -x.oid::bigint] AS keep
 		  FROM ix x
-		WINDOW twins AS (PARTITION BY x.indrelid, x.relam, x.keys, x.classes, x.collations,
-									  x.options, x.expressions, x.predicate, x.indisexclusion
-						 ORDER BY x.indisvalid DESC, x.indisprimary DESC, x.indisreplident DESC,
-								  x.indisunique DESC, x.oid)
+	), paired AS MATERIALIZED (
+		SELECT DISTINCT ON (y.oid) y.*, x.oid AS twin
+		  FROM ranked y
+		  LEFT JOIN ranked x ON x.indrelid = y.indrelid AND x.definition = y.definition AND x.keep > y.keep
+			   AND x.indisvalid AND y.indisvalid AND NOT y.is_needed
+			   -- and enforces no less
+			   AND x.indisunique >= y.indisunique AND x.at_once >= y.at_once AND x.nulls_too >= y.nulls_too
+			   AND (x.conexclop = y.conexclop OR NOT y.indisexclusion)
+		 ORDER BY y.oid, x.keep DESC NULLS LAST
+	), changing AS MATERIALIZED (
+		-- tables whose indexes may be in the making
+		SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		 WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.mode = 'ShareUpdateExclusiveLock'
 	), stats AS MATERIALIZED (
-		SELECT pg_stat_get_db_stat_reset_time(d.oid) AS reset_time
-		  FROM pg_database d WHERE d.datname = current_database()
+		SELECT index_mover.stats_since() AS since
 	)
 	SELECT g.oid::regclass,
 		   g.indrelid::regclass,
@@ -650,28 +692,29 @@ BEGIN ATOMIC
 		   p.pending_bytes,
 		   pg_stat_get_tuples_inserted(g.indrelid) + pg_stat_get_tuples_updated(g.indrelid)
 			   - pg_stat_get_tuples_hot_updated(g.indrelid),
-		   st.reset_time,
+		   st.since,
 		   index_mover.movable_methods(g.oid::regclass),
 		   NULLIF(concat_ws('; '::text,
-			   CASE WHEN NOT g.indisvalid THEN
-					CASE WHEN g.relname ~ '_cc(new|old)\d*$'::text
-						 THEN 'invalid, left by an interrupted concurrent build'::text
-						 ELSE 'invalid'::text END END,
-			   CASE WHEN g.twin_number > 1::bigint AND NOT g.indisprimary
-					THEN 'duplicate of '::text || g.twin::regclass::text END,
-			   CASE WHEN g.indisvalid AND NOT g.indisunique AND NOT g.indisexclusion
-						 AND pg_stat_get_numscans(g.oid) = 0::bigint
-					THEN 'unused'::text || coalesce(' since '::text || st.reset_time::date::text, ''::text) END,
-			   CASE WHEN st.reset_time > now() - '1 day'::interval
-					THEN 'statistics were reset less than a day ago'::text END,
+			   CASE WHEN g.indisvalid THEN NULL
+					WHEN g.indrelid IN (SELECT c.relation FROM changing c) THEN 'invalid, perhaps not finished yet'::text
+					WHEN g.relname ~ '_cc(new|old)\d*$'::text THEN 'invalid, left by an interrupted concurrent build'::text
+					ELSE 'invalid'::text END,
+			   'duplicate of '::text || g.twin::regclass::text,
+			   CASE WHEN g.indisvalid AND NOT g.indisunique AND NOT g.indisexclusion AND NOT g.is_needed
+						 AND pg_stat_get_numscans(g.oid) = 0::bigint AND current_setting('track_counts')::boolean
+						 AND g.made_at IS NOT NULL AND u.unused_for > '7 days'::interval
+					THEN format('unused: no scan in %s days on this server'::text, extract(day FROM u.unused_for)) END,
+			   CASE WHEN st.since > now() - '1 day'::interval
+					THEN 'statistics cover less than a day'::text END,
 			   CASE WHEN g.sisters > g.sisters_here
 					THEN 'sister indexes are in another tablespace'::text END,
 			   CASE WHEN p.pending_bytes > p.pending_limit_bytes
 					THEN 'pending list is over its limit'::text END), ''::text)
-	  FROM grouped g
+	  FROM paired g
 	  JOIN pg_am am ON am.oid = g.relam
 	  JOIN pg_tablespace ts ON ts.oid = g.tablespace_oid
 	 CROSS JOIN stats st
+	 CROSS JOIN LATERAL (SELECT now() - greatest(st.since, g.made_at) AS unused_for) u
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched,
 								pg_stat_get_blocks_hit(g.oid) AS hit OFFSET 0) s
 	  LEFT JOIN LATERAL index_mover.measure_bloat(
@@ -689,10 +732,10 @@ BEGIN ATOMIC
 		   s.fetched - s.hit,
 		   NULL, NULL, 'not measured', NULL, NULL, NULL,
 		   pg_stat_get_tuples_inserted(h.oid) + pg_stat_get_tuples_updated(h.oid),
-		   st.reset_time,
+		   st.since,
 		   index_mover.movable_methods(h.oid::regclass),
-		   CASE WHEN st.reset_time > now() - '1 day'::interval
-				THEN 'statistics were reset less than a day ago' END
+		   CASE WHEN st.since > now() - '1 day'::interval
+				THEN 'statistics cover less than a day' END
 	  FROM pg_class h
 	  JOIN pg_namespace n ON n.oid = h.relnamespace
 	  JOIN pg_am am ON am.oid = h.relam
@@ -819,9 +862,7 @@ BEGIN ATOMIC
 	-- can have asked for: from the samples of the last week up to now, or
 	-- without any from the cumulative statistics (samples = 0)
 	WITH since AS MATERIALIZED (
-		SELECT greatest(extract(epoch FROM clock_timestamp() -
-					coalesce(pg_stat_get_db_stat_reset_time(d.oid), pg_postmaster_start_time())), 1)::float8 AS seconds
-		  FROM pg_database d WHERE d.datname = current_database()
+		SELECT greatest(extract(epoch FROM clock_timestamp() - index_mover.stats_since()), 1)::float8 AS seconds
 	), counters AS MATERIALIZED (
 		SELECT c.* FROM index_mover.counters() c
 	), points AS (
@@ -871,7 +912,8 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 5
 BEGIN ATOMIC
 	-- every tablespace, and how much longer a random read takes there than in
-	-- the one asked about: by the probes if both were probed, else by
+	-- the one asked about: on the same device no longer, whatever two probes of
+	-- it have said; else by the probes if both were probed, else by
 	-- random_page_cost, whose unit stands for 0.1 ms
 	WITH places AS MATERIALIZED (
 		SELECT t.oid, t.spcname,
@@ -887,7 +929,8 @@ BEGIN ATOMIC
 	)
 	SELECT p.oid, p.spcname, p.cost, p.probed_ms, p.device,
 		   coalesce(p.probed_ms, p.cost * 0.1),
-		   coalesce(p.probed_ms - t.probed_ms, (p.cost - t.cost) * 0.1)
+		   CASE WHEN p.device = t.device THEN 0
+				ELSE coalesce(p.probed_ms - t.probed_ms, (p.cost - t.cost) * 0.1) END
 	  FROM places p
 	  JOIN places t ON t.spcname = $1;
 END;
@@ -946,6 +989,7 @@ BEGIN ATOMIC
 		-- it had to leave the target: to its table, or to the default
 		SELECT r.index, r.relation, r.size, r.movable, r.remark, r.tablespace AS here,
 			   r.tablespace = t.name AS resident,
+			   r.idx_scan = 0 AND NOT i.indisunique AND NOT i.indisexclusion AS unsearched,
 			   coalesce(r.pending_pages, 0) AS pending, r.pending_pages,
 			   format('%I.%I', n.nspname, c.relname) AS qualified, c.relname,
 			   CASE WHEN coalesce(tts.oid, d.dattablespace) <> t.oid THEN coalesce(tts.spcname, dts.spcname)
@@ -954,6 +998,7 @@ BEGIN ATOMIC
 		  FROM @extschema@.index_report(NULL::regclass, false) r
 		 CROSS JOIN target t
 		  JOIN pg_class c ON c.oid = r.index
+		  JOIN pg_index i ON i.indexrelid = r.index AND i.indisvalid
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
 		  JOIN pg_class h ON h.oid = r.relation
 		  JOIN pg_database d ON d.datname = current_database()
@@ -961,7 +1006,6 @@ BEGIN ATOMIC
 		  LEFT JOIN pg_tablespace tts ON tts.oid = h.reltablespace
 		 WHERE cardinality(r.movable) > 0 AND r.size > 0
 		   AND c.relpersistence IN ('p', 'u')
-		   AND EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = r.index AND i.indisvalid)
 		   AND r.relation NOT IN (SELECT u.relid FROM own u)
 	), read AS MATERIALIZED (
 		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
@@ -969,7 +1013,7 @@ BEGIN ATOMIC
 			   p.read_ms_more, p.device, p.probed_ms IS NOT NULL AS probed,
 			   -- what no query searches is read by vacuum and by inserts only, and
 			   -- is better dropped than moved
-			   CASE WHEN f.remark ~ '(^|; )unused' THEN 0
+			   CASE WHEN f.unsearched THEN 0
 					WHEN NOT f.resident AND q.reads_per_second * p.read_ms_more <= noise.gain THEN least(q.reads_per_second * p.read_ms_more, 0)
 					ELSE coalesce(q.reads_per_second, 0) * p.read_ms_more END AS gain
 		  FROM found f
@@ -1031,13 +1075,14 @@ BEGIN ATOMIC
 					   NULL::float8 AS index_gain
 				  FROM sized s
 				UNION ALL
-				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, x.resident, 0, NULL, x.qualified, NULL, x.home,
+				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, x.resident, false, 0, NULL, x.qualified, NULL, x.home,
 					   x.rate, x.seconds, x.samples, NULL, x.read_ms_more, x.device, x.probed, x.gain,
 					   NULL, NULL, NULL, false, x.size, x.index_gain
 				  FROM tables x) u
 	), room AS MATERIALIZED (
-		SELECT greatest(coalesce(index_mover.check_budget($2),
-				   t.free_bytes - t.reserved_bytes + there.bytes) - there.staying, 0) AS bytes
+		SELECT CASE WHEN t.device IS NULL THEN 0
+					ELSE greatest(coalesce(index_mover.check_budget($2),
+						t.free_bytes - t.reserved_bytes + there.bytes) - there.staying, 0) END AS bytes
 		  FROM target t
 		 CROSS JOIN (SELECT coalesce(sum(i.size), 0)::bigint AS bytes,
 							coalesce(sum(i.size) FILTER (WHERE i.home IS NULL), 0)::bigint AS staying
@@ -1112,7 +1157,8 @@ BEGIN ATOMIC
 						   THEN format('%s over %s', CASE o.samples WHEN 1 THEN 'a sample' ELSE o.samples || ' samples' END,
 									   date_trunc('second', make_interval(secs => o.seconds)))
 						   ELSE 'cumulative statistics, no samples' END,
-					  CASE WHEN o.probed AND o.target_probed THEN 'read times as probed'
+					  CASE WHEN o.device = o.target_device THEN 'both tablespaces are on the same device, where reads take as long'
+						   WHEN o.probed AND o.target_probed THEN 'read times as probed'
 						   ELSE 'read times assumed from random_page_cost' END),
 			   CASE WHEN o.rebuilds AND o.at_least IS NOT NULL
 					THEN format('a rebuild gives back %s%s of it', CASE WHEN o.bloat_ratio IS NULL THEN 'at least ' ELSE '' END,
@@ -1136,17 +1182,18 @@ BEGIN ATOMIC
 	-- no row, but what is to be said once
 	SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 	  FROM target t CROSS JOIN room r
-	 WHERE CASE WHEN NOT EXISTS (SELECT FROM rows_out) THEN NOT index_mover.say(
-					CASE WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
-						 THEN format('nothing to gain: no tablespace is known to be slower than "%s"; set its and the others'' random_page_cost, or run for it and the others: %s',
-									 t.name, index_mover.printed_command('probe', t.name::text))
-						 WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
-						 THEN format('nothing to gain: no index in a slower tablespace than "%s" takes a hundredth of the time of all reads', t.name)
-						 ELSE format('nothing to gain: no index that would gain fits into %s bytes, or those in "%s" gain more', r.bytes, t.name) END)
-				WHEN EXISTS (SELECT FROM told o WHERE o.class = 1 AND o.device = o.target_device)
-				THEN NOT index_mover.say(format('tablespace "%s" is on the same device as %s', t.name,
-							 (SELECT string_agg(DISTINCT '"' || o.from_ts || '"', ', ') FROM told o WHERE o.class = 1 AND o.device = o.target_device)))
-				ELSE false END
+	 WHERE CASE WHEN EXISTS (SELECT FROM rows_out) THEN false ELSE NOT index_mover.say('nothing to gain: ' ||
+			CASE WHEN t.device IS NULL THEN format('the directory of tablespace "%s" is missing', t.name)
+				 WHEN NOT EXISTS (SELECT FROM places p WHERE p.device IS DISTINCT FROM t.device)
+				 THEN format('all tablespaces are on the same device as "%s"', t.name)
+				 WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
+				 THEN format('no tablespace is known to be slower than "%s"%s; set its and the others'' random_page_cost, or run for it and the others: %s',
+							 t.name, ' (on the same device: ' || (SELECT string_agg(format('"%s"', p.name), ', ' ORDER BY p.name) FROM places p
+																   WHERE p.device = t.device AND p.place <> t.oid) || ')',
+							 index_mover.printed_command('probe', t.name::text))
+				 WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
+				 THEN format('no index in a slower tablespace than "%s" takes a hundredth of the time of all reads', t.name)
+				 ELSE format('no index that would gain fits into %s bytes, or those in "%s" gain more', r.bytes, t.name) END) END
 	 ORDER BY 1;
 END;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)

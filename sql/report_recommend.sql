@@ -13,6 +13,12 @@ SET random_page_cost = 1.1;
 DELETE FROM index_mover.sample;
 DELETE FROM index_mover.probe;
 
+-- in-place tablespaces are on one device: as if each had its own
+SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc) AS real_facts \gset
+SELECT replace(:'real_facts', 'index_mover.tablespace_facts', 'public.rec_facts') AS copy \gset
+:copy;
+\set own_devices 'CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint, OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$ SELECT tablespace_oid, free_bytes, reserved_bytes, tablespace_oid::bigint, lost_on_reboot, total_bytes FROM public.rec_facts($1) $$'
+:own_devices;
 RESET client_min_messages;
 
 -- says nothing where nothing is known, and why
@@ -85,7 +91,7 @@ BEGIN;
 CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
 	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
-	SELECT oid, 10000000 - pg_relation_size('rec_d'), current_setting('regress.reserved')::bigint, 1, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
+	SELECT oid, 10000000 - pg_relation_size('rec_d'), current_setting('regress.reserved')::bigint, oid::bigint, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
 CREATE FUNCTION rec_set(tablespace name, budget bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(concat_ws(' ', rank, index, method, to_tablespace), ', ' ORDER BY rank) FROM recommend_moves($1, $2) $$;
 -- 5 MB
@@ -119,6 +125,21 @@ DELETE FROM index_mover.sample WHERE index_name = 'rec_d';
 SELECT rec_rate('rec_hot', 'rec_d', 15);
 SELECT rank, index, from_tablespace, to_tablespace, round(gain_ms_per_second) AS gain, reason ~ 'as probed' AS probed
   FROM recommend_moves('regress_rec_same');
+-- but between tablespaces of one device nothing is gained, whatever they have measured
+:real_facts;
+SELECT rank, index, reason FROM recommend_moves('regress_rec_same');
+SELECT index, to_tablespace, gain_ms_per_second AS gain, regexp_replace(reason, '(\d+\.\d+|@ .* secs)', 'N', 'g') AS reason
+  FROM recommend_moves('regress_rec_fast', 0) WHERE index = 'rec_d'::regclass;
+BEGIN;
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
+	SELECT oid, 10000000, 0, CASE WHEN spcname ~ '^regress_rec' THEN 1 END, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
+SELECT rank, index, reason FROM recommend_moves('regress_rec_same');
+-- nor of one without a directory
+SELECT rank, index, reason FROM recommend_moves('pg_default', 1000000000);
+ROLLBACK;
+:own_devices;
 DELETE FROM index_mover.probe;
 
 -- the table's own reads outweigh those of its indexes: move the table
@@ -145,7 +166,7 @@ SELECT rec_set(pg_relation_size('rec_table'));
 -- the default budget has its bytes in it
 CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$ SELECT oid, 0, 0, 1, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$ SELECT oid, 0, 0, oid::bigint, NULL, NULL::bigint FROM pg_tablespace WHERE spcname = $1 $$;
 SELECT rec_set(NULL), rec_set(pg_relation_size('rec_table') + pg_relation_size('rec_d'));
 -- what is there and has no other place stays, and takes its bytes from a budget
 ALTER TABLESPACE pg_default SET (random_page_cost = 1.1);
@@ -177,6 +198,7 @@ UPDATE index_mover.sample SET blks_read = 1000000000, taken_at = taken_at - inte
 SELECT min(reads_per_second) >= 0 AS never_negative FROM index_mover.read_rates();
 
 -- errors, privileges
+:real_facts;
 SELECT * FROM recommend_moves('regress_nosuch');
 SELECT * FROM recommend_moves('regress_rec_fast', -1);
 \set VERBOSITY sqlstate
@@ -191,6 +213,7 @@ SET ROLE regress_rec_monitor;
 SELECT count(*) >= 0 AS allowed FROM recommend_moves('regress_rec_fast');
 SELECT take_index_sample() > 7 AS taken;
 RESET ROLE;
+:own_devices;
 
 -- a big one, where the greatest gain per byte would keep it out; else by gain per byte
 DELETE FROM index_mover.sample;
@@ -203,7 +226,8 @@ SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_b'))
 SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_b') - 8192) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
 SELECT index FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_a') + pg_relation_size('rec_b')) WHERE to_tablespace = 'regress_rec_fast' ORDER BY rank;
 DROP TABLE rec_hot, rec_table;
-DROP FUNCTION rec_rate;
+:real_facts;
+DROP FUNCTION rec_rate, public.rec_facts;
 DELETE FROM index_mover.sample;
 DROP TABLESPACE regress_rec_slow;
 DROP TABLESPACE regress_rec_fast;

@@ -85,6 +85,26 @@ my ($rc, $out, $err) = $standby->psql('postgres', q(SELECT * FROM index_bloat('u
 like($err, qr/0A000: cannot access temporary or unlogged relations during recovery/, 'asked for by name it is one');
 is($standby->safe_psql('postgres', q(SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms'))),
 	't', 'tablespace_probe on a standby');
+# ---- "unused" has evidence -----------------------------------------------------------------
+my $before = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+$node->append_conf('postgresql.conf', 'track_commit_timestamp = on');
+$node->stop('immediate');
+$node->start;
+is($node->safe_psql('postgres', "SELECT stats_since > '$before' FROM index_report('zoo_arr')"), 't', 'a crash begins the statistics again');
+$node->safe_psql('postgres', 'CREATE INDEX young ON zoo (grp, num)');
+my @real = map { $node->safe_psql('postgres', "SELECT pg_get_functiondef('index_mover.$_'::regproc)") } 'stats_since', 'file_birth';
+$node->safe_psql('postgres', <<'SQL');
+CREATE OR REPLACE FUNCTION index_mover.stats_since() RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - interval '41 days 1 hour' $$;
+CREATE OR REPLACE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - interval '100 days' $$;
+SQL
+$node->wait_for_catchup($standby);
+my $remarks = q(SELECT index, substring(remark FROM 'unused[^;]*') FROM index_report('zoo') WHERE index IN ('young'::regclass, 'zoo_arr'::regclass) ORDER BY index::text);
+is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 41 days on this server",
+	'an index that is younger by its commit timestamp is not called unused');
+is($standby->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'and none on a standby: the primary may use it');
+$node->safe_psql('postgres', "$_; DROP INDEX IF EXISTS young") foreach @real;
+my $real_devices = own_devices($node);
+
 # what would have been read in the last 10,000 seconds
 $node->safe_psql('postgres', <<'SQL');
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
@@ -307,8 +327,13 @@ for my $way (qw(cancel terminate kill))
 	eval { $prober->end };
 }
 
+$before = $standby->safe_psql('postgres', 'SELECT clock_timestamp()');
+$standby->promote;
+# the time of a file has whole seconds in pg_ls_waldir()
+is($standby->safe_psql('postgres', "SELECT index_mover.stats_since() > timestamptz '$before' - interval '1 s'"), 't', 'a promotion begins the statistics again');
 # the standby would use the folder of the next tablespace, too
 $standby->stop('immediate');
+$node->safe_psql('postgres', $real_devices);
 
 # ---------------------------------------------------------------------------
 # A file system that does not survive a reboot

@@ -302,6 +302,7 @@ $busy->end;
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1)');
 $node->restart;    # so that there is something to read
 sql("SET enable_seqscan = off; SELECT count(*) FROM trap.words WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()");
+own_devices($node);
 run_printed(q(SELECT reason FROM public.recommend_moves('regress_fast')), 'gin_clean_pending_list');
 is(sql("SELECT pending_pages FROM public.gin_pending_list('trap.words_t')"), '0', 'the pending list is empty');
 nothing_was_run('printed commands');

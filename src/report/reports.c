@@ -17,7 +17,9 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -32,6 +34,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -43,6 +46,7 @@
 PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
+PG_FUNCTION_INFO_V1(index_mover_file_birth);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 
@@ -288,6 +292,34 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 	if (!report_try_size(PG_GETARG_OID(0), &size))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(size);
+}
+
+/*
+ * index_mover.file_birth(relation regclass) returns timestamptz: when its file
+ * was made
+ *
+ * An index is not younger than its file, which a move or REINDEX makes again.
+ * NULL if the file system or the platform does not tell, the relation is gone, or
+ * has no file.  Takes no lock.  EXECUTE: pg_monitor.
+ */
+Datum
+index_mover_file_birth(PG_FUNCTION_ARGS)
+{
+#ifdef STATX_BTIME
+	LOCAL_FCINFO(path_call, 1);
+	Datum		path;
+	struct statx facts;
+
+	InitFunctionCallInfoData(*path_call, NULL, 1, InvalidOid, NULL, NULL);
+	path_call->args[0].value = PG_GETARG_DATUM(0);
+	path_call->args[0].isnull = false;
+	path = pg_relation_filepath(path_call);
+	if (!path_call->isnull &&
+		statx(AT_FDCWD, TextDatumGetCString(path), 0, STATX_BTIME, &facts) == 0 &&
+		(facts.stx_mask & STATX_BTIME) != 0)
+		PG_RETURN_TIMESTAMPTZ(time_t_to_timestamptz(facts.stx_btime.tv_sec));
+#endif
+	PG_RETURN_NULL();
 }
 
 /* Return the OID of the tablespace in argument argno, ERROR 22004 or 42704. */

@@ -12,7 +12,7 @@ use IndexMover::Wait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
 
-our @EXPORT = qw(new_node setup_database make_zoo make_gate leave_behind tablespace_of_index block_size);
+our @EXPORT = qw(new_node setup_database own_devices make_zoo make_gate leave_behind tablespace_of_index block_size);
 
 # Core's modules take away most of what psql would be told by the environment.
 BEGIN
@@ -78,6 +78,23 @@ sub setup_database
 	$node->safe_psql($db, 'CREATE EXTENSION index_mover CASCADE')
 	  unless exists $options{extension} && !$options{extension};
 	return;
+}
+
+# In-place tablespaces are on one device, between which recommend_moves() gains
+# nothing: have the database postgres think that each has its own.  Returns the
+# statement that undoes it.
+sub own_devices
+{
+	my ($node) = @_;
+	my $real = $node->safe_psql('postgres', q(SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc)));
+	$node->safe_psql('postgres', $real =~ s/index_mover\.tablespace_facts/oracle.real_facts/r);
+	$node->safe_psql('postgres', <<'SQL');
+CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
+	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
+	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
+	SELECT tablespace_oid, free_bytes, reserved_bytes, tablespace_oid::bigint, lost_on_reboot, total_bytes FROM oracle.real_facts($1) $$
+SQL
+	return $real;
 }
 
 # Make the table $table with an index of every kind that core can rebuild
