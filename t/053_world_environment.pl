@@ -198,10 +198,11 @@ sub audited
 	is("$row$by_us", 'moved|', 'and nothing of a copy');
 
 	# one that raises in the end, when core has done all
-	$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_start; DROP EVENT TRIGGER a_end; CREATE EVENT TRIGGER a_end ON ddl_command_end EXECUTE FUNCTION refuse()');
+	$node->safe_psql('postgres', 'DROP EVENT TRIGGER a_start; DROP EVENT TRIGGER a_end');
+	$node->safe_psql('postgres', 'CREATE EVENT TRIGGER a_end ON ddl_command_end EXECUTE FUNCTION refuse()');
 	($row, $by_us) = audited('a rebuild', "SELECT status, sqlstate, detail FROM move_indexes('t_v', '$to', method => 'rebuild')");
 	is($row, $version < 170000 ? 'moved||' : 'moved|P0001|no REINDEX today', 'a ddl_command_end trigger that refuses');
-	is($node->safe_psql('postgres', q{SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 't_v'}), $to, 'the index has moved');
+	is(tablespace_of_index($node, 't_v'), $to, 'the index has moved');
 	wait_for_no_worker($node);
 	leftovers_ok($node, 'a ddl_command_end trigger that refuses', within => 5);
 }

@@ -312,24 +312,6 @@ rebuild_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/*
- * Give core the job's settings, for the process rather than a transaction,
- * because there will be several.
- */
-static void
-apply_rebuild_settings(const MoveSettings *settings)
-{
-	set_rebuild_option("maintenance_work_mem", settings->maintenance_work_mem);
-	set_rebuild_option("max_parallel_maintenance_workers", settings->max_parallel_maintenance_workers);
-
-	/* core_phase() reads what is published only with this */
-	SetConfigOption("track_activities", "on", PGC_SUSET, PGC_S_SESSION);
-
-	/* core takes snapshots where it must be able to release them */
-	SetConfigOption("default_transaction_isolation", "read committed",
-					PGC_SUSET, PGC_S_SESSION);
-}
-
 static void
 end_core_settings(void)
 {
@@ -619,7 +601,6 @@ move_by_rebuild(MoveContext *mc)
 	{
 		.mc = mc,.heap_oid = item->heap_oid,.old_index = item->relid
 	};
-	apply_rebuild_settings(mc->settings);
 	wait_and_lock(&limits);
 
 	PG_TRY();

@@ -95,42 +95,55 @@ set_worker_option(const char *name, const char *value)
 }
 
 /*
- * Apply the settings of the worker: nothing that a role, a database or the
- * cluster sets for ordinary sessions may stop or redirect a move.
+ * Settings of the worker: nothing that a role, a database or the cluster sets
+ * for ordinary sessions may stop, delay or redirect a move.
+ * t/051_world_database_settings.pl says why every other setting may stay.
  */
-static void
-apply_job_settings(const MoveSettings *settings)
+static const struct
 {
-	/* not PGC_S_OVERRIDE, which would be what a reset leads to */
-	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
-	set_worker_option("statement_timeout", "0");
-	set_worker_option("lock_timeout", "0");
-	set_worker_option("idle_in_transaction_session_timeout", "0");
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-		set_worker_option("transaction_timeout", "0");	/* 17 and later */
-
-	/* Citus would send a REINDEX on to all shards on all nodes */
-	if (GetConfigOption("citus.enable_ddl_propagation", true, false) != NULL)
-		set_worker_option("citus.enable_ddl_propagation", "off");
-	set_worker_option("default_transaction_isolation", "read committed");
-	set_worker_option("default_transaction_read_only", "off");
-	set_worker_option("default_transaction_deferrable", "off");
-	set_worker_option("session_replication_role", "origin");
-	set_worker_option("default_tablespace", "");
-	set_worker_option("row_security", "on");
-	set_worker_option("zero_damaged_pages", "off");
-	set_worker_option("ignore_checksum_failure", "off");
-	set_worker_option("client_min_messages", "notice");
-
-	/* the waiting caller's backend converts the messages */
-	set_worker_option("client_encoding", GetDatabaseEncodingName());
+	const char *name;
+	const char *value;
+}			worker_settings[] = {
+	{"allow_system_table_mods", "off"},
+	{"citus.enable_ddl_propagation", "off"},	/* a REINDEX would go to all
+												 * shards on all nodes */
+	{"client_min_messages", "notice"},
+	{"commit_delay", "0"},		/* the commit of a swap holds its lock */
+	{"default_tablespace", ""},
+	{"default_transaction_deferrable", "off"},
+	{"default_transaction_isolation", "read committed"},
+	{"default_transaction_read_only", "off"},
+	{"exit_on_error", "off"},
+	{"idle_in_transaction_session_timeout", "0"},
+	{"idle_session_timeout", "0"},
+	{"ignore_checksum_failure", "off"},
+	{"lock_timeout", "0"},
+	{"row_security", "on"},
+	{"session_replication_role", "origin"},
+	{"statement_timeout", "0"},
 
 	/*
 	 * A move changes no data, so it need not wait for a synchronous standby;
 	 * a commit that waits for one would keep its locks.
 	 */
-	set_worker_option("synchronous_commit", "local");
+	{"synchronous_commit", "local"},
+	{"track_activities", "on"}, /* core_phase() reads what is published */
+	{"transaction_timeout", "0"},	/* 17 and later */
+	{"zero_damaged_pages", "off"},
+};
 
+static void
+apply_job_settings(const MoveSettings *settings)
+{
+	for (int i = 0; i < lengthof(worker_settings); i++)
+		if (GetConfigOption(worker_settings[i].name, true, false) != NULL)
+			set_worker_option(worker_settings[i].name, worker_settings[i].value);
+
+	/* not PGC_S_OVERRIDE, which would be what a reset leads to */
+	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
+
+	/* the waiting caller's backend converts the messages */
+	set_worker_option("client_encoding", GetDatabaseEncodingName());
 	set_worker_option("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
 	set_worker_option("max_parallel_maintenance_workers",
 					  psprintf("%d", settings->max_parallel_maintenance_workers));
