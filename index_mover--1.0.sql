@@ -232,6 +232,10 @@ CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[]
 RETURNS text
 AS 'MODULE_PATHNAME', 'index_mover_printed_command'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION index_mover.is_ours(pid int)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_is_ours'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION index_mover.running(
 	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT relation text,
@@ -1229,10 +1233,10 @@ BEGIN ATOMIC
 		SELECT 'session' AS kind, a.pid,
 			   format('%s@%s %s', a.usename, coalesce(host(a.client_addr), 'local'), a.application_name) AS name,
 			   a.xact_start AS since,
-			   greatest(age(a.backend_xmin), age(a.backend_xid)) AS xid_age,
+			   greatest(CASE WHEN s.counts THEN age(a.backend_xmin) END, age(a.backend_xid)) AS xid_age,
 			   concat_ws('; ',
 				   CASE WHEN l.what IS NOT NULL THEN 'locks on ' || l.what || ': the start of a rebuild and the swap of a copy' END,
-				   CASE WHEN a.backend_xmin IS NOT NULL
+				   CASE WHEN s.counts
 						THEN 'its snapshot: vacuum of everything newer, and the end of every rebuild in this database' END,
 				   CASE WHEN a.backend_xid IS NOT NULL THEN 'its transaction: vacuum of what it changed' END) AS holds_back,
 			   CASE WHEN a.state LIKE 'idle in transaction%'
@@ -1240,13 +1244,16 @@ BEGIN ATOMIC
 					ELSE 'wait for its end, or ' || index_mover.printed_command('cancel_backend', a.pid::text) END AS action
 		  FROM pg_stat_activity a
 		  LEFT JOIN locks l ON l.pid = a.pid
+		 -- the snapshot of a vacuum, and of its workers, holds back nothing
+		 CROSS JOIN LATERAL (SELECT a.backend_xmin IS NOT NULL AND a.backend_type <> 'autovacuum worker'
+							 AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = coalesce(a.leader_pid, a.pid)) AS counts) s
 		 WHERE a.pid <> pg_backend_pid()
+		   -- nor is a move in its own way
+		   AND NOT index_mover.is_ours(coalesce(a.leader_pid, a.pid))
 		   -- a walsender, too, if it works in this database: the first copy of a
 		   -- logical subscription has a snapshot; one for a standby is in none
 		   AND a.datname = current_database()
-		   -- the snapshot of a vacuum holds back nothing
-		   AND (l.pid IS NOT NULL
-				OR (a.backend_type <> 'autovacuum worker' AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)))
+		   AND (l.pid IS NOT NULL OR s.counts OR (a.backend_type <> 'autovacuum worker' AND a.backend_xid IS NOT NULL))
 		UNION ALL
 		SELECT 'prepared transaction', NULL, x.gid, x.prepared, age(x.transaction),
 			   concat_ws('; ',

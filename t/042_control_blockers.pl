@@ -181,6 +181,8 @@ sub move_and_wait
 	my $told = qr/WARNING:  55P03: the copy of index "bl_s" has waited for a lock for 0\.5 seconds, and goes on waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s;
 	$node->wait_for_log($told, $log);
 	ok(call_is_running($call), "$what: still waiting");
+	is(sql(q(SELECT string_agg(pid || ', ' || (holds_back ~ 'snapshot'), '; ') FROM index_mover_blockers('bl', '0 s'))), $who->pid . ', false',
+		"$what: index_mover_blockers() names that session only, for its locks");
 	$end->();
 	my ($rc, $out, $err) = finish_call($call);
 	like($out, qr/^moved\|\|$/, "$what: moved in the end, nothing to tell");

@@ -45,6 +45,7 @@
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
 PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
+PG_FUNCTION_INFO_V1(index_mover_is_ours);
 
 /* Phases of pg_stat_progress_create_index, see system_views.sql */
 static const char *const core_phases[] = {
@@ -331,4 +332,23 @@ index_mover_job_is_paused(PG_FUNCTION_ARGS)
 	JobSlot		slot;
 
 	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot) && slot.pause);
+}
+
+/*
+ * index_mover_is_ours(pid int) RETURNS boolean
+ *
+ * Returns whether the process is a worker of a job, or waits for its rows.
+ * For every user; raises no errors.
+ */
+Datum
+index_mover_is_ours(PG_FUNCTION_ARGS)
+{
+	int			pid = PG_GETARG_INT32(0);
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+
+	for (int i = 0; i < nrunners; i++)
+		if (runners[i].pid == pid || runners[i].caller_pid == pid)
+			PG_RETURN_BOOL(true);
+	PG_RETURN_BOOL(false);
 }
