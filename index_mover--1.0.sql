@@ -1212,16 +1212,20 @@ CREATE FUNCTION @extschema@.index_mover_blockers(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
-	WITH family AS MATERIALIZED (
-		-- the relation, its table, its partitions, and all their indexes
+	WITH tables AS MATERIALIZED (
+		SELECT unnest(ARRAY[c.oid, c.reltoastrelid]) AS relid
+		  FROM pg_class c
+		 WHERE c.oid = $1::oid OR c.oid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
+	), family AS MATERIALIZED (
+		-- the relation, its table, its partitions, their TOAST tables, and all their indexes
 		SELECT x.relid
 		  FROM (SELECT $1::oid AS relid WHERE $1 IS NOT NULL
 				UNION SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = $1::oid
-				UNION SELECT p.relid::oid FROM pg_partition_tree($1) p) x
+				UNION SELECT u.relid FROM tables u) x
 		UNION
 		SELECT i.indexrelid
 		  FROM pg_index i
-		 WHERE i.indrelid = $1::oid OR i.indrelid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
+		 WHERE i.indrelid IN (SELECT u.relid FROM tables u)
 	), locks AS MATERIALIZED (
 		SELECT l.pid, l.virtualtransaction, string_agg(DISTINCT l.relation::regclass::text, ', ') AS what
 		  FROM pg_locks l

@@ -1,12 +1,16 @@
 # What is in the way of a table's swap, and what it costs: an open GRANT, which
 # changes the table's pg_class row without a lock on the table, a reader of
-# pg_dump's kind, COPY, LOCK TABLE.  In no case is the copy thrown away.
+# pg_dump's kind, COPY, LOCK TABLE; who holds its TOAST table alone, DDL on any of them,
+# and whatever ends a move half-way.  In no case is the copy thrown away without need,
+# and in none is a table apart from its TOAST table.
 use strict;
 use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IndexMover::Places;
 use IndexMover::Session;
+use IndexMover::Tables;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -385,6 +389,250 @@ if (part('block'))
 	$s->run('DELETE FROM held WHERE id > 100000');
 	verdict_ok($node, 'held', 'in a transaction', max_keys => 100, large => 1);
 	files_ok($node, 'in a transaction');
+}
+
+
+# ---- a table, its TOAST table and the index of that --------------------------------
+# The TOAST table is the largest, and copied first; then the table, then the index.
+my ($toast, $toast_index);
+sub make_wide
+{
+	my (%options) = @_;
+	$s->run(<<SQL);
+DROP TABLE IF EXISTS wide, wide_kept;
+CREATE TABLE wide (id int PRIMARY KEY, v int, filler char(300) DEFAULT 'x', big text) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off) TABLESPACE regress_slow;
+ALTER TABLE wide ALTER big SET STORAGE external;
+INSERT INTO wide SELECT g, 0, 'f', repeat(md5(g::text), 100) FROM generate_series(1, 1500) g;
+CREATE TABLE wide_kept AS SELECT id, md5(big) AS digest FROM wide;
+SQL
+	($toast, $toast_index) = split /\|/, $s->run(q{SELECT reltoastrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = 'wide'::regclass});
+	return;
+}
+
+# The call, which does not wait, gives the number of its job.
+sub move_wide
+{
+	my ($to, %settings) = @_;
+	my $json = join ', ', map { "\"$_\": \"$settings{$_}\"" } sort keys %settings;
+	return "SELECT max(job) FROM move_table('wide', '$to', wait => false, settings => '{$json}')";
+}
+
+# What holds in the end: the rows of the history are alike, the three are together, each
+# value is what it was, unless "rows" says how many there are, and nothing is left.
+sub wide_ok
+{
+	my ($job, $name, $status, $place, %options) = @_;
+	$s->run("CALL wait_for_move($job, raise => false)");
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ','), count(DISTINCT (started_at, finished_at, lock_time, lock_attempts)) FROM index_mover_history WHERE job = $job"),
+		"$status|1", "$name: the rows of all are alike");
+	is(places_of_table($node, 'wide'), $options{no_toast} ? '' : all_at($place), "$name: where table, TOAST table and its index are");
+	is($s->run('SELECT count(*) FROM wide JOIN wide_kept k USING (id) WHERE md5(big) = digest'), '1500', "$name: each value is what it was")
+	  unless $options{no_toast} || $options{empty};
+	is($s->run(q{SELECT count(*) FROM oracle.verify_heapam('wide', check_toast => true)}), '0', "$name: nothing is damaged");
+	files_ok($node, $name);
+	leftovers_ok($node, $name, within => 5);
+	return;
+}
+
+my $exclusive = sub { return $s->run("SELECT count(*) FROM pg_locks WHERE relation IN ('wide'::regclass, '$toast'::regclass, '$toast_index'::regclass) AND mode = 'AccessExclusiveLock'"); };
+
+# Somebody holds one of them when the move comes to its swap.
+if (part('toast held'))
+{
+	make_wide();
+	foreach my $case (
+		[ 'a reader of the table', 'BEGIN; SELECT id FROM wide LIMIT 1', {} ],
+		[ 'a reader of the TOAST table', "BEGIN; SELECT count(*) FROM $toast", {} ],
+		[ 'a reader of the TOAST table, terminated', "BEGIN; SELECT count(*) FROM $toast", { on_blocker => 'terminate' } ],
+		[ 'a reader of the TOAST table, too long', "BEGIN; SELECT count(*) FROM $toast", { on_blocker => 'fail' } ],
+		[ 'a reader of the TOAST table, and cancel_move()', "BEGIN; SELECT count(*) FROM $toast", {} ],
+		[ 'a reader of the TOAST table, prepared', "BEGIN; SELECT count(*) FROM $toast; PREPARE TRANSACTION 'prep'", {} ],
+		[ 'VACUUM of the TOAST table', "SET vacuum_cost_delay = 50; SET vacuum_cost_limit = 1; VACUUM (DISABLE_PAGE_SKIPPING) $toast", {} ])
+	{
+		my ($name, $sql, $settings) = @$case;
+		my ($from) = split / /, places_of_table($node, 'wide');
+		my $to = other_place($from);
+		my $log = -s $node->logfile;
+		my $holder = IndexMover::Session->new($node);
+		$name =~ /VACUUM/ ? $holder->send($sql) : $holder->run($sql);
+		my $pid = $name =~ /prepared/ ? 0 : $holder->pid;
+		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE granted AND pid = $pid AND relation = '$toast'::regclass", 't', "$name: it holds") if $name =~ /VACUUM/;
+		my $job = $s->run(move_wide($to, lock_wait => '100ms', %$settings));
+		if (!$settings->{on_blocker})
+		{
+			poll_until($node, "SELECT blocked_by = '{$pid}' FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", 't', "$name: published");
+			my $who = $pid ? "process $pid" : 'prepared transaction "prep"';
+			$node->wait_for_log(qr/WARNING: .*the copy of table "wide" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The lock is held by: $who/, $log);
+			is($s->run("SELECT count(*) FROM index_mover_blockers('wide', NULL) WHERE holds_back ~ 'swap of a copy' AND " . ($pid ? "pid = $pid" : "name = 'prep'")), '1', "$name: in index_mover_blockers()");
+			is($exclusive->(), '0', "$name: no exclusive lock meanwhile");
+			if ($name =~ /cancel_move/) { is($s->run("SELECT cancel_move($job)"), '1', "$name: canceled"); }
+			elsif ($name =~ /VACUUM/) { $s->run("SELECT pg_cancel_backend($pid)"); }
+			elsif ($name =~ /prepared/) { $holder->run(q{COMMIT PREPARED 'prep'}); }
+			else { $holder->run('COMMIT'); }
+		}
+		my ($status, $place) = $name =~ /cancel_move/ ? ('canceled 57014', $from) : $name =~ /too long/ ? ('failed 55P03', $from) : ('moved', $to);
+		poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND kind = 'table'", (split / /, $status)[0], "$name: its end");
+		# (whoever still holds the TOAST table is in the way of nobody)
+		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'table'"),
+			qr/exclusive lock on table "wide" within 0.1 seconds.*process $pid/s, "$name: the row says who") if $name =~ /too long/;
+		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'toast'"), qr/It has terminated process $pid|terminated process $pid/, "$name: the row says whom") if $name =~ /terminated/;
+		wide_ok($job, $name, $status, $place);
+		$holder->end;
+	}
+}
+
+# One of the locks is not to be had, or there is too much to do under them: all are given
+# back at once.
+if (part('toast back'))
+{
+	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
+	foreach my $case ([ 'the TOAST table is held', qr/another transaction is in the way/, {} ], [ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ])
+	{
+		my ($name, $why, $settings) = @$case;
+		my ($from) = split / /, places_of_table($node, 'wide');
+		my $to = other_place($from);
+		my $log = -s $node->logfile;
+		my $call = held_at($node, 'swap-asking', move_wide($to, %$settings), then => 'swap-given-back:wait2');
+		my ($rc, $job, $err) = finish_call($call);
+		set_tests($node, test_point => 'swap-given-back:wait2', test_mutation => 'slow-blocks');
+		my $back = IndexMover::Session->new($node);
+		$back->run('SELECT pg_advisory_lock(0, 5960)');
+		my $holder = IndexMover::Session->new($node);
+		if ($name =~ /held/) { $holder->run("BEGIN; SELECT count(*) FROM $toast"); }
+		else { $s->run('UPDATE wide SET v = v + 1, big = repeat(md5(id::text), 100)'); }
+		let_go($call);
+		$node->wait_for_log(qr/test point "swap-given-back": waiting/, $log);
+		is($exclusive->(), '0', "$name: no exclusive lock is left");
+		is($s->run('SET lock_timeout = 1; SELECT count(big) FROM wide; RESET lock_timeout'), '1500', "$name: readers pass");
+		$holder->run('COMMIT') if $name =~ /held/;
+		$back->end;
+		$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: $why/, $log);
+		set_tests($node);
+		wide_ok($job, $name, 'moved', $to);
+		cmp_ok($s->run("SELECT min(lock_attempts) FROM index_mover_history WHERE job = $job"), '>=', 2, "$name: there was another attempt");
+		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+		$holder->end;
+	}
+}
+
+# Commands that replace, drop or make one of the three, in the middle of the first file, of
+# the last one, and behind all: the move lets them pass, and moves what is there then.
+if (part('toast ddl'))
+{
+	foreach my $case (
+		picked { $_->[0] =~ /copy-half 1|copy-half 3/ && $_->[1] =~ /^(?:VACUUM FULL wide|REINDEX INDEX C|no TOAST|new TOAST|DROP)/ || $_->[0] eq 'copy-synced 3' && $_->[1] eq 'REINDEX INDEX' } 'commands beside a copy, and when',
+		map { my $point = $_; map { [ $point, @$_ ] }
+			[ 'VACUUM FULL wide', 'VACUUM FULL wide' ], [ 'CLUSTER', 'CLUSTER wide USING wide_pkey' ],
+			[ 'TRUNCATE', 'TRUNCATE wide' ], [ 'VACUUM FULL of TOAST', 'VACUUM FULL %s' ], [ 'rewrite', 'ALTER TABLE wide ALTER v TYPE bigint' ],
+			[ 'REINDEX INDEX', 'REINDEX INDEX %2$s' ], [ 'REINDEX TABLE', 'REINDEX TABLE %s' ],
+			[ 'REINDEX INDEX CONCURRENTLY', 'REINDEX INDEX CONCURRENTLY %2$s' ], [ 'REINDEX TABLE CONCURRENTLY', 'REINDEX TABLE CONCURRENTLY %s' ],
+			[ 'no TOAST', 'VACUUM FULL wide' ], [ 'new TOAST', 'ALTER TABLE wide ADD big text' ],
+			[ 'DROP TABLE', 'DROP TABLE wide' ], [ 'SET TABLESPACE', 'ALTER TABLE wide SET TABLESPACE pg_default' ]
+		} 'copy-half 1', 'copy-half 3', 'copy-synced 3', 'swap-ready 1')
+	{
+		my ($point, $what, $command) = @$case;
+		my $name = "$what at $point";
+		make_wide();
+		my ($at, $n) = split / /, $point;
+		$s->run('ALTER TABLE wide DROP big, DROP filler') if $what =~ /TOAST$/ && $what !~ / of /;
+		if ($what eq 'new TOAST')
+		{
+			$s->run('VACUUM FULL wide');
+			$n = 1;
+		}
+		my $log = -s $node->logfile;
+		my $call = held_at($node, $n == 1 ? $at : "$at:$n", move_wide('regress_fast'));
+		my ($rc, $job, $err) = finish_call($call);
+		my $other = IndexMover::Session->new($node);
+		$other->send(sprintf $command, $toast, $toast_index);
+		poll_until($node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid, 't', "$name: waits");
+		let_go($call);
+		$other->answer;
+		is($other->errors =~ /ERROR/ ? $other->errors : '', '', "$name: passes");
+		$other->end;
+		if ($what eq 'DROP TABLE')
+		{
+			$s->run("CALL wait_for_move($job, raise => false)");
+			is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"), 'skipped 42704', "$name: the rows say so");
+			files_ok($node, $name);
+			leftovers_ok($node, $name, within => 5);
+			next;
+		}
+		wide_ok($job, $name, 'moved', 'regress_fast', no_toast => $what eq 'no TOAST', empty => $what =~ /TRUNCATE|new TOAST/);
+		is($s->run(q{SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'wide'::regclass}), 'regress_fast', "$name: where the table is");
+		like(slurp_file($node->logfile, $log), qr/starting the copy of table "wide" again, because its (?:TOAST table|file) was/, "$name: the copy was made again");
+	}
+}
+
+# What steers a move steers it as a whole.
+if (part('toast steered'))
+{
+	make_wide();
+	# paused and resumed in the second file
+	my $call = held_at($node, 'copy-half:2', move_wide('regress_fast'));
+	my ($rc, $job) = finish_call($call);
+	chomp $job;
+	$s->run("SELECT pause_move($job)");
+	let_go($call);
+	poll_until($node, q{SELECT throttled_by FROM index_mover_progress}, 'pause_move()', 'paused in the second file');
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'paused', 'paused: the rows are alike');
+	is(places_of_table($node, 'wide'), all_at('regress_slow'), 'paused: nothing has moved');
+	$s->run("SELECT resume_move($job)");
+	wide_ok($job, 'resumed', 'moved', 'regress_fast');
+	# canceled there
+	$call = held_at($node, 'copy-half:2', move_wide('regress_slow'));
+	(undef, $job) = finish_call($call);
+	$s->run("SELECT cancel_move($job)");
+	let_go($call);
+	wide_ok($job, 'canceled in the second file', 'canceled 57014', 'regress_fast');
+	# ready, and not yet time; resume_move() says that it is
+	$job = $s->run(move_wide('regress_slow', swap_after => '2100-01-01'));
+	poll_until($node, q{SELECT phase FROM index_mover_progress}, 'waiting for time to swap', 'swap_after');
+	$s->run("UPDATE wide SET big = repeat(md5(id::text), 100) WHERE id % 3 = 0");
+	is(places_of_table($node, 'wide'), all_at('regress_fast'), 'swap_after: nothing has moved');
+	$s->run("SELECT resume_move($job)");
+	wide_ok($job, 'swap_after', 'moved', 'regress_slow');
+	# a rehearsal, with a reader in the way
+	my $holder = IndexMover::Session->new($node);
+	$holder->run("BEGIN; SELECT count(*) FROM $toast");
+	$job = $s->run("SELECT max(job) FROM move_table('wide', 'regress_fast', wait => false, rehearse => true)");
+	wide_ok($job, 'rehearsal', 'rehearsed', 'regress_slow');
+	like($s->run("SELECT string_agg(message, ' ') FROM index_mover_history WHERE job = $job AND kind = 'toast'"),
+		qr/Copied .*In the way of the swap would have been: process @{[$holder->pid]}/, 'rehearsal: the row says who would have been in the way');
+	$holder->end;
+}
+
+# Many tables, some with a TOAST table, by two workers beside writers.
+if (part('toast many'))
+{
+	$s->run('CREATE SCHEMA many');
+	$s->run("CREATE TABLE many.t$_ (id int PRIMARY KEY, v int, " . ($_ % 3 ? 'big text' : 'n int') . ") TABLESPACE regress_slow; INSERT INTO many.t$_ SELECT g, 0, "
+		. ($_ % 3 ? q{(SELECT string_agg(md5((g + h)::text), '') FROM generate_series(1, 150) h)} : 'g') . ' FROM generate_series(1, 200) g') foreach 1 .. 12;
+	my $writer = IndexMover::Session->new($node);
+	$writer->send(q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXECUTE format('UPDATE many.t%s SET v = v + 1 WHERE id = %s', i % 12 + 1, i % 200 + 1); COMMIT; END LOOP; END $$});
+	foreach my $to ('regress_fast', 'regress_slow')
+	{
+		my $job = $s->run("SELECT max(job) FROM move_schema_tables('many', '$to', indexes => true, wait => false, settings => '{\"max_workers\": 2}')");
+		$s->run("CALL wait_for_move($job, raise => false)");
+		is($s->run("SELECT kind, status, count(*) FROM index_mover_history WHERE job = $job GROUP BY 1, 2 ORDER BY 1"),
+			"index|moved|12\ntable|moved|12\ntoast|moved|8\ntoast index|moved|8", "two workers, to $to: all moved");
+	}
+	# the time is over between two tables, never within one
+	my $job = $s->run(q{SELECT max(job) FROM move_schema_tables('many', 'regress_fast', wait => false, settings => '{"max_workers": 1, "max_duration": "1s", "max_rate": "1MB"}')});
+	$s->run("CALL wait_for_move($job, raise => false)");
+	is($s->run("SELECT string_agg(DISTINCT status, ',' ORDER BY status) FROM index_mover_history WHERE job = $job"), 'moved,skipped', 'max_duration: some were not moved');
+	is($s->run(<<SQL), '0', 'max_duration: the rows of each are alike');
+SELECT count(*)
+  FROM index_mover.move_log p
+ CROSS JOIN LATERAL (SELECT * FROM index_mover.move_log t WHERE t.job = p.job AND t.item < p.item AND t.kind = 'table' ORDER BY t.item DESC LIMIT 1) t
+ WHERE p.job = $job AND p.kind <> 'table' AND (p.status, p.started_at, p.finished_at, p.lock_time) IS DISTINCT FROM (t.status, t.started_at, t.finished_at, t.lock_time)
+SQL
+	$writer->answer;
+	is($writer->errors, '', 'two workers: the writer had no error');
+	$writer->end;
+	is($s->run("SELECT count(*) FROM pg_class c, LATERAL oracle.verify_heapam(c.oid, check_toast => true) WHERE relnamespace = 'many'::regnamespace AND relkind = 'r'"), '0', 'two workers: nothing is damaged');
+	files_ok($node, 'two workers');
+	leftovers_ok($node, 'two workers', within => 5);
 }
 
 $s->end;

@@ -544,24 +544,6 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	return GO_ON;
 }
 
-/* Add transactions to a list, those that it does not have. */
-static VirtualTransactionId *
-add_vxids(VirtualTransactionId *vxids, int *count, const VirtualTransactionId *more, int nmore)
-{
-	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
-		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
-	for (int i = 0; i < nmore; i++)
-	{
-		int			same = 0;
-
-		while (same < *count && !VirtualTransactionIdEquals(vxids[same], more[i]))
-			same++;
-		if (same == *count)
-			vxids[(*count)++] = more[i];
-	}
-	return vxids;
-}
-
 /*
  * Return the transactions that hold locks on what moves, or are changing a row
  * of it in pg_class (from 18 on, GRANT holds the table, too).  Called with no
@@ -585,9 +567,9 @@ find_holders(CopyState *cs, int *count)
 			VirtualTransactionId *holders = relation_lock_holders(f->index, AccessExclusiveLock,
 																  &nholders);
 
-			found = add_vxids(found, count, holders, nholders);
+			found = virtual_transactions_add(found, count, holders, nholders);
 			if (relation_row_changer(f->index, &changer))
-				found = add_vxids(found, count, &changer, 1);
+				found = virtual_transactions_add(found, count, &changer, 1);
 		}
 		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId) * (*count + 1));
 		memcpy(result, found, sizeof(VirtualTransactionId) * *count);
@@ -621,13 +603,13 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 		VirtualTransactionId *holders = relation_lock_holders(lfirst_oid(lc), AccessExclusiveLock,
 															  &nholders);
 
-		users = add_vxids(users, &nusers, holders, nholders);
+		users = virtual_transactions_add(users, &nusers, holders, nholders);
 	}
 	for (int i = 0; i < count && indexes != NIL; i++)
 	{
 		int			n = nusers;
 
-		users = add_vxids(users, &n, &vxids[i], 1);
+		users = virtual_transactions_add(users, &n, &vxids[i], 1);
 		result = result || n > nusers;
 	}
 	CommitTransactionCommand();

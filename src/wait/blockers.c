@@ -23,9 +23,11 @@
 
 #include <signal.h>
 
+#include "access/htup_details.h"
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
@@ -35,6 +37,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "printed_command.h"
 #include "wait/wait.h"
@@ -282,12 +285,34 @@ prepared_transaction_name(VirtualTransactionId vxid)
 	return result;
 }
 
+/* Return the transactions that hold a lock on a relation or on its TOAST table. */
+static VirtualTransactionId *
+find_holders(Oid relid, int *count)
+{
+	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, count);
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Oid			toast;
+
+	if (!HeapTupleIsValid(tuple))
+		return vxids;
+	toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
+	ReleaseSysCache(tuple);
+	if (OidIsValid(toast))
+	{
+		int			nmore;
+		VirtualTransactionId *more = relation_lock_holders(toast, AccessExclusiveLock, &nmore);
+
+		vxids = virtual_transactions_add(vxids, count, more, nmore);
+	}
+	return vxids;
+}
+
 /* Append the prepared transactions that hold a lock; false if none does. */
 static bool
 describe_prepared(StringInfo buf, Oid relid)
 {
 	int			count;
-	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
+	VirtualTransactionId *vxids = find_holders(relid, &count);
 	bool		found = false;
 
 	for (int i = 0; i < count; i++)
@@ -308,7 +333,7 @@ static bool
 holds_lock(PGPROC *proc, Oid relid)
 {
 	int			count;
-	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
+	VirtualTransactionId *vxids = find_holders(relid, &count);
 
 	for (int i = 0; i < count; i++)
 		if (proc != NULL && im_vxid_proc(vxids[i]) == proc &&

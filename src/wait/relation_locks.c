@@ -147,6 +147,28 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
+ * Add transactions to a palloc'd list, or to NULL, those that it does not have.
+ * Return the list.
+ */
+VirtualTransactionId *
+virtual_transactions_add(VirtualTransactionId *vxids, int *count,
+						 const VirtualTransactionId *more, int nmore)
+{
+	vxids = vxids ? repalloc(vxids, sizeof(VirtualTransactionId) * (*count + nmore + 1)) :
+		palloc(sizeof(VirtualTransactionId) * (nmore + 1));
+	for (int i = 0; i < nmore; i++)
+	{
+		int			same = 0;
+
+		while (same < *count && !VirtualTransactionIdEquals(vxids[same], more[i]))
+			same++;
+		if (same == *count)
+			vxids[(*count)++] = more[i];
+	}
+	return vxids;
+}
+
+/*
  * Find the transaction that is changing the pg_class row of a relation, if
  * any, as GRANT does without a lock on the relation.  In a transaction.
  */

@@ -23,6 +23,8 @@ extern int	relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpid
 extern bool relation_row_changer(Oid relid, VirtualTransactionId *vxid);
 extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
+extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
+													  const VirtualTransactionId *more, int nmore);
 extern int	relation_vacuum_pid(Oid relid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
