@@ -550,7 +550,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
  * transaction open.  Return NULL if pg_class cannot be read now.
  */
 static VirtualTransactionId *
-find_holders(CopyState *cs, int *count)
+swap_holders(CopyState *cs, int *count)
 {
 	VirtualTransactionId *result = NULL;
 	VirtualTransactionId *found = NULL;
@@ -718,7 +718,7 @@ make_attempts(CopyState *cs)
 		}
 
 		/* those that were there at the last look, too */
-		now = find_holders(cs, &nnow);
+		now = swap_holders(cs, &nnow);
 		if (wait.vxids)
 			pfree(wait.vxids);
 		wait.vxids = before;
