@@ -73,7 +73,9 @@ SELECT array_agg(m.name ORDER BY m.ordinality) =
  WHERE m.status = 'planned';
 
 -- a share of the file system that can't be kept free
+\set VERBOSITY terse
 SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', true, settings => '{"min_free_space": "99.99%"}');
+\set VERBOSITY default
 
 -- one index; the target may be the database's default
 SELECT name, status FROM move_indexes('t_there', 'pg_default', 'rebuild', true);

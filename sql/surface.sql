@@ -220,8 +220,10 @@ SET index_mover.min_free_space = 'NaN%';
 SELECT * FROM move_indexes('c', 'pg_default', settings => '{"min_free_space": 0.05}');
 \set VERBOSITY default
 SET index_mover.min_free_space = '100%';
+\set VERBOSITY terse
 SELECT name, status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail
   FROM move_indexes('c_good', 'pg_default', method => 'copy', dry_run => true);
+\set VERBOSITY default
 SET client_min_messages = error;
 SELECT name, status, sqlstate FROM move_indexes('c_good', 'pg_default', method => 'copy');
 RESET client_min_messages;

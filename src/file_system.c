@@ -77,8 +77,24 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 		return "base";
 	if (tablespace == GLOBALTABLESPACE_OID)
 		return "global";
-	snprintf(buffer, size, "pg_tblspc/%u", tablespace);
+	/* an empty mount point in place of the tablespace is none */
+	snprintf(buffer, size, "pg_tblspc/%u/%s", tablespace, TABLESPACE_VERSION_DIRECTORY);
 	return buffer;
+}
+
+/*
+ * Return what prevents a tablespace from getting files, in words that follow its
+ * name; NULL if nothing does.
+ */
+const char *
+tablespace_hindrance(Oid tablespace)
+{
+	char		buffer[64];
+
+	if (access(tablespace_directory(tablespace, buffer, sizeof(buffer)), W_OK | X_OK) == 0)
+		return NULL;
+	return errno == ENOENT || errno == ENOTDIR ? "is missing" :
+		psprintf("cannot be written to: %m");
 }
 
 /* Return "tmpfs" or "ramfs" if a reboot loses its files, else NULL. */

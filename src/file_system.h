@@ -24,6 +24,7 @@ typedef struct FileSystemFacts
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
+extern const char *tablespace_hindrance(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 /* Return the bytes of all forks.  The caller holds a lock on the relation. */

@@ -70,5 +70,25 @@ wait_for_no_worker($node);
 files_ok($node, 'at the end');
 leftovers_ok($node, 'at the end');
 
+# ---- a plan says so, too: an empty mount point, a directory that others own ----------------------
+my $plan = sub { $node->psql('postgres', "SELECT detail FROM move_indexes('t_v', 'fast_storage', dry_run => true)") };
+chmod 0500, "$location/$version_directory";
+my ($rc, $out, $err) = $plan->();
+like($err, qr/WARNING:  the directory of tablespace "fast_storage" cannot be written to: Permission denied/, 'a directory that cannot be written to');
+unlike($out, qr/Fits/, 'it does not fit');
+chmod 0700, "$location/$version_directory";
+rename "$location/$version_directory", "$location.away";
+($rc, $out, $err) = $plan->();
+like($err, qr/WARNING:  the directory of tablespace "fast_storage" is missing/, 'no directory');
+like($out, qr/The directory of tablespace "fast_storage" is missing\. Writes [^.]*\.$/, 'the row says so');
+($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('t_v', 'fast_storage', settings => '{\"on_failure\": \"row\"}')");
+is($out, 'failed|58P01', 'the move fails');
+like($err, qr/WARNING:  the directory of tablespace "fast_storage" is missing.*WARNING:  index "t_v" was not moved/s, 'and is told so before');
+rename "$location.away", "$location/$version_directory";
+($rc, $out, $err) = $plan->();
+like($out, qr/Fits\.$/, 'and there again');
+is($err =~ /WARNING/ ? $err : '', '', 'without a warning');
+leftovers_ok($node, 'without a directory');
+
 $node->stop;
 done_testing();

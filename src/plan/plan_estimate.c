@@ -25,6 +25,7 @@
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_am.h"
+#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/builtins.h"
@@ -326,10 +327,40 @@ find_free_space(List **targets, int64 device, int nlargest)
 }
 
 /*
+ * Return whether the directories of a planned move serve; if not, say so in its
+ * row, and in a WARNING unless *warned is set, and set that.
+ */
+static bool
+check_directories(MoveItem *item, bool *warned)
+{
+	Oid			tablespace = item->to_tablespace;
+	const char *hindrance = tablespace_hindrance(tablespace);
+	char	   *name;
+
+	/* a rebuild does not read the old file */
+	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
+	{
+		tablespace = item->from_tablespace;
+		hindrance = tablespace_hindrance(tablespace);
+	}
+	if (hindrance == NULL)
+		return true;
+	item->fits = false;
+	name = get_tablespace_name(tablespace);
+	item_say(item, "The directory of tablespace \"%s\" %s.", name, hindrance);
+	if (!*warned)
+		ereport(WARNING,
+				(errcode(ERRCODE_UNDEFINED_FILE),
+				 errmsg("the directory of tablespace \"%s\" %s", name, hindrance)));
+	*warned = true;
+	return false;
+}
+
+/*
  * Set for each planned MoveItem of a whole plan, in order of execution,
  * whether there is free space for it: for its new file, its WAL and its sort
  * files, together with the largest moves that can run at the same time, and
- * what those before it have kept.
+ * what those before it have kept.  WARNING if there is not, or no directory.
  */
 void
 plan_estimate_space(List *items, const MoveSettings *settings)
@@ -340,6 +371,10 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	/* of concurrent moves to any target: WAL, sort files */
 	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
 	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
+	int			planned = 0;
+	int			too_large = 0;
+	bool		warned = false;
+	char	   *first_reason = NULL;
 	ListCell   *lc;
 	ListCell   *lc2;
 
@@ -347,15 +382,18 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	{
 		MoveItem   *item = (MoveItem *) lfirst(lc);
 		int64		size = new_file_size(item);
-		int64		wal_bytes = item->wal_bytes;
+		int64		wal_bytes = Max(item->wal_bytes, 0);
 		FileSystemFacts facts;
 		FileSystemFacts source;
 		TargetSpace *target;
 		SpaceNeeds	needs;
 		const SpaceNeed *missing;
 
-		if (item->status != STATUS_PLANNED || item->size_before < 0 ||
-			OidIsValid(item->part_of) ||
+		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
+			OidIsValid(item->part_of))
+			continue;
+		planned++;
+		if (!check_directories(item, &warned) || item->size_before < 0 ||
 			!file_system_facts(item->to_tablespace, &facts))
 			continue;
 		/* all files of a table are there twice until its swap */
@@ -378,11 +416,17 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 		missing = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
 		item->fits = missing == NULL;
 		if (missing != NULL)
-			item_say(item, "Does not fit: %s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-					 missing->what, size_text(missing->needed),
-					 size_text(missing->available),
-					 size_text(settings_reserved(&settings->min_free_space,
-												 missing->total)));
+		{
+			char	   *reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
+										  missing->what, size_text(missing->needed),
+										  size_text(missing->available),
+										  size_text(settings_reserved(&settings->min_free_space,
+																	  missing->total)));
+
+			item_say(item, "Does not fit: %s", reason);
+			if (too_large++ == 0)
+				first_reason = reason;
+		}
 
 		keep_largest(largest_all, nlargest, size);
 		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
@@ -405,6 +449,13 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	}
 	pfree(largest_all);
 	pfree(largest_sort);
+
+	if (too_large > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("not enough free space for %d of %d planned moves",
+						too_large, planned),
+				 errdetail("Does not fit: %s", first_reason)));
 }
 
 /* Say in a plan what the swap of a copy would have to wait for. */
