@@ -68,11 +68,11 @@ my $rows = sub
 # ---- the plan touches nothing --------------------------------------------------------------
 is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), <<'ROWS' =~ s/\n\z//r, 'what would stay, and why');
 other|database|0A000|This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
-default_tablespace|setting|55000|It names the tablespace; to reset it: ALTER DATABASE other RESET default_tablespace;
-default_tablespace|setting|55000|It names the tablespace; to reset it: ALTER ROLE app RESET default_tablespace;
-temp_tablespaces|setting|55000|It names the tablespace; to reset it: ALTER ROLE app IN DATABASE other RESET temp_tablespaces;
+default_tablespace|setting|55000|It names the tablespace: ALTER DATABASE other RESET default_tablespace;
+default_tablespace|setting|55000|It names the tablespace: ALTER ROLE app RESET default_tablespace;
+temp_tablespaces|setting|55000|It names the tablespace: ALTER ROLE app IN DATABASE other SET temp_tablespaces TO pg_default;
 mine|table|0A000|It is temporary, and goes with its session.
-scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. ALTER TABLE ... SET TABLESPACE can move it, under an exclusive lock.
+scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. Under an exclusive lock: ALTER TABLE public.scratch SET TABLESPACE regress_fast;
 ROWS
 is($rows->('postgres', 'kind, count(*)', ", dry_run => true) WHERE (status = 'planned') GROUP BY kind, 'x'::text ORDER BY kind --"), <<'ROWS' =~ s/\n\z//r, 'what would move');
 default|2

@@ -32,6 +32,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
+#include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -380,7 +381,7 @@ notice_other_databases(Oid tablespace)
 	initStringInfo(&names);
 	foreach(lc, plan_other_databases(tablespace))
 		appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
-						 (char *) lfirst(lc));
+						 get_database_name(lfirst_oid(lc)));
 	if (names.len > 0)
 		ereport(NOTICE,
 				(errmsg("tablespace \"%s\" also has files of other databases",
@@ -460,8 +461,8 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		item->method = METHOD_COPY;
 		if (!can_copy)
 			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-					  "It cannot be copied: %s. ALTER TABLE ... SET TABLESPACE can move it, under an exclusive lock.",
-					  copy_reason);
+					  "It cannot be copied: %s. Under an exclusive lock: %s",
+					  copy_reason, item_core_command(item));
 		return;
 	}
 
@@ -472,9 +473,10 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		bool		copy_first = item->method != METHOD_REBUILD;
 
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method %s cannot move it: %s. Method %s cannot: %s.",
+				  "Method %s cannot move it: %s. Method %s cannot: %s. Under an exclusive lock: %s",
 				  copy_first ? "copy" : "rebuild", copy_first ? copy_reason : rebuild_reason,
-				  copy_first ? "rebuild" : "copy", copy_first ? rebuild_reason : copy_reason);
+				  copy_first ? "rebuild" : "copy", copy_first ? rebuild_reason : copy_reason,
+				  item_core_command(item));
 	}
 	else if (item->method == METHOD_COPY && !can_copy)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -265,6 +265,20 @@ item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
 }
 
 /*
+ * Return core's command for the move of a relation.
+ */
+char *
+item_core_command(const MoveItem *item)
+{
+	return printed_command("alter_relation",
+						   relkind_is_index(item->relkind) ? "INDEX" :
+						   item->relkind == RELKIND_MATVIEW ? "MATERIALIZED VIEW" : "TABLE",
+						   quote_qualified_identifier(NameStr(item->schema_name),
+													  NameStr(item->relname)),
+						   get_tablespace_name(item->to_tablespace));
+}
+
+/*
  * Return whether this is a table of the extension itself.  A job writes to
  * them while it runs, so it cannot move them.
  */
@@ -333,8 +347,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 
 	if (plan_is_own_table(facts->heap_oid))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "The extension writes to this table during a move; use ALTER %s ... SET TABLESPACE.",
-						 relkind_is_index(facts->relkind) ? "INDEX" : "TABLE");
+						 "The extension writes to this table during a move. Under an exclusive lock: %s",
+						 item_core_command(item));
 
 	if (facts->relkind == RELKIND_INDEX)
 	{

@@ -15,6 +15,7 @@
 #include "settings.h"
 
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
+extern char *item_core_command(const MoveItem *item);
 extern bool plan_is_own_table(Oid heap_oid);
 extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
@@ -36,6 +37,6 @@ extern void plan_estimate_entries(List *entries, const PlanRequest *request);
 extern void plan_estimate_space(List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
 extern List *plan_other_databases(Oid tablespace);
-extern List *plan_what_stays(List *entries, Oid tablespace, Oid to_tablespace);
+extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);
 
 #endif							/* IM_PLAN_PRIVATE_H */

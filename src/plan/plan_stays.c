@@ -25,7 +25,8 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
-#include "catalog/pg_tablespace_d.h"
+#include "catalog/pg_shdepend.h"
+#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
@@ -40,9 +41,11 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "compat.h"
+#include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
@@ -63,31 +66,88 @@ has_files(const char *path)
 	return entry != NULL;
 }
 
+/* Return the databases in which something without a file names a tablespace. */
+static List *
+databases_that_depend(Oid tablespace)
+{
+	Relation	rel = table_open(SharedDependRelationId, AccessShareLock);
+	List	   *result = NIL;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(TableSpaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(tablespace));
+	scan = systable_beginscan(rel, SharedDependReferenceIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = list_append_unique_oid(result, ((Form_pg_shdepend) GETSTRUCT(tuple))->dbid);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
 /*
- * Return the names of the other databases that have files in a tablespace, or
+ * Return the OIDs of the other databases that have files in a tablespace, or
  * would make them there.
  */
 List *
 plan_other_databases(Oid tablespace)
 {
+	List	   *depend = databases_that_depend(tablespace);
 	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
-	List	   *names = NIL;
+	List	   *result = NIL;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-		char	   *path = GetDatabasePath(form->oid, tablespace);
+		Oid			database = ((Form_pg_database) GETSTRUCT(tuple))->oid;
 
 		/* the directory stays after its last file has gone */
-		if (form->oid != MyDatabaseId && has_files(path))
-			names = lappend(names, pstrdup(NameStr(form->datname)));
-		pfree(path);
+		if (database != MyDatabaseId &&
+			(list_member_oid(depend, database) || has_files(GetDatabasePath(database, tablespace))))
+			result = lappend_oid(result, database);
 	}
 	systable_endscan(scan);
 	table_close(pg_database, AccessShareLock);
-	return names;
+	return result;
+}
+
+/*
+ * Return core's command that moves all that is in the default tablespace of a
+ * database elsewhere: to "to" rather than to pg_default, and to that rather than
+ * to another one; NULL if there is none.  Core wants no files of the database
+ * there, so it must not be "filled".
+ */
+static char *
+alter_database_command(Oid database, Oid from, Oid to, Oid filled)
+{
+	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	char	   *name = get_database_name(database);
+	char	   *best = NULL;
+	int			best_rank = 0;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		int			rank = form->oid == to ? 3 : form->oid == DEFAULTTABLESPACE_OID ? 2 : 1;
+
+		if (rank > best_rank && form->oid != from && form->oid != filled &&
+			form->oid != GLOBALTABLESPACE_OID && tablespace_hindrance(form->oid) == NULL &&
+			!has_files(GetDatabasePath(database, form->oid)))
+		{
+			best_rank = rank;
+			best = pstrdup(NameStr(form->spcname));
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return best == NULL || name == NULL ? NULL :
+		printed_command("alter_database", name, best);
 }
 
 /* Make the row of something that stays. */
@@ -108,9 +168,20 @@ add_row(List **entries, char relkind, const char *name, Oid tablespace)
 	return item;
 }
 
+/*
+ * Return core's command that moves a system catalog, which only a superuser may
+ * do.  One statement with its setting, so that it can be run as it is.
+ */
+static char *
+alter_catalog_command(const MoveItem *item)
+{
+	return printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
+										  item_core_command(item)));
+}
+
 /* Add this database's relations that no call can move. */
 static void
-add_relations(List **entries, Oid tablespace)
+add_relations(List **entries, Oid tablespace, Oid to)
 {
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	SysScanDesc scan;
@@ -128,34 +199,72 @@ add_relations(List **entries, Oid tablespace)
 			(void) item_skip(add_row(entries, form->relkind, NameStr(form->relname), tablespace),
 							 ERRCODE_FEATURE_NOT_SUPPORTED,
 							 "It is temporary, and goes with its session.");
+		else if (IsCatalogNamespace(form->relnamespace) && tablespace != MyDatabaseTableSpace &&
+				 RELKIND_HAS_STORAGE(form->relkind))
+		{
+			MoveItem   *item = add_row(entries, form->relkind, NameStr(form->relname), tablespace);
+
+			namestrcpy(&item->schema_name, "pg_catalog");
+			item->to_tablespace = to;
+			(void) item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+							 "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
+							 alter_catalog_command(item));
+		}
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
-
-	if (tablespace == MyDatabaseTableSpace)
-		(void) item_skip(add_row(entries, ITEM_CATALOGS, "pg_catalog", tablespace),
-						 ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "This is the default tablespace of the database; ALTER DATABASE ... SET TABLESPACE moves the rest, with no session connected.");
 }
 
-/* Return whether the value of a setting names a tablespace. */
-static bool
-names_tablespace(const char *value, const char *tablespace)
+/* Add what is in a tablespace because it is the default of this database. */
+static void
+add_catalogs(List **entries, Oid tablespace, Oid to)
 {
-	List	   *names = NIL;
+	bool		fills = has_files(GetDatabasePath(MyDatabaseId, to));
+	char	   *command;
 	ListCell   *lc;
 
-	/* default_tablespace is a name as it is, temp_tablespaces a list */
-	if (strcmp(value, tablespace) == 0)
-		return true;
-	if (SplitIdentifierString(pstrdup(value), ',', &names))
-		foreach(lc, names)
-			if (strcmp((char *) lfirst(lc), tablespace) == 0)
-			return true;
-	return false;
+	foreach(lc, *entries)
+		if (((PlanEntry *) lfirst(lc))->item.status == STATUS_PLANNED)
+		fills = true;
+	command = alter_database_command(MyDatabaseId, tablespace, to, fills ? to : InvalidOid);
+	(void) item_skip(add_row(entries, ITEM_CATALOGS, "pg_catalog", tablespace),
+					 ERRCODE_FEATURE_NOT_SUPPORTED,
+					 "This is the default tablespace of the database: its system catalogs, large objects and sequences stay. %s%s",
+					 command != NULL ? "From another database, with no session connected to this one: " :
+					 "Core can move them only to a tablespace without files of this database, and there is none.",
+					 command != NULL ? command : "");
 }
 
 static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
+
+/*
+ * Return whether the value of setting_names[i] names a tablespace, and set
+ * *action to what makes it name it no more, and nothing else that it names.
+ */
+static bool
+names_tablespace(int i, const char *value, const char *tablespace, char **action)
+{
+	StringInfoData rest;
+	bool		found = false;
+	List	   *names = NIL;
+	ListCell   *lc;
+
+	*action = psprintf("RESET %s", setting_names[i]);
+	/* default_tablespace is a name as it is, temp_tablespaces a list */
+	if (i == 0)
+		return strcmp(value, tablespace) == 0;
+	if (!SplitIdentifierString(pstrdup(value), ',', &names))
+		return false;
+	initStringInfo(&rest);
+	foreach(lc, names)
+		if (strcmp((char *) lfirst(lc), tablespace) == 0)
+		found = true;
+	else
+		appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "", quote_identifier(lfirst(lc)));
+	if (rest.len > 0)
+		*action = psprintf("SET %s TO %s", setting_names[i], rest.data);
+	return found;
+}
 
 /* Add one setting, of a role or a database or both, if it names the tablespace. */
 static void
@@ -167,24 +276,56 @@ add_setting(List **entries, const char *assignment, Form_pg_db_role_setting form
 		const char *name = setting_names[i];
 		const char *database;
 		const char *role;
+		char	   *action;
 
 		if (strncmp(assignment, name, strlen(name)) != 0 ||
 			assignment[strlen(name)] != '=' ||
-			!names_tablespace(assignment + strlen(name) + 1, tablespace_name))
+			!names_tablespace(i, assignment + strlen(name) + 1, tablespace_name, &action))
 			continue;
 		database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
 		role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
 		(void) item_skip(add_row(entries, ITEM_SETTING, name, tablespace),
 						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "It names the tablespace; to reset it: %s",
-						 printed_command("reset_setting",
+						 "It names the tablespace: %s",
+						 printed_command("alter_setting",
 										 psprintf("%s %s%s%s",
 												  role || !database ? "ROLE" : "DATABASE",
 												  role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
 												  role && database ? " IN DATABASE " : "",
-												  role && database ? quote_identifier(database) : ""), name));
+												  role && database ? quote_identifier(database) : ""), action));
 		added[i] = true;
 	}
+}
+
+/* Add the settings of the server that a file of its configuration makes. */
+static void
+add_file_settings(List **entries, Oid tablespace, const char *tablespace_name,
+				  const char *file, bool by_command, bool *added)
+{
+	ConfigVariable *head = NULL;
+	ConfigVariable *tail = NULL;
+
+	if (!ParseConfigFile(file, false, NULL, 0, 0, DEBUG2, &head, &tail))
+		return;
+	for (int i = 0; i < lengthof(setting_names); i++)
+	{
+		const char *value = NULL;
+		char	   *action;
+
+		/* the last one counts */
+		for (ConfigVariable *variable = head; variable != NULL; variable = variable->next)
+			if (variable->name != NULL && pg_strcasecmp(variable->name, setting_names[i]) == 0)
+				value = variable->value;
+		if (value == NULL || !names_tablespace(i, value, tablespace_name, &action))
+			continue;
+		(void) item_skip(add_row(entries, ITEM_SETTING, setting_names[i], tablespace),
+						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 "It names the tablespace%s%s",
+						 by_command ? ", until the configuration is loaded again after: " : ", in postgresql.conf.",
+						 by_command ? printed_command("alter_setting", "SYSTEM", action) : "");
+		added[i] = true;
+	}
+	FreeConfigVariables(head);
 }
 
 /* Add the settings of roles and databases, and of the server. */
@@ -196,6 +337,7 @@ add_settings(List **entries, Oid tablespace)
 	HeapTuple	tuple;
 	const char *name = get_tablespace_name(tablespace);
 	bool		added[lengthof(setting_names)] = {false};
+	char	   *action;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
@@ -217,32 +359,60 @@ add_settings(List **entries, Oid tablespace)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 
+	if (name == NULL)
+		return;
+	add_file_settings(entries, tablespace, name, PG_AUTOCONF_FILENAME, true, added);
+	add_file_settings(entries, tablespace, name, ConfigFileName, false, added);
+
 	/*
 	 * what a new session of this role would have is one of these, or the
 	 * server's
 	 */
 	for (int i = 0; i < lengthof(setting_names); i++)
-		if (!added[i] && name != NULL &&
-			names_tablespace(GetConfigOptionResetString(setting_names[i]), name))
+		if (!added[i] &&
+			names_tablespace(i, GetConfigOptionResetString(setting_names[i]), name, &action))
 			(void) item_skip(add_row(entries, ITEM_SETTING, setting_names[i], tablespace),
 							 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "It names the tablespace, in postgresql.conf or on the command line.");
+							 "It names the tablespace, on a command line, or in a file that has changed since it was loaded.");
 }
 
-/* Add to a plan a skipped row for each thing that stays in a tablespace. */
+/* Add another database that uses a tablespace. */
+static void
+add_database(List **entries, Oid database, Oid tablespace, Oid to)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	Form_pg_database form;
+	MoveItem   *item;
+	char	   *command;
+
+	if (!HeapTupleIsValid(tuple))
+		return;					/* dropped in the meantime */
+	form = (Form_pg_database) GETSTRUCT(tuple);
+	item = add_row(entries, ITEM_DATABASE, NameStr(form->datname), tablespace);
+	(void) item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+					 "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
+					 printed_command("evacuate", get_tablespace_name(tablespace),
+									 get_tablespace_name(to)));
+	if (form->dattablespace == tablespace &&
+		(command = alter_database_command(database, tablespace, to, InvalidOid)) != NULL)
+		item_say(item, "Or, with no session connected to it: %s", command);
+	ReleaseSysCache(tuple);
+}
+
+/*
+ * Add to a plan that moves all of a tablespace to another one a skipped row for
+ * each thing that stays, with commands that core accepts after the moves, in the
+ * order of the rows.
+ */
 List *
-plan_what_stays(List *entries, Oid tablespace, Oid to_tablespace)
+plan_what_stays(List *entries, Oid tablespace, Oid to)
 {
 	char	   *temp = NULL;
 	ListCell   *lc;
 
-	add_relations(&entries, tablespace);
+	add_relations(&entries, tablespace, to);
 	foreach(lc, plan_other_databases(tablespace))
-		(void) item_skip(add_row(&entries, ITEM_DATABASE, lfirst(lc), tablespace),
-						 ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: %s",
-						 printed_command("evacuate", get_tablespace_name(tablespace),
-										 get_tablespace_name(to_tablespace)));
+		add_database(&entries, lfirst_oid(lc), tablespace, to);
 
 	if (tablespace == DEFAULTTABLESPACE_OID)
 		temp = psprintf("base/%s", PG_TEMP_FILES_DIR);
@@ -254,5 +424,7 @@ plan_what_stays(List *entries, Oid tablespace, Oid to_tablespace)
 						 ERRCODE_OBJECT_IN_USE,
 						 "Queries have temporary files there, which go when they end.");
 	add_settings(&entries, tablespace);
+	if (tablespace == MyDatabaseTableSpace)
+		add_catalogs(&entries, tablespace, to);
 	return entries;
 }
