@@ -80,7 +80,7 @@ EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(if $(VPATH),$
 DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
-REGRESS = basic special copy table partitioned names privileges bad_input jobs \
+REGRESS = basic special copy table partitioned names privileges bad_input jobs undo \
 	surface plan plan_recheck toast \
 	report_bloat report_samples report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown

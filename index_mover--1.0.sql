@@ -38,7 +38,8 @@ CREATE TABLE index_mover.job_log (
 	job bigint PRIMARY KEY,
 	role oid NOT NULL,
 	submitted_at timestamptz NOT NULL,
-	settings jsonb NOT NULL			-- those that were not the default
+	settings jsonb NOT NULL,		-- those that were not the default
+	undo_of bigint NOT NULL			-- the job that it takes back; 0: none
 );
 
 -- Every move of every job; read through the view index_mover_history.
@@ -46,6 +47,7 @@ CREATE TABLE index_mover.move_log (
 	job bigint NOT NULL,
 	item int NOT NULL,
 	index oid NOT NULL,
+	old_index oid NOT NULL,			-- another one after a rebuild
 	index_name text NOT NULL,
 	kind text NOT NULL,
 	relation oid NOT NULL,

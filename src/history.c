@@ -21,12 +21,16 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "commands/tablespace.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
+#include "utils/hsearch.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -47,7 +51,8 @@ enum
 	Anum_job_role,
 	Anum_job_submitted_at,
 	Anum_job_settings,
-	Natts_job = Anum_job_settings
+	Anum_job_undo_of,
+	Natts_job = Anum_job_undo_of
 };
 
 /* columns of index_mover.move_log */
@@ -56,6 +61,7 @@ enum
 	Anum_job = 1,
 	Anum_item,
 	Anum_index,
+	Anum_old_index,
 	Anum_index_name,
 	Anum_kind,
 	Anum_relation,
@@ -124,6 +130,7 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	values[Anum_job - 1] = Int64GetDatum(job->job);
 	values[Anum_item - 1] = Int32GetDatum(n);
 	values[Anum_index - 1] = ObjectIdGetDatum(item->relid);
+	values[Anum_old_index - 1] = ObjectIdGetDatum(item->old_relid);
 	values[Anum_index_name - 1] = CStringGetTextDatum(NameStr(item->relname));
 	values[Anum_kind - 1] =
 		CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name)));
@@ -188,7 +195,7 @@ delete_job(const char *table, const char *pkey, int64 job)
 /* Insert the row of a job: who submitted it, and with which settings. */
 void
 history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
-				   const char *settings)
+				   const char *settings, int64 undo_of)
 {
 	Relation	rel = extension_open(JOB_TABLE);
 	Datum		values[Natts_job];
@@ -200,6 +207,7 @@ history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
 	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(submitted_at);
 	values[Anum_job_settings - 1] =
 		DirectFunctionCall1(jsonb_in, CStringGetDatum(settings));
+	values[Anum_job_undo_of - 1] = Int64GetDatum(undo_of);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
@@ -219,7 +227,7 @@ history_alter_job(int64 job, const char *settings)
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
 	if (history_read_job(job, &entry) && delete_job(JOB_TABLE, JOB_PKEY, job))
-		history_insert_job(job, entry.role, entry.submitted_at, settings);
+		history_insert_job(job, entry.role, entry.submitted_at, settings, entry.undo_of);
 	/* a statement may do this twice */
 	CommandCounterIncrement();
 }
@@ -298,6 +306,7 @@ history_read_job(int64 job, HistoryJob *entry)
 		entry->settings = JsonbToCString(NULL,
 										 &DatumGetJsonbP(values[Anum_job_settings - 1])->root,
 										 0);
+		entry->undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -331,6 +340,10 @@ history_read(int64 job)
 		entry->kind = TextDatumGetCString(values[Anum_kind - 1]);
 		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
 		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
+		if (!nulls[Anum_from_tablespace - 1])
+			entry->from_name = pstrdup(NameStr(*DatumGetName(values[Anum_from_tablespace - 1])));
+		if (!nulls[Anum_to_tablespace - 1])
+			entry->to_name = pstrdup(NameStr(*DatumGetName(values[Anum_to_tablespace - 1])));
 		entry->requested = method_of_name(TextDatumGetCString(values[Anum_requested - 1]));
 		entry->status = status_of_name(TextDatumGetCString(values[Anum_status - 1]));
 		entry->size = nulls[Anum_size_before - 1] ? 0 :
@@ -350,37 +363,196 @@ history_read(int64 job)
 	return result;
 }
 
-/*
- * Return the number of the latest job after this one that has moved the index
- * of an entry, found by its name because a rebuild changes the OID; 0 if none
- * has.
+/* ----------------------------------------------------------------
+ *	What has become of the relations of a job since
+ *
+ * They are followed by OID, because a relation can be renamed, and another one
+ * get its name.  A rebuild gives an index another OID, and its row has both.
+ * Only where neither is in use any more, because a rebuild was not recorded or
+ * was not ours, is an index found by its name.
+ * ----------------------------------------------------------------
  */
-int64
-history_moved_since(int64 job, const HistoryEntry *entry)
+
+/* A relation that is followed */
+typedef struct Trace
+{
+	Oid			relid;			/* hash key */
+	HistoryEntry *entry;
+} Trace;
+
+/* Note that a relation was moved or, if its worker was killed, may have been. */
+static bool
+note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
+{
+	bool		moved = (status == STATUS_MOVED);
+
+	if (status == STATUS_RUNNING || status == STATUS_PAUSED)
+	{
+		Oid			place = get_rel_tablespace(entry->relid);
+
+		moved = get_rel_relkind(entry->relid) != '\0' && from != to &&
+			(OidIsValid(place) ? place : MyDatabaseTableSpace) == to;
+	}
+	entry->last_from = moved ? to : from;
+	entry->last_to = to;
+	return moved;
+}
+
+/* Keep the relations of a hash table of Trace up to date with all later jobs. */
+static void
+follow(int64 job, HTAB *relations)
 {
 	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
+	Relation	pkey = index_open(extension_relation(MOVE_PKEY), AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	int64		result = 0;
+	int64		mover = 0;
+	HistoryJob	mover_row = {0};
 
 	ScanKeyInit(&key, Anum_job, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(job));
-	scan = systable_beginscan(rel, extension_relation(MOVE_PKEY), true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	scan = systable_beginscan_ordered(rel, pkey, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
 	{
 		Datum		values[Natts_move];
 		bool		nulls[Natts_move];
+		Oid			old_relid;
+		Oid			relid;
+		Trace	   *trace;
+		HistoryEntry *entry;
+
+		relid = DatumGetObjectId(heap_getattr(tuple, Anum_index, RelationGetDescr(rel), nulls));
+		old_relid = DatumGetObjectId(heap_getattr(tuple, Anum_old_index, RelationGetDescr(rel), nulls));
+		trace = hash_search(relations, &old_relid, HASH_FIND, NULL);
+		if (trace == NULL)
+			trace = hash_search(relations, &relid, HASH_FIND, NULL);
+		if (trace == NULL)
+			continue;
+		entry = trace->entry;
+		if (trace->relid != relid)
+		{
+			(void) hash_search(relations, &trace->relid, HASH_REMOVE, NULL);
+			trace = hash_search(relations, &relid, HASH_ENTER, NULL);
+			trace->entry = entry;
+			entry->relid = relid;
+		}
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (DatumGetObjectId(values[Anum_relation - 1]) == entry->heap_oid &&
-			strcmp(TextDatumGetCString(values[Anum_index_name - 1]), entry->relname) == 0 &&
-			status_of_name(TextDatumGetCString(values[Anum_status - 1])) == STATUS_MOVED)
-			result = Max(result, DatumGetInt64(values[Anum_job - 1]));
+		entry->relname = TextDatumGetCString(values[Anum_index_name - 1]);
+		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
+					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
+					   DatumGetObjectId(values[Anum_to_tablespace_oid - 1])))
+			continue;
+		if (mover != DatumGetInt64(values[Anum_job - 1]))
+		{
+			mover = DatumGetInt64(values[Anum_job - 1]);
+			if (!history_read_job(mover, &mover_row))
+				mover_row.undo_of = 0;
+		}
+		if (entry->movers != NIL && *(int64 *) llast(entry->movers) == mover_row.undo_of)
+		{
+			entry->movers = list_delete_last(entry->movers);
+			if (mover_row.undo_of == job)
+				entry->undone_by = mover;
+		}
+		else
+		{
+			int64	   *copy = palloc(sizeof(int64));
+
+			*copy = mover;
+			entry->movers = lappend(entry->movers, copy);
+		}
 	}
-	systable_endscan(scan);
+	systable_endscan_ordered(scan);
+	index_close(pkey, AccessShareLock);
 	table_close(rel, AccessShareLock);
-	return result;
+}
+
+/* Return whether the relation of an entry still exists. */
+static bool
+still_exists(const HistoryEntry *entry)
+{
+	return entry->relid == entry->heap_oid ? get_rel_relkind(entry->relid) != '\0' :
+		IndexGetRelation(entry->relid, true) == entry->heap_oid;
+}
+
+/*
+ * Return the index that a rebuild has put in place of one: of its name, on the
+ * same table, and in the tablespace where it was.
+ */
+static Oid
+find_rebuilt(const HistoryEntry *entry)
+{
+	Oid			result = get_relname_relid(entry->relname, get_rel_namespace(entry->heap_oid));
+	Oid			place;
+
+	if (entry->relid == entry->heap_oid || !OidIsValid(result) ||
+		IndexGetRelation(result, true) != entry->heap_oid)
+		return InvalidOid;
+	place = get_rel_tablespace(result);
+	if (!OidIsValid(place))
+		place = MyDatabaseTableSpace;
+	return place == entry->last_from || place == entry->last_to ? result : InvalidOid;
+}
+
+/*
+ * Find out for the entries of a job, as history_read() returns them, what
+ * relations they are now, and what jobs have done with them.  Reads the later
+ * part of the history once, or, if indexes have to be found by their names,
+ * twice.
+ */
+void
+history_trace(int64 job, List *entries)
+{
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Trace),.hcxt = CurrentMemoryContext};
+	List	   *followed = entries;
+	ListCell   *lc;
+
+	foreach(lc, entries)
+	{
+		HistoryEntry *entry = lfirst(lc);
+
+		entry->movers = list_make1(palloc(sizeof(int64)));
+		*(int64 *) linitial(entry->movers) = job;
+		(void) note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace);
+	}
+	for (int round = 0; followed != NIL && round < 2; round++)
+	{
+		HTAB	   *relations = hash_create("index_mover trace", list_length(followed), &info,
+											HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		List	   *found_by_name = NIL;
+
+		foreach(lc, followed)
+		{
+			HistoryEntry *entry = lfirst(lc);
+			Trace	   *trace = hash_search(relations, &entry->relid, HASH_ENTER, NULL);
+
+			trace->entry = entry;
+		}
+		follow(job, relations);
+		hash_destroy(relations);
+
+		foreach(lc, followed)
+		{
+			HistoryEntry *entry = lfirst(lc);
+
+			if (still_exists(entry))
+				continue;
+			entry->relid = round == 0 ? find_rebuilt(entry) : InvalidOid;
+			if (OidIsValid(entry->relid))
+				found_by_name = lappend(found_by_name, entry);
+		}
+		followed = found_by_name;
+	}
+	foreach(lc, entries)
+	{
+		HistoryEntry *entry = lfirst(lc);
+
+		entry->moved = list_length(entry->movers) == 1 && entry->undone_by == 0 ?
+			note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace) :
+			entry->status == STATUS_MOVED;
+	}
 }
 
 /*

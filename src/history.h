@@ -13,18 +13,30 @@
 /* What a job was to do with one index, and what became of it */
 typedef struct HistoryEntry
 {
-	Oid			relid;			/* after a rebuild the new one */
+	Oid			relid;			/* by then, after a rebuild the new one;
+								 * history_trace(): now, 0 = gone */
 	Oid			heap_oid;
 	char	   *relname;
 	char	   *kind;			/* see relation_kind() */
 	Oid			from_tablespace;
 	Oid			to_tablespace;
+	char	   *from_name;		/* their names by then; NULL = unknown */
+	char	   *to_name;
 	MoveMethod	requested;
 	MoveStatus	status;			/* never "interrupted" */
 	int64		size;			/* bytes, before the move */
 	int64		lock_time;		/* microseconds; -1 = none */
 	char	   *sqlstate;		/* NULL = none */
 	char	   *message;		/* NULL = none */
+
+	/* set by history_trace() */
+	bool		moved;			/* also by a worker that was killed before it
+								 * could say so */
+	Oid			last_from;		/* of the last move or, if that was none, */
+	Oid			last_to;		/* attempt; or both the place after it */
+	List	   *movers;			/* of int64 *: the jobs that have moved it and
+								 * were not undone, from this one on */
+	int64		undone_by;		/* the job that took back this one; 0 = none */
 } HistoryEntry;
 
 typedef struct HistoryJob
@@ -32,16 +44,17 @@ typedef struct HistoryJob
 	Oid			role;			/* of the user that submitted the job */
 	TimestampTz submitted_at;
 	char	   *settings;		/* those that are not the default, JSON */
+	int64		undo_of;		/* 0 = none */
 } HistoryJob;
 
 extern void history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
-							   const char *settings);
+							   const char *settings, int64 undo_of);
 extern void history_alter_job(int64 job, const char *settings);
 extern bool history_read_job(int64 job, HistoryJob *entry);
 extern void history_insert(const JobShared *job, int item);
 extern void history_update(const JobShared *job, int item);
 extern List *history_read(int64 job);
-extern int64 history_moved_since(int64 job, const HistoryEntry *entry);
+extern void history_trace(int64 job, List *entries);
 extern int	history_expire(TimestampTz before, bool dry_run);
 
 #endif							/* IM_HISTORY_H */

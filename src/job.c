@@ -317,18 +317,53 @@ free_lost_locked(void)
 			job_free_slot_locked(&area->jobs[i]);
 }
 
-/* Get the tables that a job will work on, sorted. */
-static int
-job_tables(const JobShared *shared, Oid **tables)
+/* Return the tables of this database that jobs work on: a hash of BusyTable. */
+HTAB *
+job_busy_tables(void)
 {
-	int			n = 0;
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),.hcxt = CurrentMemoryContext};
+	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
+									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	JobSlot		jobs[IM_MAX_JOBS];
 
-	*tables = palloc(sizeof(Oid) * Max(shared->nitems, 1));
-	for (int i = 0; i < shared->nitems; i++)
-		if (shared->items[i].status != STATUS_SKIPPED)
-			(*tables)[n++] = shared->items[i].heap_oid;
-	qsort(*tables, n, sizeof(Oid), oid_cmp);
-	return n;
+	(void) job_area();
+	LWLockAcquire(&area->lock, LW_SHARED);
+	memcpy(jobs, area->jobs, sizeof(jobs));
+	LWLockRelease(&area->lock);
+
+	for (int i = 0; i < IM_MAX_JOBS; i++)
+	{
+		dsm_segment *segment;
+		bool		mapped;
+		const JobShared *job;
+
+		if (jobs[i].state == JOB_FREE || jobs[i].purpose != JOB_MOVE ||
+			jobs[i].database != MyDatabaseId)
+			continue;
+
+		/* a job that this transaction has queued is mapped already */
+		segment = dsm_find_mapping(jobs[i].segment);
+		mapped = (segment != NULL);
+		if (!mapped)
+			segment = dsm_attach(jobs[i].segment);
+		if (segment == NULL)
+			continue;			/* it has just ended */
+		job = job_shared(segment);
+		for (int j = 0; j < job->nitems; j++)
+		{
+			BusyTable  *table;
+
+			if (job->items[j].status == STATUS_SKIPPED)
+				continue;
+			table = hash_search(result, &job->items[j].heap_oid, HASH_ENTER, NULL);
+			table->job = jobs[i].job;
+			table->pid = jobs[i].runner_pid ? jobs[i].runner_pid : jobs[i].submitter_pid;
+			table->cleaning_up = (jobs[i].state == JOB_CLEANING_UP);
+		}
+		if (!mapped)
+			dsm_detach(segment);
+	}
+	return result;
 }
 
 /*
@@ -338,59 +373,30 @@ job_tables(const JobShared *shared, Oid **tables)
 static void
 check_tables_are_free(const JobShared *shared)
 {
-	JobSlot		others[IM_MAX_JOBS];
-	Oid		   *tables;
-	int			ntables = job_tables(shared, &tables);
+	HTAB	   *busy = job_busy_tables();
 
-	LWLockAcquire(&area->lock, LW_SHARED);
-	memcpy(others, area->jobs, sizeof(others));
-	LWLockRelease(&area->lock);
-
-	for (int i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < shared->nitems; i++)
 	{
-		dsm_segment *segment;
-		bool		mapped;
-		const JobShared *other;
+		const MoveItem *item = &shared->items[i];
+		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
 
-		if (others[i].state == JOB_FREE || others[i].purpose != JOB_MOVE ||
-			others[i].database != MyDatabaseId)
+		if (table == NULL || item->status == STATUS_SKIPPED)
 			continue;
-
-		/* a job that this transaction has queued is mapped already */
-		segment = dsm_find_mapping(others[i].segment);
-		mapped = (segment != NULL);
-		if (!mapped)
-			segment = dsm_attach(others[i].segment);
-		if (segment == NULL)
-			continue;			/* it has just ended */
-		other = job_shared(segment);
-
-		for (int j = 0; j < other->nitems; j++)
-		{
-			const MoveItem *item = &other->items[j];
-			int			pid = others[i].runner_pid ? others[i].runner_pid : others[i].submitter_pid;
-
-			if (item->status == STATUS_SKIPPED ||
-				bsearch(&item->heap_oid, tables, ntables, sizeof(Oid), oid_cmp) == NULL)
-				continue;
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("relation \"%s\" is already being moved",
-							NameStr(item->heap_name)),
-					 others[i].state == JOB_CLEANING_UP ?
-					 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
-							   others[i].job, pid) :
-					 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
-							   others[i].job, pid),
-					 others[i].state == JOB_CLEANING_UP ?
-					 errhint("See %s for what it waits for.", printed_command("progress")) :
-					 errhint("Wait for its end, or stop it: %s",
-							 printed_command("cancel_move", others[i].job))));
-		}
-		if (!mapped)
-			dsm_detach(segment);
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("relation \"%s\" is already being moved",
+						NameStr(item->heap_name)),
+				 table->cleaning_up ?
+				 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+						   table->job, table->pid) :
+				 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
+						   table->job, table->pid),
+				 table->cleaning_up ?
+				 errhint("See %s for what it waits for.", printed_command("progress")) :
+				 errhint("Wait for its end, or stop it: %s",
+						 printed_command("cancel_move", table->job))));
 	}
-	pfree(tables);
+	hash_destroy(busy);
 }
 
 /*

@@ -24,6 +24,7 @@
 #include "storage/dsm.h"
 #include "storage/latch.h"
 #include "storage/shm_mq.h"
+#include "utils/hsearch.h"
 
 #include "settings.h"
 
@@ -88,6 +89,7 @@ typedef enum MovePhase
 typedef struct MoveItem
 {
 	Oid			relid;			/* what moves; after a rebuild the new index */
+	Oid			old_relid;		/* what was to be moved */
 	Oid			heap_oid;		/* the index's table; the same for a table */
 	Oid			part_of;		/* of a TOAST table and its index: the table
 								 * with which it moves, a few items before;
@@ -274,7 +276,17 @@ typedef struct RunnerSlot
 	TimestampTz step_back_since;
 } RunnerSlot;
 
+/* A table that a job works on */
+typedef struct BusyTable
+{
+	Oid			heap_oid;		/* hash key */
+	int64		job;
+	int			pid;
+	bool		cleaning_up;
+} BusyTable;
+
 extern void job_request_shmem(void);
+extern HTAB *job_busy_tables(void);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot, int64 job);

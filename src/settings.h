@@ -89,6 +89,8 @@ typedef struct MoveSettings
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 	char		policy[NAMEDATALEN];	/* "" = none */
+	int64		undo_of;		/* no setting: the job that is taken back; 0 =
+								 * none */
 
 	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */

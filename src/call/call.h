@@ -62,6 +62,7 @@ extern void submit_job_has_begun(int64 job);
 extern int64 submit_next_job(void);
 extern void submit_record_job(int64 job, const MoveSettings *settings);
 extern void submit_alter_job(int64 job, const char *settings);
+extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
 							 const MoveSettings *settings);
 extern MoveItem *wait_for_rows(int64 job, JobPurpose purpose, List *items,

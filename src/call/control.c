@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/index.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
@@ -191,63 +190,58 @@ has_item(List *items, Oid index_oid)
 }
 
 /*
- * Find the relation of a history entry: by its OID, or, if a rebuild was
- * interrupted right after its swap, by the index's name on the same table.
+ * Add to the plan what moves the relation of a history entry, traced, to where
+ * it was to go or, back, to where it was.  What has become of it, or of the
+ * tablespace, is told in a NOTICE or in its row.
  */
-static Oid
-find_relation(const HistoryEntry *entry)
-{
-	Oid			index_oid = entry->relid;
-
-	if (index_oid == entry->heap_oid)
-		return get_rel_relkind(index_oid) != '\0' ? index_oid : InvalidOid;
-	if (IndexGetRelation(index_oid, true) == entry->heap_oid)
-		return index_oid;
-	index_oid = get_relname_relid(entry->relname,
-								  get_rel_namespace(entry->heap_oid));
-	if (OidIsValid(index_oid) &&
-		IndexGetRelation(index_oid, true) == entry->heap_oid)
-		return index_oid;
-	return InvalidOid;
-}
-
-/* Add the move of a history entry's index to a tablespace to the plan. */
 static List *
-plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
-		   const MoveSettings *settings, bool waits)
+plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
+		   PlanRequest *request)
 {
-	PlanRequest request = {.scope = SCOPE_ONE,.method = entry->requested};
-	char	   *name = get_tablespace_name(tablespace);
+	Oid			table = table_of_toast(entry->relid);
+	Oid			relid = OidIsValid(table) ? table : entry->relid;
+	Oid			tablespace;
 	ListCell   *lc;
 
-	request.object = find_relation(entry);
-	/* what TOAST keeps, by itself in the history of an earlier version */
-	if (OidIsValid(table_of_toast(request.object)))
-		request.object = table_of_toast(request.object);
-	if (!OidIsValid(request.object))
+	/*
+	 * In the history of a version that moved it apart, what TOAST keeps may
+	 * have come from another tablespace than its table.
+	 */
+	foreach(lc, moves)
+		if (OidIsValid(table) && ((const HistoryEntry *) lfirst(lc))->relid == table)
+			entry = lfirst(lc);
+	tablespace = back ? entry->from_tablespace : entry->to_tablespace;
+
+	if (!OidIsValid(entry->relid))
 	{
 		ereport(NOTICE,
 				(errmsg("%s \"%s\" does not exist any more, skipping",
 						kind_noun(entry->kind), entry->relname)));
 		return plan;
 	}
-	request.tables = !relkind_is_index(get_rel_relkind(request.object));
-	request.indexes = !request.tables;
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tablespace with OID %u does not exist", tablespace)));
-	request.to_tablespace = plan_target_tablespace(name);
-	request.settings = *settings;
-	request.waits = waits;
-	request.part = true;
-
-	foreach(lc, plan_moves(&request))
+	request->scope = SCOPE_ONE;
+	request->object = relid;
+	request->method = entry->requested;
+	request->tables = !relkind_is_index(get_rel_relkind(relid));
+	request->indexes = !request->tables;
+	request->to_tablespace = tablespace;
+	request->part = true;
+	foreach(lc, plan_moves(request))
 	{
 		MoveItem   *item = lfirst(lc);
 
-		if (!has_item(plan, item->relid))
-			plan = lappend(plan, item);
+		if (has_item(plan, item->relid))
+			continue;
+		plan = lappend(plan, item);
+		if (get_tablespace_name(tablespace) == NULL)
+			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+					  "Tablespace \"%s\" does not exist any more.",
+					  back ? entry->from_name : entry->to_name);
+		else if (back && entry->undone_by != 0)
+			item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", entry->undone_by);
+		else if (back && list_length(entry->movers) > 1)
+			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+					  "Job " INT64_FORMAT " has moved it since.", *(int64 *) llast(entry->movers));
 	}
 	return plan;
 }
@@ -255,38 +249,53 @@ plan_entry(List *plan, const HistoryEntry *entry, Oid tablespace,
 /*
  * Queue a job for what the job of these moves (of HistoryEntry) has not moved,
  * to start when this transaction commits, by its method and with its settings
- * but for those in json.  Returns its number, or 0 if nothing is left to do.
+ * but for those in json.  Returns its number, or 0 if nothing can be moved;
+ * a WARNING tells of each relation that cannot, and why.
  */
 static int64
 queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 {
+	PlanRequest request = {0};
+	JobSummary	summary = {0};
 	List	   *plan = NIL;
 	List	   *items = NIL;
 	ListCell   *lc;
-	MoveSettings settings;
 	int64		rest;
 
-	settings_load(&settings, entry->settings, json, NULL);
+	settings_load(&request.settings, entry->settings, json, NULL);
+	request.settings.undo_of = entry->undo_of;
+	history_trace(job, moves);
 	foreach(lc, moves)
 	{
 		const HistoryEntry *move = lfirst(lc);
 
 		if (!STATUS_IS_DONE(move->status))
-			plan = plan_entry(plan, move, move->to_tablespace, &settings, false);
+			plan = plan_entry(plan, move, moves, false, &request);
 	}
-	plan_complete(plan, &settings);
+	plan_complete(plan, &request);
+	submit_skip_busy(plan);
 	foreach(lc, plan)
 	{
 		MoveItem   *item = lfirst(lc);
 
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
+		else if (item->sqlstate[0] != '\0')
+			notices_failure(&summary, relation_noun(item->relkind),
+							notices_name(item->relid, NameStr(item->schema_name),
+										 NameStr(item->relname)),
+							item->sqlstate, item->detail, true);
 	}
-	cleanup_call_at_commit(plan, &settings);
+	cleanup_call_at_commit(plan, &request.settings);
 	if (items == NIL)
+	{
+		if (summary.not_moved == 0)
+			ereport(NOTICE,
+					(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 		return 0;
+	}
 	rest = submit_next_job();
-	submit_at_commit(rest, JOB_MOVE, items, &settings);
+	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
 	return rest;
 }
 
@@ -296,7 +305,8 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
  * Resumes a paused job, and a copy that waits for the time of its swap
  * (index_mover.swap_after).  If the job has ended, queues what it has not
  * moved as a new job, which starts when this transaction commits.  Returns
- * the job that goes on; NULL, with a NOTICE, if nothing is left to do.  The
+ * the job that goes on; NULL, with a NOTICE, if nothing is left to do.  What
+ * cannot be moved any more is a WARNING or NOTICE each.  The
  * job's method and settings stay but for those in settings.  ERRORs: 22004
  * NULL; those of find_job(), of move_indexes() with wait => false, and of
  * alter_move().
@@ -327,11 +337,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	call_check_moment("resume_move()", false, false);
 	rest = queue_rest(job, &entry, history_read(job), json);
 	if (rest == 0)
-	{
-		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 		PG_RETURN_NULL();
-	}
 	ereport(NOTICE,
 			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
 	PG_RETURN_INT64(rest);
@@ -372,52 +378,13 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 }
 
 /*
- * Return whether a move was made.  A worker that was killed after the swap has
- * not put that on record.
- */
-static bool
-has_moved(const HistoryEntry *move)
-{
-	RelationFacts facts;
-
-	if (move->status == STATUS_MOVED)
-		return true;
-	return (move->status == STATUS_RUNNING || move->status == STATUS_PAUSED ||
-			move->status == STATUS_INTERRUPTED) &&
-		relation_facts(find_relation(move), &facts) &&
-		facts.tablespace == move->to_tablespace &&
-		move->from_tablespace != move->to_tablespace;
-}
-
-/*
- * Return where an entry's relation goes back to: with what it belongs to, which
- * is its table if the same job has moved that, too.  In the history of a version
- * that moved them apart, they may have come from different tablespaces.
- */
-static Oid
-tablespace_before(const HistoryEntry *entry, List *moves)
-{
-	Oid			table = table_of_toast(find_relation(entry));
-	ListCell   *lc;
-
-	foreach(lc, moves)
-	{
-		const HistoryEntry *other = lfirst(lc);
-
-		if (OidIsValid(table) && other->relid == table)
-			return other->from_tablespace;
-	}
-	return entry->from_tablespace;
-}
-
-/*
  * undo_move(job bigint, dry_run boolean DEFAULT false,
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
  *
  * Moves every index that the job has moved back to where it was, by the job's
  * method and with its settings but for those in settings.  An index that
- * another job has moved since is skipped.  Needs the privileges of
+ * another job has moved since is skipped, unless that one was undone.  Needs the privileges of
  * move_indexes(), too.  Rows, locks and ERRORs as for move_indexes(); also
  * 42704 unknown job, and 55006 while the job is running.
  */
@@ -427,11 +394,10 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	int64		job;
 	bool		dry_run;
 	bool		wait;
-	List	   *plan = NIL;
 	List	   *moves;
+	PlanRequest request = {0};
+	List	   *plan = NIL;
 	ListCell   *lc;
-	ListCell   *lc2;
-	MoveSettings settings;
 	JobSlot		slot;
 	HistoryJob	entry;
 
@@ -450,25 +416,20 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
 	/* the time of the swap was for the way there */
-	settings_load(&settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
+	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
+	request.settings.undo_of = job;
+	request.waits = wait;
+	request.dry_run = dry_run;
 	moves = history_read(job);
+	history_trace(job, moves);
 	foreach(lc, moves)
 	{
 		const HistoryEntry *move = lfirst(lc);
-		int			nplanned = list_length(plan);
-		int64		since;
 
-		if (!has_moved(move))
-			continue;
-		plan = plan_entry(plan, move, tablespace_before(move, moves), &settings,
-						  wait && !dry_run);
-		if (list_length(plan) == nplanned || (since = history_moved_since(job, move)) == 0)
-			continue;
-		for_each_from(lc2, plan, nplanned)
-			item_skip(lfirst(lc2), ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "Job " INT64_FORMAT " has moved it since.", since);
+		if (move->moved)
+			plan = plan_entry(plan, move, moves, true, &request);
 	}
-	plan_complete(plan, &settings);
-	result_rows_of_plan(fcinfo, plan, &settings, dry_run, wait);
+	plan_complete(plan, &request);
+	result_rows_of_plan(fcinfo, plan, &request.settings, dry_run, wait);
 	return (Datum) 0;
 }

@@ -266,6 +266,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		return;
 	}
 
+	submit_skip_busy(plan);
 	summary.job = job = submit_next_job();
 	foreach(lc, plan)
 	{

@@ -25,6 +25,7 @@
 #include "history.h"
 #include "job.h"
 #include "own_tables.h"
+#include "plan/plan.h"
 #include "settings.h"
 #include "worker/worker.h"
 
@@ -107,7 +108,8 @@ queue_job(void)
 static void
 record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
 {
-	history_insert_job(job, GetUserId(), GetCurrentTimestamp(), settings->not_default);
+	history_insert_job(job, GetUserId(), GetCurrentTimestamp(),
+					   settings->not_default, settings->undo_of);
 	queued->job = job;
 	queued->moves = true;
 }
@@ -124,6 +126,45 @@ submit_record_job(int64 job, const MoveSettings *settings)
 	record_job(queue_job(), job, settings);
 	if (only_ours)
 		only_numbers_upto = XactLastRecEnd;
+}
+
+/*
+ * Skip the moves of a plan whose tables other jobs work on, unless these are
+ * all: then the submission is an error.
+ */
+void
+submit_skip_busy(List *plan)
+{
+	HTAB	   *busy = job_busy_tables();
+	List	   *skipped = NIL;
+	bool		all = true;
+	ListCell   *lc;
+
+	foreach(lc, plan)
+	{
+		MoveItem   *item = lfirst(lc);
+
+		/* what TOAST keeps goes with its table */
+		if (item->status != STATUS_PLANNED || OidIsValid(item->part_of))
+			continue;
+		if (hash_search(busy, &item->heap_oid, HASH_FIND, NULL) != NULL)
+			skipped = lappend(skipped, item);
+		else
+			all = false;
+	}
+	foreach(lc, all ? NIL : skipped)
+	{
+		MoveItem   *item = lfirst(lc);
+		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
+
+		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  table->cleaning_up ?
+				  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
+				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
+				  table->job, NameStr(item->heap_name));
+	}
+	hash_destroy(busy);
+	plan_skip_parts(plan);
 }
 
 /*

@@ -189,7 +189,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	Oid			from_tablespace;
 	char	   *parts;
 	bool		wait;
-	MoveSettings settings;
+	PlanRequest request = {.method = METHOD_AUTO,.part = true};
 	List	   *plan = NIL;
 	SubmitWork	work = {fcinfo};
 
@@ -203,7 +203,10 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	parts = text_to_cstring(PG_GETARG_TEXT_PP(3));
 	wait = PG_GETARG_BOOL(4);
 	call_check_moment("run_tier_policies()", false, wait);
-	settings_capture_with(&settings, call_settings_argument(fcinfo, 5));
+	settings_capture_with(&request.settings, call_settings_argument(fcinfo, 5));
+	request.tables = strcmp(parts, "indexes") != 0;
+	request.indexes = strcmp(parts, "table") != 0;
+	request.waits = wait;
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), OIDOID, sizeof(Oid), true, TYPALIGN_INT,
 					  &relations, NULL, &count);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
@@ -213,15 +216,11 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	{
 		ListCell   *lc;
 		bool		picked = false;
-		PlanWork	one = {.request = {.scope = SCOPE_RELATION,.method = METHOD_AUTO,.part = true}};
+		PlanWork	one = {.request = request};
 		char	   *name = get_rel_name(DatumGetObjectId(relations[i]));
 
 		CHECK_FOR_INTERRUPTS();
 		one.request.object = DatumGetObjectId(relations[i]);
-		one.request.tables = strcmp(parts, "indexes") != 0;
-		one.request.indexes = strcmp(parts, "table") != 0;
-		one.request.waits = wait;
-		one.request.settings = settings;
 		one.tablespace = NameStr(*DatumGetName(tablespaces[i]));
 		if (name == NULL ||
 			!try_to(plan_one, &one, psprintf("\"%s\" is not moved", name)))
@@ -237,14 +236,14 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 				plan = lappend(plan, item);
 		}
 	}
-	plan_complete(plan, &settings);
+	plan_complete(plan, &request);
 	/* not in a subtransaction, which would close its file */
 	InitMaterializedSRF(fcinfo, 0);
 	work.plan = plan;
-	work.settings = &settings;
+	work.settings = &request.settings;
 	if (wait)
-		result_rows_of_plan(fcinfo, plan, &settings, false, true);
+		result_rows_of_plan(fcinfo, plan, &request.settings, false, true);
 	else
-		(void) try_to(submit, &work, psprintf("policy \"%s\" moves nothing", settings.policy));
+		(void) try_to(submit, &work, psprintf("policy \"%s\" moves nothing", request.settings.policy));
 	return (Datum) 0;
 }

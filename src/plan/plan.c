@@ -160,15 +160,15 @@ relations_of_named(const PlanRequest *request)
 	char	   *relname = get_rel_name(relid);
 	ListCell   *lc;
 
+	/* one of many, whose row tells what is wrong with it */
+	if (request->scope == SCOPE_ONE)
+		return list_make1_oid(relid);
 	if (relkind == '\0' || relname == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 
 	plan_check_named_relation(relid, relkind, relname, request);
-	if (request->scope == SCOPE_ONE)
-		return list_make1_oid(relid);
-
 	switch (relkind)
 	{
 		case RELKIND_INDEX:
@@ -560,6 +560,7 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 		return NULL;
 
 	item_fill(item, &entry->facts);
+	item->old_relid = relid;
 	item->to_tablespace = to_tablespace;
 	item->status = STATUS_PLANNED;
 	item->requested = item->method = method;
@@ -589,9 +590,6 @@ add_parts(PlanEntry *table)
 		if (part == NULL)
 			continue;
 		part->item.part_of = table->item.relid;
-		part->item.status = table->item.status;
-		strlcpy(part->item.sqlstate, table->item.sqlstate, sizeof(part->item.sqlstate));
-		strlcpy(part->item.detail, table->item.detail, sizeof(part->item.detail));
 		table->parts = lappend(table->parts, part);
 	}
 }
@@ -688,8 +686,7 @@ compare_entries(const ListCell *a, const ListCell *b)
  * releases every lock it takes.
  *
  * ERROR 42809 wrong kind of relation, 0A000 catalogs and temporary tables,
- * 42501, 55006 the caller's transaction holds a lock on what would be moved.
- * The latter is checked last, when it is known what would be moved.
+ * 42501, and those of plan_complete().
  */
 List *
 plan_moves(const PlanRequest *request)
@@ -736,26 +733,63 @@ plan_moves(const PlanRequest *request)
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object, request->to_tablespace);
 	if (!request->part)
+	{
 		notice_shards(entries, request);
-
-	if (request->waits && !request->dry_run)
-		plan_check_no_lock_held(entries);
-
-	plan_estimate_entries(entries, request);
-	if (!request->part)
-		plan_complete(entries, &request->settings);
-
+		plan_complete(entries, request);
+	}
 	return entries;
 }
 
 /*
- * Fill in for each MoveItem of a plan, in order of execution, whether the
- * free space suffices, and warn of a failing archiver.  plan_moves() has done
- * so unless the request is part of a larger plan.
+ * Skip all of a table and what its TOAST keeps, if one of them was skipped, for
+ * its reason.
  */
 void
-plan_complete(List *items, const MoveSettings *settings)
+plan_skip_parts(const List *items)
 {
-	plan_estimate_space(items, settings);
+	const MoveItem *skipped = NULL;
+	ListCell   *lc;
+	ListCell   *lc2;
+
+	foreach(lc, items)
+	{
+		MoveItem   *item = lfirst(lc);
+
+		if (item->part_of == InvalidOid)
+		{
+			skipped = item->status == STATUS_SKIPPED ? item : NULL;
+			for_each_cell(lc2, items, lnext(items, lc))
+			{
+				const MoveItem *part = lfirst(lc2);
+
+				if (part->part_of != item->relid)
+					break;
+				if (skipped == NULL && part->status == STATUS_SKIPPED)
+					skipped = part;
+			}
+		}
+		if (skipped == NULL || skipped == item)
+			continue;
+		item->status = STATUS_SKIPPED;
+		strlcpy(item->sqlstate, skipped->sqlstate, sizeof(item->sqlstate));
+		strlcpy(item->detail, skipped->detail, sizeof(item->detail));
+	}
+}
+
+/*
+ * Complete a plan of plan_moves(), in order of execution: skip what this
+ * transaction has locked, fill in for each MoveItem what it will take and
+ * whether the free space suffices, and warn of a failing archiver.
+ * plan_moves() has done so unless its request is part of a larger one.  ERROR
+ * 55006 if all that would be moved is locked.
+ */
+void
+plan_complete(List *items, const PlanRequest *request)
+{
+	if (request->waits && !request->dry_run)
+		plan_skip_locked(items);
+	plan_skip_parts(items);
+	plan_estimate_entries(items, request);
+	plan_estimate_space(items, &request->settings);
 	plan_warn_archiver(items);
 }

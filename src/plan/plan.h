@@ -46,7 +46,8 @@ typedef struct PlanRequest
 } PlanRequest;
 
 extern List *plan_moves(const PlanRequest *request);
-extern void plan_complete(List *items, const MoveSettings *settings);
+extern void plan_complete(List *items, const PlanRequest *request);
+extern void plan_skip_parts(const List *items);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);

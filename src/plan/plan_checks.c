@@ -11,7 +11,7 @@
  * User relations are not locked.  Everything comes from the system caches; an
  * index that vanishes in between does not exist, which is no error.
  *
- * Tricky: plan_check_no_lock_held() checks what *this* transaction has
+ * Tricky: plan_skip_locked() checks what *this* transaction has
  * locked.  That works only because nothing in the planner keeps a lock on a
  * user's relation.
  *
@@ -322,6 +322,17 @@ check_may_move(Oid heap_oid, char relkind)
 }
 
 /*
+ * Check whether the current user may make files in a tablespace; as in core, the
+ * database's default tablespace requires no right.
+ */
+static AclResult
+target_aclcheck(Oid tablespace)
+{
+	return tablespace == MyDatabaseTableSpace ? ACLCHECK_OK :
+		object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
+}
+
+/*
  * Check whether the current user can move this relation now, by whatever method.
  * If not, skip the row with the reason and return false.
  *
@@ -331,6 +342,7 @@ bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
 	const char *heap_name = NameStr(facts->heap_name);
+	const char *to_name = get_tablespace_name(item->to_tablespace);
 	AclResult	aclresult;
 
 	aclresult = check_may_move(facts->heap_oid, facts->relkind);
@@ -344,6 +356,17 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));
+
+	if (to_name == NULL)
+		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						 "The target tablespace was dropped.");
+	if (target_aclcheck(item->to_tablespace) != ACLCHECK_OK)
+		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
+						 "Permission denied for tablespace \"%s\".", to_name);
+
+	if (IsToastNamespace(facts->schema_oid))
+		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+						 "It moves with the table that it belongs to.");
 
 	if (plan_is_own_table(facts->heap_oid))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -372,9 +395,6 @@ item_check(MoveItem *item, const RelationFacts *facts)
 				return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 								 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
 								 command);
-			if (IsToastNamespace(facts->schema_oid))
-				return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-								 "The index is not valid.");
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "The index is not valid; to repair and move it, name it itself with method rebuild.");
 		}
@@ -383,17 +403,12 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	/* an invalid index is repaired in any tablespace */
 	if (facts->tablespace == item->to_tablespace &&
 		(facts->valid || !item->repair) && parts_are_in(facts, item->to_tablespace))
-	{
-		const char *name = get_tablespace_name(item->to_tablespace);
-
 		return item_skip(item, 0,
 						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
 						 "Indexes of new partitions are made in tablespace \"%s\" already." :
 						 facts->relkind == RELKIND_PARTITIONED_TABLE ?
 						 "New partitions are made in tablespace \"%s\" already." :
-						 "Already in tablespace \"%s\".",
-						 name ? name : "?");
-	}
+						 "Already in tablespace \"%s\".", to_name);
 
 	if (recovery_needs_full_pages(item->relid))
 		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -445,8 +460,7 @@ plan_tablespace(const char *name)
 
 /*
  * Look up and check the target tablespace of a move.  ERROR 42704 no such
- * tablespace; 22023 pg_global; 42501 no CREATE on it, which, as in core, the
- * database's default tablespace does not require.
+ * tablespace; 22023 pg_global; 42501 no CREATE on it.
  */
 Oid
 plan_target_tablespace(const char *name)
@@ -459,14 +473,9 @@ plan_target_tablespace(const char *name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("only shared relations can be placed in pg_global tablespace")));
 
-	if (tablespace != MyDatabaseTableSpace)
-	{
-		aclresult = object_aclcheck(TableSpaceRelationId, tablespace,
-									GetUserId(), ACL_CREATE);
-		if (aclresult != ACLCHECK_OK)
-			aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
-	}
-
+	aclresult = target_aclcheck(tablespace);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
 	return tablespace;
 }
 
@@ -553,71 +562,86 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 				 errhint("Use ALTER %s ... SET TABLESPACE.", tables ? "TABLE" : "INDEX")));
 }
 
-/* ERROR 55006 if this transaction or session has locked the relation. */
-static void
-refuse_lock_on(Oid relid, const MoveItem *item)
+/*
+ * Return a relation that this transaction or session has locked: a table, an
+ * index of it, or a partitioned table above it; InvalidOid if there is none.
+ */
+static Oid
+find_own_lock(Oid heap_oid)
 {
-	char	   *relname;
-
-	if (!CheckRelationOidLockedByMe(relid, AccessShareLock, true))
-		return;
-
-	relname = get_rel_name(relid);
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_IN_USE),
-			 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
-					relation_noun(item->relkind), NameStr(item->relname),
-					relname ? relname : "?"),
-			 errdetail("The move would wait for this transaction, and this transaction for the move."),
-			 errhint("Call it first in a transaction of its own, or with wait => false.")));
-}
-
-/* The same for a table and all its indexes. */
-static void
-refuse_lock_on_table(Oid heap_oid, const MoveItem *item)
-{
+	List	   *tables = list_make1_oid(heap_oid);
 	ListCell   *lc;
+	ListCell   *lc2;
 
-	refuse_lock_on(heap_oid, item);
-	foreach(lc, indexes_of_table(heap_oid))
-		refuse_lock_on(lfirst_oid(lc), item);
+	if (get_rel_relispartition(heap_oid))
+		tables = list_concat(tables, get_partition_ancestors(heap_oid));
+	foreach(lc, tables)
+	{
+		if (CheckRelationOidLockedByMe(lfirst_oid(lc), AccessShareLock, true))
+			return lfirst_oid(lc);
+		foreach(lc2, indexes_of_table(lfirst_oid(lc)))
+			if (CheckRelationOidLockedByMe(lfirst_oid(lc2), AccessShareLock, true))
+			return lfirst_oid(lc2);
+	}
+	return InvalidOid;
 }
 
 /*
- * For a caller that will wait inside its transaction: raise ERROR 55006 if it
- * holds a lock on the table of a planned MoveItem, on any index of it, or on
- * a partitioned table above it.
+ * For a caller that will wait inside its transaction: skip the planned
+ * MoveItems for which it holds a lock on the table, on any index of it, or on a
+ * partitioned table above it.  ERROR 55006 if these are all.
  *
  * Any mode counts, because a rebuild waits first for every writer and last
  * for every reader, and the swap of a copy for all that use the index.  The
  * deadlock detector does not see a latch wait, so this cannot be left to it.
  */
 void
-plan_check_no_lock_held(const List *items)
+plan_skip_locked(const List *items)
 {
 	ListCell   *lc;
-	ListCell   *lc2;
 	List	   *seen = NIL;
+	List	   *locked = NIL;	/* of MoveItem, and the relation of each */
+	List	   *relids = NIL;
+	int			planned = 0;
 
 	foreach(lc, items)
 	{
-		const MoveItem *item = (const MoveItem *) lfirst(lc);
-		List	   *tables = list_make1_oid(item->heap_oid);
+		MoveItem   *item = lfirst(lc);
+		Oid			relid;
 
-		if (item->status != STATUS_PLANNED ||
-			list_member_oid(seen, item->heap_oid))
+		if (item->status != STATUS_PLANNED)
+			continue;
+		if (!OidIsValid(item->part_of))
+			planned++;
+		else if (locked != NIL && ((MoveItem *) llast(locked))->relid == item->part_of)
+			continue;
+		if (list_member_oid(seen, item->heap_oid))
 			continue;
 		CHECK_FOR_INTERRUPTS();
-
-		if (get_rel_relispartition(item->heap_oid))
-			tables = list_concat(tables, get_partition_ancestors(item->heap_oid));
-		foreach(lc2, tables)
+		relid = find_own_lock(item->heap_oid);
+		if (OidIsValid(relid))
 		{
-			if (list_member_oid(seen, lfirst_oid(lc2)))
-				continue;
-			seen = lappend_oid(seen, lfirst_oid(lc2));
-			refuse_lock_on_table(lfirst_oid(lc2), item);
+			locked = lappend(locked, item);
+			relids = lappend_oid(relids, relid);
 		}
+		else
+			seen = lappend_oid(seen, item->heap_oid);
+	}
+	for (int i = 0; i < list_length(locked); i++)
+	{
+		MoveItem   *item = list_nth(locked, i);
+		char	   *relname = get_rel_name(list_nth_oid(relids, i));
+
+		if (list_length(locked) == planned)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
+							relation_noun(item->relkind), NameStr(item->relname),
+							relname ? relname : "?"),
+					 errdetail("The move would wait for this transaction, and this transaction for the move."),
+					 errhint("Call it first in a transaction of its own, or with wait => false.")));
+		item_skip(item, ERRCODE_OBJECT_IN_USE, "The current transaction holds a lock on \"%s\".",
+				  relname ? relname : "?");
 	}
 	list_free(seen);
 }
@@ -640,7 +664,6 @@ plan_recheck(MoveItem *item, bool began)
 	NameData	old_name = item->relname;
 	Oid			old_tablespace = item->from_tablespace;
 	const char *when = began ? "while it was being moved" : "before its move began";
-	char	   *to_name;
 	char	   *reason;
 
 	if (!relation_facts(item->relid, &facts) ||
@@ -654,17 +677,6 @@ plan_recheck(MoveItem *item, bool began)
 						 NameStr(item->relname), when);
 
 	item_fill(item, &facts);
-
-	to_name = get_tablespace_name(item->to_tablespace);
-	if (to_name == NULL)
-		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-						 "The target tablespace was dropped %s.",
-						 began ? "during the move" : "before the move began");
-	if (item->to_tablespace != MyDatabaseTableSpace &&
-		object_aclcheck(TableSpaceRelationId, item->to_tablespace,
-						GetUserId(), ACL_CREATE) != ACLCHECK_OK)
-		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
-						 "Permission denied for tablespace \"%s\".", to_name);
 
 	if (!item_check(item, &facts))
 		return false;

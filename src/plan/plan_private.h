@@ -22,7 +22,7 @@ extern void movable_methods(Oid relid, const char *access_methods,
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
 									  const PlanRequest *request);
-extern void plan_check_no_lock_held(const List *items);
+extern void plan_skip_locked(const List *items);
 
 /* An item during planning */
 typedef struct PlanEntry

@@ -215,7 +215,7 @@ outcome_record_all(JobShared *shared)
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
 		history_insert_job(shared->job, shared->role, shared->submitted_at,
-						   shared->settings.not_default);
+						   shared->settings.not_default, shared->settings.undo_of);
 		for (int i = 0; i < shared->nitems; i++)
 			if (shared->items[i].status != STATUS_SKIPPED)
 				history_insert(shared, i);
