@@ -251,7 +251,7 @@ history_insert(const JobShared *job, int n)
 
 /*
  * Update the item's row.  It is no error if the row is gone: a user with that
- * right may delete it at any time.  But ERROR XX000 if another transaction
+ * right may delete it at any time.  But ERROR 40001 if another transaction
  * updates it now; the caller retries.
  */
 void
@@ -555,39 +555,60 @@ history_trace(int64 job, List *entries)
 	}
 }
 
+/* A job that is too old */
+typedef struct OldJob
+{
+	Relation	rel;			/* job_log */
+	HeapTuple	tuple;
+	int64		job;
+} OldJob;
+
+static void
+expire_job(void *arg)
+{
+	OldJob	   *old = arg;
+
+	(void) delete_job(MOVE_TABLE, MOVE_PKEY, old->job);
+	(void) extension_delete(old->rel, old->tuple);
+}
+
 /*
  * Find jobs that were submitted before this time and have ended, and delete
- * them unless dry_run.  Returns how many there are.
+ * them unless dry_run.  Returns how many there are.  One that cannot be
+ * deleted, because a user is changing its rows, is a WARNING.
  */
 int
 history_expire(TimestampTz before, bool dry_run)
 {
-	Relation	rel = extension_open(JOB_TABLE);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	OldJob		old = {.rel = extension_open(JOB_TABLE)};
+	SysScanDesc scan = systable_beginscan(old.rel, InvalidOid, false, NULL, 0, NULL);
 	int			result = 0;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	while (HeapTupleIsValid(old.tuple = systable_getnext(scan)))
 	{
 		Datum		values[Natts_job];
 		bool		nulls[Natts_job];
-		int64		job;
 		JobSlot		slot;
+		ErrorData  *error;
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		job = DatumGetInt64(values[Anum_job_job - 1]);
+		heap_deform_tuple(old.tuple, RelationGetDescr(old.rel), values, nulls);
+		old.job = DatumGetInt64(values[Anum_job_job - 1]);
 		if (DatumGetTimestampTz(values[Anum_job_submitted_at - 1]) >= before ||
-			job_find(job, &slot))
+			job_find(old.job, &slot))
 			continue;
-		result++;
-		if (!dry_run)
-		{
-			(void) delete_job(MOVE_TABLE, MOVE_PKEY, job);
-			(void) extension_delete(rel, tuple);
-		}
+		error = dry_run ? NULL : errors_catch(expire_job, &old);
+		if (error == NULL)
+			result++;
+		else if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
+		else
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not delete job " INT64_FORMAT " from the history", old.job),
+					 errdetail_internal("%s", error->message)));
 	}
 	systable_endscan(scan);
-	extension_close(rel);
+	extension_close(old.rel);
 	CommandCounterIncrement();
 	return result;
 }

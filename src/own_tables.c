@@ -300,8 +300,11 @@ extension_delete(Relation rel, HeapTuple tuple)
 
 	/* we never update a row, but a user may do so by hand */
 	if (result != TM_Ok && result != TM_Deleted)
-		elog(ERROR, "unexpected result %d of deleting a row of \"%s\"",
-			 (int) result, RelationGetRelationName(rel));
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access due to concurrent update"),
+				 errdetail("Another transaction has changed a row of table \"%s\".",
+						   RelationGetRelationName(rel))));
 	return result == TM_Ok;
 }
 

@@ -352,6 +352,40 @@ is("$rc $out", '0 0', 'undo_move of dropped indexes has nothing to do');
 like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and says so of gone_$_") foreach 'pkey', 'j_key';
 
 # ---------------------------------------------------------------------------
+# Cleanup: a job whose row somebody changes, and an index whose table is locked,
+# do not keep it from the others
+# ---------------------------------------------------------------------------
+my $other = IndexMover::Session->new($node);
+my ($oldest) = sql('SELECT min(job) FROM index_mover.job_log');
+sql("UPDATE index_mover.job_log SET submitted_at = submitted_at - interval '400 days' WHERE job <= $oldest + 1");
+my $expired = sql("SELECT count(*) FROM index_mover.job_log WHERE job <= $oldest + 1") - 1;
+$other->run("BEGIN; UPDATE index_mover.job_log SET settings = '{}' WHERE job = $oldest");
+my $call = start_call($node, 'cleanup', "SELECT object FROM index_mover_cleanup() WHERE kind = 'history'");
+poll_until($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted", '1', 'the cleanup waits for the row');
+$other->run('COMMIT');
+($rc, $out, $err) = finish_call($call);
+is($out, "$expired job\n", 'cleanup: the other job is deleted') or diag $err;
+like($err, qr/WARNING:  (?:40001: )?could not delete job $oldest from the history\nDETAIL:  could not serialize access due to concurrent update/, 'cleanup: and a WARNING names the one that is not');
+is(sql("SELECT count(*) FROM index_mover.job_log WHERE job <= $oldest + 1"), '1', 'cleanup: it is still there');
+
+sql(<<'SQL');
+CREATE TABLE locked (i int);
+CREATE INDEX locked_i_ccnew ON locked (i);
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'locked_i_ccnew'::regclass;
+CREATE INDEX locked_i ON locked (i);
+INSERT INTO index_mover.ledger
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'locked'::regclass, 'locked_i'::regclass, 'locked_i_ccnew'::regclass, 999999, 0, now(), 'locked_i_ccnew'
+  FROM pg_control_system(), pg_database d WHERE datname = current_database();
+SQL
+$other->run('BEGIN; ALTER INDEX locked_i_ccnew RENAME TO locked_j_ccnew');
+is(sql("SET lock_timeout = '10s'; SELECT object, size, action FROM index_mover_cleanup(dry_run => true) WHERE kind LIKE '%index'"), 'public.locked_i_ccnew|8192|remove',
+	'cleanup: a plan does not wait for who has locked a leftover');
+$other->run('ROLLBACK');
+is(sql('SELECT object, size, action FROM index_mover_cleanup() WHERE kind LIKE $$%index$$'), 'public.locked_i_ccnew|8192|removed', 'cleanup: and it is removed afterwards');
+$other->end;
+sql('DROP TABLE locked');
+
+# ---------------------------------------------------------------------------
 # max_duration
 # ---------------------------------------------------------------------------
 $job = begin_job($node, 'st', 'regress_fast', max_rate => '2MB', max_workers => 1, order => 'name', max_duration => '1s');

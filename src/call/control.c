@@ -209,7 +209,7 @@ plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 	 */
 	foreach(lc, moves)
 		if (OidIsValid(table) && ((const HistoryEntry *) lfirst(lc))->relid == table)
-			entry = lfirst(lc);
+		entry = lfirst(lc);
 	tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 
 	if (!OidIsValid(entry->relid))

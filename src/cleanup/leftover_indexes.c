@@ -27,7 +27,6 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
@@ -782,7 +781,10 @@ leftover_index_tables(void)
 	return result;
 }
 
-/* Return, in a transaction, a list of what jobs not alive have left. */
+/*
+ * Return, in a transaction, a list of what jobs not alive have left.  Waits for
+ * no lock, since one table in use must not keep others' leftovers.
+ */
 List *
 leftover_indexes_list(void)
 {
@@ -793,23 +795,25 @@ leftover_indexes_list(void)
 	{
 		const LedgerEntry *entry = lfirst(lc);
 		LeftoverIndex *leftover;
-		Relation	rel;
+		HeapTuple	tuple;
+		Form_pg_class form;
 		Victim		victim;
 
 		if (find_victim(entry, &victim) != REMOVE)
 			continue;
-		rel = try_relation_open(victim.index_oid, AccessShareLock);
-		if (rel == NULL)
+		tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(victim.index_oid));
+		if (!HeapTupleIsValid(tuple))
 			continue;
+		form = (Form_pg_class) GETSTRUCT(tuple);
 
 		leftover = palloc0(sizeof(LeftoverIndex));
 		leftover->index_oid = victim.index_oid;
 		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
 		leftover->name = qualified_name(victim.index_oid);
-		leftover->tablespace = OidIsValid(rel->rd_rel->reltablespace) ?
-			rel->rd_rel->reltablespace : MyDatabaseTableSpace;
-		leftover->size = relation_size_on_disk(rel);
-		relation_close(rel, AccessShareLock);
+		leftover->tablespace = OidIsValid(form->reltablespace) ?
+			form->reltablespace : MyDatabaseTableSpace;
+		leftover->size = relation_files_size(leftover->tablespace, form->relfilenode);
+		ReleaseSysCache(tuple);
 		result = lappend(result, leftover);
 	}
 	return result;
