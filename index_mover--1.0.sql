@@ -85,7 +85,6 @@ CREATE FUNCTION index_mover.not_by_replication()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'index_mover_not_by_replication'
 LANGUAGE C;
-REVOKE ALL ON FUNCTION index_mover.not_by_replication() FROM PUBLIC;
 
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
@@ -96,10 +95,6 @@ ALTER TABLE index_mover.job_log ENABLE REPLICA TRIGGER not_by_replication;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.move_log ENABLE REPLICA TRIGGER not_by_replication;
-
-REVOKE ALL ON SCHEMA index_mover FROM PUBLIC;
-REVOKE ALL ON SEQUENCE index_mover.job_seq, index_mover.ledger_seq FROM PUBLIC;
-REVOKE ALL ON TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- Moving
@@ -137,7 +132,6 @@ AS 'MODULE_PATHNAME', 'index_mover_move_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb)
 	IS 'move every index of a table, or one index, to a tablespace while reads and writes go on';
-REVOKE ALL ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION move_schema_indexes(
 	schema regnamespace, tablespace name, method text DEFAULT 'auto',
@@ -149,7 +143,6 @@ AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
-REVOKE ALL ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
 CREATE FUNCTION move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto',
@@ -161,7 +154,6 @@ AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
-REVOKE ALL ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
 CREATE FUNCTION move_table(
 	relation regclass, tablespace name,
@@ -173,7 +165,6 @@ AS 'MODULE_PATHNAME', 'index_mover_move_table'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb)
 	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
-REVOKE ALL ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION move_schema_tables(
 	schema regnamespace, tablespace name,
@@ -187,7 +178,6 @@ AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
-REVOKE ALL ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 
 CREATE FUNCTION evacuate_tablespace(
 	from_tablespace name, to_tablespace name,
@@ -197,14 +187,12 @@ AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, jsonb)
 	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
-REVOKE ALL ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, jsonb) FROM PUBLIC;
 
 CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
 LANGUAGE C;
 COMMENT ON PROCEDURE wait_for_move(bigint, boolean)
 	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled';
-REVOKE ALL ON PROCEDURE wait_for_move(bigint, boolean) FROM PUBLIC;
 
 CREATE FUNCTION undo_move(
 	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
@@ -213,7 +201,6 @@ AS 'MODULE_PATHNAME', 'index_mover_undo_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
 	IS 'move every relation of a job back to where it was, with the job''s settings';
-REVOKE ALL ON FUNCTION undo_move(bigint, boolean, boolean, jsonb) FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- Watching and steering
@@ -269,7 +256,6 @@ COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at t
 COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
 COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this relation';
-GRANT SELECT ON index_mover_progress TO PUBLIC;
 
 CREATE VIEW index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
@@ -337,7 +323,6 @@ COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker
 COMMENT ON COLUMN index_mover_history.sqlstate IS 'why it was not moved, or what went wrong';
 COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why this method';
 COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
-GRANT SELECT ON index_mover_history TO PUBLIC;
 
 CREATE VIEW index_mover_jobs WITH (security_barrier) AS
 	WITH running AS MATERIALIZED (
@@ -425,35 +410,30 @@ COMMENT ON COLUMN index_mover_jobs.tablespace IS 'tablespace that it moves to; N
 COMMENT ON COLUMN index_mover_jobs.started_at IS 'start of its first index, or when it was submitted';
 COMMENT ON COLUMN index_mover_jobs.finished_at IS 'end of its last index; NULL if it has not ended';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
-GRANT SELECT ON index_mover_jobs TO PUBLIC;
 
 CREATE FUNCTION cancel_move(job bigint DEFAULT NULL)
 RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job, or all that the caller may control; what was moved stays moved; returns how many';
-REVOKE ALL ON FUNCTION cancel_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION pause_move(job bigint DEFAULT NULL)
 RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_pause_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
-REVOKE ALL ON FUNCTION pause_move(bigint) FROM PUBLIC;
 
 CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
-REVOKE ALL ON FUNCTION resume_move(bigint, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION alter_move(job bigint, setting text, value text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_alter_move'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
-REVOKE ALL ON FUNCTION alter_move(bigint, text, text) FROM PUBLIC;
 
 CREATE FUNCTION index_mover_cleanup(
 	dry_run boolean DEFAULT false,
@@ -463,7 +443,6 @@ AS 'MODULE_PATHNAME', 'index_mover_cleanup'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION index_mover_cleanup(boolean)
 	IS 'remove what crashed or killed moves have left behind';
-REVOKE ALL ON FUNCTION index_mover_cleanup(boolean) FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- Deciding what to move
@@ -490,8 +469,6 @@ BEGIN ATOMIC
 	SELECT ARRAY[s.leaf_pages::float8, s.internal_pages::float8, s.avg_leaf_density]
 	  FROM pgstatindex(index) s;
 END;
-REVOKE ALL ON FUNCTION index_mover.pgstatindex(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.pgstatindex(regclass) TO pg_stat_scan_tables;
 
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
@@ -502,8 +479,6 @@ CREATE FUNCTION index_mover.measure_bloat(
 	OUT bloat_bytes bigint, OUT exactly boolean)
 AS 'MODULE_PATHNAME', 'index_mover_measure_bloat'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.measure_bloat(regclass, int, boolean, boolean, float8[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.measure_bloat(regclass, int, boolean, boolean, float8[]) TO pg_stat_scan_tables;
 
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400,
@@ -529,8 +504,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
 	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
-REVOKE ALL ON FUNCTION @extschema@.index_bloat(regclass, int, boolean) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean) TO pg_stat_scan_tables;
 
 CREATE FUNCTION @extschema@.gin_pending_list(
 	index regclass,
@@ -540,8 +513,6 @@ AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.gin_pending_list(regclass)
 	IS 'length of a GIN index''s pending list and what it costs each search';
-REVOKE ALL ON FUNCTION @extschema@.gin_pending_list(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.gin_pending_list(regclass) TO pg_stat_scan_tables;
 
 CREATE FUNCTION index_mover.try_gin_pending_list(
 	index regclass, quiet boolean,
@@ -549,15 +520,11 @@ CREATE FUNCTION index_mover.try_gin_pending_list(
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
 AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.try_gin_pending_list(regclass, boolean) TO pg_stat_scan_tables;
 
 CREATE FUNCTION index_mover.try_size(relation regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_try_size'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION index_mover.try_size(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.try_size(regclass) TO pg_monitor;
 
 -- of a table with its TOAST table
 CREATE FUNCTION index_mover.try_table_size(relation regclass)
@@ -567,22 +534,16 @@ BEGIN ATOMIC
 	SELECT index_mover.try_size($1) + coalesce((SELECT index_mover.try_size(h.reltoastrelid::regclass)
 												  FROM pg_class h WHERE h.oid = $1::oid AND h.reltoastrelid <> 0), 0);
 END;
-REVOKE ALL ON FUNCTION index_mover.try_table_size(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.try_table_size(regclass) TO pg_monitor;
 
 CREATE FUNCTION index_mover.movable_methods(relation regclass)
 RETURNS text[]
 AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION index_mover.movable_methods(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.movable_methods(regclass) TO pg_monitor;
 
 CREATE FUNCTION index_mover.file_birth(relation regclass)
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_file_birth'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION index_mover.file_birth(regclass) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.file_birth(regclass) TO pg_monitor;
 
 -- From when on the cumulative statistics tell of this server as it is: they were
 -- reset; a crash has lost them, and has reset those of the background writer; or
@@ -595,8 +556,6 @@ BEGIN ATOMIC
 					(SELECT max(w.modification) FROM pg_ls_waldir() w WHERE w.name ~ '\.history$'))
 	  FROM pg_database d WHERE d.datname = current_database();
 END;
-REVOKE ALL ON FUNCTION index_mover.stats_since() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.stats_since() TO pg_monitor;
 
 CREATE FUNCTION @extschema@.index_report(
 	OUT index regclass, INOUT relation regclass DEFAULT NULL,
@@ -761,9 +720,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
 	IS 'size, use, bloat and pending list of every user table and index, or of those of one relation';
-REVOKE ALL ON FUNCTION @extschema@.index_report(regclass, boolean) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean) TO pg_monitor;
-
 
 CREATE TABLE index_mover.probe (
 	probed_at timestamptz NOT NULL,
@@ -777,8 +733,6 @@ CREATE TABLE index_mover.probe (
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.probe ENABLE REPLICA TRIGGER not_by_replication;
-REVOKE ALL ON TABLE index_mover.probe FROM PUBLIC;
-GRANT SELECT ON TABLE index_mover.probe TO pg_monitor;
 
 CREATE FUNCTION @extschema@.tablespace_probe(
 	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32,
@@ -791,16 +745,12 @@ AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
 	IS 'measure the storage of a tablespace with a temporary file, and suggest cost settings';
-REVOKE ALL ON FUNCTION @extschema@.tablespace_probe(name, interval, int) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.tablespace_probe(name, interval, int) TO pg_monitor;
 
 CREATE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
 	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
-REVOKE ALL ON FUNCTION index_mover.tablespace_facts(name) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.tablespace_facts(name) TO pg_monitor;
 
 CREATE TABLE index_mover.sample (
 	taken_at timestamptz NOT NULL,
@@ -816,8 +766,6 @@ ALTER TABLE index_mover.sample REPLICA IDENTITY FULL;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
-REVOKE ALL ON TABLE index_mover.sample FROM PUBLIC;
-GRANT SELECT, INSERT, DELETE ON TABLE index_mover.sample TO pg_monitor;
 
 -- The counters of now: of each index, and of the table's own blocks (index_name
 -- NULL).  A scan of an index reads a few pages on its way, and at most one for
@@ -837,8 +785,6 @@ BEGIN ATOMIC
 		   coalesce(t.idx_tup_fetch, 0) + t.n_tup_ins + t.n_tup_upd + t.n_tup_del
 	  FROM pg_stat_user_tables t;
 END;
-REVOKE ALL ON FUNCTION index_mover.counters() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.counters() TO pg_monitor;
 
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '14 days')
 RETURNS bigint
@@ -855,8 +801,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
 	IS 'remember how many blocks of each index and table have been read, for recommend_moves; to be called by a schedule';
-REVOKE ALL ON FUNCTION @extschema@.take_index_sample(interval) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.take_index_sample(interval) TO pg_monitor;
 
 CREATE FUNCTION index_mover.read_rates(
 	OUT relation oid, OUT index oid, OUT index_name name, OUT reads_per_second float8,
@@ -907,8 +851,6 @@ BEGIN ATOMIC
 		   c.samples
 	  FROM chosen c;
 END;
-REVOKE ALL ON FUNCTION index_mover.read_rates() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.read_rates() TO pg_monitor;
 
 CREATE FUNCTION index_mover.places(
 	tablespace name,
@@ -940,8 +882,6 @@ BEGIN ATOMIC
 	  FROM places p
 	  JOIN places t ON t.spcname = $1;
 END;
-REVOKE ALL ON FUNCTION index_mover.places(name) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.places(name) TO pg_monitor;
 
 -- What SQL cannot do by itself: a NOTICE (returns true), and an ERROR for a
 -- negative budget.
@@ -949,15 +889,11 @@ CREATE FUNCTION index_mover.say(message text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_say'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.say(text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.say(text) TO pg_monitor;
 
 CREATE FUNCTION index_mover.check_budget(budget bigint)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_check_budget'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.check_budget(bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.check_budget(bigint) TO pg_monitor;
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
@@ -1204,8 +1140,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
 	IS 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
-REVOKE ALL ON FUNCTION @extschema@.recommend_moves(name, bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.recommend_moves(name, bigint) TO pg_monitor;
 
 CREATE FUNCTION @extschema@.index_mover_blockers(
 	relation regclass DEFAULT NULL, min_age interval DEFAULT '1 s',
@@ -1302,8 +1236,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
-REVOKE ALL ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.index_mover_blockers(regclass, interval) TO pg_monitor;
 
 -- Tier policies: where relations belong by age, by heat, or because a file
 -- system is full.  Written by users, and carried out by run_tier_policies(), with
@@ -1344,7 +1276,6 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
-REVOKE ALL ON TABLE @extschema@.tier_policy FROM PUBLIC;
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
@@ -1367,20 +1298,17 @@ CREATE FUNCTION index_mover.tier_now(now_function regprocedure, age interval)
 RETURNS text
 AS 'MODULE_PATHNAME', 'index_mover_tier_now'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.tier_now(regprocedure, interval) FROM PUBLIC;
 
 CREATE FUNCTION index_mover.no_policy(policy name)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_no_policy'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.no_policy(name) FROM PUBLIC;
 
 CREATE FUNCTION index_mover.move_list(
 	relations oid[], tablespaces name[], from_tablespace name, parts text, wait boolean, settings jsonb)
 RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-REVOKE ALL ON FUNCTION index_mover.move_list(oid[], name[], name, text, boolean, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION index_mover.leaves(
 	root oid, OUT relation oid, OUT upper text, OUT key_type oid)
@@ -1422,7 +1350,6 @@ BEGIN ATOMIC
 	  FROM walk w
 	  JOIN pg_class c ON c.oid = w.relid AND c.relkind = 'r';
 END;
-REVOKE ALL ON FUNCTION index_mover.leaves(oid) FROM PUBLIC;
 
 CREATE VIEW @extschema@.relation_heat AS
 	SELECT c.oid::regclass AS relation,
@@ -1449,8 +1376,6 @@ COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read int
 COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'those of them that index scans and changes can have asked for: sequential scans, VACUUM and pg_dump heat nothing';
 COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time that the rates are of';
 COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples; 0: the cumulative statistics';
-REVOKE ALL ON @extschema@.relation_heat FROM PUBLIC;
-GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL,
@@ -1685,7 +1610,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.tier_plan(name)
 	IS 'what run_tier_policies() would move, and what not, and why; estimated from earlier moves';
-REVOKE ALL ON FUNCTION @extschema@.tier_plan(name) FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
 RETURNS SETOF @extschema@.move_result
@@ -1707,7 +1631,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
 	IS 'move what tier_plan() says, in one job for each policy';
-REVOKE ALL ON FUNCTION @extschema@.run_tier_policies(name, boolean) FROM PUBLIC;
 
 ---------------------------------------------------------------------------
 -- What printed commands call (src/printed_command.c): with the privileges that
@@ -1716,7 +1639,6 @@ REVOKE ALL ON FUNCTION @extschema@.run_tier_policies(name, boolean) FROM PUBLIC;
 ---------------------------------------------------------------------------
 
 CREATE SCHEMA index_mover_call;
-GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 
 CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto')
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
@@ -1780,8 +1702,60 @@ BEGIN ATOMIC SELECT p.* FROM @extschema@.tablespace_probe($1, '1 s'::interval, 3
 CREATE VIEW index_mover_call.index_mover_progress WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_progress;
 CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_history;
 CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
+
+---------------------------------------------------------------------------
+-- Privileges.  What is not granted here nobody has but the owner, also where
+-- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
+---------------------------------------------------------------------------
+
+DO $$
+DECLARE
+	command text;
+BEGIN
+	FOR command IN
+		SELECT format('REVOKE ALL ON %s %s FROM %s',
+					  CASE i.type WHEN 'view' THEN 'table' WHEN 'composite type' THEN 'type' ELSE i.type END,
+					  i.identity, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
+		  FROM pg_depend d
+		  JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+		 CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) i
+		 CROSS JOIN LATERAL (
+				SELECT c.relacl, c.relowner FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
+				 UNION ALL
+				SELECT coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
+				  FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+				 UNION ALL
+				SELECT n.nspacl, n.nspowner FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+				 UNION ALL
+				SELECT t.typacl, t.typowner FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl, owner)
+		 CROSS JOIN LATERAL (SELECT DISTINCT x.grantee FROM aclexplode(a.acl) x) g
+		 WHERE e.extname = 'index_mover' AND g.grantee <> a.owner
+	LOOP
+		EXECUTE command;
+	END LOOP;
+END $$;
+
+-- the result of a call may be a column of a view
+GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
+
+GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
+GRANT EXECUTE ON FUNCTION index_mover.job_is_alive, index_mover.job_is_paused, index_mover.running,
+	index_mover.printed_command TO PUBLIC;
+GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
+
+GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
+	index_mover.pgstatindex, index_mover.measure_bloat, index_mover.try_gin_pending_list TO pg_stat_scan_tables;
+
+GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
+	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
+	@extschema@.index_mover_blockers(regclass, interval), index_mover.try_size, index_mover.try_table_size,
+	index_mover.movable_methods, index_mover.tablespace_facts, index_mover.counters, index_mover.read_rates,
+	index_mover.places, index_mover.say, index_mover.check_budget, index_mover.is_ours, index_mover.file_birth,
+	index_mover.stats_since TO pg_monitor;
+GRANT SELECT ON index_mover.probe, @extschema@.relation_heat TO pg_monitor;
+GRANT SELECT, INSERT, DELETE ON index_mover.sample TO pg_monitor;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

@@ -357,5 +357,65 @@ $blocker->quit;
 $node->safe_psql('postgres', "CALL wait_for_move($job)");
 leftovers_ok($node, 'at the end', within => 2);
 
+# ---- privileges of the extension's objects, also after ALTER DEFAULT PRIVILEGES -----
+# All that others than the owner may do, object by object.
+my $privileges = <<'SQL';
+WITH objects AS (
+	SELECT i.identity, a.* FROM pg_extension e
+	  JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+	 CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) i
+	 CROSS JOIN LATERAL (
+			SELECT coalesce(relacl, acldefault(CASE relkind WHEN 'S' THEN 's'::"char" ELSE 'r' END, relowner)), relowner
+			  FROM pg_class WHERE d.classid = 'pg_class'::regclass AND oid = d.objid
+			 UNION ALL
+			SELECT coalesce(proacl, acldefault('f', proowner)), proowner
+			  FROM pg_proc WHERE d.classid = 'pg_proc'::regclass AND oid = d.objid
+			 UNION ALL
+			SELECT coalesce(nspacl, acldefault('n', nspowner)), nspowner
+			  FROM pg_namespace WHERE d.classid = 'pg_namespace'::regclass AND oid = d.objid
+			 UNION ALL
+			SELECT coalesce(typacl, acldefault('T', typowner)), typowner
+			  FROM pg_type WHERE d.classid = 'pg_type'::regclass AND oid = d.objid) a(acl, owner)
+	 WHERE e.extname = 'index_mover'
+)
+SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WHEN g.is_grantable THEN '*' ELSE '' END),
+	string_agg(replace(split_part(o.identity, '(', 1), 'public.', ''), ' ' ORDER BY o.identity COLLATE "C")
+  FROM objects o CROSS JOIN LATERAL aclexplode(o.acl) g LEFT JOIN pg_roles r ON r.oid = g.grantee
+ WHERE g.grantee <> o.owner
+ GROUP BY 1
+SQL
+my %expected = (
+	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(job_is_alive job_is_paused printed_command running)),
+		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace index_mover_blockers index_mover_cleanup
+			  move_indexes move_schema_indexes move_schema_tables move_table resume_move tablespace_probe)),
+	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_history index_mover_jobs index_mover_progress)),
+		qw(index_mover_history index_mover_jobs index_mover_progress)),
+	'PUBLIC USAGE' => 'index_mover_call move_result',
+	'pg_monitor DELETE' => 'index_mover.sample',
+	'pg_monitor EXECUTE' => join(' ',
+		map({ "index_mover.$_" } qw(check_budget counters file_birth is_ours movable_methods places read_rates say stats_since
+			  tablespace_facts try_size try_table_size)),
+		qw(index_mover_blockers index_report recommend_moves tablespace_probe take_index_sample)),
+	'pg_monitor INSERT' => 'index_mover.sample',
+	'pg_monitor SELECT' => 'index_mover.probe index_mover.sample relation_heat',
+	'pg_stat_scan_tables EXECUTE' =>
+	  'index_mover.measure_bloat index_mover.pgstatindex index_mover.try_gin_pending_list gin_pending_list index_bloat');
+my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;
+foreach my $case (
+	[ 'no default privileges' ],
+	[ 'default privileges globally', '', 'attacker, helper WITH GRANT OPTION' ],
+	[ 'default privileges in its schema', 'IN SCHEMA public', 'attacker' ],
+	[ 'default privileges for PUBLIC', '', 'PUBLIC' ],
+	[ 'default privileges for those who have some', '', 'pg_monitor, pg_stat_scan_tables WITH GRANT OPTION' ])
+{
+	my ($name, $in, $to) = @$case;
+	$node->safe_psql('postgres', 'CREATE DATABASE defaults TEMPLATE template0');
+	$node->safe_psql('defaults', "ALTER DEFAULT PRIVILEGES $in GRANT ALL ON $_ TO $to")
+	  foreach $to ? (qw(TABLES SEQUENCES FUNCTIONS TYPES), $in ? () : 'SCHEMAS') : ();
+	$node->safe_psql('defaults', 'CREATE EXTENSION index_mover CASCADE');
+	is(join("\n", sort split /\n/, $node->safe_psql('defaults', $privileges)), $expected, "$name: what others may do with the extension's objects");
+	$node->safe_psql('postgres', 'DROP DATABASE defaults');
+}
+
 $node->stop;
 done_testing();
