@@ -159,6 +159,24 @@ LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE;
 SELECT substring(remark FROM 'invalid[^;]*') FROM index_report('t_bad_ccnew');
 COMMIT;
 
+-- one index whose access method has lost its library, in a new session: the rest is reported
+CREATE FUNCTION lost_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
+CREATE ACCESS METHOD regress_lost TYPE INDEX HANDLER lost_handler;
+CREATE OPERATOR CLASS int4_ops DEFAULT FOR TYPE int4 USING regress_lost AS OPERATOR 1 =(int4, int4), FUNCTION 1 hashint4(int4);
+CREATE TABLE lost (i int, j int);
+CREATE INDEX lost_i ON lost USING regress_lost (i);
+CREATE INDEX lost_j ON lost (j);
+UPDATE pg_proc SET probin = 'regress_nowhere' WHERE oid = 'lost_handler'::regproc;
+\c -
+SET search_path = ri, public;
+SET client_min_messages = warning;
+SELECT index, size FROM index_report('lost');
+SELECT relation, size FROM relation_heat WHERE relation::text LIKE 'lost%' ORDER BY 1;
+UPDATE pg_proc SET probin = 'bloom' WHERE oid = 'lost_handler'::regproc;
+DROP ACCESS METHOD regress_lost CASCADE;
+DROP TABLE lost;
+DROP FUNCTION lost_handler;
+
 -- for pg_monitor
 CREATE ROLE regress_report_monitor IN ROLE pg_monitor;
 GRANT USAGE ON SCHEMA ri TO regress_report_monitor;

@@ -121,30 +121,6 @@ report_open(Oid index_oid, Oid required_am, bool quiet)
 	return rel;
 }
 
-/* Get the bytes of a main fork; false if none, or instead of waiting. */
-bool
-report_try_size(Oid relid, int64 *size)
-{
-	Relation	rel;
-	bool		result = false;
-
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return false;
-	rel = try_relation_open(relid, NoLock);
-	if (rel != NULL)
-	{
-		if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
-			smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
-		{
-			*size = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM) * (int64) BLCKSZ;
-			result = true;
-		}
-		relation_close(rel, NoLock);
-	}
-	UnlockRelationOid(relid, AccessShareLock);
-	return result;
-}
-
 /*
  * Run callback(arg) in a subtransaction.  Returns false, with all closed
  * again, if it failed because the index is damaged or has gone away; raises
@@ -170,6 +146,43 @@ report_survive(ReportCallback callback, void *arg)
 	}
 	FreeErrorData(error);
 	return false;
+}
+
+typedef struct SizeArg
+{
+	Oid			relid;
+	int64		size;			/* -1 = unknown */
+} SizeArg;
+
+static void
+get_size(void *arg_ptr)
+{
+	SizeArg    *arg = arg_ptr;
+	Relation	rel = try_relation_open(arg->relid, NoLock);
+
+	if (rel == NULL)
+		return;
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
+		smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
+		arg->size = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM) * (int64) BLCKSZ;
+	relation_close(rel, NoLock);
+}
+
+/*
+ * Get the bytes of a main fork; false if none, or instead of waiting, or if the
+ * index cannot be opened, as without the library of its access method.
+ */
+bool
+report_try_size(Oid relid, int64 *size)
+{
+	SizeArg		arg = {.relid = relid,.size = -1};
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return false;
+	(void) report_survive(get_size, &arg);
+	UnlockRelationOid(relid, AccessShareLock);
+	*size = arg.size;
+	return arg.size >= 0;
 }
 
 /* ----------------------------------------------------------------
