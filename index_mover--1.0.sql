@@ -1273,8 +1273,9 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL)
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
+-- a restore may run with session_replication_role = replica, too
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';

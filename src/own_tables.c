@@ -33,6 +33,7 @@
 #include "catalog/namespace.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
@@ -313,9 +314,17 @@ extension_delete(Relation rel, HeapTuple tuple)
  *
  * Discard the row.  For a trigger BEFORE INSERT OR UPDATE OR DELETE, enabled
  * for session_replication_role = replica only, as in subscriptions' workers.
+ * With an argument, a client's row is kept: users write the table, and a
+ * restore may run in that role.
  */
 Datum
 index_mover_not_by_replication(PG_FUNCTION_ARGS)
 {
-	return PointerGetDatum(NULL);
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || data->tg_trigger->tgnargs == 0 ||
+		MyBackendType == B_BG_WORKER)
+		return PointerGetDatum(NULL);
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
+						   data->tg_newtuple : data->tg_trigtuple);
 }

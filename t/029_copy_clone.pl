@@ -77,6 +77,7 @@ sub nothing_came
 		"$name: other changes arrive");
 	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: the clone's ledger");
 	is($clone->safe_psql('postgres', $history), $before, "$name: the clone's history");
+	is($clone->safe_psql('postgres', 'SELECT count(*) FROM tier_policy'), '0', "$name: the clone's policies");
 	is($clone->safe_psql('postgres', 'SELECT count(*) FROM index_mover.sample'), '0', "$name: the clone's samples");
 	foreach my $dry_run ('true', 'false')
 	{
@@ -97,6 +98,7 @@ INSERT INTO index_mover.move_log
 SELECT (jsonb_populate_record(l, jsonb_build_object('job', l.job + 1000000))).* FROM index_mover.move_log l;
 SELECT take_index_sample();
 SELECT take_index_sample('0');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('old', 't', 'regress_fast', '1 year');
 SQL
 nothing_came('rows written in SQL');
 is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '2', 'rows written in SQL: the origin has them');
@@ -114,7 +116,7 @@ SQL
 nothing_came('a history deleted in SQL');
 
 # ---- the first copy ----------------------------------------------------------------------
-$origin->safe_psql('postgres', 'CREATE PUBLICATION ours FOR TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log, index_mover.sample');
+$origin->safe_psql('postgres', 'CREATE PUBLICATION ours FOR TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log, index_mover.sample, tier_policy');
 $clone->safe_psql('postgres', "CREATE SUBSCRIPTION ours CONNECTION '$from_origin dbname=postgres' PUBLICATION ours");
 poll_until($clone, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid WHERE subname = 'ours'",
 	't', 'the first copy');

@@ -1,5 +1,5 @@
 # A database with the extension in pg_dump and pg_restore: the indexes are where
-# they were, privileges on the functions are kept; history, job numbers and what
+# they were, privileges on the functions and policies are kept; history, job numbers and what
 # crashed moves have left behind are not taken along.
 use strict;
 use warnings;
@@ -22,36 +22,45 @@ CREATE INDEX t_v ON t (v);
 CREATE INDEX t_stays ON t (v, id);
 SQL
 $node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_fast', 'copy')") foreach 't_pkey', 't_v';
+$node->safe_psql('postgres', <<'SQL');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings) VALUES ('old', 't', 'regress_fast', '1 year', '{"max_rate": "1MB"}');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('full', 'regress_fast', 'regress_slow', 0.9, 0.8);
+SQL
+my $policies = 'SELECT * FROM tier_policy ORDER BY name';
 leave_behind($node, 'postgres');
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(dry_run => true)'), '>=', 2,
 	'a rebuild and a copy have left something behind');
 my $history = $node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history');
 
 my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
-foreach my $way ([ 'custom', '--format=custom' ], [ 'plain', '--format=plain' ])
+foreach my $way ([ 'custom', 'custom' ], [ 'plain', 'plain' ], [ 'custom', 'replica' ], [ 'plain', 'replica_plain' ])
 {
-	my ($format, $option) = @$way;
-	my $db = "restored_$format";
-	$node->command_ok([ 'pg_dump', $option, '-f', "$file.$format", '-d', $node->connstr('postgres') ], "$format: dump");
+	my ($format, $name) = @$way;
+	my $option = "--format=$format";
+	my $db = "restored_$name";
+	# some restore so to get past foreign keys and triggers
+	local $ENV{PGOPTIONS} = $name =~ /replica/ ? '-c session_replication_role=replica' : '';
+	$node->command_ok([ 'pg_dump', $option, '-f', "$file.$format", '-d', $node->connstr('postgres') ], "$name: dump");
 	$node->safe_psql('postgres', "CREATE DATABASE $db");
 	$node->command_ok(
 		$format eq 'custom'
 		? [ 'pg_restore', '--exit-on-error', '-d', $node->connstr($db), "$file.$format" ]
 		: [ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', "$file.$format" ],
-		"$format: restore");
+		"$name: restore");
 	is(tablespace_of_index($node, 't', dbname => $db), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
-		"$format: the indexes are in the same tablespaces");
-	is($node->safe_psql($db, <<'SQL'), 't|f', "$format: privileges on the functions are kept");
+		"$name: the indexes are in the same tablespaces");
+	is($node->safe_psql($db, <<'SQL'), 't|f', "$name: privileges on the functions are kept");
 SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_privilege('regress_owner', oid, 'EXECUTE')
   FROM pg_proc WHERE proname = 'move_indexes'
 SQL
-	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$format: the history is empty");
-	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$format: there is nothing to clean up");
+	is($node->safe_psql($db, $policies), $node->safe_psql('postgres', $policies), "$name: the policies are there");
+	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$name: the history is empty");
+	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: there is nothing to clean up");
 	is($node->safe_psql($db, "SELECT string_agg(c.relname, ' ') FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"),
-		'', "$format: no invalid index came along");
+		'', "$name: no invalid index came along");
 	is($node->safe_psql($db, "SELECT job, status FROM move_indexes('t_stays', 'regress_fast', 'copy')"), '1|moved',
-		"$format: moves work, and jobs are counted from 1");
-	files_ok($node, $format, dbname => $db);
+		"$name: moves work, and jobs are counted from 1");
+	files_ok($node, $name, dbname => $db);
 }
 
 # and the original still knows what is its own
