@@ -169,6 +169,44 @@ SQL
 }
 
 # ---------------------------------------------------------------------------
+# A database with leftovers is a template: what CREATE DATABASE has copied of them is
+# removed in the copy, and the tablespace can be dropped
+# ---------------------------------------------------------------------------
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE template');
+	setup_database($node, 'template');
+	leave_behind($node, 'template');
+	my $left = q{SELECT string_agg(kind || ' ' || action, ', ' ORDER BY kind) FROM index_mover_cleanup};
+	is($node->safe_psql('template', "$left(true)"), 'invalid index remove, unfinished copy remove', 'a template: what is left behind');
+	my ($file) = $node->safe_psql('template', q{SELECT object FROM index_mover_cleanup(true) WHERE kind = 'unfinished copy'});
+	my ($source) = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'template'});
+	foreach my $strategy ('wal_log', 'file_copy')
+	{
+		my $name = "a copy by $strategy";
+		my $copied = $strategy eq 'file_copy';
+		my $no_file = ': there is no such file of ours';
+		$node->safe_psql('postgres', "CREATE DATABASE twin TEMPLATE template STRATEGY $strategy");
+		my $oid = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'twin'});
+		my $twin = $node->data_dir . '/' . $file =~ s/\b$source\b/$oid/r;
+		is(-s $twin // -1, $copied ? -s $node->data_dir . "/$file" : -1, "$name: the file");
+		is($node->safe_psql('twin', "$left(true)"), 'invalid index remove, unfinished copy ' . ($copied ? 'remove' : "forget$no_file"), "$name: seen");
+		is($node->safe_psql('twin', "$left()"), 'invalid index removed, unfinished copy ' . ($copied ? 'removed' : "forgotten$no_file"), "$name: removed");
+		ok(!-s $twin, "$name: the file is gone");
+		is($node->safe_psql('twin', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: no row is left");
+		is($node->safe_psql('twin', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '0', "$name: nor an invalid index");
+		files_ok($node, $name, dbname => 'twin');
+		$node->safe_psql('postgres', 'DROP DATABASE twin');
+	}
+	# a row that was written later by hand does not name a file of the copy
+	$node->safe_psql('postgres', 'CREATE DATABASE twin TEMPLATE template STRATEGY file_copy');
+	$node->safe_psql('twin', q{UPDATE index_mover.ledger SET made_at = now() + interval '1 min'});
+	is($node->safe_psql('twin', "$left()"), '', 'a row of another database that is younger than this one');
+	$node->safe_psql('postgres', 'DROP DATABASE twin');
+	is($node->safe_psql('template', "$left()"), 'invalid index removed, unfinished copy removed', 'a template: its own are removed');
+	$node->safe_psql('postgres', 'DROP DATABASE template');
+}
+
+# ---------------------------------------------------------------------------
 # Rows of another place that name an invalid index of this one
 # ---------------------------------------------------------------------------
 $node->safe_psql('postgres', <<SQL);

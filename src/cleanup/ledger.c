@@ -9,9 +9,11 @@
  * run.  Nor may the current user's privileges matter.
  *
  * A row carries the system identifier and the database's OID.  ledger_read()
- * passes over a row that came here by CREATE DATABASE .. TEMPLATE or
- * pg_upgrade, because it names files of another cluster or database.  A
- * physical clone has the same identifier: the rows it was made with name
+ * passes over a row that came here by pg_upgrade, because it names files of
+ * another cluster.  A row that came here with the database, by CREATE
+ * DATABASE .. TEMPLATE, counts: strategy file_copy copies the file, too, under
+ * the same number, and both strategies copy an index entry under the same OID.
+ * A physical clone has the same identifier: the rows it was made with name
  * files it was made with, and later ones do not get there (own_tables.c).
  *
  * Locks: RowExclusiveLock on the ledger until the end of the transaction for
@@ -20,6 +22,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <sys/stat.h>
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -160,9 +164,21 @@ ledger_exists(int64 id)
 	return result;
 }
 
+/* Return whether this database was made, or copied elsewhere, after a time. */
+static bool
+database_is_younger(TimestampTz when)
+{
+	char	   *path = psprintf("%s/PG_VERSION", DatabasePath);
+	struct stat st;
+
+	/* a file's time may be in whole seconds */
+	return stat(path, &st) == 0 && when < time_t_to_timestamptz(st.st_mtime + 1);
+}
+
 /*
- * Return all rows of this database of this cluster in the current memory
- * context, oldest first as far as they were written in that order.
+ * Return all rows of this cluster that were written in this database, or came
+ * here with it, in the current memory context, oldest first as far as they
+ * were written in that order.
  */
 List *
 ledger_read(void)
@@ -184,7 +200,8 @@ ledger_read(void)
 		heap_deform_tuple(tuple, desc, values, nulls);
 
 		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) != 0 ||
-			DatumGetObjectId(values[Anum_database - 1]) != MyDatabaseId)
+			(DatumGetObjectId(values[Anum_database - 1]) != MyDatabaseId &&
+			 !database_is_younger(DatumGetTimestampTz(values[Anum_made_at - 1]))))
 			continue;
 
 		entry = palloc0(sizeof(LedgerEntry));
