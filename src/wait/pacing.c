@@ -39,6 +39,9 @@ typedef struct Laggard
 {
 	int64		bytes;			/* -1 = there is none */
 	int			pid;			/* of a walsender; 0 = a slot */
+	int64		unreceived;		/* bytes that a standby has not flushed */
+	XLogRecPtr	applied;
+	TimeOffset	apply_lag;		/* -1 = unknown */
 	char		what[NAMEDATALEN + 32];
 } Laggard;
 
@@ -46,6 +49,14 @@ typedef struct Laggard
 
 /* One for all checks, so that a lag is logged once. */
 static ReplicaLag lag;
+
+/* How a standby replays while the move rests for it; see replays_late() */
+#define STANDS_MS		30000
+#define STEADY_MS		60000
+
+/* Walsenders of standbys whose replay is late on purpose */
+#define MAX_LATE		16
+static int	late[MAX_LATE];
 
 /* Count bytes as written, and update the rate that progress shows. */
 void
@@ -155,25 +166,77 @@ throttle_rest(int ms)
  * Assumption: a standby without a slot that has disconnected need not be
  * waited for; only slots tell of absent standbys.
  *
+ * A standby can be behind on purpose (recovery_min_apply_delay, or replay is
+ * paused).  The primary is not told, and no rest helps it, so it is known by
+ * that: it has received the WAL, but while the move rests its replay stands
+ * still, or stays behind by the same time.  From then on it is not waited for
+ * until it has received the WAL.  One that replays as fast as it can catches
+ * up meanwhile or, if others write too much for it, falls further behind.
+ *
  * Locks: spinlocks of walsenders and slots, ReplicationSlotControlLock
  * shared.
  */
 
-static void
+/* Return whether this is now the one that is furthest behind. */
+static bool
 note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position, int pid,
 	 const char *slot)
 {
 	int64		bytes = end > position ? (int64) (end - position) : 0;
 
 	if (bytes <= laggard->bytes)
-		return;
+		return false;
+	memset(laggard, 0, sizeof(Laggard));
 	laggard->bytes = bytes;
 	laggard->pid = pid;
 	snprintf(laggard->what, sizeof(laggard->what), "replication slot \"%s\"", slot);
+	return true;
+}
+
+static int *
+find_late(int pid)
+{
+	for (int i = 0; i < MAX_LATE; i++)
+		if (late[i] == pid)
+			return &late[i];
+	return NULL;
+}
+
+/*
+ * Return whether this standby, for which the move rests, is late on purpose.
+ * To be called for each check of the rest; "begins" for the first.
+ */
+static bool
+replays_late(const Laggard *laggard, bool begins, int64 limit)
+{
+	static Laggard first;		/* as at "since" */
+	static TimestampTz since;
+	static XLogRecPtr applied;
+	static TimestampTz applied_at;
+	TimestampTz now = GetCurrentTimestamp();
+
+	begins |= laggard->pid != first.pid || laggard->unreceived > limit / 2;
+	if (begins || laggard->applied != applied)
+	{
+		applied = laggard->applied;
+		applied_at = now;
+	}
+	if (!begins && TimestampDifferenceExceeds(applied_at, now, STANDS_MS))
+		return true;
+	if (begins || TimestampDifferenceExceeds(since, now, STEADY_MS))
+	{
+		/* what works at its limit would have got nearer, or further away */
+		if (!begins && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
+			llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)
+			return true;
+		first = *laggard;
+		since = now;
+	}
+	return false;
 }
 
 static void
-look_at_walsenders(Laggard *laggard, XLogRecPtr end)
+look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 {
 	if (WalSndCtl == NULL)
 		return;
@@ -181,25 +244,39 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end)
 	{
 		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
 		int			pid;
+		int		   *is_late;
 		WalSndState state;
 		XLogRecPtr	position;
+		XLogRecPtr	flushed;
+		TimeOffset	apply_lag;
 
 		SpinLockAcquire(&walsnd->mutex);
 		pid = walsnd->pid;
 		state = walsnd->state;
 		position = walsnd->apply;
+		flushed = walsnd->flush;
+		apply_lag = walsnd->applyLag;
 
 		/* a receiver that applies nothing may not report what it has */
-		if (XLogRecPtrIsInvalid(position))
-			position = walsnd->flush;
-		if (XLogRecPtrIsInvalid(position))
-			position = walsnd->sentPtr;
+		if (XLogRecPtrIsInvalid(flushed))
+			flushed = walsnd->sentPtr;
 		SpinLockRelease(&walsnd->mutex);
+
+		is_late = find_late(pid);
+		if (is_late != NULL && end <= position + Max(limit, 0) / 2)
+			*is_late = 0;		/* no longer */
+		else if (is_late != NULL || XLogRecPtrIsInvalid(position))
+			position = flushed;
 
 		if (pid == 0 || XLogRecPtrIsInvalid(position) ||
 			(state != WALSNDSTATE_CATCHUP && state != WALSNDSTATE_STREAMING))
 			continue;
-		note(laggard, end, position, pid, "");
+		if (note(laggard, end, position, pid, ""))
+		{
+			laggard->unreceived = end > flushed ? (int64) (end - flushed) : 0;
+			laggard->applied = position;
+			laggard->apply_lag = apply_lag;
+		}
 	}
 }
 
@@ -279,7 +356,7 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	Laggard		unread = {.bytes = -1};
 	Laggard    *reason = NULL;
 
-	look_at_walsenders(&laggard, end);
+	look_at_walsenders(&laggard, end, limit);
 	look_at_slots(&laggard, &endangered, &unread, end);
 	progress_wal_lag(Max(laggard.bytes, endangered.bytes));
 
@@ -298,6 +375,18 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 		snprintf(reason->what, sizeof(reason->what), "standby \"%s\"",
 				 walsender != NULL ? walsender->st_appname : "");
 	}
+	if (reason == &laggard && reason->pid != 0 &&
+		replays_late(reason, !state->waiting, limit))
+	{
+		int		   *free_one = find_late(0);
+
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
+						runner_name(), reason->what)));
+		*(free_one != NULL ? free_one : late) = reason->pid;
+		return replica_lag_too_large(state, settings);
+	}
 	if (reason == &unread && !state->waiting)
 		ereport(LOG,
 				(errhidecontext(true),
@@ -310,8 +399,9 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 						runner_name(), reason->what, (long long) reason->bytes)));
 	state->waiting = (reason != NULL);
 	if (reason != NULL)
-		snprintf(state->why, sizeof(state->why), "%s is %lld MB behind",
-				 reason->what, (long long) (reason->bytes / (1024 * 1024)));
+		snprintf(state->why, sizeof(state->why), "%s is %lld MB behind%s",
+				 reason->what, (long long) (reason->bytes / (1024 * 1024)),
+				 reason->pid != 0 && reason->unreceived <= limit / 2 ? " in replay" : "");
 	return state->waiting;
 }
 
