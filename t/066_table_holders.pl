@@ -304,6 +304,9 @@ if (part('pass'))
 		# (nobody waits for the job: a caller's snapshot is what CREATE INDEX CONCURRENTLY waits for)
 		my $call = held_at($node, 'copy-half', "SELECT max(job) FROM move_table('held', '$to', wait => false)");
 		my ($rc, $job, $err) = finish_call($call);
+		# (as documented: a copy gives way to who waits)
+		($rc, my $out, $err) = $node->psql('postgres', 'BEGIN; LOCK TABLE held IN ACCESS EXCLUSIVE MODE NOWAIT');
+		like($err, qr/could not obtain lock on relation "held"/, "$name: NOWAIT fails meanwhile");
 		my $other = IndexMover::Session->new($node);
 		$other->send($sql);
 		# what only shares passes at once; what excludes waits for the move to see it
