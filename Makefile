@@ -80,8 +80,8 @@ EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(if $(VPATH),$
 DATA = $(EXTENSION)--$(EXTVERSION).sql
 
 # The first ones make objects that others use; teardown drops them.
-REGRESS = basic special copy table partitioned names privileges bad_input jobs undo \
-	surface plan plan_recheck toast \
+REGRESS = basic special copy table partitioned names privileges bad_input jobs \
+	surface plan plan_recheck toast undo \
 	report_bloat report_samples report_rebuilt report_pending report_index report_recommend report_probe \
 	teardown
 # How good the estimates are: scripts/test leaves these to PG_TEST_EXTRA=faults.

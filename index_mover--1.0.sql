@@ -257,7 +257,13 @@ COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits 
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
 COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this relation';
 
-CREATE VIEW index_mover_history WITH (security_barrier) AS
+-- Not even an operator of a view may be what another role has put into the
+-- extension's schema before.
+SELECT pg_catalog.set_config('index_mover_install.search_path',
+							 pg_catalog.current_setting('search_path'), true);
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
+CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
 		   -- an OID that is gone is printed as a number; an index is in its table's schema
 		   coalesce(nullif(l.index::regclass::text, l.index::text),
@@ -301,6 +307,8 @@ CREATE VIEW index_mover_history WITH (security_barrier) AS
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
 					WHERE c.oid = l.relation
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
+SELECT pg_catalog.set_config('search_path',
+							 pg_catalog.current_setting('index_mover_install.search_path'), true);
 COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_history.name IS 'what moved, as regclass prints it';
@@ -324,7 +332,8 @@ COMMENT ON COLUMN index_mover_history.sqlstate IS 'why it was not moved, or what
 COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why this method';
 COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
 
-CREATE VIEW index_mover_jobs WITH (security_barrier) AS
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	WITH running AS MATERIALIZED (
 		SELECT r.job,
 			   sum(r.bytes_per_second)::bigint AS bytes_per_second,
@@ -395,6 +404,8 @@ CREATE VIEW index_mover_jobs WITH (security_barrier) AS
 	  LEFT JOIN running r ON r.job = j.job
 	 WHERE a.alive OR a.visible
 	 ORDER BY j.job DESC;
+SELECT pg_catalog.set_config('search_path',
+							 pg_catalog.current_setting('index_mover_install.search_path'), true);
 COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
 COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted it';
@@ -452,8 +463,6 @@ COMMENT ON FUNCTION index_mover_cleanup(boolean)
 -- every name in them is resolved here, once, with nothing but pg_catalog in
 -- the path, so that neither the caller's search_path nor an object that
 -- another role has put into this schema can redirect them.
-SELECT pg_catalog.set_config('index_mover_install.search_path',
-							 pg_catalog.current_setting('search_path'), true);
 
 -- pgstattuple may live in any schema (and @extschema:name@ came with 16).
 SELECT pg_catalog.set_config('search_path',

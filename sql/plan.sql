@@ -51,9 +51,9 @@ BEGIN;
 DELETE FROM index_mover.move_log;
 SELECT m.method, bool_and(p.elapsed < '0.03 s') AS quick
   FROM unnest('{copy,rebuild}'::text[]) m(method), move_indexes('t_pkey', 'regress_plan_ts', m.method, dry_run => true) p GROUP BY 1 ORDER BY 1;
-INSERT INTO index_mover.move_log (job, item, index, index_name, kind, relation, relation_name, from_tablespace_oid, to_tablespace_oid,
+INSERT INTO index_mover.move_log (job, item, index, old_index, index_name, kind, relation, relation_name, from_tablespace_oid, to_tablespace_oid,
 								  requested, method, status, size_before, started_at, finished_at, idle)
-	SELECT g, 1, 1, '', 'index', 1, '', 1, 1, 'copy', 'copy', 'moved', 8192, now() - interval '2.05 s', now(), 2000 FROM generate_series(1, 10) g;
+	SELECT g, 1, 1, 1, '', 'index', 1, '', 1, 1, 'copy', 'copy', 'moved', 8192, now() - interval '2.05 s', now(), 2000 FROM generate_series(1, 10) g;
 SELECT m.method, bool_and(p.elapsed BETWEEN '0.05 s' AND '0.07 s') AS learnt
   FROM unnest('{copy,rebuild}'::text[]) m(method), move_indexes('t_pkey', 'regress_plan_ts', m.method, dry_run => true) p GROUP BY 1 ORDER BY 1;
 ROLLBACK;
@@ -290,7 +290,7 @@ END $$;
 DO $$
 BEGIN
 	LOCK TABLE p21 IN ACCESS SHARE MODE;
-	PERFORM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild');
+	PERFORM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', name_like => 'p21%');
 END $$;
 DO $$
 BEGIN

@@ -173,7 +173,7 @@ ALTER TABLESPACE pg_default SET (random_page_cost = 1.1);
 ALTER TABLE rec_table SET TABLESPACE pg_default;
 DELETE FROM index_mover.sample WHERE index_name = 'rec_a';
 SELECT rec_rate('rec_hot', 'rec_a', 40);
-SELECT budget = 1000000000 AS large, string_agg(concat_ws(' ', index, from_tablespace, to_tablespace), ', ' ORDER BY rank)
+SELECT budget = 1000000000 AS large, string_agg(concat_ws(' ', index, from_tablespace, to_tablespace), ', ' ORDER BY index::text)
   FROM (VALUES (pg_relation_size('rec_a')), (1000000000)) b(budget), recommend_moves('pg_default', budget) GROUP BY 1 ORDER BY 1;
 ROLLBACK;
 -- what was seen for a quarter of an hour only

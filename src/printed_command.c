@@ -36,7 +36,7 @@
 static const struct
 {
 	const char *name;
-	const char *text;
+	const char *format;
 }			commands[] = {
 	{"alter_move", "SELECT index_mover_call.alter_move(%d, %L, %L);"},
 	{"blockers", "SELECT * FROM index_mover_call.index_mover_blockers();"},
@@ -71,36 +71,35 @@ static const struct
 };
 
 static const char *
-find_text(const char *name)
+find_format(const char *name)
 {
 	for (int i = 0; i < lengthof(commands); i++)
 		if (strcmp(commands[i].name, name) == 0)
-			return commands[i].text;
+			return commands[i].format;
 	elog(ERROR, "unknown command \"%s\"", name);
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Return a command's text with these arguments, palloc'd. */
+/* Return a command with these arguments, palloc'd. */
 static char *
-put_in(const char *text, const char **arguments, int count)
+put_in(const char *format, const char **arguments, int count)
 {
 	StringInfoData buf;
 
 	initStringInfo(&buf);
-	for (; *text; text ++)
+	for (const char *p = format; *p; p++)
 	{
-		if (*text !='%')
+		if (*p != '%')
 		{
-			appendStringInfoChar(&buf, *text);
+			appendStringInfoChar(&buf, *p);
 			continue;
 		}
 		if (count-- == 0)
-			elog(ERROR, "an argument of \"%s\" is missing", buf.data);
-		text	  ++;
-
+			elog(ERROR, "an argument of \"%s\" is missing", format);
+		p++;
 		appendStringInfoString(&buf,
-							   *text == 'L' ? quote_literal_cstr(*arguments) :
-							   *text == 'I' ? quote_identifier(*arguments) : *arguments);
+							   *p == 'L' ? quote_literal_cstr(*arguments) :
+							   *p == 'I' ? quote_identifier(*arguments) : *arguments);
 		arguments++;
 	}
 	return buf.data;
@@ -113,13 +112,13 @@ put_in(const char *text, const char **arguments, int count)
 char *
 printed_command(const char *name,...)
 {
-	const char *text = find_text(name);
+	const char *format = find_format(name);
 	const char *arguments[MAX_ARGUMENTS];
 	int			count = 0;
 	va_list		args;
 
 	va_start(args, name);
-	for (const char *p = strchr(text, '%'); p != NULL; p = strchr(p + 1, '%'))
+	for (const char *p = strchr(format, '%'); p != NULL; p = strchr(p + 1, '%'))
 	{
 		const char *argument = p[1] == 'd' ? psprintf(INT64_FORMAT, va_arg(args, int64)) :
 			va_arg(args, char *);
@@ -129,7 +128,7 @@ printed_command(const char *name,...)
 		arguments[count++] = argument ? argument : "";
 	}
 	va_end(args);
-	return put_in(text, arguments, count);
+	return put_in(format, arguments, count);
 }
 
 PG_FUNCTION_INFO_V1(index_mover_printed_command);
@@ -151,6 +150,6 @@ index_mover_printed_command(PG_FUNCTION_ARGS)
 	count = Min(count, MAX_ARGUMENTS);
 	for (int i = 0; i < count; i++)
 		arguments[i] = TextDatumGetCString(elements[i]);
-	PG_RETURN_TEXT_P(cstring_to_text(put_in(find_text(text_to_cstring(PG_GETARG_TEXT_PP(0))),
+	PG_RETURN_TEXT_P(cstring_to_text(put_in(find_format(text_to_cstring(PG_GETARG_TEXT_PP(0))),
 											arguments, count)));
 }

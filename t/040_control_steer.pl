@@ -377,11 +377,11 @@ INSERT INTO index_mover.ledger
 SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'locked'::regclass, 'locked_i'::regclass, 'locked_i_ccnew'::regclass, 999999, 0, now(), 'locked_i_ccnew'
   FROM pg_control_system(), pg_database d WHERE datname = current_database();
 SQL
-$other->run('BEGIN; ALTER INDEX locked_i_ccnew RENAME TO locked_j_ccnew');
-is(sql("SET lock_timeout = '10s'; SELECT object, size, action FROM index_mover_cleanup(dry_run => true) WHERE kind LIKE '%index'"), 'public.locked_i_ccnew|8192|remove',
+$other->run('BEGIN; DROP INDEX locked_i_ccnew');
+is(sql("SET lock_timeout = '10s'; SELECT object, size > 0, action FROM index_mover_cleanup(dry_run => true) WHERE kind LIKE '%index'"), 'public.locked_i_ccnew|t|remove',
 	'cleanup: a plan does not wait for who has locked a leftover');
 $other->run('ROLLBACK');
-is(sql('SELECT object, size, action FROM index_mover_cleanup() WHERE kind LIKE $$%index$$'), 'public.locked_i_ccnew|8192|removed', 'cleanup: and it is removed afterwards');
+is(sql('SELECT object, size > 0, action FROM index_mover_cleanup() WHERE kind LIKE $$%index$$'), 'public.locked_i_ccnew|t|removed', 'cleanup: and it is removed afterwards');
 $other->end;
 sql('DROP TABLE locked');
 
