@@ -28,6 +28,13 @@ errors_take(MemoryContext context)
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
+	/* core's errors, also those of parallel workers, have it in %m only */
+	if (error->sqlerrcode == ERRCODE_INTERNAL_ERROR &&
+		strstr(error->message, strerror(EDQUOT)) != NULL)
+	{
+		error->sqlerrcode = ERRCODE_DISK_FULL;
+		error->hint = pstrdup("Check free disk space and quotas.");
+	}
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	MemoryContextSwitchTo(context);

@@ -281,6 +281,19 @@ size_text(int64 bytes)
 }
 
 /*
+ * errcode_for_file_access() for writes, first in ereport(): a full quota is a
+ * full disk, of which core does not know.
+ */
+int
+errcode_for_file_write(void)
+{
+	if (errno != ENOSPC && errno != EDQUOT)
+		return errcode_for_file_access();
+	errhint("Check free disk space and quotas.");
+	return errcode(ERRCODE_DISK_FULL);
+}
+
+/*
  * Give up a part of a file in the page cache, from "offset" to the end if the
  * size is 0, as far as it is on disk.
  */

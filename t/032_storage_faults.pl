@@ -54,17 +54,19 @@ sub survived
 	return;
 }
 
-use constant { EIO => 5, ENOSPC => 28, ALWAYS => 1_000_000 };
+use constant { EIO => 5, ENOSPC => 28, EDQUOT => 122, ALWAYS => 1_000_000 };
 
 # ---- a copy ---------------------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row or 'crash', moved,
 # the WARNING
 foreach my $case (
-	picked { $_->[0] =~ /^(?:reading|.* full later|fsync|.* old file fails$|pg_wal)/ } 'failures',
+	picked { $_->[0] =~ /^(?:reading|.* full later|.* quota|fsync|.* old file fails$|pg_wal)/ } 'failures',
 	[ 'reading the source fails', 'read', EIO, 5, ALWAYS, 'from', 'failed|58030', 0 ],
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030', 0 ],
 	[ 'the target is full at once', 'write', ENOSPC, 1, ALWAYS, 'to', 'failed|53100', 0 ],
 	[ 'the target is full later', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100', 0 ],
+	[ 'a quota of the target is full later', 'write', EDQUOT, 9, ALWAYS, 'to', 'failed|53100', 0 ],
+	[ 'writing back fails for a quota', 'writeback', EDQUOT, 4, 1, 'to', 'failed|53100', 0 ],
 	[ 'writing back fails', 'writeback', EIO, 4, 1, 'to', 'failed|58030', 0 ],
 	[ 'fsync of the target fails', 'fsync', EIO, 1, 1, 'to', 'crash', 0 ],
 	# all of the old file goes at once then; if that fails too, with the next checkpoint
@@ -132,7 +134,8 @@ foreach my $case (
 	local $ENV{LD_PRELOAD} = $library;
 	$node->restart;
 	my $folder = $node->data_dir . "/$folder{regress_fast}";
-	foreach my $case ([ 'write', EIO, '58030', 'write' ], [ 'write', ENOSPC, '53100', 'write' ], [ 'short', 4096, '53100', 'write' ],
+	foreach my $case ([ 'write', EIO, '58030', 'write' ], [ 'write', ENOSPC, '53100', 'write' ],
+		[ 'write', EDQUOT, '53100', 'write' ], [ 'fsync', EDQUOT, '53100', 'fsync' ], [ 'short', 4096, '53100', 'write' ],
 		[ 'fsync', EIO, '58030', 'fsync' ], [ 'read', EIO, '58030', 'read' ])
 	{
 		my ($operation, $errno, $sqlstate, $verb) = @$case;
@@ -142,6 +145,7 @@ foreach my $case (
 			extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 		cmp_ok(mend_calls(), '>=', 1, "$name: it did");
 		like($err, qr/ERROR:  $sqlstate: could not $verb file "\S*\.index_mover\.\d+": /, "$name: the error");
+		like($err, qr/HINT:  Check free disk space and quotas\./, "$name: the hint") if $sqlstate eq '53100';
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.probe'), '0', "$name: no result is kept");
 		is(join(' ', grep { -f } glob("$folder*/pgsql_tmp/*")), '', "$name: no file is left");
 	}
@@ -223,9 +227,10 @@ foreach my $case (
 # ---- a rebuild ----------------------------------------------------------------
 # name, operation, errno or bytes, first, times, whose file, the row
 foreach my $case (
-	picked { $_->[0] =~ /^(?:the target is full|fsync)/ } 'failures under a rebuild',
+	picked { $_->[0] =~ /^(?:the target is full|a quota|fsync)/ } 'failures under a rebuild',
 	[ 'a write to the target fails', 'write', EIO, 3, ALWAYS, 'to', 'failed|58030' ],
 	[ 'the target is full', 'write', ENOSPC, 9, ALWAYS, 'to', 'failed|53100' ],
+	[ 'a quota of the target is full', 'write', EDQUOT, 9, ALWAYS, 'to', 'failed|53100' ],
 	[ 'a read of the table fails', 'read', EIO, 5, ALWAYS, 'table', 'failed|58030' ],
 	[ 'a write to the target is short', 'short', 5000, 3, 1, 'to', 'failed|53100' ],
 	[ 'pg_wal is full', 'write', ENOSPC, 20, ALWAYS, 'wal', 'down' ],
@@ -241,7 +246,8 @@ foreach my $case (
 	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('io')") : $folder{$to};
 	my $log = -s $node->logfile;
 	break_calls($operation, $errno, $first, $times, $path);
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'rebuild')");
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'rebuild')");
+	like($out, qr/: Disk quota exceeded: Check free disk space and quotas\.$/, "$name: the hint") if $errno == EDQUOT;
 	if ($expected eq 'down')
 	{
 		# recovery can't write either: the server stays down until there is room
@@ -259,7 +265,7 @@ foreach my $case (
 	}
 	else
 	{
-		is($out, $expected, "$name: the row") or diag $err;
+		like($out, qr/^\Q$expected\E/, "$name: the row") or diag $err;
 		is(tablespace_of_index($node, 'io_s'), $from, "$name: the index has stayed");
 	}
 	my $fired = mend_calls();

@@ -520,8 +520,6 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 		pgstat_report_wait_end();
 		if (written <= 0)
 		{
-			bool		full;
-
 			if (errno == EINTR)
 				continue;
 			if (errno == EINVAL && segment->direct)
@@ -534,11 +532,9 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 			/* if write didn't set errno, assume problem is no disk space */
 			if (errno == 0)
 				errno = ENOSPC;
-			full = (errno == ENOSPC);
 			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not write file \"%s\": %m", segment->path),
-					 full ? errhint("Check free disk space.") : 0));
+					(errcode_for_file_write(),
+					 errmsg("could not write file \"%s\": %m", segment->path)));
 		}
 		data += written;
 		size -= written;

@@ -78,7 +78,7 @@ open_file(Probe *probe, Oid tablespace)
 	TempTablespacePath(directory, tablespace);
 	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
 		ereport(ERROR,
-				(errcode_for_file_access(),
+				(errcode_for_file_write(),
 				 errmsg("could not create directory \"%s\": %m", directory)));
 	snprintf(probe->path, sizeof(probe->path), "%s/%s.index_mover.%d",
 			 directory, PG_TEMP_FILE_PREFIX, MyProcPid);
@@ -87,7 +87,7 @@ open_file(Probe *probe, Oid tablespace)
 	probe->buffered_fd = OpenTransientFile(probe->path, flags);
 	if (probe->buffered_fd < 0)
 		ereport(ERROR,
-				(errcode_for_file_access(),
+				(errcode_for_file_write(),
 				 errmsg("could not create file \"%s\": %m", probe->path)));
 	probe->direct = false;
 	probe->fd = probe->buffered_fd;
@@ -118,7 +118,7 @@ sync_file(const Probe *probe)
 	if (fsync(probe->fd) != 0)
 #endif
 		ereport(ERROR,
-				(errcode_for_file_access(),
+				(errcode_for_file_write(),
 				 errmsg("could not fsync file \"%s\": %m", probe->path)));
 }
 
@@ -132,7 +132,7 @@ write_at(const Probe *probe, Size len, int64 offset)
 		if (errno == 0)
 			errno = ENOSPC;
 		ereport(ERROR,
-				(errcode_for_file_access(),
+				(errcode_for_file_write(),
 				 errmsg("could not write file \"%s\": %m", probe->path)));
 	}
 }

@@ -52,6 +52,8 @@ what_else_to_tell(const MoveItem *item, const ErrorData *edata)
 		return "Functions of an index run with the search_path \"pg_catalog, pg_temp\" here; set search_path on the function.";
 	if (ERRCODE_TO_CATEGORY(edata->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
 		return NULL;
+	if (edata->sqlerrcode == ERRCODE_DISK_FULL && edata->detail == NULL)
+		return edata->hint;
 	return edata->detail;
 }
 
