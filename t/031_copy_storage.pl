@@ -283,7 +283,7 @@ if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertio
 			'skipped|55000|full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.',
 			"BRIN stays where it is while full_page_writes is off: $method");
 	}
-	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges'))), '{}', 'and is reported as not movable');
+	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges_s'))), '{}', 'and is reported as not movable');
 	is(tablespace_of_index($node, 'ranges_s'), 'regress_slow', 'it is where it was');
 
 	full_page_writes('on');
