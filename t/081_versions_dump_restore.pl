@@ -51,7 +51,7 @@ foreach my $way ([ 'custom', 'custom' ], [ 'plain', 'plain' ], [ 'custom', 'repl
 		"$name: the indexes are in the same tablespaces");
 	is($node->safe_psql($db, <<'SQL'), 't|f', "$name: privileges on the functions are kept");
 SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_privilege('regress_owner', oid, 'EXECUTE')
-  FROM pg_proc WHERE proname = 'move_indexes'
+  FROM pg_proc WHERE proname = 'move_indexes' AND pronamespace = 'public'::regnamespace
 SQL
 	is($node->safe_psql($db, $policies), $node->safe_psql('postgres', $policies), "$name: the policies are there");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$name: the history is empty");

@@ -395,22 +395,46 @@ SQL
 	$node->safe_psql($far, 'CREATE TABLE far (i int) TABLESPACE regress_slow');
 	sql(q(CREATE ROLE "r; x"));
 	my @settings = (q(ROLE "r; x"), qq(DATABASE $far), qq(ROLE "r; x" IN DATABASE $far), 'ROLE ALL');
-	foreach my $setting (@settings)
+	foreach my $setting (@settings, 'SYSTEM')
 	{
-		sql("ALTER $setting SET temp_tablespaces = pg_default, regress_slow");
-		run_printed('src/plan/plan_stays.c reset_setting', skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "kind = 'setting'"));
-		is(sql('SELECT count(*) FROM pg_db_role_setting WHERE setconfig::text LIKE \'%regress_slow%\''), '0', "$db: $setting: reset");
+		foreach my $value ('temp_tablespaces = pg_default, regress_slow', 'default_tablespace = regress_slow')
+		{
+			sql("ALTER $setting SET $value");
+			run_printed('src/plan/plan_stays.c alter_setting', skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "kind = 'setting'"));
+			is(sql('SELECT count(*) FROM pg_db_role_setting WHERE setconfig::text LIKE \'%regress_slow%\''), '0', "$db: $setting: reset");
+			unlike(slurp_file($node->data_dir . '/postgresql.auto.conf'), qr/regress_slow/, "$db: $setting, of the server: reset");
+		}
 	}
 	sql(q(DROP ROLE "r; x"));
 	run_printed('src/plan/plan_stays.c evacuate', skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "name = '$far'"),
 		dbname => $far, answer => qr/^\d+\|far\|table\|moved\|/m);
 	$node->safe_psql($far, 'DROP TABLE far');
+	sql('CREATE DATABASE "s; p" TABLESPACE regress_slow');
+	run_printed('src/plan/plan_stays.c alter_database', skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "name = 's; p'"));
+	is(sql(q(SELECT spcname FROM pg_database d JOIN pg_tablespace t ON t.oid = dattablespace WHERE datname = 's; p')), 'regress_fast',
+		"$db: the other database is moved");
+	sql('DROP DATABASE "s; p"');
+	sql('SET allow_system_table_mods = on; ALTER TABLE pg_catalog.pg_largeobject SET TABLESPACE regress_slow');
+	run_printed('src/plan/plan_stays.c do', skipped("evacuate_tablespace('regress_slow', 'pg_default'", "name = 'pg_largeobject'"));
+	is(sql(q(SELECT reltablespace FROM pg_class WHERE relname = 'pg_largeobject')), '0', "$db: the catalog is moved");
+	sql('CREATE UNLOGGED TABLE "s""c; x" (i int) TABLESPACE regress_slow');
+	run_printed('src/plan/plan_checks.c alter_relation', skipped(q{move_table('"s""c; x"', 'pg_default'}, 'true'));
+	is(sql(q(SELECT reltablespace FROM pg_class WHERE relname = 's"c; x')), '0', "$db: the unlogged table is moved");
+	# as a version before this one may have left it: the TOAST table, which is empty, alone
+	sql(q(CREATE TABLE "d; oc" (t text); CREATE TABLE there (i int) TABLESPACE regress_slow; CHECKPOINT));
+	my $toast = q(SELECT h.reltoastrelid FROM pg_class h WHERE h.relname = 'd; oc');
+	append_to_file($node->data_dir . '/' . sql("SELECT pg_relation_filepath('there')") =~ s{[^/]+$}{}r
+		  . sql("SELECT c.relfilenode FROM pg_class c WHERE c.oid = ($toast)"), '');
+	sql("UPDATE pg_class c SET reltablespace = t.oid FROM pg_tablespace t WHERE t.spcname = 'regress_slow' AND c.oid = ($toast)");
+	run_printed('src/call/cleanup_call.c move_table', sql(q(SELECT action FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')));
+	is(sql(q(SELECT count(*) FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')), '0', "$db: the TOAST table is with its table");
 
 	# --- reports
 	sql("ALTER TABLESPACE $_ RESET (random_page_cost, effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
 	run_printed('src/report/reports.c tablespace_costs', sql("SELECT command FROM dba.tablespace_probe('regress_slow', '100 ms')"));
 	like(sql("SELECT spcoptions FROM pg_tablespace WHERE spcname = 'regress_slow'"), qr/random_page_cost/, "$db: the costs are set");
 	sql('ALTER TABLESPACE regress_slow RESET (random_page_cost, effective_io_concurrency)');
+	own_devices($node, $db);
 	run_printed('index_mover--1.0.sql probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/^[\d.]+\|/);
 	sql(<<'SQL');
 DELETE FROM index_mover.probe;
@@ -455,6 +479,7 @@ SQL
 # ---- twice ------------------------------------------------------------------------------
 $node->safe_psql('postgres', 'CREATE ROLE attacker LOGIN; CREATE DATABASE mover');
 $node->safe_psql('postgres', "ALTER DATABASE $_ OWNER TO attacker") foreach 'postgres', 'mover';
+setup_database($node, 'mover', extension => 0);
 foreach my $place ([ 'postgres', 'public' ], [ 'mover', 'mover' ])
 {
 	($db, $schema) = @$place;

@@ -81,14 +81,15 @@ sub setup_database
 }
 
 # In-place tablespaces are on one device, between which recommend_moves() gains
-# nothing: have the database postgres think that each has its own.  Returns the
-# statement that undoes it.
+# nothing: have the database, by default postgres, think that each has its own.
+# Returns the statement that undoes it.
 sub own_devices
 {
-	my ($node) = @_;
-	my $real = $node->safe_psql('postgres', q(SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc)));
-	$node->safe_psql('postgres', $real =~ s/index_mover\.tablespace_facts/oracle.real_facts/r);
-	$node->safe_psql('postgres', <<'SQL');
+	my ($node, $db) = @_;
+	$db ||= 'postgres';
+	my $real = $node->safe_psql($db, q(SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc)));
+	$node->safe_psql($db, $real =~ s/index_mover\.tablespace_facts/oracle.real_facts/r);
+	$node->safe_psql($db, <<'SQL');
 CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
 	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
 	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
