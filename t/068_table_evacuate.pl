@@ -133,5 +133,34 @@ SQL
 	leftovers_ok($node, $db, dbname => $db, within => 5);
 	files_ok($node, $db, dbname => $db);
 }
+
+# ---- the extension's own tables stay where they are, with TOAST, in every scope -----------------
+my $own = <<'SQL';
+SELECT string_agg(DISTINCT coalesce(t.spcname, 'default'), ' ')
+  FROM pg_class r LEFT JOIN pg_class o ON o.oid = r.reltoastrelid JOIN pg_index i ON i.indrelid IN (r.oid, o.oid)
+  JOIN pg_class c ON c.oid IN (r.oid, o.oid, i.indexrelid)
+  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
+ WHERE (r.relnamespace = 'index_mover'::regnamespace OR r.oid = 'tier_policy'::regclass) AND r.relkind = 'r'
+SQL
+$node->safe_psql('postgres', q{DROP TABLE accounts, parts, "we""ird" CASCADE});
+$node->safe_psql('postgres', $_) foreach split /\n/, $node->safe_psql('postgres', <<'SQL');
+SELECT format('ALTER %s %s SET TABLESPACE regress_fast', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, oid::regclass)
+  FROM pg_class WHERE relkind IN ('r', 'i') AND (relnamespace = 'index_mover'::regnamespace OR relname ~ '^tier_policy')
+SQL
+is($node->safe_psql('postgres', $own), 'regress_fast', q{the extension's tables are put into a tablespace});
+my ($toast, $toast_index) = split /\|/, $node->safe_psql('postgres',
+	q{SELECT i.indrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = 'index_mover.move_log'::regclass});
+foreach my $call (
+	"move_table('index_mover.move_log', 'pg_default', indexes => true)", "move_table('$toast', 'pg_default')", "move_indexes('$toast', 'pg_default')",
+	"move_indexes('$toast_index', 'pg_default')", "move_schema_tables('index_mover', 'pg_default', indexes => true)", "move_schema_indexes('index_mover', 'pg_default')",
+	"move_tablespace_indexes('regress_fast', 'pg_default')", "evacuate_tablespace('regress_fast', 'pg_default')")
+{
+	my (undef, $moved, $errors) = $node->psql('postgres', "SELECT name FROM $call WHERE status <> 'skipped' AND (kind ~ 'toast' OR name ~ 'index_mover|tier_policy')");
+	is($moved, '', "$call moves none of them") or diag $errors;
+	is($node->safe_psql('postgres', $own), 'regress_fast', '... and they are where they were');
+}
+is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT index_mover.movable_methods(c.oid)::text, ' ') FROM pg_class c WHERE c.relname ~ '^pg_toast' AND c.relkind IN ('t', 'i') AND c.reltablespace <> 0"),
+	'{}', 'nor does a policy find a way to');
+
 $node->stop;
 done_testing();
