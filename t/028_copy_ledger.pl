@@ -190,7 +190,12 @@ SQL
 		my $twin = $node->data_dir . '/' . $file =~ s/\b$source\b/$oid/r;
 		is(-s $twin // -1, $copied ? -s $node->data_dir . "/$file" : -1, "$name: the file");
 		is($node->safe_psql('twin', "$left(true)"), 'invalid index remove, unfinished copy ' . ($copied ? 'remove' : "forget$no_file"), "$name: seen");
+		my $log = -s $node->logfile;
 		is($node->safe_psql('twin', "$left()"), 'invalid index removed, unfinished copy ' . ($copied ? 'removed' : "forgotten$no_file"), "$name: removed");
+		my @said = slurp_file($node->logfile, $log) =~ /LOG:  00000: cleanup \(twin, by \w+\): removing (.*)$/mg;
+		my ($path) = $twin =~ m{(pg_tblspc/.*)};
+		is("@said" =~ s/job \d+/job N/gr, ($copied ? "file \"$path\" (1024 kB), left by job N " : '') . 'index "public.behind_rebuild_i_ccnew", left by job N',
+			"$name: the server log says what is removed");
 		ok(!-s $twin, "$name: the file is gone");
 		is($node->safe_psql('twin', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: no row is left");
 		is($node->safe_psql('twin', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '0', "$name: nor an invalid index");

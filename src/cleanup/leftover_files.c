@@ -74,6 +74,7 @@
 #include "cleanup/ledger.h"
 #include "compat.h"
 #include "file_system.h"
+#include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
 #include "test_points.h"
@@ -506,12 +507,19 @@ leftover_files_remove(void (*between_steps) (void))
 
 		PG_TRY();
 		{
+			RelFileLocator locator = entry_locator(entry);
 			bool		locked;
 			bool		busy;
 
 			StartTransactionCommand();
 			locked = lock_row(entry->id, ExclusiveLock, false);
 			busy = !locked || is_named_by_others(entry);
+			if (!busy && is_removable(&locator) && file_size(&locator) >= 0)
+				ereport(LOG,
+						(errhidecontext(true),
+						 errmsg("%s: removing file \"%s\" (%s), left by job " INT64_FORMAT,
+								runner_name(), relation_fork_path(locator, MAIN_FORKNUM),
+								size_text(file_size(&locator)), entry->job)));
 			CommitTransactionCommand();
 			if (!busy)
 				leftover_file_remove(entry, true, between_steps);

@@ -513,6 +513,10 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	}
 	else
 	{
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: removing index \"%s\", left by job " INT64_FORMAT,
+						runner_name(), qualified_name(victim.index_oid), entry->job)));
 		drop_index(victim.index_oid);
 		delete_row(entry);
 		result = STEP_REMOVED;
