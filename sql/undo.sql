@@ -122,7 +122,8 @@ ALTER TABLE a OWNER TO CURRENT_USER;
 ALTER TABLE b SET SCHEMA closing;
 DROP TABLE c;
 SET ROLE regress_undo;
-SELECT name, status, sqlstate, detail FROM undo_move(304000) ORDER BY name;
+-- (from 17 on the first one's words are others, because MAINTAIN would do)
+SELECT name, status, sqlstate, substring(detail, '[a-z]+ "[a-z]+"') AS detail FROM undo_move(304000) ORDER BY name;
 RESET ROLE;
 REVOKE CREATE ON TABLESPACE regress_fast FROM regress_undo;
 SET ROLE regress_undo;
