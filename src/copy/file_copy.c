@@ -375,6 +375,8 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 									   copy->ring, true);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	/* others, too, may log hint bits under a share lock: see log_blocks() */
+	PageSetLSN((Page) page, BufferGetLSNAtomic(buffer));
 	UnlockReleaseBuffer(buffer);
 }
 
