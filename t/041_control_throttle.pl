@@ -282,7 +282,7 @@ foreach my $case ([ 'stands', '1h' ], faults() ? [ 'goes on', '20s' ] : ())
 	else
 	{
 		$writer->send('DO $$ BEGIN LOOP INSERT INTO w SELECT generate_series(1, 500); COMMIT; PERFORM pg_sleep(0.05); END LOOP; END $$');
-		poll_until($node, "SELECT replay_lag > interval '15 s' FROM pg_stat_replication", 't', "$name: others write");
+		poll_until($node, "SELECT replay_lag > interval '19 s' FROM pg_stat_replication", 't', "$name: others write");
 	}
 	my $log = -s $node->logfile;
 	$job = begin_job($node, 'th_s', elsewhere($node, 'th_s'), max_replica_lag => '4MB');

@@ -214,19 +214,20 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 	static XLogRecPtr applied;
 	static TimestampTz applied_at;
 	TimestampTz now = GetCurrentTimestamp();
+	bool		received = laggard->unreceived <= limit / 2;
 
-	begins |= laggard->pid != first.pid || laggard->unreceived > limit / 2;
+	begins |= laggard->pid != first.pid;
 	if (begins || laggard->applied != applied)
 	{
 		applied = laggard->applied;
 		applied_at = now;
 	}
-	if (!begins && TimestampDifferenceExceeds(applied_at, now, STANDS_MS))
+	if (received && TimestampDifferenceExceeds(applied_at, now, STANDS_MS))
 		return true;
 	if (begins || TimestampDifferenceExceeds(since, now, STEADY_MS))
 	{
 		/* what works at its limit would have got nearer, or further away */
-		if (!begins && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
+		if (!begins && received && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
 			llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)
 			return true;
 		first = *laggard;
