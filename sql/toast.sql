@@ -7,7 +7,6 @@
 \i :setup
 \set ECHO all
 SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS amcheck WITH SCHEMA oracle;
 CREATE SCHEMA together;
 SET search_path = together, public;
 -- "slow fast fast": where the three are; and who puts them there, with all rows
