@@ -93,7 +93,7 @@ sub refused_ok
 	{
 		my ($rc, $out, $err) = submit($role, $t, $wait);
 		is($out, '', "$role, table $t, wait => $wait: no rows");
-		like($err, qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one with cancel_move\(\)\.\n/,
+		like($err, qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one; see index_mover_call\.index_mover_jobs\.\n/,
 			"$role, table $t, wait => $wait: refused at the call");
 	}
 	return;

@@ -81,9 +81,9 @@ database|defaults|$also
 database|home|$also Or, with no session connected to it: ALTER DATABASE home SET TABLESPACE regress_fast;
 database|other "db"|$also Or, with no session connected to it: ALTER DATABASE "other ""db""" SET TABLESPACE regress_fast;
 database|postgres|$also
+setting|default_tablespace|It names the tablespace, until the configuration is loaded again after: ALTER SYSTEM RESET default_tablespace;
 setting|default_tablespace|It names the tablespace: ALTER DATABASE plain RESET default_tablespace;
 setting|default_tablespace|It names the tablespace: ALTER ROLE "App ""one""" RESET default_tablespace;
-setting|default_tablespace|It names the tablespace, until the configuration is loaded again after: ALTER SYSTEM RESET default_tablespace;
 setting|temp_tablespaces|It names the tablespace, in postgresql.conf.
 setting|temp_tablespaces|It names the tablespace: ALTER ROLE "App ""one""" IN DATABASE "other ""db""" SET temp_tablespaces TO third;
 setting|temp_tablespaces|It names the tablespace: ALTER ROLE ALL RESET temp_tablespaces;
