@@ -95,6 +95,27 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function
 SQL
 is(sql("SELECT DISTINCT reason FROM tier_plan() WHERE reason ~ 'now_function'"), q{now_function must be a superuser's or the current user's, take nothing, or an interval, and not return NULL}, 'a function of another user');
 is(sql('SELECT count(*) FROM called'), 0, 'was not called');
+# nor can one of a superuser, which a policy may name, write or stop the others
+sql(<<'SQL');
+SELECT take_index_sample();
+CREATE FUNCTION purge(interval) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO called VALUES (current_user); RETURN 1; END $$;
+CREATE FUNCTION fails(interval) RETURNS int LANGUAGE sql AS 'SELECT 1 / 0';
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
+	('sample', 'numbers', 'regress_fast', '1 day', 'take_index_sample(interval)'),
+	('purge', 'numbers', 'regress_fast', '1 day', 'purge(interval)'),
+	('fails', 'numbers', 'regress_fast', '1 day', 'fails(interval)');
+SQL
+my $samples = sql('SELECT count(*) FROM index_mover.sample');
+foreach my $call ("tier_plan() WHERE policy <> 'trap'", 'run_tier_policies()')
+{
+	my (undef, $rows, $said) = $node->psql('postgres', "SELECT * FROM $call");
+	like($said, qr/WARNING:  now_function "$_->[0]" has failed: $_->[1]/, "$call: $_->[0]() cannot")
+	  foreach [ take_index_sample => 'cannot execute DELETE in a read-only transaction' ],
+	  [ purge => 'cannot execute INSERT in a read-only transaction' ], [ fails => 'division by zero' ];
+	is(join(' ', sql('SELECT count(*) FROM called'), sql('SELECT count(*) FROM index_mover.sample')), "0 $samples", "$call: nothing is written");
+}
+is(sql("SELECT DISTINCT policy, moves FROM tier_plan() WHERE policy <> 'trap' ORDER BY 1"), "fails|f\npurge|f\nsample|f", 'each has its row');
+sql('BEGIN; SELECT count(*) FROM tier_plan(); CREATE TABLE writable (); COMMIT');
 
 # ---- what a policy cannot be -----------------------------------------------------------------
 my $needs = 'start_at needs from_tablespace, which is too full then';

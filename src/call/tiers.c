@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
@@ -40,13 +41,54 @@ PG_FUNCTION_INFO_V1(index_mover_move_list);
 PG_FUNCTION_INFO_V1(index_mover_no_policy);
 
 /*
+ * Run work in a subtransaction.  If it fails, raise its error as a WARNING, and
+ * return false.
+ */
+static bool
+try_to(void (*work) (void *arg), void *arg, const char *what)
+{
+	ErrorData  *error = errors_catch(work, arg);
+
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("%s: %s", what, error->message),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0));
+	FreeErrorData(error);
+	return false;
+}
+
+/* A call of a policy's clock */
+typedef struct ClockCall
+{
+	FunctionCallInfo call;
+	Datum		result;
+}			ClockCall;
+
+/* Call the clock; in a subtransaction, at whose end it may be written again. */
+static void
+call_clock(void *arg)
+{
+	ClockCall  *clock = (ClockCall *) arg;
+
+	XactReadOnly = true;
+	clock->result = FunctionCallInvoke(clock->call);
+}
+
+/*
  * index_mover.tier_now(now_function regprocedure, age interval) RETURNS text
  *
  * For tier_plan(): returns, as text, what a function without arguments says is
  * the present, or what one with an interval says was the key so long ago.  NULL
  * if it takes something else, returns NULL, or is neither the current user's nor a
  * superuser's: another user who may write policies must not have a function
- * called by the role that carries them out.  ERROR 42501 no EXECUTE on it.
+ * called by the role that carries them out.  For the same reason the function
+ * cannot write; if it fails, its error is a WARNING, and the result NULL.
+ * ERROR 42501 no EXECUTE on it.
  */
 Datum
 index_mover_tier_now(PG_FUNCTION_ARGS)
@@ -61,7 +103,7 @@ index_mover_tier_now(PG_FUNCTION_ARGS)
 	bool		varlena;
 	AclResult	aclresult;
 	FmgrInfo	flinfo;
-	Datum		result;
+	ClockCall	clock;
 
 	LOCAL_FCINFO(call, 1);
 
@@ -86,11 +128,12 @@ index_mover_tier_now(PG_FUNCTION_ARGS)
 	InitFunctionCallInfoData(*call, &flinfo, nargs, InvalidOid, NULL, NULL);
 	call->args[0].value = PG_GETARG_DATUM(1);
 	call->args[0].isnull = false;
-	result = FunctionCallInvoke(call);
-	if (call->isnull)
+	clock.call = call;
+	if (!try_to(call_clock, &clock, psprintf("now_function \"%s\" has failed", get_func_name(function))) ||
+		call->isnull)
 		PG_RETURN_NULL();
 	getTypeOutputInfo(result_type, &out, &varlena);
-	PG_RETURN_TEXT_P(cstring_to_text(OidOutputFunctionCall(out, result)));
+	PG_RETURN_TEXT_P(cstring_to_text(OidOutputFunctionCall(out, clock.result)));
 }
 
 /*
@@ -105,28 +148,6 @@ index_mover_no_policy(PG_FUNCTION_ARGS)
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("tier policy \"%s\" does not exist", NameStr(*PG_GETARG_NAME(0)))));
 	PG_RETURN_BOOL(false);		/* keep compiler quiet */
-}
-
-/*
- * Run work in a subtransaction.  If it fails, raise its error as a WARNING, and
- * return false.
- */
-static bool
-try_to(void (*work) (void *arg), void *arg, const char *what)
-{
-	ErrorData  *error = errors_catch(work, arg);
-
-	if (error == NULL)
-		return true;
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		ReThrowError(error);
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("%s: %s", what, error->message),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0));
-	FreeErrorData(error);
-	return false;
 }
 
 /* One relation to plan */
