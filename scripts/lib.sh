@@ -54,17 +54,23 @@ mirror() {
   } 2> /dev/null | grep -E '^(https?|file|copy):' | head -n 1
 }
 
-# Fetch packages, or sources, of a release of Debian that need not be this machine's:
+# The releases of Debian that have a version of PostgreSQL.
+releases() {
+  case "$1" in 15) echo bookworm ;; 17) echo trixie ;; 18) echo sid ;; 19) echo sid experimental ;; esac
+}
+
+# Fetch packages, or sources, of releases of Debian that need not be this machine's:
 # into the folder we are in, with lists of their own.
-fetch_packages() {      # deb or deb-src, release, package ...
-  local kind=$1 release=$2 from lists=$PWD/apt command=(download)
+fetch_packages() {      # deb or deb-src, releases, package ...
+  local kind=$1 releases=$2 from lists=$PWD/apt command=(download)
   shift 2
   command -v apt-get > /dev/null || { echo "no apt-get here"; return 1; }
   from=$(mirror)
   [ -n "$from" ] || { echo "no mirror in apt's sources"; return 1; }
   [ "$kind" = deb ] || command=(source --download-only)
   mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
-  echo "$kind $from $release main" > "$lists/sources.list"
+  # shellcheck disable=SC2086
+  printf "$kind $from %s main\n" $releases > "$lists/sources.list"
   local apt=(timeout 300 apt-get -q -o Dir::Etc::sourcelist="$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o Dir::State::lists="$lists/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists/cache"
     -o Acquire::Check-Valid-Until=false -o Acquire::http::Timeout=30
