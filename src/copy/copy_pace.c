@@ -361,6 +361,13 @@ copy_between_chunks(CopyState *cs)
 	return cs->outcome;
 }
 
+/* Return the end of the WAL to be read now. */
+XLogRecPtr
+copy_mark(void)
+{
+	return IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : wal_changes_mark();
+}
+
 /* Read the WAL up to now, in a transaction of its own if there is none. */
 CopyOutcome
 copy_drain(CopyState *cs)
@@ -374,7 +381,7 @@ copy_drain(CopyState *cs)
 		wal_ahead();
 		StartTransactionCommand();
 	}
-	outcome = copy_drain_to(cs, wal_changes_mark(), !own_transaction);
+	outcome = copy_drain_to(cs, copy_mark(), !own_transaction);
 	if (own_transaction)
 		CommitTransactionCommand();
 	return outcome;
@@ -384,9 +391,7 @@ copy_drain(CopyState *cs)
 CopyOutcome
 copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 {
-	switch (wal_changes_read(cs->changes,
-							 IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : upto,
-							 cs->copied, locked))
+	switch (wal_changes_read(cs->changes, upto, cs->copied, locked))
 	{
 		case CHANGES_READ:
 			break;

@@ -165,6 +165,7 @@ extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_between_chunks(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
+extern XLogRecPtr copy_mark(void);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern CopyOutcome copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
 extern int64 copy_changes_left(const CopyState *cs);

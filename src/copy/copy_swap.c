@@ -435,7 +435,7 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 		return TOO_MUCH_LEFT;
 	if (IM_MUTATION("under-lock"))
 		IM_LOG_SPECIAL(&cs->from);
-	upto = wal_changes_mark();
+	upto = copy_mark();
 	foreach_file(f, cs)
 	{
 		if (outcome == GO_ON)
