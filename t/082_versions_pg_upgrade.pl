@@ -53,7 +53,7 @@ SQL
 		my $move = "SELECT FROM move_table('toasted$n', 'regress_fast')";
 		if ($how eq 'mended')
 		{
-			$old->safe_psql('postgres', 'CREATE TABLE rows AS TABLE toasted1');
+			$old->safe_psql('postgres', 'CREATE TABLE rows (LIKE toasted1 INCLUDING STORAGE); INSERT INTO rows TABLE toasted1');
 			$old->safe_psql('postgres', q{CALL oracle.mix('toasted1', 'regress_slow', 'regress_fast', 'pg_default')});
 			$old->safe_psql('postgres', 'INSERT INTO toasted1 TABLE rows; DROP TABLE rows');
 		}
