@@ -280,7 +280,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
-		else if (item->sqlstate[0] != '\0')
+		else if (item->sqlstate[0] != '\0' && !OidIsValid(item->part_of))
 			notices_failure(&summary, relation_noun(item->relkind),
 							notices_name(item->relid, NameStr(item->schema_name),
 										 NameStr(item->relname)),

@@ -229,11 +229,18 @@ run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 		put_row(rsinfo, &rows[i], summary->job);
 	}
 	for (int i = 0; i < nrows; i++)
-		if (!STATUS_IS_DONE(rows[i].status))
+	{
+		if (STATUS_IS_DONE(rows[i].status))
+			continue;
+		/* of a table and what its TOAST keeps, one line */
+		if (OidIsValid(rows[i].part_of))
+			summary->not_moved++;
+		else
 			notices_failure(summary, relation_noun(rows[i].relkind),
 							notices_name(rows[i].relid, NameStr(rows[i].schema_name),
 										 NameStr(rows[i].relname)),
 							rows[i].sqlstate, rows[i].detail, as_rows);
+	}
 	if (settings->progress_interval > 0)
 		notices_end(summary, (GetCurrentTimestamp() - start) / 1e6);
 }

@@ -60,7 +60,8 @@ summarize(JobSummary *summary, bool ended, bool may_see)
 					move->to_tablespace, move->lock_time);
 		if (!ended || STATUS_IS_DONE(move->status))
 			continue;
-		if (may_see)
+		/* of a table and what its TOAST keeps, one line */
+		if (may_see && strncmp(move->kind, "toast", 5) != 0)
 			notices_failure(summary, kind_noun(move->kind), move->relname, move->sqlstate,
 							move->sqlstate != NULL ? move->message :
 							"the worker or the server ended before the outcome was recorded",

@@ -105,6 +105,7 @@ typedef struct CopyState
 								 * TOAST keeps */
 	bool		is_table;
 	bool		in_place;		/* in the target already: only locked */
+	TimestampTz began_at;		/* the copy of this file */
 	bool		map_copied;		/* the visibility map, once */
 	ItemPointerData row;		/* of pg_class, when the swap changes it */
 	RelFileLocator from;

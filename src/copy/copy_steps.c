@@ -442,7 +442,7 @@ static void
 tell_rehearsal(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
-	double		seconds = (GetCurrentTimestamp() - item->started_at) / 1e6;
+	double		seconds = (GetCurrentTimestamp() - cs->began_at) / 1e6;
 	int			pids[WAIT_MAX_PIDS];
 	int			npids;
 	int			count;
@@ -541,6 +541,7 @@ copy_file(CopyState *cs)
 	cs->verifying = false;
 	cs->verified = 0;
 	cs->block_us = COPY_BLOCK_US;
+	cs->began_at = GetCurrentTimestamp();
 	cs->losing_since = 0;
 	cs->recopied_before = cs->mc->item->blocks_recopied;
 	memset(&cs->eta, 0, sizeof(cs->eta));
