@@ -1718,32 +1718,25 @@ CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT 
 -- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
 ---------------------------------------------------------------------------
 
-DO $$
-DECLARE
-	command text;
-BEGIN
-	FOR command IN
-		SELECT format('REVOKE ALL ON %s %s FROM %s',
-					  CASE i.type WHEN 'view' THEN 'table' WHEN 'composite type' THEN 'type' ELSE i.type END,
-					  i.identity, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END)
-		  FROM pg_depend d
-		  JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
-		 CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) i
-		 CROSS JOIN LATERAL (
-				SELECT c.relacl, c.relowner FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
-				 UNION ALL
-				SELECT coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
-				  FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
-				 UNION ALL
-				SELECT n.nspacl, n.nspowner FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
-				 UNION ALL
-				SELECT t.typacl, t.typowner FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl, owner)
-		 CROSS JOIN LATERAL (SELECT DISTINCT x.grantee FROM aclexplode(a.acl) x) g
-		 WHERE e.extname = 'index_mover' AND g.grantee <> a.owner
-	LOOP
-		EXECUTE command;
-	END LOOP;
-END $$;
+CREATE FUNCTION index_mover.revoke(grantee oid, class oid, object oid)
+RETURNS void
+AS 'MODULE_PATHNAME', 'index_mover_revoke'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+SELECT index_mover.revoke(g.grantee, d.classid, d.objid)
+  FROM pg_extension e
+  JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+ CROSS JOIN LATERAL (
+		SELECT c.relacl, c.relowner FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid
+		 UNION ALL
+		SELECT coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
+		  FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+		 UNION ALL
+		SELECT n.nspacl, n.nspowner FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+		 UNION ALL
+		SELECT t.typacl, t.typowner FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid) a(acl, owner)
+ CROSS JOIN LATERAL (SELECT DISTINCT x.grantee FROM aclexplode(a.acl) x) g
+ WHERE e.extname = 'index_mover' AND g.grantee <> a.owner;
+DROP FUNCTION index_mover.revoke(oid, oid, oid);
 
 -- the result of a call may be a column of a view
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;

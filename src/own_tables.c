@@ -40,6 +40,7 @@
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/pmsignal.h"
+#include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -67,6 +68,7 @@ commit_locally(void)
 }
 
 PG_FUNCTION_INFO_V1(index_mover_not_by_replication);
+PG_FUNCTION_INFO_V1(index_mover_revoke);
 
 /*
  * Return the OID of the schema of the extension's own relations, InvalidOid
@@ -327,4 +329,17 @@ index_mover_not_by_replication(PG_FUNCTION_ARGS)
 		return PointerGetDatum(NULL);
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ?
 						   data->tg_newtuple : data->tg_trigtuple);
+}
+
+/*
+ * index_mover.revoke(grantee oid, class oid, object oid) RETURNS void
+ *
+ * Revoke all privileges on an object from a role, or from PUBLIC (0).  Only for
+ * the SQL script of the extension, which drops it again.
+ */
+Datum
+index_mover_revoke(PG_FUNCTION_ARGS)
+{
+	RemoveRoleFromObjectACL(PG_GETARG_OID(0), PG_GETARG_OID(1), PG_GETARG_OID(2));
+	PG_RETURN_VOID();
 }

@@ -375,7 +375,9 @@ WITH objects AS (
 			  FROM pg_namespace WHERE d.classid = 'pg_namespace'::regclass AND oid = d.objid
 			 UNION ALL
 			SELECT coalesce(typacl, acldefault('T', typowner)), typowner
-			  FROM pg_type WHERE d.classid = 'pg_type'::regclass AND oid = d.objid) a(acl, owner)
+			  FROM pg_type WHERE d.classid = 'pg_type'::regclass AND oid = d.objid
+			   -- (from 17 on those of tables and arrays are members, too; they have no privileges of their own)
+			   AND typname = 'move_result') a(acl, owner)
 	 WHERE e.extname = 'index_mover'
 )
 SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WHEN g.is_grantable THEN '*' ELSE '' END),
