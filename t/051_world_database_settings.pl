@@ -71,6 +71,7 @@ my %kept = map { my $why = $_; map { $_ => $why->[0] } split ' ', $why->[1] } (
 		log_parameter_max_length_on_error log_parser_stats log_planner_stats log_replication_commands log_statement
 		log_statement_sample_rate log_statement_stats log_temp_files log_transaction_sample_rate timing_clock_source trace_notify
 		trace_sort track_cost_delay_timing track_counts track_functions track_io_timing track_wal_io_timing update_process_title
+		debug_copy_parse_plan_trees debug_raw_expression_coverage_test debug_write_read_parse_plan_trees
 		wal_consistency_checking debug_discard_caches jit_debugging_support jit_dump_bitcode jit_profiling_support } ],
 	[ 'a function of an index, or an event trigger, has it from a session, too', q{
 		array_nulls backslash_quote bytea_output check_function_bodies composite_type_mismatch constraint_exclusion
