@@ -59,8 +59,10 @@ my %written = ('copy-round' => 'copy-end', 'copy-buffered-round' => 'copy-synced
 my $changes = 0;
 
 # "point n": the n-th time that the move comes there.  (The index of the TOAST table has
-# too few blocks for some of them, and what is written meanwhile is written at the first.)
-my @points = ((map { my $n = $_; map { "$_ $n" } grep { $n == 1 || !$written{$_} && $_ ne 'copy-again' } @of_copy } 1 .. 3),
+# too few blocks for some of them, what is written meanwhile is written at the first, and
+# two of them come several times for a file that is large.)
+my %once = map { $_ => 1 } qw(copy-again copy-logged copy-verifying), keys %written;
+my @points = ((map { my $n = $_; map { "$_ $n" } grep { $n == 1 || !$once{$_} } @of_copy } 1 .. 3),
 	map { my $point = $_; map { "$point $_" } $each{$point} ? 1 .. 3 : 1 } @of_swap, @after_swap);
 
 sub change { change_table($node, $_[0] || 'heap', ++$changes); return; }
@@ -133,6 +135,11 @@ sub fault_at
 	my $call;
 	if ($written{$point})
 	{
+		# the table is the largest of the three, and so the first
+		until ($node->safe_psql('postgres', "SELECT pg_relation_size(oid) > pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = '$table'::regclass") eq 't')
+		{
+			$node->safe_psql('postgres', "UPDATE $_ SET v = v") foreach $table, "${table}_twin";
+		}
 		$call = held_at($node, $written{$point}, $sql, then => "$point:" . ($waits ? 'wait2' : $action));
 		# a round copies no fewer than 256 blocks
 		$node->safe_psql('postgres', "UPDATE $_ SET v = v WHERE id % 2 = 0") foreach $table, "${table}_twin";

@@ -10,8 +10,8 @@
  * would be in vain.  If there is no holder we ask for the lock without
  * queueing: a session that asks with NOWAIT, as the processes of a parallel
  * pg_dump do, fails if an exclusive lock so much as waits.  Only where one
- * short transaction follows the other without a gap do we queue, for
- * index_mover.lock_timeout, and never behind a transaction that reads the whole
+ * short transaction follows the other without a gap, or where the writers are as
+ * fast as we are, do we queue, for index_mover.lock_timeout, and never behind a transaction that reads the whole
  * table by design (see reads_whole_table()); if that was not enough, we let
  * others run for a while before the next attempt.
  *
@@ -616,6 +616,18 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 	return result;
 }
 
+/* Return whether the writers of one of the files are about as fast as we are. */
+static bool
+is_racing(CopyState *cs)
+{
+	foreach_file(f, cs)
+	{
+		if (f->racing)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Make an attempt, if what is left can be copied under the lock.  *most_us is
  * how long that may take, and grows with each attempt in vain for this reason.
@@ -705,6 +717,7 @@ make_attempts(CopyState *cs)
 		TimestampTz began = GetCurrentTimestamp();
 		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
 		bool		queue;
+		bool		tried;
 		int			rest_ms = FIRST_LOOKS_MS;
 
 		if ((outcome = ready ? copy_catch_up(cs) : copy_stay_near(cs)) != GO_ON)
@@ -739,16 +752,17 @@ make_attempts(CopyState *cs)
 		if (!ready)
 			continue;
 
-		queue = looks >= LOOKS_BEFORE_QUEUE && nnow > 0 && !reads_whole_table(cs, now, nnow);
+		queue = nnow > 0 && (looks >= LOOKS_BEFORE_QUEUE || is_racing(cs)) &&
+			!reads_whole_table(cs, now, nnow);
 		looks = queue ? 0 : looks + 1;
-		outcome = LOCK_NOT_GRANTED;
-		if (queue || (nnow == 0 && now != NULL))
-			outcome = try_swap(cs, queue, &most_us);
+		tried = queue || (nnow == 0 && now != NULL);
+		outcome = tried ? try_swap(cs, queue, &most_us) : LOCK_NOT_GRANTED;
 		if (outcome == GO_ON || outcome == START_AGAIN)
 			return outcome;
 		if (outcome == LOCK_NOT_GRANTED)
 		{
-			copy_is_not_losing(cs); /* but others were in the way */
+			if (tried)
+				copy_is_not_losing(cs); /* but others were in the way */
 			if (queue)
 				rest_ms = Min(REST_AFTER_MS * ++queued, LONGEST_REST_MS);
 			else if (looks > LOOKS_BEFORE_QUEUE)
