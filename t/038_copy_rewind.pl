@@ -90,7 +90,8 @@ foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [
 		metadata_ok($new, $table, $name, restarted => 1);
 	}
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound", max_keys => 200);
-	like($new->safe_psql('postgres', $move), qr/^moved(?:,skipped)?$/, "$name: the next call works");
+	# (after the swap of a table, all three of it are there)
+	is($new->safe_psql('postgres', $move), $is_table && $point eq 'swapped' ? 'skipped' : 'moved', "$name: the next call works");
 	same_table_ok($new, $old, $table, "$name, rewound, after the next move") if $is_table;
 	standby_ok($new, $old, [ 'half', 'locked' ], "$name, rewound, after the next move", max_keys => 200);
 	count_fault('servers rewound in mid-copy');
