@@ -135,7 +135,9 @@ sub fault_at
 	my $call;
 	if ($written{$point})
 	{
-		# the table is the largest of the three, and so the first
+		# the table has more than 256 pages with rows, and is the largest of the three, and
+		# so the first
+		$node->safe_psql('postgres', "UPDATE $_ SET filler = repeat(md5(id::text), 50) WHERE id <= 1000000") foreach $table, "${table}_twin";
 		until ($node->safe_psql('postgres', "SELECT pg_relation_size(oid) > pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = '$table'::regclass") eq 't')
 		{
 			$node->safe_psql('postgres', "UPDATE $_ SET v = v") foreach $table, "${table}_twin";

@@ -95,6 +95,7 @@ typedef struct CopyState
 								 * lock_wait */
 	const char *start_again;	/* why the copy has to be started again */
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
+	Oid			ledger;			/* from the swap on */
 
 	MemoryContext cxt;
 	MoveContext *mc;			/* with the item of this file */

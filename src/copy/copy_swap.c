@@ -482,11 +482,9 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	MovePhase	phase = PHASE_WAIT_SWAP_LOCK;
 	int			timeout_ms = cs->mc->settings->lock_timeout;
 	char		timeout[32];
-	Oid			ledger;
 
 	wal_ahead();
 	StartTransactionCommand();
-	ledger = extension_relation("ledger");
 	if (recovery_needs_full_pages(cs->index))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -501,7 +499,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	progress_lock_attempt();
 
 	/* first what could make us wait under the lock, and warm the caches */
-	if (!lock_catalogs(ledger, timeout_ms) ||
+	if (!lock_catalogs(cs->ledger, timeout_ms) ||
 		!try_unhindered(read_all_pages, cs))
 	{
 		give_back(cs, outcome);
@@ -788,6 +786,8 @@ static void
 prepare_old_files(CopyState *cs)
 {
 	StartTransactionCommand();
+	/* the job keeps it from being dropped */
+	cs->ledger = extension_relation("ledger");
 	foreach_file(f, cs)
 	{
 		f->old_row = f->new_file;
