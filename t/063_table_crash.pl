@@ -71,7 +71,7 @@ sub change { change_table($node, $_[0] || 'heap', ++$changes); return; }
 sub rows_ok
 {
 	my ($name, $status) = @_;
-	return is($node->safe_psql('postgres', <<'SQL'), "3|1|$status", "$name: the rows of all three say the same");
+	return like($node->safe_psql('postgres', <<'SQL'), qr/^3\|1\|(?:$status)$/, "$name: the rows of all three say the same");
 SELECT count(*), count(DISTINCT (status, sqlstate, started_at, finished_at, lock_time, lock_attempts, message)), min(status)
   FROM index_mover_history WHERE job = (SELECT max(job) FROM index_mover_history)
 SQL
@@ -289,7 +289,9 @@ foreach my $case (grep { 'shutdown' =~ /$only/ && $_->[1] =~ /$at/ }
 	# Behind the last point the last old file is on record no more.
 	is($node->safe_psql('postgres', q{SELECT string_agg(kind, '' ORDER BY kind) FROM index_mover.ledger}),
 		($swapped ? 'o' : 'n') x files_on_record($point, $n), "$name: what is left is on record");
-	check_all($name, $swapped ? $to : $from, standby => 1, status => 'interrupted');
+	# A worker that wakes sees first that the postmaster is gone, or that its caller is, or has done all
+	my $other = $how ne 'kill' ? '' : $swapped ? '|moved' : '|canceled';
+	check_all($name, $swapped ? $to : $from, standby => 1, status => "interrupted$other");
 	count_fault($how eq 'kill' ? 'postmaster killed, copy of a table' : 'immediate shutdown, copy of a table');
 	my $back = $changes % 2;
 	go_on($name, $back ? 'undo' : 'resume', job(), $back ? $from : $to);
