@@ -1714,7 +1714,7 @@ CREATE VIEW index_mover_call.index_mover_history WITH (security_invoker) AS SELE
 CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT * FROM @extschema@.index_mover_jobs;
 
 ---------------------------------------------------------------------------
--- Privileges.  What is not granted here nobody has but the owner, also where
+-- Privileges.  What is not granted here only the owner has, also where
 -- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
 ---------------------------------------------------------------------------
 

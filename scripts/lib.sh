@@ -42,7 +42,7 @@ BUILDS=${INDEX_MOVER_BUILDS:-${TMPDIR:-/tmp}/index_mover-builds}
 # root too, so it must be ours.
 own_folder() {          # folder, option that names another
   mkdir -p "$1" || exit 2
-  [ -O "$1" ] && [ ! -L "$1" ] || die "$1 belongs to somebody else, name another with $2"
+  [ -O "$1" ] && [ ! -L "$1" ] || die "$1 belongs to another user, name another with $2"
   (cd "$1" && pwd)
 }
 

@@ -8,7 +8,7 @@
  * schema is safe from them: even if every argument is there and has its exact
  * type, a function with one more argument, with a default, makes the call
  * ambiguous (FuncnameGetCandidates()).  So a command names functions and views
- * of the schema index_mover_call, in which nobody but the extension's owner
+ * of the schema index_mover_call, in which no one but the extension's owner
  * creates anything, and in which no two have the same name.  They call those
  * of the extension, as the role that calls them.  Core's functions are
  * qualified with pg_catalog.

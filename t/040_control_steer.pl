@@ -352,7 +352,7 @@ is("$rc $out", '0 0', 'undo_move of dropped indexes has nothing to do');
 like($err, qr/NOTICE:  index "gone_$_" does not exist any more, skipping/, "and says so of gone_$_") foreach 'pkey', 'j_key';
 
 # ---------------------------------------------------------------------------
-# Cleanup: a job whose row somebody changes, and an index whose table is locked,
+# Cleanup: a job whose row another session changes, and an index whose table is locked,
 # do not keep it from the others
 # ---------------------------------------------------------------------------
 my $other = IndexMover::Session->new($node);

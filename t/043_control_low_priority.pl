@@ -103,7 +103,7 @@ $holder->end;
 	sub { return begin_job($node, 'short_s', 'regress_fast', lock_wait => 0); });
 set_test_point($node, '');
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
-# then it sees that somebody stays, and makes no other
+# then it sees that a client stays, and makes no other
 poll_until($node, "SELECT blocked_by <> '{}' FROM index_mover_progress WHERE job = $job", 't', 'the end of the attempt');
 is(queued_too_long($log, 'short_s'), 0, 'an attempt of 100 ms does not stand there for long');
 $holder->run('COMMIT');

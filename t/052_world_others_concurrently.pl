@@ -311,7 +311,7 @@ foreach my $case (
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1', "$name: waited for all the same");
 	$_->run('COMMIT') foreach $holder, $before;
 	is($caller->answer, 'moved|', "$name: moved in the end") or diag $caller->errors;
-	unlike($caller->errors, qr/seems to wait/, "$name: nobody is suspected");
+	unlike($caller->errors, qr/seems to wait/, "$name: no one is suspected");
 	$_->answer foreach $sibling, $monitor;
 	$_->end foreach $before, $sibling, $holder, $monitor;
 }

@@ -172,7 +172,7 @@ if (part('in vain'))
 }
 
 # ---- a catalog that is locked, as by VACUUM FULL ------------------------------------
-# It makes attempts in vain, and nobody waits for it in the exclusive lock: there, what
+# It makes attempts in vain, and no session waits for it in the exclusive lock: there, what
 # the swap reads is locked already.
 if (part('catalogs'))
 {
@@ -475,7 +475,7 @@ if (part('toast held'))
 		}
 		my ($status, $place) = $name =~ /cancel_move/ ? ('canceled 57014', $from) : $name =~ /too long/ ? ('failed 55P03', $from) : ('moved', $to);
 		poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND kind = 'table'", (split / /, $status)[0], "$name: its end");
-		# (whoever still holds the TOAST table is in the way of nobody)
+		# (whoever still holds the TOAST table is in no one's way)
 		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'table'"),
 			qr/exclusive lock on table "wide" within 0.1 seconds.*process $pid/s, "$name: the row says who") if $name =~ /too long/;
 		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'toast'"), qr/It has terminated process $pid|terminated process $pid/, "$name: the row says whom") if $name =~ /terminated/;

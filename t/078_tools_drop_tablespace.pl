@@ -98,7 +98,7 @@ foreach my $db ('home', 'plain', 'postgres', 'defaults')
 	{
 		my ($kind, $name, $detail) = @$row;
 		next unless $detail =~ /((?:ALTER|DO) .*;)$/ && $kind ne 'database';
-		# not while somebody is connected
+		# not while a client is connected
 		my $in = $kind eq 'system catalogs' ? 'postgres' : $db;
 		my (undef, undef, $err) = $node->psql($in, $1);
 		unlike($err, qr/ERROR|FATAL/, "$db: $1");

@@ -1,4 +1,4 @@
-# Commands that we print, for others to run: in the extension's schema somebody has
+# Commands that we print, for others to run: in the extension's schema another role has
 # put overloads of every kind of each function that a command may name, and a
 # superuser, with the worst search_path that there is, runs each command that a message,
 # a row or a view has told him.  Ours runs, and nothing else.  The commands and who

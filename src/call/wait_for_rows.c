@@ -474,7 +474,7 @@ show_transaction(bool show)
  * Wait until a job has ended, whichever session has submitted it, without
  * reading its rows; tell its progress.  Return false if there is no such job.
  *
- * To be called in a transaction that has only begun: nobody needs to wait for
+ * To be called in a transaction that has only begun: no one needs to wait for
  * it, but programs that poll pg_locks would (see pollers.c), so it is not
  * shown meanwhile.  ERROR 40P01 if the job waits for this session all the same.
  */
