@@ -419,7 +419,7 @@ runners_left(Oid role, bool superuser, int *most, bool *of_role)
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		used += area->jobs[i].runners;
-		if (area->jobs[i].role == role)
+		if (area->jobs[i].role == role && area->jobs[i].job != CLEANUP_JOB)
 			used_by_role += area->jobs[i].runners;
 	}
 	*of_role = (OidIsValid(role) && share - used_by_role < all - used);
@@ -501,6 +501,18 @@ job_more_runners(int slot, int64 job)
 		mine->runners++;
 	LWLockRelease(&area->lock);
 	return result;
+}
+
+/* Take back the one that job_more_runners() has let it have. */
+void
+job_no_more_runners(int slot, int64 job)
+{
+	JobSlot    *mine;
+
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	if ((mine = job_slot_locked(slot, job)) != NULL)
+		mine->runners--;
+	LWLockRelease(&area->lock);
 }
 
 /* Return the job's slot, NULL if it is gone.  The caller holds the lock. */

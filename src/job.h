@@ -290,6 +290,7 @@ extern HTAB *job_busy_tables(void);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot, int64 job);
+extern void job_no_more_runners(int slot, int64 job);
 extern void job_free_slot(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);

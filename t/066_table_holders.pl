@@ -484,6 +484,43 @@ if (part('toast held'))
 	}
 }
 
+# Only some of the three are copied, as an older version has left them apart, and there is
+# a wait between the copies and the swap.
+if (part('toast apart'))
+{
+	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
+	my ($far, $near) = ('regress_fast', 'regress_slow');
+	foreach my $apart ([ $far, $near, $near ], [ $far, $far, $near ], [ $near, $far, $far ])
+	{
+		foreach my $what ('a reader', 'swap_after', 'DDL')
+		{
+			my $name = "$what, from @$apart";
+			$s->run("CALL oracle.mix('wide', '" . join("', '", @$apart) . "')");
+			# (mix() leaves them empty)
+			$s->run("INSERT INTO wide SELECT g, 0, 'f', repeat(md5(g::text), 100) FROM generate_series(1, 1500) g");
+			my $holder = IndexMover::Session->new($node);
+			my $log = -s $node->logfile;
+			$holder->run("BEGIN; SELECT count(big) FROM wide; SELECT count(chunk_data) FROM $toast WHERE chunk_id > 0") if $what eq 'a reader';
+			my $job = $s->run(move_wide($far, lock_wait => '100ms', $what eq 'a reader' ? () : (swap_after => 'infinity')));
+			if ($what eq 'a reader')
+			{
+				# many looks
+				$node->wait_for_log(qr/has waited for a lock for 0.1 seconds, and goes on waiting/, $log);
+				sleep 1;
+				$holder->run('COMMIT');
+			}
+			else
+			{
+				poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE phase = $$waiting for time to swap$$', 1, "$name: it waits");
+				if ($what eq 'DDL') { $s->run('ALTER TABLE wide SET (fillfactor = 90)'); sleep 1; }
+				$s->run("SELECT alter_move($job, 'swap_after', '')");
+			}
+			wide_ok($job, $name, 'moved', $far);
+			$holder->end;
+		}
+	}
+}
+
 # One of the locks is not to be had, or there is too much to do under them: all are given
 # back at once.
 if (part('toast back'))

@@ -128,6 +128,9 @@ copy_wait_for_swap_time(CopyState *cs)
 	TimestampTz caught_up_at = GetCurrentTimestamp();
 	bool		waited = false;
 
+	/* at the pace of one that is copied, as each has one of its own */
+	while (cs->in_place)
+		cs = cs->next;
 	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
@@ -248,13 +251,14 @@ copy_catch_up(CopyState *cs)
 CopyOutcome
 copy_stay_near(CopyState *cs)
 {
-	CopyOutcome outcome;
+	CopyOutcome outcome = GO_ON;
+	bool		give_way = !IsTransactionState();
 
-	if (!IsTransactionState() && (outcome = copy_between_chunks(cs)) != GO_ON)
-		return outcome;
-	outcome = GO_ON;
 	foreach_file(f, cs)
 	{
+		if (give_way)
+			outcome = copy_between_chunks(f);
+		give_way = false;
 		if (outcome == GO_ON)
 			outcome = copy_drain(f);
 	}

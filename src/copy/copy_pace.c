@@ -206,7 +206,7 @@ has_same_parts(const CopyState *first)
 	return f == NULL;
 }
 
-/* The same for one file. */
+/* What copy_check_relations() checks of one file. */
 static CopyOutcome
 check_file(CopyState *cs, bool first)
 {
@@ -297,7 +297,7 @@ copy_give_way(CopyState *cs)
 	CopyOutcome outcome;
 
 	ereport(DEBUG1,
-			(errmsg_internal("index_mover lets others pass on index %u", cs->index)));
+			(errmsg_internal("index_mover lets others pass on relation %u", cs->index)));
 	cs->throttle.held = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");
@@ -328,7 +328,8 @@ let_others_pass(void *arg)
 /*
  * Do what is due between two pieces of work, with no transaction open: obey a
  * cancel, give way to others, rest for a pause, for max_rate, for slow storage
- * or for a standby, and keep up with the WAL.  ERROR 53100 if there is no free space
+ * or for a standby, and keep up with the WAL.  Not for a file that is in place,
+ * which has no changes.  ERROR 53100 if there is no free space
  * for the next piece.
  */
 CopyOutcome
@@ -339,6 +340,7 @@ copy_between_chunks(CopyState *cs)
 	int64		rate_rested_before = cs->throttle.rested_us;
 	int64		changed_before = wal_changes_count(cs->changes);
 
+	Assert(!cs->in_place);
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
 	wal_ahead();

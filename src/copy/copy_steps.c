@@ -629,6 +629,12 @@ copy_once(CopyState *cs)
 		if ((outcome = copy_file(file)) != GO_ON)
 			return outcome;
 	}
+	/* that others were copied meanwhile says nothing of a file's writers */
+	foreach_file(f, cs)
+	{
+		if (cs->next != NULL)
+			f->losing_since = 0;
+	}
 	progress_part(cs->mc->item);
 	if (cs->mc->settings->rehearse)
 	{

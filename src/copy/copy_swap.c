@@ -635,7 +635,8 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
 	int64		longest_us = cs->mc->settings->max_lock_time * INT64CONST(1000);
 	CopyOutcome outcome = TOO_MUCH_LEFT;
-	bool		losing = false;
+	CopyState  *losing = NULL;
+	int64		most_left = -1;
 
 	*most_us = Min(*most_us, longest_us);
 	/* each further try would cost a round of direct copying */
@@ -661,10 +662,14 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	{
 		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
 
-		losing = *most_us >= longest_us && copy_is_losing(f, left);
-		if (losing && copy_last_us(cs) > *most_us)
-			copy_cannot_keep_up(f, left);
+		if (*most_us >= longest_us && copy_is_losing(f, left) && left > most_left)
+		{
+			losing = f;
+			most_left = left;
+		}
 	}
+	if (losing != NULL && copy_last_us(cs) > *most_us)
+		copy_cannot_keep_up(losing, most_left);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
 }

@@ -140,7 +140,8 @@ poller_waits_for_us(int pid)
 		{
 			const PgBackendStatus *other = &pgstat_get_local_beentry_by_index(i)->backendStatus;
 
-			if (other != holder && is_one_program(holder, other) && is_polling(other))
+			if (other != holder && other->st_procpid != MyProcPid &&
+				is_one_program(holder, other) && is_polling(other))
 				found = other;
 		}
 	if (found != NULL)

@@ -434,9 +434,15 @@ start_other_runners(JobShared *shared)
 	bool		may = true;
 	int			n = 1;
 
-	while (n < shared->max_runners && (may = job_more_runners(my_slot, my_job)) &&
-		   job_launch_register(my_slot, my_job, n, 0) != NULL)
+	while (n < shared->max_runners && (may = job_more_runners(my_slot, my_job)))
+	{
+		if (job_launch_register(my_slot, my_job, n, 0) == NULL)
+		{
+			job_no_more_runners(my_slot, my_job);
+			break;
+		}
 		n++;
+	}
 	if (n < shared->max_runners)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
