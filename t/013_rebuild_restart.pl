@@ -184,7 +184,7 @@ $node->stop('fast');
 soon_ok(time - $start, 10, 'the server ends soon');
 $node->start;
 leftovers_ok($node, 'after the restart');
-my ($rc, $o, $e) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', settings => '{\"lock_wait\": \"1s\", \"progress_interval\": \"200ms\"}')");
+my ($rc, $o, $e) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', settings => '{\"lock_wait\": \"3s\", \"progress_interval\": \"200ms\"}')");
 like($o, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for prepared transaction "still here" \(COMMIT PREPARED 'still here'; or ROLLBACK PREPARED 'still here';\)\.$/, 'its name is in the row');
 like($e, qr/NOTICE:  index "held_i": waiting for writers before build.*, waits for prepared transaction "still here"$/m, 'and in the notices');
 $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', wait => false)");
