@@ -484,6 +484,20 @@ if (part('toast held'))
 	}
 }
 
+# The caller's own transaction holds a TOAST table alone: that is one table, not two.
+if (part('toast own'))
+{
+	my $of = $s->run(<<SQL);
+CREATE SCHEMA two CREATE TABLE a (t text) CREATE TABLE b (t text);
+SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'two.a'::regclass
+SQL
+	my $told = "SELECT string_agg(concat_ws(' ', name, status, sqlstate), ', ' ORDER BY name) FROM (SELECT count(*) FROM $of) held";
+	is($s->run("$told, move_schema_tables('two', 'regress_fast') WHERE kind = 'table'"), 'two.a skipped 55006, two.b moved', 'own TOAST table held: the others move');
+	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$told, move_table('two.a', 'regress_fast')");
+	like($err, qr/ERROR:  55006: cannot move .* because the current transaction holds a lock/, 'own TOAST table held: refused alone');
+	$s->run('DROP SCHEMA two CASCADE');
+}
+
 # Only some of the three are copied, as an older version has left them apart, and there is
 # a wait between the copies and the swap.
 if (part('toast apart'))

@@ -284,7 +284,8 @@ rethrow_with_outcome(JobWait *wait, MemoryContext context)
 									  "%d of %d %s of job " INT64_FORMAT " have been moved.",
 									  shared->nitems),
 							 moved, shared->nitems, job_noun(shared), shared->job);
-	if (moved < shared->nitems)
+	/* before that it is not in the history */
+	if (moved < shared->nitems && shared->begun)
 		error->hint = psprintf("To move the rest: %s",
 							   printed_command("resume_move", shared->job));
 	ReThrowError(error);

@@ -786,9 +786,12 @@ plan_skip_parts(const List *items)
 void
 plan_complete(List *items, const PlanRequest *request)
 {
-	if (request->waits && !request->dry_run)
-		plan_skip_locked(items);
 	plan_skip_parts(items);
+	if (request->waits && !request->dry_run)
+	{
+		plan_skip_locked(items);
+		plan_skip_parts(items);
+	}
 	plan_estimate_entries(items, request);
 	plan_estimate_space(items, &request->settings);
 	plan_warn_archiver(items);

@@ -224,13 +224,21 @@ item_vsay(MoveItem *item, const char *fmt, va_list args)
 	char		sentence[1024];
 	int			used = strlen(item->detail);
 	int			len;
+	int			room;
+	int			written;
+	bool		clipped;
 
-	vsnprintf(sentence, sizeof(sentence), fmt, args);
+	written = vsnprintf(sentence, sizeof(sentence), fmt, args);
 	if (used > 0 && used < IM_DETAIL_LEN - 1)
 		item->detail[used++] = ' ';
-	len = pg_mbcliplen(sentence, strlen(sentence), IM_DETAIL_LEN - 1 - used);
+	len = strlen(sentence);
+	room = IM_DETAIL_LEN - 1 - used;
+	clipped = written > len || len > room;
+	/* half of a command must not be a command: it would do something else */
+	if (clipped)
+		len = pg_mbcliplen(sentence, len, Max(Min(len, room) - 3, 0));
 	memcpy(item->detail + used, sentence, len);
-	item->detail[used + len] = '\0';
+	strlcpy(item->detail + used + len, clipped ? "..." : "", room - len + 1);
 }
 
 /* Append a sentence to the row's detail, clipped at a character boundary. */
@@ -342,7 +350,7 @@ bool
 item_check(MoveItem *item, const RelationFacts *facts)
 {
 	const char *heap_name = NameStr(facts->heap_name);
-	const char *to_name = get_tablespace_name(item->to_tablespace);
+	const char *to_name;
 	AclResult	aclresult;
 
 	aclresult = check_may_move(facts->heap_oid, facts->relkind);
@@ -357,6 +365,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 						 "Permission denied for schema \"%s\".",
 						 NameStr(facts->schema_name));
 
+	to_name = get_tablespace_name(item->to_tablespace);
 	if (to_name == NULL)
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
 						 "The target tablespace was dropped.");
@@ -607,14 +616,16 @@ plan_skip_locked(const List *items)
 	foreach(lc, items)
 	{
 		MoveItem   *item = lfirst(lc);
+		MoveItem   *last;
 		Oid			relid;
 
 		if (item->status != STATUS_PLANNED)
 			continue;
 		if (!OidIsValid(item->part_of))
 			planned++;
-		else if (locked != NIL && ((MoveItem *) llast(locked))->relid == item->part_of)
-			continue;
+		else if (locked != NIL &&
+				 (last = llast(locked), last->relid == item->part_of || last->part_of == item->part_of))
+			continue;			/* one is enough for the whole table */
 		if (list_member_oid(seen, item->heap_oid))
 			continue;
 		CHECK_FOR_INTERRUPTS();

@@ -260,7 +260,7 @@ names_tablespace(int i, const char *value, const char *tablespace, char **action
 		if (strcmp((char *) lfirst(lc), tablespace) == 0)
 		found = true;
 	else
-		appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "", quote_identifier(lfirst(lc)));
+		appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "", quote_literal_cstr(lfirst(lc)));
 	if (rest.len > 0)
 		*action = psprintf("SET %s TO %s", setting_names[i], rest.data);
 	return found;
