@@ -221,6 +221,7 @@ CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[]
 RETURNS text
 AS 'MODULE_PATHNAME', 'index_mover_printed_command'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
+-- src/call/progress_view.c
 CREATE FUNCTION index_mover.is_ours(pid int)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_is_ours'

@@ -236,13 +236,13 @@ get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
  * Privileges: ownership of the table (from 17 on, MAINTAIN on it suffices)
  * and CREATE on the tablespace; EXECUTE is revoked from PUBLIC.
  *
- * ERRORs: 22004 an argument is NULL; 22023 method, setting, or pg_global;
- * 25001 wait => true in a transaction block; 25006 read-only transaction or
- * recovery; 40P01 the move would wait for this session; 42501 privileges;
- * 42704 tablespace; 42809 wrong kind of relation; 0A000 system catalogs,
- * temporary tables, TOAST tables and their indexes; 53000 no worker or no slot; 55006 the table is being
- * moved, or this transaction holds a lock on it; 55000 on_failure = error;
- * 57014 canceled.
+ * ERRORs: 22004 an argument is NULL; 22023 method, setting, or pg_global; 25001
+ * wait => true in a transaction block; 25006 read-only transaction or recovery;
+ * 40P01 the move would wait for this session; 42501 privileges; 42704
+ * tablespace; 42809 wrong kind of relation; 0A000 system catalogs, temporary
+ * tables, TOAST tables and their indexes; 53000 no worker or no slot; 55006 the
+ * table is being moved, or this transaction holds a lock on it; 55000
+ * on_failure = error; 57014 canceled.
  */
 Datum
 index_mover_move_indexes(PG_FUNCTION_ARGS)
@@ -353,10 +353,11 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
  *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
  *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
  *
- * Moves every table, materialized view and index of this database that is in from_tablespace, and the defaults of partitioned ones last.  Has
- * a row "skipped" for each thing that stays there, with the reason; its kind
- * can be "database", "system catalogs", "temporary files" or "setting", too.
- * Otherwise as move_tablespace_indexes() and move_table().
+ * Moves every table, materialized view and index of this database that is in
+ * from_tablespace, and the defaults of partitioned ones last.  Has a row
+ * "skipped" for each thing that stays there, with the reason; its kind can be
+ * "database", "system catalogs", "temporary files" or "setting", too.  Otherwise
+ * as move_tablespace_indexes() and move_table().
  */
 Datum
 index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)

@@ -46,6 +46,12 @@ SELECT * FROM oracle.metadata_changes('mv');
 CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
 SELECT r.* FROM move_indexes('parent', 'regress_fast', method => 'rebuild') m, oracle.rows(m) r ORDER BY 1;
+-- what the hint prints moves those that can move
+CREATE FOREIGN DATA WRAPPER regress_special;
+CREATE SERVER regress_special FOREIGN DATA WRAPPER regress_special;
+CREATE FOREIGN TABLE afar () INHERITS (parent) SERVER regress_special;
+SELECT replace(index_mover.printed_command('move_children', 'regress_fast', 'special.parent'), 'm.*', 'm.name, m.status') \gexec
+DROP FOREIGN DATA WRAPPER regress_special CASCADE;
 
 -- invalid indexes: skipped with the table, repaired when named
 CREATE TABLE broken (id int) WITH (autovacuum_enabled = false);

@@ -141,10 +141,10 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
  *
  * Removes what crashed or killed moves of this database have left behind, and
  * touches nothing that a move did not make.  Returns one row for each object:
- * size in bytes, action "remove" (dry_run), "removed", or why it still
- * exists.  Names the tables that an earlier version has parted from their TOAST
- * tables, which it leaves alone.  Also deletes jobs from the history that are older than
- * index_mover.history_retention.
+ * size in bytes, action "remove" (dry_run), "removed", or why it still exists.
+ * Names the tables that an earlier version has parted from their TOAST tables,
+ * which it leaves alone.  Also deletes jobs from the history that are older
+ * than index_mover.history_retention.
  *
  * Locks: only in the worker, which takes ShareUpdateExclusiveLock on table
  * and index briefly.  It waits at most index_mover.lock_wait for transactions

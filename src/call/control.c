@@ -384,9 +384,9 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
  *
  * Moves every index that the job has moved back to where it was, by the job's
  * method and with its settings but for those in settings.  An index that
- * another job has moved since is skipped, unless that one was undone.  Needs the privileges of
- * move_indexes(), too.  Rows, locks and ERRORs as for move_indexes(); also
- * 42704 unknown job, and 55006 while the job is running.
+ * another job has moved since is skipped, unless that one was undone.  Needs
+ * the privileges of move_indexes(), too.  Rows, locks and ERRORs as for
+ * move_indexes(); also 42704 unknown job, and 55006 while the job is running.
  */
 Datum
 index_mover_undo_move(PG_FUNCTION_ARGS)

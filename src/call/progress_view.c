@@ -338,7 +338,7 @@ index_mover_job_is_paused(PG_FUNCTION_ARGS)
  * index_mover_is_ours(pid int) RETURNS boolean
  *
  * Returns whether the process is a worker of a job, or waits for its rows.
- * For every user; raises no errors.
+ * For the view index_mover_blockers() reads; raises no errors.
  */
 Datum
 index_mover_is_ours(PG_FUNCTION_ARGS)

@@ -264,7 +264,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	work.settings = &request.settings;
 	if (wait)
 		result_rows_of_plan(fcinfo, plan, &request.settings, false, true);
-	else
-		(void) try_to(submit, &work, psprintf("policy \"%s\" moves nothing", request.settings.policy));
+	else if (!try_to(submit, &work, psprintf("policy \"%s\" moves nothing", request.settings.policy)))
+		tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);	/* of no job */
 	return (Datum) 0;
 }

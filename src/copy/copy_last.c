@@ -32,9 +32,9 @@
  * AccessExclusiveLock, and determines how long it is held.
  *
  * Tricky: under the lock the WAL is read first, up to a mark made after all
- * files were locked, then the file's length is taken, and block 0 is copied in any case.  Only in this order does the new
- * file get all that the WAL does not tell.  What an attempt that gives up
- * leaves undone stays on the list.
+ * files were locked, then the file's length is taken, and block 0 is copied in
+ * any case.  Only in this order does the new file get all that the WAL does not
+ * tell.  What an attempt that gives up leaves undone stays on the list.
  *
  *-------------------------------------------------------------------------
  */

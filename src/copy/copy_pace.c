@@ -135,9 +135,9 @@ lock_all(CopyState *cs, Wait *wait)
 
 /*
  * Lock table and index for the session, in this order, or a table and what its
- * TOAST keeps, however long others hold them; after lock_wait do as on_blocker says.  Reads and writes do not
- * wait behind these two locks.  Keeps up with the WAL, if that is followed
- * already.
+ * TOAST keeps, however long others hold them; after lock_wait do as on_blocker
+ * says.  Reads and writes do not wait behind these two locks.  Keeps up with
+ * the WAL, if that is followed already.
  */
 CopyOutcome
 copy_wait_for_locks(CopyState *cs)

@@ -4,16 +4,17 @@
  *	  Method copy: the short exclusive step that gives a relation its new
  *	  file, or a table, its TOAST table and the index of that theirs.
  *
- * Everything that wants the relation queues behind an AccessExclusiveLock
- * that waits.  So we first look at the holders, without queueing.  One that was
+ * Everything that wants the relation queues behind an AccessExclusiveLock that
+ * waits.  So we first look at the holders, without queueing.  One that was
  * there at the last look, too, runs a long transaction, and to queue behind it
  * would be in vain.  If there is no holder we ask for the lock without
  * queueing: a session that asks with NOWAIT, as the processes of a parallel
  * pg_dump do, fails if an exclusive lock so much as waits.  Only where one
- * short transaction follows the other without a gap, or where the writers are as
- * fast as we are, do we queue, for index_mover.lock_timeout, and never behind a transaction that reads the whole
- * table by design (see reads_whole_table()); if that was not enough, we let
- * others run for a while before the next attempt.
+ * short transaction follows the other without a gap, or where the writers are
+ * as fast as we are, do we queue, for index_mover.lock_timeout, and never
+ * behind a transaction that reads the whole table by design (see
+ * reads_whole_table()); if that was not enough, we let others run for a while
+ * before the next attempt.
  *
  * A holder may stay for hours: a VACUUM keeps its lock on all indexes of a
  * table to its end.  A copy that is ready is not thrown away for that: with

@@ -166,9 +166,9 @@ space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 }
 
 /*
- * Raise ERROR 53100 if the move, together with those that run at the same
- * time (what moves with a table among them), would leave less than min_free_space of a file system that it writes
- * to.  The caller is in a transaction.
+ * Raise ERROR 53100 if the move, together with those that run at the same time
+ * (what moves with a table among them), would leave less than min_free_space of
+ * a file system that it writes to.  The caller is in a transaction.
  */
 void
 space_check(const JobShared *job, const MoveItem *item,
