@@ -70,7 +70,7 @@ is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE
 other|database|0A000|This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
 default_tablespace|setting|55000|It names the tablespace: ALTER DATABASE other RESET default_tablespace;
 default_tablespace|setting|55000|It names the tablespace: ALTER ROLE app RESET default_tablespace;
-temp_tablespaces|setting|55000|It names the tablespace: ALTER ROLE app IN DATABASE other SET temp_tablespaces TO 'pg_default';
+temp_tablespaces|setting|55000|It names the tablespace: ALTER ROLE app IN DATABASE other SET temp_tablespaces TO pg_default;
 mine|table|0A000|It is temporary, and goes with its session.
 scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. Under an exclusive lock: ALTER TABLE public.scratch SET TABLESPACE regress_fast;
 ROWS

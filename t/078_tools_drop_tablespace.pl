@@ -85,7 +85,7 @@ setting|default_tablespace|It names the tablespace, until the configuration is l
 setting|default_tablespace|It names the tablespace: ALTER DATABASE plain RESET default_tablespace;
 setting|default_tablespace|It names the tablespace: ALTER ROLE "App ""one""" RESET default_tablespace;
 setting|temp_tablespaces|It names the tablespace, in postgresql.conf.
-setting|temp_tablespaces|It names the tablespace: ALTER ROLE "App ""one""" IN DATABASE "other ""db""" SET temp_tablespaces TO 'third', '';
+setting|temp_tablespaces|It names the tablespace: ALTER ROLE "App ""one""" IN DATABASE "other ""db""" SET temp_tablespaces TO third, '';
 setting|temp_tablespaces|It names the tablespace: ALTER ROLE ALL RESET temp_tablespaces;
 ROWS
 

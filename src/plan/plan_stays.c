@@ -248,6 +248,7 @@ names_tablespace(int i, const char *value, const char *tablespace, char **action
 	bool		found = false;
 	List	   *names = NIL;
 	ListCell   *lc;
+	char	   *name;
 
 	*action = psprintf("RESET %s", setting_names[i]);
 	/* default_tablespace is a name as it is, temp_tablespaces a list */
@@ -257,10 +258,14 @@ names_tablespace(int i, const char *value, const char *tablespace, char **action
 		return false;
 	initStringInfo(&rest);
 	foreach(lc, names)
-		if (strcmp((char *) lfirst(lc), tablespace) == 0)
-		found = true;
-	else
-		appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "", quote_literal_cstr(lfirst(lc)));
+	{
+		name = lfirst(lc);
+		if (strcmp(name, tablespace) == 0)
+			found = true;
+		else					/* '' is the database's, and no identifier */
+			appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "",
+							 *name ? quote_identifier(name) : "''");
+	}
 	if (rest.len > 0)
 		*action = psprintf("SET %s TO %s", setting_names[i], rest.data);
 	return found;
