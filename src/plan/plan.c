@@ -82,9 +82,10 @@ notice_children(Oid relid, const char *relname, const PlanRequest *request)
 						   "indexes of %d tables that inherit from \"%s\" are not moved",
 						   children, children, relname),
 			 errhint("To move them: %s",
-					 printed_command(request->tables ? "move_child_tables" : "move_children", tablespace,
+					 printed_command(request->tables ? "move_child_tables" : "move_children",
 									 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-																relname)))));
+																relname),
+									 tablespace))));
 }
 
 /*
