@@ -26,14 +26,16 @@ OBJS = \
 	src/copy/background_write.o \
 	src/copy/block_set.o \
 	src/copy/cached_blocks.o \
-	src/copy/copy_eta.o \
+	src/copy/copy_budget.o \
 	src/copy/copy_last.o \
-	src/copy/copy_pace.o \
+	src/copy/copy_locks.o \
+	src/copy/copy_prewarm.o \
 	src/copy/copy_rounds.o \
 	src/copy/copy_steps.o \
 	src/copy/copy_swap.o \
 	src/copy/copy_verify.o \
 	src/copy/file_copy.o \
+	src/copy/visibility_map.o \
 	src/copy/wal_changes.o \
 	src/rebuild/rebuild.o \
 	src/rebuild/rebuild_timer.o \

@@ -280,7 +280,7 @@ SQL
 		SELECT * FROM dba.move_indexes('held', 'regress_slow', method => 'copy', settings => '{"swap_after": "infinity"}')));
 	$rest = run_printed('src/call/wait_for_rows.c resume_move', $text);
 	# (it waits again; a copy that max_rate holds up is in t/041)
-	run_printed('src/copy/copy_eta.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
+	run_printed('src/copy/copy_budget.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
 	is(sql("SELECT settings->>'max_rate' FROM index_mover_call.index_mover_jobs WHERE job = $rest"), '8MB', "$db: max_rate is raised");
 	sql("SELECT dba.cancel_move($rest)");
 	poll_until($node, "SELECT index_mover.job_is_alive($rest)", 'f', 'its end', dbname => $db);
@@ -325,8 +325,8 @@ SQL
 	$job = job_of(qq(move_indexes('held', '$to', method => 'copy', wait => false, settings => '{"on_blocker": "wait", "lock_wait": "1ms"}')));
 	$node->wait_for_log(qr/HINT:.*To see more: /, $log);
 	my ($hint) = slurp_file($node->logfile, $log) =~ /(HINT:.*To see more: .*)/;
-	run_printed('src/copy/copy_pace.c blockers', $hint);
-	run_printed('src/copy/copy_pace.c cancel_move', $hint);
+	run_printed('src/copy/copy_locks.c blockers', $hint);
+	run_printed('src/copy/copy_locks.c cancel_move', $hint);
 	ended($job, 'canceled', 'the copy that waited is canceled');
 	$holder->run('COMMIT');
 	$holder->end;

@@ -21,14 +21,9 @@
  * waiting for a flush or for a processor: the next attempt would not be
  * faster, and would make others wait again.
  *
- * The visibility map of a table is compared page by page, and copied where it
- * differs: before the lock, so that its pages are in shared buffers, and under
- * it, all of it.  That takes about two microseconds a page, which stands for
- * 255 MB of the table.
- *
  * Assumption: file_copy_sync() has been called.
  *
- * Locks: those of copy_pace.c; copy_last_blocks() runs under the
+ * Locks: those of copy_locks.c; copy_last_blocks() runs under the
  * AccessExclusiveLock, and determines how long it is held.
  *
  * Tricky: under the lock the WAL is read first, up to a mark made after all
@@ -218,9 +213,8 @@ catch_up(CopyState *cs)
 	if (cs->verifying && (outcome = copy_verify_rest(cs)) != GO_ON)
 		return outcome;
 	StartTransactionCommand();
-	if (cs->is_table && !(IM_MUTATION("map-once") && cs->map_copied))
-		file_copy_equalize(cs->copy, VISIBILITYMAP_FORKNUM);
-	cs->map_copied = true;
+	if (cs->is_table && !(IM_MUTATION("map-once") && cs->map_buffers != NULL))
+		visibility_map_copy(cs);
 	if (!many)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
 	CommitTransactionCommand();
@@ -324,7 +318,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		block_set_add(cs->unverified, block);
 
 	if (cs->is_table && !IM_MUTATION("map-once"))
-		file_copy_equalize(cs->copy, VISIBILITYMAP_FORKNUM);
+		visibility_map_copy(cs);
 
 	/* ask for the length again, rather than trust what was done above */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);

@@ -60,7 +60,7 @@ typedef enum CopyPart
 	PART_REMOVE,
 } CopyPart;
 
-/* Belongs to copy_eta.c; set to zero at the start of a copy. */
+/* Belongs to copy_budget.c; set to zero at the start of a copy. */
 typedef struct CopyEta
 {
 	CopyPart	part;
@@ -107,7 +107,9 @@ typedef struct CopyState
 	bool		is_table;
 	bool		in_place;		/* in the target already: only locked */
 	TimestampTz began_at;		/* the copy of this file */
-	bool		map_copied;		/* the visibility map, once */
+	Buffer	   *map_buffers;	/* where pages of the visibility map, old and
+								 * new, were found last */
+	BlockNumber map_blocks;
 	ItemPointerData row;		/* of pg_class, when the swap changes it */
 	RelFileLocator from;
 	RelFileLocator to;
@@ -162,6 +164,11 @@ extern void copy_release_locks(CopyState *cs);
 extern CopyOutcome copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
 extern CopyOutcome copy_give_way(CopyState *cs);
+extern void copy_rest_after_swap(CopyState *cs);
+extern CopyOutcome copy_prepare_prewarm(CopyState *cs);
+extern void copy_prewarm(CopyState *cs);
+extern void visibility_map_create(const CopyState *cs);
+extern void visibility_map_copy(CopyState *cs);
 extern CopyOutcome copy_rounds(CopyState *cs);
 extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);

@@ -360,8 +360,7 @@ copy_rounds_again(CopyState *cs)
 /*
  * Copy the free space map, if any.  Its users check the page that it names,
  * so it may change during the copy.  It names no block beyond the end of the
- * new file, which gets at least as long as the old one is now.  For a table,
- * create the visibility map, too, which is filled later.
+ * new file, which gets at least as long as the old one is now.
  */
 CopyOutcome
 copy_free_space_map(CopyState *cs)
@@ -376,14 +375,6 @@ copy_free_space_map(CopyState *cs)
 		log_smgrcreate(&cs->to, FSM_FORKNUM);
 	}
 	CommitTransactionCommand();
-
-	if (cs->is_table)
-	{
-		StartTransactionCommand();
-		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), VISIBILITYMAP_FORKNUM, false);
-		log_smgrcreate(&cs->to, VISIBILITYMAP_FORKNUM);
-		CommitTransactionCommand();
-	}
 
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{

@@ -32,9 +32,9 @@
  *	- the free space map: it corrects itself, and was never exact;
  *	- the visibility map of a table: not every change of it is in the WAL, and
  *	  those of 15 and 16 do not name its block.  So it is compared and copied,
- *	  all of it, under the lock (file_copy_equalize()).
+ *	  all of it, under the lock (visibility_map.c).
  *
- * Locks: those of copy_pace.c.  In the long phases there is neither a snapshot
+ * Locks: those of copy_locks.c.  In the long phases there is neither a snapshot
  * nor an xid, and no transaction lasts longer than copying 1 MB; so vacuum is
  * not held back, and CREATE INDEX CONCURRENTLY does not wait for us.
  *
@@ -49,7 +49,6 @@
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <sched.h>
 
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -75,30 +74,15 @@
 
 /* A copy that has been started so often is given up */
 #define MOST_STARTS			5
-/* Blocks that prewarming asks for at once where reading is fast */
-#define FAST_PREWARM		32
 
 /* The move that this process is carrying out. */
 static CopyState *current = NULL;
 
-/* Return whether to go on resting; called by pacing_rest(). */
-static bool
-may_rest(void *arg)
-{
-	CopyState  *cs = (CopyState *) arg;
-
-	copy_check_interrupts();
-	return !(cs->first->locked && copy_is_in_the_way(cs));
-}
-
-/*
- * Obey pause_move() after the swap: wait, with no transaction open, until the
- * job is resumed or another session waits for our locks.
- */
+/* Obey pause_move() while the old file is removed. */
 static void
 rest_after_swap(void)
 {
-	(void) pacing_rest(NULL, NULL, NULL, may_rest, current);
+	copy_rest_after_swap(current);
 }
 
 /* Remove one file for remove_what_is_left(), if there is one. */
@@ -252,118 +236,6 @@ discard_file(CopyState *cs)
 	cs->unverified = NULL;
 }
 
-/*
- * Read some blocks of the new file, in a transaction of their own, as
- * cached_blocks_load() does.  *distance is -1 the first time.
- */
-static BlockNumber
-load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
-			char *page)
-{
-	bool		paced = cs->mc->settings->pacing;
-	int			usual;
-	instr_time	start;
-	instr_time	took;
-
-	StartTransactionCommand();
-	/* as core's commands that read scattered blocks, or all of a step */
-	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
-	if (*distance < 0)
-		*distance = paced ? usual : FILE_COPY_CHUNK;
-	INSTR_TIME_SET_CURRENT(start);
-	from = cached_blocks_load(&cs->to, cached, from, FILE_COPY_CHUNK, *distance, page);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
-	CommitTransactionCommand();
-	if (paced)
-	{
-		/* nothing else stops us where the cache has the blocks */
-		(void) sched_yield();
-		/* on slow storage the reads of others would wait behind more of ours */
-		if (usual > 0)
-			*distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
-				Max(usual, FAST_PREWARM);
-	}
-	return from;
-}
-
-/* Return the set of blocks that the old file has in shared buffers. */
-static BlockSet *
-find_cached(CopyState *cs)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
-	BlockSet   *cached = cached_blocks(&cs->from);
-
-	MemoryContextSwitchTo(oldcontext);
-	return cached;
-}
-
-/*
- * After a copy past the operating system's cache, and before the swap: bring
- * there the blocks that prewarm() will load.  Else the clients and prewarm()
- * would read from the disk, at the same time, what the clients had in shared
- * buffers until then.
- */
-static CopyOutcome
-prepare_prewarm(CopyState *cs)
-{
-	MovePhase	phase = progress_phase(PHASE_PREWARMING);
-	BlockSet   *cached = find_cached(cs);
-	PGIOAlignedBlock page;
-	BlockNumber block = 0;
-	int			distance = -1;
-	CopyOutcome outcome = GO_ON;
-
-	while (block != InvalidBlockNumber &&
-		   (outcome = copy_between_chunks(cs)) == GO_ON)
-	{
-		block = load_cached(cs, cached, block, &distance, page.data);
-		IM_POINT("prewarm-read");
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
-			break;
-	}
-	block_set_free(cached);
-
-	/*
-	 * what has changed meanwhile is no sign of fast writers, but may not cost
-	 * more
-	 */
-	cs->losing_since = 0;
-	progress_phase(phase);
-	return outcome;
-}
-
-/*
- * Load the blocks of the new file that the old one had in shared buffers, in
- * short transactions.  Stop if another session waits for our locks: the rest
- * will be loaded when it is used.
- */
-static void
-prewarm(CopyState *cs)
-{
-	BlockSet   *cached;
-	BlockNumber block = 0;
-	int			distance = -1;
-
-	cached = find_cached(cs);
-	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
-
-	StartTransactionCommand();
-	/* make the old buffers available for the new blocks */
-	leftover_file_drop_buffers(&cs->from);
-	CommitTransactionCommand();
-
-	while (block != InvalidBlockNumber)
-	{
-		rest_after_swap();
-		if (copy_is_in_the_way(cs))
-			break;
-		block = load_cached(cs, cached, block, &distance, NULL);
-		IM_POINT("prewarm-step");
-	}
-	block_set_free(cached);
-}
-
 /* Put into the row of a file how large the new one is. */
 static void
 measure_new_file(CopyState *cs)
@@ -402,7 +274,7 @@ after_swap(CopyState *cs)
 		foreach_file(f, cs)
 		{
 			if (cs->mc->settings->prewarm)
-				prewarm(f);
+				copy_prewarm(f);
 		}
 		IM_POINT("prewarmed");
 		copy_release_locks(cs);
@@ -535,7 +407,6 @@ copy_file(CopyState *cs)
 
 	cs->copied = 0;
 	cs->rounds = 0;
-	cs->map_copied = false;
 	cs->changed_blocks = 0;
 	cs->racing = false;
 	cs->verifying = false;
@@ -567,6 +438,8 @@ copy_file(CopyState *cs)
 
 	if ((outcome = copy_free_space_map(cs)) != GO_ON)
 		return outcome;
+	if (cs->is_table)
+		visibility_map_create(cs);
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
 	if (!IM_MUTATION("sync"))
@@ -647,7 +520,7 @@ copy_once(CopyState *cs)
 	foreach_file(f, cs)
 	{
 		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->racing &&
-			(outcome = prepare_prewarm(f)) != GO_ON)
+			(outcome = copy_prepare_prewarm(f)) != GO_ON)
 			return outcome;
 	}
 

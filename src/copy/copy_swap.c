@@ -58,7 +58,7 @@
  * lock that conflicts with AccessExclusiveLock.  The new file is durable but
  * for what its last blocks' WAL restores.
  *
- * Locks: those of copy_pace.c are kept.  Ours are held to the end of the
+ * Locks: those of copy_locks.c are kept.  Ours are held to the end of the
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on what moves.
  *

@@ -33,7 +33,7 @@
  * Tricky: changes that come during the comparison must stay in the set of
  * changes until they are checked here.
  *
- * Locks: those of copy_pace.c keep both files from being truncated or
+ * Locks: those of copy_locks.c keep both files from being truncated or
  * dropped; copy_verify_locked() runs under the AccessExclusiveLock.  Without
  * it, a difference may be a change between the reading of the two pages.
  *

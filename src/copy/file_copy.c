@@ -209,9 +209,6 @@ struct FileCopy
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
 	BlockNumber unsynced;		/* blocks, where there is no write-back */
-	/* where file_copy_equalize() has found the pages, old and new */
-	Buffer	   *recent;
-	BlockNumber nrecent;
 };
 
 /*
@@ -1068,8 +1065,8 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
  * Replace a page of the new file, logged, in its buffer, which the caller has
  * locked exclusively.  "standard" as for log_newpage_buffer().
  */
-static void
-replace_page(FileCopy *copy, Buffer buffer, const char *page, bool standard)
+void
+file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool standard)
 {
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buffer), page, BLCKSZ);
@@ -1100,84 +1097,8 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 
 	buffer = ReadBufferWithoutRelcache(copy->to, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL, true);
-	replace_page(copy, buffer, page.data, standard);
+	file_copy_replace_page(copy, buffer, page.data, standard);
 	UnlockReleaseBuffer(buffer);
-}
-
-/* Return whether two pages differ in more than LSN and checksum. */
-static bool
-pages_differ(const char *one, const char *other)
-{
-	Size		start = offsetof(PageHeaderData, pd_flags);
-
-	return memcmp(one + start, other + start, BLCKSZ - start) != 0;
-}
-
-/* Read a block, looking first into the buffer that has had it. */
-static Buffer
-read_recent(const RelFileLocator *locator, ForkNumber fork, BlockNumber block,
-			ReadBufferMode mode, Buffer *recent)
-{
-	if (!BufferIsValid(*recent) ||
-		!ReadRecentBuffer(*locator, fork, block, *recent))
-		*recent = ReadBufferWithoutRelcache(*locator, fork, block, mode, NULL, true);
-	return *recent;
-}
-
-/*
- * Compare all pages of a small fork of the two files, and copy those that
- * differ through shared buffers, logged whole: pd_lower of a visibility map's
- * page says nothing about its contents.  The new fork exists, and is never
- * longer than the old one.
- *
- * The last call is under the exclusive lock, so the pages are compared where
- * they are, and found where the call before has found them.  Only we change
- * the new ones, but the checkpointer may be writing one: a share lock does not
- * wait for it.
- */
-void
-file_copy_equalize(FileCopy *copy, ForkNumber fork)
-{
-	SMgrRelation from = smgropen(copy->from, INVALID_PROC_NUMBER);
-	SMgrRelation to = smgropen(copy->to, INVALID_PROC_NUMBER);
-	BlockNumber nblocks = smgrexists(from, fork) ? smgrnblocks(from, fork) : 0;
-	BlockNumber extended = smgrnblocks(to, fork);
-
-	if (copy->nrecent < nblocks)
-	{
-		if (copy->recent != NULL)
-			pfree(copy->recent);
-		copy->recent = MemoryContextAllocZero(copy->cxt, nblocks * 2 * sizeof(Buffer));
-		copy->nrecent = nblocks;
-	}
-	for (BlockNumber block = 0; block < nblocks; block++)
-	{
-		Buffer		old;
-		Buffer		new;
-
-		for (; extended <= block; extended++)
-		{
-			PGIOAlignedBlock zeros;
-
-			memset(zeros.data, 0, BLCKSZ);
-			smgrextend(to, fork, extended, zeros.data, false);
-		}
-		/* as core reads it: a damaged page of the map is an empty one */
-		old = read_recent(&copy->from, fork, block, RBM_ZERO_ON_ERROR,
-						  &copy->recent[block * 2]);
-		new = read_recent(&copy->to, fork, block, RBM_NORMAL,
-						  &copy->recent[block * 2 + 1]);
-		LockBuffer(old, BUFFER_LOCK_SHARE);
-		LockBuffer(new, BUFFER_LOCK_SHARE);
-		if (pages_differ(BufferGetPage(old), BufferGetPage(new)))
-		{
-			LockBuffer(new, BUFFER_LOCK_UNLOCK);
-			LockBuffer(new, BUFFER_LOCK_EXCLUSIVE);
-			replace_page(copy, new, BufferGetPage(old), IM_MUTATION("map-std"));
-		}
-		UnlockReleaseBuffer(new);
-		UnlockReleaseBuffer(old);
-	}
 }
 
 /* Flush all WAL that we have written. */

@@ -11,6 +11,7 @@
 #include "access/rmgr.h"
 #include "access/xlogdefs.h"
 #include "common/relpath.h"
+#include "storage/buf.h"
 
 #include "copy/block_set.h"
 #include "copy/wal_changes.h"
@@ -46,7 +47,8 @@ extern void file_copy_unsync(FileCopy *copy);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);
 extern void file_copy_through_buffer(FileCopy *copy, BlockNumber block);
-extern void file_copy_equalize(FileCopy *copy, ForkNumber fork);
+extern void file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page,
+								   bool standard);
 
 extern bool file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 								 BlockNumber first, BlockNumber nblocks);

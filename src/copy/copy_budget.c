@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * copy_eta.c
+ * copy_budget.c
  *	  Method copy: the time that is left, and the rate at which blocks change.
  *
  * The time left includes all that is to come: blocks not copied yet, blocks

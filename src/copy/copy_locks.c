@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * copy_pace.c
+ * copy_locks.c
  *	  Method copy: the locks of the long phase, and giving way to others.
  *
  * Locks: AccessShareLock on the table, then, if that is what moves,
@@ -313,6 +313,26 @@ copy_give_way(CopyState *cs)
 	}
 	progress_phase(phase);
 	return outcome;
+}
+
+/* Return whether to go on resting; called by pacing_rest(). */
+static bool
+may_rest(void *arg)
+{
+	CopyState  *cs = (CopyState *) arg;
+
+	copy_check_interrupts();
+	return !(cs->first->locked && copy_is_in_the_way(cs));
+}
+
+/*
+ * Obey pause_move() after the swap: wait, with no transaction open, until the
+ * job is resumed or another session waits for our locks.
+ */
+void
+copy_rest_after_swap(CopyState *cs)
+{
+	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
 }
 
 static bool
