@@ -141,6 +141,9 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
 	char		buffer[64];
 
+	facts->lost_on_reboot = NULL;
+	if (IM_FILE_SYSTEM(tablespace, &facts->device, &facts->free_bytes, &facts->total_bytes))
+		return facts->device != 0;
 	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);
 }
 
@@ -183,8 +186,8 @@ relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumbe
 }
 
 /* Return the bytes of one fork, all segments; -1 if they cannot be read. */
-static int64
-fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+int64
+relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
 {
 	char	   *path = relation_file_path(MyDatabaseId, tablespace,
 										  relfilenumber, fork);
@@ -218,7 +221,7 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 
 	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
-		int64		size = fork_size(tablespace, relfilenumber, fork);
+		int64		size = relation_fork_size(tablespace, relfilenumber, fork);
 
 		if (size < 0)
 			return -1;

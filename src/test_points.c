@@ -51,6 +51,10 @@
  *	underrun		AddressSanitizer
  *	snapshot-guard	leave out the guard of a caller's snapshot
  *
+ * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
+ * tablespace's file system says: its number, by which two are the same or not, and
+ * bytes.  Device 0 is a directory that is missing.
+ *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.
  *
@@ -72,6 +76,7 @@
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
 #include "catalog/storage_xlog.h"
+#include "commands/tablespace.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/guc.h"
@@ -86,6 +91,7 @@
 
 static char *test_points = NULL;
 static char *test_mutations = NULL;
+static char *test_file_systems = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
 
@@ -100,6 +106,10 @@ test_points_define(void)
 	DefineCustomStringVariable("index_mover.test_mutation",
 							   "What a test build leaves out of a copy.",
 							   NULL, &test_mutations, "",
+							   PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("index_mover.test_file_systems",
+							   "What a test build takes file systems to be.",
+							   NULL, &test_file_systems, "",
 							   PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("index_mover.test_damages",
 							"How often a test build measures each page with damage.",
@@ -120,6 +130,7 @@ test_points_keep(void)
 {
 	SetConfigOption("index_mover.test_point", pstrdup(test_points), PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("index_mover.test_mutation", pstrdup(test_mutations), PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("index_mover.test_file_systems", pstrdup(test_file_systems), PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* Find "name:" in the list, or a whole "name"; return what follows. */
@@ -262,6 +273,25 @@ bool
 test_mutation(const char *name)
 {
 	return find_in_list(test_mutations, name) != NULL;
+}
+
+/* Get what the setting says of a tablespace's file system; false if nothing. */
+bool
+test_file_system(Oid tablespace, int64 *device, int64 *free_bytes, int64 *total_bytes)
+{
+	/* without the setting, also outside of a transaction */
+	const char *found = *test_file_systems == '\0' ? NULL :
+		find_in_list(test_file_systems, get_tablespace_name(tablespace));
+	long long	numbers[3];
+
+	if (found == NULL)
+		return false;
+	if (sscanf(found, "%lld:%lld:%lld", &numbers[0], &numbers[1], &numbers[2]) != 3)
+		elog(ERROR, "index_mover.test_file_systems needs device:free:total");
+	*device = numbers[0];
+	*free_bytes = numbers[1];
+	*total_bytes = numbers[2];
+	return true;
 }
 
 /*

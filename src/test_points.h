@@ -19,6 +19,8 @@ extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
 extern void test_log_special(const RelFileLocator *locator);
 extern void test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks);
+extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
+							 int64 *total_bytes);
 extern int	test_damages;
 extern int	test_seed;
 
@@ -27,6 +29,8 @@ extern int	test_seed;
 #define IM_MUTATION(name)	test_mutation(name)
 #define IM_LOG_SPECIAL(locator)	test_log_special(locator)
 #define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
+#define IM_FILE_SYSTEM(tablespace, device, free, total) \
+	test_file_system(tablespace, device, free, total)
 
 #else
 
@@ -35,6 +39,7 @@ extern int	test_seed;
 #define IM_MUTATION(name)	false
 #define IM_LOG_SPECIAL(locator)	((void) 0)
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
+#define IM_FILE_SYSTEM(tablespace, device, free, total)	false
 
 #endif
 
