@@ -1,0 +1,16 @@
+/*-------------------------------------------------------------------------
+ *
+ * tier.h
+ *	  Placement: which relation belongs where.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_TIER_H
+#define IM_TIER_H
+
+#include "datatype/timestamp.h"
+
+/* samples.c: take a sample now, and thin out old ones; returns rows written */
+extern int64 samples_take(const Interval *retention);
+
+#endif							/* IM_TIER_H */
