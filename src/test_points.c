@@ -49,6 +49,8 @@
  *	long-ago		submit a job as of an hour ago
  *	overrun			read beyond a page that is measured, for
  *	underrun		AddressSanitizer
+ *	other-storage	as if a relation's storage manager were not core's
+ *	read-back		alter the block of the new file that is read back
  *	snapshot-guard	leave out the guard of a caller's snapshot
  *
  * index_mover.test_file_systems is a list of tablespace:device:free:total, what a

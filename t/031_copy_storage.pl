@@ -135,6 +135,30 @@ sub next_move_ok
 }
 
 # ---------------------------------------------------------------------------
+# A storage manager that is not core's, or that is not all there is
+# ---------------------------------------------------------------------------
+set_tests($node, test_mutation => 'other-storage');
+foreach my $call ("move_table('small', 'regress_fast')", "move_table('small', 'regress_fast', dry_run => true)",
+	"move_indexes('small', 'regress_fast', method => 'copy')")
+{
+	like($node->safe_psql('postgres', "SELECT status, sqlstate, detail FROM $call LIMIT 1"),
+		qr/^skipped\|0A000\|.*: the storage manager of the (table|index) is not PostgreSQL's own, and may encrypt /,
+		"another storage manager: $call");
+}
+is($node->safe_psql('postgres', "SELECT status, method FROM move_indexes('small', 'regress_fast')"), 'moved|rebuild',
+	'another storage manager: a rebuild goes through it');
+set_tests($node, test_mutation => 'read-back');
+foreach my $call ("move_table('small', 'regress_fast')", "move_indexes('store_s', 'regress_fast', method => 'copy')")
+{
+	like($node->safe_psql('postgres', "SELECT status, sqlstate, detail FROM $call LIMIT 1"),
+		qr/^failed\|XX001\|block \d+ of file ".*" differs from what was written to it/, "a block is read back otherwise: $call");
+	leftovers_ok($node, "a block is read back otherwise: $call", within => 5);
+}
+set_tests($node);
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'regress_slow')"), 'moved', 'and with neither: moved');
+files_ok($node, 'after storage managers');
+
+# ---------------------------------------------------------------------------
 # WAL is recycled under a copy that stands still
 # ---------------------------------------------------------------------------
 my $log = -s $node->logfile;

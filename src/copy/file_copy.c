@@ -203,6 +203,8 @@ struct FileCopy
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
 	OpenSegment segment;
+	BlockNumber sample;			/* last block that began a direct write */
+	char	   *sample_page;	/* what was written; see read_back() */
 	int64		read_us;		/* see file_copy_reading() */
 	int64		read_bytes;
 	/* blocks of the last write-back, in order */
@@ -237,6 +239,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
+	copy->sample = InvalidBlockNumber;
+	copy->sample_page = palloc_aligned(BLCKSZ, PG_IO_ALIGN_SIZE, 0);
 	return copy;
 }
 
@@ -491,6 +495,40 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	segment->path = path;
 }
 
+/* Remember a block that is written past the storage manager, for read_back(). */
+static void
+note_sample(FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page)
+{
+	if (fork != MAIN_FORKNUM)
+		return;
+	copy->sample = block;
+	memcpy(copy->sample_page, page, BLCKSZ);
+}
+
+/*
+ * Read the last block that began a direct write through the storage manager,
+ * and compare: what it does to blocks, or what is below it, we must not pass by.
+ */
+static void
+read_back(FileCopy *copy, SMgrRelation smgr)
+{
+	PGIOAlignedBlock page;
+
+	if (copy->sample == InvalidBlockNumber)
+		return;
+	smgrread(smgr, MAIN_FORKNUM, copy->sample, page.data);
+	if (IM_MUTATION("read-back"))
+		page.data[BLCKSZ - 1] ^= 1;
+	if (memcmp(page.data, copy->sample_page, BLCKSZ) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("block %u of file \"%s\" differs from what was written to it",
+						copy->sample, relation_segment_path(&copy->to, MAIN_FORKNUM, copy->sample)),
+				 errdetail("Nothing was moved. Either the storage has failed, or the server encrypts its files, which cannot be copied then.")));
+	/* it may change in a buffer from now on */
+	copy->sample = InvalidBlockNumber;
+}
+
 /*
  * Write consecutive blocks of one segment to the new file.  The caller goes
  * through the file in order, so that a segment is begun only when those
@@ -508,6 +546,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
 	open_segment(copy, fork, first, direct);
+	note_sample(copy, fork, first, data);
 
 	while (size > 0)
 	{
@@ -771,6 +810,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	}
 	if (!background_write_start(segment->fd, data, size, offset))
 		return false;
+	note_sample(copy, MAIN_FORKNUM, first, data);
 	copy->under_way = (UnderWay)
 	{
 		first, nblocks, data, redo
@@ -1008,6 +1048,7 @@ file_copy_sync(FileCopy *copy)
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))
 		smgrimmedsync(smgr, FSM_FORKNUM);
+	read_back(copy, smgr);
 
 	/*
 	 * Core need not sync the entry of a new file, because a crash replays the

@@ -27,6 +27,8 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -134,6 +136,23 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 }
 
 /*
+ * Return whether core's storage manager has the files of a relation.  Method
+ * copy reads and writes them past any other, which may encrypt them.
+ */
+static bool
+storage_is_core(Form_pg_class form)
+{
+	RelFileLocator locator = {form->reltablespace, MyDatabaseId, form->relfilenode};
+
+	if (IM_MUTATION("other-storage"))
+		return false;
+	if (!OidIsValid(locator.spcOid))
+		locator.spcOid = MyDatabaseTableSpace;
+	return !RelFileNumberIsValid(locator.relNumber) ||
+		smgropen(locator, INVALID_PROC_NUMBER)->smgr_which == 0;
+}
+
+/*
  * Return whether method copy can move this relation.  *reason, unless NULL, is
  * set to a palloc'd clause ("the index is unlogged, ...") if not, else to
  * NULL. access_methods is the copy_access_methods of a job or the session.
@@ -163,6 +182,9 @@ copy_can_move(Oid index_oid, const char *access_methods, char **reason)
 		else if (!access_method_is_copyable(form->relam, access_methods, &am_name))
 			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
 						   am_name);
+		else if (!storage_is_core(form))
+			why = psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
+						   noun);
 		ReleaseSysCache(tuple);
 	}
 
