@@ -213,6 +213,92 @@ copy_changed_directly(CopyState *cs)
 	return GO_ON;
 }
 
+/* Whether the rounds get anywhere. */
+typedef struct Progress
+{
+	int64		least;			/* blocks that were left so far */
+	TimestampTz least_at;
+	int64		held_by_then;	/* copy_held_ms() */
+	int			in_vain;		/* rounds that have not left less since */
+} Progress;
+
+/*
+ * Copy the blocks that the new file does not have: all before the first round,
+ * then a tail, if it is long; the rest is left for the lock.  After
+ * file_copy_unsync() the list may name such blocks already, so they are put onto
+ * it.
+ */
+static CopyOutcome
+copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
+{
+	BlockNumber nblocks;
+
+	StartTransactionCommand();
+	nblocks = first_time ? file_blocks(&cs->from, MAIN_FORKNUM) : copy_take_tail(cs);
+	CommitTransactionCommand();
+	if (!first_time || (!first_round && nblocks - cs->copied <= FEW_BLOCKS))
+		return GO_ON;
+	if (first_round)
+		copy_begin_round(cs);
+	return copy_blocks(cs, nblocks);
+}
+
+/* Give up after a round in vain, of the first time, if there is no hope. */
+static void
+give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool too_many)
+{
+	bool		too_slow = cs->eta.in_vain;
+	int64		elapsed = TimestampDifferenceMilliseconds(progress->least_at, GetCurrentTimestamp());
+
+	if ((too_slow && elapsed - (copy_held_ms(cs) - progress->held_by_then) > HOPELESS_MS / 2) ||
+		(too_many && (would_write_too_much(cs, left) ||
+					  (progress->in_vain >= 3 && is_losing_for_long(cs)) ||
+					  (progress->in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))) ||
+		IM_MUTATION("hopeless"))
+		copy_cannot_keep_up(cs, left);
+}
+
+/*
+ * Return whether another round makes no sense, so many blocks being left: few,
+ * or few enough for the lock, or no fewer than before.
+ */
+static bool
+rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
+{
+	bool		fits = copy_fits_under_lock(cs, left);
+	bool		too_many;
+
+	/* a little less each time is no progress, unless it adds up */
+	if (left <= FEW_BLOCKS || left < progress->least - progress->least / 10)
+	{
+		progress->least = left;
+		progress->least_at = GetCurrentTimestamp();
+		progress->held_by_then = copy_held_ms(cs);
+		progress->in_vain = 0;
+		if (first_time)
+		{
+			cs->losing_since = progress->least_at;
+			cs->losing_rested_ms = cs->first->rested_ms;
+		}
+		/* in a race the next round may leave more */
+		return left <= FEW_BLOCKS || (cs->racing && fits);
+	}
+	progress->in_vain++;
+	if (!first_time)
+	{
+		/* see copy_rounds_again() */
+		if (cs->racing && !fits && progress->in_vain < 3)
+			return false;
+		cs->racing = true;
+		return true;
+	}
+	cs->racing = true;
+	too_many = cs->eta.in_vain || IM_MUTATION("busy") || (left > HOPELESS_BLOCKS && !fits);
+	give_up_if_hopeless(cs, progress, left, too_many);
+	/* a burst may be over soon, unless we need not wait for that */
+	return !too_many && (progress->in_vain >= 3 || fits);
+}
+
 /*
  * Copy what is on the list, and what has changed since, in rounds, until
  * little is left, or it does not get less.  The first time, copy every block.
@@ -220,37 +306,14 @@ copy_changed_directly(CopyState *cs)
 static CopyOutcome
 do_rounds(CopyState *cs, bool first_time)
 {
-	int64		least = PG_INT64_MAX;
-	TimestampTz least_at = 0;
-	int64		held_by_then = 0;
-	int			in_vain = 0;
+	Progress	progress = {.least = PG_INT64_MAX};
+	CopyOutcome outcome;
 
 	cs->throttle.hurry = false;
 	for (int round = 0;; round++)
 	{
-		BlockNumber nblocks;
-		int64		left;
-		bool		fits;
-		CopyOutcome outcome;
-
-		StartTransactionCommand();
-		nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
-		CommitTransactionCommand();
-
-		if (!first_time)
-		{
-			/* the list may name blocks that the new file does not have yet */
-			for (; cs->copied < nblocks; cs->copied++)
-				block_set_add(cs->todo, cs->copied);
-		}
-		/* also a tail, if it is long; the rest is left for the lock */
-		else if (round == 0 || nblocks - cs->copied > FEW_BLOCKS)
-		{
-			if (round == 0)
-				copy_begin_round(cs);
-			if ((outcome = copy_blocks(cs, nblocks)) != GO_ON)
-				return outcome;
-		}
+		if ((outcome = copy_new_blocks(cs, first_time, round == 0)) != GO_ON)
+			return outcome;
 		if (round == 0 && first_time)
 		{
 			IM_POINT("copy-end");
@@ -262,59 +325,14 @@ do_rounds(CopyState *cs, bool first_time)
 		if ((outcome = copy_drain(cs)) != GO_ON)
 			return outcome;
 		copy_take_changes(cs);
+		if (rounds_are_over(cs, &progress, first_time, block_set_count(cs->todo)))
+			break;
 
-		left = block_set_count(cs->todo);
-		fits = copy_fits_under_lock(cs, left);
-
-		/* a little less each time is no progress, unless it adds up */
-		if (left <= FEW_BLOCKS || left < least - least / 10)
-		{
-			least = left;
-			least_at = GetCurrentTimestamp();
-			held_by_then = copy_held_ms(cs);
-			in_vain = 0;
-			if (first_time)
-			{
-				cs->losing_since = least_at;
-				cs->losing_rested_ms = cs->first->rested_ms;
-			}
-			/* in a race the next round may leave more */
-			if (left <= FEW_BLOCKS || (cs->racing && fits))
-				break;
-		}
-		else if (!first_time)
-		{
-			/* see copy_rounds_again() */
-			if (!cs->racing || fits || ++in_vain >= 3)
-			{
-				cs->racing = true;
-				break;
-			}
-		}
-		else
-		{
-			bool		too_slow = cs->eta.in_vain;
-			bool		too_many = too_slow || IM_MUTATION("busy") ||
-				(left > HOPELESS_BLOCKS && !fits);
-			int64		elapsed = TimestampDifferenceMilliseconds(least_at, GetCurrentTimestamp());
-
-			in_vain++;
-			cs->racing = true;
-			if ((too_slow && elapsed - (copy_held_ms(cs) - held_by_then) > HOPELESS_MS / 2) ||
-				(too_many && (would_write_too_much(cs, left) ||
-							  (in_vain >= 3 && is_losing_for_long(cs)) ||
-							  (in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))) ||
-				IM_MUTATION("hopeless"))
-				copy_cannot_keep_up(cs, left);
-			/* a burst may be over soon, unless we need not wait for that */
-			if (!too_many && (in_vain >= 3 || fits))
-				break;
-		}
 		IM_POINT("copy-round");
 		cs->rounds++;
 		copy_begin_round(cs);
 		/* what changes faster than we copy would not wait for our rests */
-		cs->throttle.hurry = in_vain > 0 || (cs->racing && !first_time);
+		cs->throttle.hurry = progress.in_vain > 0 || (cs->racing && !first_time);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 		cs->throttle.hurry = false;

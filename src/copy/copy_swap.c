@@ -691,102 +691,6 @@ rest_and_stay_near(CopyState *cs, int ms)
 	return GO_ON;
 }
 
-/*
- * Look at the holders of the locks, and make attempts when there is a chance,
- * until one succeeds.
- */
-static CopyOutcome
-make_attempts(CopyState *cs)
-{
-	const MoveSettings *settings = cs->mc->settings;
-	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->rested_ms};
-	Wait		wait;
-	VirtualTransactionId *before = NULL;
-	int			nbefore = 0;
-	TimestampTz catch_up_at = GetCurrentTimestamp();
-	int64		most_us = LAST_BLOCKS_US;
-	int			queued = 0;		/* attempts in the queue */
-	int			looks = 0;		/* in vain, without queueing */
-	CopyOutcome outcome;
-
-	wait_begin(&wait, NULL, &limits);
-	wait.relid = cs->index;
-	/* what waits for us is given way to; if not, it must not be waited for */
-	if (settings->give_way)
-		wait.deadlock_check_at = DT_NOEND;
-	for (;;)
-	{
-		VirtualTransactionId *now;
-		int			nnow;
-		TimestampTz began = GetCurrentTimestamp();
-		bool		ready = wait.nvxids == 0 || began >= catch_up_at;
-		bool		queue;
-		bool		tried;
-		int			rest_ms = FIRST_LOOKS_MS;
-
-		if ((outcome = ready ? copy_catch_up(cs) : copy_stay_near(cs)) != GO_ON)
-			return outcome;
-		if (ready)
-		{
-			TimestampTz ended = GetCurrentTimestamp();
-
-			catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
-									  CATCH_UP_AGAIN_MS * INT64CONST(1000));
-		}
-
-		/* those that were there at the last look, too */
-		now = swap_holders(cs, &nnow);
-		if (wait.vxids)
-			pfree(wait.vxids);
-		wait.vxids = before;
-		wait.nvxids = wait_keep_common(before, nbefore, now, nnow);
-		before = now;
-		nbefore = nnow;
-
-		if (wait.nvxids > 0)
-		{
-			looks = 0;
-			copy_is_not_losing(cs);
-			if (wait_look(&wait))
-				lock_wait_is_over(cs, wait.pids, wait.npids);
-			(void) throttle_rest(LOOK_AGAIN_MS);
-			continue;
-		}
-		/* there are no long holders, so catch up first */
-		if (!ready)
-			continue;
-
-		queue = nnow > 0 && (looks >= LOOKS_BEFORE_QUEUE || is_racing(cs)) &&
-			!reads_whole_table(cs, now, nnow);
-		looks = queue ? 0 : looks + 1;
-		tried = queue || (nnow == 0 && now != NULL);
-		outcome = tried ? try_swap(cs, queue, &most_us) : LOCK_NOT_GRANTED;
-		if (outcome == GO_ON || outcome == START_AGAIN)
-			return outcome;
-		if (outcome == LOCK_NOT_GRANTED)
-		{
-			if (tried)
-				copy_is_not_losing(cs); /* but others were in the way */
-			if (queue)
-				rest_ms = Min(REST_AFTER_MS * ++queued, LONGEST_REST_MS);
-			else if (looks > LOOKS_BEFORE_QUEUE)
-				rest_ms = LOOK_AGAIN_MS;
-		}
-		/* this may go on without end, so others must hardly notice */
-		if ((queue || outcome == TOO_MUCH_LEFT) && wait_is_over(&wait) &&
-			settings->on_blocker == ON_BLOCKER_WAIT)
-			rest_ms = LONG_REST_MS;
-		if ((outcome = rest_and_stay_near(cs, rest_ms)) != GO_ON)
-			return outcome;
-
-		/* attempts in vain with no long holders: there is much traffic */
-		if (wait_is_over(&wait))
-			lock_wait_is_over(cs, wait.pids,
-							  virtual_transaction_pids(before, nbefore, wait.pids,
-													   WAIT_MAX_PIDS));
-	}
-}
-
 /* Prepare the ledger's rows of the old files, so as not to do it under the lock. */
 static void
 prepare_old_files(CopyState *cs)
@@ -806,6 +710,158 @@ prepare_old_files(CopyState *cs)
 	CommitTransactionCommand();
 }
 
+/* State of make_attempts(). */
+typedef struct Attempts
+{
+	Wait		wait;			/* for holders that were there at two looks */
+	VirtualTransactionId *holders;	/* at the last look; NULL = not known */
+	int			nholders;
+	TimestampTz catch_up_at;
+	int64		most_us;		/* for the last blocks, in the next attempt */
+	int			queued;			/* attempts in the queue */
+	int			looks;			/* in vain, without queueing */
+}			Attempts;
+
+/* Copy what has changed, if it is time to (*ready), or only read the WAL. */
+static CopyOutcome
+follow_changes(CopyState *cs, Attempts * attempts, bool *ready)
+{
+	TimestampTz began = GetCurrentTimestamp();
+	TimestampTz ended;
+	CopyOutcome outcome;
+
+	*ready = attempts->wait.nvxids == 0 || began >= attempts->catch_up_at;
+	if (!*ready)
+		return copy_stay_near(cs);
+	outcome = copy_catch_up(cs);
+	ended = GetCurrentTimestamp();
+	attempts->catch_up_at = ended + Max((ended - began) * CATCH_UP_SHARE,
+										CATCH_UP_AGAIN_MS * INT64CONST(1000));
+	return outcome;
+}
+
+/* Look at the holders.  Return whether some were there at the last look, too. */
+static bool
+find_long_holders(CopyState *cs, Attempts * attempts)
+{
+	Wait	   *wait = &attempts->wait;
+	int			nholders;
+	VirtualTransactionId *holders = swap_holders(cs, &nholders);
+
+	if (wait->vxids)
+		pfree(wait->vxids);
+	wait->vxids = attempts->holders;
+	wait->nvxids = wait_keep_common(wait->vxids, attempts->nholders, holders, nholders);
+	attempts->holders = holders;
+	attempts->nholders = nholders;
+	return wait->nvxids > 0;
+}
+
+/*
+ * Make an attempt, if there is a chance, while nobody holds the locks for long.
+ * Sets *rest_ms, the time for others before the next one.
+ */
+static CopyOutcome
+try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
+{
+	int			nholders = attempts->nholders;
+	bool		queue = nholders > 0 &&
+		(attempts->looks >= LOOKS_BEFORE_QUEUE || is_racing(cs)) &&
+		!reads_whole_table(cs, attempts->holders, nholders);
+	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
+	CopyOutcome outcome;
+
+	attempts->looks = queue ? 0 : attempts->looks + 1;
+	outcome = tried ? try_swap(cs, queue, &attempts->most_us) : LOCK_NOT_GRANTED;
+	if (outcome == LOCK_NOT_GRANTED)
+	{
+		if (tried)
+			copy_is_not_losing(cs); /* but others were in the way */
+		if (queue)
+			*rest_ms = Min(REST_AFTER_MS * ++attempts->queued, LONGEST_REST_MS);
+		else if (attempts->looks > LOOKS_BEFORE_QUEUE)
+			*rest_ms = LOOK_AGAIN_MS;
+	}
+	/* this may go on without end, so others must hardly notice */
+	if ((queue || outcome == TOO_MUCH_LEFT) && wait_is_over(&attempts->wait) &&
+		cs->mc->settings->on_blocker == ON_BLOCKER_WAIT)
+		*rest_ms = LONG_REST_MS;
+	return outcome;
+}
+
+/*
+ * Look at the holders of the locks, and make attempts when there is a chance,
+ * until one succeeds.
+ */
+static CopyOutcome
+make_attempts(CopyState *cs)
+{
+	WaitLimits	limits = {.item = cs->mc->item,.settings = cs->mc->settings,.rested_ms = &cs->rested_ms};
+	Attempts	attempts = {.catch_up_at = GetCurrentTimestamp(),.most_us = LAST_BLOCKS_US};
+	Wait	   *wait = &attempts.wait;
+	CopyOutcome outcome;
+
+	wait_begin(wait, NULL, &limits);
+	wait->relid = cs->index;
+	/* what waits for us is given way to; if not, it must not be waited for */
+	if (cs->mc->settings->give_way)
+		wait->deadlock_check_at = DT_NOEND;
+	for (;;)
+	{
+		bool		ready;
+		int			rest_ms = FIRST_LOOKS_MS;
+
+		if ((outcome = follow_changes(cs, &attempts, &ready)) != GO_ON)
+			return outcome;
+		if (find_long_holders(cs, &attempts))
+		{
+			attempts.looks = 0;
+			copy_is_not_losing(cs);
+			if (wait_look(wait))
+				lock_wait_is_over(cs, wait->pids, wait->npids);
+			(void) throttle_rest(LOOK_AGAIN_MS);
+			continue;
+		}
+		/* there are no long holders, so catch up first */
+		if (!ready)
+			continue;
+
+		outcome = try_if_free(cs, &attempts, &rest_ms);
+		if (outcome != LOCK_NOT_GRANTED && outcome != TOO_MUCH_LEFT)
+			return outcome;
+		if ((outcome = rest_and_stay_near(cs, rest_ms)) != GO_ON)
+			return outcome;
+
+		/* attempts in vain with no long holders: there is much traffic */
+		if (wait_is_over(wait))
+			lock_wait_is_over(cs, wait->pids,
+							  virtual_transaction_pids(attempts.holders, attempts.nholders,
+													   wait->pids, WAIT_MAX_PIDS));
+	}
+}
+
+/* Take over the ledger's rows of the old files, if all has moved, or give them up. */
+static void
+end_attempts(CopyState *cs, bool moved)
+{
+	MoveItem   *item = cs->mc->item;
+
+	progress_blockers(NULL, 0);
+	foreach_file(f, cs)
+	{
+		if (moved)
+			f->old_file = f->old_row;
+		else
+			ledger_row_release(f->old_row.id);
+	}
+	if (!moved)
+		return;
+	/* whatever goes wrong from here on, all has moved */
+	item->status = STATUS_MOVED;
+	item->finished_at = GetCurrentTimestamp();
+	item->idle = progress_idle();
+}
+
 /*
  * Swap the files, when the exclusive locks can be had without making others
  * wait long.  Called with no transaction open, and returns so.
@@ -819,7 +875,6 @@ CopyOutcome
 copy_swap(CopyState *cs)
 {
 	static bool registered = false;
-	MoveItem   *item = cs->mc->item;
 	CopyOutcome outcome;
 
 	if (!registered)
@@ -829,23 +884,6 @@ copy_swap(CopyState *cs)
 	prepare_old_files(cs);
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	outcome = make_attempts(cs);
-	progress_blockers(NULL, 0);
-	if (outcome != GO_ON)
-	{
-		foreach_file(f, cs)
-		{
-			ledger_row_release(f->old_row.id);
-		}
-		return outcome;
-	}
-
-	foreach_file(f, cs)
-	{
-		f->old_file = f->old_row;
-	}
-	/* whatever goes wrong from here on, all has moved */
-	item->status = STATUS_MOVED;
-	item->finished_at = GetCurrentTimestamp();
-	item->idle = progress_idle();
-	return GO_ON;
+	end_attempts(cs, outcome == GO_ON);
+	return outcome;
 }
