@@ -101,6 +101,7 @@ SQL
 			my ($status, $message) = end_of_run($jobid);
 			is($status, 'succeeded', "$mode: $page: $command{$jobid}") or diag($message);
 		}
+		wait_for_no_worker($node);		# the schedules do not wait
 		is(tablespace_of_index($node, 'accounts'), "accounts_pkey: fast_storage\naccounts_v: fast_storage",
 			"$mode: $page: the indexes are moved");
 		next if $page eq 'README.md';
