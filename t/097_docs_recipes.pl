@@ -1,0 +1,111 @@
+# The recipes of docs/guide.md that t/090 cannot run, since they need databases, mounts or a
+# full disk of their own: the blocks are read from the guide, and their consequences are
+# looked at.  A whole database on a new disk; the same name on another mount; a full disk;
+# what the weekly report leaves in a dump.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Storage;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $guide = slurp_file("$FindBin::RealBin/../docs/guide.md");
+
+# The first block of code below a heading, with directories that exist in place of /mnt/..
+sub recipe
+{
+	my ($heading) = @_;
+	my ($block) = $guide =~ /^#+ \Q$heading\E\n.*?^```(?:text|sql)\n(.*?)^```/ms;
+	BAIL_OUT("docs/guide.md has no recipe \"$heading\"") if !$block;
+	$block =~ s{LOCATION '/[^']*'}{"LOCATION '" . PostgreSQL::Test::Utils::tempdir() . "'"}ge;
+	return $block;
+}
+
+sub run_recipe
+{
+	my ($node, $db, $block) = @_;
+	my $err;
+	my $status = $node->psql($db, $block, on_error_stop => 1, stderr => \$err);
+	is($status, 0, "the recipe runs: " . (split /\n/, $block)[0]) or diag($err);
+	return;
+}
+
+my $node = new_node('recipes', extension => 0);
+my $dir = PostgreSQL::Test::Utils::tempdir();
+$node->safe_psql('postgres', "CREATE TABLESPACE fast_storage LOCATION '$dir'");
+$node->safe_psql('postgres', 'CREATE DATABASE app');
+setup_database($node, 'app');
+$node->safe_psql('app', <<'SQL');
+CREATE TABLE kept (id int PRIMARY KEY, note text);
+INSERT INTO kept SELECT g, repeat('x', 200) FROM generate_series(1, 2000) g;
+CREATE TABLE quick (id int PRIMARY KEY USING INDEX TABLESPACE fast_storage) TABLESPACE fast_storage;
+INSERT INTO quick SELECT generate_series(1, 2000);
+SQL
+
+# ---- a whole database ---------------------------------------------------------
+run_recipe($node, 'app', recipe('A whole database on a new disk'));
+is($node->safe_psql('postgres', "SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace WHERE datname = 'app'"),
+	'new_disk_catalogs', 'its catalogs are on the new disk');
+is($node->safe_psql('app', "SELECT tablespace FROM pg_tables WHERE tablename = 'kept'"), 'new_disk', 'and its tables');
+is($node->safe_psql('app', <<'SQL'), '2000', 'and it has its rows');
+SET enable_seqscan = off;
+SELECT count(*) FROM kept WHERE id > 0;
+SQL
+is($node->safe_psql('postgres',
+		"SELECT count(*) FROM pg_ls_dir('base') AS d(name) JOIN pg_database b ON b.oid::text = d.name WHERE b.datname = 'app'"),
+	'0', 'and nothing on the old one');
+
+# ---- the same name --------------------------------------------------------------
+my $before = $node->safe_psql('app', "SELECT oid FROM pg_tablespace WHERE spcname = 'fast_storage'");
+run_recipe($node, 'app', recipe('The same name on another mount'));
+isnt($node->safe_psql('app', "SELECT oid FROM pg_tablespace WHERE spcname = 'fast_storage'"), $before, 'it is another tablespace');
+is($node->safe_psql('app', "SELECT tablespace FROM pg_tables WHERE tablename = 'quick'"), 'fast_storage', 'of the same name');
+opendir my $handle, $dir or die "$dir: $!";
+is(join(' ', grep { !/^\.+$/ } readdir $handle), '', 'and nothing is left on the old mount');
+closedir $handle;
+
+# ---- the report and a dump ---------------------------------------------------------
+# a relation that is named in a report is gone when the dump is restored
+my ($report) = $guide =~ /^(CREATE TABLE index_reports AS\s.*?;)$/ms;
+my ($insert) = $guide =~ /'(INSERT INTO index_reports\s.*?)'\)/s;
+BAIL_OUT('docs/guide.md keeps no reports') if !$report || !$insert;
+$node->safe_psql('app', "$report\n$insert; DROP TABLE quick;");
+my $dump = "$PostgreSQL::Test::Utils::tmp_check/reports.sql";
+command_ok([ 'pg_dump', '-t', 'index_reports', '-f', $dump, '-d', $node->connstr('app') ], 'a dump of the reports');
+$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $node->connstr('elsewhere') ], 'can be restored');
+is($node->safe_psql('elsewhere', "SELECT count(*) > 1 FROM index_reports r WHERE r::text LIKE '%quick_pkey%' OR r::text LIKE '%kept_pkey%'"),
+	't', 'and names what is gone');
+
+# ---- a full disk ------------------------------------------------------------------
+SKIP:
+{
+	my $small = $node->basedir . '/small';
+	$node->stop;
+	my $problem = start_with_file_system($node, $small, '60m');
+	skip "cannot mount a small file system in a namespace of its own: $problem", 4 if $problem;
+	my $block = recipe('A full disk');
+	$node->safe_psql('postgres', "CREATE TABLESPACE slow_storage LOCATION '$small'");
+	$node->safe_psql('app', <<'SQL');
+CREATE TABLE cold (note text) TABLESPACE slow_storage;
+INSERT INTO cold SELECT repeat('x', 1000) FROM generate_series(1, 20000);
+CREATE TABLE hot (id int PRIMARY KEY, note text) TABLESPACE slow_storage;
+INSERT INTO hot SELECT g, repeat('x', 1000) FROM generate_series(1, 30000) g;
+CHECKPOINT;
+SQL
+	# the disk is full: nothing more can be written there
+	my ($status, undef, $err) = $node->psql('app', 'CREATE TABLE more TABLESPACE slow_storage AS SELECT * FROM hot');
+	like($err, qr/No space left on device/, 'the disk is full');
+	run_recipe($node, 'app', $block);
+	is($node->safe_psql('app', "SELECT count(*) > 0 FROM pg_tables WHERE tablename IN ('hot', 'cold') AND tablespace = 'fast_storage'"),
+		't', 'relations have left it');
+	($status, undef, $err) = $node->psql('app', 'CREATE TABLE more TABLESPACE slow_storage AS SELECT * FROM hot LIMIT 1000');
+	is($status, 0, 'and it can be written to') or diag($err);
+}
+
+$node->stop;
+done_testing();
