@@ -1,4 +1,4 @@
-# index_mover: online index relocation for PostgreSQL
+# index_mover: indexes and tables of PostgreSQL move to another tablespace while in use
 EXTENSION = index_mover
 MODULE_big = index_mover
 PGFILEDESC = "index_mover - moves indexes and tables to another tablespace while they are in use"

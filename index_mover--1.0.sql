@@ -24,8 +24,8 @@ CREATE TABLE index_mover.ledger (
 	kind "char" NOT NULL,			-- n new file, o old file, i index entry, d duplicate index
 	tablespace oid NOT NULL,
 	relfilenumber oid NOT NULL,
+	table_oid oid NOT NULL,
 	relation oid NOT NULL,
-	index oid NOT NULL,
 	new_index oid NOT NULL,
 	job bigint NOT NULL,
 	pid int NOT NULL,
@@ -39,19 +39,22 @@ CREATE TABLE index_mover.job_log (
 	role oid NOT NULL,
 	submitted_at timestamptz NOT NULL,
 	settings jsonb NOT NULL,		-- those that were not the default
-	undo_of bigint NOT NULL			-- the job that it takes back; 0: none
+	undo_of bigint NOT NULL,		-- the job that it takes back; 0: none
+	policy name,					-- the tier policy that it carries out
+	rehearse boolean NOT NULL,
+	freeze_first boolean NOT NULL
 );
 
 -- Every move of every job; read through the view index_mover_history.
 CREATE TABLE index_mover.move_log (
 	job bigint NOT NULL,
 	item int NOT NULL,
-	index oid NOT NULL,
-	old_index oid NOT NULL,			-- another one after a rebuild
-	index_name text NOT NULL,
-	kind text NOT NULL,
-	relation oid NOT NULL,
+	relation oid NOT NULL,			-- the table or index that moves
+	old_relation oid NOT NULL,		-- its OID before; another one if it was rebuilt
 	relation_name text NOT NULL,
+	kind text NOT NULL,
+	table_oid oid NOT NULL,
+	table_name text NOT NULL,
 	from_tablespace name,
 	to_tablespace name,
 	from_tablespace_oid oid NOT NULL,
@@ -125,67 +128,68 @@ COMMENT ON COLUMN move_result.sqlstate IS 'why it was skipped or has failed; wit
 COMMENT ON COLUMN move_result.detail IS 'why it was not moved; in a plan: why this method, WAL, and free space; else NULL';
 
 CREATE FUNCTION move_indexes(
-	relation regclass, tablespace name, method text DEFAULT 'auto',
+	relation regclass, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb)
+COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)
 	IS 'move every index of a table, or one index, to a tablespace while reads and writes go on';
 
 CREATE FUNCTION move_schema_indexes(
-	schema regnamespace, tablespace name, method text DEFAULT 'auto',
+	schema regnamespace, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION move_tablespace_indexes(
-	from_tablespace name, to_tablespace name, method text DEFAULT 'auto',
+	from_tablespace name, to_tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION move_table(
 	relation regclass, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
-	rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
-	wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_table'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb)
+COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
 
 CREATE FUNCTION move_schema_tables(
 	schema regnamespace, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
-	rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
-	wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
+	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
 	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION evacuate_tablespace(
 	from_tablespace name, to_tablespace name,
+	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
 RETURNS SETOF move_result
 AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, jsonb)
+COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
 
 CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
@@ -228,7 +232,7 @@ AS 'MODULE_PATHNAME', 'index_mover_is_ours'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION index_mover.running(
-	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT relation text,
+	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT table_name text,
 	OUT method text, OUT phase text, OUT throttled_by text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
@@ -244,7 +248,7 @@ COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
 COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
 COMMENT ON COLUMN index_mover_progress.name IS 'what moves, as regclass prints it';
 COMMENT ON COLUMN index_mover_progress.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN index_mover_progress.relation IS 'its table';
+COMMENT ON COLUMN index_mover_progress.table_name IS 'the table, or the table of the index';
 COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
 COMMENT ON COLUMN index_mover_progress.phase IS 'the step that the worker is in';
 COMMENT ON COLUMN index_mover_progress.throttled_by IS 'why it rests; NULL if it works';
@@ -267,12 +271,12 @@ SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
 		   -- an OID that is gone is printed as a number; an index is in its table's schema
-		   coalesce(nullif(l.index::regclass::text, l.index::text),
-					CASE WHEN pg_catalog.pg_table_is_visible(l.relation) THEN ''
-						 ELSE quote_ident((parse_ident(l.relation_name))[1]) || '.' END ||
-					quote_ident(l.index_name)) AS name,
+		   coalesce(nullif(l.relation::regclass::text, l.relation::text),
+					CASE WHEN pg_catalog.pg_table_is_visible(l.table_oid) THEN ''
+						 ELSE quote_ident((parse_ident(l.table_name))[1]) || '.' END ||
+					quote_ident(l.relation_name)) AS name,
 		   l.kind,
-		   coalesce(nullif(l.relation::regclass::text, l.relation::text), l.relation_name) AS relation,
+		   coalesce(nullif(l.table_oid::regclass::text, l.table_oid::text), l.table_name) AS table_name,
 		   l.from_tablespace,
 		   l.to_tablespace,
 		   l.method,
@@ -306,7 +310,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	 WHERE pg_catalog.pg_has_role(j.role, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
-					WHERE c.oid = l.relation
+					WHERE c.oid = l.table_oid
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
 SELECT pg_catalog.set_config('search_path',
 							 pg_catalog.current_setting('index_mover_install.search_path'), true);
@@ -314,7 +318,7 @@ COMMENT ON VIEW index_mover_history IS 'every move of every job of this database
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
 COMMENT ON COLUMN index_mover_history.name IS 'what moved, as regclass prints it';
 COMMENT ON COLUMN index_mover_history.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN index_mover_history.relation IS 'its table';
+COMMENT ON COLUMN index_mover_history.table_name IS 'the table, or the table of the index';
 COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
 COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
 COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
@@ -374,6 +378,7 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 		   CASE WHEN a.visible AND m.tablespaces = 1 THEN m.tablespace END AS tablespace,
 		   CASE WHEN a.visible THEN coalesce(m.started_at, j.submitted_at)::timestamptz(0) END AS started_at,
 		   CASE WHEN a.visible AND NOT a.alive AND m.unfinished = 0 THEN m.finished_at::timestamptz(0) END AS finished_at,
+		   CASE WHEN a.visible THEN j.policy END AS policy,
 		   CASE WHEN a.visible THEN j.settings END AS settings
 	  FROM index_mover.job_log j
 	 CROSS JOIN LATERAL (
@@ -381,7 +386,7 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 				   pg_catalog.pg_has_role(j.role, 'USAGE')
 				   OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
 				   OR EXISTS (SELECT FROM index_mover.move_log l
-								JOIN pg_catalog.pg_class c ON c.oid = l.relation
+								JOIN pg_catalog.pg_class c ON c.oid = l.table_oid
 							   WHERE l.job = j.job AND pg_catalog.pg_has_role(c.relowner, 'USAGE'))
 			OFFSET 0) AS a(alive, visible)
 	 CROSS JOIN LATERAL (
@@ -419,8 +424,9 @@ COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that it
 COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at this rate; NULL if unknown';
 COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that one of its copies held the exclusive lock';
 COMMENT ON COLUMN index_mover_jobs.tablespace IS 'tablespace that it moves to; NULL if there are several';
-COMMENT ON COLUMN index_mover_jobs.started_at IS 'start of its first index, or when it was submitted';
-COMMENT ON COLUMN index_mover_jobs.finished_at IS 'end of its last index; NULL if it has not ended';
+COMMENT ON COLUMN index_mover_jobs.started_at IS 'start of its first relation, or when it was submitted';
+COMMENT ON COLUMN index_mover_jobs.finished_at IS 'end of its last relation; NULL if it has not ended';
+COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
 
 CREATE FUNCTION cancel_move(job bigint DEFAULT NULL)
@@ -486,15 +492,15 @@ CREATE FUNCTION index_mover.measure_bloat(
 	index regclass, sample_pages int, exact boolean, quiet boolean, exact_pages float8[],
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
-	OUT bloat_bytes bigint, OUT exactly boolean)
+	OUT bloat_bytes bigint, OUT is_exact boolean)
 AS 'MODULE_PATHNAME', 'index_mover_measure_bloat'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.index_bloat(
-	index regclass, sample_pages int DEFAULT 400,
+	index regclass, sample_pages int DEFAULT 400, exact boolean DEFAULT false,
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
-	OUT bloat_bytes bigint, INOUT exact boolean DEFAULT false)
+	OUT bloat_bytes bigint, OUT is_exact boolean)
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
 BEGIN ATOMIC
 	SELECT b.*
@@ -568,14 +574,13 @@ BEGIN ATOMIC
 END;
 
 CREATE FUNCTION @extschema@.index_report(
-	OUT index regclass, INOUT relation regclass DEFAULT NULL,
-	OUT access_method name, OUT tablespace name, OUT size bigint,
+	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
+	OUT index regclass, OUT table_name regclass, OUT access_method name, OUT tablespace name, OUT size bigint,
 	OUT idx_scan bigint, OUT blks_read bigint, OUT blks_hit bigint, OUT hit_ratio float8,
-	OUT relation_blks_read bigint,
+	OUT table_blks_read bigint,
 	OUT bloat_ratio float8, OUT bloat_bytes bigint, OUT bloat_source text,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
-	OUT writes bigint, OUT stats_since timestamptz, OUT movable text[], OUT remark text,
-	sample boolean DEFAULT NULL)
+	OUT writes bigint, OUT stats_since timestamptz, OUT movable text[], OUT remark text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
@@ -656,7 +661,7 @@ BEGIN ATOMIC
 		   b.bloat_ratio,
 		   b.bloat_bytes,
 		   CASE WHEN b.bloat_ratio_low IS NULL THEN 'not measured'::text
-				ELSE CASE WHEN b.exactly THEN 'every page'::text
+				ELSE CASE WHEN b.is_exact THEN 'every page'::text
 						  ELSE 'sample of '::text || b.sampled_pages::text || ' pages'::text END ||
 					 CASE WHEN b.bloat_ratio IS NULL
 						  THEN format(': between %s and %s'::text, round(b.bloat_ratio_low::numeric, 2),
@@ -907,7 +912,7 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
-	OUT rank int, OUT index regclass, OUT relation regclass, OUT method text,
+	OUT rank int, OUT index regclass, OUT table_name regclass, OUT method text,
 	OUT from_tablespace name, OUT to_tablespace name, OUT size bigint, OUT size_after bigint,
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
 	OUT pending_pages bigint, OUT reason text, OUT command text)
@@ -939,7 +944,7 @@ BEGIN ATOMIC
 	), found AS MATERIALIZED (
 		-- every index that can be moved, where it is, and where it would go if
 		-- it had to leave the target: to its table, or to the default
-		SELECT r.index, r.relation, r.size, r.movable, r.remark, r.tablespace AS here,
+		SELECT r.index, r.table_name AS relation, r.size, r.movable, r.remark, r.tablespace AS here,
 			   r.tablespace = t.name AS resident,
 			   r.idx_scan = 0 AND NOT i.indisunique AND NOT i.indisexclusion AS unsearched,
 			   coalesce(r.pending_pages, 0) AS pending, r.pending_pages,
@@ -952,13 +957,13 @@ BEGIN ATOMIC
 		  JOIN pg_class c ON c.oid = r.index
 		  JOIN pg_index i ON i.indexrelid = r.index AND i.indisvalid
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
-		  JOIN pg_class h ON h.oid = r.relation
+		  JOIN pg_class h ON h.oid = r.table_name
 		  JOIN pg_database d ON d.datname = current_database()
 		  JOIN pg_tablespace dts ON dts.oid = d.dattablespace
 		  LEFT JOIN pg_tablespace tts ON tts.oid = h.reltablespace
 		 WHERE cardinality(r.movable) > 0 AND r.size > 0
 		   AND c.relpersistence IN ('p', 'u')
-		   AND r.relation NOT IN (SELECT u.relid FROM own u)
+		   AND r.table_name NOT IN (SELECT u.relid FROM own u)
 	), read AS MATERIALIZED (
 		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
 			   coalesce(hq.reads_per_second, 0) AS table_rate,
@@ -1316,7 +1321,8 @@ AS 'MODULE_PATHNAME', 'index_mover_no_policy'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION index_mover.move_list(
-	relations oid[], tablespaces name[], from_tablespace name, parts text, wait boolean, settings jsonb)
+	relations oid[], tablespaces name[], from_tablespace name, parts text, wait boolean, settings jsonb,
+	policy name, freeze_first boolean)
 RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_list'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
@@ -1444,7 +1450,7 @@ BEGIN ATOMIC
 			OR CASE WHEN a.by_number THEN a.upper::numeric <= a.present::numeric
 					ELSE a.upper::timestamptz <= a.present::timestamptz - a.older_than END
 	), unfinished AS MATERIALIZED (
-		SELECT m.job, m.relation, m.from_tablespace, m.to_tablespace, m.size_before FROM index_mover.move_log m
+		SELECT m.job, m.table_oid, m.from_tablespace, m.to_tablespace, m.size_before FROM index_mover.move_log m
 		 WHERE m.status IN ('queued', 'running', 'paused') AND index_mover.job_is_alive(m.job)
 	), pressure AS MATERIALIZED (
 		-- file systems that are too full; what is leaving already counts, and a
@@ -1533,7 +1539,7 @@ BEGIN ATOMIC
 				 WHERE x.place <> c.to_tablespace
 				   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) s
 	), recent AS MATERIALIZED (
-		SELECT m.job, m.index, m.relation, m.finished_at FROM index_mover.move_log m
+		SELECT m.job, m.relation, m.table_oid, m.finished_at FROM index_mover.move_log m
 		 WHERE m.status = 'moved' AND m.finished_at > now() - (SELECT max(p.min_stay) FROM policies p)
 	), space AS MATERIALIZED (
 		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
@@ -1555,11 +1561,11 @@ BEGIN ATOMIC
 		  LEFT JOIN space p ON p.spcname = z.to_tablespace
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM unfinished m
-				 WHERE m.relation IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
+				 WHERE m.table_oid IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
 		  LEFT JOIN LATERAL (
 				SELECT max(m.job) AS job FROM recent m
-				 WHERE CASE WHEN z.kind = 'table' AND z.parts = 'indexes' THEN m.relation = z.relation AND m.index <> z.relation
-							ELSE m.index = z.relation END
+				 WHERE CASE WHEN z.kind = 'table' AND z.parts = 'indexes' THEN m.table_oid = z.relation AND m.relation <> z.relation
+							ELSE m.relation = z.relation END
 				   AND m.finished_at > now() - z.min_stay) moved ON true
 		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
 	), needed AS (
@@ -1626,7 +1632,7 @@ CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wai
 RETURNS SETOF @extschema@.move_result
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
 BEGIN ATOMIC
-	-- a job for each policy: settings are a job's, and so is the policy's name
+	-- a job for each policy, which has settings of its own
 	SELECT m.*
 	  FROM (SELECT t.policy, array_agg(t.relation::oid) AS relations, array_agg(t.to_tablespace) AS tablespaces
 			  FROM @extschema@.tier_plan($1) t
@@ -1637,8 +1643,7 @@ BEGIN ATOMIC
 			CASE WHEN p.budget IS NULL THEN p.from_tablespace END,
 			-- by heat each index is picked by itself
 			CASE WHEN p.older_than IS NULL THEN 'table' ELSE p.parts END, $2,
-			jsonb_build_object('freeze', p.freeze_first AND p.older_than IS NOT NULL)
-			|| coalesce(p.settings, '{}') || jsonb_build_object('policy', p.name)) m;
+			p.settings, p.name, p.freeze_first AND p.older_than IS NOT NULL) m;
 END;
 COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
 	IS 'move what tier_plan() says, in one job for each policy';
@@ -1653,29 +1658,29 @@ CREATE SCHEMA index_mover_call;
 
 CREATE FUNCTION index_mover_call.move_indexes(relation regclass, tablespace name, method text DEFAULT 'auto')
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.move_indexes($1, $2, $3, false, true, NULL::jsonb) m; END;
+BEGIN ATOMIC SELECT m.* FROM @extschema@.move_indexes($1, $2, $3, false, false, true, NULL::jsonb) m; END;
 
 CREATE FUNCTION index_mover_call.move_table(relation regclass, tablespace name)
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.move_table($1, $2, false, NULL::name, false, false, true, NULL::jsonb) m; END;
+BEGIN ATOMIC SELECT m.* FROM @extschema@.move_table($1, $2, false, NULL::name, false, false, false, true, NULL::jsonb) m; END;
 
 CREATE FUNCTION index_mover_call.move_schema_indexes(schema regnamespace, tablespace name, wait boolean)
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
 BEGIN ATOMIC
-	SELECT m.* FROM @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, $3, NULL::jsonb,
+	SELECT m.* FROM @extschema@.move_schema_indexes($1, $2, 'auto'::text, false, false, $3, NULL::jsonb,
 													NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
 END;
 
 CREATE FUNCTION index_mover_call.move_schema_tables(schema regnamespace, tablespace name, wait boolean)
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
 BEGIN ATOMIC
-	SELECT m.* FROM @extschema@.move_schema_tables($1, $2, false, NULL::name, false, false, $3, NULL::jsonb,
+	SELECT m.* FROM @extschema@.move_schema_tables($1, $2, false, NULL::name, false, false, false, $3, NULL::jsonb,
 												   NULL::text, NULL::text, NULL::bigint, NULL::bigint) m;
 END;
 
 CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_tablespace name)
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT m.* FROM @extschema@.evacuate_tablespace($1, $2, false, true, NULL::jsonb) m; END;
+BEGIN ATOMIC SELECT m.* FROM @extschema@.evacuate_tablespace($1, $2, false, false, false, true, NULL::jsonb) m; END;
 
 CREATE FUNCTION index_mover_call.cancel_move(job bigint)
 RETURNS int LANGUAGE sql STRICT

@@ -58,30 +58,15 @@ PG_FUNCTION_INFO_V1(index_mover_move_table);
 PG_FUNCTION_INFO_V1(index_mover_move_schema_tables);
 PG_FUNCTION_INFO_V1(index_mover_evacuate_tablespace);
 
-/* Positions of the arguments that the functions for indexes share */
+/* The arguments with which all of these end, from a number on */
 enum
 {
-	ARG_OBJECT,
-	ARG_TABLESPACE,
-	ARG_METHOD,
-	ARG_DRY_RUN,
-	ARG_WAIT,
-	ARG_SETTINGS,
-	/* only of the forms for many tables */
-	ARG_PICKS,
-};
-
-/* The same of the functions for tables, after the first two */
-enum
-{
-	ARG_INDEXES = ARG_TABLESPACE + 1,
-	ARG_INDEX_TABLESPACE,
-	ARG_REHEARSE,
-	ARG_TABLES_DRY_RUN,
-	ARG_TABLES_WAIT,
-	ARG_TABLES_SETTINGS,
-	/* only of the form for many tables */
-	ARG_TABLES_PICKS,
+	LAST_REHEARSE,
+	LAST_DRY_RUN,
+	LAST_WAIT,
+	LAST_SETTINGS,
+	/* only of the functions for a schema or a tablespace, but for evacuate */
+	LAST_PICKS,
 };
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -117,34 +102,39 @@ _PG_init(void)
 
 /*
  * Plan the moves, carry them out, and return their rows.  The caller has set
- * what the request is for.
+ * what the request is for; the last arguments begin with number n.
  */
-static void
-move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
-	 const char *tablespace, bool dry_run, bool wait, Jsonb *settings)
+static Datum
+move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
 {
-	List	   *plan;
+	bool		freeze = request->settings.terms.freeze_first;
+	bool		wait;
 
-	call_check_moment(function, dry_run, wait);
-	settings_capture_with(&request->settings, settings);
-	request->waits = wait && !dry_run;
-	request->dry_run = dry_run;
-	request->to_tablespace = plan_target_tablespace(tablespace);
-	plan = plan_moves(request);
-
-	result_rows_of_plan(fcinfo, plan, &request->settings, dry_run, wait);
+	call_reject_null(fcinfo, n + LAST_REHEARSE, "rehearse");
+	call_reject_null(fcinfo, n + LAST_DRY_RUN, "dry_run");
+	call_reject_null(fcinfo, n + LAST_WAIT, "wait");
+	request->dry_run = PG_GETARG_BOOL(n + LAST_DRY_RUN);
+	wait = PG_GETARG_BOOL(n + LAST_WAIT);
+	call_check_moment(function, request->dry_run, wait);
+	settings_capture_with(&request->settings, call_settings_argument(fcinfo, n + LAST_SETTINGS));
+	request->settings.terms.freeze_first = freeze;
+	request->settings.terms.rehearse = PG_GETARG_BOOL(n + LAST_REHEARSE);
+	request->waits = wait && !request->dry_run;
+	request->to_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(1)));
+	result_rows_of_plan(fcinfo, plan_moves(request), &request->settings,
+						request->dry_run, wait);
+	return (Datum) 0;
 }
 
 /* The common part of the functions for indexes. */
 static Datum
 move_indexes(FunctionCallInfo fcinfo, const char *function, PlanRequest *request)
 {
+	call_reject_null(fcinfo, 1, request->scope == SCOPE_TABLESPACE ? "to_tablespace" : "tablespace");
+	call_reject_null(fcinfo, 2, "method");
 	request->indexes = true;
-	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(ARG_METHOD)));
-	move(fcinfo, function, request, NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)),
-		 PG_GETARG_BOOL(ARG_DRY_RUN), PG_GETARG_BOOL(ARG_WAIT),
-		 call_settings_argument(fcinfo, ARG_SETTINGS));
-	return (Datum) 0;
+	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	return move(fcinfo, function, request, 3);
 }
 
 /* The common part of the functions for tables. */
@@ -152,50 +142,23 @@ static Datum
 move_tables(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 			const char *object)
 {
-	Jsonb	   *settings;
-
-	call_reject_null(fcinfo, ARG_OBJECT, object);
-	call_reject_null(fcinfo, ARG_TABLESPACE, "tablespace");
-	call_reject_null(fcinfo, ARG_INDEXES, "indexes");
-	call_reject_null(fcinfo, ARG_REHEARSE, "rehearse");
-	call_reject_null(fcinfo, ARG_TABLES_DRY_RUN, "dry_run");
-	call_reject_null(fcinfo, ARG_TABLES_WAIT, "wait");
-
-	settings = call_settings_argument(fcinfo, ARG_TABLES_SETTINGS);
-	if (PG_GETARG_BOOL(ARG_REHEARSE))
-	{
-		Datum		rehearse = DirectFunctionCall1(jsonb_in, CStringGetDatum("{\"rehearse\": true}"));
-
-		settings = DatumGetJsonbP(settings == NULL ? rehearse :
-								  DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(settings), rehearse));
-	}
-	request->object = PG_GETARG_OID(ARG_OBJECT);
+	call_reject_null(fcinfo, 0, object);
+	call_reject_null(fcinfo, 1, "tablespace");
+	call_reject_null(fcinfo, 2, "indexes");
+	call_reject_null(fcinfo, 4, "freeze_first");
+	request->object = PG_GETARG_OID(0);
 	request->tables = true;
-	request->indexes = PG_GETARG_BOOL(ARG_INDEXES);
-	request->method = METHOD_AUTO;
-	if (!PG_ARGISNULL(ARG_INDEX_TABLESPACE))
+	request->indexes = PG_GETARG_BOOL(2);
+	request->settings.terms.freeze_first = PG_GETARG_BOOL(4);
+	if (!PG_ARGISNULL(3))
 	{
 		if (!request->indexes)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("index_tablespace requires indexes => true")));
-		request->index_tablespace =
-			plan_target_tablespace(NameStr(*PG_GETARG_NAME(ARG_INDEX_TABLESPACE)));
+		request->index_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(3)));
 	}
-	move(fcinfo, function, request, NameStr(*PG_GETARG_NAME(ARG_TABLESPACE)),
-		 PG_GETARG_BOOL(ARG_TABLES_DRY_RUN), PG_GETARG_BOOL(ARG_TABLES_WAIT), settings);
-	return (Datum) 0;
-}
-
-static void
-check_common_arguments(FunctionCallInfo fcinfo, const char *object,
-					   const char *tablespace)
-{
-	call_reject_null(fcinfo, ARG_OBJECT, object);
-	call_reject_null(fcinfo, ARG_TABLESPACE, tablespace);
-	call_reject_null(fcinfo, ARG_METHOD, "method");
-	call_reject_null(fcinfo, ARG_DRY_RUN, "dry_run");
-	call_reject_null(fcinfo, ARG_WAIT, "wait");
+	return move(fcinfo, function, request, 5);
 }
 
 /*
@@ -220,12 +183,14 @@ get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
 
 /*
  * move_indexes(relation regclass, tablespace name,
- *		method text DEFAULT 'auto', dry_run boolean DEFAULT false,
- *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
- *		RETURNS SETOF move_result
+ *		method text DEFAULT 'auto', rehearse boolean DEFAULT false,
+ *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
+ *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
  *
  * Moves every index of a table, materialized view or partitioned table, or one
- * index, to a tablespace.  Returns one row per index; sizes in bytes.
+ * index, to a tablespace.  rehearse: make the copies, compare and discard them,
+ * and move nothing; rows then have status "rehearsed".  Returns one row per
+ * index; sizes in bytes.
  *
  * Locks: the calling session keeps none after planning.  While the worker
  * rebuilds an index, it holds ShareUpdateExclusiveLock on table and index,
@@ -249,8 +214,8 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_RELATION};
 
-	check_common_arguments(fcinfo, "relation", "tablespace");
-	request.object = PG_GETARG_OID(ARG_OBJECT);
+	call_reject_null(fcinfo, 0, "relation");
+	request.object = PG_GETARG_OID(0);
 	return move_indexes(fcinfo, "move_indexes()", &request);
 }
 
@@ -270,9 +235,9 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_SCHEMA};
 
-	check_common_arguments(fcinfo, "schema", "tablespace");
-	request.object = PG_GETARG_OID(ARG_OBJECT);
-	get_picks(fcinfo, ARG_PICKS, &request);
+	call_reject_null(fcinfo, 0, "schema");
+	request.object = PG_GETARG_OID(0);
+	get_picks(fcinfo, 3 + LAST_PICKS, &request);
 	return move_indexes(fcinfo, "move_schema_indexes()", &request);
 }
 
@@ -288,26 +253,25 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_TABLESPACE};
 
-	check_common_arguments(fcinfo, "from_tablespace", "to_tablespace");
-	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(ARG_OBJECT)));
-	get_picks(fcinfo, ARG_PICKS, &request);
+	call_reject_null(fcinfo, 0, "from_tablespace");
+	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	get_picks(fcinfo, 3 + LAST_PICKS, &request);
 	return move_indexes(fcinfo, "move_tablespace_indexes()", &request);
 }
 
 /*
  * move_table(relation regclass, tablespace name,
  *		indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
- *		rehearse boolean DEFAULT false, dry_run boolean DEFAULT false,
- *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
- *		RETURNS SETOF move_result
+ *		freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
+ *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
+ *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
  *
  * Moves a table or materialized view with its TOAST table and the index of
  * that, by method copy; of a partitioned table every partition, and the
  * default for new ones.  indexes: their indexes as well, to index_tablespace
- * or the same, as move_indexes() does.  rehearse: make the copies, compare and
- * discard them, and move nothing; rows then have status "rehearsed".  Returns
- * one row per relation; sizes in bytes.  A table that cannot be copied has a
- * row "skipped" with 0A000.
+ * or the same, as move_indexes() does.  freeze_first: VACUUM (FREEZE) each
+ * table first.  rehearse: as move_indexes().  Returns one row per relation; sizes in
+ * bytes.  A table that cannot be copied has a row "skipped" with 0A000.
  *
  * Locks: the calling session keeps none after planning.  The worker holds
  * AccessShareLock on the table and its TOAST table, ShareUpdateExclusiveLock on
@@ -344,12 +308,13 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_SCHEMA};
 
-	get_picks(fcinfo, ARG_TABLES_PICKS, &request);
+	get_picks(fcinfo, 5 + LAST_PICKS, &request);
 	return move_tables(fcinfo, "move_schema_tables()", &request, "schema");
 }
 
 /*
  * evacuate_tablespace(from_tablespace name, to_tablespace name,
+ *		freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
  *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
  *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
  *
@@ -363,16 +328,14 @@ Datum
 index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.tables = true,.indexes = true,
-	.evacuate = true,.method = METHOD_AUTO};
+	.evacuate = true};
 
 	call_reject_null(fcinfo, 0, "from_tablespace");
 	call_reject_null(fcinfo, 1, "to_tablespace");
-	call_reject_null(fcinfo, 2, "dry_run");
-	call_reject_null(fcinfo, 3, "wait");
+	call_reject_null(fcinfo, 2, "freeze_first");
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
-	move(fcinfo, "evacuate_tablespace()", &request, NameStr(*PG_GETARG_NAME(1)),
-		 PG_GETARG_BOOL(2), PG_GETARG_BOOL(3), call_settings_argument(fcinfo, 4));
-	return (Datum) 0;
+	request.settings.terms.freeze_first = PG_GETARG_BOOL(2);
+	return move(fcinfo, "evacuate_tablespace()", &request, 3);
 }
 
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);

@@ -80,7 +80,7 @@ SELECT r.* FROM move_indexes('t_hash', 'regress_slow', method => 'rebuild') m, o
 -- the row, and what the history has of it
 SELECT job IS NOT NULL AS job, name, kind, status, method, size > 0 AS size, elapsed > '0' AS elapsed, lock_time, sqlstate, detail
   FROM move_indexes('t_btree', 'regress_slow', method => 'rebuild');
-SELECT name, kind, relation, from_tablespace, to_tablespace, method, status, size_before > 0 AS size_before, size_after > 0 AS size_after,
+SELECT name, kind, table_name, from_tablespace, to_tablespace, method, status, size_before > 0 AS size_before, size_after > 0 AS size_after,
        elapsed > '0' AS elapsed, lock_time, sqlstate
   FROM index_mover_history ORDER BY job DESC LIMIT 1;
 -- the name is that of the final index

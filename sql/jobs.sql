@@ -71,7 +71,7 @@ CALL wait_for_move(:job);
 CALL wait_for_move(:job2);
 -- waiting for what has ended
 CALL wait_for_move(:job);
-SELECT job = :job AS job, name, kind, relation, from_tablespace, to_tablespace, method, status,
+SELECT job = :job AS job, name, kind, table_name, from_tablespace, to_tablespace, method, status,
        size_before > 0 AS size_before, size_after > 0 AS size_after, started_at <= finished_at AS times,
        elapsed > '0' AS elapsed, sqlstate, message, role = current_user AS role
   FROM index_mover_history WHERE job IN (:job, :job2) ORDER BY 2;
@@ -163,7 +163,7 @@ SELECT setval('index_mover.job_seq', 100000, false);
 SELECT name, status, sqlstate, detail FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') ORDER BY 1;
 \echo :SQLSTATE
 RESET index_mover.on_failure;
-SELECT name, status, sqlstate, message FROM index_mover_history WHERE relation = 'bulk.c' ORDER BY job, name;
+SELECT name, status, sqlstate, message FROM index_mover_history WHERE table_name = 'bulk.c' ORDER BY job, name;
 SELECT max(job) AS job FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild', wait => false) \gset
 \set VERBOSITY terse
 CALL wait_for_move(:job);

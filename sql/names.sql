@@ -45,7 +45,7 @@ SELECT oracle.verdict('"table; DROP TABLE x; --"');
 SELECT c.reltablespace FROM pg_catalog.pg_class c WHERE c.oid = 'other."UPPER"'::regclass;
 -- names in the rows and in the history
 SELECT name FROM move_indexes('"a""b"', 'regress_slow', method => 'rebuild');
-SELECT name, relation, status FROM index_mover_history ORDER BY job DESC, started_at DESC LIMIT 1;
+SELECT name, table_name, status FROM index_mover_history ORDER BY job DESC, started_at DESC LIMIT 1;
 SELECT name, method, detail FROM move_indexes('"new
 line"', 'regress_fast', method => 'rebuild');
 -- a tablespace to quote

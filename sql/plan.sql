@@ -51,7 +51,7 @@ BEGIN;
 DELETE FROM index_mover.move_log;
 SELECT m.method, bool_and(p.elapsed < '0.03 s') AS quick
   FROM unnest('{copy,rebuild}'::text[]) m(method), move_indexes('t_pkey', 'regress_plan_ts', m.method, dry_run => true) p GROUP BY 1 ORDER BY 1;
-INSERT INTO index_mover.move_log (job, item, index, old_index, index_name, kind, relation, relation_name, from_tablespace_oid, to_tablespace_oid,
+INSERT INTO index_mover.move_log (job, item, relation, old_relation, relation_name, kind, table_oid, table_name, from_tablespace_oid, to_tablespace_oid,
 								  requested, method, status, size_before, started_at, finished_at, idle)
 	SELECT g, 1, 1, 1, '', 'index', 1, '', 1, 1, 'copy', 'copy', 'moved', 8192, now() - interval '2.05 s', now(), 2000 FROM generate_series(1, 10) g;
 SELECT m.method, bool_and(p.elapsed BETWEEN '0.05 s' AND '0.07 s') AS learnt
@@ -61,25 +61,25 @@ ROLLBACK;
 -- order
 SELECT bool_and(size >= lag) AS smallest_first
   FROM (SELECT size, lag(size) OVER (ORDER BY ordinality)
-		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true) WITH ORDINALITY
+		  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true) WITH ORDINALITY
 		 WHERE status = 'planned') q;
-SELECT name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "name"}')
+SELECT name FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"order": "name"}')
  WHERE status = 'planned';
 SELECT pg_stat_force_next_flush();
 SELECT array_agg(m.name ORDER BY m.ordinality) =
 	   array_agg(m.name ORDER BY s.idx_blks_read DESC, m.name COLLATE "C") AS hottest_first
-  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true, settings => '{"order": "hottest"}') WITH ORDINALITY m
+  FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"order": "hottest"}') WITH ORDINALITY m
   JOIN pg_statio_user_indexes s ON s.indexrelid = m.name::regclass
  WHERE m.status = 'planned';
 
 -- a share of the file system that can't be kept free
 \set VERBOSITY terse
-SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', true, settings => '{"min_free_space": "99.99%"}');
+SELECT status, regexp_replace(detail, '\d+ (bytes|[kMGTP]B)', 'N', 'g') AS detail FROM move_indexes('t_pkey', 'regress_plan_ts', 'rebuild', dry_run => true, settings => '{"min_free_space": "99.99%"}');
 \set VERBOSITY default
 
 -- one index; the target may be the database's default
-SELECT name, status FROM move_indexes('t_there', 'pg_default', 'rebuild', true);
-SELECT name, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', true);
+SELECT name, status FROM move_indexes('t_there', 'pg_default', 'rebuild', dry_run => true);
+SELECT name, status, sqlstate, detail FROM move_indexes('t_pkey', 'pg_default', 'rebuild', dry_run => true);
 
 -- access methods that copy doesn't know, unlogged tables, TOAST
 CREATE FUNCTION regress_plan_handler(internal) RETURNS index_am_handler LANGUAGE C AS 'bloom', 'blhandler';
@@ -90,9 +90,9 @@ CREATE INDEX am_a ON am USING regress_plan_mine (a);
 CREATE UNLOGGED TABLE u (a int PRIMARY KEY);
 SELECT m.name, m.method, m.status, m.sqlstate
   FROM (VALUES ('am'::regclass), ('u')) v(rel), (VALUES ('auto'), ('copy'), ('rebuild')) w(method),
-	   LATERAL move_indexes(rel, 'regress_plan_ts', w.method, true) m
+	   LATERAL move_indexes(rel, 'regress_plan_ts', w.method, dry_run => true) m
  ORDER BY 1, rel::text, w.method;
-SELECT detail ~ 'Method rebuild can.$' AS rebuild_can FROM move_indexes('u', 'regress_plan_ts', 'copy', true);
+SELECT detail ~ 'Method rebuild can.$' AS rebuild_can FROM move_indexes('u', 'regress_plan_ts', 'copy', dry_run => true);
 \set VERBOSITY sqlstate
 SELECT move_indexes(reltoastrelid, 'regress_plan_ts', dry_run => true) FROM pg_class WHERE oid = 't'::regclass;
 \set VERBOSITY default
@@ -101,7 +101,7 @@ SELECT move_indexes(reltoastrelid, 'regress_plan_ts', dry_run => true) FROM pg_c
 -- auto says why.  The bloat is made by a fillfactor that is taken away: what a
 -- vacuum removes depends on the snapshots of others
 SELECT m.name, m.method, regexp_replace(m.detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail
-  FROM (VALUES ('am'::regclass), ('u')) v(rel), LATERAL move_indexes(rel, 'regress_plan_ts', 'auto', true) m
+  FROM (VALUES ('am'::regclass), ('u')) v(rel), LATERAL move_indexes(rel, 'regress_plan_ts', 'auto', dry_run => true) m
  ORDER BY m.name COLLATE "C";
 CREATE TABLE fresh (a int, b int) WITH (autovacuum_enabled = off);
 INSERT INTO fresh SELECT i, i FROM generate_series(1, 10000) i;
@@ -123,11 +123,11 @@ DROP TABLE fresh, bloated;
 -- materialized views, plain inheritance
 CREATE MATERIALIZED VIEW mv AS SELECT a FROM t;
 CREATE INDEX mv_a ON mv (a);
-SELECT name, kind, status FROM move_indexes('mv', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('mv', 'regress_plan_ts', 'rebuild', dry_run => true);
 CREATE TABLE parent (a int PRIMARY KEY);
 CREATE TABLE child (PRIMARY KEY (a)) INHERITS (parent);
-SELECT name, kind, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', true);
-SELECT m.name, m.status FROM pg_inherits, move_indexes(inhrelid, 'regress_plan_ts', 'rebuild', true) m WHERE inhparent = 'regress_plan.parent'::regclass;
+SELECT name, kind, status FROM move_indexes('parent', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT m.name, m.status FROM pg_inherits, move_indexes(inhrelid, 'regress_plan_ts', 'rebuild', dry_run => true) m WHERE inhparent = 'regress_plan.parent'::regclass;
 
 -- partitions: the leaves, then the defaults for new partitions
 CREATE TABLE p (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);
@@ -136,12 +136,12 @@ CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
 CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (100) PARTITION BY RANGE (a);
 CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (10) TO (50);
 CREATE INDEX p21_own ON p21 (b, a);
-SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p', 'regress_plan_ts', 'rebuild', true);
-SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true);
-SELECT name, kind, status FROM move_indexes('p2_b_idx', 'regress_plan_ts', 'rebuild', true);
-SELECT name, kind, status FROM move_indexes('p21', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, kind, status, size > 0 AS has_file FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, kind, status FROM move_indexes('p2_b_idx', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, kind, status FROM move_indexes('p21', 'regress_plan_ts', 'rebuild', dry_run => true);
 ALTER INDEX p_b SET TABLESPACE regress_plan_ts;
-SELECT name, status, detail FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', true) WHERE kind = 'default' AND name = 'p_b';
+SELECT name, status, detail FROM move_indexes('p_b', 'regress_plan_ts', 'rebuild', dry_run => true) WHERE kind = 'default' AND name = 'p_b';
 
 -- a partition that is a foreign table is passed over
 CREATE FOREIGN DATA WRAPPER regress_plan_fdw;
@@ -150,7 +150,7 @@ CREATE TABLE fp (a int, b int) PARTITION BY RANGE (a);
 CREATE INDEX fp_b ON fp (b);
 CREATE TABLE fp1 PARTITION OF fp FOR VALUES FROM (0) TO (10);
 CREATE FOREIGN TABLE fp2 PARTITION OF fp FOR VALUES FROM (10) TO (20) SERVER regress_plan_server;
-SELECT name, kind, status FROM move_indexes('fp', 'regress_plan_ts', 'rebuild', true);
+SELECT name, kind, status FROM move_indexes('fp', 'regress_plan_ts', 'rebuild', dry_run => true);
 
 -- invalid indexes
 CREATE TABLE inv (a int, b int);
@@ -158,28 +158,28 @@ CREATE INDEX inv_a ON inv (a);
 CREATE INDEX "inv_B_ccnew1" ON inv (b);
 CREATE INDEX inv_there ON inv (a) TABLESPACE regress_plan_ts;
 UPDATE pg_index SET indisvalid = false WHERE indrelid = 'inv'::regclass;
-SELECT name, method, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv', 'regress_plan_ts', 'rebuild', true);
-SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
-SELECT name, status, sqlstate FROM move_indexes('inv_a', 'regress_plan_ts', 'auto', true);
-SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_there', 'regress_plan_ts', 'rebuild', true);
+SELECT name, method, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, status, sqlstate FROM move_indexes('inv_a', 'regress_plan_ts', 'auto', dry_run => true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_there', 'regress_plan_ts', 'rebuild', dry_run => true);
 UPDATE pg_index SET indislive = false WHERE indexrelid = 'inv_a'::regclass;
-SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate, regexp_replace(detail, 'Writes .* of WAL', 'Writes N of WAL') AS detail FROM move_indexes('inv_a', 'regress_plan_ts', 'rebuild', dry_run => true);
 DROP TABLE inv;
 
 -- names
 CREATE TABLE "T ""1"" %s" (a int);
 CREATE INDEX "I ""1"" %s ; drop" ON "T ""1"" %s" (a);
-SELECT name, status FROM move_indexes('"T ""1"" %s"', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status FROM move_indexes('"T ""1"" %s"', 'regress_plan_ts', 'rebuild', dry_run => true);
 
 -- bulk forms
-SELECT name, status, sqlstate FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true) ORDER BY name COLLATE "C";
+SELECT name, status, sqlstate FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', dry_run => true) ORDER BY name COLLATE "C";
 SELECT name, status
-  FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
-SELECT name, status, detail FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts', 'rebuild', true);
+  FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', dry_run => true);
+SELECT name, status, detail FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts', 'rebuild', dry_run => true);
 SET client_min_messages = warning;	-- other databases
 SELECT count(*) FILTER (WHERE i.indrelid::regclass::text ~ 'index_mover') AS own,
 	   count(*) FILTER (WHERE c.reltablespace <> 0) AS elsewhere
-  FROM move_tablespace_indexes('pg_default', 'regress_plan_ts', 'rebuild', true) m
+  FROM move_tablespace_indexes('pg_default', 'regress_plan_ts', 'rebuild', dry_run => true) m
   JOIN pg_class c ON c.oid = m.name::regclass
   JOIN pg_index i ON i.indexrelid = c.oid;
 RESET client_min_messages;
@@ -187,9 +187,9 @@ RESET client_min_messages;
 -- nothing to move
 CREATE TABLE no_index (a int);
 CREATE SCHEMA regress_plan_empty;
-SELECT count(*) FROM move_indexes('no_index', 'regress_plan_ts', 'rebuild', true);
-SELECT count(*) FROM move_schema_indexes('regress_plan_empty', 'regress_plan_ts', 'rebuild', true);
-SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FROM move_indexes('no_index', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT count(*) FROM move_schema_indexes('regress_plan_empty', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', dry_run => true);
 
 -- what other databases have there
 SELECT current_database() AS db \gset
@@ -200,8 +200,8 @@ CREATE INDEX o_b ON o (b) TABLESPACE regress_plan_ts;
 \c :db
 SET index_mover.progress_interval = 0;
 SET search_path = regress_plan, public;
-SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', true);
-SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts', 'regress_plan_ts2', 'rebuild', dry_run => true);
+SELECT count(*) FROM move_tablespace_indexes('regress_plan_ts2', 'regress_plan_ts', 'rebuild', dry_run => true);
 DROP DATABASE regress_plan_db;
 
 -- wrong kinds of relation, and what can't be moved
@@ -252,15 +252,15 @@ SELECT * FROM move_indexes('owned_pkey', 'pg_default', dry_run => true);
 SELECT * FROM move_indexes('mv', 'pg_default', dry_run => true);
 SELECT * FROM move_indexes('pg_class', 'pg_default', dry_run => true);
 SET ROLE regress_plan_owner;
-SELECT name, status, sqlstate FROM move_indexes('owned', 'regress_plan_ts', 'rebuild', true);
-SELECT name, status, sqlstate FROM move_indexes('owned', 'pg_default', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('owned', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, status, sqlstate FROM move_indexes('owned', 'pg_default', 'rebuild', dry_run => true);
 SELECT * FROM move_indexes('owned', 'regress_plan_ts2', dry_run => true);
-SELECT name, status, sqlstate FROM move_indexes('pp', 'regress_plan_ts', 'rebuild', true);
+SELECT name, status, sqlstate FROM move_indexes('pp', 'regress_plan_ts', 'rebuild', dry_run => true);
 SELECT count(*) FILTER (WHERE status = 'planned') AS planned,
 	   count(*) FILTER (WHERE name IN ('pp_pkey', 'owned_pkey') AND status = 'planned') AS own,
 	   bool_and(sqlstate = '42501') FILTER (WHERE status = 'skipped' AND name <> 'pp_pkey' AND name NOT IN ('t_there')) AS others_refused
-  FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', true);
-SELECT name, status, sqlstate FROM move_tablespace_indexes('regress_plan_ts', 'pg_default', 'rebuild', true);
+  FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'rebuild', dry_run => true);
+SELECT name, status, sqlstate FROM move_tablespace_indexes('regress_plan_ts', 'pg_default', 'rebuild', dry_run => true);
 RESET ROLE;
 SELECT 'owned'::regclass::oid AS owned \gset
 REVOKE ALL ON SCHEMA regress_plan FROM regress_plan_owner;
@@ -301,10 +301,10 @@ END $$;
 -- a plan may be asked for all the same, and keeps no lock itself
 BEGIN;
 SELECT count(*) FROM t WHERE a = 1;
-SELECT count(*) FROM move_indexes('t', 'regress_plan_ts', 'rebuild', true);
+SELECT count(*) FROM move_indexes('t', 'regress_plan_ts', 'rebuild', dry_run => true);
 ROLLBACK;
 BEGIN;
-SELECT count(*) > 20 AS planned FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'auto', true);
+SELECT count(*) > 20 AS planned FROM move_schema_indexes('regress_plan', 'regress_plan_ts', 'auto', dry_run => true);
 SELECT count(*) FROM pg_locks l
  WHERE l.pid = pg_backend_pid() AND l.relation >= 16384;
 COMMIT;

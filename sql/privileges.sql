@@ -69,9 +69,9 @@ RESET ROLE;
 GRANT SELECT ON index_mover_history TO PUBLIC;
 -- NULL is not all jobs
 SELECT index_mover_call.cancel_move(NULL);
-GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb),
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE wait_for_move TO PUBLIC;
 
 -- CREATE on the target
@@ -135,9 +135,9 @@ SET ROLE regress_nobody;
 SELECT count(*) FROM index_mover_history;
 SELECT count(*) FROM index_mover_progress;
 SET ROLE regress_member;
-SELECT DISTINCT relation FROM index_mover_history WHERE relation LIKE '%grouped' OR relation LIKE '%owned' ORDER BY 1;
+SELECT DISTINCT table_name FROM index_mover_history WHERE table_name LIKE '%grouped' OR table_name LIKE '%owned' ORDER BY 1;
 SET ROLE regress_owner;
-SELECT DISTINCT relation, role FROM index_mover_history ORDER BY 1;
+SELECT DISTINCT table_name, role FROM index_mover_history ORDER BY 1;
 RESET ROLE;
 GRANT pg_read_all_stats TO regress_nobody;
 SET ROLE regress_nobody;
@@ -164,7 +164,7 @@ INSERT INTO index_mover.ledger SELECT;
 \echo :SQLSTATE
 DELETE FROM index_mover.ledger;
 \echo :SQLSTATE
-UPDATE index_mover.move_log SET index = 0;
+UPDATE index_mover.move_log SET relation = 0;
 \echo :SQLSTATE
 TRUNCATE index_mover.move_log;
 \echo :SQLSTATE
@@ -209,9 +209,9 @@ REVOKE SET ON PARAMETER index_mover.max_replica_lag FROM regress_owner;
 
 SELECT * FROM oracle.leftovers();
 SET client_min_messages = warning;
-REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb),
-	move_schema_indexes(regnamespace, name, text, boolean, boolean, jsonb, text, text, bigint, bigint),
-	move_tablespace_indexes(name, name, text, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb),
+	move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint),
+	move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 REVOKE EXECUTE ON PROCEDURE wait_for_move FROM PUBLIC;
 DROP SCHEMA priv CASCADE;
 DROP OWNED BY regress_owner, regress_group, regress_member, regress_nobody;

@@ -46,10 +46,10 @@ CREATE TABLE rb_before AS
 
 -- the same density as pgstatindex from all pages, and from a sample where there is one (two are read whole;
 -- report_samples has many samples); 18 counts the room of a page a little otherwise
-SELECT i, CASE WHEN NOT b.exact THEN abs(b.leaf_density - s.avg_leaf_density / 100) < 0.03 END AS density,
-	   CASE WHEN NOT b.exact THEN abs(b.bloat_ratio - x.bloat_ratio) < 0.03 END AS sample_agrees,
+SELECT i, CASE WHEN NOT b.is_exact THEN abs(b.leaf_density - s.avg_leaf_density / 100) < 0.03 END AS density,
+	   CASE WHEN NOT b.is_exact THEN abs(b.bloat_ratio - x.bloat_ratio) < 0.03 END AS sample_agrees,
 	   abs(x.leaf_density - s.avg_leaf_density / 100) < 0.001 AS exact_density,
-	   x.exact, x.bloat_ratio_low = x.bloat_ratio_high AS no_interval
+	   x.is_exact, x.bloat_ratio_low = x.bloat_ratio_high AS no_interval
   FROM rb_before b, LATERAL pgstatindex(i) s, LATERAL index_bloat(i, exact => true) x
  WHERE i IN ('rb_btree'::regclass, 'rb_dedup', 'rb_text');
 
@@ -74,14 +74,14 @@ CREATE INDEX rb_empty_gin ON rb_empty USING gin (a);
 CREATE INDEX rb_empty_gist ON rb_empty USING gist (p);
 CREATE INDEX rb_empty_spgist ON rb_empty USING spgist (t);
 CREATE INDEX rb_empty_brin ON rb_empty USING brin (id);
-SELECT i, b.bloat_ratio, b.bloat_bytes, b.exact
+SELECT i, b.bloat_ratio, b.bloat_bytes, b.is_exact
   FROM unnest('{rb_empty_pkey,rb_empty_hash,rb_empty_gin,rb_empty_gist,rb_empty_spgist,rb_empty_brin}'::regclass[]) i,
 	   LATERAL index_bloat(i) b;
 
 -- cannot be measured: NULL, not an error
 CREATE EXTENSION IF NOT EXISTS bloom;
 CREATE INDEX rb_empty_bloom ON rb_empty USING bloom (id);
-SELECT pages > 0 AS pages, bloat_ratio, exact FROM index_bloat('rb_empty_bloom');
+SELECT pages > 0 AS pages, bloat_ratio, is_exact FROM index_bloat('rb_empty_bloom');
 
 -- posting lists of many keys, each with rows all over the table
 CREATE EXTENSION IF NOT EXISTS pg_trgm;

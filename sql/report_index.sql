@@ -24,22 +24,22 @@ CREATE INDEX p_id ON p (id);
 CREATE UNIQUE INDEX CONCURRENTLY t_bad ON t ((1));
 \set VERBOSITY default
 
-SELECT index, relation, access_method, tablespace, size = pg_relation_size(coalesce(index, relation)) AS size, movable,
+SELECT index, table_name, access_method, tablespace, size = pg_relation_size(coalesce(index, table_name)) AS size, movable,
 	   regexp_replace(bloat_source, 'between .*', 'between ..') AS bloat_source, pending_pages > 0 AS pending,
 	   regexp_replace(remark, 'statistics cover less than a day(; )?', '') AS remark
   FROM index_report('t') ORDER BY index::text;
 -- without a relation: every user index, not sampled
 SELECT count(*) > 10 AS several, bool_and(bloat_source = 'not measured') AS not_sampled,
-	   bool_and(relation::text NOT LIKE 'pg_%') AS user_indexes
+	   bool_and(table_name::text NOT LIKE 'pg_%') AS user_indexes
   FROM index_report();
 SELECT count(*) FILTER (WHERE bloat_source <> 'not measured') > 5 AS sampled FROM index_report(sample => true);
 -- a partitioned table or index stands for its leaves
-SELECT index, relation FROM index_report('p') ORDER BY index::text, relation::text;
-SELECT index, relation FROM index_report('p_id') ORDER BY index::text;
+SELECT index, table_name FROM index_report('p') ORDER BY index::text, table_name::text;
+SELECT index, table_name FROM index_report('p_id') ORDER BY index::text;
 SELECT index, movable FROM index_report('u');
 -- not those of the tables that moves write to
-SELECT relation, array_agg(DISTINCT movable::text) AS movable
-  FROM index_report() WHERE relation::text ~ '^index_mover\.' GROUP BY 1 ORDER BY 1;
+SELECT table_name, array_agg(DISTINCT movable::text) AS movable
+  FROM index_report() WHERE table_name::text ~ '^index_mover\.' GROUP BY 1 ORDER BY 1;
 -- what is movable by a method is what a dry run of that method would move
 CREATE TABLE d (id int, UNIQUE (id) DEFERRABLE);
 SELECT r.index, r.movable, m.method, p.status, p.detail
@@ -48,10 +48,10 @@ SELECT r.index, r.movable, m.method, p.status, p.detail
 	   LATERAL move_indexes(r.index, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END,
 							method => m.method, dry_run => true) p
  WHERE r.index IS NOT NULL AND (m.method = ANY (r.movable)) <> (p.status = 'planned');
-SELECT r.relation, r.movable, p.status, p.detail
+SELECT r.table_name, r.movable, p.status, p.detail
   FROM index_report() r,
-	   LATERAL move_table(r.relation, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END, dry_run => true) p
- WHERE r.index IS NULL AND r.relation::text !~ '^index_mover\.' AND p.kind = 'table' AND ('copy' = ANY (r.movable)) <> (p.status = 'planned');
+	   LATERAL move_table(r.table_name, CASE r.tablespace WHEN 'regress_report_ts' THEN 'pg_default' ELSE 'regress_report_ts' END, dry_run => true) p
+ WHERE r.index IS NULL AND r.table_name::text !~ '^index_mover\.' AND p.kind = 'table' AND ('copy' = ANY (r.movable)) <> (p.status = 'planned');
 -- one index, a TOAST table, something without indexes
 SELECT index, bloat_source FROM index_report('t_a');
 SELECT index, bloat_source FROM index_report('t_a', sample => false);
@@ -61,7 +61,7 @@ ALTER TABLE big ALTER x SET STORAGE EXTERNAL;
 INSERT INTO big VALUES (repeat('x', 100000));
 SELECT pg_stat_force_next_flush();
 -- the table's line: NULL where a column says something of indexes
-SELECT index, relation, access_method, tablespace, idx_scan, relation_blks_read = blks_read AS own_reads, bloat_ratio, bloat_source,
+SELECT index, table_name, access_method, tablespace, idx_scan, table_blks_read = blks_read AS own_reads, bloat_ratio, bloat_source,
 	   pending_pages, writes, movable,
 	   size = pg_relation_size('big') + pg_relation_size((SELECT reltoastrelid FROM pg_class WHERE oid = 'big'::regclass)) AS size_with_toast
   FROM index_report('big');

@@ -110,7 +110,7 @@ VACUUM rr_line;
 CREATE TABLE rr_line_before AS
 	SELECT i, b.* FROM unnest('{rr_line_p,rr_line_m}'::regclass[]) i, LATERAL index_bloat(i, exact => true) b;
 REINDEX TABLE rr_line;
-SELECT i, exact, bloat_ratio, bloat_bytes, pages = sampled_pages AS every_page,
+SELECT i, is_exact, bloat_ratio, bloat_bytes, pages = sampled_pages AS every_page,
 	   1 - pg_relation_size(i) / (pages * current_setting('block_size')::float8) BETWEEN bloat_ratio_low AND bloat_ratio_high AS held
   FROM rr_line_before;
 

@@ -145,21 +145,21 @@ DELETE FROM index_mover.probe;
 -- the table's own reads outweigh those of its indexes: move the table
 DELETE FROM index_mover.sample;
 SELECT rec_rate('rec_table', NULL, 50), rec_rate('rec_table', 'rec_table_id', 40);
-SELECT index, relation, method, round(reads_per_second) AS reads,
+SELECT index, table_name, method, round(reads_per_second) AS reads,
 	   reason ~ 'outweigh those of its indexes' AS table_instead, reason ~ 'warning: the table itself is read more' AS warned, command
-  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
+  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE table_name = 'rec_table'::regclass;
 
 -- a table that is there counts, and stays or leaves as an index does
 BEGIN;
 SELECT count(rec_rate('rec_hot', i, 0)) = 0 AS unread FROM unnest('{rec_a,rec_b,rec_c,rec_d,rec_e,rec_bloated,NULL}'::name[]) i;
 ALTER TABLE rec_table SET TABLESPACE regress_rec_fast;
 CREATE FUNCTION rec_set(budget bigint) RETURNS text LANGUAGE sql AS $$
-	SELECT string_agg(concat_ws(' ', rank, coalesce(index, relation), to_tablespace, round(gain_ms_per_second)), ', ' ORDER BY rank)
+	SELECT string_agg(concat_ws(' ', rank, coalesce(index, table_name), to_tablespace, round(gain_ms_per_second)), ', ' ORDER BY rank)
 	  FROM recommend_moves('regress_rec_fast', budget) $$;
 SET LOCAL client_min_messages = warning;
 SELECT rec_set(pg_relation_size('rec_table_id') + 8192) AS one, rec_set(pg_relation_size('rec_table') + pg_relation_size('rec_table_id') + pg_relation_size('rec_d')) AS three;
 SELECT index, from_tablespace, split_part(reason, ';', 1) AS reason, command
-  FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_table_id')) WHERE relation = 'rec_table'::regclass AND to_tablespace = 'pg_default';
+  FROM recommend_moves('regress_rec_fast', pg_relation_size('rec_table_id')) WHERE table_name = 'rec_table'::regclass AND to_tablespace = 'pg_default';
 -- one that gains more stays
 ALTER TABLESPACE pg_default SET (random_page_cost = 4.1);
 SELECT rec_set(pg_relation_size('rec_table'));
@@ -179,7 +179,7 @@ ROLLBACK;
 -- what was seen for a quarter of an hour only
 UPDATE index_mover.sample SET taken_at = now() - interval '1000 s';
 SELECT count(*) > 0 AS rows, bool_and(reason ~ 'warning: the statistics cover only') AS warned
-  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE relation = 'rec_table'::regclass;
+  FROM recommend_moves('regress_rec_fast', 1000000000) WHERE table_name = 'rec_table'::regclass;
 
 -- without samples: the cumulative statistics, and the row says so
 DELETE FROM index_mover.sample;

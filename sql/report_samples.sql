@@ -22,7 +22,7 @@ SELECT pages > 800 AS big, sampled_pages BETWEEN 40 AND 100 AS sampled FROM inde
 SELECT pg_stat_force_next_flush();
 SELECT idx_blks_read + idx_blks_hit BETWEEN 40 AND 100 AS counted
   FROM pg_statio_user_indexes WHERE indexrelname = 'rs_big_i';
-SELECT exact, sampled_pages = pages AS every_page FROM index_bloat('rs_big_i', 100000);
+SELECT is_exact, sampled_pages = pages AS every_page FROM index_bloat('rs_big_i', 100000);
 
 -- tiny samples
 SELECT n, sampled_pages <= n AS bounded, bloat_ratio IS NULL AS unknown,

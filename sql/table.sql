@@ -47,6 +47,13 @@ SELECT shown(m), kind, status, method, size > 0 AS has_size, elapsed > '0' AS to
 SELECT status, moved, total FROM index_mover_jobs ORDER BY job DESC LIMIT 1;
 SELECT * FROM place('t');
 SELECT * FROM oracle.files();
+SELECT name, status FROM move_indexes('t_pkey', 'regress_fast', rehearse => true);
+-- nor does its rest, by the same policy
+UPDATE index_mover.move_log SET status = 'failed' WHERE job = (SELECT max(job) FROM index_mover.job_log);
+UPDATE index_mover.job_log SET policy = 'mine' WHERE job = (SELECT max(job) FROM index_mover.job_log);
+SELECT resume_move(max(job)) AS job FROM index_mover.job_log \gset
+CALL wait_for_move(:job);
+SELECT status, policy, settings FROM index_mover_jobs WHERE job = :job;
 
 -- what the history says of it, and undo_move()
 SELECT max(job) AS job FROM move_table('t', 'regress_fast') \gset
@@ -173,8 +180,8 @@ SELECT * FROM move_table('owned', 'regress_fast');
 SELECT * FROM move_schema_tables('tables', 'regress_fast');
 \echo :SQLSTATE
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb),
-	move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb),
+	move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) TO PUBLIC;
 SET ROLE regress_owner;
 SELECT * FROM move_table('owned', 'regress_fast');
 \echo :SQLSTATE
@@ -190,8 +197,8 @@ SELECT * FROM move_table('of_super', 'regress_fast');
 \echo :SQLSTATE
 SELECT name, kind, status, sqlstate FROM move_schema_tables('tables', 'regress_fast', name_like => 'o%') ORDER BY name;
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, jsonb),
-	move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb),
+	move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint) FROM PUBLIC;
 REVOKE CREATE ON TABLESPACE regress_fast FROM regress_owner, regress_nobody;
 
 SELECT * FROM oracle.files();

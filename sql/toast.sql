@@ -28,7 +28,7 @@ CREATE FUNCTION told(kind text[], status text[], sqlstate text[]) RETURNS text L
 	SELECT array_to_string($1, ',') || ': ' || array_to_string(ARRAY(SELECT DISTINCT unnest($2)), ',') || coalesce(' ' || array_to_string(ARRAY(SELECT DISTINCT unnest($3)), ','), '')
 $$;
 CREATE VIEW unlike AS
-	SELECT p.job, p.index_name, p.status, t.status AS of_table
+	SELECT p.job, p.relation_name, p.status, t.status AS of_table
 	  FROM index_mover.move_log p
 	 CROSS JOIN LATERAL (SELECT * FROM index_mover.move_log t WHERE t.job = p.job AND t.item < p.item AND t.kind NOT LIKE 'toast%'
 						  ORDER BY t.item DESC LIMIT 1) t

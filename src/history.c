@@ -52,7 +52,10 @@ enum
 	Anum_job_submitted_at,
 	Anum_job_settings,
 	Anum_job_undo_of,
-	Natts_job = Anum_job_undo_of
+	Anum_job_policy,
+	Anum_job_rehearse,
+	Anum_job_freeze_first,
+	Natts_job = Anum_job_freeze_first
 };
 
 /* columns of index_mover.move_log */
@@ -60,12 +63,12 @@ enum
 {
 	Anum_job = 1,
 	Anum_item,
-	Anum_index,
-	Anum_old_index,
-	Anum_index_name,
-	Anum_kind,
 	Anum_relation,
+	Anum_old_relation,
 	Anum_relation_name,
+	Anum_kind,
+	Anum_table_oid,
+	Anum_table_name,
 	Anum_from_tablespace,
 	Anum_to_tablespace,
 	Anum_from_tablespace_oid,
@@ -129,13 +132,13 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	memset(nulls, 0, sizeof(bool) * Natts_move);
 	values[Anum_job - 1] = Int64GetDatum(job->job);
 	values[Anum_item - 1] = Int32GetDatum(n);
-	values[Anum_index - 1] = ObjectIdGetDatum(item->relid);
-	values[Anum_old_index - 1] = ObjectIdGetDatum(item->old_relid);
-	values[Anum_index_name - 1] = CStringGetTextDatum(NameStr(item->relname));
+	values[Anum_relation - 1] = ObjectIdGetDatum(item->relid);
+	values[Anum_old_relation - 1] = ObjectIdGetDatum(item->old_relid);
+	values[Anum_relation_name - 1] = CStringGetTextDatum(NameStr(item->relname));
 	values[Anum_kind - 1] =
 		CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name)));
-	values[Anum_relation - 1] = ObjectIdGetDatum(item->heap_oid);
-	values[Anum_relation_name - 1] =
+	values[Anum_table_oid - 1] = ObjectIdGetDatum(item->heap_oid);
+	values[Anum_table_name - 1] =
 		CStringGetTextDatum(quote_qualified_identifier(NameStr(item->schema_name),
 													   NameStr(item->heap_name)));
 	put_tablespace(values, nulls, Anum_from_tablespace, item->from_tablespace);
@@ -192,10 +195,9 @@ delete_job(const char *table, const char *pkey, int64 job)
 	return result;
 }
 
-/* Insert the row of a job: who submitted it, and with which settings. */
+/* Insert the row of a job. */
 void
-history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
-				   const char *settings, int64 undo_of)
+history_insert_job(int64 job, const HistoryJob *entry)
 {
 	Relation	rel = extension_open(JOB_TABLE);
 	Datum		values[Natts_job];
@@ -203,11 +205,15 @@ history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
 	HeapTuple	tuple;
 
 	values[Anum_job_job - 1] = Int64GetDatum(job);
-	values[Anum_job_role - 1] = ObjectIdGetDatum(role);
-	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(submitted_at);
+	values[Anum_job_role - 1] = ObjectIdGetDatum(entry->role);
+	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(entry->submitted_at);
 	values[Anum_job_settings - 1] =
-		DirectFunctionCall1(jsonb_in, CStringGetDatum(settings));
-	values[Anum_job_undo_of - 1] = Int64GetDatum(undo_of);
+		DirectFunctionCall1(jsonb_in, CStringGetDatum(entry->settings));
+	values[Anum_job_undo_of - 1] = Int64GetDatum(entry->terms.undo_of);
+	values[Anum_job_policy - 1] = NameGetDatum(&entry->terms.policy);
+	nulls[Anum_job_policy - 1] = (NameStr(entry->terms.policy)[0] == '\0');
+	values[Anum_job_rehearse - 1] = BoolGetDatum(entry->terms.rehearse);
+	values[Anum_job_freeze_first - 1] = BoolGetDatum(entry->terms.freeze_first);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
@@ -227,7 +233,10 @@ history_alter_job(int64 job, const char *settings)
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
 	if (history_read_job(job, &entry) && delete_job(JOB_TABLE, JOB_PKEY, job))
-		history_insert_job(job, entry.role, entry.submitted_at, settings, entry.undo_of);
+	{
+		entry.settings = settings;
+		history_insert_job(job, &entry);
+	}
 	/* a statement may do this twice */
 	CommandCounterIncrement();
 }
@@ -306,7 +315,12 @@ history_read_job(int64 job, HistoryJob *entry)
 		entry->settings = JsonbToCString(NULL,
 										 &DatumGetJsonbP(values[Anum_job_settings - 1])->root,
 										 0);
-		entry->undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
+		memset(&entry->terms, 0, sizeof(JobTerms));
+		entry->terms.undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
+		if (!nulls[Anum_job_policy - 1])
+			entry->terms.policy = *DatumGetName(values[Anum_job_policy - 1]);
+		entry->terms.rehearse = DatumGetBool(values[Anum_job_rehearse - 1]);
+		entry->terms.freeze_first = DatumGetBool(values[Anum_job_freeze_first - 1]);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -334,9 +348,9 @@ history_read(int64 job)
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		entry->relid = DatumGetObjectId(values[Anum_index - 1]);
-		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
-		entry->relname = TextDatumGetCString(values[Anum_index_name - 1]);
+		entry->relid = DatumGetObjectId(values[Anum_relation - 1]);
+		entry->heap_oid = DatumGetObjectId(values[Anum_table_oid - 1]);
+		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
 		entry->kind = TextDatumGetCString(values[Anum_kind - 1]);
 		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
 		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
@@ -422,8 +436,8 @@ follow(int64 job, HTAB *relations)
 		Trace	   *trace;
 		HistoryEntry *entry;
 
-		relid = DatumGetObjectId(heap_getattr(tuple, Anum_index, RelationGetDescr(rel), nulls));
-		old_relid = DatumGetObjectId(heap_getattr(tuple, Anum_old_index, RelationGetDescr(rel), nulls));
+		relid = DatumGetObjectId(heap_getattr(tuple, Anum_relation, RelationGetDescr(rel), nulls));
+		old_relid = DatumGetObjectId(heap_getattr(tuple, Anum_old_relation, RelationGetDescr(rel), nulls));
 		trace = hash_search(relations, &old_relid, HASH_FIND, NULL);
 		if (trace == NULL)
 			trace = hash_search(relations, &relid, HASH_FIND, NULL);
@@ -439,7 +453,7 @@ follow(int64 job, HTAB *relations)
 		}
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		entry->relname = TextDatumGetCString(values[Anum_index_name - 1]);
+		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
 		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
 					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
 					   DatumGetObjectId(values[Anum_to_tablespace_oid - 1])))
@@ -448,12 +462,12 @@ follow(int64 job, HTAB *relations)
 		{
 			mover = DatumGetInt64(values[Anum_job - 1]);
 			if (!history_read_job(mover, &mover_row))
-				mover_row.undo_of = 0;
+				mover_row.terms.undo_of = 0;
 		}
-		if (entry->movers != NIL && *(int64 *) llast(entry->movers) == mover_row.undo_of)
+		if (entry->movers != NIL && *(int64 *) llast(entry->movers) == mover_row.terms.undo_of)
 		{
 			entry->movers = list_delete_last(entry->movers);
-			if (mover_row.undo_of == job)
+			if (mover_row.terms.undo_of == job)
 				entry->undone_by = mover;
 		}
 		else

@@ -10,7 +10,7 @@
 
 #include "job.h"
 
-/* What a job was to do with one index, and what became of it */
+/* What a job was to do with one relation, and what became of it */
 typedef struct HistoryEntry
 {
 	Oid			relid;			/* by then, after a rebuild the new one;
@@ -43,12 +43,11 @@ typedef struct HistoryJob
 {
 	Oid			role;			/* of the user that submitted the job */
 	TimestampTz submitted_at;
-	char	   *settings;		/* those that are not the default, JSON */
-	int64		undo_of;		/* 0 = none */
+	const char *settings;		/* those that are not the default, JSON */
+	JobTerms	terms;
 } HistoryJob;
 
-extern void history_insert_job(int64 job, Oid role, TimestampTz submitted_at,
-							   const char *settings, int64 undo_of);
+extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_alter_job(int64 job, const char *settings);
 extern bool history_read_job(int64 job, HistoryJob *entry);
 extern void history_insert(const JobShared *job, int item);

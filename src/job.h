@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * job.h
- *	  Jobs: what one call of move_indexes() asked for, in shared memory.
+ *	  Jobs: what one call asked for, in shared memory.
  *
- * A *job* is one call; a *move* is one index of it (a MoveItem); a *runner*
- * is a background worker that carries out moves of one job, one after the
- * other.
+ * A *job* is one call; a *move* is one relation of it, a table or an index (a
+ * MoveItem); a *runner* is a background worker that carries out moves of one
+ * job, one after the other.
  *
  * A job is in two places.  A small slot in the main shared memory (JobSlot,
  * RunnerSlot) tells what runs in which phase, and is read by
@@ -158,7 +158,7 @@ typedef struct JobShared
 	int			nitems;			/* constant */
 	bool		recorded;		/* constant: the submitter has inserted the
 								 * rows */
-	bool		caller_waits;	/* constant: move_indexes(wait => true) */
+	bool		caller_waits;	/* constant: wait => true */
 	int			caller_pid;		/* constant; 0 = no caller waits */
 	int			caller_procno;	/* constant: for its latch */
 
@@ -234,7 +234,7 @@ typedef struct JobSlot
 								 * JOB_STARTING */
 } JobSlot;
 
-/* A runner and its index.  The runner writes it under the area's lock. */
+/* A runner and its relation.  The runner writes it under the area's lock. */
 typedef struct RunnerSlot
 {
 	bool		in_use;
@@ -245,7 +245,7 @@ typedef struct RunnerSlot
 	int64		job;
 	Oid			database;
 	Oid			role;
-	Oid			heap_oid;		/* 0 = between two indexes */
+	Oid			heap_oid;		/* 0 = between two relations */
 	Oid			relid;
 	NameData	relname;
 	NameData	schema_name;
@@ -340,7 +340,7 @@ extern void progress_blocks(int64 total, int64 done);
 extern void progress_changed(int64 blocks_changed);
 extern void progress_rate(int64 bytes_per_second);
 extern void progress_change_rate(int64 blocks_per_second);
-extern void progress_eta(double seconds);	/* of the whole index, from now */
+extern void progress_eta(double seconds);	/* of the whole relation, from now */
 extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);

@@ -82,7 +82,6 @@ static MoveSettings session;
 static char *min_free_space = NULL;
 static char *copy_access_methods = NULL;
 static char *swap_after = NULL;
-static char *policy = NULL;
 
 /* All settings, in the order of the manual */
 typedef struct Setting
@@ -123,16 +122,16 @@ static const Setting settings[] = {
 				"Others can wait behind the attempt that long. Must be shorter than deadlock_timeout to be of use."),
 	INT_SETTING(max_lock_time, DEFAULT_MAX_LOCK_TIME, 1, 10 * 60 * 1000, PGC_SUSET, GUC_UNIT_MS,
 				"Longest time that a swap may hold the exclusive lock to copy the last blocks.",
-				"Larger values let a copy of a very busy index end."),
+				"Larger values let a copy of a very busy relation end."),
 	INT_SETTING(lock_wait, 10 * 60 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Longest time to keep trying to get a lock, or to wait for other transactions.",
 				"0 waits without limit."),
 	ENUM_SETTING(on_blocker, ON_BLOCKER_WAIT, PGC_SUSET, 0,
 				 "What to do about sessions that are still in the way after index_mover.lock_wait.",
-				 "\"wait\" has a copy keep trying; \"fail\" gives this index up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself."),
+				 "\"wait\" has a copy keep trying; \"fail\" gives this relation up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself."),
 	ENUM_SETTING(on_failure, ON_FAILURE_ROW, PGC_USERSET, 0,
-				 "How an index that was not moved is reported.",
-				 "\"row\" reports it in the result; \"error\" raises an error after the last index."),
+				 "How a relation that was not moved is reported.",
+				 "\"row\" reports it in the result; \"error\" raises an error after the last relation."),
 	BOOL_SETTING(give_way, true, PGC_USERSET, 0,
 				 "Whether a copy lets DDL pass that waits behind its locks.",
 				 NULL),
@@ -155,26 +154,20 @@ static const Setting settings[] = {
 				 "Bloat ratio above which method \"auto\" rebuilds an index.",
 				 NULL),
 	INT_SETTING(max_workers, 2, 1, 8, PGC_SUSET, 0,
-				"Number of indexes that one call moves at the same time.",
+				"Number of relations that one call moves at the same time.",
 				NULL),
 	ENUM_SETTING(order, ORDER_SMALLEST, PGC_USERSET, 0,
-				 "Which index of a job is moved first.",
+				 "Which relation of a job is moved first.",
 				 NULL),
 	ENUM_SETTING(verify, VERIFY_AUTO, PGC_USERSET, 0,
 				 "Whether to compare every block of a copy with the original before the swap.",
 				 "\"auto\" does it for tables, and not for indexes, which could be rebuilt."),
-	BOOL_SETTING(rehearse, false, PGC_USERSET, 0,
-				 "Whether to discard a copy, complete and verified, instead of swapping it in.",
-				 "Nothing is moved then, and the row says how it went."),
-	BOOL_SETTING(freeze, false, PGC_USERSET, 0,
-				 "Whether to VACUUM (FREEZE) a table before it is copied.",
-				 "Later vacuums then pass over all of it, because the visibility map goes along."),
 	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
 				 "Whether to load the blocks of the new file that were in shared buffers before.",
 				 NULL),
 	ENUM_SETTING(direct_io, DIRECT_IO_AUTO, PGC_USERSET, 0,
 				 "Whether a copy reads and writes past the operating system's cache.",
-				 "\"auto\" does for an index larger than an eighth of effective_cache_size."),
+				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size."),
 	STRING_SETTING(copy_access_methods, "", PGC_SUSET, GUC_LIST_INPUT,
 				   "Further index access methods that method \"copy\" may move.",
 				   "Every change of such an index must be WAL-logged with block references."),
@@ -182,14 +175,11 @@ static const Setting settings[] = {
 				   "Time before which a copy is not swapped in.",
 				   "A time of day (the next one) or a timestamp; empty is at once; \"infinity\" is not before resume_move()."),
 	INT_SETTING(max_duration, 0, 0, INT_MAX / 1000, PGC_USERSET, GUC_UNIT_S,
-				"Time after which no further index of a job is started.",
+				"Time after which no further relation of a job is started.",
 				"0 is no limit."),
 	INT_SETTING(progress_interval, 5000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Time between two progress messages to a waiting client.",
 				"0 sends none, neither at the start nor at the end."),
-	STRING_SETTING(policy, "", PGC_USERSET, 0,
-				   "Name of the tier policy that the job carries out.",
-				   "Set by run_tier_policies(), and seen in the settings of the job."),
 	INT_SETTING(history_retention, 365 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
 				"Time after which index_mover_cleanup() deletes a job from the history.",
 				"0 keeps all."),
@@ -464,7 +454,6 @@ settings_capture(MoveSettings *result)
 	(void) parse_free_space(min_free_space, &result->min_free_space);
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
-	strlcpy(result->policy, policy, sizeof(result->policy));
 	/* a cleanup can be submitted outside of transactions */
 	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
@@ -570,7 +559,7 @@ void
 settings_check_alterable(int64 job, Jsonb *json)
 {
 	/* these matter only when the job begins, or to the caller */
-	static const char *const fixed[] = {"max_workers", "on_failure", "order", "rehearse"};
+	static const char *const fixed[] = {"max_workers", "on_failure", "order"};
 	int			nestlevel = NewGUCNestLevel();
 
 	apply_json(json);

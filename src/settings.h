@@ -58,6 +58,15 @@ typedef struct FreeSpaceRule
 
 #define IM_SETTINGS_LEN	2048
 
+/* The arguments of a call, not settings, that its job carries */
+typedef struct JobTerms
+{
+	int64		undo_of;		/* the job that is taken back; 0 = none */
+	NameData	policy;			/* the tier policy; "" = none */
+	bool		rehearse;		/* discard a copy, complete and verified */
+	bool		freeze_first;	/* VACUUM (FREEZE) a table before its copy */
+} JobTerms;
+
 /*
  * The caller's effective values when a job is submitted.  In the job's shared
  * memory, so without pointers.
@@ -79,8 +88,6 @@ typedef struct MoveSettings
 	int			max_workers;
 	int			order;			/* MoveOrder */
 	int			verify;			/* VerifyWhat */
-	bool		rehearse;
-	bool		freeze;
 	bool		prewarm;
 	int			direct_io;		/* DirectIo */
 	int			max_duration;	/* s; 0 = no limit */
@@ -88,13 +95,12 @@ typedef struct MoveSettings
 	int			history_retention;	/* minutes; 0 = without limit */
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
-	char		policy[NAMEDATALEN];	/* "" = none */
-	int64		undo_of;		/* no setting: the job that is taken back; 0 =
-								 * none */
 
 	/* core's settings that a rebuild obeys */
 	int			maintenance_work_mem;	/* kB */
 	int			max_parallel_maintenance_workers;
+
+	JobTerms	terms;
 
 	/* those that are not the default, as a JSON object; see settings_load() */
 	char		not_default[IM_SETTINGS_LEN];

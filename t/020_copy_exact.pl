@@ -221,7 +221,7 @@ SQL
 sub files_of_move
 {
 	my ($old, $tablespace, $number) = split /\|/, $node->safe_psql('postgres',
-		"SELECT pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
+		"SELECT pg_relation_filepath(relation), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
 	(my $new = $old) =~ s{^pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
 	return map { $node->data_dir . "/$_" } $old, $new;
 }

@@ -98,7 +98,7 @@ SQL
 		my $rows = $node->safe_psql('postgres', 'SELECT count(*) FROM items');
 		cmp_ok($rows, '>', 500, "$method: there are rows ($rows)");
 		is($node->safe_psql('postgres', "$seen SELECT i.id FROM items i WHERE $wrong"), '', "$method: every row is found, and no other");
-		is($node->safe_psql('postgres', "SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE name = 'items_i' AND relation = 'items'"),
+		is($node->safe_psql('postgres', "SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE name = 'items_i' AND table_name = 'items'"),
 			't', "$method: blocks have changed in mid-copy");
 		leftovers_ok($node, $method);
 		files_ok($node, $method);

@@ -91,9 +91,9 @@ nothing_came('a killed move on the publisher');
 # ---- what a superuser writes, and what is deleted in SQL --------------------------------
 $origin->safe_psql('postgres', <<SQL);
 INSERT INTO index_mover.ledger
-SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, relation, index, new_index, job, pid, made_at FROM index_mover.ledger;
+SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index, job, pid, made_at FROM index_mover.ledger;
 INSERT INTO index_mover.job_log
-SELECT job + 1000000, role, submitted_at, settings, undo_of FROM index_mover.job_log;
+SELECT job + 1000000, role, submitted_at, settings, undo_of, policy, rehearse, freeze_first FROM index_mover.job_log;
 INSERT INTO index_mover.move_log
 SELECT (jsonb_populate_record(l, jsonb_build_object('job', l.job + 1000000))).* FROM index_mover.move_log l;
 SELECT take_index_sample();

@@ -490,7 +490,7 @@ $writer->end;
 # Several runners
 # ---------------------------------------------------------------------------
 $job = begin_job($node, 'st', 'regress_fast', max_rate => '512kB', max_workers => 2, verify => 'on');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'copying blocks' AND relation = 'st'", '2', 'two copies of one table');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase = 'copying blocks' AND table_name = 'st'", '2', 'two copies of one table');
 pass('two indexes of one table are copied at the same time');
 sql("UPDATE st SET s = md5(s), n = n - 1 WHERE i % 10 = 7");
 sql("SELECT pause_move($job)");

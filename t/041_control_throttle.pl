@@ -193,7 +193,7 @@ SQL
 	$two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_slow', method => 'copy', wait => false, settings => '{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
 	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $two AND name = 'two.b_s'", 'moved', 'the one that copies');
 	is(sql("SELECT phase FROM index_mover_progress WHERE name = 'two.a_i'"), 'waiting for lock to swap', 'two workers: the other waits for a lock meanwhile');
-	my ($rested, $size_of_b) = split /\|/, sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND index_name = 'b_s'");
+	my ($rested, $size_of_b) = split /\|/, sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND relation_name = 'b_s'");
 	cmp_ok($rested, '>', 0.3 * $size_of_b / $rate, 'two workers: one has rested for max_rate');
 	cmp_ok($rested, '<', 1.3 * $size_of_b / $rate, '... which it had for itself');
 	$reader->end;
@@ -370,7 +370,7 @@ for (1 .. 600)
 	usleep(100_000);
 }
 like($rebuild->{err}, qr/NOTICE: .*index "w_i": .*throttled by replication slot "unread" is \d+ MB behind$/m, 'who waits for it is told for which slot');
-my $cold = sql("SELECT max(job) FROM move_table('cold', 'regress_fast', wait => false, settings => '{\"freeze\": \"on\"}')");
+my $cold = sql("SELECT max(job) FROM move_table('cold', 'regress_fast', wait => false, freeze_first => true)");
 poll_until($node, "SELECT throttled_by LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE job = $cold", 't', 'the move of a table to wait');
 is(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold'"), '0', 'VACUUM (FREEZE), which cannot be held back either, has not begun');
 sql("SELECT pg_drop_replication_slot('unread')");

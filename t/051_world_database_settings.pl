@@ -157,7 +157,7 @@ CREATE INDEX seen_i ON seen (seen(i)) TABLESPACE regress_slow;
 SQL
 	$node->psql('postgres', "SELECT status FROM move_indexes('seen', '$TARGET', 'rebuild')", stdout => \$stdout, stderr => \$stderr);
 	is($stdout, 'moved', 'a move with all of them') or diag $stderr;
-	my $sql = q{SELECT DISTINCT status, method FROM move_table('seen', 'regress_slow', indexes => true, settings => '{"freeze": true}')};
+	my $sql = q{SELECT DISTINCT status, method FROM move_table('seen', 'regress_slow', indexes => true, freeze_first => true)};
 	is($node->safe_psql('postgres', $sql), 'moved|copy', 'and of the table, by copy');
 	my ($seen) = $stderr =~ /^psql:.*NOTICE:  seen: (.*)$/m;
 	my %seen = map { /(.*?)=(.*)/s ? ($1 => $2) : () } split /;/, $seen;

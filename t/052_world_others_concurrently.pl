@@ -88,7 +88,7 @@ foreach my $case (
 	if ($stays) { let_it_meet($name); }
 	else
 	{
-		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE relation = 's.busy'", 't', "$name: the job");
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE table_name = 's.busy'", 't', "$name: the job");
 		$writer->run('COMMIT');
 	}
 	my @rows = split /\n/, $caller->answer;

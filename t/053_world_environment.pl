@@ -62,7 +62,7 @@ $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE mover LOGIN;
 ALTER TABLE t OWNER TO mover;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover;
-GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO mover;
 CREATE SCHEMA evil AUTHORIZATION mover;
 ALTER DATABASE postgres SET default_transaction_isolation = 'serializable';
 ALTER DATABASE postgres SET statement_timeout = '30s';

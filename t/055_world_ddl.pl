@@ -253,7 +253,7 @@ $node->safe_psql('postgres', <<SQL);
 CREATE ROLE mover LOGIN;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO mover;
 GRANT CREATE ON SCHEMA public TO mover;
-GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO mover;
 SET ROLE mover;
 CREATE TABLE d (i int, s text);
 INSERT INTO d SELECT g, md5(g::text) FROM generate_series(1, 5000) g;

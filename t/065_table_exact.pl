@@ -365,7 +365,7 @@ sub files_of_move
 		my ($relation, $kind, $old, $tablespace, $number) = split /\|/;
 		[ $relation, $kind, map { $node->data_dir . "/$_" } $old, "pg_tblspc/$tablespace/$directory/$number" ]
 	  } split /\n/, $node->safe_psql('postgres',
-		"SELECT index, (SELECT relkind FROM pg_class WHERE oid = index), pg_relation_filepath(index), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n' ORDER BY made_at");
+		"SELECT relation, (SELECT relkind FROM pg_class WHERE oid = relation), pg_relation_filepath(relation), tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n' ORDER BY made_at");
 }
 
 # Move "changed" with what belongs to it; with each relation's copy a pause after the bulk

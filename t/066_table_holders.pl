@@ -340,7 +340,7 @@ if (part('pass'))
 	append_to_file($stop, '');
 	$copying->send("COPY kept TO PROGRAM 'while [ -e $stop ]; do sleep 0.1; done; cat > /dev/null'");
 	poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'kept'::regclass AND granted}, '1', 'COPY stands');
-	my $call = start_call($node, 'mover', q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, settings => '{"freeze": "on", "lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY name});
+	my $call = start_call($node, 'mover', q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, freeze_first => true, settings => '{"lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY name});
 	poll_until($node, q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}, 'kept: freezing, kept_pkey: waiting for lock to swap', 'an index beside its table');
 	sleep 2;
 	is($s->run(q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}), 'kept: freezing, kept_pkey: waiting for lock to swap', 'our own VACUUM is waited for longer than lock_wait');

@@ -79,7 +79,7 @@ my $job = sql(q{SELECT max(job) FROM move_table('numbers_2_a', 'regress_slow', w
 like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/, 'a partition that is being moved');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], NULL, 'table', false, NULL)");
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT name, status FROM index_mover.move_list(ARRAY[1, 'numbers_2_a'::regclass::oid, 'pg_class'::regclass::oid], ARRAY['regress_slow', 'regress_slow', 'regress_slow']::name[], NULL, 'table', false, NULL, 'mine', false)");
 is("$rc $out", '0 numbers_2_a|queued', 'what is gone, and what cannot be moved, does not stop the others');
 like($err, qr/WARNING:  "pg_class" is not moved: cannot move system relation "pg_class"/, 'a WARNING each');
 wait_for_jobs($node);

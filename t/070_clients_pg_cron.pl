@@ -108,7 +108,7 @@ SQL
 		is($node->safe_psql('postgres',
 				"SELECT count(DISTINCT index_name) FROM index_mover.sample WHERE relation = 'accounts'::regclass AND index_name <> ''"),
 			'2', "$mode: $page: a sample is taken");
-		is($node->safe_psql('postgres', "SELECT string_agg(index, ' ' ORDER BY index) FROM index_reports WHERE relation = 'accounts'"),
+		is($node->safe_psql('postgres', "SELECT string_agg(index, ' ' ORDER BY index) FROM index_reports WHERE table_name = 'accounts'"),
 			'accounts_pkey accounts_v', "$mode: $page: a report is kept");
 	}
 

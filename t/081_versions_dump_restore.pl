@@ -15,7 +15,7 @@ my $node = new_node('dump');
 $node->safe_psql('postgres', <<'SQL');
 CREATE ROLE regress_mover;
 CREATE ROLE regress_owner;
-GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO regress_mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO regress_mover;
 CREATE TABLE t (id int PRIMARY KEY, v int);
 INSERT INTO t SELECT g, g FROM generate_series(1, 5000) g;
 CREATE INDEX t_v ON t (v);

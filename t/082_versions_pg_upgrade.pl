@@ -124,7 +124,7 @@ foreach my $case (@modes)
 	setup_database($old, 'postgres');
 	$old->safe_psql('postgres', <<'SQL');
 CREATE ROLE regress_mover;
-GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO regress_mover;
+GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO regress_mover;
 ALTER DATABASE postgres SET index_mover.max_rate = '777MB';
 CREATE TABLE t (id int PRIMARY KEY, v int);
 INSERT INTO t SELECT g, g FROM generate_series(1, 20000) g;
@@ -169,7 +169,7 @@ SQL
 	is($new->safe_psql('postgres', "SELECT string_agg(name, ' ' ORDER BY name) FROM index_mover_history WHERE status = 'interrupted' AND name LIKE 'behind%'"),
 		$leftovers ? 'behind_copy_i behind_rebuild_i' : '', "$name: what was killed is interrupted");
 	is($new->safe_psql('postgres', 'SHOW index_mover.max_rate'), '777MB', "$name: settings of the database came along");
-	is($new->safe_psql('postgres', "SELECT has_function_privilege('regress_mover', 'move_indexes(regclass, name, text, boolean, boolean, jsonb)', 'EXECUTE')"),
+	is($new->safe_psql('postgres', "SELECT has_function_privilege('regress_mover', 'move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)', 'EXECUTE')"),
 		't', "$name: privileges came along");
 	is($new->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '0',
 		"$name: the invalid index stayed in the old cluster");

@@ -72,7 +72,7 @@ sub moves_ok
 	}
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'regress_fast')"), 'moved', "$name: the table");
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'pg_default')"), 'moved', "$name: and back");
-	is($session->run("SELECT exact FROM index_bloat('zoo_pkey', exact => true)"), 't', "$name: a measurement by pgstattuple");
+	is($session->run("SELECT is_exact FROM index_bloat('zoo_pkey', exact => true)"), 't', "$name: a measurement by pgstattuple");
 	libraries_ok($session->pid, [ 'index_mover', 'pgstattuple' ], "$name: caller");
 	$session->end;
 	my $job = begin_job($node, 'slow_i', 'regress_fast', max_rate => '64kB');

@@ -93,7 +93,7 @@ INSERT INTO evil.t SELECT generate_series(1, 3);
 SQL
 $as_attacker->('SET evil.quiet = on; CREATE INDEX t_f ON evil.t (evil.f(i))');
 $node->safe_psql('postgres',
-	'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
+	'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO PUBLIC');
 
 my %expected = (
 	'superuser' => qr/^42501 (must be superuser|permission denied to alter role)/,
@@ -347,7 +347,7 @@ for my $function ('cancel_move', 'pause_move', 'resume_move')
 	like($err, qr/permission denied|must be/, "$function() of somebody else's job is refused");
 }
 is($node->safe_psql('postgres',
-		"SELECT count(*), count(name), count(relation), count(kind), count(blocked_by), count(phase) FROM index_mover_progress",
+		"SELECT count(*), count(name), count(table_name), count(kind), count(blocked_by), count(phase) FROM index_mover_progress",
 		extra_params => [ '-U', 'helper' ]),
 	'1|0|0|0|0|0', 'others see that a job runs, but not what it does');
 is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE job = $job",

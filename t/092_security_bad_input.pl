@@ -44,7 +44,7 @@ my %good = (
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
-	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', policy => "'nosuch'", policy_name => "'nosuch'", root => "'t'::regclass::oid",
+	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'", policy_name => "'nosuch'", root => "'t'::regclass::oid",
 	relations => "'{}'", tablespaces => "'{}'", parts => "'all'", now_function => "'pg_postmaster_start_time()'", age => "'1 day'",
 	raise => 'true', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');

@@ -19,10 +19,10 @@ needs_test_points();
 my $node = new_node('roles');
 my %point = (copy => 'copy-half', rebuild => 'rebuild-entry-committed');
 my $has_maintain = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
-$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO PUBLIC');
 setup_database($node, 'template1');
 $node->safe_psql('postgres', 'CREATE DATABASE closing');
-$node->safe_psql('closing', 'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, jsonb) TO PUBLIC');
+$node->safe_psql('closing', 'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO PUBLIC');
 
 # Roles and a table anew.  boss and helper own nothing, so that they can be dropped
 # at any time; boss may move the index as superuser, helper as member of its owner.

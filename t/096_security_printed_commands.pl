@@ -360,7 +360,7 @@ SQL
 	sql(<<'SQL');
 CREATE INDEX odd_ccnew ON odd (i);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'odd_ccnew'::regclass::oid;
-INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespace, relfilenumber, relation, index, new_index,
+INSERT INTO index_mover.ledger (id, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index,
 								job, pid, made_at)
 SELECT nextval('index_mover.ledger_seq'), c.system_identifier, d.oid, 'i', 0, 0, 'odd'::regclass, '"odd_""i"'::regclass,
 	   'odd_ccnew'::regclass, 1, 1, now()
@@ -446,7 +446,7 @@ INSERT INTO "W; " SELECT to_tsvector('simple', string_agg(g || '_' || h, ' '))
 SQL
 	$node->restart;    # so that there is something to read
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()));
-	my $advice = q(FROM dba.recommend_moves('regress_fast') WHERE coalesce(index, relation)::text = );
+	my $advice = q(FROM dba.recommend_moves('regress_fast') WHERE coalesce(index, table_name)::text = );
 	run_printed('index_mover--1.0.sql flush_pending', sql("SELECT reason $advice 'words_t'"));
 	is(sql("SELECT pending_pages FROM dba.gin_pending_list('words_t')"), '0', "$db: the pending list is empty");
 	run_printed('index_mover--1.0.sql move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);

@@ -95,7 +95,7 @@ SQL
 	{
 		# the hard things did happen (block 0 is always copied again)
 		my $changed = $node->safe_psql('postgres',
-			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE relation = '$table' AND method = 'copy'");
+			"SELECT count(*) FILTER (WHERE blocks_recopied > 1) FROM index_mover_history WHERE table_name = '$table' AND method = 'copy'");
 		cmp_ok($changed, '>', 0, "copy: blocks were changed while they were copied, in $changed moves of an index");
 	}
 	all_right($node, $table, "$method, at rest", max_keys => 500);

@@ -559,7 +559,7 @@ BEGIN
 	 WHERE e.extname = 'index_mover';
 	IF FOUND THEN
 		RETURN QUERY EXECUTE
-			'SELECT ''ledger row'', format(''kind %s, index %s, new index %s, file %s'', l.kind, l.index, l.new_index, l.relfilenumber)
+			'SELECT ''ledger row'', format(''kind %s, index %s, new index %s, file %s'', l.kind, l.relation, l.new_index, l.relfilenumber)
 			   FROM index_mover.ledger l';
 		RETURN QUERY EXECUTE format(
 			'SELECT %L, format(%L, h.job, h.name, h.status) FROM %I.index_mover_history h WHERE h.status IN (%L, %L, %L)',

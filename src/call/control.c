@@ -7,7 +7,7 @@
  * A runner checks its job's flags in all its own loops; a cancel sends a
  * signal, too, which ends core's waits.
  *
- * From the history come the indexes, their old and new tablespaces, and the
+ * From the history come the relations, their old and new tablespaces, and the
  * method and settings that were asked for.  Everything else is planned again,
  * because conditions have changed since.
  *
@@ -135,7 +135,7 @@ control_jobs(FunctionCallInfo fcinfo, bool (*request) (int64 job), const char *w
  * cancel_move(job bigint DEFAULT NULL) RETURNS int
  *
  * Cancels a job, or, with NULL, all of this database that the caller may
- * control.  What was moved stays moved; an index that is being moved stays
+ * control.  What was moved stays moved; a relation that is being moved stays
  * where it was.  Returns how many jobs were running.  ERRORs: those of
  * find_job().
  */
@@ -179,12 +179,12 @@ alter_job(const JobSlot *slot, Jsonb *json)
 }
 
 static bool
-has_item(List *items, Oid index_oid)
+has_item(List *items, Oid relid)
 {
 	ListCell   *lc;
 
 	foreach(lc, items)
-		if (((MoveItem *) lfirst(lc))->relid == index_oid)
+		if (((MoveItem *) lfirst(lc))->relid == relid)
 		return true;
 	return false;
 }
@@ -263,7 +263,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 	int64		rest;
 
 	settings_load(&request.settings, entry->settings, json, NULL);
-	request.settings.undo_of = entry->undo_of;
+	request.settings.terms = entry->terms;
 	history_trace(job, moves);
 	foreach(lc, moves)
 	{
@@ -382,8 +382,8 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
  *		wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
  *		RETURNS SETOF move_result
  *
- * Moves every index that the job has moved back to where it was, by the job's
- * method and with its settings but for those in settings.  An index that
+ * Moves every relation that the job has moved back to where it was, by the job's
+ * method and with its settings but for those in settings.  A relation that
  * another job has moved since is skipped, unless that one was undone.  Needs
  * the privileges of move_indexes(), too.  Rows, locks and ERRORs as for
  * move_indexes(); also 42704 unknown job, and 55006 while the job is running.
@@ -417,7 +417,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 
 	/* the time of the swap was for the way there */
 	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
-	request.settings.undo_of = job;
+	request.settings.terms.undo_of = job;
 	request.waits = wait;
 	request.dry_run = dry_run;
 	moves = history_read(job);

@@ -108,8 +108,9 @@ queue_job(void)
 static void
 record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
 {
-	history_insert_job(job, GetUserId(), GetCurrentTimestamp(),
-					   settings->not_default, settings->undo_of);
+	HistoryJob	entry = {GetUserId(), GetCurrentTimestamp(), settings->not_default, settings->terms};
+
+	history_insert_job(job, &entry);
 	queued->job = job;
 	queued->moves = true;
 }
@@ -269,7 +270,7 @@ xact_callback(XactEvent event, void *arg)
 		else if (event == XACT_EVENT_PRE_PREPARE)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("cannot PREPARE a transaction that has queued moves of indexes")));
+					 errmsg("cannot PREPARE a transaction that has queued moves")));
 	}
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
 	{

@@ -193,7 +193,8 @@ submit(void *arg)
 
 /*
  * index_mover.move_list(relations oid[], tablespaces name[], from_tablespace name,
- *		parts text, wait boolean, settings jsonb) RETURNS SETOF move_result
+ *		parts text, wait boolean, settings jsonb, policy name, freeze_first boolean)
+ *		RETURNS SETOF move_result
  *
  * For run_tier_policies(): moves relations to one tablespace each, in one job.
  * Of a table, parts picks "table", "indexes" or "all", and from_tablespace, if
@@ -219,6 +220,8 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	call_reject_null(fcinfo, 1, "tablespaces");
 	call_reject_null(fcinfo, 3, "parts");
 	call_reject_null(fcinfo, 4, "wait");
+	call_reject_null(fcinfo, 6, "policy");
+	call_reject_null(fcinfo, 7, "freeze_first");
 	/* if it has gone since, nothing is there */
 	from_tablespace = PG_ARGISNULL(2) ? InvalidOid :
 		get_tablespace_oid(NameStr(*PG_GETARG_NAME(2)), true);
@@ -226,6 +229,8 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	wait = PG_GETARG_BOOL(4);
 	call_check_moment("run_tier_policies()", false, wait);
 	settings_capture_with(&request.settings, call_settings_argument(fcinfo, 5));
+	request.settings.terms.policy = *PG_GETARG_NAME(6);
+	request.settings.terms.freeze_first = PG_GETARG_BOOL(7);
 	request.tables = strcmp(parts, "indexes") != 0;
 	request.indexes = strcmp(parts, "table") != 0;
 	request.waits = wait;
@@ -265,7 +270,7 @@ index_mover_move_list(PG_FUNCTION_ARGS)
 	work.settings = &request.settings;
 	if (wait)
 		result_rows_of_plan(fcinfo, plan, &request.settings, false, true);
-	else if (!try_to(submit, &work, psprintf("policy \"%s\" moves nothing", request.settings.policy)))
+	else if (!try_to(submit, &work, psprintf("policy \"%s\" moves nothing", NameStr(request.settings.terms.policy))))
 		tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);	/* of no job */
 	return (Datum) 0;
 }

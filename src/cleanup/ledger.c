@@ -50,8 +50,8 @@ enum
 	Anum_kind,
 	Anum_tablespace,
 	Anum_relfilenumber,
+	Anum_table_oid,
 	Anum_relation,
-	Anum_index,
 	Anum_new_index,
 	Anum_job,
 	Anum_pid,
@@ -116,8 +116,8 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_tablespace - 1] =
 		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
 	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);
-	values[Anum_relation - 1] = ObjectIdGetDatum(entry->heap_oid);
-	values[Anum_index - 1] = ObjectIdGetDatum(entry->index_oid);
+	values[Anum_table_oid - 1] = ObjectIdGetDatum(entry->heap_oid);
+	values[Anum_relation - 1] = ObjectIdGetDatum(entry->relid);
 	values[Anum_new_index - 1] = ObjectIdGetDatum(entry->new_index_oid);
 	values[Anum_job - 1] = Int64GetDatum(entry->job);
 	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
@@ -211,8 +211,8 @@ ledger_read(void)
 		if (!OidIsValid(entry->tablespace))
 			entry->tablespace = MyDatabaseTableSpace;
 		entry->relfilenumber = DatumGetObjectId(values[Anum_relfilenumber - 1]);
-		entry->heap_oid = DatumGetObjectId(values[Anum_relation - 1]);
-		entry->index_oid = DatumGetObjectId(values[Anum_index - 1]);
+		entry->heap_oid = DatumGetObjectId(values[Anum_table_oid - 1]);
+		entry->relid = DatumGetObjectId(values[Anum_relation - 1]);
 		entry->new_index_oid = DatumGetObjectId(values[Anum_new_index - 1]);
 		entry->job = DatumGetInt64(values[Anum_job - 1]);
 		entry->pid = DatumGetInt32(values[Anum_pid - 1]);

@@ -34,7 +34,7 @@ typedef struct LedgerEntry
 	Oid			tablespace;		/* files */
 	RelFileNumber relfilenumber;	/* files */
 	Oid			heap_oid;
-	Oid			index_oid;		/* the index that is (or was) moved */
+	Oid			relid;			/* the relation that is (or was) moved */
 	Oid			new_index_oid;	/* LEDGER_INDEX: the _ccnew entry */
 	int64		job;
 	int			pid;			/* of the runner that made it */

@@ -288,11 +288,11 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	Oid			twin = entry->new_index_oid;
 	char	   *name;
 
-	*keeper = entry->index_oid;
+	*keeper = entry->relid;
 	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
 	{
 		/* already swapped, so the old index has such a name */
-		twin = entry->index_oid;
+		twin = entry->relid;
 		*keeper = entry->new_index_oid;
 	}
 	name = get_rel_name(twin);
@@ -343,7 +343,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	FormData_pg_index old_index;
 	bool		new_exists = index_row(entry->new_index_oid, &new_index, NULL) &&
 		new_index.indrelid == entry->heap_oid;
-	bool		old_exists = index_row(entry->index_oid, &old_index, NULL) &&
+	bool		old_exists = index_row(entry->relid, &old_index, NULL) &&
 		old_index.indrelid == entry->heap_oid;
 
 	memset(victim, 0, sizeof(Victim));
@@ -371,7 +371,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	}
 	if (!old_index.indisvalid && entry->kind == LEDGER_INDEX)
 	{
-		victim->index_oid = entry->index_oid;
+		victim->index_oid = entry->relid;
 		victim->dead = !old_index.indislive;
 		return REMOVE;
 	}
@@ -430,7 +430,7 @@ clear_valid(LedgerEntry *entry, const Victim *victim)
 	delete_row(entry);
 	entry->kind = LEDGER_DUPLICATE;
 	entry->new_index_oid = victim->index_oid;
-	entry->index_oid = victim->keeper;
+	entry->relid = victim->keeper;
 	if (entry->id != UNLISTED)
 		ledger_insert(entry);
 }
@@ -466,7 +466,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	verdict = find_victim(entry, &victim);
 	if (verdict == FORGET_VALID)
 	{
-		char	   *old_name = qualified_name(entry->index_oid);
+		char	   *old_name = qualified_name(entry->relid);
 
 		ereport(WARNING,
 				(errmsg("index \"%s\" has been left by an interrupted move, but is valid now",
@@ -650,7 +650,7 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
-						entry->new_index_oid, entry->index_oid, entry->heap_oid),
+						entry->new_index_oid, entry->relid, entry->heap_oid),
 				 errdetail("%s.", edata->message),
 				 errhint("The next move will try again, or: %s", printed_command("cleanup"))));
 	return false;

@@ -100,8 +100,8 @@ static void
 unlock_before(CopyState *cs, const CopyState *end)
 {
 	for (CopyState *f = cs->first; f != end; f = f->next)
-		if (f->index != cs->table)
-			unlock_relation_for_session(f->index, long_lock(f));
+		if (f->relid != cs->table)
+			unlock_relation_for_session(f->relid, long_lock(f));
 	unlock_relation_for_session(cs->table, AccessShareLock);
 }
 
@@ -125,7 +125,7 @@ lock_all(CopyState *cs, Wait *wait)
 	if (!lock_or_look(wait, cs->table, AccessShareLock))
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
-		if (f->index != cs->table && !lock_or_look(wait, f->index, long_lock(f)))
+		if (f->relid != cs->table && !lock_or_look(wait, f->relid, long_lock(f)))
 		{
 			unlock_before(cs, f);
 			return false;
@@ -195,11 +195,11 @@ has_same_parts(const CopyState *first)
 	RelationFacts facts;
 	ListCell   *lc;
 
-	if (!first->is_table || !relation_facts(first->index, &facts))
+	if (!first->is_table || !relation_facts(first->relid, &facts))
 		return f == NULL;
 	foreach(lc, parts_of_table(&facts))
 	{
-		if (f == NULL || f->index != lfirst_oid(lc))
+		if (f == NULL || f->relid != lfirst_oid(lc))
 			return false;
 		f = f->next;
 	}
@@ -216,7 +216,7 @@ check_file(CopyState *cs, bool first)
 	RelFileLocator file;
 	char	   *reason;
 
-	if (!copy_can_move(cs->index, cs->mc->settings->copy_access_methods, &reason))
+	if (!copy_can_move(cs->relid, cs->mc->settings->copy_access_methods, &reason))
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
@@ -224,15 +224,15 @@ check_file(CopyState *cs, bool first)
 		return NOT_MOVABLE;
 	}
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->index));
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->relid));
 	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", cs->index);
+		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
 						MyDatabaseId, form->relfilenode);
 	cs->rmid = cs->is_table ? RM_HEAP_ID : copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
-	cs->opted_in = !copy_can_move(cs->index, "", NULL);
+	cs->opted_in = !copy_can_move(cs->relid, "", NULL);
 
 	if (first)
 	{
@@ -281,7 +281,7 @@ copy_is_in_the_way(CopyState *cs)
 	if (!cs->mc->settings->give_way)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
-		if (relation_lock_waiters(f->index, long_lock(f), &pid, 1) > 0)
+		if (relation_lock_waiters(f->relid, long_lock(f), &pid, 1) > 0)
 			return true;
 	return relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0;
 }
@@ -297,7 +297,7 @@ copy_give_way(CopyState *cs)
 	CopyOutcome outcome;
 
 	ereport(DEBUG1,
-			(errmsg_internal("index_mover lets others pass on relation %u", cs->index)));
+			(errmsg_internal("index_mover lets others pass on relation %u", cs->relid)));
 	cs->throttle.held = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");

@@ -99,11 +99,10 @@ typedef struct CopyState
 
 	MemoryContext cxt;
 	MoveContext *mc;			/* with the item of this file */
-	Oid			index;			/* what moves: an index, or a table of any
-								 * kind */
-	Oid			table;			/* that whose lock keeps out DDL: the index's
-								 * table; the same for a table and what its
-								 * TOAST keeps */
+	Oid			relid;			/* an index, or a table of any kind */
+	Oid			table;			/* its lock keeps out DDL: the index's table;
+								 * the same as relid for a table, a TOAST
+								 * table and the index of that */
 	bool		is_table;
 	bool		in_place;		/* in the target already: only locked */
 	TimestampTz began_at;		/* the copy of this file */

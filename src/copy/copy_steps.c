@@ -187,7 +187,7 @@ make_file(CopyState *cs)
 {
 	MoveItem   *item = cs->mc->item;
 	LedgerEntry entry = {.kind = LEDGER_NEW_FILE,.tablespace = item->to_tablespace,
-		.heap_oid = cs->table,.index_oid = cs->index,.job = cs->mc->job->job,
+		.heap_oid = cs->table,.relid = cs->relid,.job = cs->mc->job->job,
 	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
 	SMgrRelation smgr;
 
@@ -328,11 +328,11 @@ tell_rehearsal(CopyState *cs)
 			 cs->changed_blocks, item->blocks_copied,
 			 cs->changed_blocks / Max(seconds, 0.001), cs->rounds,
 			 copy_verifies(cs) ? " The copy was equal to the original." : "");
-	holders = relation_lock_holders(cs->index, AccessExclusiveLock, &count);
+	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
 	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
 	if (npids > 0)
 		item_say(item, "In the way of the swap would have been: %s.",
-				 blockers_describe(cs->index, pids, npids));
+				 blockers_describe(cs->relid, pids, npids));
 	CommitTransactionCommand();
 	item->status = STATUS_REHEARSED;
 }
@@ -369,7 +369,7 @@ find_parts(CopyState *cs)
 
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	if (cs->is_table && relation_facts(cs->index, &facts))
+	if (cs->is_table && relation_facts(cs->relid, &facts))
 		parts = parts_of_table(&facts);
 	*end = NULL;
 	foreach(lc, parts)
@@ -381,7 +381,7 @@ find_parts(CopyState *cs)
 		part = *end = palloc0(sizeof(CopyState));
 		part->first = cs;
 		part->cxt = cs->cxt;
-		part->index = facts.relid;
+		part->relid = facts.relid;
 		part->table = cs->table;
 		part->is_table = !relkind_is_index(facts.relkind);
 		part->mc = palloc(sizeof(MoveContext));
@@ -448,12 +448,12 @@ copy_file(CopyState *cs)
 	IM_POINT("copy-synced");
 
 	/* a verification compares with what is not on the list */
-	if ((copy_verifies(cs) || cs->mc->settings->rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
+	if ((copy_verifies(cs) || cs->mc->settings->terms.rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
 		(outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
 		return outcome;
 	if (copy_verifies(cs) && (outcome = copy_verify_all(cs)) != GO_ON)
 		return outcome;
-	if (cs->mc->settings->rehearse)
+	if (cs->mc->settings->terms.rehearse)
 	{
 		if ((outcome = copy_catch_up(cs)) != GO_ON)
 			return outcome;
@@ -509,7 +509,7 @@ copy_once(CopyState *cs)
 			f->losing_since = 0;
 	}
 	progress_part(cs->mc->item);
-	if (cs->mc->settings->rehearse)
+	if (cs->mc->settings->terms.rehearse)
 	{
 		cs->mc->item->status = STATUS_REHEARSED;
 		return REHEARSED;
@@ -563,7 +563,7 @@ move_by_copy(MoveContext *mc)
 	cs->first = cs;
 	cs->cxt = cxt;
 	cs->mc = mc;
-	cs->index = item->relid;
+	cs->relid = item->relid;
 	cs->table = item->heap_oid;
 	cs->is_table = !relkind_is_index(item->relkind);
 	current = cs;

@@ -211,11 +211,11 @@ static void
 read_pages(const CopyState *cs)
 {
 	Relation	pg_class = table_open(RelationRelationId, NoLock);
-	Relation	rel = relation_open(cs->index, NoLock);
+	Relation	rel = relation_open(cs->relid, NoLock);
 	ScanKeyData key[2];
 
 	ScanKeyInit(&key[0], Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(cs->index));
+				ObjectIdGetDatum(cs->relid));
 	read_by_index(pg_class, ClassOidIndexId, key, 1);
 
 	ScanKeyInit(&key[0], Anum_pg_class_relname, BTEqualStrategyNumber, F_NAMEEQ,
@@ -260,11 +260,11 @@ lock_wait_is_over(CopyState *cs, const int *pids, int npids)
 	StartTransactionCommand();	/* for catalog access: names of roles */
 	if (settings->on_blocker == ON_BLOCKER_WAIT)
 	{
-		copy_still_waiting(cs, cs->index, pids, npids);
+		copy_still_waiting(cs, cs->relid, pids, npids);
 		CommitTransactionCommand();
 		return;
 	}
-	list = blockers_describe(cs->index, pids, npids);
+	list = blockers_describe(cs->relid, pids, npids);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
@@ -289,7 +289,7 @@ queue_for_lock(CopyState *cs)
 		XLogRecPtr	end = GetXLogInsertRecPtr();
 		CopyOutcome outcome;
 
-		if (lock_relation_within(cs->index, AccessExclusiveLock, false,
+		if (lock_relation_within(cs->relid, AccessExclusiveLock, false,
 								 Min(turn, left), &granted_at))
 			return GO_ON;
 		left -= turn;
@@ -323,7 +323,7 @@ lock_files(CopyState *cs, bool queue)
 		{
 			if (measuring == NULL)
 				INSTR_TIME_SET_CURRENT(granted_at);
-			if (!ConditionalLockRelationOid(f->index, AccessExclusiveLock))
+			if (!ConditionalLockRelationOid(f->relid, AccessExclusiveLock))
 				return LOCK_NOT_GRANTED;
 		}
 		measuring = cs->mc->item;
@@ -340,9 +340,9 @@ row_position(const CopyState *cs)
 	ItemPointerData position;
 
 	AcceptInvalidationMessages();
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->index));
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->relid));
 	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", cs->index);
+		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	position = tuple->t_self;
 	ReleaseSysCache(tuple);
 	return position;
@@ -358,7 +358,7 @@ rows_are_free(CopyState *cs)
 	{
 		f->row = row_position(f);
 		/* those that wait for our lock would wait for this one, too */
-		if (relation_row_changer(f->index, &changer))
+		if (relation_row_changer(f->relid, &changer))
 			return false;
 	}
 	return true;
@@ -372,13 +372,13 @@ set_files(void *arg)
 
 	foreach_file(f, cs)
 	{
-		Relation	rel = relation_open(f->index, NoLock);
+		Relation	rel = relation_open(f->relid, NoLock);
 
 		if (!RelFileLocatorEquals(rel->rd_locator, f->from))
 			elog(ERROR, "relation %u has another file than the one that was copied",
-				 f->index);
+				 f->relid);
 		SetRelationTableSpace(rel, f->to.spcOid, f->to.relNumber);
-		InvokeObjectPostAlterHook(RelationRelationId, f->index, 0);
+		InvokeObjectPostAlterHook(RelationRelationId, f->relid, 0);
 		relation_close(rel, NoLock);
 		ledger_delete(f->new_file.id);
 		ledger_insert(&f->old_row);
@@ -466,7 +466,7 @@ give_back(CopyState *cs, CopyOutcome outcome)
 	IM_POINT("swap-given-back");
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover has given the exclusive lock on relation %u back after " INT64_FORMAT " us: %s",
-							 cs->index, last_us,
+							 cs->relid, last_us,
 							 outcome == TOO_MUCH_LEFT ? "too much left to do" :
 							 outcome == LOCK_NOT_GRANTED ? "another transaction is in the way" :
 							 "the copy is of no use any more")));
@@ -486,7 +486,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 
 	wal_ahead();
 	StartTransactionCommand();
-	if (recovery_needs_full_pages(cs->index))
+	if (recovery_needs_full_pages(cs->relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("full_page_writes was switched off while BRIN index \"%s\" was being moved",
@@ -563,11 +563,11 @@ swap_holders(CopyState *cs, int *count)
 		{
 			VirtualTransactionId changer;
 			int			nholders;
-			VirtualTransactionId *holders = relation_lock_holders(f->index, AccessExclusiveLock,
+			VirtualTransactionId *holders = relation_lock_holders(f->relid, AccessExclusiveLock,
 																  &nholders);
 
 			found = virtual_transactions_add(found, count, holders, nholders);
-			if (relation_row_changer(f->index, &changer))
+			if (relation_row_changer(f->relid, &changer))
 				found = virtual_transactions_add(found, count, &changer, 1);
 		}
 		result = MemoryContextAlloc(cs->cxt, sizeof(VirtualTransactionId) * (*count + 1));
@@ -802,7 +802,7 @@ make_attempts(CopyState *cs)
 	CopyOutcome outcome;
 
 	wait_begin(wait, NULL, &limits);
-	wait->relid = cs->index;
+	wait->relid = cs->relid;
 	/* what waits for us is given way to; if not, it must not be waited for */
 	if (cs->mc->settings->give_way)
 		wait->deadlock_check_at = DT_NOEND;

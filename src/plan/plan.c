@@ -544,7 +544,7 @@ say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
 static void
 skip_rehearsal(MoveItem *item, const MoveSettings *settings)
 {
-	if (settings->rehearse && item->status == STATUS_PLANNED &&
+	if (settings->terms.rehearse && item->status == STATUS_PLANNED &&
 		item->method != METHOD_COPY)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED, item->method == METHOD_REBUILD ?
 				  "A rebuild cannot be rehearsed." : "There is nothing to rehearse.");

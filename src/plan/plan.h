@@ -53,10 +53,10 @@ extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern bool plan_may_move(Oid heap_oid);
-extern bool copy_can_move(Oid index_oid, const char *access_methods,
+extern bool copy_can_move(Oid relid, const char *access_methods,
 						  char **reason);
 extern bool rebuild_can_move(Oid index_oid, char **reason);
-extern bool recovery_needs_full_pages(Oid index_oid);
+extern bool recovery_needs_full_pages(Oid relid);
 
 /* What a move needs of one file system: the sum over the places on it. */
 typedef struct SpaceNeed

@@ -159,9 +159,9 @@ storage_is_core(Form_pg_class form)
  * Reads catalogs only, without locks or privileges.
  */
 bool
-copy_can_move(Oid index_oid, const char *access_methods, char **reason)
+copy_can_move(Oid relid, const char *access_methods, char **reason)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	char	   *why = NULL;
 	char	   *am_name;
 
@@ -239,7 +239,7 @@ rebuild_can_move(Oid index_oid, char **reason)
  * not what it was since the checkpoint.
  */
 bool
-recovery_needs_full_pages(Oid index_oid)
+recovery_needs_full_pages(Oid relid)
 {
 	HeapTuple	tuple;
 	Form_pg_class form;
@@ -249,7 +249,7 @@ recovery_needs_full_pages(Oid index_oid)
 	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
 		return false;
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index_oid));
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_class) GETSTRUCT(tuple);

@@ -186,7 +186,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	rebuild.entry = (LedgerEntry)
 	{
 		.kind = LEDGER_INDEX,.heap_oid = rebuild.heap_oid,
-			.index_oid = rebuild.old_index,.new_index_oid = objectId,
+			.relid = rebuild.old_index,.new_index_oid = objectId,
 			.job = rebuild.mc->job->job,.pid = MyProcPid,.new_name = class_form->relname
 	};
 	ledger_insert(&rebuild.entry);

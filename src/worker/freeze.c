@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * freeze.c
- *	  VACUUM (FREEZE) of a table before it is copied (index_mover.freeze).
+ *	  VACUUM (FREEZE) of a table before it is copied (freeze_first => true).
  *
  * The visibility map goes along with a copy, so later vacuums, also those
  * against wraparound, pass over the whole table where it has moved to.  Done

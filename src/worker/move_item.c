@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * move_item.c
- *	  One index from start to end: the frame around the two methods.
+ *	  One relation from start to end: the frame around the methods.
  *
  * move_item() is where an error becomes a row: it catches whatever a method
  * throws, leaves the session without transaction and locks, and records what
@@ -176,7 +176,7 @@ move_with_preparation(MoveContext *mc, int max_wait_ms)
 	space_check(mc->job, mc->item, mc->settings);
 	CommitTransactionCommand();
 
-	if (mc->settings->freeze && !mc->settings->rehearse)
+	if (mc->settings->terms.freeze_first && !mc->settings->terms.rehearse)
 	{
 		/* a VACUUM that runs can be neither paused nor slowed down */
 		(void) pacing_hold_back(mc->settings, 0);

@@ -216,8 +216,12 @@ outcome_record_all(JobShared *shared)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
-		history_insert_job(shared->job, shared->role, shared->submitted_at,
-						   shared->settings.not_default, shared->settings.undo_of);
+		{
+			HistoryJob	entry = {shared->role, shared->submitted_at, shared->settings.not_default,
+			shared->settings.terms};
+
+			history_insert_job(shared->job, &entry);
+		}
 		for (int i = 0; i < shared->nitems; i++)
 			if (shared->items[i].status != STATUS_SKIPPED)
 				history_insert(shared, i);

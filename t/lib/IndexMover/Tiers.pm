@@ -84,7 +84,7 @@ SQL
 	cmp_ok($old, '>', 20, "$name: most are old by now");
 	is($sql->("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE job > $before AND status = 'moved' GROUP BY name HAVING count(*) > 1) m"),
 		0, "$name: nothing has moved twice");
-	is($sql->("SELECT count(DISTINCT settings->>'policy') || ' ' || min(settings->>'policy') FROM index_mover_jobs WHERE job > $before"),
+	is($sql->("SELECT count(DISTINCT policy) || ' ' || min(policy) FROM index_mover_jobs WHERE job > $before"),
 		'1 old orders', "$name: the history tells which policy moved what");
 	my $oldest = $sql->("SELECT count(*) FROM tier_plan('oldest orders') WHERE NOT moves AND reason ~ 'but job \\d+ has moved it less than 7 days ago'");
 	cmp_ok($oldest, '>', 10, "$name: what another policy wants stays for min_stay");
