@@ -40,6 +40,7 @@ OBJS = \
 	src/rebuild/rebuild.o \
 	src/rebuild/rebuild_timer.o \
 	src/rebuild/snapshot_guard.o \
+	src/plan/lost_file.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \

@@ -214,6 +214,8 @@ check_file(CopyState *cs, bool first)
 	HeapTuple	tuple;
 	Form_pg_class form;
 	RelFileLocator file;
+	RelationFacts facts;
+	const char *lost;
 	char	   *reason;
 
 	if (!copy_can_move(cs->relid, cs->mc->settings->copy_access_methods, &reason))
@@ -230,10 +232,17 @@ check_file(CopyState *cs, bool first)
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
 						MyDatabaseId, form->relfilenode);
+	cs->relam = form->relam;
 	cs->rmid = cs->is_table ? RM_HEAP_ID : copy_page_rmgr(form->relam);
 	ReleaseSysCache(tuple);
 	cs->opted_in = !copy_can_move(cs->relid, "", NULL);
 
+	if (first && relation_facts(cs->relid, &facts) && (lost = lost_file(&facts, false)) != NULL)
+	{
+		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
+				  "The %s cannot be copied: %s.", relation_noun(cs->mc->item->relkind), lost);
+		return NOT_MOVABLE;
+	}
 	if (first)
 	{
 		cs->from = file;

@@ -112,6 +112,7 @@ typedef struct CopyState
 	ItemPointerData row;		/* of pg_class, when the swap changes it */
 	RelFileLocator from;
 	RelFileLocator to;
+	Oid			relam;
 	RmgrId		rmid;
 	bool		opted_in;		/* its access method is in copy_access_methods */
 	bool		direct;			/* past the operating system's cache */

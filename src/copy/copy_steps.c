@@ -425,7 +425,7 @@ copy_file(CopyState *cs)
 	while (cs->first->followers[nfollowers] != NULL)
 		nfollowers++;
 	cs->first->followers[nfollowers] = cs->changes;
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->rmid,
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam, cs->rmid,
 								cs->direct);
 	cs->todo = block_set_create();
 	cs->unverified = block_set_create();

@@ -123,6 +123,7 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xloginsert.h"
+#include "catalog/pg_am_d.h"
 #include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -140,6 +141,7 @@
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
 #include "file_system.h"
+#include "report/report.h"
 #include "test_points.h"
 
 /* Pages in one WAL record */
@@ -188,6 +190,7 @@ struct FileCopy
 	RelFileLocator from;
 	RelFileLocator to;
 	ChangedBlocks *const *followers;	/* need not read our own records */
+	Oid			relam;			/* see check_page() */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
 	char	   *other_chunk;	/* as many, which may be under way */
@@ -216,12 +219,12 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  The followers of this and of other files, a list that ends with
- * NULL, are told what to skip; rmid is the resource manager of the pages;
- * direct, whether to leave the page cache alone.
+ * NULL, are told what to skip; relam and rmid are access method and resource
+ * manager of the pages; direct, whether to leave the page cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *const *followers, RmgrId rmid, bool direct)
+				 ChangedBlocks *const *followers, Oid relam, RmgrId rmid, bool direct)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -230,6 +233,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->from = *from;
 	copy->to = *to;
 	copy->followers = followers;
+	copy->relam = relam;
 	copy->direct = direct;
 	copy->refused = PG_O_DIRECT == 0;
 	copy->redo_at_start = GetRedoRecPtr();
@@ -379,6 +383,20 @@ read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	/* others, too, may log hint bits under a share lock: see log_blocks() */
 	PageSetLSN((Page) page, BufferGetLSNAtomic(buffer));
 	UnlockReleaseBuffer(buffer);
+}
+
+/*
+ * Raise an ERROR, XX001 or XX002, if a page, which is verified, is not one of the
+ * access method: written with a new checksum, the damage would be there for good.
+ */
+static void
+check_page(const FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page)
+{
+	if (fork == MAIN_FORKNUM && !page_is_of(copy->relam, page))
+		ereport(ERROR,
+				(errcode(copy->relam == HEAP_TABLE_AM_OID ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED),
+				 errmsg("invalid page in block %u of relation %s", block,
+						relation_fork_path(copy->from, fork))));
 }
 
 /* Count blocks of the old file as read since "start". */
@@ -986,8 +1004,10 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	{
 		char	   *page = copy->chunk + (Size) i * BLCKSZ;
 
-		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i))
+		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i) ||
+			!page_is_of(copy->relam, page))
 			read_block(copy, fork, first + i, page);
+		check_page(copy, fork, first + i, page);
 	}
 	count_reading(copy, start, nblocks);
 	write_chunk(copy, fork, blocks, nblocks, pace,
@@ -1018,6 +1038,7 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	{
 		blocks[nblocks] = from;
 		read_block(copy, MAIN_FORKNUM, from, copy->chunk + (Size) nblocks * BLCKSZ);
+		check_page(copy, MAIN_FORKNUM, from, copy->chunk + (Size) nblocks * BLCKSZ);
 		nblocks++;
 		from++;
 	}
@@ -1133,6 +1154,7 @@ file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 	extend_file(copy, block + 1);
 	INSTR_TIME_SET_CURRENT(start);
 	read_block(copy, MAIN_FORKNUM, block, page.data);
+	check_page(copy, MAIN_FORKNUM, block, page.data);
 	count_reading(copy, start, 1);
 	standard = leave_out_hole(copy, MAIN_FORKNUM, block, page.data) != 0;
 

@@ -32,7 +32,7 @@ typedef enum FileCopyPace
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *const *followers, RmgrId rmid,
+								  ChangedBlocks *const *followers, Oid relam, RmgrId rmid,
 								  bool direct);
 extern void file_copy_free(FileCopy *copy);
 

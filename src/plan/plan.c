@@ -456,32 +456,41 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 										 settings->copy_access_methods,
 										 &copy_reason);
 	bool		can_rebuild;
+	const char *lost = can_copy && request->method != METHOD_REBUILD ?
+		lost_file(&entry->facts, false) : NULL;
+	int			code = lost != NULL ? ERRCODE_INDEX_CORRUPTED : ERRCODE_FEATURE_NOT_SUPPORTED;
 
 	if (!relkind_is_index(item->relkind))
 	{
 		item->method = METHOD_COPY;
-		if (!can_copy)
+		if (lost != NULL)
+			item_skip(item, ERRCODE_DATA_CORRUPTED, "It cannot be copied: %s.", lost);
+		else if (!can_copy)
 			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "It cannot be copied: %s. Under an exclusive lock: %s",
 					  copy_reason, item_core_command(item));
 		return;
 	}
 
+	if (lost != NULL)
+	{
+		can_copy = false;
+		copy_reason = unconstify(char *, lost);
+	}
 	can_rebuild = rebuild_can_move(item->relid, &rebuild_reason);
 	item->method = request->method;
 	if (!can_copy && !can_rebuild)
 	{
 		bool		copy_first = item->method != METHOD_REBUILD;
 
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
+		item_skip(item, code,
 				  "Method %s cannot move it: %s. Method %s cannot: %s. Under an exclusive lock: %s",
 				  copy_first ? "copy" : "rebuild", copy_first ? copy_reason : rebuild_reason,
 				  copy_first ? "rebuild" : "copy", copy_first ? rebuild_reason : copy_reason,
 				  item_core_command(item));
 	}
 	else if (item->method == METHOD_COPY && !can_copy)
-		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method copy cannot move it: %s. Method rebuild can.",
+		item_skip(item, code, "Method copy cannot move it: %s. Method rebuild can.",
 				  copy_reason);
 	else if (item->method == METHOD_REBUILD && !can_rebuild)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -119,6 +119,7 @@ typedef struct RelationFacts
 	((relkind) == RELKIND_INDEX || (relkind) == RELKIND_PARTITIONED_INDEX)
 
 extern bool relation_facts(Oid relid, RelationFacts *facts);
+extern const char *lost_file(const RelationFacts *facts, bool all_pages);
 extern List *parts_of_table(const RelationFacts *facts);
 extern bool parts_are_in(const RelationFacts *facts, Oid tablespace);
 extern Oid	table_of_toast(Oid relid);

@@ -29,6 +29,7 @@
 #include "access/spgist_private.h"
 #include "catalog/pg_am_d.h"
 
+#include "report/report.h"
 #include "report/report_private.h"
 
 /* A tuple of a btree leaf, as deduplication sees it */
@@ -526,17 +527,19 @@ static const struct
 {
 	Oid			relam;
 	Size		special_size;
+	uint16		lowest_id;		/* of the last two bytes of a page */
+	uint16		highest_id;
 	const char *(*measure) (const MeasureContext *mc, Page page,
 							BlockNumber blkno, PageMeasure *pm);
 }			methods[] =
 
 {
-	{BTREE_AM_OID, sizeof(BTPageOpaqueData), measure_btree},
-	{HASH_AM_OID, sizeof(HashPageOpaqueData), measure_hash},
-	{GIN_AM_OID, sizeof(GinPageOpaqueData), measure_gin},
-	{GIST_AM_OID, sizeof(GISTPageOpaqueData), measure_gist},
-	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), measure_spgist},
-	{BRIN_AM_OID, sizeof(BrinSpecialSpace), measure_brin},
+	{BTREE_AM_OID, sizeof(BTPageOpaqueData), 0, MAX_BT_CYCLE_ID, measure_btree},
+	{HASH_AM_OID, sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID, measure_hash},
+	{GIN_AM_OID, sizeof(GinPageOpaqueData), 0, 0xFF, measure_gin},
+	{GIST_AM_OID, sizeof(GISTPageOpaqueData), GIST_PAGE_ID, GIST_PAGE_ID, measure_gist},
+	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), SPGIST_PAGE_ID, SPGIST_PAGE_ID, measure_spgist},
+	{BRIN_AM_OID, sizeof(BrinSpecialSpace), BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR, measure_brin},
 };
 
 /* Return whether page_measure() knows the access method. */
@@ -547,6 +550,74 @@ page_measure_supports(Oid relam)
 		if (methods[i].relam == relam)
 			return true;
 	return false;
+}
+
+/*
+ * Return whether a page that PageIsVerified() accepts may be one of this access
+ * method, of tables, too: by the size of its special space, and the bytes at its
+ * end that tell index pages apart.  A page of zeros, which core leaves behind, may
+ * be any; so may the pages of other methods.
+ */
+bool
+page_is_of(Oid relam, const char *page)
+{
+	uint16		id;
+	Size		special = ((const PageHeaderData *) page)->pd_special;
+
+	if (PageIsNew((Page) page))
+		return true;
+	if (relam == HEAP_TABLE_AM_OID)
+		return special == BLCKSZ;
+	memcpy(&id, page + BLCKSZ - sizeof(id), sizeof(id));
+	for (int i = 0; i < lengthof(methods); i++)
+		if (methods[i].relam == relam)
+			return special == BLCKSZ - MAXALIGN(methods[i].special_size) &&
+				id >= methods[i].lowest_id && id <= methods[i].highest_id;
+	return true;
+}
+
+/*
+ * Return a block that an index, or a table, with this first page must have, and
+ * that is not empty: the root, the last bucket, the last page of BRIN's map.
+ * InvalidBlockNumber if the page is not the first one of this access method.
+ */
+BlockNumber
+page_root(Oid relam, Page page)
+{
+	HashMetaPage hash = HashPageGetMeta(page);
+	bool		is_meta = true;
+	BlockNumber root = 0;
+
+	if (relam == HEAP_TABLE_AM_OID || !page_measure_supports(relam))
+		return 0;
+	if (PageIsNew(page) || !page_is_of(relam, page))
+		return InvalidBlockNumber;
+	switch (relam)
+	{
+		case BTREE_AM_OID:
+			is_meta = BTPageGetMeta(page)->btm_magic == BTREE_MAGIC;
+			root = BTPageGetMeta(page)->btm_root;
+			break;
+		case HASH_AM_OID:
+			is_meta = hash->hashm_magic == HASH_MAGIC && hash->hashm_maxbucket < PG_INT32_MAX &&
+				hash->hashm_ovflpoint < HASH_MAX_SPLITPOINTS &&
+				_hash_spareindex(hash->hashm_maxbucket + 1) <= hash->hashm_ovflpoint;
+			root = is_meta ? BUCKET_TO_BLKNO(hash, hash->hashm_maxbucket) : 0;
+			break;
+		case GIN_AM_OID:
+			is_meta = GinPageGetOpaque(page)->flags == GIN_META;
+			root = GIN_ROOT_BLKNO;
+			break;
+		case SPGIST_AM_OID:
+			is_meta = SpGistPageGetMeta(page)->magicNumber == SPGIST_MAGIC_NUMBER;
+			root = SPGIST_ROOT_BLKNO;
+			break;
+		case BRIN_AM_OID:
+			is_meta = ((BrinMetaPageData *) PageGetContents(page))->brinMagic == BRIN_META_MAGIC;
+			root = ((BrinMetaPageData *) PageGetContents(page))->lastRevmapPage;
+			break;
+	}
+	return is_meta ? root : InvalidBlockNumber;
 }
 
 /*

@@ -1,0 +1,168 @@
+/*-------------------------------------------------------------------------
+ *
+ * lost_file.c
+ *	  Whether a relation's file is lost, or a ruin of what it was.
+ *
+ * A device that comes back empty leaves relations without files.  Then recovery
+ * from a crash makes files of those that the WAL names, with zeros where it has no
+ * image of a page; so a file that exists proves little.  Who finds a ruin here must
+ * not copy it, and an index can be made again from its table.
+ *
+ * A look costs two pages.  With "all pages", what is known to be on a device that
+ * has lost something is read whole: a page of zeros may be the remains of another
+ * page, and a file that is shorter than when it was counted has lost its end.
+ *
+ * Assumption: the caller knows of errors that a lost file causes elsewhere; here
+ * they are caught, in a subtransaction.
+ *
+ * Locks: AccessShareLock on table and index while pages are read, if it can be had
+ * at once; otherwise only the file's name and size are looked at.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+
+#include "access/htup_details.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "file_system.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "report/report.h"
+
+typedef struct LostFile
+{
+	RelFileLocator file;
+	const RelationFacts *facts;
+	Oid			relam;
+	BlockNumber counted;		/* pg_class.relpages */
+	bool		all_pages;
+	const char *problem;		/* NULL = none */
+}			LostFile;
+
+/* Return the bytes of a segment of a fork, -1 if it does not exist. */
+static int64
+segment_size(const RelFileLocator *file, ForkNumber fork, unsigned int segment)
+{
+	char	   *path = relation_segment_path(file, fork, segment * (BlockNumber) RELSEG_SIZE);
+	struct stat st;
+	int64		size = stat(path, &st) == 0 ? (int64) st.st_size : -1;
+
+	pfree(path);
+	return size;
+}
+
+/* Look for the file and its segments: md.c takes a short one for the last. */
+static void
+look_at_segments(LostFile * lost)
+{
+	unsigned int last = 0;
+	int64		size;
+
+	while ((size = segment_size(&lost->file, MAIN_FORKNUM, last)) == (int64) RELSEG_SIZE * BLCKSZ)
+		last++;
+	if (size < 0 && last == 0)
+		lost->problem = "its file is missing";
+	else if (size < BLCKSZ && last == 0 && relkind_is_index(lost->facts->relkind))
+		lost->problem = "its file is empty";
+	for (unsigned int segment = last + 1;
+		 segment <= last + 1 || segment < lost->counted / RELSEG_SIZE; segment++)
+		if (lost->problem == NULL && segment_size(&lost->file, MAIN_FORKNUM, segment) > 0)
+			lost->problem = psprintf("segment %u of its file is missing or too short", last);
+	if (lost->problem == NULL && lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
+		segment_size(&lost->file, INIT_FORKNUM, 0) < 0)
+		lost->problem = "its init fork is missing";
+}
+
+/* Look at one page; set *root if it is the first. */
+static void
+look_at_page(LostFile * lost, BlockNumber block, BlockNumber nblocks, BlockNumber *root,
+			 BufferAccessStrategy ring)
+{
+	Buffer		buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, ring,
+												   lost->facts->persistence == RELPERSISTENCE_PERMANENT);
+	Page		page = BufferGetPage(buffer);
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (block == 0 && (*root = page_root(lost->relam, page)) == InvalidBlockNumber)
+		lost->problem = "its first page is invalid";
+	else if (block == 0 && *root >= nblocks)
+		lost->problem = psprintf("its file ends before block %u, the root", *root);
+	else if (PageIsNew(page) && (lost->all_pages || (block == *root && block > 0)))
+		lost->problem = psprintf("block %u is empty", block);
+	else if (!page_is_of(lost->relam, page))
+		lost->problem = psprintf("block %u is invalid", block);
+	UnlockReleaseBuffer(buffer);
+}
+
+/* Look at the pages; called in a subtransaction. */
+static void
+look_at_pages(void *arg)
+{
+	LostFile   *lost = arg;
+
+	/* core leaves zeros in tables, where nothing points to a page */
+	bool		all_pages = lost->all_pages && relkind_is_index(lost->facts->relkind);
+	BufferAccessStrategy ring = all_pages ? GetAccessStrategy(BAS_BULKREAD) : NULL;
+	BlockNumber nblocks = file_blocks(&lost->file, MAIN_FORKNUM);
+	BlockNumber root = 0;
+	BlockNumber block = 0;
+
+	if (lost->all_pages && nblocks < lost->counted)
+		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, lost->counted);
+	while (lost->problem == NULL && block < nblocks)
+	{
+		CHECK_FOR_INTERRUPTS();
+		look_at_page(lost, block, nblocks, &root, ring);
+		if (!all_pages && block == root)
+			break;
+		block = all_pages ? block + 1 : root;
+	}
+}
+
+/*
+ * Return what is wrong with the file of a relation, a clause that is palloc'd or
+ * constant; NULL if nothing is, or if it has none.  all_pages: see above.
+ */
+const char *
+lost_file(const RelationFacts *facts, bool all_pages)
+{
+	LostFile	lost = {.facts = facts,.all_pages = all_pages};
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->relid));
+	ErrorData  *error = NULL;
+	RelationFacts now;
+
+	if (!HeapTupleIsValid(tuple))
+		return NULL;
+	lost.relam = ((Form_pg_class) GETSTRUCT(tuple))->relam;
+	lost.counted = (BlockNumber) Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
+	ReleaseSysCache(tuple);
+	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind))
+		return NULL;
+
+	lost.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
+	look_at_segments(&lost);
+	if (lost.problem == NULL && ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
+	{
+		if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
+		{
+			/* it may have got another file before we had the lock */
+			if (relation_facts(facts->relid, &now) && now.relfilenumber == facts->relfilenumber)
+				error = errors_catch(look_at_pages, &lost);
+			UnlockRelationOid(facts->relid, AccessShareLock);
+		}
+		UnlockRelationOid(facts->heap_oid, AccessShareLock);
+	}
+	if (error != NULL && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_INTERNAL_ERROR &&
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_SYSTEM_ERROR)
+		ReThrowError(error);
+	return error != NULL ? error->message : lost.problem;
+}
