@@ -77,10 +77,10 @@ ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
 OBJS += src/test_points.o src/report/damaged_pages.o
 endif
 
-# The version is that of the control file; META.json and debian/changelog must
-# agree, which scripts/test checks.
+# The version is that of the control file, of a release that of META.json; what
+# else names them must agree, which scripts/release check looks at.
 EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(if $(VPATH),$(VPATH),.)/$(EXTENSION).control)
-DATA = $(EXTENSION)--$(EXTVERSION).sql
+DATA = $(notdir $(wildcard $(if $(VPATH),$(VPATH),.)/$(EXTENSION)--*.sql))
 
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy table partitioned names privileges bad_input jobs \
@@ -120,10 +120,13 @@ ifdef VPATH
 $(shell mkdir -p $(sort $(dir $(OBJS))))
 endif
 
-# A release: what is committed, without what .gitattributes leaves out.
+# A release: what is committed, without what .gitattributes leaves out.  The same
+# commit makes the same bytes.  PGXN takes the .zip.
+DIST = $(EXTENSION)-$(shell sed -n '/"meta-spec"/q; s/^   "version": "\(.*\)",$$/\1/p' META.json)
 .PHONY: dist
 dist:
-	git archive --format=tar.gz --prefix=$(EXTENSION)-$(EXTVERSION)/ -o $(EXTENSION)-$(EXTVERSION).tar.gz HEAD
+	git -c tar.umask=0022 archive --format=tar --prefix=$(DIST)/ HEAD | gzip -n -9 > $(DIST).tar.gz
+	TZ=UTC git archive --format=zip --prefix=$(DIST)/ -o $(DIST).zip HEAD
 
 # For scripts/test: "make print-REGRESS" prints the list.
 print-%:

@@ -153,6 +153,35 @@ foreach my $old (split /\n/, $node->safe_psql('postgres',
 	is(objects($db), $fresh, "from $old to $current: the same objects as a new $current");
 }
 
+# ---- the next version, as scripts/release begins it ------------------------------
+SKIP:
+{
+	my $source = "$FindBin::RealBin/..";
+	skip "$dir can't be written to, or this is no source tree", 1 unless -w $dir && -x "$source/scripts/release";
+	my $tree = PostgreSQL::Test::Utils::tempdir;
+	my $next = '98.7';
+	system_or_bail('sh', '-c', 'cd "$1" && cp -r index_mover.control index_mover--*.sql META.json CHANGELOG.md debian "$2"', 'sh', $source, $tree);
+	local $ENV{RELEASE_TREE} = $tree;
+	system_or_bail("$source/scripts/release", 'next', $next);
+	like(slurp_file("$tree/index_mover.control"), qr/^default_version = '\Q$next\E'$/m, 'next: the control file');
+	is(scalar(() = slurp_file("$tree/META.json") =~ /"version": "\Q$next\E\.0"/g), 2, 'next: META.json');
+	like(slurp_file("$tree/debian/changelog"), qr/\Aindex-mover \(\Q$next\E\.0-1\) .*\n -- .*\n\nindex-mover \(/s, 'next: debian/changelog');
+	like(slurp_file("$tree/CHANGELOG.md"), qr/^## \Q$next\E\.0 \(unreleased\)\n\n## \d/m, 'next: CHANGELOG.md');
+	my @scripts = ("index_mover--$current--$next.sql", "index_mover--$next.sql");
+	system_or_bail('cp', (map { "$tree/$_" } @scripts), $dir);
+	my $ended = eval {
+		my $db = old_database($current);
+		update($db, $next);
+		$node->safe_psql('postgres', 'CREATE DATABASE fresh_next');
+		$node->safe_psql('fresh_next', "CREATE EXTENSION pgstattuple; CREATE EXTENSION index_mover VERSION '$next'");
+		is(objects($db), objects('fresh_next'), 'next: after the update, the same objects as a new one');
+		1;
+	};
+	my $problem = $@;
+	unlink map { "$dir/$_" } @scripts;
+	die $problem unless $ended;
+}
+
 # ---- a version made up -----------------------------------------------------------
 SKIP:
 {
