@@ -157,7 +157,10 @@ sub overwrite
 }
 
 my ($amcheck) = $node->safe_psql('postgres', "SELECT extversion FROM pg_extension WHERE extname = 'amcheck'") =~ /^1\.(\d+)$/;
-foreach my $index ('zoo_txt', $amcheck >= 5 ? 'zoo_arr' : ())
+# (gin_index_check() reads the special space of such a page before it looks whether there is
+# one, which ends a server with assertions)
+my $asserts = $node->safe_psql('postgres', 'SHOW debug_assertions') eq 'on';
+foreach my $index ('zoo_txt', $amcheck >= 5 && !$asserts ? 'zoo_arr' : ())
 {
 	$path = $node->safe_psql('postgres', "SELECT pg_relation_filepath('$index')");
 	$node->stop;

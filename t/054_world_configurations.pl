@@ -269,8 +269,8 @@ count_moves();
 
 # A server without ICU has no collation that ignores case, nor has a database in
 # SQL_ASCII, which initdb makes where the environment names no locale.
-my $icu = $node->safe_psql('postgres',
-	"SELECT count(*) > 0 AND getdatabaseencoding() = 'UTF8' FROM pg_collation WHERE collprovider = 'i'") eq 't';
+my $icu = $node->safe_psql('postgres', 'SELECT getdatabaseencoding()') eq 'UTF8'
+  && $node->psql('postgres', "CREATE COLLATION with_icu (provider = icu, locale = 'und')") == 0;
 my $nocase = $icu ? "provider = icu, locale = 'und-u-ks-level2', deterministic = false" : "provider = libc, locale = 'C'";
 
 # ---- kinds that no other test has ----------------------------------------------------------------

@@ -67,6 +67,9 @@ BEGIN
 		INSERT INTO seen VALUES ('bloat', state, odd);
 	END LOOP;
 	FOREACH idx IN ARRAY all_of_them LOOP
+		-- pgstatindex() reads the special space of a page before it looks whether there is
+		-- one, which ends a server with assertions
+		CONTINUE WHEN idx = 'd_btree'::regclass AND current_setting('debug_assertions')::bool;
 		state := 'ok';
 		BEGIN
 			PERFORM index_bloat(idx, exact => true);
