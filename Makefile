@@ -7,6 +7,12 @@ PGFILEDESC = "index_mover - moves indexes and tables to another tablespace while
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
+	src/tier/candidates.o \
+	src/tier/heat.o \
+	src/tier/places.o \
+	src/tier/ranking.o \
+	src/tier/recommend.o \
+	src/tier/samples.o \
 	src/call/call_checks.o \
 	src/call/cleanup_call.o \
 	src/call/control.o \
@@ -57,6 +63,7 @@ OBJS = \
 	src/wait/relation_locks.o \
 	src/wait/wait_others.o \
 	src/report/bloat.o \
+	src/report/duplicates.o \
 	src/report/page_measure.o \
 	src/report/rebuilt_size.o \
 	src/report/report_open.o \
@@ -66,6 +73,7 @@ OBJS = \
 	src/errors.o \
 	src/file_system.o \
 	src/history.o \
+	src/index_definition.o \
 	src/job.o \
 	src/own_tables.o \
 	src/printed_command.o \
@@ -85,7 +93,7 @@ DATA = $(notdir $(wildcard $(if $(VPATH),$(VPATH),.)/$(EXTENSION)--*.sql))
 # The first ones make objects that others use; teardown drops them.
 REGRESS = basic special copy table partitioned names privileges bad_input jobs \
 	surface plan plan_recheck toast undo \
-	report_bloat report_samples report_rebuilt report_pending report_index report_recommend report_probe \
+	report_bloat report_samples report_rebuilt report_pending report_index report_probe \
 	teardown
 # How good the estimates are: scripts/test leaves these to PG_TEST_EXTRA=faults.
 REGRESS_FAULTS = report_samples report_rebuilt

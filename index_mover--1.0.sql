@@ -561,17 +561,11 @@ RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_file_birth'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 
--- From when on the cumulative statistics tell of this server as it is: they were
--- reset; a crash has lost them, and has reset those of the background writer; or
--- a promotion, which has written a history file, has made another server of it.
+-- src/tier/heat.c
 CREATE FUNCTION index_mover.stats_since()
 RETURNS timestamptz
-LANGUAGE sql VOLATILE PARALLEL SAFE
-BEGIN ATOMIC
-	SELECT greatest(pg_stat_get_db_stat_reset_time(d.oid), pg_stat_get_bgwriter_stat_reset_time(),
-					(SELECT max(w.modification) FROM pg_ls_waldir() w WHERE w.name ~ '\.history$'))
-	  FROM pg_database d WHERE d.datname = current_database();
-END;
+AS 'MODULE_PATHNAME', 'index_mover_stats_since'
+LANGUAGE C VOLATILE PARALLEL SAFE;
 
 CREATE FUNCTION @extschema@.index_report(
 	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
@@ -767,148 +761,30 @@ CREATE FUNCTION index_mover.tablespace_facts(
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
 
+-- The counters of a relation, at moments at which they had changed (src/tier/heat.c);
+-- table_oid 0: samples were taken at this moment.  A rebuilt index has another OID,
+-- but its name stays.
 CREATE TABLE index_mover.sample (
 	taken_at timestamptz NOT NULL,
-	relation oid NOT NULL,
-	index_name name,					-- a rebuilt index has another OID, but the
-										-- name stays; NULL: the table's own blocks
+	table_oid oid NOT NULL,
+	index_name text,					-- NULL: the table's own
 	blks_read bigint NOT NULL,
-	blks_wanted bigint NOT NULL DEFAULT 0	-- as many as index scans and changes can
-										-- have read: VACUUM and pg_dump read, too
+	blks_wanted bigint NOT NULL DEFAULT 0,
+	index_scans bigint NOT NULL DEFAULT 0,
+	other_scans bigint NOT NULL DEFAULT 0,
+	changes bigint NOT NULL DEFAULT 0
 );
--- rows are deleted in SQL, which a publication of all tables wants one for
-ALTER TABLE index_mover.sample REPLICA IDENTITY FULL;
+ALTER TABLE index_mover.sample REPLICA IDENTITY NOTHING;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
 
--- The counters of now: of each index, and of the table's own blocks (index_name
--- NULL).  A scan of an index reads a few pages on its way, and at most one for
--- each entry, and of the table at most one for each row that it fetches.
-CREATE FUNCTION index_mover.counters(
-	OUT relation oid, OUT index oid, OUT index_name name, OUT blks_read bigint, OUT blks_wanted bigint)
-RETURNS SETOF record
-LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1000
-BEGIN ATOMIC
-	SELECT s.relid, s.indexrelid, s.indexrelname, s.idx_blks_read,
-		   4 * pg_stat_get_numscans(s.indexrelid) + pg_stat_get_tuples_returned(s.indexrelid)
-			   + pg_stat_get_tuples_inserted(s.relid) + pg_stat_get_tuples_updated(s.relid)
-	  FROM pg_statio_user_indexes s
-	UNION ALL
-	SELECT t.relid, NULL, NULL,
-		   pg_stat_get_blocks_fetched(t.relid) - pg_stat_get_blocks_hit(t.relid),
-		   coalesce(t.idx_tup_fetch, 0) + t.n_tup_ins + t.n_tup_upd + t.n_tup_del
-	  FROM pg_stat_user_tables t;
-END;
-
-CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '14 days')
+CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days')
 RETURNS bigint
-LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
-BEGIN ATOMIC
-	DELETE FROM index_mover.sample s WHERE s.taken_at < now() - $1;
-	WITH taken AS (
-		INSERT INTO index_mover.sample (taken_at, relation, index_name, blks_read, blks_wanted)
-		SELECT clock_timestamp(), c.relation, c.index_name, c.blks_read, c.blks_wanted
-		  FROM index_mover.counters() c
-		RETURNING 1
-	)
-	SELECT count(*) FROM taken;
-END;
+AS 'MODULE_PATHNAME', 'index_mover_take_index_sample'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
-	IS 'remember how many blocks of each index and table have been read, for recommend_moves; to be called by a schedule';
-
-CREATE FUNCTION index_mover.read_rates(
-	OUT relation oid, OUT index oid, OUT index_name name, OUT reads_per_second float8,
-	OUT wanted_per_second float8, OUT seconds float8, OUT samples bigint)
-RETURNS SETOF record
-LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1000
-BEGIN ATOMIC
-	-- blocks read per second, and those of them that index scans and changes
-	-- can have asked for: from the samples of the last week up to now, or
-	-- without any from the cumulative statistics (samples = 0)
-	WITH since AS MATERIALIZED (
-		SELECT greatest(extract(epoch FROM clock_timestamp() - index_mover.stats_since()), 1)::float8 AS seconds
-	), counters AS MATERIALIZED (
-		SELECT c.* FROM index_mover.counters() c
-	), points AS (
-		SELECT s.relation, s.index_name, s.taken_at, s.blks_read, s.blks_wanted
-		  FROM index_mover.sample s
-		 WHERE s.taken_at > now() - interval '7 days'
-		UNION ALL
-		SELECT c.relation, c.index_name, clock_timestamp(), c.blks_read, c.blks_wanted FROM counters c
-	), steps AS (
-		SELECT p.*, lag(p.taken_at) OVER w IS NULL AS is_first,
-			   -- a counter that went back has been reset
-			   CASE WHEN p.blks_read >= lag(p.blks_read) OVER w
-					THEN p.blks_read - lag(p.blks_read) OVER w ELSE p.blks_read END AS blocks,
-			   CASE WHEN p.blks_wanted >= lag(p.blks_wanted) OVER w
-					THEN p.blks_wanted - lag(p.blks_wanted) OVER w ELSE p.blks_wanted END AS wanted
-		  FROM points p
-		WINDOW w AS (PARTITION BY p.relation, p.index_name ORDER BY p.taken_at)
-	), sampled AS (
-		SELECT s.relation, s.index_name, count(*) - 1 AS samples,
-			   extract(epoch FROM max(s.taken_at) - min(s.taken_at))::float8 AS seconds,
-			   coalesce(sum(s.blocks) FILTER (WHERE NOT s.is_first), 0)::float8 AS blocks,
-			   coalesce(sum(least(s.blocks, s.wanted)) FILTER (WHERE NOT s.is_first), 0)::float8 AS wanted
-		  FROM steps s
-		 GROUP BY s.relation, s.index_name
-	), chosen AS (
-		SELECT c.*, since.seconds AS since, s.seconds, s.blocks, s.wanted,
-			   CASE WHEN s.samples > 0 AND s.seconds > 0 THEN s.samples ELSE 0 END AS samples
-		  FROM counters c
-		 CROSS JOIN since
-		  LEFT JOIN sampled s ON s.relation = c.relation AND s.index_name IS NOT DISTINCT FROM c.index_name
-	)
-	SELECT c.relation, c.index, c.index_name,
-		   CASE WHEN c.samples > 0 THEN c.blocks / c.seconds ELSE c.blks_read / c.since END,
-		   CASE WHEN c.samples > 0 THEN c.wanted / c.seconds ELSE least(c.blks_read, c.blks_wanted) / c.since END,
-		   CASE WHEN c.samples > 0 THEN c.seconds ELSE c.since END,
-		   c.samples
-	  FROM chosen c;
-END;
-
-CREATE FUNCTION index_mover.places(
-	tablespace name,
-	OUT place oid, OUT name name, OUT cost float8, OUT probed_ms float8,
-	OUT device bigint, OUT read_ms float8, OUT read_ms_more float8)
-RETURNS SETOF record
-LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 5
-BEGIN ATOMIC
-	-- every tablespace, and how much longer a random read takes there than in
-	-- the one asked about: on the same device no longer, whatever two probes of
-	-- it have said; else by the probes if both were probed, else by
-	-- random_page_cost, whose unit stands for 0.1 ms
-	WITH places AS MATERIALIZED (
-		SELECT t.oid, t.spcname,
-			   coalesce((SELECT o.option_value FROM pg_options_to_table(t.spcoptions) o
-						  WHERE o.option_name = 'random_page_cost'),
-						current_setting('random_page_cost'))::float8 AS cost,
-			   (SELECT p.random_read_ms FROM index_mover.probe p
-				 WHERE p.tablespace = t.oid AND p.probed_at > now() - interval '90 days'
-				 ORDER BY p.probed_at DESC LIMIT 1) AS probed_ms,
-			   (SELECT f.device FROM index_mover.tablespace_facts(t.spcname) f) AS device
-		  FROM pg_tablespace t
-		 WHERE t.spcname <> 'pg_global'
-	)
-	SELECT p.oid, p.spcname, p.cost, p.probed_ms, p.device,
-		   coalesce(p.probed_ms, p.cost * 0.1),
-		   CASE WHEN p.device = t.device THEN 0
-				ELSE coalesce(p.probed_ms - t.probed_ms, (p.cost - t.cost) * 0.1) END
-	  FROM places p
-	  JOIN places t ON t.spcname = $1;
-END;
-
--- What SQL cannot do by itself: a NOTICE (returns true), and an ERROR for a
--- negative budget.
-CREATE FUNCTION index_mover.say(message text)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_say'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-
-CREATE FUNCTION index_mover.check_budget(budget bigint)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'index_mover_check_budget'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+	IS 'remember how much each index and table was used, for recommend_moves() and tier policies; to be called by a schedule';
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
@@ -917,242 +793,8 @@ CREATE FUNCTION @extschema@.recommend_moves(
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
 	OUT pending_pages bigint, OUT reason text, OUT command text)
 RETURNS SETOF record
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20
-BEGIN ATOMIC
-	WITH RECURSIVE target AS MATERIALIZED (
-		SELECT f.tablespace_oid AS oid, $1 AS name, f.free_bytes, f.reserved_bytes, f.device, f.lost_on_reboot
-		  FROM index_mover.tablespace_facts($1) f
-	), places AS MATERIALIZED (
-		SELECT p.* FROM index_mover.places($1) p
-	), own AS MATERIALIZED (
-		-- the extension's tables are not for moving
-		SELECT m.objid AS relid
-		  FROM pg_depend m
-		  JOIN pg_extension e ON e.oid = m.refobjid AND e.extname = 'index_mover'
-		 WHERE m.classid = 'pg_class'::regclass AND m.refclassid = 'pg_extension'::regclass AND m.deptype = 'e'
-	), rates AS MATERIALIZED (
-		SELECT r.* FROM index_mover.read_rates() r
-	), noise AS MATERIALIZED (
-		-- a hundredth of the time that all reads take is not worth a move
-		SELECT coalesce(sum(r.reads_per_second * p.read_ms), 0) / 100 AS gain
-		  FROM rates r
-		  JOIN pg_class c ON c.oid = CASE WHEN r.index_name IS NULL THEN r.relation
-										  ELSE (SELECT i.oid FROM pg_class i JOIN pg_class h ON h.relnamespace = i.relnamespace
-												 WHERE h.oid = r.relation AND i.relname = r.index_name) END
-		  JOIN pg_database d ON d.datname = current_database()
-		  JOIN places p ON p.place = CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END
-	), found AS MATERIALIZED (
-		-- every index that can be moved, where it is, and where it would go if
-		-- it had to leave the target: to its table, or to the default
-		SELECT r.index, r.table_name AS relation, r.size, r.movable, r.remark, r.tablespace AS here,
-			   r.tablespace = t.name AS resident,
-			   r.idx_scan = 0 AND NOT i.indisunique AND NOT i.indisexclusion AS unsearched,
-			   coalesce(r.pending_pages, 0) AS pending, r.pending_pages,
-			   format('%I.%I', n.nspname, c.relname) AS qualified, c.relname,
-			   CASE WHEN coalesce(tts.oid, d.dattablespace) <> t.oid THEN coalesce(tts.spcname, dts.spcname)
-					WHEN d.dattablespace <> t.oid THEN dts.spcname
-					WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home
-		  FROM @extschema@.index_report(NULL::regclass, false) r
-		 CROSS JOIN target t
-		  JOIN pg_class c ON c.oid = r.index
-		  JOIN pg_index i ON i.indexrelid = r.index AND i.indisvalid
-		  JOIN pg_namespace n ON n.oid = c.relnamespace
-		  JOIN pg_class h ON h.oid = r.table_name
-		  JOIN pg_database d ON d.datname = current_database()
-		  JOIN pg_tablespace dts ON dts.oid = d.dattablespace
-		  LEFT JOIN pg_tablespace tts ON tts.oid = h.reltablespace
-		 WHERE cardinality(r.movable) > 0 AND r.size > 0
-		   AND c.relpersistence IN ('p', 'u')
-		   AND r.table_name NOT IN (SELECT u.relid FROM own u)
-	), read AS MATERIALIZED (
-		SELECT f.*, coalesce(q.reads_per_second, 0) AS rate, q.seconds, q.samples,
-			   coalesce(hq.reads_per_second, 0) AS table_rate,
-			   p.read_ms_more, p.device, p.probed_ms IS NOT NULL AS probed,
-			   -- what no query searches is read by vacuum and by inserts only, and
-			   -- is better dropped than moved
-			   CASE WHEN f.unsearched THEN 0
-					WHEN NOT f.resident AND q.reads_per_second * p.read_ms_more <= noise.gain THEN least(q.reads_per_second * p.read_ms_more, 0)
-					ELSE coalesce(q.reads_per_second, 0) * p.read_ms_more END AS gain
-		  FROM found f
-		 CROSS JOIN noise
-		  LEFT JOIN rates q ON q.relation = f.relation AND q.index_name = f.relname
-		  LEFT JOIN rates hq ON hq.relation = f.relation AND hq.index_name IS NULL
-		  LEFT JOIN places p ON p.name = CASE WHEN f.resident THEN f.home ELSE f.here END
-	), sized AS MATERIALIZED (
-		-- bloat is measured where it matters: among the most promising
-		SELECT o.*, b.bloat_ratio, coalesce(b.bloat_ratio, b.bloat_ratio_low) AS at_least,
-			   NOT o.resident AND 'rebuild' = ANY (o.movable)
-			   AND (NOT 'copy' = ANY (o.movable) OR
-					coalesce(b.bloat_ratio, b.bloat_ratio_low, 0) >
-						coalesce(current_setting('index_mover.rebuild_threshold', true)::float8, 0.3)) AS rebuilds
-		  FROM (SELECT r.*, row_number() OVER (PARTITION BY r.resident ORDER BY r.gain / r.size DESC NULLS LAST) AS place_in_line
-				  FROM read r) o
-		  LEFT JOIN LATERAL index_mover.measure_bloat(
-					   CASE WHEN NOT o.resident AND o.gain > 0 AND o.place_in_line <= 50 THEN o.index END,
-					   100, false, true, NULL) b ON true
-	), tables AS MATERIALIZED (
-		-- tables that are there, and those whose own reads outweigh those of all
-		-- their indexes
-		SELECT x.*
-		  FROM (SELECT h.oid, h.oid::regclass AS relation, format('%I.%I', n.nspname, h.relname) AS qualified,
-					   w.here, w.resident, w.home, op.device, op.probed_ms IS NOT NULL AS probed, op.read_ms_more,
-					   index_mover.try_table_size(h.oid::regclass) AS size,
-					   q.reads_per_second AS rate, q.seconds, q.samples,
-					   q.reads_per_second * op.read_ms_more AS gain,
-					   coalesce(ix.gain, 0) AS index_gain
-				  FROM rates q
-				  JOIN pg_class h ON h.oid = q.relation
-				  JOIN pg_namespace n ON n.oid = h.relnamespace
-				  JOIN pg_database d ON d.datname = current_database()
-				  JOIN pg_tablespace dts ON dts.oid = d.dattablespace
-				  JOIN places hp ON hp.place = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
-				 CROSS JOIN target t
-				 CROSS JOIN LATERAL (SELECT hp.name AS here, hp.place = t.oid AS resident,
-											CASE WHEN d.dattablespace <> t.oid THEN dts.spcname
-												 WHEN t.name <> 'pg_default' THEN 'pg_default' END AS home) w
-				  LEFT JOIN places op ON op.name = CASE WHEN w.resident THEN w.home ELSE w.here END
-				  LEFT JOIN (SELECT j.relation, sum(greatest(j.gain, 0)) AS gain FROM read j
-							  WHERE NOT j.resident GROUP BY 1) ix ON ix.relation = h.oid
-				 WHERE q.index_name IS NULL
-				   AND h.relkind IN ('r', 'm') AND h.relam = 2 AND h.relpersistence = 'p'
-				   AND h.oid >= 16384
-				   AND h.oid NOT IN (SELECT u.relid FROM own u)) x
-		 CROSS JOIN noise
-		 WHERE x.size > 0 AND (x.resident OR x.gain > x.index_gain AND x.gain > noise.gain)
-	), items AS MATERIALIZED (
-		SELECT u.*, row_number() OVER (ORDER BY u.index, u.relation) AS n,
-			   -- who is there already stays, unless something is clearly better; who
-			   -- has no other place takes no part
-			   CASE WHEN u.resident AND u.home IS NULL THEN 0
-					WHEN u.resident THEN coalesce(CASE WHEN u.gain < 0 THEN u.gain ELSE u.gain * 1.1 END, 0) + 1e-9
-					ELSE u.gain END AS worth
-		  FROM (SELECT s.*,
-					   CASE WHEN s.rebuilds AND s.at_least IS NOT NULL
-							THEN ceil(s.size * (1 - s.at_least))::bigint ELSE s.size END AS after,
-					   NULL::float8 AS index_gain
-				  FROM sized s
-				UNION ALL
-				SELECT NULL, x.relation, x.size, '{copy}', NULL, x.here, x.resident, false, 0, NULL, x.qualified, NULL, x.home,
-					   x.rate, x.seconds, x.samples, NULL, x.read_ms_more, x.device, x.probed, x.gain,
-					   NULL, NULL, NULL, false, x.size, x.index_gain
-				  FROM tables x) u
-	), room AS MATERIALIZED (
-		SELECT CASE WHEN t.device IS NULL THEN 0
-					ELSE greatest(coalesce(index_mover.check_budget($2),
-						t.free_bytes - t.reserved_bytes + there.bytes) - there.staying, 0) END AS bytes
-		  FROM target t
-		 CROSS JOIN (SELECT coalesce(sum(i.size), 0)::bigint AS bytes,
-							coalesce(sum(i.size) FILTER (WHERE i.home IS NULL), 0)::bigint AS staying
-					   FROM items i WHERE i.resident) there
-	), ranked AS MATERIALIZED (
-		-- which of them to take is the 0/1 knapsack problem, for which taking the
-		-- greatest gain per byte first, or else the greatest gain of all that
-		-- fit, gets at least half of what is possible
-		SELECT o.biggest_first, i.n, i.after, i.worth,
-			   row_number() OVER (PARTITION BY o.biggest_first
-								  ORDER BY o.biggest_first AND i.n = i.biggest DESC,
-										   i.worth / greatest(i.after, 1) DESC, i.n) AS place
-		  FROM (SELECT j.n, j.after, j.worth,
-					   first_value(j.n) OVER (ORDER BY j.worth DESC, j.after, j.n) AS biggest
-				  FROM items j CROSS JOIN room r
-				 WHERE j.worth > 0 AND j.after <= r.bytes) i
-		 CROSS JOIN (VALUES (false), (true)) o(biggest_first)
-	), queue AS MATERIALIZED (
-		SELECT k.biggest_first, array_agg(k.after ORDER BY k.place) AS sizes FROM ranked k GROUP BY 1
-	), filled(biggest_first, place, fits, bytes_left) AS (
-		SELECT q.biggest_first, 0::bigint, false, r.bytes FROM queue q CROSS JOIN room r
-		UNION ALL
-		SELECT f.biggest_first, f.place + 1, f.size <= f.bytes_left,
-			   f.bytes_left - CASE WHEN f.size <= f.bytes_left THEN f.size ELSE 0 END
-		  FROM (SELECT p.biggest_first, p.place, p.bytes_left, q.sizes[p.place + 1] AS size
-				  FROM filled p JOIN queue q ON q.biggest_first = p.biggest_first) f
-		 WHERE f.size IS NOT NULL
-	), taken AS MATERIALIZED (
-		SELECT k.biggest_first, k.n, sum(k.worth) OVER (PARTITION BY k.biggest_first) AS worth
-		  FROM ranked k JOIN filled f ON f.biggest_first = k.biggest_first AND f.place = k.place
-		 WHERE f.fits
-	), judged AS MATERIALIZED (
-		SELECT i.*, i.n IN (SELECT x.n FROM taken x
-							 WHERE x.biggest_first = (SELECT y.biggest_first FROM taken y
-													   ORDER BY y.worth DESC, y.biggest_first LIMIT 1)) AS chosen
-		  FROM items i
-	), rows_out AS (
-		SELECT 0 AS class, j.index, j.relation, 'copy' AS method,
-			   j.here AS from_ts, j.home AS to_ts, j.size, j.size AS after, j.rate,
-			   -coalesce(j.gain, 0) AS gain, NULL::float8 AS bloat_ratio, NULL::float8 AS at_least, j.pending_pages, j.pending, j.qualified,
-			   j.seconds, j.samples, j.probed, j.device, j.table_rate, false AS rebuilds,
-			   CASE WHEN j.gain < 0 THEN format('reads are faster in %s', j.home)
-					WHEN EXISTS (SELECT FROM judged k WHERE k.chosen AND NOT k.resident)
-					THEN 'makes room for what gains more'
-					ELSE format('does not fit into the budget of %s bytes', r.bytes) END AS why,
-			   j.remark
-		  FROM judged j CROSS JOIN room r
-		 WHERE j.resident AND NOT j.chosen AND j.home IS NOT NULL
-		UNION ALL
-		SELECT 1, j.index, j.relation, CASE WHEN j.rebuilds THEN 'rebuild' ELSE 'copy' END,
-			   j.here, (SELECT t.name FROM target t), j.size, j.after, j.rate,
-			   j.gain, j.bloat_ratio, j.at_least, j.pending_pages, j.pending, j.qualified,
-			   j.seconds, j.samples, j.probed, j.device, j.table_rate, j.rebuilds,
-			   CASE WHEN j.index IS NULL
-					THEN format('the table''s own reads outweigh those of its indexes (%s ms per second)', round(j.index_gain::numeric, 3)) END,
-			   j.remark
-		  FROM judged j
-		 WHERE j.chosen AND NOT j.resident
-	), told AS (
-		SELECT o.*, t.device AS target_device, t.lost_on_reboot, tp.probed_ms IS NOT NULL AS target_probed
-		  FROM rows_out o
-		 CROSS JOIN target t
-		  JOIN places tp ON tp.place = t.oid
-	)
-	SELECT (row_number() OVER (ORDER BY o.class, o.gain DESC, o.index, o.relation))::int,
-		   o.index, o.relation, o.method, o.from_ts, o.to_ts, o.size, o.after,
-		   round(o.rate::numeric, 4)::float8, round(o.gain::numeric, 4)::float8, o.bloat_ratio, o.pending_pages,
-		   concat_ws('; ',
-			   o.why,
-			   format('%s block reads per second (%s), %s', round(o.rate::numeric, 3),
-					  CASE WHEN o.samples > 0
-						   THEN format('%s over %s', CASE o.samples WHEN 1 THEN 'a sample' ELSE o.samples || ' samples' END,
-									   date_trunc('second', make_interval(secs => o.seconds)))
-						   ELSE 'cumulative statistics, no samples' END,
-					  CASE WHEN o.device = o.target_device THEN 'both tablespaces are on the same device, where reads take as long'
-						   WHEN o.probed AND o.target_probed THEN 'read times as probed'
-						   ELSE 'read times assumed from random_page_cost' END),
-			   CASE WHEN o.rebuilds AND o.at_least IS NOT NULL
-					THEN format('a rebuild gives back %s%s of it', CASE WHEN o.bloat_ratio IS NULL THEN 'at least ' ELSE '' END,
-								round(o.at_least::numeric, 2)) END,
-			   CASE WHEN o.pending >= 16 AND o.class = 1
-					THEN format('every search reads the %s pages of its pending list: flush it first: %s', o.pending,
-								index_mover.printed_command('flush_pending', o.qualified)) END,
-			   CASE WHEN o.class = 1 AND o.index IS NOT NULL AND o.table_rate > o.rate
-						 AND EXISTS (SELECT FROM tables x WHERE x.oid = o.relation AND NOT x.resident)
-						 AND NOT EXISTS (SELECT FROM rows_out y WHERE y.relation = o.relation AND y.index IS NULL)
-					THEN 'warning: the table itself is read more, moving the table would gain more' END,
-			   CASE WHEN o.remark ~ 'duplicate of' THEN 'warning: ' || substring(o.remark from 'duplicate of [^;]*') END,
-			   CASE WHEN o.class = 1 AND o.lost_on_reboot IS NOT NULL
-					THEN format('warning: %s is on %s and does not survive a reboot', o.to_ts, o.lost_on_reboot) END,
-			   CASE WHEN o.seconds < 3600
-					THEN format('warning: the statistics cover only %s', date_trunc('second', make_interval(secs => o.seconds))) END),
-		   CASE WHEN o.index IS NOT NULL THEN index_mover.printed_command('move_indexes', o.qualified, o.to_ts::text, o.method)
-				ELSE index_mover.printed_command('move_table', o.qualified, o.to_ts::text) END
-	  FROM told o
-	UNION ALL
-	-- no row, but what is to be said once
-	SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-	  FROM target t CROSS JOIN room r
-	 WHERE CASE WHEN EXISTS (SELECT FROM rows_out) THEN false ELSE NOT index_mover.say('nothing to gain: ' ||
-			CASE WHEN t.device IS NULL THEN format('the directory of tablespace "%s" is missing', t.name)
-				 WHEN NOT EXISTS (SELECT FROM places p WHERE p.device IS DISTINCT FROM t.device)
-				 THEN format('all tablespaces are on the same device as "%s"', t.name)
-				 WHEN NOT EXISTS (SELECT FROM places p WHERE p.read_ms_more > 0)
-				 THEN format('no tablespace is known to be slower than "%s"%s; set its and the others'' random_page_cost, or run for it and the others: %s',
-							 t.name, ' (on the same device: ' || (SELECT string_agg(format('"%s"', p.name), ', ' ORDER BY p.name) FROM places p
-																   WHERE p.device = t.device AND p.place <> t.oid) || ')',
-							 index_mover.printed_command('probe', t.name::text))
-				 WHEN NOT EXISTS (SELECT FROM items i WHERE NOT i.resident AND i.gain > 0)
-				 THEN format('no index in a slower tablespace than "%s" takes a hundredth of the time of all reads', t.name)
-				 ELSE format('no index that would gain fits into %s bytes, or those in "%s" gain more', r.bytes, t.name) END) END
-	 ORDER BY 1;
-END;
+AS 'MODULE_PATHNAME', 'index_mover_recommend_moves'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
 	IS 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
 
@@ -1368,22 +1010,16 @@ BEGIN ATOMIC
 	  JOIN pg_class c ON c.oid = w.relid AND c.relkind = 'r';
 END;
 
-CREATE VIEW @extschema@.relation_heat AS
-	SELECT c.oid::regclass AS relation,
-		   CASE WHEN c.relkind = 'i' THEN 'index' ELSE 'table' END AS kind,
-		   coalesce(t.spcname, (SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace
-								 WHERE d.datname = current_database())) AS tablespace,
-		   coalesce(index_mover.try_size(c.oid::regclass), 0)
-			   + CASE WHEN c.reltoastrelid <> 0 THEN coalesce(index_mover.try_size(c.reltoastrelid::regclass), 0) ELSE 0 END AS size,
-		   r.reads_per_second, r.wanted_per_second AS heat,
-		   make_interval(secs => round(r.seconds::numeric)::float8) AS period, r.samples
-	  FROM index_mover.read_rates() r
-	  JOIN pg_class c ON c.oid = coalesce(r.index, r.relation)
-	  LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
-	 WHERE c.relpersistence = 'p' AND c.relkind IN ('r', 'm', 'i')
-	   AND (c.relkind = 'i' OR c.relam = 2)		-- heap
-	   AND c.relnamespace <> 'index_mover'::regnamespace
-	   AND r.relation <> '@extschema@.tier_policy'::regclass;
+CREATE FUNCTION index_mover.relation_heat(
+	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
+	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
+	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
+	OUT known_since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_relation_heat'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+CREATE VIEW @extschema@.relation_heat AS SELECT * FROM index_mover.relation_heat();
 COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
 COMMENT ON COLUMN @extschema@.relation_heat.relation IS 'table or index';
 COMMENT ON COLUMN @extschema@.relation_heat.kind IS 'table or index';
@@ -1393,6 +1029,10 @@ COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read int
 COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'those of them that index scans and changes can have asked for: sequential scans, VACUUM and pg_dump heat nothing';
 COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time that the rates are of';
 COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples; 0: the cumulative statistics';
+COMMENT ON COLUMN @extschema@.relation_heat.last_use IS 'last scan or change that was seen on this server, or the sample after it; NULL: none';
+COMMENT ON COLUMN @extschema@.relation_heat.last_index_use IS 'the same without sequential scans';
+COMMENT ON COLUMN @extschema@.relation_heat.last_change IS 'the same without scans';
+COMMENT ON COLUMN @extschema@.relation_heat.known_since IS 'since then no other use can have been missed';
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL,
@@ -1760,11 +1400,9 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), index_mover.try_size, index_mover.try_table_size,
-	index_mover.movable_methods, index_mover.tablespace_facts, index_mover.counters, index_mover.read_rates,
-	index_mover.places, index_mover.say, index_mover.check_budget, index_mover.is_ours, index_mover.file_birth,
-	index_mover.stats_since TO pg_monitor;
-GRANT SELECT ON index_mover.probe, @extschema@.relation_heat TO pg_monitor;
-GRANT SELECT, INSERT, DELETE ON index_mover.sample TO pg_monitor;
+	index_mover.movable_methods, index_mover.tablespace_facts, index_mover.relation_heat,
+	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

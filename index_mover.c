@@ -39,7 +39,6 @@
 #include "history.h"
 #include "job.h"
 #include "plan/plan.h"
-#include "plan/plan_private.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
 #include "report/report.h"

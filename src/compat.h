@@ -125,6 +125,13 @@ im_register_tranche(int tranche, const char *name)
 #define IM_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
 #endif
 
+/* the time of the last scan, which 15 does not keep; pgstat.h */
+#if PG_VERSION_NUM >= 160000
+#define IM_STAT_LASTSCAN(stats) ((stats)->lastscan)
+#else
+#define IM_STAT_LASTSCAN(stats) ((TimestampTz) 0)
+#endif
+
 /*
  * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
  * of PostgreSQL's headers do not depend.

@@ -57,6 +57,8 @@
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
+ * index_mover.test_stats_age is how many days old the statistics are, if not 0.
+ *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.
  *
@@ -75,6 +77,7 @@
 #include <unistd.h>
 
 #include "access/transam.h"
+#include "access/xact.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_control.h"
 #include "catalog/storage_xlog.h"
@@ -96,6 +99,7 @@ static char *test_mutations = NULL;
 static char *test_file_systems = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
+int			test_stats_age = 0;
 
 /* Define the settings; called by _PG_init() of a test build. */
 void
@@ -120,6 +124,10 @@ test_points_define(void)
 	DefineCustomIntVariable("index_mover.test_seed",
 							"What the damage depends on.",
 							NULL, &test_seed, 0, 0, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("index_mover.test_stats_age",
+							"How many days old a test build takes the statistics to be.",
+							NULL, &test_stats_age, 0, 0, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
@@ -281,8 +289,8 @@ test_mutation(const char *name)
 bool
 test_file_system(Oid tablespace, int64 *device, int64 *free_bytes, int64 *total_bytes)
 {
-	/* without the setting, also outside of a transaction */
-	const char *found = *test_file_systems == '\0' ? NULL :
+	/* outside of a transaction the name cannot be looked up */
+	const char *found = *test_file_systems == '\0' || !IsTransactionState() ? NULL :
 		find_in_list(test_file_systems, get_tablespace_name(tablespace));
 	long long	numbers[3];
 

@@ -23,6 +23,7 @@ extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
 							 int64 *total_bytes);
 extern int	test_damages;
 extern int	test_seed;
+extern int	test_stats_age;
 
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
@@ -31,6 +32,9 @@ extern int	test_seed;
 #define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
 	test_file_system(tablespace, device, free, total)
+#define IM_STATS_SINCE() \
+	if (test_stats_age > 0) \
+		return GetCurrentTimestamp() - test_stats_age * USECS_PER_DAY
 
 #else
 
@@ -40,6 +44,7 @@ extern int	test_seed;
 #define IM_LOG_SPECIAL(locator)	((void) 0)
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
+#define IM_STATS_SINCE()	((void) 0)
 
 #endif
 

@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
+needs_test_points();
 my $node = new_node('primary', streaming => 1, conf => 'max_replication_slots = 5');
 make_zoo($node, 'zoo', 5000);
 $node->safe_psql('postgres', <<'SQL');
@@ -46,7 +47,7 @@ my ($samples, $least, $width) = split /\|/, $node->safe_psql('postgres', <<'SQL'
 SELECT sum(n), round(min(width)::numeric, 2), round(avg(width)::numeric, 2)
   FROM (SELECT count(*) AS n, avg(bloat_ratio_high - bloat_ratio_low) / 2 / stddev(bloat_ratio) AS width
 		  FROM pg_index, generate_series(1, 300) n, LATERAL index_bloat(indexrelid, 400 + 0 * n)
-		 WHERE indrelid = 'uneven'::regclass AND NOT exact GROUP BY indexrelid) i
+		 WHERE indrelid = 'uneven'::regclass AND NOT is_exact GROUP BY indexrelid) i
 SQL
 note "the half of the interval in standard deviations: $width, at least $least, from $samples samples";
 is($samples, 900, 'samples of an uneven index');
@@ -103,13 +104,13 @@ is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 4
 	'an index that is younger by its commit timestamp is not called unused');
 is($standby->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'and none on a standby: the primary may use it');
 $node->safe_psql('postgres', "$_; DROP INDEX IF EXISTS young") foreach @real;
-my $real_devices = own_devices($node);
+own_devices($_) foreach $node, $standby;
 
 # what would have been read in the last 10,000 seconds
 $node->safe_psql('postgres', <<'SQL');
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
 $node->wait_for_catchup($standby);
 # in a server of some seconds' age what this test read of the table outweighs
@@ -119,7 +120,7 @@ my $advice = q(SELECT index, method, from_tablespace, to_tablespace, reads_per_s
 	FROM recommend_moves('regress_fast') WHERE index = 'zoo_num_key'::regclass);
 is($standby->safe_psql('postgres', $advice), 'zoo_num_key|copy|regress_slow|regress_fast|t', 'recommend_moves on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', q(SET index_mover.min_free_space = '100%'; SELECT index, reason FROM recommend_moves('regress_fast')));
-is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no index that would gain fits into 0 bytes, or those in "regress_fast" gain more',
+is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into 0 bytes, or those in "regress_fast" gain more',
 	'and nothing where all must stay free');
 is($standby->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers('zoo'))), '0', 'index_mover_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
@@ -138,6 +139,7 @@ is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 15 F
 	't', 'and no reason to wait');
 is($node->safe_psql('postgres', "SET lock_timeout = 100; $advice"),
 	'zoo_num_key|copy|regress_slow|regress_fast|t', 'nor for recommend_moves');
+own_devices($node, 'off');
 my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session');
 is($node->safe_psql('postgres', $blockers),
 	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_catalog.pg_terminate_backend(' . $locker->pid . ');',
@@ -333,7 +335,6 @@ $standby->promote;
 is($standby->safe_psql('postgres', "SELECT index_mover.stats_since() > timestamptz '$before' - interval '1 s'"), 't', 'a promotion begins the statistics again');
 # the standby would use the folder of the next tablespace, too
 $standby->stop('immediate');
-$node->safe_psql('postgres', $real_devices);
 
 # ---------------------------------------------------------------------------
 # A file system that does not survive a reboot
@@ -359,7 +360,7 @@ DELETE FROM index_mover.probe;
 DELETE FROM index_mover.sample;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_shm SET (random_page_cost = 1.1);
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot'
   FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
 SQL
@@ -398,7 +399,7 @@ ALTER TABLESPACE regress_small SET (random_page_cost = 1);
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 DELETE FROM index_mover.probe;
 DELETE FROM index_mover.sample;
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
 	# nobody else writes there
 	my ($free, $total) = split /\|/,
@@ -410,7 +411,7 @@ SQL
 	my $room = $free - int($total * (99.9 / 100));
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
 	($rc, $out, $err) = $node->psql('postgres', q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
-	is("$out|$err", qq(|psql:<stdin>:1: NOTICE:  nothing to gain: no index that would gain fits into $room bytes, or those in "regress_small" gain more),
+	is("$out|$err", qq(|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into $room bytes, or those in "regress_small" gain more),
 		'recommend_moves: the budget is what is free, less the reserve');
 	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
 		'zoo_num_key|copy', 'with a smaller reserve there is room');

@@ -393,13 +393,11 @@ my %expected = (
 	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_history index_mover_jobs index_mover_progress)),
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
-	'pg_monitor DELETE' => 'index_mover.sample',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(check_budget counters file_birth is_ours movable_methods places read_rates say stats_since
+		map({ "index_mover.$_" } qw(file_birth is_ours movable_methods relation_heat stats_since
 			  tablespace_facts try_size try_table_size)),
 		qw(index_mover_blockers index_report recommend_moves tablespace_probe take_index_sample)),
-	'pg_monitor INSERT' => 'index_mover.sample',
-	'pg_monitor SELECT' => 'index_mover.probe index_mover.sample relation_heat',
+	'pg_monitor SELECT' => 'relation_heat',
 	'pg_stat_scan_tables EXECUTE' =>
 	  'index_mover.measure_bloat index_mover.pgstatindex index_mover.try_gin_pending_list gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;

@@ -14,6 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_test_points();
 my $MOVERS = 3;
 my $QUEUED = 30;    # more than there is time for
 my $node = new_node('owner', conf => <<CONF);

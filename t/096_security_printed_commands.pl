@@ -16,6 +16,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+needs_test_points();
 my $top = "$FindBin::RealBin/..";
 my %commands = slurp_file("$top/src/printed_command.c") =~ /^\t\{"(\w+)", "(.*)"\},$/mg;
 my @places = split /\n/, `$^X $top/scripts/check-commands --list`;
@@ -434,8 +435,9 @@ SQL
 	run_printed('src/report/reports.c tablespace_costs', sql("SELECT command FROM dba.tablespace_probe('regress_slow', '100 ms')"));
 	like(sql("SELECT spcoptions FROM pg_tablespace WHERE spcname = 'regress_slow'"), qr/random_page_cost/, "$db: the costs are set");
 	sql('ALTER TABLESPACE regress_slow RESET (random_page_cost, effective_io_concurrency)');
-	own_devices($node, $db);
-	run_printed('index_mover--1.0.sql probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/^[\d.]+\|/);
+	own_devices($node);
+	sql('ALTER TABLESPACE regress_fast SET (random_page_cost = 50)');
+	run_printed('src/tier/recommend.c probe', told("SELECT * FROM dba.recommend_moves('regress_fast')"), answer => qr/^[\d.]+\|/);
 	sql(<<'SQL');
 DELETE FROM index_mover.probe;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 40); ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
@@ -447,13 +449,13 @@ SQL
 	$node->restart;    # so that there is something to read
 	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1_1'; SELECT pg_stat_force_next_flush()));
 	my $advice = q(FROM dba.recommend_moves('regress_fast') WHERE coalesce(index, table_name)::text = );
-	run_printed('index_mover--1.0.sql flush_pending', sql("SELECT reason $advice 'words_t'"));
+	run_printed('src/tier/recommend.c flush_pending', sql("SELECT reason $advice 'words_t'"));
 	is(sql("SELECT pending_pages FROM dba.gin_pending_list('words_t')"), '0', "$db: the pending list is empty");
-	run_printed('index_mover--1.0.sql move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);
+	run_printed('src/tier/recommend.c move_indexes', sql("SELECT command $advice 'words_t'"), answer => qr/words_t\|index\|moved\|/);
 	sql(q(SELECT pg_stat_reset()));
 	$node->restart;
-	sql(q(SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM "W; "; SELECT pg_stat_force_next_flush()));
-	run_printed('index_mover--1.0.sql move_table', sql("SELECT command $advice '\"W; \"'"), answer => qr/\|table\|moved\|/);
+	sql(q(SET enable_seqscan = off; SELECT count(*) FROM "W; " WHERE t @@ '1'; SELECT pg_stat_force_next_flush()));
+	run_printed('src/tier/recommend.c move_table', sql("SELECT command $advice '\"W; \"'"), answer => qr/\|table\|moved\|/);
 
 	# --- policies: nothing of ours looks up a name
 	sql(<<SQL);

@@ -55,7 +55,6 @@ extern bool leftover_index_remove_unlisted(const LedgerEntry *entry, int max_wai
 extern bool leftover_index_is_ours(Oid index_oid);
 extern List *leftover_indexes_list(void);
 extern List *leftover_index_tables(void);
-extern List *indexes_of_table(Oid heap_oid);
 extern bool is_reindex_leftover_name(const char *name);
 extern List *leftovers_tables(void);
 

@@ -31,15 +31,11 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
-#include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "miscadmin.h"
-#include "nodes/nodes.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -51,6 +47,7 @@
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
 #include "file_system.h"
+#include "index_definition.h"
 #include "job.h"
 #include "own_tables.h"
 #include "printed_command.h"
@@ -102,27 +99,6 @@ has_name(Oid relid, const char *name)
 	return real_name != NULL && strcmp(real_name, name) == 0;
 }
 
-/* Return the OIDs of all indexes of a table, not those of its partitions. */
-List *
-indexes_of_table(Oid heap_oid)
-{
-	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
-	List	   *indexes = NIL;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(heap_oid));
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		indexes = lappend_oid(indexes,
-							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return indexes;
-}
-
 /* ----------------------------------------------------------------
  *	Leftovers that DDL has made valid
  *
@@ -157,114 +133,6 @@ is_reindex_leftover_name(const char *name)
 					   strncmp(name + len - 6, "_ccold", 6) == 0);
 }
 
-/*
- * Compare one column of two catalog rows.  as_nodes: compare expressions,
- * whose text contains their location in the statement.
- */
-static bool
-same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
-{
-	bool		a_null;
-	bool		b_null;
-	Datum		a_value = SysCacheGetAttr(cache, a, column, &a_null);
-	Datum		b_value = SysCacheGetAttr(cache, b, column, &b_null);
-
-	if (a_null || b_null)
-		return a_null && b_null;
-	if (as_nodes)
-		return equal(stringToNode(TextDatumGetCString(a_value)),
-					 stringToNode(TextDatumGetCString(b_value)));
-	return datumIsEqual(PointerGetDatum(PG_DETOAST_DATUM(a_value)),
-						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
-}
-
-/* a further column may be one that defines an index */
-StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of pg_index");
-
-/* Compare two rows of a cache in the columns that define an index. */
-static bool
-same_rows(int cache, HeapTuple a, HeapTuple b)
-{
-	Form_pg_index x;
-	Form_pg_index y;
-
-	switch (cache)
-	{
-		case RELOID:
-			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
-				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
-				same_column(cache, a, b, Anum_pg_class_reloptions, false);
-		case ATTNUM:
-			/* parameters of operator classes */
-			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
-		default:
-			x = (Form_pg_index) GETSTRUCT(a);
-			y = (Form_pg_index) GETSTRUCT(b);
-			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
-				x->indnkeyatts == y->indnkeyatts && x->indisunique == y->indisunique &&
-				x->indnullsnotdistinct == y->indnullsnotdistinct &&
-				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
-				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
-				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
-				same_column(cache, a, b, Anum_pg_index_indoption, false) &&
-				same_column(cache, a, b, Anum_pg_index_indexprs, true) &&
-				same_column(cache, a, b, Anum_pg_index_indpred, true);
-	}
-}
-
-/*
- * Compare two rows of a cache by their keys; column is the second key if the
- * cache has two.  Returns false if a row does not exist.
- */
-static bool
-same_in(int cache, Oid a, Oid b, int16 column)
-{
-	HeapTuple	x = SearchSysCache(cache, ObjectIdGetDatum(a), Int16GetDatum(column), 0, 0);
-	HeapTuple	y = SearchSysCache(cache, ObjectIdGetDatum(b), Int16GetDatum(column), 0, 0);
-	bool		result = HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
-		same_rows(cache, x, y);
-
-	if (HeapTupleIsValid(x))
-		ReleaseSysCache(x);
-	if (HeapTupleIsValid(y))
-		ReleaseSysCache(y);
-	return result;
-}
-
-/* Return whether two indexes are equal except for name and tablespace. */
-static bool
-same_definition(Oid a, Oid b)
-{
-	FormData_pg_index row;
-
-	if (!index_row(a, &row, NULL) ||
-		!same_in(INDEXRELID, a, b, 0) || !same_in(RELOID, a, b, 0))
-		return false;
-	for (int n = 1; n <= row.indnatts; n++)
-		if (!same_in(ATTNUM, a, b, n))
-			return false;
-	return true;
-}
-
-static bool
-has_dependents(Oid index_oid)
-{
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	bool		result;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
-	result = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
 /* Return whether it is a plain valid index that no object depends on. */
 static bool
 is_unused(Oid index_oid)
@@ -274,7 +142,7 @@ is_unused(Oid index_oid)
 	return index_row(index_oid, &row, NULL) &&
 		row.indisvalid && !row.indisprimary && !row.indisexclusion &&
 		!row.indisclustered && !row.indisreplident && !get_rel_relispartition(index_oid) &&
-		!OidIsValid(get_index_constraint(index_oid)) && !has_dependents(index_oid);
+		!OidIsValid(get_index_constraint(index_oid)) && !index_has_dependents(index_oid);
 }
 
 /*
@@ -297,7 +165,7 @@ leftover_twin(const LedgerEntry *entry, Oid *keeper)
 	}
 	name = get_rel_name(twin);
 	if (name != NULL && is_reindex_leftover_name(name) &&
-		is_unused(twin) && same_definition(twin, *keeper))
+		is_unused(twin) && index_same_definition(twin, *keeper, true))
 		return twin;
 	return InvalidOid;
 }
@@ -324,7 +192,7 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 	{
 		*keeper = lfirst_oid(lc);
 		if (*keeper != twin && index_row(*keeper, &row, &other_xmin) &&
-			row.indisvalid && other_xmin == xmin && same_definition(*keeper, twin))
+			row.indisvalid && other_xmin == xmin && index_same_definition(*keeper, twin, true))
 			return twin;
 	}
 	return InvalidOid;

@@ -116,6 +116,7 @@
 
 #include "cleanup/cleanup.h"
 #include "copy/copy_private.h"
+#include "index_definition.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 

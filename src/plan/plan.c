@@ -50,6 +50,7 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
+#include "index_definition.h"
 #include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -436,7 +437,7 @@ measure_bloat(const RelationFacts *facts, double *ratio)
 	{
 		/* it may have been dropped before we had the lock */
 		if (SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(facts->relid)))
-			result = bloat_estimate(facts->relid, ratio);
+			result = bloat_estimate(facts->relid, ratio, NULL);
 		UnlockRelationOid(facts->relid, AccessShareLock);
 	}
 	UnlockRelationOid(facts->heap_oid, AccessShareLock);

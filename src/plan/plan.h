@@ -53,6 +53,8 @@ extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern bool plan_may_move(Oid heap_oid);
+extern void movable_methods(Oid relid, const char *access_methods,
+							bool *copy, bool *rebuild);
 extern bool copy_can_move(Oid relid, const char *access_methods,
 						  char **reason);
 extern bool rebuild_can_move(Oid index_oid, char **reason);

@@ -46,6 +46,7 @@
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
+#include "index_definition.h"
 #include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"

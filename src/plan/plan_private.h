@@ -17,8 +17,6 @@
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern char *item_core_command(const MoveItem *item);
 extern bool plan_is_own_table(Oid heap_oid);
-extern void movable_methods(Oid relid, const char *access_methods,
-							bool *copy, bool *rebuild);
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
 									  const PlanRequest *request);

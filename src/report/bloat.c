@@ -518,6 +518,7 @@ typedef struct EstimateArg
 	Oid			index_oid;
 	int64		blocks_read;
 	double		ratio;
+	bool		is_least;
 } EstimateArg;
 
 static void
@@ -532,13 +533,15 @@ estimate_callback(void *argptr)
 	bloat_measure(index, PLAN_SAMPLE, false, NULL,
 				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
 	arg->blocks_read = be.sampled_pages;
-	arg->ratio = isnan(be.bloat_ratio) ? be.bloat_ratio_low : be.bloat_ratio;
+	arg->is_least = isnan(be.bloat_ratio);
+	arg->ratio = arg->is_least ? be.bloat_ratio_low : be.bloat_ratio;
 	index_close(index, AccessShareLock);
 }
 
 /*
  * Estimate the bloat of one index for the planner, at little cost.  Sets the
- * share that a rebuild frees, or at least frees if only an interval is known.
+ * share that a rebuild frees, or at least frees if only an interval is known, in
+ * which case *is_least, if not NULL, is set.
  * Returns false if that cannot be measured (access method, lock, validity,
  * damage, slow storage).
  *
@@ -546,7 +549,7 @@ estimate_callback(void *argptr)
  * AccessShareLock for that time, without waiting for it.
  */
 bool
-bloat_estimate(Oid index_oid, double *ratio)
+bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
 												  ALLOCSET_SMALL_SIZES);
@@ -561,6 +564,8 @@ bloat_estimate(Oid index_oid, double *ratio)
 	MemoryContextDelete(context);
 	if (ok)
 		*ratio = arg.ratio;
+	if (is_least != NULL)
+		*is_least = ok && arg.is_least;
 	return ok;
 }
 

@@ -3,10 +3,9 @@
  * reports.c
  *	  The door for reports: the SQL functions that help to decide what to move.
  *
- * Only what has to read pages, files or devices is in C; index_report(),
- * recommend_moves() and index_mover_blockers() are SQL in the extension's script,
- * based on these functions.  Those named index_mover_* are for them and not
- * for users.
+ * Only what has to read pages, files or devices is in C; index_report() and
+ * index_mover_blockers() are SQL in the extension's script, based on these
+ * functions.  Those named index_mover_* are for them and not for users.
  *
  * Everything here only reads the database, except that tablespace_probe()
  * writes a temporary file, runs on a hot standby, and takes no lock but
@@ -40,6 +39,7 @@
 #include "compat.h"
 #include "file_system.h"
 #include "printed_command.h"
+#include "report/report.h"
 #include "report/report_private.h"
 #include "settings.h"
 
@@ -234,6 +234,15 @@ pending_callback(void *argptr)
 	gin_pending_read(index, &arg->pending);
 	arg->found = true;
 	index_close(index, AccessShareLock);
+}
+
+/* Return the pages of a GIN index's pending list; -1 if there is none to be read. */
+int64
+report_pending_pages(Oid index_oid)
+{
+	PendingArg	arg = {.index_oid = index_oid,.quiet = true};
+
+	return report_survive(pending_callback, &arg) && arg.found ? arg.pending.pages : -1;
 }
 
 /*
@@ -474,37 +483,4 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	values[12] = CStringGetTextDatum(remark.data);
 	nulls[12] = remark.len == 0;
 	return result_row(fcinfo, values, nulls);
-}
-
-PG_FUNCTION_INFO_V1(index_mover_say);
-PG_FUNCTION_INFO_V1(index_mover_check_budget);
-
-/*
- * index_mover.say(message text) RETURNS boolean
- *
- * For recommend_moves(), which is SQL: sends a NOTICE, and returns true.
- * EXECUTE: pg_monitor.
- */
-Datum
-index_mover_say(PG_FUNCTION_ARGS)
-{
-	ereport(NOTICE,
-			(errmsg_internal("%s", text_to_cstring(PG_GETARG_TEXT_PP(0)))));
-	PG_RETURN_BOOL(true);
-}
-
-/*
- * index_mover.check_budget(budget bigint) RETURNS bigint
- *
- * For recommend_moves(): returns its argument.  ERROR 22023 if it is negative.
- * EXECUTE: pg_monitor.
- */
-Datum
-index_mover_check_budget(PG_FUNCTION_ARGS)
-{
-	if (PG_GETARG_INT64(0) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("budget must not be negative")));
-	PG_RETURN_INT64(PG_GETARG_INT64(0));
 }

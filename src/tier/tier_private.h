@@ -14,7 +14,8 @@
 
 #include "access/htup_details.h"
 #include "datatype/timestamp.h"
-#include "storage/block.h"
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -24,12 +25,47 @@
  * ----------------------------------------------------------------
  */
 
+/* What is counted of a relation; the order is that of the table "sample" */
+enum
+{
+	HEAT_READ,					/* blocks read into shared buffers */
+	HEAT_WANTED,				/* as many as index scans and changes can have
+								 * asked for: VACUUM and pg_dump read, too */
+	HEAT_INDEX_SCANS,			/* of a table those of all its indexes */
+	HEAT_OTHER_SCANS,			/* of a table: sequential scans and the like */
+	HEAT_CHANGES,				/* rows inserted, updated, deleted; of an
+								 * index entries made */
+	HEAT_COUNTERS
+};
+
+/* columns of index_mover.sample, as in the SQL script */
+enum
+{
+	Anum_sample_taken_at = 1,
+	Anum_sample_table_oid,
+	Anum_sample_index_name,
+	Anum_sample_counters,		/* the first */
+	Natts_sample = Anum_sample_counters + HEAT_COUNTERS - 1
+};
+
+typedef struct HeatSample
+{
+	Oid			table_oid;		/* 0: the row says only that samples were
+								 * taken at this moment */
+	NameData	index_name;		/* "" = of the table itself */
+	TimestampTz taken_at;
+	int64		counters[HEAT_COUNTERS];
+	ItemPointerData tid;
+} HeatSample;
+
+extern HeatSample *heat_samples(Relation rel, int *count);
+
 /* One kind of use, as far as samples and statistics of this server tell */
 typedef struct HeatUse
 {
-	TimestampTz last;			/* not after this moment, the last that was
-								 * seen; 0 = none was seen */
-	TimestampTz known_since;	/* before it nothing is known, except "last" */
+	TimestampTz last;			/* the last that was seen, or the end of the
+								 * step in which it was; 0 = none was seen */
+	TimestampTz known_since;	/* since then no other can have been unseen */
 } HeatUse;
 
 /* A table, materialized view or index with a file, permanent or unlogged */
@@ -46,34 +82,43 @@ typedef struct Heat
 	Oid			tablespace;		/* never 0: the database's default by its OID */
 	RelFileNumber relfilenumber;
 	Oid			toast_oid;		/* of a table; 0 = none */
-	RelFileNumber toast_relfilenumber;
 	bool		is_partition;
 	bool		is_valid;		/* of an index: valid, ready and live */
-	bool		is_unique;		/* an index that enforces something */
-	bool		is_searched;	/* false: an index that no scan has used as
-								 * long as the statistics go back */
+	bool		is_searched;	/* false: an index that enforces nothing, and
+								 * no scan has used as far back as the
+								 * statistics go */
 	bool		of_extension;	/* it, or its table, belongs to an extension */
 
 	/* rates of the last week's samples; without any, of the statistics */
-	double		reads_per_second;	/* blocks read into shared buffers */
-	double		wanted_per_second;	/* of these, as many as index scans and
-									 * changes can have asked for */
+	double		reads_per_second;	/* HEAT_READ */
+	double		wanted_per_second;	/* HEAT_WANTED, as far as it was read */
 	double		seconds;		/* the period */
 	int			samples;		/* in it; 0 = the cumulative statistics */
 
-	HeatUse		scans;			/* index scans, and sequential scans */
+	HeatUse		scans;			/* of any kind */
 	HeatUse		index_scans;
 	HeatUse		changes;		/* INSERT, UPDATE, DELETE; not VACUUM */
+
+	/* for heat.c and samples.c */
+	int64		counters[HEAT_COUNTERS];	/* of now */
+	bool		is_sampled;		/* the last sample has the same */
+	int64		fetched;		/* of an index: rows of the table */
+	int64		to_indexes;		/* of a table: entries that its indexes took */
+	int64		to_indexes_cold;	/* the same without HOT updates */
+	TimestampTz last_scan;		/* 0 = none, or not known before 16 */
+	TimestampTz last_index_scan;	/* of a table: the last of its indexes */
 } Heat;
 
 typedef struct HeatTable
 {
 	Heat	   *heats;			/* in the order of relid */
 	int			n;
+	TimestampTz last_moment;	/* of the last sample; 0 = there is none */
 } HeatTable;
 
-extern const HeatTable *heat_read(void);
-extern const Heat *heat_of(const HeatTable *table, Oid relid);
+extern TimestampTz heat_stats_since(void);
+extern HeatTable *heat_read(void);
+extern Heat *heat_of(const HeatTable *table, Oid relid);
 extern int64 heat_size(const Heat *heat);
 
 typedef enum IdleOf
@@ -101,8 +146,8 @@ typedef struct Place
 	Oid			oid;
 	NameData	name;
 	double		cost;			/* random_page_cost */
-	double		probed_ms;		/* of the last 90 days; NaN = not probed */
-	double		read_ms;		/* probed, or else cost * 0.1 */
+	TimestampTz probed_at;		/* 0 = not in the last 90 days */
+	double		read_ms;		/* as probed, or else by cost */
 	bool		is_there;		/* false: facts are all zero, its directory
 								 * cannot be read */
 	FileSystemFacts facts;
@@ -124,8 +169,8 @@ typedef enum PlaceBasis
 	PLACE_HEAT_ALONE,			/* neither probed, costs equal: counts as 1 ms */
 } PlaceBasis;
 
-extern const PlaceTable *places_read(void);
-extern const Place *place_of(const PlaceTable *table, Oid tablespace);
+extern PlaceTable *places_read(void);
+extern Place *places_find(const PlaceTable *table, Oid tablespace);
 extern double place_difference(const Place *here, const Place *target, PlaceBasis *basis);
 
 /* ----------------------------------------------------------------
@@ -157,11 +202,13 @@ typedef struct Candidate
 
 	/* for the caller */
 	const Heat *heat;
-	Oid			home;			/* where it goes if it leaves the target */
-	PlaceBasis	basis;
-	bool		rebuilds;		/* its move is a rebuild, of "size" bytes */
-	double		bloat_ratio;	/* NaN = not measured */
-	double		bloat_at_least;
+	Oid			home;			/* of a resident: where it goes if it leaves */
+	PlaceBasis	basis;			/* of the value */
+	bool		may_copy;
+	bool		may_rebuild;
+	bool		rebuilds;		/* it moves by a rebuild, which leaves "size" */
+	double		bloat;			/* share that this frees; NaN = not measured */
+	bool		bloat_is_least; /* it frees this at least */
 } Candidate;
 
 extern void ranking_choose(Candidate *candidates, int n, int64 budget);
@@ -174,7 +221,7 @@ extern void ranking_choose(Candidate *candidates, int n, int64 budget);
 /* Return whether a relation takes part; arg is the caller's. */
 typedef bool (*CandidateFilter) (const Heat *heat, void *arg);
 
-extern Candidate *candidates_collect(const HeatTable *heat, const PlaceTable *places,
+extern Candidate *candidates_collect(const HeatTable *heats, const PlaceTable *places,
 									 Oid target, Oid home,
 									 CandidateFilter filter, void *arg, int *n);
 

@@ -80,22 +80,16 @@ sub setup_database
 	return;
 }
 
-# In-place tablespaces are on one device, between which recommend_moves() gains
-# nothing: have the database, by default postgres, think that each has its own.
-# Returns the statement that undoes it.
+# In-place tablespaces are on one device, between which nothing is gained: have the
+# server, a test build, think that each has its own, or no longer.
 sub own_devices
 {
-	my ($node, $db) = @_;
-	$db ||= 'postgres';
-	my $real = $node->safe_psql($db, q(SELECT pg_get_functiondef('index_mover.tablespace_facts'::regproc)));
-	$node->safe_psql($db, $real =~ s/index_mover\.tablespace_facts/oracle.real_facts/r);
-	$node->safe_psql($db, <<'SQL');
-CREATE OR REPLACE FUNCTION index_mover.tablespace_facts(
-	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint) LANGUAGE sql AS $$
-	SELECT tablespace_oid, free_bytes, reserved_bytes, tablespace_oid::bigint, lost_on_reboot, total_bytes FROM oracle.real_facts($1) $$
-SQL
-	return $real;
+	my ($node, $off) = @_;
+	my $list = $off ? '' : 'regress_slow:1:1000000000000:1000000000000,regress_fast:2:1000000000000:1000000000000';
+	$node->append_conf('postgresql.conf', "index_mover.test_file_systems = '$list'");
+	$node->reload;
+	$node->poll_query_until('postgres', "SELECT current_setting('index_mover.test_file_systems') = '$list'") or die;
+	return;
 }
 
 # Make the table $table with an index of every kind that core can rebuild

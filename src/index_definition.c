@@ -1,0 +1,167 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_definition.c
+ *	  Which indexes a table has, and which of them are alike.
+ *
+ * Reads only catalogs, and takes no lock on the indexes or their table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "nodes/nodes.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "index_definition.h"
+
+/* Return the OIDs of all indexes of a table, not those of its partitions. */
+List *
+indexes_of_table(Oid heap_oid)
+{
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	List	   *indexes = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(heap_oid));
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		indexes = lappend_oid(indexes,
+							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return indexes;
+}
+
+/*
+ * Compare one column of two catalog rows.  as_nodes: compare expressions,
+ * whose text contains their location in the statement.
+ */
+static bool
+same_column(int cache, HeapTuple a, HeapTuple b, AttrNumber column, bool as_nodes)
+{
+	bool		a_null;
+	bool		b_null;
+	Datum		a_value = SysCacheGetAttr(cache, a, column, &a_null);
+	Datum		b_value = SysCacheGetAttr(cache, b, column, &b_null);
+
+	if (a_null || b_null)
+		return a_null && b_null;
+	if (as_nodes)
+		return equal(stringToNode(TextDatumGetCString(a_value)),
+					 stringToNode(TextDatumGetCString(b_value)));
+	return datumIsEqual(PointerGetDatum(PG_DETOAST_DATUM(a_value)),
+						PointerGetDatum(PG_DETOAST_DATUM(b_value)), false, -1);
+}
+
+/* a further column may be one that defines an index */
+StaticAssertDecl(Natts_pg_index == 21, "same_rows() does not know all columns of pg_index");
+
+/*
+ * Compare two rows of a cache in the columns that define an index, also in what it
+ * enforces.
+ */
+static bool
+same_rows(int cache, HeapTuple a, HeapTuple b, bool rules)
+{
+	Form_pg_index x;
+	Form_pg_index y;
+
+	switch (cache)
+	{
+		case RELOID:
+			return ((Form_pg_class) GETSTRUCT(a))->relam == ((Form_pg_class) GETSTRUCT(b))->relam &&
+				((Form_pg_class) GETSTRUCT(a))->relkind == ((Form_pg_class) GETSTRUCT(b))->relkind &&
+				same_column(cache, a, b, Anum_pg_class_reloptions, false);
+		case ATTNUM:
+			/* parameters of operator classes */
+			return same_column(cache, a, b, Anum_pg_attribute_attoptions, false);
+		default:
+			x = (Form_pg_index) GETSTRUCT(a);
+			y = (Form_pg_index) GETSTRUCT(b);
+			return x->indrelid == y->indrelid && x->indnatts == y->indnatts &&
+				x->indnkeyatts == y->indnkeyatts && (!rules || (x->indisunique == y->indisunique &&
+																x->indnullsnotdistinct == y->indnullsnotdistinct)) &&
+				same_column(cache, a, b, Anum_pg_index_indkey, false) &&
+				same_column(cache, a, b, Anum_pg_index_indcollation, false) &&
+				same_column(cache, a, b, Anum_pg_index_indclass, false) &&
+				same_column(cache, a, b, Anum_pg_index_indoption, false) &&
+				same_column(cache, a, b, Anum_pg_index_indexprs, true) &&
+				same_column(cache, a, b, Anum_pg_index_indpred, true);
+	}
+}
+
+/*
+ * Compare two rows of a cache by their keys; column is the second key if the
+ * cache has two.  Returns false if a row does not exist.
+ */
+static bool
+same_in(int cache, Oid a, Oid b, int16 column, bool rules)
+{
+	HeapTuple	x = SearchSysCache(cache, ObjectIdGetDatum(a), Int16GetDatum(column), 0, 0);
+	HeapTuple	y = SearchSysCache(cache, ObjectIdGetDatum(b), Int16GetDatum(column), 0, 0);
+	bool		result = HeapTupleIsValid(x) && HeapTupleIsValid(y) &&
+		same_rows(cache, x, y, rules);
+
+	if (HeapTupleIsValid(x))
+		ReleaseSysCache(x);
+	if (HeapTupleIsValid(y))
+		ReleaseSysCache(y);
+	return result;
+}
+
+/*
+ * Return whether two indexes of one table are equal except for name and
+ * tablespace and, without rules, for what they enforce.
+ */
+bool
+index_same_definition(Oid a, Oid b, bool rules)
+{
+	int			natts;
+	HeapTuple	row;
+
+	if (!same_in(INDEXRELID, a, b, 0, rules) || !same_in(RELOID, a, b, 0, rules))
+		return false;
+	row = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(a));
+	natts = HeapTupleIsValid(row) ? ((Form_pg_index) GETSTRUCT(row))->indnatts : 0;
+	if (HeapTupleIsValid(row))
+		ReleaseSysCache(row);
+	for (int n = 1; n <= natts; n++)
+		if (!same_in(ATTNUM, a, b, n, rules))
+			return false;
+	return natts > 0;
+}
+
+/* Return whether another object depends on the index: a foreign key, for example. */
+bool
+index_has_dependents(Oid index_oid)
+{
+	Relation	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	bool		result;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
+	result = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}

@@ -1,0 +1,125 @@
+/*-------------------------------------------------------------------------
+ *
+ * places.c
+ *	  The tablespaces: how long a read takes there, and how much space there is.
+ *
+ * A read takes as long as the last tablespace_probe() of the last 90 days says, or
+ * else as random_page_cost, of which a unit stands for 0.1 ms.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/pg_tablespace.h"
+#include "utils/float.h"
+#include "utils/rel.h"
+#include "utils/spccache.h"
+#include "utils/timestamp.h"
+
+#include "own_tables.h"
+#include "settings.h"
+#include "tier/tier_private.h"
+
+#define PROBE_DAYS			90	/* so long a probe counts */
+#define MS_OF_COST			0.1 /* that random_page_cost = 1 stands for */
+#define DIFFERENCE_UNKNOWN	1.0 /* ms; so that heat alone decides */
+
+Place *
+places_find(const PlaceTable *table, Oid tablespace)
+{
+	for (int i = 0; i < table->n; i++)
+		if (table->places[i].oid == tablespace)
+			return &table->places[i];
+	return NULL;
+}
+
+/* Read the last probe of each place. */
+static void
+read_probes(PlaceTable *table)
+{
+	Relation	rel = table_open(extension_relation("probe"), AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		TimestampTz at = DatumGetTimestampTz(heap_getattr(tuple, 1, RelationGetDescr(rel), &isnull));
+		Place	   *place = places_find(table, DatumGetObjectId(heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull)));
+
+		if (place == NULL || at <= Max(oldest, place->probed_at))
+			continue;
+		place->probed_at = at;
+		place->read_ms = DatumGetFloat8(heap_getattr(tuple, 3, RelationGetDescr(rel), &isnull));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* Return all tablespaces but pg_global in the order of names, palloc'd. */
+PlaceTable *
+places_read(void)
+{
+	PlaceTable *table = palloc0_object(PlaceTable);
+	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, TablespaceNameIndexId, true, NULL, 0, NULL);
+	HeapTuple	tuple;
+	int			room = 8;
+	MoveSettings settings;
+
+	settings_capture(&settings);
+	table->places = palloc_array(Place, room);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		Place		place = {.oid = form->oid,.name = form->spcname};
+
+		if (form->oid == GLOBALTABLESPACE_OID)
+			continue;
+		get_tablespace_page_costs(form->oid, &place.cost, NULL);
+		place.read_ms = place.cost * MS_OF_COST;
+		place.is_there = file_system_facts(form->oid, &place.facts);
+		if (place.is_there)
+			place.reserved = settings_reserved(&settings.min_free_space, place.facts.total_bytes);
+		if (table->n == room)
+			table->places = repalloc_array(table->places, Place, room *= 2);
+		table->places[table->n++] = place;
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	read_probes(table);
+	return table;
+}
+
+/*
+ * Return how many ms longer a read takes here than in the target.  On one device
+ * it takes as long, whatever two probes of it have said.
+ */
+double
+place_difference(const Place *here, const Place *target, PlaceBasis *basis)
+{
+	bool		same = here->is_there && target->is_there ?
+		here->facts.device == target->facts.device : here->oid == target->oid;
+
+	*basis = same ? PLACE_SAME_DEVICE :
+		here->probed_at != 0 && target->probed_at != 0 ? PLACE_PROBED :
+		here->probed_at == 0 && target->probed_at == 0 && here->cost == target->cost ?
+		PLACE_HEAT_ALONE : PLACE_COSTS;
+	switch (*basis)
+	{
+		case PLACE_SAME_DEVICE:
+			return 0;
+		case PLACE_PROBED:
+			return here->read_ms - target->read_ms;
+		case PLACE_HEAT_ALONE:
+			return DIFFERENCE_UNKNOWN;
+		case PLACE_COSTS:
+			break;
+	}
+	return (here->cost - target->cost) * MS_OF_COST;
+}

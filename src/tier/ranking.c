@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ *
+ * ranking.c
+ *	  Which relations belong into a tablespace: the one ranking, for
+ *	  recommend_moves() and for policies with a budget.
+ *
+ * Which set of them has the greatest value is the 0/1 knapsack problem.  Taking the
+ * greatest value per byte first, and passing over what does not fit, or else
+ * beginning with the most valuable of all that fit, whichever gets more, is at
+ * least half of what is possible (Martello and Toth, Knapsack Problems, 1990, 2.4),
+ * and nearly all of it where each is small.
+ *
+ * A resident counts RANKING_STAYS times, so that nothing goes to and fro, and a
+ * little even without value, so that it stays while there is space.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "tier/tier_private.h"
+
+#define LEAST_WORTH		1e-9	/* of a resident */
+
+/* A candidate that can be had, as it counts */
+typedef struct Ranked
+{
+	Candidate  *candidate;
+	double		worth;
+	bool		fits;
+} Ranked;
+
+static int
+compare_worth(const void *a, const void *b)
+{
+	const Ranked *x = a;
+	const Ranked *y = b;
+	double		x_dense = x->worth / Max(x->candidate->size, 1);
+	double		y_dense = y->worth / Max(y->candidate->size, 1);
+
+	if (x_dense != y_dense)
+		return x_dense > y_dense ? -1 : 1;
+	return (x->candidate > y->candidate) - (x->candidate < y->candidate);
+}
+
+/* Fill the budget, the candidate "first" first if there is one.  Returns the worth. */
+static double
+fill(Ranked *ranked, int n, int64 budget, const Ranked *first)
+{
+	double		result = 0;
+
+	if (first != NULL)
+		budget -= first->candidate->size;
+	for (int i = 0; i < n; i++)
+	{
+		ranked[i].fits = &ranked[i] == first || ranked[i].candidate->size <= budget;
+		if (!ranked[i].fits)
+			continue;
+		result += ranked[i].worth;
+		if (&ranked[i] != first)
+			budget -= ranked[i].candidate->size;
+	}
+	return result;
+}
+
+/*
+ * Choose which candidates are to be in the target, of which they may take up so
+ * many bytes, and set the fate of each.
+ */
+void
+ranking_choose(Candidate *candidates, int n, int64 budget)
+{
+	Ranked	   *ranked = palloc_array(Ranked, Max(n, 1));
+	Ranked	   *best = NULL;
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+		if (candidates[i].is_fixed)
+			budget -= candidates[i].size;
+	for (int i = 0; i < n; i++)
+	{
+		Candidate  *candidate = &candidates[i];
+		double		worth = !candidate->is_resident ? candidate->value :
+			candidate->value < 0 ? 0 : candidate->value * RANKING_STAYS + LEAST_WORTH;
+
+		candidate->fate = candidate->is_fixed ? CANDIDATE_STAYS :
+			candidate->is_resident ? CANDIDATE_LEAVES : CANDIDATE_REMAINS;
+		if (!candidate->is_fixed && worth > 0 && candidate->size <= budget)
+			ranked[count++] = (Ranked)
+		{
+			candidate, worth
+		};
+	}
+	qsort(ranked, count, sizeof(Ranked), compare_worth);
+	for (int i = 0; i < count; i++)
+		if (best == NULL || ranked[i].worth > best->worth)
+			best = &ranked[i];
+	if (fill(ranked, count, budget, best) <= fill(ranked, count, budget, NULL))
+		best = NULL;
+	(void) fill(ranked, count, budget, best);
+	for (int i = 0; i < count; i++)
+		if (ranked[i].fits)
+			ranked[i].candidate->fate =
+				ranked[i].candidate->is_resident ? CANDIDATE_STAYS : CANDIDATE_GOES;
+	pfree(ranked);
+}
