@@ -570,7 +570,9 @@ if (part('toast back'))
 }
 
 # Commands that replace, drop or make one of the three, in the middle of the first file, of
-# the last one, and behind all: the move lets them pass, and moves what is there then.
+# the last one, and behind all: the move lets them pass, and moves what is there then.  (From
+# 17 on, a lock that is asked for without waiting is granted before a waiting one that stands
+# behind a lock of the same process: a move that is ready comes first.)
 if (part('toast ddl'))
 {
 	foreach my $case (
@@ -582,7 +584,7 @@ if (part('toast ddl'))
 			[ 'REINDEX INDEX CONCURRENTLY', 'REINDEX INDEX CONCURRENTLY %2$s' ], [ 'REINDEX TABLE CONCURRENTLY', 'REINDEX TABLE CONCURRENTLY %s' ],
 			[ 'no TOAST', 'VACUUM FULL wide' ], [ 'new TOAST', 'ALTER TABLE wide ADD big text' ],
 			[ 'DROP TABLE', 'DROP TABLE wide' ], [ 'SET TABLESPACE', 'ALTER TABLE wide SET TABLESPACE pg_default' ]
-		} 'copy-half 1', 'copy-half 3', 'copy-synced 3', 'swap-ready 1')
+		} 'copy-half 1', 'copy-half 3', 'copy-synced 3', $node->pg_version < 17 ? 'swap-ready 1' : ())
 	{
 		my ($point, $what, $command) = @$case;
 		my $name = "$what at $point";
