@@ -471,55 +471,23 @@ COMMENT ON FUNCTION index_mover_cleanup(boolean)
 -- the path, so that neither the caller's search_path nor an object that
 -- another role has put into this schema can redirect them.
 
--- pgstattuple may live in any schema (and @extschema:name@ came with 16).
-SELECT pg_catalog.set_config('search_path',
-		   'pg_catalog, ' || pg_catalog.quote_ident(n.nspname) || ', pg_temp', true)
-  FROM pg_catalog.pg_extension e
-  JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
- WHERE e.extname = 'pgstattuple';
-
-CREATE FUNCTION index_mover.pgstatindex(index regclass)
-RETURNS float8[]
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
-BEGIN ATOMIC
-	SELECT ARRAY[s.leaf_pages::float8, s.internal_pages::float8, s.avg_leaf_density]
-	  FROM pgstatindex(index) s;
-END;
-
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-
-CREATE FUNCTION index_mover.measure_bloat(
-	index regclass, sample_pages int, exact boolean, quiet boolean, exact_pages float8[],
-	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
-	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
-	OUT bloat_bytes bigint, OUT is_exact boolean)
-AS 'MODULE_PATHNAME', 'index_mover_measure_bloat'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400, exact boolean DEFAULT false,
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
 	OUT bloat_bytes bigint, OUT is_exact boolean)
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE
-BEGIN ATOMIC
-	SELECT b.*
-	  FROM index_mover.measure_bloat(
-			   $1, $2, $3, false,
-			   -- where a rebuild would also merge duplicates, which
-			   -- pgstatindex doesn't see, every page is read instead
-			   CASE WHEN $3
-					 AND EXISTS (SELECT FROM pg_class c
-								   JOIN pg_index i ON i.indexrelid = c.oid
-								  WHERE c.oid = $1::oid
-									AND c.relkind = 'i'::"char"
-									AND c.relam = 403::oid
-									AND (i.indisunique OR
-										 'deduplicate_items=off'::text = ANY (c.reloptions)))
-					THEN index_mover.pgstatindex($1) END) b;
-END;
+AS 'MODULE_PATHNAME', 'index_mover_index_bloat'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
 	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
+
+CREATE FUNCTION index_mover.try_bloat(
+	index regclass, sample_pages int, exact boolean, quiet boolean,
+	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
+	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
+	OUT bloat_bytes bigint, OUT is_exact boolean)
+AS 'MODULE_PATHNAME', 'index_mover_index_bloat'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.gin_pending_list(
 	index regclass,
@@ -691,10 +659,10 @@ BEGIN ATOMIC
 	 CROSS JOIN LATERAL (SELECT now() - greatest(st.since, g.made_at) AS unused_for) u
 	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched,
 								pg_stat_get_blocks_hit(g.oid) AS hit OFFSET 0) s
-	  LEFT JOIN LATERAL index_mover.measure_bloat(
+	  LEFT JOIN LATERAL index_mover.try_bloat(
 				   -- NULL is answered with NULLs; a condition in ON would come too late
 				   CASE WHEN coalesce($2, $1 IS NOT NULL) THEN g.oid::regclass END,
-				   400, false, true, NULL::float8[]) b ON true
+				   400, false, true) b ON true
 	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(
 				   CASE WHEN g.relam = 2742::oid THEN g.oid::regclass END, true) p ON true
 	UNION ALL
@@ -1395,7 +1363,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @extschema@.gin_pending_list(regclass),
-	index_mover.pgstatindex, index_mover.measure_bloat, index_mover.try_gin_pending_list TO pg_stat_scan_tables;
+	index_mover.try_bloat, index_mover.try_gin_pending_list TO pg_stat_scan_tables;
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),

@@ -1,6 +1,7 @@
 -- gin_pending_list(): the list, its limit, and what each search pays for it
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+CREATE EXTENSION IF NOT EXISTS pgstattuple;
 
 -- blocks that the index scan of a search reads
 CREATE FUNCTION rp_pages(word text) RETURNS bigint LANGUAGE plpgsql AS $$

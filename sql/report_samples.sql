@@ -1,6 +1,7 @@
 -- index_bloat(): the limit on what it reads, and many samples
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
+CREATE EXTENSION IF NOT EXISTS pgstattuple;
 -- an autovacuum of something else may keep VACUUM from removing rows
 CREATE FUNCTION rs_wait_for_others() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -185,50 +185,57 @@ relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumbe
 	return path;
 }
 
-/* Return the bytes of one fork, all segments; -1 if they cannot be read. */
+/*
+ * Return the bytes of all segments of a file whose first one has this path; -1
+ * if there is none, or one cannot be read.
+ */
 int64
-relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+file_size(const char *path)
 {
-	char	   *path = relation_file_path(MyDatabaseId, tablespace,
-										  relfilenumber, fork);
 	int64		total = 0;
+	struct stat st;
 
 	for (unsigned int segment = 0;; segment++)
 	{
-		char	   *segment_path = segment == 0 ? path : psprintf("%s.%u", path, segment);
-		struct stat st;
+		char	   *segment_path = segment == 0 ? pstrdup(path) : psprintf("%s.%u", path, segment);
+		int			result = stat(segment_path, &st);
 
-		if (stat(segment_path, &st) < 0)
-		{
-			if (errno != ENOENT || (segment == 0 && fork == MAIN_FORKNUM))
-				total = -1;
-			break;
-		}
+		pfree(segment_path);
+		if (result < 0)
+			return segment > 0 && errno == ENOENT ? total : -1;
 		total += st.st_size;
 	}
-	pfree(path);
-	return total;
 }
 
-/* Return the bytes of a relation of this database, -1 if unknown. */
+/* Return the bytes of all forks of a file; -1 if one cannot be read. */
 int64
-relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
+relation_file_size(const RelFileLocator *locator)
 {
 	int64		total = 0;
 
-	if (!RelFileNumberIsValid(relfilenumber))
+	if (!RelFileNumberIsValid(locator->relNumber))
 		return -1;
-
 	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
-		int64		size = relation_fork_size(tablespace, relfilenumber, fork);
+		char	   *path = relation_fork_path(*locator, fork);
+		int64		size = file_size(path);
 
-		if (size < 0)
+		pfree(path);
+		if (size >= 0)
+			total += size;
+		else if (fork == MAIN_FORKNUM || errno != ENOENT)
 			return -1;
-		total += size;
 	}
-
 	return total;
+}
+
+/* The same of a relation of this database. */
+int64
+relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
+{
+	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
+
+	return relation_file_size(&locator);
 }
 
 /*

@@ -420,6 +420,7 @@ beside_copy('TOAST, vacuumed', $toast, $toast_index, sub {
 # (From what is deleted while the call waits its snapshot would keep them.)  The slots of
 # the rows are used again at last.
 $node->safe_psql('postgres', 'DELETE FROM tx WHERE id % 3 = 1');
+$node->safe_psql('postgres', 'CREATE EXTENSION pgstattuple');
 my $entries = "SELECT tuple_count + dead_tuple_count FROM pgstattuple('tx_s')";
 my $with_dead = $node->safe_psql('postgres', $entries);
 my $tx_blocks = $node->safe_psql('postgres', "SELECT pg_relation_size('tx_s') / current_setting('block_size')::int");

@@ -81,7 +81,6 @@ sub old_database
 	my $db = 'update' . ++$n;
 	$node->safe_psql('postgres', "CREATE DATABASE $db");
 	$node->safe_psql($db, <<SQL);
-CREATE EXTENSION pgstattuple;
 CREATE EXTENSION index_mover VERSION '$version';
 CREATE TABLE t (i int);
 INSERT INTO t SELECT generate_series(1, 1000);
@@ -199,7 +198,7 @@ SQL
 	append_to_file("$dir/index_mover--$_.sql", $script{$_}) foreach keys %script;
 	my $ended = eval {
 		$node->safe_psql('postgres', 'CREATE DATABASE fresh_right');
-		$node->safe_psql('fresh_right', "CREATE EXTENSION pgstattuple; CREATE EXTENSION index_mover VERSION 'right'");
+		$node->safe_psql('fresh_right', "CREATE EXTENSION index_mover VERSION 'right'");
 		my $right = objects('fresh_right');
 		isnt($right, $fresh, 'the next version is another one');
 		my $db = old_database($current);

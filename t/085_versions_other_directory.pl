@@ -1,5 +1,5 @@
-# The extension, and pgstattuple, which it requires, where PostgreSQL's own directories
-# have neither (extension_control_path and dynamic_library_path, since 18): preloaded,
+# The extension where PostgreSQL's own directories do not have it
+# (extension_control_path and dynamic_library_path, since 18): preloaded,
 # with the janitor, and not; caller, workers and reports.
 use strict;
 use warnings;
@@ -26,7 +26,7 @@ my $dlsuffix = -f "$lib/index_mover.so" ? 'so' : 'dylib';
 foreach my $file (glob("$share/extension/*.control"), glob("$share/extension/*.sql"), glob("$lib/*.$dlsuffix"))
 {
 	my $to = sprintf '%s/%s/%s', $elsewhere, $file =~ /\.$dlsuffix$/ ? 'lib' : 'extension', basename($file);
-	if (basename($file) =~ /^(?:index_mover|pgstattuple)\b/)
+	if (basename($file) =~ /^index_mover\b/)
 	{
 		copy($file, $to) or die "$to: $!";
 	}
@@ -48,14 +48,14 @@ CREATE INDEX slow_i ON slow (i);
 SELECT oracle.remember_keys('zoo'), oracle.remember_metadata('zoo');
 SQL
 
-# Where a process has the two libraries from.
+# Where a process has the library from.
 sub libraries_ok
 {
 	my ($pid, $expected, $name) = @_;
   SKIP:
 	{
 		skip 'needs /proc', 1 unless -r "/proc/$pid/maps";
-		my %files = map { $_ => 1 } slurp_file("/proc/$pid/maps") =~ m{ (/\S*/(?:index_mover|pgstattuple)\.\w+)$}mg;
+		my %files = map { $_ => 1 } slurp_file("/proc/$pid/maps") =~ m{ (/\S*/index_mover\.\w+)$}mg;
 		is(join(' ', sort keys %files), join(' ', map { "$elsewhere/lib/$_.so" } @$expected), "$name: libraries from there");
 	}
 	return;
@@ -72,8 +72,8 @@ sub moves_ok
 	}
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'regress_fast')"), 'moved', "$name: the table");
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'pg_default')"), 'moved', "$name: and back");
-	is($session->run("SELECT is_exact FROM index_bloat('zoo_pkey', exact => true)"), 't', "$name: a measurement by pgstattuple");
-	libraries_ok($session->pid, [ 'index_mover', 'pgstattuple' ], "$name: caller");
+	is($session->run("SELECT is_exact FROM index_bloat('zoo_pkey', exact => true)"), 't', "$name: a measurement");
+	libraries_ok($session->pid, ['index_mover'], "$name: caller");
 	$session->end;
 	my $job = begin_job($node, 'slow_i', 'regress_fast', max_rate => '64kB');
 	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'max_rate', 'a copy that takes its time');

@@ -399,7 +399,7 @@ my %expected = (
 		qw(index_mover_blockers index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'relation_heat',
 	'pg_stat_scan_tables EXECUTE' =>
-	  'index_mover.measure_bloat index_mover.pgstatindex index_mover.try_gin_pending_list gin_pending_list index_bloat');
+	  'index_mover.try_bloat index_mover.try_gin_pending_list gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;
 foreach my $case (
 	[ 'no default privileges' ],

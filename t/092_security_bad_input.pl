@@ -190,7 +190,7 @@ my %only = (
 	(map { $_ => 'superuser' } qw(move_indexes move_schema_indexes move_tablespace_indexes undo_move wait_for_move cancel_move
 		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
 		  tier_plan run_tier_policies index_mover.tier_now index_mover.move_list index_mover.leaves index_mover.no_policy)),
-	(map { $_ => 'scanner' } qw(index_mover.pgstatindex index_mover.measure_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
+	(map { $_ => 'scanner' } qw(index_mover.try_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.try_table_size index_mover.movable_methods index_mover.file_birth index_mover.stats_since index_report tablespace_probe index_mover.tablespace_facts
 		  take_index_sample index_mover.relation_heat recommend_moves index_mover_blockers)));
 # Functions of ours are out of reach for who may not look into their schema, and

@@ -10,19 +10,16 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "printed_command.h"
@@ -93,27 +90,35 @@ cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 		submit_at_commit(submit_next_job(), JOB_CLEANUP, items, settings);
 }
 
+/* Return whether one of the leftovers is this one. */
 static bool
-file_is_listed(List *leftovers, int64 ledger_id)
+is_among(const Leftover *leftover, const List *leftovers)
 {
 	ListCell   *lc;
 
 	foreach(lc, leftovers)
-		if (((LeftoverFile *) lfirst(lc))->ledger_id == ledger_id)
-		return true;
+	{
+		const Leftover *other = lfirst(lc);
+
+		if (other->index_oid == leftover->index_oid && other->ledger_id == leftover->ledger_id)
+			return true;
+	}
 	return false;
 }
 
-static bool
-is_listed(List *leftovers, Oid index_oid)
+/* Return what is, or was, done with a leftover, which still exists if "kept". */
+static const char *
+action_name(const Leftover *leftover, bool dry_run, bool kept)
 {
-	ListCell   *lc;
+	bool		is_index = OidIsValid(leftover->index_oid);
 
-	/* not by the ledger's row: the removal may have made a new one */
-	foreach(lc, leftovers)
-		if (((LeftoverIndex *) lfirst(lc))->index_oid == index_oid)
-		return true;
-	return false;
+	if (kept)
+		return is_index ? "kept: its table is in use, try again later" :
+			"kept: could not be removed, see the server log";
+	if (!is_index && leftover->size < 0)
+		return dry_run ? "forget: there is no such file of ours" :
+			"forgotten: there is no such file of ours";
+	return dry_run ? "remove" : "removed";
 }
 
 /* Add a row to the result; tablespace 0 and size -1 are NULL. */
@@ -132,6 +137,40 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
 	values[3] = Int64GetDatum(size);
 	values[4] = CStringGetTextDatum(action);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Add a row for each table that is apart from its TOAST table. */
+static void
+put_tables_apart(ReturnSetInfo *rsinfo)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables_apart())
+	{
+		RelationFacts facts;
+		char	   *name;
+
+		if (!relation_facts(lfirst_oid(lc), &facts))
+			continue;
+		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
+		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
+					 psprintf("kept: its TOAST table is in another tablespace; %s",
+							  printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
+	}
+}
+
+/* Delete jobs that are too old from the history, and add a row for these. */
+static void
+expire_history(ReturnSetInfo *rsinfo, const MoveSettings *settings, bool dry_run)
+{
+	int			expired = settings->history_retention <= 0 ? 0 :
+		history_expire(GetCurrentTimestamp() - settings->history_retention * USECS_PER_MINUTE, dry_run);
+
+	if (expired > 0)
+		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
+					 InvalidOid, -1,
+					 dry_run ? "delete: older than index_mover.history_retention" :
+					 "deleted: older than index_mover.history_retention");
 }
 
 /*
@@ -161,11 +200,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	bool		dry_run;
 	List	   *before;
 	List	   *after = NIL;
-	List	   *files;
-	List	   *files_after = NIL;
 	ListCell   *lc;
 	MoveSettings settings;
-	int			expired = 0;
 
 	call_reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
@@ -182,59 +218,21 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings);
-	before = leftover_indexes_list();
-	files = leftover_files_list();
-	if (settings.history_retention > 0)
-		expired = history_expire(GetCurrentTimestamp() -
-								 settings.history_retention * USECS_PER_MINUTE,
-								 dry_run);
+	before = leftovers_list();
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables() != NIL)
 	{
 		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, NIL, &settings);
-		after = leftover_indexes_list();
-		files_after = leftover_files_list();
+		after = leftovers_list();
 	}
-
 	foreach(lc, before)
 	{
-		const LeftoverIndex *leftover = lfirst(lc);
+		const Leftover *leftover = lfirst(lc);
 
-		put_leftover(rsinfo, leftover->duplicate ? "duplicate index" : "invalid index",
-					 leftover->name, leftover->tablespace, leftover->size,
-					 dry_run ? "remove" :
-					 is_listed(after, leftover->index_oid) ?
-					 "kept: its table is in use, try again later" : "removed");
+		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
+					 action_name(leftover, dry_run, is_among(leftover, after)));
 	}
-	foreach(lc, files)
-	{
-		const LeftoverFile *file = lfirst(lc);
-
-		put_leftover(rsinfo, file->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file",
-					 file->name, file->tablespace, file->size,
-					 file_is_listed(files_after, file->ledger_id) ?
-					 "kept: could not be removed, see the server log" :
-					 file->size < 0 ?
-					 (dry_run ? "forget: there is no such file of ours" :
-					  "forgotten: there is no such file of ours") :
-					 dry_run ? "remove" : "removed");
-	}
-	foreach(lc, tables_apart())
-	{
-		RelationFacts facts;
-		char	   *name;
-
-		if (!relation_facts(lfirst_oid(lc), &facts))
-			continue;
-		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
-		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
-					 psprintf("kept: its TOAST table is in another tablespace; %s",
-							  printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
-	}
-	if (expired > 0)
-		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
-					 InvalidOid, -1,
-					 dry_run ? "delete: older than index_mover.history_retention" :
-					 "deleted: older than index_mover.history_retention");
+	put_tables_apart(rsinfo);
+	expire_history(rsinfo, &settings, dry_run);
 	return (Datum) 0;
 }

@@ -17,7 +17,8 @@
  * files it was made with, and later ones do not get there (own_tables.c).
  *
  * Locks: RowExclusiveLock on the ledger until the end of the transaction for
- * writes, AccessShareLock during a read.
+ * writes, AccessShareLock during a read.  A worker that may still work on a
+ * row's file holds a session lock on the row's number.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,8 +29,10 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -40,6 +43,10 @@
 #define LEDGER_TABLE	"ledger"
 #define LEDGER_PKEY		"ledger_pkey"
 #define LEDGER_SEQUENCE	"ledger_seq"
+
+/* How often to retry for a row that others may only be reading */
+#define CLAIM_TRIES			50
+#define CLAIM_REST_MS		10
 
 /* columns of index_mover.ledger, as in the SQL script */
 enum
@@ -224,4 +231,116 @@ ledger_read(void)
 	table_close(rel, AccessShareLock);
 
 	return result;
+}
+
+/*
+ * The same in a transaction of its own.  Call this with no transaction open.
+ */
+List *
+ledger_read_apart(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *result;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	result = ledger_read();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
+
+/* ----------------------------------------------------------------
+ *	Locks on rows
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Set the lock tag of a ledger row: an object of the ledger table.  Outside
+ * of a transaction, and after the table was dropped, use the table's OID as
+ * last seen: a lock to be released was taken before, and a file to be removed
+ * after DROP EXTENSION was worked on before.
+ */
+static void
+set_row_tag(LOCKTAG *tag, int64 id)
+{
+	static Oid	ledger = InvalidOid;
+	Oid			found = IsTransactionState() ?
+		extension_find_relation("ledger") : InvalidOid;
+
+	if (OidIsValid(found))
+		ledger = found;
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
+					   (uint32) id, (uint16) (id >> 32));
+}
+
+static bool
+lock_row(int64 id, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_row(int64 id, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockRelease(&tag, mode, true);
+}
+
+/* Return whether another process works on the file of a row. */
+bool
+ledger_row_is_claimed(int64 id)
+{
+	if (!lock_row(id, ShareLock, false))
+		return true;
+	unlock_row(id, ShareLock);
+	return false;
+}
+
+/*
+ * Lock a ledger row's number for the session.  Its maker does so before the
+ * row is committed, and keeps the lock until the row is deleted.
+ */
+void
+ledger_row_claim(int64 id)
+{
+	(void) lock_row(id, ExclusiveLock, true);
+}
+
+/*
+ * Lock the row's number again after an error has released all locks.  Does
+ * not queue: a process that exits cannot be interrupted, and would block
+ * those that wait for an answer of all processes (DROP DATABASE).  A process
+ * that inspects the row has the lock for moments.  One that keeps it longer
+ * is removing the file in our place, and then the result is false.
+ */
+bool
+ledger_row_claim_again(int64 id)
+{
+	for (int tries = 1; !lock_row(id, ExclusiveLock, false); tries++)
+	{
+		if (tries == CLAIM_TRIES)
+			return false;
+		pg_usleep(CLAIM_REST_MS * 1000L);
+	}
+	return true;
+}
+
+/* Lock the row's number for the session unless another process has it locked. */
+bool
+ledger_row_try(int64 id)
+{
+	return lock_row(id, ExclusiveLock, false);
+}
+
+/* Release the lock on a ledger row's number. */
+void
+ledger_row_release(int64 id)
+{
+	unlock_row(id, ExclusiveLock);
 }

@@ -15,7 +15,7 @@
 #include "nodes/pg_list.h"
 #include "utils/timestamp.h"
 
-#include "test_points.h"
+#include "compat.h"
 
 typedef enum LedgerKind
 {
@@ -47,5 +47,12 @@ extern void ledger_insert(LedgerEntry *entry);
 extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void);
+extern List *ledger_read_apart(void);
+
+extern void ledger_row_claim(int64 id);
+extern bool ledger_row_claim_again(int64 id);
+extern bool ledger_row_try(int64 id);
+extern bool ledger_row_is_claimed(int64 id);
+extern void ledger_row_release(int64 id);
 
 #endif							/* IM_LEDGER_H */

@@ -45,7 +45,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/genam.h"
@@ -63,7 +62,6 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "storage/lock.h"
 #include "storage/smgr.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -87,56 +85,6 @@
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
 /* What the file system is asked to truncate at once, see shorten_segment() */
 #define PIECE_BLOCKS		((BlockNumber) (1024 * 1024 / BLCKSZ))
-/* How often to retry for a row that others may only be reading */
-#define CLAIM_TRIES			50
-#define CLAIM_REST_MS		10
-
-/*
- * Set the lock tag of a ledger row: an object of the ledger table.  Outside
- * of a transaction, and after the table was dropped, use the table's OID as
- * last seen: a lock to be released was taken before, and a file to be removed
- * after DROP EXTENSION was worked on before.
- */
-static void
-set_row_tag(LOCKTAG *tag, int64 id)
-{
-	static Oid	ledger = InvalidOid;
-	Oid			found = IsTransactionState() ?
-		extension_find_relation("ledger") : InvalidOid;
-
-	if (OidIsValid(found))
-		ledger = found;
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, ledger,
-					   (uint32) id, (uint16) (id >> 32));
-}
-
-static bool
-lock_row(int64 id, LOCKMODE mode, bool wait)
-{
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-static void
-unlock_row(int64 id, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	(void) LockRelease(&tag, mode, true);
-}
-
-/* Return whether another process works on the file of a row. */
-static bool
-row_is_locked(int64 id)
-{
-	if (!lock_row(id, ShareLock, false))
-		return true;
-	unlock_row(id, ShareLock);
-	return false;
-}
 
 static RelFileLocator
 entry_locator(const LedgerEntry *entry)
@@ -193,48 +141,22 @@ is_removable(const RelFileLocator *locator)
 	return !found;
 }
 
-/* Return the bytes of all forks, -1 if there is no main fork. */
-static int64
-file_size(const RelFileLocator *locator)
-{
-	int64		size = 0;
-
-	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-	{
-		char	   *base = relation_fork_path(*locator, fork);
-		char	   *path = base;
-		struct stat st;
-
-		for (uint32 segment = 1; stat(path, &st) == 0; segment++)
-		{
-			size += st.st_size;
-			path = psprintf("%s.%u", base, segment);
-		}
-		if (fork == MAIN_FORKNUM && path == base)
-			return -1;
-	}
-	return size;
-}
-
 /*
- * Return whether the directory that CREATE TABLESPACE has made is missing, as
- * when the file system is not mounted, and warn if so.  (This database's own
- * directory in it is made with the first file.)
+ * Return whether files in a tablespace cannot be removed because its directory
+ * is missing, as when the file system is not mounted, and warn if so.
  */
 static bool
-directory_is_away(const RelFileLocator *locator)
+directory_is_away(Oid tablespace)
 {
-	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
-	struct stat st;
+	const char *hindrance = tablespace_hindrance(tablespace);
+	const char *name = get_tablespace_name(tablespace);
 
-	get_parent_directory(path);
-	if (stat(path, &st) == 0 || errno != ENOENT ||
-		get_tablespace_name(locator->spcOid) == NULL)
+	if (hindrance == NULL || name == NULL)
 		return false;
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_FILE),
 			 errmsg("could not remove a file that a move has left behind"),
-			 errdetail("Directory \"%s\" does not exist.", path),
+			 errdetail("The directory of tablespace \"%s\" %s.", name, hindrance),
 			 errhint("When it is there again, the next move removes the file, or: %s",
 					 printed_command("cleanup"))));
 	return true;
@@ -263,7 +185,7 @@ is_named_by_others(const LedgerEntry *entry)
 		if (other->id != entry->id && is_file_row(other) &&
 			other->tablespace == entry->tablespace &&
 			other->relfilenumber == entry->relfilenumber &&
-			row_is_locked(other->id))
+			ledger_row_is_claimed(other->id))
 			return true;
 	}
 	return false;
@@ -328,42 +250,6 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
 }
 
 /*
- * Lock a ledger row's number for the session.  Its maker does so before the
- * row is committed, and keeps the lock until the row is deleted.
- */
-void
-ledger_row_claim(int64 id)
-{
-	(void) lock_row(id, ExclusiveLock, true);
-}
-
-/*
- * Lock the row's number again after an error has released all locks.  Does
- * not queue: a process that exits cannot be interrupted, and would block
- * those that wait for an answer of all processes (DROP DATABASE).  A process
- * that inspects the row has the lock for moments.  One that keeps it longer
- * is removing the file in our place, and then the result is false.
- */
-bool
-ledger_row_claim_again(int64 id)
-{
-	for (int tries = 1; !lock_row(id, ExclusiveLock, false); tries++)
-	{
-		if (tries == CLAIM_TRIES)
-			return false;
-		pg_usleep(CLAIM_REST_MS * 1000L);
-	}
-	return true;
-}
-
-/* Release the lock on a ledger row's number. */
-void
-ledger_row_release(int64 id)
-{
-	unlock_row(id, ExclusiveLock);
-}
-
-/*
  * Have the current transaction's commit remove the file of a ledger row, and
  * the row.  Does nothing if the row is gone, because a swap or another
  * cleanup has deleted it.  With file_exists = false only the row is removed:
@@ -388,7 +274,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 		return;
 	if (file_exists && is_removable(&locator))
 	{
-		if (file_size(&locator) >= 0)
+		if (relation_file_size(&locator) >= 0)
 		{
 			Relation	rel = CreateFakeRelcacheEntry(locator);
 
@@ -397,7 +283,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 			RelationDropStorage(rel);	/* at commit */
 			FreeFakeRelcacheEntry(rel);
 		}
-		else if (directory_is_away(&locator))
+		else if (directory_is_away(locator.spcOid))
 			return;
 	}
 	if (listed)
@@ -449,7 +335,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 
 	StartTransactionCommand();
 	removable = ledger_exists(entry->id) && is_removable(&locator) &&
-		file_size(&locator) >= 0;
+		relation_file_size(&locator) >= 0;
 	if (removable)
 	{
 		leftover_file_drop_buffers(&locator);
@@ -489,16 +375,9 @@ void
 leftover_files_remove(void (*between_steps) (void))
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
-	List	   *entries;
 	ListCell   *cell;
 
-	StartTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
-	entries = ledger_read();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
-
-	foreach(cell, entries)
+	foreach(cell, ledger_read_apart())
 	{
 		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
 
@@ -512,14 +391,14 @@ leftover_files_remove(void (*between_steps) (void))
 			bool		busy;
 
 			StartTransactionCommand();
-			locked = lock_row(entry->id, ExclusiveLock, false);
+			locked = ledger_row_try(entry->id);
 			busy = !locked || is_named_by_others(entry);
-			if (!busy && is_removable(&locator) && file_size(&locator) >= 0)
+			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)
 				ereport(LOG,
 						(errhidecontext(true),
 						 errmsg("%s: removing file \"%s\" (%s), left by job " INT64_FORMAT,
 								runner_name(), relation_fork_path(locator, MAIN_FORKNUM),
-								size_text(file_size(&locator)), entry->job)));
+								size_text(relation_file_size(&locator)), entry->job)));
 			CommitTransactionCommand();
 			if (!busy)
 				leftover_file_remove(entry, true, between_steps);
@@ -545,33 +424,29 @@ leftover_files_remove(void (*between_steps) (void))
 }
 
 /*
- * Return, in a transaction, a List of LeftoverFile * with the file rows that
- * no process works on.  A row that names a relation's own file, or none, has
- * size -1: there is nothing of ours to remove.
+ * Return, in a transaction, whether a ledger row is that of a file that no
+ * process works on.
  */
-List *
-leftover_files_list(void)
+bool
+leftover_file_is_dead(const LedgerEntry *entry)
 {
-	List	   *found = NIL;
-	ListCell   *cell;
+	return is_file_row(entry) && !ledger_row_is_claimed(entry->id) && !is_named_by_others(entry);
+}
 
-	foreach(cell, ledger_read())
-	{
-		LedgerEntry *entry = (LedgerEntry *) lfirst(cell);
-		RelFileLocator locator = entry_locator(entry);
-		LeftoverFile *leftover;
+/*
+ * Return the file of such a row.  Where the row names a relation's own file, or
+ * none, its size is -1: there is nothing of ours to remove.
+ */
+Leftover *
+leftover_file_describe(const LedgerEntry *entry)
+{
+	RelFileLocator locator = entry_locator(entry);
+	Leftover   *leftover = palloc0(sizeof(Leftover));
 
-		if (!is_file_row(entry) || row_is_locked(entry->id) || is_named_by_others(entry))
-			continue;
-
-		leftover = palloc0(sizeof(LeftoverFile));
-		leftover->ledger_id = entry->id;
-		leftover->kind = entry->kind;
-		leftover->heap_oid = entry->heap_oid;
-		leftover->tablespace = entry->tablespace;
-		leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
-		leftover->size = is_removable(&locator) ? file_size(&locator) : -1;
-		found = lappend(found, leftover);
-	}
-	return found;
+	leftover->kind = entry->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file";
+	leftover->ledger_id = entry->id;
+	leftover->tablespace = entry->tablespace;
+	leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
+	leftover->size = is_removable(&locator) ? relation_file_size(&locator) : -1;
+	return leftover;
 }

@@ -39,7 +39,6 @@
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -272,7 +271,6 @@ lock_now(Oid heap_oid, Oid index_oid)
 typedef enum Step
 {
 	STEP_DONE,					/* the row is gone */
-	STEP_REMOVED,				/* and so is an index */
 	STEP_CLEARED,				/* out of use for queries now */
 	STEP_WAIT_UNUSED,			/* wait for all that use the table, then retry */
 	STEP_WAIT_LOCK,				/* the lock is not available now */
@@ -387,7 +385,6 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 						runner_name(), qualified_name(victim.index_oid), entry->job)));
 		drop_index(victim.index_oid);
 		delete_row(entry);
-		result = STEP_REMOVED;
 	}
 
 	*victim_out = victim.index_oid;
@@ -425,10 +422,10 @@ show_leftover(const LedgerEntry *entry)
 }
 
 /*
- * Do all steps for one ledger row.  Returns true if an index was removed.
- * ERROR 55P03 after max_wait_ms.  begins: waits obey pause_move() and cancel.
+ * Do all steps for one ledger row.  ERROR 55P03 after max_wait_ms.  begins:
+ * waits obey pause_move() and cancel.
  */
-static bool
+static void
 remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 {
 	WaitLimits	limits = {0};
@@ -448,10 +445,8 @@ remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 	{
 		switch (one_step(entry, own, unused, &victim, &marked))
 		{
-			case STEP_REMOVED:
-				return true;
 			case STEP_DONE:
-				return false;
+				return;
 			case STEP_CLEARED:
 				/* wait for those that have used it until now */
 				unused = false;
@@ -481,24 +476,11 @@ is_index_entry(const LedgerEntry *entry)
 	return entry->kind == LEDGER_INDEX || entry->kind == LEDGER_DUPLICATE;
 }
 
-/* Return the index entries of only_heap and job whose runner is not alive. */
-static List *
-read_entries(Oid only_heap, int64 job)
+/* Return whether a ledger row is that of an index whose runner is not alive. */
+bool
+leftover_index_is_dead(const LedgerEntry *entry)
 {
-	List	   *result = NIL;
-	ListCell   *lc;
-
-	foreach(lc, ledger_read())
-	{
-		LedgerEntry *entry = lfirst(lc);
-
-		if (is_index_entry(entry) &&
-			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
-			(job == 0 || entry->job == job) &&
-			!runner_is_alive(entry->job, entry->pid))
-			result = lappend(result, entry);
-	}
-	return result;
+	return is_index_entry(entry) && !runner_is_alive(entry->job, entry->pid);
 }
 
 /*
@@ -525,35 +507,59 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 }
 
 /*
+ * Do all steps for one ledger row, and restore the session after an error.
+ * Returns whether they were done; a cancel means that they are to be repeated,
+ * since after the move was canceled another may come.
+ */
+static bool
+try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool done = false;
+	volatile bool again = true;
+
+	Assert(!IsTransactionState());
+	while (again)
+	{
+		again = false;
+		PG_TRY();
+		{
+			if (show)
+				show_leftover(entry);
+			remove_one(entry, own, begins, max_wait_ms);
+			done = true;
+		}
+		PG_CATCH();
+		{
+			if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+				PG_RE_THROW();
+			again = take_error(entry, context);
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(context);
+		if (show)
+			progress_end();
+	}
+	return done;
+}
+
+/*
  * Remove one leftover of this process after the extension and its ledger have
  * been dropped.  The caller repeats this until it returns true.
  */
 bool
 leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
 	LedgerEntry entry = *listed;
-	volatile bool done = false;
 
 	entry.id = UNLISTED;
-	PG_TRY();
-	{
-		(void) remove_one(&entry, false, false, max_wait_ms);
-		done = true;
-	}
-	PG_CATCH();
-	{
-		(void) take_error(&entry, oldcontext);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
-	return done;
+	return try_to_remove(&entry, false, false, false, max_wait_ms);
 }
 
 /*
  * Remove the leftovers of one job (possibly the caller's own) or, with job =
  * 0, of all jobs that are not alive.  only_heap, unless InvalidOid, restricts
- * it to one table.  Returns how many were removed.
+ * it to one table.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
  * table; what cannot be removed by then stays in the ledger.  show: show this
@@ -564,60 +570,20 @@ leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
  *
  * Call this in a runner with no transaction open and no lock held.
  */
-int
+void
 leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	MemoryContext context;
-	List	   *entries;
 	ListCell   *lc;
-	bool		begins = (job == 0 && !show);
-	volatile int removed = 0;
 
-	context = AllocSetContextCreate(TopMemoryContext, "index_mover leftovers",
-									ALLOCSET_SMALL_SIZES);
-
-	StartTransactionCommand();
-	MemoryContextSwitchTo(context);
-	entries = read_entries(only_heap, job);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(oldcontext);
-
-	foreach(lc, entries)
+	foreach(lc, ledger_read_apart())
 	{
 		LedgerEntry *entry = lfirst(lc);
-		volatile bool again = true;
 
-		while (again)
-		{
-			again = false;
-			PG_TRY();
-			{
-				if (show)
-					show_leftover(entry);
-				if (remove_one(entry, job != 0, begins, max_wait_ms))
-					removed++;
-			}
-			PG_CATCH();
-			{
-				if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
-				{
-					MemoryContextSwitchTo(oldcontext);
-					MemoryContextDelete(context);
-					PG_RE_THROW();
-				}
-				/* after the move was canceled a cancel may come once more */
-				again = take_error(entry, context);
-			}
-			PG_END_TRY();
-			MemoryContextSwitchTo(oldcontext);
-			if (show)
-				progress_end();
-		}
+		if (leftover_index_is_dead(entry) &&
+			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
+			(job == 0 || entry->job == job))
+			(void) try_to_remove(entry, job != 0, job == 0 && !show, show, max_wait_ms);
 	}
-
-	MemoryContextDelete(context);
-	return removed;
 }
 
 /* Return, in a transaction, whether an unfinished rebuild of ours made it. */
@@ -639,54 +605,32 @@ leftover_index_is_ours(Oid index_oid)
 }
 
 /*
- * Return, in a transaction, the distinct OIDs of the tables in index rows of
- * jobs that are not alive, even if only the row is left.
+ * Return, in a transaction, the index that a dead job has left by this row; NULL
+ * if there is none.  Waits for no lock, since one table in use must not keep
+ * others' leftovers from being shown.
  */
-List *
-leftover_index_tables(void)
+Leftover *
+leftover_index_describe(const LedgerEntry *entry)
 {
-	List	   *result = NIL;
-	ListCell   *lc;
+	Leftover   *leftover;
+	HeapTuple	tuple;
+	Form_pg_class form;
+	Victim		victim;
 
-	foreach(lc, read_entries(InvalidOid, 0))
-		result = list_append_unique_oid(result, ((LedgerEntry *) lfirst(lc))->heap_oid);
-	return result;
-}
+	if (find_victim(entry, &victim) != REMOVE)
+		return NULL;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(victim.index_oid));
+	if (!HeapTupleIsValid(tuple))
+		return NULL;
+	form = (Form_pg_class) GETSTRUCT(tuple);
 
-/*
- * Return, in a transaction, a list of what jobs not alive have left.  Waits for
- * no lock, since one table in use must not keep others' leftovers.
- */
-List *
-leftover_indexes_list(void)
-{
-	List	   *result = NIL;
-	ListCell   *lc;
-
-	foreach(lc, read_entries(InvalidOid, 0))
-	{
-		const LedgerEntry *entry = lfirst(lc);
-		LeftoverIndex *leftover;
-		HeapTuple	tuple;
-		Form_pg_class form;
-		Victim		victim;
-
-		if (find_victim(entry, &victim) != REMOVE)
-			continue;
-		tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(victim.index_oid));
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		form = (Form_pg_class) GETSTRUCT(tuple);
-
-		leftover = palloc0(sizeof(LeftoverIndex));
-		leftover->index_oid = victim.index_oid;
-		leftover->duplicate = victim.valid || entry->kind == LEDGER_DUPLICATE;
-		leftover->name = qualified_name(victim.index_oid);
-		leftover->tablespace = OidIsValid(form->reltablespace) ?
-			form->reltablespace : MyDatabaseTableSpace;
-		leftover->size = relation_files_size(leftover->tablespace, form->relfilenode);
-		ReleaseSysCache(tuple);
-		result = lappend(result, leftover);
-	}
-	return result;
+	leftover = palloc0(sizeof(Leftover));
+	leftover->kind = victim.valid || entry->kind == LEDGER_DUPLICATE ? "duplicate index" : "invalid index";
+	leftover->index_oid = victim.index_oid;
+	leftover->name = qualified_name(victim.index_oid);
+	leftover->tablespace = OidIsValid(form->reltablespace) ?
+		form->reltablespace : MyDatabaseTableSpace;
+	leftover->size = relation_files_size(leftover->tablespace, form->relfilenode);
+	ReleaseSysCache(tuple);
+	return leftover;
 }

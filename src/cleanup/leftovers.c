@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "fmgr.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
@@ -51,17 +50,43 @@ between_steps_of_move(void)
 
 /*
  * Return, in a transaction, the tables that dead jobs have left something on,
- * or a row in the ledger.
+ * or only a row in the ledger.
  */
 List *
 leftovers_tables(void)
 {
-	List	   *result = leftover_index_tables();
+	List	   *result = NIL;
 	ListCell   *lc;
 
-	foreach(lc, leftover_files_list())
-		result = list_append_unique_oid(result, ((LeftoverFile *) lfirst(lc))->heap_oid);
+	foreach(lc, ledger_read())
+	{
+		const LedgerEntry *entry = lfirst(lc);
+
+		if (leftover_index_is_dead(entry) || leftover_file_is_dead(entry))
+			result = list_append_unique_oid(result, entry->heap_oid);
+	}
 	return result;
+}
+
+/* Return, in a transaction, what dead jobs have left: indexes, then files. */
+List *
+leftovers_list(void)
+{
+	List	   *indexes = NIL;
+	List	   *files = NIL;
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		const LedgerEntry *entry = lfirst(lc);
+		Leftover   *index = leftover_index_is_dead(entry) ? leftover_index_describe(entry) : NULL;
+
+		if (index != NULL)
+			indexes = lappend(indexes, index);
+		else if (leftover_file_is_dead(entry))
+			files = lappend(files, leftover_file_describe(entry));
+	}
+	return list_concat(indexes, files);
 }
 
 /* Return whether nothing is left of what this job is to remove. */

@@ -22,7 +22,6 @@
 
 #include <math.h>
 
-#include "access/genam.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "catalog/pg_am_d.h"
@@ -30,6 +29,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/fsm_internals.h"
+#include "storage/lmgr.h"
 #include "storage/smgr.h"
 #include "utils/float.h"
 #include "utils/memutils.h"
@@ -223,27 +223,6 @@ block_weight(const BloatScan *scan, const SampledBlock *s)
 	return s->stratum < 0 ? 1 : s->stratum_size / scan->draws;
 }
 
-/* Replace the estimated page counts by those of pgstatindex. */
-static void
-apply_exact(PageTotals *t, const ExactPages *pages)
-{
-	double		avail = t->count[PAGE_LEAF] > 0 ? t->avail[PAGE_LEAF] / t->count[PAGE_LEAF] :
-		BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData));
-	double		used = isnan(pages->leaf_density) ? 0 : pages->leaf_pages * avail * pages->leaf_density;
-	double		scale = t->used[PAGE_LEAF] > 0 ? used / t->used[PAGE_LEAF] : 0;
-
-	if (scale == 0)
-		t->packed[PAGE_LEAF] = used;
-	t->packed[PAGE_LEAF] *= scale;
-	if (t->count[PAGE_LEAF] > 0)
-		t->heavy[PAGE_LEAF] *= pages->leaf_pages / t->count[PAGE_LEAF];
-	t->tuples[PAGE_LEAF] *= scale;
-	t->used[PAGE_LEAF] = used;
-	t->avail[PAGE_LEAF] = pages->leaf_pages * avail;
-	t->count[PAGE_LEAF] = pages->leaf_pages;
-	t->count[PAGE_INTERNAL] = pages->internal_pages;
-}
-
 enum
 {
 	BLOAT,
@@ -259,17 +238,23 @@ typedef struct Estimates
 	double		value[NESTIMATES];
 } Estimates;
 
-static void
-compute_estimates(const BloatScan *scan, const PageTotals *totals,
-				  const ExactPages *pages, Estimates *est)
+/* What a sample says */
+typedef struct Findings
 {
-	PageTotals	t = *totals;
+	Estimates	estimates;
+	Estimates	variance;
+	double		low;			/* the interval of the bloat ratio */
+	double		high;
+	double		error;			/* its width, as far as the sample is to blame */
+	bool		two_sizes;		/* the pages allow two sizes after a rebuild */
+} Findings;
 
-	if (pages)
-		apply_exact(&t, pages);
-	est->value[BLOAT] = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
-	est->value[ROWS] = t.items[PAGE_LEAF] + t.dead[PAGE_LEAF];
-	est->value[DENSITY] = page_totals_density(&t);
+static void
+compute_estimates(const BloatScan *scan, const PageTotals *t, Estimates *est)
+{
+	est->value[BLOAT] = 1.0 - rebuilt_pages(&scan->rc, t) / scan->nblocks;
+	est->value[ROWS] = t->of[PAGE_LEAF].items + t->of[PAGE_LEAF].dead;
+	est->value[DENSITY] = page_totals_density(t);
 	est->value[DENSITY_BY_ROWS] = est->value[ROWS] > 0 && scan->known_rows > 0 ?
 		est->value[DENSITY] * scan->known_rows / est->value[ROWS] : est->value[DENSITY];
 }
@@ -279,8 +264,7 @@ compute_estimates(const BloatScan *scan, const PageTotals *totals,
  * stratum leave out one block at a time, and weight the others for it.
  */
 static void
-jackknife_variance(BloatScan *scan, const PageTotals *totals,
-				   const ExactPages *pages, Estimates *variance)
+jackknife_variance(BloatScan *scan, const PageTotals *totals, Estimates *variance)
 {
 	int			m = scan->draws;
 	SampledBlock **strata = palloc(sizeof(SampledBlock *) * scan->sample.nstrata * BLOAT_SAMPLE_DRAWS);
@@ -307,7 +291,7 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals,
 
 			for (int k = 0; k < m; k++)
 				page_totals_add(&t, &blocks[k]->pm, k == j ? -weight : weight / (m - 1));
-			compute_estimates(scan, &t, pages, &without[j]);
+			compute_estimates(scan, &t, &without[j]);
 			for (int n = 0; n < NESTIMATES; n++)
 				mean.value[n] += without[j].value[n] / m;
 		}
@@ -356,9 +340,10 @@ set_interval(const BloatScan *scan, double ratio, double variance, double *low_o
  * contradict it, and only for the point: the interval stays the sample's.
  */
 static void
-refine_estimates(BloatScan *scan, const PageTotals *totals,
-				 const Estimates *variance, Estimates *est)
+refine_estimates(BloatScan *scan, const PageTotals *totals, Findings *found)
 {
+	Estimates  *est = &found->estimates;
+	const Estimates *variance = &found->variance;
 	PageTotals	t = *totals;
 	double		scale;
 
@@ -368,21 +353,19 @@ refine_estimates(BloatScan *scan, const PageTotals *totals,
 	scale = scan->known_rows / est->value[ROWS];
 	if (variance->value[DENSITY_BY_ROWS] < variance->value[DENSITY])
 		est->value[DENSITY] = Min(est->value[DENSITY_BY_ROWS], 1);
-	t.packed[PAGE_LEAF] *= scale;
-	t.tuples[PAGE_LEAF] *= scale;
-	t.items[PAGE_LEAF] *= scale;
+	t.of[PAGE_LEAF].packed *= scale;
+	t.of[PAGE_LEAF].tuples *= scale;
+	t.of[PAGE_LEAF].items *= scale;
 	est->value[BLOAT] = 1.0 - rebuilt_pages(&scan->rc, &t) / scan->nblocks;
 }
 
 /*
- * Compute estimates, variance and interval from the totals.  *error is the
- * width of the sample's interval.  Returns whether the pages allow two sizes:
- * then the interval extends from that of the larger to that of the smaller
- * one, and the estimates are those of the larger one.
+ * Compute estimates, variance and interval from the totals.  Where the pages
+ * allow two sizes, the interval extends from that of the larger to that of the
+ * smaller one, and the estimates are those of the larger one.
  */
-static bool
-judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages, BloatEstimate *be,
-			 Estimates *est, Estimates *variance, double *error)
+static void
+judge_sample(BloatScan *scan, const PageTotals *totals, Findings *found)
 {
 	Estimates	smaller;
 	Estimates	its_variance;
@@ -390,152 +373,137 @@ judge_sample(BloatScan *scan, const PageTotals *totals, const ExactPages *pages,
 	double		low;
 
 	scan->rc.smallest = false;
-	compute_estimates(scan, totals, pages, est);
-	jackknife_variance(scan, totals, pages, variance);
-	set_interval(scan, est->value[BLOAT], variance->value[BLOAT], &be->bloat_ratio_low, &be->bloat_ratio_high);
-	*error = be->bloat_ratio_high - be->bloat_ratio_low;
+	compute_estimates(scan, totals, &found->estimates);
+	jackknife_variance(scan, totals, &found->variance);
+	set_interval(scan, found->estimates.value[BLOAT], found->variance.value[BLOAT], &found->low, &found->high);
+	found->error = found->high - found->low;
 
 	scan->rc.smallest = true;
-	compute_estimates(scan, totals, pages, &smaller);
-	jackknife_variance(scan, totals, pages, &its_variance);
+	compute_estimates(scan, totals, &smaller);
+	jackknife_variance(scan, totals, &its_variance);
 	scan->rc.smallest = false;
-	if (smaller.value[BLOAT] <= est->value[BLOAT])
-		return false;
-	set_interval(scan, smaller.value[BLOAT], its_variance.value[BLOAT], &low, &be->bloat_ratio_high);
+	found->two_sizes = smaller.value[BLOAT] > found->estimates.value[BLOAT];
+	if (!found->two_sizes)
+		return;
+	set_interval(scan, smaller.value[BLOAT], its_variance.value[BLOAT], &low, &found->high);
 
 	/* the results are fractions of pages */
-	be->bloat_ratio_low = Max(be->bloat_ratio_low - page, 0);
-	be->bloat_ratio_high = Min(be->bloat_ratio_high + page, 1);
+	found->low = Max(found->low - page, 0);
+	found->high = Min(found->high + page, 1);
+}
+
+/* Read every block but the first; false after the deadline. */
+static bool
+measure_all(BloatScan *scan, PageTotals *totals, Findings *found)
+{
+	for (BlockNumber blkno = 1; blkno < scan->nblocks; blkno++)
+	{
+		PageMeasure pm;
+
+		if (is_late(scan))
+			return false;
+		measure_block(scan, blkno, &pm);
+		page_totals_add(totals, &pm, 1);
+	}
+	judge_sample(scan, totals, found);
 	return true;
 }
 
 /*
- * Measure an open, valid index.  Allocates in the current memory context,
- * which the caller deletes.
+ * Read a sample of at most n blocks in one pass or two.  Returns false if it is
+ * empty, or its first pass did not end before the deadline; without the second
+ * one it is good, if less precise.
+ */
+static bool
+measure_sample(BloatScan *scan, int n, PageTotals *totals, Findings *found)
+{
+	PageTotals	first_block = *totals;
+	BloatSample *sample = &scan->sample;
+
+	bloat_sample_draw(scan->index, scan->nblocks, n, scan->strategy, sample);
+	scan->blocks_read += sample->fsm_blocks_read;
+	for (int from = 0, to = sample->first_pass; to > 0; from = to, to = sample->nblocks)
+	{
+		if (!read_sample(scan, from, to))
+			return from > 0;
+		scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
+		*totals = first_block;
+		for (int i = 0; i < to; i++)
+			page_totals_add(totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
+		judge_sample(scan, totals, found);
+		if (to == sample->nblocks || found->error <= 2 * GOOD_ENOUGH)
+			return true;
+	}
+	return false;
+}
+
+static void
+set_results(const BloatScan *scan, const Findings *found, BloatReport *bloat)
+{
+	double		ratio = found->estimates.value[BLOAT];
+	double		rebuilt = (1.0 - ratio) * scan->nblocks;
+
+	bloat->leaf_density = found->estimates.value[DENSITY];
+	bloat->bloat_ratio_low = found->low;
+	bloat->bloat_ratio_high = found->high;
+	if (found->two_sizes)
+		return;
+	/* fractions of pages served the interval only */
+	rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
+	bloat->bloat_ratio = ratio;
+	bloat->bloat_ratio_low = bloat->exact ? ratio : Min(found->low, ratio);
+	bloat->bloat_ratio_high = bloat->exact ? ratio : Max(found->high, ratio);
+}
+
+/*
+ * Measure an open, valid index, for a BloatReport.  Allocates in the current
+ * memory context, which the caller deletes.
  *
- * sample_pages is the most blocks to read (at least 1); full reads them all.
- * pages, unless NULL, provides the page counts.  At the deadline (0 = none,
- * as with full) the blocks read so far must suffice; if they are too few, all
- * results are NaN.  ERROR XX001 or XX002 for damaged pages.
+ * At the deadline the blocks read so far must suffice; if they are too few, all
+ * results are NaN, as for an access method that is not known.  ERROR XX001 or
+ * XX002 for damaged pages.
  */
 void
-bloat_measure(Relation index, int sample_pages, bool full,
-			  const ExactPages *pages, TimestampTz deadline, BloatEstimate *be)
+bloat_measure(Relation index, Report *report)
 {
+	BloatReport *bloat = (BloatReport *) report;
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	PageTotals	totals = {0};
-	Estimates	est;
-	Estimates	variance = {0};
-	double		error;
-	double		rebuilt;
-	bool		open;			/* between two sizes */
+	Findings	found;
+	bool		enough;
 
+	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
+	Assert(bloat->sample_pages > 0);
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
 	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
 	scan->copy = copy_buffer();
-	scan->deadline = deadline;
+	scan->deadline = bloat->deadline;
 	scan->mc.relam = index->rd_rel->relam;
 	if (scan->mc.relam == BTREE_AM_OID || scan->mc.relam == GIST_AM_OID ||
 		scan->mc.relam == SPGIST_AM_OID)
 		scan->known_rows = index->rd_rel->reltuples;
 
-	be->pages = scan->nblocks;
-	be->sampled_pages = 0;
-	be->leaf_density = be->fillfactor = get_float8_nan();
-	be->bloat_ratio = be->bloat_ratio_low = be->bloat_ratio_high = get_float8_nan();
-	be->exact = false;
+	bloat->pages = scan->nblocks;
+	bloat->sampled_pages = 0;
+	bloat->leaf_density = bloat->fillfactor = get_float8_nan();
+	bloat->bloat_ratio = bloat->bloat_ratio_low = bloat->bloat_ratio_high = get_float8_nan();
 	if (!page_measure_supports(scan->mc.relam) || scan->nblocks == 0)
 		return;
 
 	rebuild_context_init(index, &scan->rc);
-	be->fillfactor = scan->rc.fillfactor;
+	bloat->fillfactor = scan->rc.fillfactor;
 	read_first_block(scan, &totals);
-	if (full || scan->nblocks <= sample_pages)
-	{
-		PageMeasure pm;
-
-		for (BlockNumber blkno = 1; blkno < scan->nblocks; blkno++)
-		{
-			if (is_late(scan))
-				return;
-			measure_block(scan, blkno, &pm);
-			page_totals_add(&totals, &pm, 1);
-		}
-		pages = NULL;
-		be->exact = true;
-		open = judge_sample(scan, &totals, NULL, be, &est, &variance, &error);
-	}
-	else
-	{
-		PageTotals	first_block = totals;
-		BloatSample *sample = &scan->sample;
-
-		bloat_sample_draw(index, scan->nblocks, sample_pages - 1, scan->strategy, sample);
-		scan->blocks_read += sample->fsm_blocks_read;
-		be->sampled_pages = scan->blocks_read;
-		if (sample->nblocks == 0)
-			return;				/* only the metapage: no estimate */
-		be->exact = pages != NULL;
-		for (int from = 0, to = sample->first_pass;; from = to, to = sample->nblocks)
-		{
-			bool		in_time = read_sample(scan, from, to);
-
-			be->sampled_pages = scan->blocks_read;
-			if (!in_time && from == 0)
-				return;
-			if (!in_time)
-				break;			/* the first pass is good, if less precise */
-			scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
-			totals = first_block;
-			for (int i = 0; i < to; i++)
-				page_totals_add(&totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
-			open = judge_sample(scan, &totals, pages, be, &est, &variance, &error);
-			if (to == sample->nblocks || error <= 2 * GOOD_ENOUGH)
-				break;
-		}
-	}
-
-	if (!be->exact)
-		refine_estimates(scan, &totals, &variance, &est);
-	be->sampled_pages = pages ? be->pages : scan->blocks_read;
-	be->leaf_density = pages ? pages->leaf_density : est.value[DENSITY];
-	if (!open)
-	{
-		/* fractions of pages served the interval only */
-		rebuilt = (1.0 - est.value[BLOAT]) * scan->nblocks;
-		rebuilt = scan->mc.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
-		be->bloat_ratio = Min(Max(1.0 - rebuilt / scan->nblocks, 0), 1);
-		if (be->exact)
-			be->bloat_ratio_low = be->bloat_ratio_high = be->bloat_ratio;
-		be->bloat_ratio_low = Min(be->bloat_ratio_low, be->bloat_ratio);
-		be->bloat_ratio_high = Max(be->bloat_ratio_high, be->bloat_ratio);
-	}
-}
-
-typedef struct EstimateArg
-{
-	Oid			index_oid;
-	int64		blocks_read;
-	double		ratio;
-	bool		is_least;
-} EstimateArg;
-
-static void
-estimate_callback(void *argptr)
-{
-	EstimateArg *arg = argptr;
-	Relation	index = report_open(arg->index_oid, InvalidOid, true);
-	BloatEstimate be;
-
-	if (index == NULL)
+	bloat->exact |= scan->nblocks <= bloat->sample_pages;
+	enough = bloat->exact ? measure_all(scan, &totals, &found) :
+		measure_sample(scan, bloat->sample_pages - 1, &totals, &found);
+	bloat->sampled_pages = scan->blocks_read;
+	if (!enough)
 		return;
-	bloat_measure(index, PLAN_SAMPLE, false, NULL,
-				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS), &be);
-	arg->blocks_read = be.sampled_pages;
-	arg->is_least = isnan(be.bloat_ratio);
-	arg->ratio = arg->is_least ? be.bloat_ratio_low : be.bloat_ratio;
-	index_close(index, AccessShareLock);
+	if (!bloat->exact)
+		refine_estimates(scan, &totals, &found);
+	set_results(scan, &found, bloat);
 }
 
 /*
@@ -554,19 +522,22 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	EstimateArg arg = {index_oid, 0, get_float8_nan()};
-	bool		ok = report_survive(estimate_callback, &arg) && !isnan(arg.ratio);
+	BloatReport bloat = {
+		.report = {.index_oid = index_oid,.quiet = true,.measure = bloat_measure},
+		.sample_pages = PLAN_SAMPLE,
+		.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS)
+	};
+	bool		ok = report_run(&bloat.report);
 
 	MemoryContextSwitchTo(oldcontext);
 	/* nothing was freed before, so this is all that it used */
 	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
-		 index_oid, (long long) arg.blocks_read, (long long) MemoryContextMemAllocated(context, true));
+		 index_oid, (long long) bloat.sampled_pages, (long long) MemoryContextMemAllocated(context, true));
 	MemoryContextDelete(context);
-	if (ok)
-		*ratio = arg.ratio;
+	*ratio = isnan(bloat.bloat_ratio) ? bloat.bloat_ratio_low : bloat.bloat_ratio;
 	if (is_least != NULL)
-		*is_least = ok && arg.is_least;
-	return ok;
+		*is_least = isnan(bloat.bloat_ratio);
+	return ok && !isnan(*ratio);
 }
 
 /* ----------------------------------------------------------------

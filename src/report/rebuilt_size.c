@@ -47,16 +47,18 @@
 void
 page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 {
-	totals->count[pm->kind] += weight;
-	totals->avail[pm->kind] += weight * pm->avail;
-	totals->used[pm->kind] += weight * pm->used;
-	totals->packed[pm->kind] += weight * pm->packed;
-	totals->items[pm->kind] += weight * pm->items;
-	totals->dead[pm->kind] += weight * pm->dead;
-	totals->tuples[pm->kind] += weight * pm->tuples;
-	totals->heavy[pm->kind] += weight * pm->heavy;
-	totals->squares[pm->kind] += weight * pm->squares;
-	totals->one_size[pm->kind] += weight * pm->one_size;
+	PageMeasure *sum = &totals->of[pm->kind];
+
+	sum->count += weight;
+	sum->avail += weight * pm->avail;
+	sum->used += weight * pm->used;
+	sum->packed += weight * pm->packed;
+	sum->items += weight * pm->items;
+	sum->dead += weight * pm->dead;
+	sum->tuples += weight * pm->tuples;
+	sum->heavy += weight * pm->heavy;
+	sum->squares += weight * pm->squares;
+	sum->one_size += weight * pm->one_size;
 }
 
 /*
@@ -66,10 +68,10 @@ page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 double
 page_totals_density(const PageTotals *t)
 {
-	double		avail = t->avail[PAGE_LEAF] + t->avail[PAGE_OVERFLOW] +
-		t->avail[PAGE_POSTING_LEAF] + t->avail[PAGE_POSTING_LAST];
-	double		used = t->used[PAGE_LEAF] + t->used[PAGE_OVERFLOW] +
-		t->used[PAGE_POSTING_LEAF] + t->used[PAGE_POSTING_LAST];
+	double		avail = t->of[PAGE_LEAF].avail + t->of[PAGE_OVERFLOW].avail +
+		t->of[PAGE_POSTING_LEAF].avail + t->of[PAGE_POSTING_LAST].avail;
+	double		used = t->of[PAGE_LEAF].used + t->of[PAGE_OVERFLOW].used +
+		t->of[PAGE_POSTING_LEAF].used + t->of[PAGE_POSTING_LAST].used;
 
 	return avail > 0 ? used / avail : get_float8_nan();
 }
@@ -110,13 +112,14 @@ rebuild_context_init(Relation index, RebuildContext *rc)
 static double
 leaf_pages(const PageTotals *t, double bytes, double density)
 {
-	double		count = t->count[PAGE_LEAF];
-	double		page_size = count > 0 ? t->avail[PAGE_LEAF] / count : BLCKSZ;
+	const PageMeasure *leaf = &t->of[PAGE_LEAF];
+	double		count = leaf->count;
+	double		page_size = count > 0 ? leaf->avail / count : BLCKSZ;
 
 	if (bytes <= 0)
 		return 0;
 	/* what is on one page now fits on one */
-	if (count <= 1 && bytes <= t->packed[PAGE_LEAF])
+	if (count <= 1 && bytes <= leaf->packed)
 		return 1;
 	return Max(bytes / (density * page_size), 1);
 }
@@ -128,18 +131,19 @@ leaf_pages(const PageTotals *t, double bytes, double density)
 static double
 internal_pages(const PageTotals *t, double leaves)
 {
-	double		now = t->count[PAGE_LEAF];
+	double		now = t->of[PAGE_LEAF].count;
 
 	if (leaves <= 1 || now <= 0)
 		return 0;
-	return Max(t->count[PAGE_INTERNAL] * leaves / now, 1);
+	return Max(t->of[PAGE_INTERNAL].count * leaves / now, 1);
 }
 
 static double
 rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 {
-	double		pages = Max(t->count[PAGE_LEAF], 1);
-	double		tuple_size = t->packed[PAGE_LEAF] / Max(t->tuples[PAGE_LEAF], 1);
+	const PageMeasure *leaf = &t->of[PAGE_LEAF];
+	double		pages = Max(leaf->count, 1);
+	double		tuple_size = leaf->packed / Max(leaf->tuples, 1);
 	double		full = (1 - rc->fillfactor) * BLCKSZ;
 	double		left_free;
 	double		page_size;
@@ -152,20 +156,20 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 	 * tuple, without the row pointers for a posting list.  At least one tuple
 	 * remains, even with a low fillfactor.
 	 */
-	if (t->items[PAGE_LEAF] > 2 * t->tuples[PAGE_LEAF])
+	if (leaf->items > 2 * leaf->tuples)
 		left_free = Max(full - tuple_size / 2, tuple_size * 1.5);
 	else
 		left_free = Max(full - tuple_size / 2, tuple_size / 2);
-	page_size = t->avail[PAGE_LEAF] / pages - left_free - t->heavy[PAGE_LEAF] / pages;
-	leaves = t->packed[PAGE_LEAF] / Max(Max(page_size, tuple_size), 1);
+	page_size = leaf->avail / pages - left_free - leaf->heavy / pages;
+	leaves = leaf->packed / Max(Max(page_size, tuple_size), 1);
 
 	/* tuples of one size: count how many fit, which matters for large ones */
-	if (t->one_size[PAGE_LEAF] >= 0.999 * pages && tuple_size > 0 &&
-		t->items[PAGE_LEAF] <= 2 * t->tuples[PAGE_LEAF])
+	if (leaf->one_size >= 0.999 * pages && tuple_size > 0 &&
+		leaf->items <= 2 * leaf->tuples)
 	{
-		double		space = t->avail[PAGE_LEAF] / pages;
+		double		space = leaf->avail / pages;
 
-		leaves = t->tuples[PAGE_LEAF] /
+		leaves = leaf->tuples /
 			Max(Min(floor((space - full) / tuple_size), floor(space / tuple_size) - 1), 1);
 	}
 	if (leaves > 0 && leaves < 1)
@@ -197,10 +201,10 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 {
 	double		capacity = (BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(HashPageOpaqueData))) /
 		(sizeof(ItemIdData) + MAXALIGN(sizeof(IndexTupleData) + sizeof(uint32)));
-	double		rows = t->items[PAGE_LEAF] + t->items[PAGE_OVERFLOW];
-	double		dead = t->dead[PAGE_LEAF] + t->dead[PAGE_OVERFLOW];
-	double		heavy = t->heavy[PAGE_LEAF] + t->heavy[PAGE_OVERFLOW];
-	double		squares = t->squares[PAGE_LEAF] + t->squares[PAGE_OVERFLOW];
+	double		rows = t->of[PAGE_LEAF].items + t->of[PAGE_OVERFLOW].items;
+	double		dead = t->of[PAGE_LEAF].dead + t->of[PAGE_OVERFLOW].dead;
+	double		heavy = t->of[PAGE_LEAF].heavy + t->of[PAGE_OVERFLOW].heavy;
+	double		squares = t->of[PAGE_LEAF].squares + t->of[PAGE_OVERFLOW].squares;
 	double		light_share = rows > 0 ? Max(1 - heavy / rows, 0) : 1;
 	double		per_value = rows > heavy ? squares / (rows - heavy) : 1;
 	double		overflow;
@@ -225,7 +229,7 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 	overflow = unsplit * overflow_pages(2 * mean, sqrt(2 * mean * per_value), capacity) +
 		(buckets - unsplit) * overflow_pages(mean, sqrt(mean * per_value), capacity);
 	/* rows of one value always share a bucket */
-	overflow += Min(rows * (1 - light_share) / capacity, t->count[PAGE_OVERFLOW]);
+	overflow += Min(rows * (1 - light_share) / capacity, t->of[PAGE_OVERFLOW].count);
 
 	/* one bitmap page serves 32,768 overflow pages */
 	return buckets + overflow + 1 + floor(overflow / 32768);
@@ -235,7 +239,7 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 static double
 gin_deep_trees(const PageTotals *t)
 {
-	return Min(t->count[PAGE_POSTING_INTERNAL], t->count[PAGE_POSTING_LAST]);
+	return Min(t->of[PAGE_POSTING_INTERNAL].count, t->of[PAGE_POSTING_LAST].count);
 }
 
 /*
@@ -247,7 +251,7 @@ gin_small_trees(const PageTotals *t)
 {
 	double		by_chance = gin_deep_trees(t) * GinMaxItemSize / GinDataPageMaxDataSize;
 
-	return Max(t->tuples[PAGE_POSTING_LAST] - by_chance, 0);
+	return Max(t->of[PAGE_POSTING_LAST].tuples - by_chance, 0);
 }
 
 /* Posting trees get rows in table order: all pages but the last are full. */
@@ -256,22 +260,22 @@ rebuilt_gin(const RebuildContext *rc, const PageTotals *t)
 {
 	double		small = gin_small_trees(t);
 	double		deep = gin_deep_trees(t);
-	double		trees = t->count[PAGE_POSTING_LAST] - small;
-	double		bytes = t->packed[PAGE_LEAF];
+	double		trees = t->of[PAGE_POSTING_LAST].count - small;
+	double		bytes = t->of[PAGE_LEAF].packed;
 	double		leaves;
 	double		posting = Max(trees - deep, 0);
-	double		internal = t->count[PAGE_POSTING_INTERNAL];
+	double		internal = t->of[PAGE_POSTING_INTERNAL].count;
 
-	if (t->tuples[PAGE_POSTING_LAST] > 0)
-		bytes += small * t->packed[PAGE_POSTING_LAST] / t->tuples[PAGE_POSTING_LAST];
+	if (t->of[PAGE_POSTING_LAST].tuples > 0)
+		bytes += small * t->of[PAGE_POSTING_LAST].packed / t->of[PAGE_POSTING_LAST].tuples;
 
 	/* each key of the pending list may be just one more TID in a list */
-	bytes += rc->smallest ? t->items[PAGE_PENDING] : t->packed[PAGE_PENDING];
+	bytes += rc->smallest ? t->of[PAGE_PENDING].items : t->of[PAGE_PENDING].packed;
 
 	if (deep > 0)
 	{
-		double		last = t->used[PAGE_POSTING_LAST] / t->count[PAGE_POSTING_LAST];
-		double		tree_bytes = t->packed[PAGE_POSTING_LEAF] / deep + last;
+		double		last = t->of[PAGE_POSTING_LAST].used / t->of[PAGE_POSTING_LAST].count;
+		double		tree_bytes = t->of[PAGE_POSTING_LEAF].packed / deep + last;
 		double		full = tree_bytes / (GIN_POSTING_DENSITY * GinDataPageMaxDataSize);
 
 		if (tree_bytes < GinMaxItemSize)
@@ -296,7 +300,7 @@ static double
 rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 {
 	double		density = rc->smallest ? GIST_MOST : GIST_LEAST;
-	double		leaves = Max(leaf_pages(t, t->packed[PAGE_LEAF], density), 1);
+	double		leaves = Max(leaf_pages(t, t->of[PAGE_LEAF].packed, density), 1);
 
 	return leaves + internal_pages(t, leaves);
 }
@@ -304,10 +308,11 @@ rebuilt_gist(const RebuildContext *rc, const PageTotals *t)
 static double
 rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 {
-	double		leaves = leaf_pages(t, t->packed[PAGE_LEAF], rc->smallest ? SPGIST_MOST : SPGIST_LEAST);
+	const PageMeasure *leaf = &t->of[PAGE_LEAF];
+	double		leaves = leaf_pages(t, leaf->packed, rc->smallest ? SPGIST_MOST : SPGIST_LEAST);
 
-	return leaves + t->count[PAGE_FIXED] +
-		t->count[PAGE_INTERNAL] * (t->count[PAGE_LEAF] > 0 ? Min(leaves / t->count[PAGE_LEAF], 1) : 0);
+	return leaves + t->of[PAGE_FIXED].count +
+		t->of[PAGE_INTERNAL].count * (leaf->count > 0 ? Min(leaves / leaf->count, 1) : 0);
 }
 
 /*
@@ -317,10 +322,11 @@ rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 static double
 rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 {
-	double		bytes = rc->smallest ? t->tuples[PAGE_LEAF] * rc->brin_least : t->packed[PAGE_LEAF];
-	double		wasted = bytes / Max(t->tuples[PAGE_LEAF], 1) * t->count[PAGE_LEAF] / Max(t->avail[PAGE_LEAF], 1);
+	const PageMeasure *leaf = &t->of[PAGE_LEAF];
+	double		bytes = rc->smallest ? leaf->tuples * rc->brin_least : leaf->packed;
+	double		wasted = bytes / Max(leaf->tuples, 1) * leaf->count / Max(leaf->avail, 1);
 
-	return leaf_pages(t, Min(bytes, t->packed[PAGE_LEAF]), Max(1 - wasted, 0.5)) + t->count[PAGE_FIXED];
+	return leaf_pages(t, Min(bytes, leaf->packed), Max(1 - wasted, 0.5)) + t->of[PAGE_FIXED].count;
 }
 
 /*

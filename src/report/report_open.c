@@ -10,8 +10,7 @@
  *
  * The errors are literally those of contrib/pgstattuple/pgstatindex.c, so
  * that scripts that handle them work with ours.  A report over all indexes of
- * a database must neither fail nor wait because of one of them: hence quiet
- * and, for damage found while reading, report_survive().
+ * a database must neither fail nor wait because of one of them: hence quiet.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,13 +18,11 @@
 
 #include "access/gin_private.h"
 #include "access/relation.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "storage/smgr.h"
 
 #include "own_tables.h"
 #include "report/report_private.h"
@@ -91,12 +88,10 @@ check_relation(Relation rel, Oid required_am, int elevel)
 /*
  * Open an index for a report, with AccessShareLock.  Raises the errors of
  * pgstattuple's functions.  With quiet, as for a report over many indexes,
- * returns NULL instead of an error or of waiting for a lock.  required_am is
- * InvalidOid or the access method that the index must have.  Close it with
- * index_close().
+ * returns NULL instead of an error or of waiting for the lock.
  */
-Relation
-report_open(Oid index_oid, Oid required_am, bool quiet)
+static Relation
+open_index(Oid index_oid, Oid required_am, bool quiet)
 {
 	Relation	rel;
 
@@ -121,68 +116,43 @@ report_open(Oid index_oid, Oid required_am, bool quiet)
 	return rel;
 }
 
+static void
+run_report(void *arg)
+{
+	Report	   *report = arg;
+	Relation	index = open_index(report->index_oid, report->required_am, report->quiet);
+
+	report->measured = false;
+	if (index == NULL)
+		return;
+	report->measure(index, report);
+	report->measured = true;
+	relation_close(index, AccessShareLock);
+}
+
 /*
- * Run callback(arg) in a subtransaction.  Returns false, with all closed
- * again, if it failed because the index is damaged or has gone away; raises
- * other errors.
+ * Measure an index.  Returns false if it is quiet and fails because the index
+ * cannot be opened, is locked or damaged, or has gone away; raises other errors.
  */
 bool
-report_survive(ReportCallback callback, void *arg)
+report_run(Report *report)
 {
-	ErrorData  *error = errors_catch(callback, arg);
+	ErrorData  *error;
 
-	if (error == NULL)
-		return true;
-	switch (error->sqlerrcode)
+	if (!report->quiet)
 	{
-		case ERRCODE_DATA_CORRUPTED:
-		case ERRCODE_INDEX_CORRUPTED:
-		case ERRCODE_UNDEFINED_FILE:
-		case ERRCODE_UNDEFINED_OBJECT:
-		case ERRCODE_IO_ERROR:
-			break;
-		default:
-			ReThrowError(error);
+		run_report(report);
+		return true;
 	}
+	error = errors_catch(run_report, report);
+	if (error == NULL)
+		return report->measured;
+	if (error->sqlerrcode != ERRCODE_DATA_CORRUPTED && error->sqlerrcode != ERRCODE_INDEX_CORRUPTED &&
+		error->sqlerrcode != ERRCODE_UNDEFINED_FILE && error->sqlerrcode != ERRCODE_UNDEFINED_OBJECT &&
+		error->sqlerrcode != ERRCODE_IO_ERROR)
+		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
-}
-
-typedef struct SizeArg
-{
-	Oid			relid;
-	int64		size;			/* -1 = unknown */
-} SizeArg;
-
-static void
-get_size(void *arg_ptr)
-{
-	SizeArg    *arg = arg_ptr;
-	Relation	rel = try_relation_open(arg->relid, NoLock);
-
-	if (rel == NULL)
-		return;
-	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
-		smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
-		arg->size = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM) * (int64) BLCKSZ;
-	relation_close(rel, NoLock);
-}
-
-/*
- * Get the bytes of a main fork; false if none, or instead of waiting, or if the
- * index cannot be opened, as without the library of its access method.
- */
-bool
-report_try_size(Oid relid, int64 *size)
-{
-	SizeArg		arg = {.relid = relid,.size = -1};
-
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return false;
-	(void) report_survive(get_size, &arg);
-	UnlockRelationOid(relid, AccessShareLock);
-	*size = arg.size;
-	return arg.size >= 0;
 }
 
 /* ----------------------------------------------------------------
@@ -195,10 +165,11 @@ report_try_size(Oid relid, int64 *size)
  * ----------------------------------------------------------------
  */
 
-/* The caller has opened a valid GIN index.  ERROR XX002 if damaged. */
+/* Measure an open, valid GIN index.  ERROR XX002 if damaged. */
 void
-gin_pending_read(Relation index, GinPending *pending)
+gin_pending_measure(Relation index, Report *report)
 {
+	PendingReport *pending = (PendingReport *) report;
 	Buffer		buffer;
 	Page		page;
 	GinMetaPageData meta;

@@ -28,9 +28,11 @@ typedef enum PageKind
 	PAGE_KINDS
 } PageKind;
 
+/* What is on one page or, as a total, on all pages of one kind */
 typedef struct PageMeasure
 {
 	PageKind	kind;
+	double		count;			/* pages: 1, or their number in a total */
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
 	double		packed;			/* of used, what a rebuild would write */
@@ -40,9 +42,15 @@ typedef struct PageMeasure
 	double		heavy;			/* btree: bytes of the high key, not in packed
 								 * hash: items whose value fills half a page */
 	double		squares;		/* hash: sum of squared rows per value, of
-								 * those that are not heavy */
+								 * values that are not heavy */
 	double		one_size;		/* btree: 1 = all tuples are of one size */
 } PageMeasure;
+
+/* Sums over an index's pages without the metapage, or estimates of them */
+typedef struct PageTotals
+{
+	PageMeasure of[PAGE_KINDS];
+} PageTotals;
 
 /* What page_measure() needs to know of the index as a whole */
 typedef struct MeasureContext
@@ -61,21 +69,6 @@ extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumb
 #else
 #define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
 #endif
-
-/* Sums over an index's pages without the metapage, or estimates of them */
-typedef struct PageTotals
-{
-	double		count[PAGE_KINDS];
-	double		avail[PAGE_KINDS];
-	double		used[PAGE_KINDS];
-	double		packed[PAGE_KINDS];
-	double		items[PAGE_KINDS];
-	double		dead[PAGE_KINDS];
-	double		tuples[PAGE_KINDS];
-	double		heavy[PAGE_KINDS];
-	double		squares[PAGE_KINDS];
-	double		one_size[PAGE_KINDS];
-} PageTotals;
 
 /* What a rebuild depends on besides the pages */
 typedef struct RebuildContext
@@ -119,44 +112,50 @@ typedef struct BloatSample
 extern void bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
 							  BufferAccessStrategy strategy, BloatSample *sample);
 
-/* What pgstatindex found, for the exact path of btree */
-typedef struct ExactPages
+/*
+ * A measurement of one index, at the start of a larger struct for what
+ * measure() is told and finds out.
+ */
+typedef struct Report
 {
-	double		leaf_pages;
-	double		internal_pages;
-	double		leaf_density;	/* 0 to 1; NaN without leaf pages */
-} ExactPages;
+	Oid			index_oid;
+	Oid			required_am;	/* access method; InvalidOid = any */
+	bool		quiet;			/* no errors because of the index, no waiting */
+	void		(*measure) (Relation index, struct Report *report);
+	bool		measured;		/* set by report_run() */
+} Report;
 
-typedef struct BloatEstimate
+extern bool report_run(Report *report);
+
+typedef struct BloatReport
 {
+	Report		report;
+	int			sample_pages;	/* the most blocks to read, at least 1 */
+	TimestampTz deadline;		/* 0 = none */
+	bool		exact;			/* read all blocks; set if all were read */
+
+	/* results; NaN = not known */
 	int64		pages;
 	int64		sampled_pages;	/* blocks read, metapage and FSM included */
-	double		leaf_density;	/* 0 to 1; NaN = no leaf page seen */
-	double		fillfactor;		/* of a rebuild, 0 to 1; NaN = none */
-	double		bloat_ratio;	/* NaN = only the interval, or nothing, is
-								 * known */
+	double		leaf_density;	/* 0 to 1 */
+	double		fillfactor;		/* of a rebuild, 0 to 1 */
+	double		bloat_ratio;	/* NaN also if only the interval is known */
 	double		bloat_ratio_low;
 	double		bloat_ratio_high;
-	bool		exact;			/* no sampling error */
-} BloatEstimate;
+} BloatReport;
 
-extern void bloat_measure(Relation index, int sample_pages, bool full,
-						  const ExactPages *pages, TimestampTz deadline, BloatEstimate *be);
+extern void bloat_measure(Relation index, Report *report);
 
-typedef struct GinPending
+typedef struct PendingReport
 {
+	Report		report;
 	int64		pages;
 	int64		tuples;			/* heap rows waiting in the list */
 	int64		limit_bytes;	/* size at which an insert flushes it */
 	bool		fastupdate;
-} GinPending;
+} PendingReport;
 
-extern void gin_pending_read(Relation index, GinPending *pending);
-extern Relation report_open(Oid index_oid, Oid required_am, bool quiet);
-extern bool report_try_size(Oid relid, int64 *size);
-
-typedef void (*ReportCallback) (void *arg);
-extern bool report_survive(ReportCallback callback, void *arg);
+extern void gin_pending_measure(Relation index, Report *report);
 
 /* NaN = could not be measured */
 typedef struct ProbeResult

@@ -20,7 +20,6 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_tablespace.h"
@@ -29,7 +28,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/bufpage.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -43,7 +42,7 @@
 #include "report/report_private.h"
 #include "settings.h"
 
-PG_FUNCTION_INFO_V1(index_mover_measure_bloat);
+PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_file_birth);
@@ -62,14 +61,6 @@ reject_null(FunctionCallInfo fcinfo, int argno, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", name)));
-}
-
-/* Return the OID argument argno, ERROR 22004 if it is null. */
-static Oid
-required_index(FunctionCallInfo fcinfo, int argno)
-{
-	reject_null(fcinfo, argno, "index");
-	return PG_GETARG_OID(argno);
 }
 
 static Datum
@@ -109,140 +100,75 @@ set_measured(Datum *values, bool *nulls, int column, double value)
 	set_float8(values, nulls, column, value);
 }
 
-typedef struct BloatArg
-{
-	Oid			index_oid;
-	int			sample_pages;
-	bool		exact;
-	bool		quiet;
-	ExactPages *pages;
-	bool		found;
-	BloatEstimate be;
-} BloatArg;
-
+/* Measure the index in argument 0, unless that is null where it may be. */
 static void
-bloat_callback(void *argptr)
+run_report(FunctionCallInfo fcinfo, Report *report)
 {
-	BloatArg   *arg = argptr;
-	Relation	index = report_open(arg->index_oid, InvalidOid, arg->quiet);
-
-	if (index)
-	{
-		bloat_measure(index, arg->sample_pages,
-					  arg->exact && arg->pages == NULL, arg->pages, 0, &arg->be);
-		arg->found = true;
-		index_close(index, AccessShareLock);
-	}
+	if (report->quiet && PG_ARGISNULL(0))
+		return;
+	reject_null(fcinfo, 0, "index");
+	report->index_oid = PG_GETARG_OID(0);
+	(void) report_run(report);
 }
 
 /*
- * index_mover_measure_bloat(index regclass, sample_pages int, exact boolean,
- *		quiet boolean, exact_pages float8[]) returns the columns of
- *		index_bloat(), which calls it.
+ * index_bloat(index regclass, sample_pages int, exact boolean) returns pages,
+ *		sampled_pages, leaf_density, fillfactor, bloat_ratio, bloat_ratio_low,
+ *		bloat_ratio_high, bloat_bytes, exact
+ * index_mover.try_bloat(index regclass, sample_pages int, exact boolean, quiet
+ *		boolean) the same, for reports over many indexes: with quiet NULLs
+ *		instead of errors and of waiting
  *
- * exact_pages is NULL or the result of pgstatindex: leaf pages, internal
- * pages, average leaf density in percent.  Reads at most sample_pages blocks,
- * or, with exact and without exact_pages, all of them.
+ * Reads at most sample_pages blocks or, with exact, all of them.
  *
- * Locks: AccessShareLock on the index until the end.  With quiet it does not
- * wait for it, and returns NULLs instead of errors.  EXECUTE:
+ * Locks: AccessShareLock on the index until the end.  EXECUTE:
  * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
  * index, 42809 not an index, 0A000 other sessions' temporary indexes,
  * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damage.
  */
 Datum
-index_mover_measure_bloat(PG_FUNCTION_ARGS)
+index_mover_index_bloat(PG_FUNCTION_ARGS)
 {
-	BloatArg	arg = {0};
-	ExactPages	pages;
+	BloatReport bloat = {.report = {.measure = bloat_measure}};
 	Datum		values[9] = {0};
 	bool		nulls[9];
-	BloatEstimate *be = &arg.be;
 
-	arg.quiet = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
-	if (arg.quiet && PG_ARGISNULL(0))
-		PG_RETURN_NULL();
-	arg.index_oid = required_index(fcinfo, 0);
+	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));
-	arg.sample_pages = PG_GETARG_INT32(1);
+	bloat.sample_pages = PG_GETARG_INT32(1);
 	reject_null(fcinfo, 2, "exact");
-	arg.exact = PG_GETARG_BOOL(2);
-	if (!PG_ARGISNULL(4))
-	{
-		ArrayType  *array = PG_GETARG_ARRAYTYPE_P(4);
-		float8	   *numbers = (float8 *) ARR_DATA_PTR(array);
+	bloat.exact = PG_GETARG_BOOL(2);
+	run_report(fcinfo, &bloat.report);
 
-		if (ARR_NDIM(array) != 1 || ARR_DIMS(array)[0] != 3 || ARR_HASNULL(array) ||
-			ARR_ELEMTYPE(array) != FLOAT8OID)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("exact_pages must have three elements")));
-		pages.leaf_pages = numbers[0];
-		pages.internal_pages = numbers[1];
-		pages.leaf_density = numbers[2] / 100.0;
-		arg.pages = &pages;
-	}
-
-	memset(nulls, true, sizeof(nulls));
-	if (!arg.quiet)
-		bloat_callback(&arg);
-	else if (!report_survive(bloat_callback, &arg))
-		arg.found = false;
-	if (!arg.found)
+	memset(nulls, !bloat.report.measured, sizeof(nulls));
+	if (!bloat.report.measured)
 		return result_row(fcinfo, values, nulls);
-
-	values[0] = Int64GetDatum(be->pages);
-	values[1] = Int64GetDatum(be->sampled_pages);
-	nulls[0] = nulls[1] = false;
-	set_ratio(values, nulls, 2, be->leaf_density);
-	set_ratio(values, nulls, 3, be->fillfactor);
-	set_ratio(values, nulls, 4, be->bloat_ratio);
-	set_ratio(values, nulls, 5, be->bloat_ratio_low);
-	set_ratio(values, nulls, 6, be->bloat_ratio_high);
-	if (!isnan(be->bloat_ratio))
-	{
-		values[7] = Int64GetDatum((int64) rint(be->bloat_ratio * be->pages * BLCKSZ));
-		nulls[7] = false;
-	}
-	if (!isnan(be->bloat_ratio_low))
-	{
-		values[8] = BoolGetDatum(be->exact);
-		nulls[8] = false;
-	}
+	values[0] = Int64GetDatum(bloat.pages);
+	values[1] = Int64GetDatum(bloat.sampled_pages);
+	set_ratio(values, nulls, 2, bloat.leaf_density);
+	set_ratio(values, nulls, 3, bloat.fillfactor);
+	set_ratio(values, nulls, 4, bloat.bloat_ratio);
+	set_ratio(values, nulls, 5, bloat.bloat_ratio_low);
+	set_ratio(values, nulls, 6, bloat.bloat_ratio_high);
+	nulls[7] = isnan(bloat.bloat_ratio);
+	if (!nulls[7])
+		values[7] = Int64GetDatum((int64) rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
+	values[8] = BoolGetDatum(bloat.exact);
+	nulls[8] = isnan(bloat.bloat_ratio_low);
 	return result_row(fcinfo, values, nulls);
 }
 
-typedef struct PendingArg
-{
-	Oid			index_oid;
-	bool		quiet;
-	bool		found;
-	GinPending	pending;
-} PendingArg;
-
-static void
-pending_callback(void *argptr)
-{
-	PendingArg *arg = argptr;
-	Relation	index = report_open(arg->index_oid, GIN_AM_OID, arg->quiet);
-
-	if (index == NULL)
-		return;
-	gin_pending_read(index, &arg->pending);
-	arg->found = true;
-	index_close(index, AccessShareLock);
-}
-
-/* Return the pages of a GIN index's pending list; -1 if there is none to be read. */
+/* Return the pages of a GIN index's pending list; -1 if it cannot be read. */
 int64
 report_pending_pages(Oid index_oid)
 {
-	PendingArg	arg = {.index_oid = index_oid,.quiet = true};
+	PendingReport pending = {.report = {.measure = gin_pending_measure,.index_oid = index_oid,
+		.required_am = GIN_AM_OID,.quiet = true}};
 
-	return report_survive(pending_callback, &arg) && arg.found ? arg.pending.pages : -1;
+	return report_run(&pending.report) ? pending.pages : -1;
 }
 
 /*
@@ -259,52 +185,67 @@ report_pending_pages(Oid index_oid)
 Datum
 index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 {
-	PendingArg	arg = {0};
-	Datum		values[6] = {0};
+	PendingReport pending = {.report = {.measure = gin_pending_measure,.required_am = GIN_AM_OID}};
+	Datum		values[6];
 	bool		nulls[6];
 
-	arg.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
-	if (arg.quiet && PG_ARGISNULL(0))
-		PG_RETURN_NULL();
-	arg.index_oid = required_index(fcinfo, 0);
-	if (!arg.quiet)
-		pending_callback(&arg);
-	else if (!report_survive(pending_callback, &arg))
-		arg.found = false;
-
-	memset(nulls, !arg.found, sizeof(nulls));
-	if (arg.found)
-	{
-		values[0] = Int64GetDatum(arg.pending.pages);
-		values[1] = Int64GetDatum(arg.pending.tuples);
-		values[2] = Int64GetDatum(arg.pending.pages * BLCKSZ);
-		values[3] = Int64GetDatum(arg.pending.limit_bytes);
-		values[4] = BoolGetDatum(arg.pending.fastupdate);
-		/* every search reads the whole list before the tree */
-		values[5] = Int64GetDatum(arg.pending.pages);
-	}
+	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
+	run_report(fcinfo, &pending.report);
+	memset(nulls, !pending.report.measured, sizeof(nulls));
+	values[0] = Int64GetDatum(pending.pages);
+	values[1] = Int64GetDatum(pending.tuples);
+	values[2] = Int64GetDatum(pending.pages * BLCKSZ);
+	values[3] = Int64GetDatum(pending.limit_bytes);
+	values[4] = BoolGetDatum(pending.fastupdate);
+	/* every search reads the whole list before the tree */
+	values[5] = Int64GetDatum(pending.pages);
 	return result_row(fcinfo, values, nulls);
 }
 
 /*
- * index_mover_try_size(relation regclass) returns bigint: bytes of main fork
+ * Return the path of a relation's first file, relative to the data directory;
+ * NULL if the relation is gone or has none.  Takes no lock.
+ */
+static char *
+file_path(Oid relid)
+{
+	LOCAL_FCINFO(call, 1);
+	Datum		path;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(relid);
+	call->args[0].isnull = false;
+	path = pg_relation_filepath(call);
+	return call->isnull ? NULL : TextDatumGetCString(path);
+}
+
+/*
+ * index_mover.try_size(relation regclass) RETURNS bigint: bytes of its main fork
  *
  * For reports over many relations: NULL if the relation is gone, has no
- * storage, or is locked exclusively.  Locks: AccessShareLock until the end of
- * the call, without waiting.  EXECUTE: pg_monitor.
+ * storage, or is locked exclusively.  Locks: AccessShareLock, for a moment,
+ * without waiting.  EXECUTE: pg_monitor.
  */
 Datum
 index_mover_try_size(PG_FUNCTION_ARGS)
 {
-	int64		size;
+	Oid			relid = PG_GETARG_OID(0);
+	int64		size = -1;
+	char	   *path;
 
-	if (!report_try_size(PG_GETARG_OID(0), &size))
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		PG_RETURN_NULL();
+	path = file_path(relid);
+	if (path != NULL)
+		size = file_size(path);
+	UnlockRelationOid(relid, AccessShareLock);
+	if (size < 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(size);
 }
 
 /*
- * index_mover.file_birth(relation regclass) returns timestamptz: when its file
+ * index_mover.file_birth(relation regclass) RETURNS timestamptz: when its file
  * was made
  *
  * An index is not younger than its file, which a move or REINDEX makes again.
@@ -315,16 +256,10 @@ Datum
 index_mover_file_birth(PG_FUNCTION_ARGS)
 {
 #ifdef STATX_BTIME
-	LOCAL_FCINFO(path_call, 1);
-	Datum		path;
+	char	   *path = file_path(PG_GETARG_OID(0));
 	struct statx facts;
 
-	InitFunctionCallInfoData(*path_call, NULL, 1, InvalidOid, NULL, NULL);
-	path_call->args[0].value = PG_GETARG_DATUM(0);
-	path_call->args[0].isnull = false;
-	path = pg_relation_filepath(path_call);
-	if (!path_call->isnull &&
-		statx(AT_FDCWD, TextDatumGetCString(path), 0, STATX_BTIME, &facts) == 0 &&
+	if (path != NULL && statx(AT_FDCWD, path, 0, STATX_BTIME, &facts) == 0 &&
 		(facts.stx_mask & STATX_BTIME) != 0)
 		PG_RETURN_TIMESTAMPTZ(time_t_to_timestamptz(facts.stx_btime.tv_sec));
 #endif

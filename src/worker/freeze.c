@@ -18,12 +18,9 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
-#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_node.h"
-#include "pgstat.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/snapmgr.h"
 
 #include "worker/worker.h"

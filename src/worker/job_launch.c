@@ -12,16 +12,9 @@
 
 #include "access/xact.h"
 #include "libpq/pqformat.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "storage/ipc.h"
-#include "storage/pmsignal.h"
-#include "tcop/dest.h"
-#include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "compat.h"

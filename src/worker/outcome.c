@@ -17,17 +17,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/objectaccess.h"
-#include "catalog/pg_class.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
-#include "pgstat.h"
-#include "utils/acl.h"
-#include "utils/inval.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "history.h"
@@ -130,21 +121,41 @@ begin_to_record(JobShared *shared)
 	}
 }
 
-/* Try to update the history rows of some items.  Returns NULL, or the error. */
+/*
+ * Try to update the history rows of some items or, for all of them, to insert
+ * these and the job's.  Returns NULL, or the error.
+ */
 static ErrorData *
-try_to_record(JobShared *shared, int n, int last)
+try_to_record(JobShared *shared, bool insert, int first, int last)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
+	bool		held;
 
+	Assert(!IsTransactionState());
 	PG_TRY();
 	{
-		if (begin_to_record(shared))
+		held = begin_to_record(shared);
+		if (insert && !held)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("extension \"%s\" is not installed in this database",
+							"index_mover")));
+		if (insert)
+			history_insert_job(shared->job, &(HistoryJob)
+							   {
+								   shared->role, shared->submitted_at, shared->settings.not_default,
+								   shared->settings.terms
+							   });
+		for (int i = first; held && i <= last; i++)
 		{
-			for (int i = n; i <= last; i++)
+			if (!insert)
 				history_update(shared, i);
-			CommitTransactionCommand();
+			else if (shared->items[i].status != STATUS_SKIPPED)
+				history_insert(shared, i);
 		}
+		if (held)
+			CommitTransactionCommand();
 	}
 	PG_CATCH();
 	{
@@ -171,12 +182,12 @@ outcome_record_item(JobShared *shared, int n)
 	const MoveItem *item = &shared->items[n];
 	MemoryContext oldcontext = CurrentMemoryContext;
 	int			last = job_parts_follow(shared, n);
-	ErrorData  *error = try_to_record(shared, n, last);
+	ErrorData  *error = try_to_record(shared, false, n, last);
 
 	if (error != NULL)
 	{
 		FreeErrorData(error);
-		error = try_to_record(shared, n, last);
+		error = try_to_record(shared, false, n, last);
 	}
 	if (error == NULL)
 		return;
@@ -201,40 +212,13 @@ outcome_record_item(JobShared *shared, int n)
 bool
 outcome_record_all(JobShared *shared)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	ErrorData  *volatile error = NULL;
+	ErrorData  *error;
 
 	/* all of them first, so that a termination is noted in each of them */
 	for (int i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status != STATUS_SKIPPED)
 			shared->items[i].status = STATUS_QUEUED;
-
-	PG_TRY();
-	{
-		if (!begin_to_record(shared))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("extension \"%s\" is not installed in this database",
-							"index_mover")));
-		{
-			HistoryJob	entry = {shared->role, shared->submitted_at, shared->settings.not_default,
-			shared->settings.terms};
-
-			history_insert_job(shared->job, &entry);
-		}
-		for (int i = 0; i < shared->nitems; i++)
-			if (shared->items[i].status != STATUS_SKIPPED)
-				history_insert(shared, i);
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		/* as between two items, but the extension's tables are not held */
-		runner_serve_cancel(false);
-		error = errors_take(oldcontext);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(oldcontext);
+	error = try_to_record(shared, true, 0, shared->nitems - 1);
 	if (error == NULL)
 		return true;
 
