@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ledger.c
- *	  The ledger: what a move has made and not yet handed over or removed.
+ *	  The ledger: files and indexes of moves that have no owner yet or any more.
  *
  * Rows are written with the catalog's own routines, not through SPI.  One of
  * them is written from an object access hook in the middle of index_create(),
@@ -13,8 +13,8 @@
  * another cluster.  A row that came here with the database, by CREATE
  * DATABASE .. TEMPLATE, counts: strategy file_copy copies the file, too, under
  * the same number, and both strategies copy an index entry under the same OID.
- * A physical clone has the same identifier: the rows it was made with name
- * files it was made with, and later ones do not get there (own_tables.c).
+ * A physical clone has the same identifier and, of each row, the file; rows
+ * written later do not get there (own_tables.c).
  *
  * Locks: RowExclusiveLock on the ledger until the end of the transaction for
  * writes, AccessShareLock during a read.  A worker that may still work on a
@@ -110,6 +110,7 @@ ledger_insert(LedgerEntry *entry)
 	bool		nulls[Natts_ledger] = {0};
 	HeapTuple	tuple;
 
+	Assert(IsTransactionState());
 	if (entry->id == 0)
 		entry->id = ledger_new_id();
 	entry->made_at = GetCurrentTimestamp();
@@ -183,9 +184,8 @@ database_is_younger(TimestampTz when)
 }
 
 /*
- * Return all rows of this cluster that were written in this database, or came
- * here with it, in the current memory context, oldest first as far as they
- * were written in that order.
+ * Return, in a transaction, all rows of this cluster that were written in this
+ * database, or came here with it.
  */
 List *
 ledger_read(void)
@@ -233,15 +233,14 @@ ledger_read(void)
 	return result;
 }
 
-/*
- * The same in a transaction of its own.  Call this with no transaction open.
- */
+/* The same in a transaction of its own. */
 List *
 ledger_read_apart(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *result;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	result = ledger_read();
@@ -257,9 +256,8 @@ ledger_read_apart(void)
 
 /*
  * Set the lock tag of a ledger row: an object of the ledger table.  Outside
- * of a transaction, and after the table was dropped, use the table's OID as
- * last seen: a lock to be released was taken before, and a file to be removed
- * after DROP EXTENSION was worked on before.
+ * of a transaction, and after DROP EXTENSION, use the table's OID as last seen,
+ * when the lock was taken.
  */
 static void
 set_row_tag(LOCKTAG *tag, int64 id)
@@ -292,6 +290,18 @@ unlock_row(int64 id, LOCKMODE mode)
 	(void) LockRelease(&tag, mode, true);
 }
 
+#ifdef USE_ASSERT_CHECKING
+/* Return whether this process has the row's number locked. */
+bool
+ledger_row_is_ours(int64 id)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	return LockHeldByMe(&tag, ExclusiveLock, false);
+}
+#endif
+
 /* Return whether another process works on the file of a row. */
 bool
 ledger_row_is_claimed(int64 id)
@@ -315,9 +325,9 @@ ledger_row_claim(int64 id)
 /*
  * Lock the row's number again after an error has released all locks.  Does
  * not queue: a process that exits cannot be interrupted, and would block
- * those that wait for an answer of all processes (DROP DATABASE).  A process
- * that inspects the row has the lock for moments.  One that keeps it longer
- * is removing the file in our place, and then the result is false.
+ * commands that wait for an answer of all processes (DROP DATABASE).  A process
+ * that inspects the row has the lock for moments; false if one keeps it longer,
+ * since it is removing the file in our place.
  */
 bool
 ledger_row_claim_again(int64 id)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * ledger.h
- *	  The ledger: what a move has made and not yet handed over or removed.
+ *	  The ledger: files and indexes of moves that have no owner yet or any more.
  *
- * A row is committed no later than the thing it names exists, and is deleted
- * in the transaction that hands the thing over or drops it.  So after a crash
+ * A row is committed before its file or index exists, or with it, and is deleted
+ * in the transaction that gives it to a relation or drops it.  So after a crash
  * at any moment the ledger names everything of ours that has no owner.
  *
  *-------------------------------------------------------------------------
@@ -21,10 +21,9 @@ typedef enum LedgerKind
 {
 	LEDGER_NEW_FILE = 'n',		/* file of a copy that is not swapped in yet */
 	LEDGER_OLD_FILE = 'o',		/* file that a swap has put out of use */
-	LEDGER_INDEX = 'i',			/* index entry made by a rebuild: old and new */
+	LEDGER_INDEX = 'i',			/* index made by a rebuild: old and new */
 	LEDGER_DUPLICATE = 'd',		/* the same, after DDL has made both valid:
-								 * new_index is out of use and has to be
-								 * removed */
+								 * the new one is out of use and to be removed */
 } LedgerKind;
 
 typedef struct LedgerEntry
@@ -54,5 +53,8 @@ extern bool ledger_row_claim_again(int64 id);
 extern bool ledger_row_try(int64 id);
 extern bool ledger_row_is_claimed(int64 id);
 extern void ledger_row_release(int64 id);
+#ifdef USE_ASSERT_CHECKING
+extern bool ledger_row_is_ours(int64 id);
+#endif
 
 #endif							/* IM_LEDGER_H */

@@ -5,18 +5,16 @@
  *
  * There are two kinds: a new file whose copy was not finished, and an old
  * file that a swap has put out of use.  No pg_class row names either, so a
- * lock on a relation would not help.  But the worker that made the file may
- * still work on it.  So it holds a lock on the ledger row's number
+ * lock on a relation would not help.  The worker that made the file may still
+ * work on it, so it holds a lock on the ledger row's number
  * (ledger_row_claim()) while it lives, and a removal takes that lock first.
  *
  * A row is not believed.  The file is left alone if any pg_class row has its
  * number, even one that a running transaction is inserting or deleting; if
- * the relation map has it; or if another row that names it is locked.  A file
- * can be in use before any pg_class row has its number, because ALTER INDEX
- * .. SET TABLESPACE writes that row last.  But it cannot have the number of
- * one of our rows: all of them were written by this cluster (see ledger.c),
- * with numbers from its OID counter, which repeats one only after four
- * billion others.
+ * the relation map has it; or if another ledger row that names it is locked.
+ * ALTER INDEX .. SET TABLESPACE uses a file before a pg_class row has its
+ * number, but that cannot be the number in one of our rows: it is from this
+ * cluster's OID counter, which repeats a number only after four billion others.
  *
  * The file is on the drop list of the transaction that deletes the ledger
  * row.  So the commit record carries it, and standbys remove it, too.
@@ -31,13 +29,11 @@
  * Tricky: this is not done in a critical section.  In core a failed
  * truncation is a PANIC, because the old contents of the blocks would be seen
  * again.  These blocks will never be read, and the storage that an index
- * leaves is the one likely to fail.  So a failure is an ERROR here, and the
- * commit removes the rest with the file; if the file system still refuses,
- * that is a WARNING.  A standby may have truncated more by then, which does
- * no harm.  Redo is stricter: if the server crashes before the next
- * checkpoint and the file system still refuses, the server cannot start until
- * that is repaired.  (Without a record it would be worse: recovery would miss
- * blocks that older records change.)
+ * leaves is likely to fail.  So a failure is an ERROR here, and the commit
+ * removes the rest with the file; if the file system still refuses, that is a
+ * WARNING.  A standby may have truncated more by then, which does no harm.
+ * Redo is stricter: if the server crashes before the next checkpoint and the
+ * file system still refuses, the server cannot start until that is repaired.
  *
  *-------------------------------------------------------------------------
  */
@@ -83,13 +79,13 @@
  */
 #define STEP_BLOCKS			((BlockNumber) (16 * 1024 * 1024 / BLCKSZ))
 #define LARGEST_STEP_BLOCKS	(4 * STEP_BLOCKS)
-/* What the file system is asked to truncate at once, see shorten_segment() */
+/* Size of a single truncation in the file system, see shorten_segment() */
 #define PIECE_BLOCKS		((BlockNumber) (1024 * 1024 / BLCKSZ))
 
 static RelFileLocator
 entry_locator(const LedgerEntry *entry)
 {
-	/* our rows never name pg_global, but one written by hand may */
+	/* a row written by hand may name pg_global */
 	Oid			database = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
 
 	return (RelFileLocator)
@@ -142,21 +138,22 @@ is_removable(const RelFileLocator *locator)
 }
 
 /*
- * Return whether files in a tablespace cannot be removed because its directory
- * is missing, as when the file system is not mounted, and warn if so.
+ * Return whether the directory that CREATE TABLESPACE has made is missing, as
+ * when the file system is not mounted, and warn if so.
  */
 static bool
-directory_is_away(Oid tablespace)
+directory_is_away(const RelFileLocator *locator)
 {
-	const char *hindrance = tablespace_hindrance(tablespace);
-	const char *name = get_tablespace_name(tablespace);
+	char	   *path = GetDatabasePath(locator->dbOid, locator->spcOid);
 
-	if (hindrance == NULL || name == NULL)
+	/* the database's own directory in it is made with the first file */
+	get_parent_directory(path);
+	if (access(path, F_OK) == 0 || errno != ENOENT || get_tablespace_name(locator->spcOid) == NULL)
 		return false;
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_FILE),
 			 errmsg("could not remove a file that a move has left behind"),
-			 errdetail("The directory of tablespace \"%s\" %s.", name, hindrance),
+			 errdetail("Directory \"%s\" does not exist.", path),
 			 errhint("When it is there again, the next move removes the file, or: %s",
 					 printed_command("cleanup"))));
 	return true;
@@ -169,9 +166,8 @@ is_file_row(const LedgerEntry *entry)
 }
 
 /*
- * Return whether a process works on the file of this row by another row.  We
- * never make two rows for a file, but a row written by hand may name the file
- * of a copy that is under way.
+ * Return whether a process works on the file of this row by another row: a row
+ * written by hand may name the file of a copy that is under way.
  */
 static bool
 is_named_by_others(const LedgerEntry *entry)
@@ -193,10 +189,10 @@ is_named_by_others(const LedgerEntry *entry)
 
 /*
  * Shorten the last segment of an unused file, which has no buffers any more,
- * towards nblocks, a megabyte at a time, and leave the end of it to
- * smgrtruncate().  Where a file system discards what it frees, a megabyte can
- * take 0.2 ms, in which the disk does nothing else: 16 at once, which take
- * less in all, would hold up every commit for 3 ms or more.
+ * towards nblocks, a megabyte at a time, and leave the last piece to
+ * smgrtruncate().  A file system that discards freed blocks can take 0.2 ms for
+ * a megabyte, in which the disk does nothing else: 16 at once would delay every
+ * commit by 3 ms or more.
  */
 static void
 shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNumber nblocks)
@@ -222,8 +218,7 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 
 /*
  * Truncate the main fork of an unused file to nblocks, logged; see the head
- * of this file.  In small pieces if paced.  The caller is in a transaction,
- * whose abort lets checkpoints continue if this fails.
+ * of this file.  In small pieces if paced.
  */
 static void
 shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
@@ -234,6 +229,10 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
 
 	/* open the file before logging, as far as that can fail */
 	BlockNumber old_nblocks = smgrnblocks(smgr, fork);
+
+	/* the abort of a transaction lets checkpoints continue after an error */
+	Assert(IsTransactionState());
+	Assert(nblocks < old_nblocks);
 
 	/* no checkpoint may come between the record and the truncation */
 	Assert((MyProc->delayChkptFlags & (DELAY_CHKPT_START | DELAY_CHKPT_COMPLETE)) == 0);
@@ -253,11 +252,9 @@ shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
  * Have the current transaction's commit remove the file of a ledger row, and
  * the row.  Does nothing if the row is gone, because a swap or another
  * cleanup has deleted it.  With file_exists = false only the row is removed:
- * its maker has not created the file, so one of that name is not ours.  The
+ * its maker has not created the file, so a file of that name is not ours.  The
  * row stays, with a WARNING, as long as the tablespace's directory is
  * missing: the file may come back with it.
- *
- * The caller is in a transaction and holds the row's lock.
  */
 void
 leftover_file_drop(const LedgerEntry *entry, bool file_exists)
@@ -265,6 +262,9 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 	RelFileLocator locator = entry_locator(entry);
 	Oid			busy;
 	bool		listed = extension_hold(&busy) == EXTENSION_HELD;
+
+	Assert(IsTransactionState());
+	Assert(ledger_row_is_ours(entry->id));
 
 	/*
 	 * DROP EXTENSION drops the ledger, but not the files it names.  If it
@@ -283,7 +283,7 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 			RelationDropStorage(rel);	/* at commit */
 			FreeFakeRelcacheEntry(rel);
 		}
-		else if (directory_is_away(locator.spcOid))
+		else if (directory_is_away(&locator))
 			return;
 	}
 	if (listed)
@@ -294,15 +294,14 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 
 /*
  * Drop the buffers of an old file in the current transaction.  Nothing will
- * read them, and they need not be written: what recovery redoes in that file
- * begins with a page image.
+ * read them, and they need not be written: redo of changes to that file begins
+ * with page images.
  *
- * Without full_page_writes it does not.  A checkpoint that began before the
- * swap and ends now then counts on the buffers, and redo would fail on what
- * the file has instead.  So what matters is whether images were written up to
- * the swap.  Our last WAL record tells; a process that has written none sees
- * that none were.  (Switching the setting on between a change and the swap is
- * not covered.)
+ * Without full_page_writes there are none.  Then a checkpoint that began before
+ * the swap and ends now needs the buffers in the file, or redo would fail.  Our
+ * last WAL record tells whether images were written up to the swap; a process
+ * without one takes it that none were.  (Switching the setting on between a
+ * change and the swap is not covered.)
  */
 void
 leftover_file_drop_buffers(const RelFileLocator *locator)
@@ -321,8 +320,6 @@ leftover_file_drop_buffers(const RelFileLocator *locator)
  * Remove an old file and its ledger row piece by piece, in transactions of
  * its own.  Calls between_steps() between them.  There is no rest: a step waits
  * for the flush of its record, and is in pieces itself if paced.
- *
- * The caller has no transaction open, and a session lock on the row.
  */
 void
 leftover_file_remove(const LedgerEntry *entry, bool paced,
@@ -333,6 +330,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 	BlockNumber nblocks = 0;
 	bool		removable;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	removable = ledger_exists(entry->id) && is_removable(&locator) &&
 		relation_file_size(&locator) >= 0;
@@ -368,8 +366,8 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 
 /*
  * Remove the files of all rows that no process works on.  A row whose file
- * belongs to a relation, or does not exist, is only deleted.  What cannot be
- * removed is a WARNING and stays.  Call this with no transaction open.
+ * belongs to a relation, or does not exist, is only deleted.  A file that cannot
+ * be removed is a WARNING, and stays with its row.
  */
 void
 leftover_files_remove(void (*between_steps) (void))

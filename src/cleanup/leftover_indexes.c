@@ -5,8 +5,7 @@
  *
  * A canceled REINDEX CONCURRENTLY leaves an invalid index: the new one
  * (x_ccnew) before the swap, the old one (x_ccold) after it.  The ledger
- * names both by OID, so only ours are touched, whatever their names; pg_index
- * tells which it is.
+ * names both by OID, so only ours are touched, whatever their names.
  *
  * The procedure is that of DROP INDEX CONCURRENTLY, with core's functions:
  * wait until no query uses the index; mark it dead; wait until no session has
@@ -17,9 +16,9 @@
  * Locks: only ShareUpdateExclusiveLock on table and index, in each step.
  *
  * Tricky: between the steps DDL may drop or even repair (REINDEX) the index,
- * so each decides again, under its locks, what is to be removed.  A repaired
- * index that is a mere duplicate is put out of use first; queries may have
- * used it, so its ledger row is replaced by one of another kind.
+ * so each step looks again, under its locks, which index is to be removed.  A
+ * repaired index that is a mere duplicate is put out of use first; queries may
+ * have used it, so its ledger row is replaced by one of another kind.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,16 +56,15 @@
 typedef enum Verdict
 {
 	FORGET,						/* nothing of ours is left */
-	FORGET_VALID,				/* valid now, and possibly in use for what it
-								 * is */
+	FORGET_VALID,				/* valid now, and possibly in use */
 	REMOVE,
 } Verdict;
 
-/* What a ledger row says to remove */
+/* The index that is to be removed for a ledger row */
 typedef struct Victim
 {
 	Oid			index_oid;		/* 0 = nothing */
-	Oid			keeper;			/* of a duplicate: what it duplicates */
+	Oid			keeper;			/* of a duplicate: the index that stays */
 	bool		valid;			/* a duplicate that queries may use */
 	bool		dead;			/* not maintained any more */
 	bool		never_valid;	/* cannot have been used by any query */
@@ -107,13 +105,13 @@ has_name(Oid relid, const char *name)
  * duplicate, which costs writers time.  ALTER TABLE .. TYPE even drops it and
  * makes another one with its name.
  *
- * It is ours to remove as long as nothing can have begun to rely on it.  It
- * has the name that REINDEX CONCURRENTLY gave it, the definition of the other
- * index, which is valid, and no constraint, clustering, replica identity,
- * partitioned index or other object depends on it.  It is identified by its
- * OID.  If that is gone, it must have the exact name of the index that we
- * made, and the same transaction must have made the other index: no user
- * makes two equal indexes at once and calls one of them x_ccnew.
+ * It is ours to remove as long as nothing can have begun to rely on it: it has
+ * the name that REINDEX CONCURRENTLY gave it, the definition of the other index,
+ * which is valid, and no constraint, clustering, replica identity, partitioned
+ * index or other object depends on it.  It is identified by its OID.  If that is
+ * gone, it must have the exact name of the index that we made, and the same
+ * transaction must have made the other index: no user makes two equal indexes
+ * at once and calls one of them x_ccnew.
  *
  * Everything comes from the system caches, so an exclusive lock on the table
  * does not block us.  The caller repeats the check under locks.
@@ -145,9 +143,8 @@ is_unused(Oid index_oid)
 }
 
 /*
- * Return which index of a ledger row is a leftover, and so a mere duplicate
- * of *keeper; InvalidOid if that is unclear.  Both indexes of the row are
- * valid, or the row is of kind LEDGER_DUPLICATE and its index is valid again.
+ * Return which index of a ledger row, both of which are valid, is a leftover,
+ * and so a mere duplicate of *keeper; InvalidOid if that is unclear.
  */
 static Oid
 leftover_twin(const LedgerEntry *entry, Oid *keeper)
@@ -198,11 +195,11 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 }
 
 /* ----------------------------------------------------------------
- *	Removing what a ledger row stands for
+ *	Removing the index of a ledger row
  * ----------------------------------------------------------------
  */
 
-/* Decide in a transaction what a ledger row stands for now. */
+/* Find out, in a transaction, which index is to be removed for a ledger row. */
 static Verdict
 find_victim(const LedgerEntry *entry, Victim *victim)
 {
@@ -225,7 +222,7 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 		return FORGET;
 	if (!new_index.indisvalid)
 	{
-		/* not swapped in (yet): ours, whatever has become of the old one */
+		/* not swapped in: ours, whether the old one exists or not */
 		victim->index_oid = entry->new_index_oid;
 		victim->dead = !new_index.indislive;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
@@ -272,7 +269,7 @@ typedef enum Step
 {
 	STEP_DONE,					/* the row is gone */
 	STEP_CLEARED,				/* out of use for queries now */
-	STEP_WAIT_UNUSED,			/* wait for all that use the table, then retry */
+	STEP_WAIT_UNUSED,			/* wait for all users of the table, then retry */
 	STEP_WAIT_LOCK,				/* the lock is not available now */
 } Step;
 
@@ -291,6 +288,7 @@ delete_row(const LedgerEntry *entry)
 static void
 clear_valid(LedgerEntry *entry, const Victim *victim)
 {
+	Assert(CheckRelationOidLockedByMe(victim->index_oid, ShareUpdateExclusiveLock, true));
 	index_set_state_flags(victim->index_oid, INDEX_DROP_CLEAR_VALID);
 	CacheInvalidateRelcacheByRelid(entry->heap_oid);
 	delete_row(entry);
@@ -306,17 +304,18 @@ drop_index(Oid index_oid)
 {
 	ObjectAddress object;
 
+	Assert(CheckRelationOidLockedByMe(index_oid, ShareUpdateExclusiveLock, true));
 	ObjectAddressSet(object, RelationRelationId, index_oid);
 	performDeletion(&object, DROP_RESTRICT,
 					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
 }
 
 /*
- * Take one step for one ledger row, in a transaction of its own, and return
- * what to wait for before the next.  own: the row is of our own job, which
- * has just failed.  unused: since the last step the caller has waited for all
- * that used the table.  *victim_out is set to the index to remove.  *marked
- * is the index that this process knew to be dead before the last wait.
+ * Take one step for one ledger row, in a transaction of its own.  own: the row
+ * is of our own job, which has just failed.  unused: since the last step the
+ * caller has waited for all users of the table.  *victim_out is set to the index
+ * to remove.  *marked is the index that this process knew to be dead before the
+ * last wait.
  */
 static Step
 one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
@@ -344,8 +343,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	/*
 	 * An index that was never valid has not been used by a query, so it can
 	 * be marked dead right away, and writers need not maintain it any longer.
-	 * That it never was is certain only while there was no time to repair it
-	 * and to put it out of use again.
+	 * After some time it may have been repaired, and put out of use again.
 	 */
 	if (verdict != REMOVE)
 		delete_row(entry);
@@ -393,7 +391,7 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 	return result;
 }
 
-/* Show in index_mover_progress what a cleanup works on. */
+/* Show in index_mover_progress the index that a cleanup works on. */
 static void
 show_leftover(const LedgerEntry *entry)
 {
@@ -448,7 +446,7 @@ remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
 			case STEP_DONE:
 				return;
 			case STEP_CLEARED:
-				/* wait for those that have used it until now */
+				/* queries have used it until now */
 				unused = false;
 				break;
 			case STEP_WAIT_UNUSED:
@@ -508,8 +506,8 @@ take_error(const LedgerEntry *entry, MemoryContext context)
 
 /*
  * Do all steps for one ledger row, and restore the session after an error.
- * Returns whether they were done; a cancel means that they are to be repeated,
- * since after the move was canceled another may come.
+ * Returns whether they were done.  Unless a move begins, a cancel only repeats
+ * them: the move was canceled before, and another cancel may come.
  */
 static bool
 try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait_ms)
@@ -545,7 +543,7 @@ try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait
 
 /*
  * Remove one leftover of this process after the extension and its ledger have
- * been dropped.  The caller repeats this until it returns true.
+ * been dropped.  Returns false if it is to be tried again.
  */
 bool
 leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
@@ -562,13 +560,12 @@ leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
  * it to one table.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; what cannot be removed by then stays in the ledger.  show: show this
- * work, which is no part of a move, in index_mover_progress.  Without job and
- * show a move begins, which has nothing to lose yet: so it obeys
- * pause_move(), and a cancel is an ERROR.  The only other ERROR is
- * termination.
+ * table; an index that cannot be removed by then stays in the ledger.  show:
+ * show this work, which is no part of a move, in index_mover_progress.  Without
+ * job and show a move begins, which has nothing to lose yet: so it obeys
+ * pause_move(), and a cancel is an ERROR.  The only other ERROR is termination.
  *
- * Call this in a runner with no transaction open and no lock held.
+ * Call this in a runner with no lock held.
  */
 void
 leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
@@ -606,8 +603,7 @@ leftover_index_is_ours(Oid index_oid)
 
 /*
  * Return, in a transaction, the index that a dead job has left by this row; NULL
- * if there is none.  Waits for no lock, since one table in use must not keep
- * others' leftovers from being shown.
+ * if there is none.  Waits for no lock.
  */
 Leftover *
 leftover_index_describe(const LedgerEntry *entry)

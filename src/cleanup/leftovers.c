@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * leftovers.c
- *	  Removing what moves have left behind, in a worker.
+ *	  Removing files and indexes that moves have left behind, in a worker.
  *
- * The ledger names it.  Invalid index entries (leftover_indexes.c) need waits
- * and transactions of their own, so a worker does all of it, for
+ * The removal of an invalid index (leftover_indexes.c) needs waits and
+ * transactions of its own, so a worker removes all leftovers, for
  * index_mover_cleanup(), a move that begins on the same table, a call that
  * finds nothing to move there, or a worker that was terminated and has asked
  * for a successor.
@@ -40,7 +40,7 @@ between_steps(void)
 	(void) throttle_rest(0);
 }
 
-/* The same as part of a move. */
+/* Obey pause_move(), too, as part of a move. */
 static void
 between_steps_of_move(void)
 {
@@ -89,7 +89,7 @@ leftovers_list(void)
 	return list_concat(indexes, files);
 }
 
-/* Return whether nothing is left of what this job is to remove. */
+/* Return whether nothing is left that this job is to remove. */
 static bool
 is_clean(const JobShared *shared)
 {
@@ -107,18 +107,17 @@ is_clean(const JobShared *shared)
 }
 
 /*
- * Remove all that can be removed: of the tables of the job's items, or of all
- * tables if it has none.  Waits at most max_wait_ms for the transactions that
- * use a table.  Returns false if something is left.
- *
- * Call this in a runner, outside of transactions.
+ * Remove all leftovers that can be removed of the tables of the job's items, or
+ * of all tables if it has none.  Waits at most max_wait_ms for the transactions
+ * that use a table.  Returns false if something is left.  Call this in a runner.
  */
 bool
 leftovers_remove(JobShared *shared, int max_wait_ms)
 {
 	bool		installed;
 
-	/* the janitor starts one in every database */
+	Assert(!IsTransactionState());
+	/* the janitor starts a cleanup in every database */
 	StartTransactionCommand();
 	installed = extension_installed();
 	CommitTransactionCommand();
@@ -135,16 +134,14 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 }
 
 /*
- * Remove what dead jobs have left on one table before a move works on it.
+ * Remove the leftovers of dead jobs on one table before a move works on it.
  * Waits at most max_wait_ms for other transactions.  It obeys pause_move(),
- * and a cancel is an ERROR.
- *
- * Call this in a runner, outside of transactions.
+ * and a cancel is an ERROR.  Call this in a runner.
  */
 void
 leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)
 {
-	/* files of any table: that takes no lock, and they may be large */
+	/* files of any table: their removal takes no lock on it */
 	(void) leftover_files_remove(between_steps_of_move);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
 }

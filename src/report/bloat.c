@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * bloat.c
- *	  How much of an index a rebuild would give back, from a sample of it.
+ *	  The share of an index that a rebuild would free, from a sample of it.
  *
  * The sample is a stratified random one in two passes ("Drawing the sample"
- * below).  After the first, the interval decides whether the second is worth
- * its time.
+ * below).  The interval after the first pass decides whether the second is
+ * worth its time.
  *
  * The 95 % interval is that of the stratified jackknife, which gives the
  * variance of any smooth function of the totals, here rebuilt_pages().  It is
@@ -46,13 +46,32 @@
 /* read the second pass if the interval is wider than this to either side */
 #define GOOD_ENOUGH		0.02
 
-/*
- * What a plan may cost for each index: a disk of 80 reads per second
- * completes the first pass.
- */
+/* Cost of a plan for each index: 80 reads a second complete the first pass */
 #define PLAN_SAMPLE			160
 #define PLAN_MILLISECONDS	1000
 #define PLAN_PREFETCH		1
+
+#define SAMPLE_DRAWS	4		/* blocks drawn from each stratum */
+#define SAMPLE_FIRST	2		/* of them, in the first pass */
+
+typedef struct SampledBlock
+{
+	BlockNumber blkno;
+	int			stratum;		/* -1 = in the sample with certainty */
+	int			draw;			/* number of the draw in its stratum */
+	double		stratum_size;	/* in blocks */
+	PageMeasure pm;				/* filled in by the reader of the block */
+} SampledBlock;
+
+typedef struct BloatSample
+{
+	SampledBlock *blocks;		/* in the order of reading */
+	int			nblocks;
+	int			first_pass;		/* number of blocks in the first pass */
+	int			draws;			/* from each stratum, in both passes */
+	int			nstrata;
+	int			fsm_blocks_read;
+} BloatSample;
 
 typedef struct BloatScan
 {
@@ -70,12 +89,12 @@ typedef struct BloatScan
 	int			draws;			/* read so far from each stratum */
 } BloatScan;
 
-/* the share of the sample that may be spent on reading the free space map */
-#define FSM_SHARE		10
-/* the most blocks to sample among those that the map calls free */
-#define FREE_SAMPLE		40
-/* the category from which on blocks count as free (RecordFreeIndexPage) */
-#define FSM_FREE_CAT	250
+#define FSM_SHARE		10		/* one in so many of the sample may be a block
+								 * of the free space map */
+#define FREE_SAMPLE		40		/* most blocks to sample of those that are
+								 * free by the map */
+#define FSM_FREE_CAT	250		/* category of a free block, or more
+								 * (RecordFreeIndexPage) */
 
 static void
 report_corrupted(Relation index, BlockNumber blkno, const char *problem)
@@ -88,8 +107,8 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 }
 
 /*
- * Return the buffer for the copy of a block.  With AddressSanitizer
- * everything around it that a line pointer can address is out of bounds.
+ * Return the buffer for the copy of a block.  With AddressSanitizer all that a
+ * line pointer can address around it is out of bounds.
  */
 static char *
 copy_buffer(void)
@@ -142,8 +161,8 @@ measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
 }
 
 /*
- * Read block 0, which is always in the sample.  In GiST it is the root, and
- * is added to the totals; in the others it is the metapage.
+ * Read block 0, which is always in the sample: the root in GiST, which is added
+ * to the totals, and the metapage of all other access methods.
  */
 static void
 read_first_block(BloatScan *scan, PageTotals *totals)
@@ -187,13 +206,212 @@ read_first_block(BloatScan *scan, PageTotals *totals)
 	}
 }
 
+/* ----------------------------------------------------------------
+ *	Drawing the sample
+ *
+ * The file is cut into equal parts, the strata, and four blocks are drawn at
+ * random from each.  Blocks that are free by the free space map form strata of
+ * their own, because nearly all of them are empty: otherwise an index in which
+ * every other page is deleted would need four times the sample.  All measures
+ * come from the pages, so a stale map costs precision only.
+ *
+ * The first pass reads two blocks of each stratum, the second the others, both
+ * in file order.  Most indexes are so evenly filled that half of the sample is
+ * enough, and on a disk every block costs a seek.
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Return the block of the free space map for a leaf page of it, counted from 0:
+ * fsm_logical_to_physical() of freespace.c, with FSM_TREE_DEPTH.
+ */
+static BlockNumber
+fsm_leaf_block(BlockNumber slot)
+{
+	int			depth = SlotsPerFSMPage >= 1626 ? 3 : 4;
+	BlockNumber blocks = 0;
+
+	for (int level = 0; level < depth; level++)
+	{
+		blocks += slot + 1;
+		slot /= SlotsPerFSMPage;
+	}
+	return blocks - 1;
+}
+
+/*
+ * Divide the blocks 1 .. nblocks - 1: put free ones, by the free space map, at
+ * the start of blocks[], and the others at its end.  Returns false without
+ * reading if the map is missing, too big, or has another meaning.
+ */
+static bool
+split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
+			 BufferAccessStrategy strategy, int *blocks_read,
+			 BlockNumber *blocks, BlockNumber *nfree, BlockNumber *nother)
+{
+	BlockNumber fsm_size;
+	PGIOAlignedBlock copy;
+	BlockNumber slots = (nblocks - 1) / SlotsPerFSMPage + 1;
+
+	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks ||
+		!smgrexists(RelationGetSmgr(index), FSM_FORKNUM))
+		return false;
+	fsm_size = smgrnblocks(RelationGetSmgr(index), FSM_FORKNUM);
+
+	for (BlockNumber slot = 0; slot < slots; slot++)
+	{
+		BlockNumber fsm_block = fsm_leaf_block(slot);
+		BlockNumber first = slot * SlotsPerFSMPage;
+		bool		known = fsm_block < fsm_size;
+		FSMPage		fsm = (FSMPage) PageGetContents((Page) copy.data);
+
+		if (known)
+		{
+			/* a damaged block is empty, as in core: the map is only a hint */
+			copy_block(index, FSM_FORKNUM, fsm_block, RBM_ZERO_ON_ERROR, strategy, copy.data);
+			(*blocks_read)++;
+		}
+		for (int i = 0; i < SlotsPerFSMPage; i++)
+		{
+			BlockNumber blkno = first + i;
+
+			if (blkno == 0)
+				continue;
+			if (blkno >= nblocks)
+				break;
+			if (known && fsm->fp_nodes[NonLeafNodesPerPage + i] >= FSM_FREE_CAT)
+				blocks[(*nfree)++] = blkno;
+			else
+				blocks[nblocks - 2 - (*nother)++] = blkno;
+		}
+	}
+	return true;
+}
+
+/*
+ * Draw n of nframe blocks, sample->draws from each of equal parts.  The blocks
+ * are in frame[]; they are 1 .. nframe if that is NULL.
+ */
+static void
+draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, int n)
+{
+	int			draws = sample->draws;
+	int			parts = n / draws;
+
+	if (n >= nframe)
+	{
+		for (BlockNumber i = 0; i < nframe; i++)
+		{
+			BlockNumber blkno = frame ? frame[i] : i + 1;
+
+			sample->blocks[sample->nblocks++] = (SampledBlock)
+			{
+				blkno, -1, 0, 1
+			};
+		}
+		return;
+	}
+	for (int part = 0; part < parts; part++)
+	{
+		uint64		start = (uint64) nframe * part / parts;
+		uint64		end = (uint64) nframe * (part + 1) / parts;
+		uint64		drawn[SAMPLE_DRAWS];
+
+		for (int i = 0; i < draws; i++)
+		{
+			BlockNumber blkno;
+			bool		again;
+
+			do
+			{
+				drawn[i] = pg_prng_uint64_range(&pg_global_prng_state, start, end - 1);
+				again = false;
+				for (int j = 0; j < i; j++)
+					again |= drawn[j] == drawn[i];
+			} while (again);
+			blkno = frame ? frame[drawn[i]] : drawn[i] + 1;
+			sample->blocks[sample->nblocks++] =
+				(SampledBlock)
+			{
+				blkno, sample->nstrata, i, end - start
+			};
+		}
+		sample->nstrata++;
+	}
+}
+
+/* Order by pass, then by block. */
+static int
+compare_blocks(const void *a, const void *b)
+{
+	const SampledBlock *x = a;
+	const SampledBlock *y = b;
+	int			passes = (x->draw >= SAMPLE_FIRST) - (y->draw >= SAMPLE_FIRST);
+
+	return passes != 0 ? passes : (x->blkno > y->blkno) - (x->blkno < y->blkno);
+}
+
+/*
+ * Draw less than all of the blocks 1 .. nblocks - 1: at most n, minus the pages
+ * of the free space map that this reads.
+ */
+static void
+draw_sample(Relation index, BlockNumber nblocks, int n,
+			BufferAccessStrategy strategy, BloatSample *sample)
+{
+	BlockNumber population = nblocks - 1;
+	BlockNumber *blocks = NULL;
+	BlockNumber nfree = 0;
+	BlockNumber nother = 0;
+	int			max_fsm = n / FSM_SHARE;
+
+	Assert(n >= 0 && n < population);
+	memset(sample, 0, sizeof(*sample));
+	/* an index of terabytes needs more than palloc() allows */
+	sample->blocks = palloc_extended(sizeof(SampledBlock) * (Size) Max(n, 1),
+									 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	/* a tiny sample cannot have strata of four */
+	sample->draws = n >= 2 * SAMPLE_DRAWS ? SAMPLE_DRAWS : Max(Min(n, SAMPLE_FIRST), 1);
+
+	if ((population + 1) / SlotsPerFSMPage < max_fsm &&
+		population <= work_mem * (Size) 1024 / 4 / sizeof(BlockNumber))
+	{
+		blocks = palloc_extended(sizeof(BlockNumber) * (Size) population, MCXT_ALLOC_HUGE);
+		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
+						 blocks, &nfree, &nother))
+			n -= sample->fsm_blocks_read;
+	}
+
+	if (nfree == 0)
+		draw_blocks(sample, NULL, population, n);
+	else
+	{
+		int			n_free = (int) ((double) n * nfree / population);
+
+		n_free = Min(Max(n_free, SAMPLE_DRAWS), FREE_SAMPLE);
+		if (nother < n - n_free)
+			n_free = n - nother;
+		draw_blocks(sample, blocks, nfree, n_free);
+		draw_blocks(sample, blocks + nfree, nother, n - n_free);
+	}
+	qsort(sample->blocks, sample->nblocks, sizeof(SampledBlock), compare_blocks);
+	while (sample->first_pass < sample->nblocks &&
+		   sample->blocks[sample->first_pass].draw < SAMPLE_FIRST)
+		sample->first_pass++;
+}
+
+/* ----------------------------------------------------------------
+ *	Reading and judging it
+ * ----------------------------------------------------------------
+ */
+
 static bool
 is_late(const BloatScan *scan)
 {
 	return scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline;
 }
 
-/* Read the chosen blocks from..to-1, with prefetch; false after the deadline. */
+/* Read blocks from .. to - 1 of the sample; false after the deadline. */
 static bool
 read_sample(BloatScan *scan, int from, int to)
 {
@@ -201,7 +419,7 @@ read_sample(BloatScan *scan, int from, int to)
 	int			distance = get_tablespace_maintenance_io_concurrency(scan->index->rd_rel->reltablespace);
 	int			ahead = from;
 
-	/* a plan has no hurry: clients' reads would queue behind ours */
+	/* in a plan, clients' reads must not queue behind ours */
 	if (scan->deadline != 0)
 		distance = Min(distance, PLAN_PREFETCH);
 	for (int i = from; i < to; i++)
@@ -216,13 +434,15 @@ read_sample(BloatScan *scan, int from, int to)
 	return true;
 }
 
-/* Return how many blocks a sampled one stands for, after what was read. */
+/* Return how many blocks a sampled one represents, of all read so far. */
 static double
 block_weight(const BloatScan *scan, const SampledBlock *s)
 {
+	Assert(s->stratum < 0 || s->draw < scan->draws);
 	return s->stratum < 0 ? 1 : s->stratum_size / scan->draws;
 }
 
+/* Numbers computed from the totals */
 enum
 {
 	BLOAT,
@@ -232,7 +452,7 @@ enum
 	NESTIMATES
 };
 
-/* These numbers, computed from the totals, or their sampling variances */
+/* Their values, or sampling variances */
 typedef struct Estimates
 {
 	double		value[NESTIMATES];
@@ -260,14 +480,14 @@ compute_estimates(const BloatScan *scan, const PageTotals *t, Estimates *est)
 }
 
 /*
- * Compute the variance of the estimates under the sampling design: in each
- * stratum leave out one block at a time, and weight the others for it.
+ * Compute the variance of the estimates: in each stratum, leave out one block at
+ * a time, and give its weight to the others.
  */
 static void
 jackknife_variance(BloatScan *scan, const PageTotals *totals, Estimates *variance)
 {
 	int			m = scan->draws;
-	SampledBlock **strata = palloc(sizeof(SampledBlock *) * scan->sample.nstrata * BLOAT_SAMPLE_DRAWS);
+	SampledBlock **strata = palloc(sizeof(SampledBlock *) * scan->sample.nstrata * SAMPLE_DRAWS);
 
 	memset(variance, 0, sizeof(*variance));
 	for (int i = 0; i < scan->sample.nblocks; i++)
@@ -275,14 +495,14 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals, Estimates *varianc
 		SampledBlock *s = &scan->sample.blocks[i];
 
 		if (s->stratum >= 0)
-			strata[s->stratum * BLOAT_SAMPLE_DRAWS + s->draw] = s;
+			strata[s->stratum * SAMPLE_DRAWS + s->draw] = s;
 	}
 	for (int stratum = 0; m > 1 && stratum < scan->sample.nstrata; stratum++)
 	{
-		SampledBlock **blocks = strata + stratum * BLOAT_SAMPLE_DRAWS;
+		SampledBlock **blocks = strata + stratum * SAMPLE_DRAWS;
 		double		weight = block_weight(scan, blocks[0]);
 		double		unread = 1.0 - m / blocks[0]->stratum_size;
-		Estimates	without[BLOAT_SAMPLE_DRAWS];
+		Estimates	without[SAMPLE_DRAWS];
 		Estimates	mean = {0};
 
 		for (int j = 0; j < m; j++)
@@ -303,7 +523,7 @@ jackknife_variance(BloatScan *scan, const PageTotals *totals, Estimates *varianc
 	pfree(strata);
 }
 
-/* Set the 95 % interval around the ratio that the sample alone gives. */
+/* Set the 95 % interval around the ratio that the sample gives. */
 static void
 set_interval(const BloatScan *scan, double ratio, double variance, double *low_out, double *high_out)
 {
@@ -320,12 +540,12 @@ set_interval(const BloatScan *scan, double ratio, double variance, double *low_o
 	{
 		double		share = stands_for / scan->nblocks;
 
-		/* the finite population makes the sample worth more */
+		/* of a finite population a sample says more */
 		double		n = draws / Max(1.0 - draws / stands_for, 1e-6) / (share * share);
 		double		center = (ratio + z * z / (2 * n)) / (1 + z * z / n);
 		double		half = z * sqrt(variance + z * z / (4 * n * n));
 
-		/* Wilson's, but never narrower on one side than on the other */
+		/* Wilson's, but not narrower to one side than to the other */
 		low = Min(ratio, center) - half;
 		high = Max(ratio, center) + half;
 	}
@@ -334,10 +554,10 @@ set_interval(const BloatScan *scan, double ratio, double variance, double *low_o
 }
 
 /*
- * Choose the point estimates.  VACUUM counts an index's row pointers, which
- * for uneven bloat says more than a sample can, but the number may be
- * outdated, or come from ANALYZE.  So use it only if the sample does not
- * contradict it, and only for the point: the interval stays the sample's.
+ * Improve the estimates by the number of row pointers that VACUUM has counted,
+ * which for uneven bloat says more than a sample.  It may be outdated, or come
+ * from ANALYZE, so use it only where the sample does not contradict it, and not
+ * for the interval.
  */
 static void
 refine_estimates(BloatScan *scan, const PageTotals *totals, Findings *found)
@@ -361,8 +581,8 @@ refine_estimates(BloatScan *scan, const PageTotals *totals, Findings *found)
 
 /*
  * Compute estimates, variance and interval from the totals.  Where the pages
- * allow two sizes, the interval extends from that of the larger to that of the
- * smaller one, and the estimates are those of the larger one.
+ * allow two sizes after a rebuild, the estimates are for the larger size, and the
+ * interval extends from its lower to the smaller size's upper bound.
  */
 static void
 judge_sample(BloatScan *scan, const PageTotals *totals, Findings *found)
@@ -411,8 +631,8 @@ measure_all(BloatScan *scan, PageTotals *totals, Findings *found)
 
 /*
  * Read a sample of at most n blocks in one pass or two.  Returns false if it is
- * empty, or its first pass did not end before the deadline; without the second
- * one it is good, if less precise.
+ * empty, or the first pass did not end before the deadline; without the second,
+ * the result is less precise.
  */
 static bool
 measure_sample(BloatScan *scan, int n, PageTotals *totals, Findings *found)
@@ -420,13 +640,13 @@ measure_sample(BloatScan *scan, int n, PageTotals *totals, Findings *found)
 	PageTotals	first_block = *totals;
 	BloatSample *sample = &scan->sample;
 
-	bloat_sample_draw(scan->index, scan->nblocks, n, scan->strategy, sample);
+	draw_sample(scan->index, scan->nblocks, n, scan->strategy, sample);
 	scan->blocks_read += sample->fsm_blocks_read;
 	for (int from = 0, to = sample->first_pass; to > 0; from = to, to = sample->nblocks)
 	{
 		if (!read_sample(scan, from, to))
 			return from > 0;
-		scan->draws = to < sample->nblocks ? BLOAT_SAMPLE_FIRST : sample->draws;
+		scan->draws = to < sample->nblocks ? SAMPLE_FIRST : sample->draws;
 		*totals = first_block;
 		for (int i = 0; i < to; i++)
 			page_totals_add(totals, &sample->blocks[i].pm, block_weight(scan, &sample->blocks[i]));
@@ -538,204 +758,4 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 	if (is_least != NULL)
 		*is_least = isnan(bloat.bloat_ratio);
 	return ok && !isnan(*ratio);
-}
-
-/* ----------------------------------------------------------------
- *	Drawing the sample
- *
- * The file is cut into equal parts, the strata, and four blocks are drawn at
- * random from each.  Blocks that the free space map calls free form strata of
- * their own, because nearly all of them are empty: otherwise an index in
- * which every other page is deleted would need four times the sample.  The
- * map only decides where to look more closely.  What counts is the page
- * itself, so a stale map costs precision and never correctness.
- *
- * The first pass reads two blocks of each stratum, the second the others,
- * both in file order.  Most indexes are so evenly filled that half of the
- * sample is enough, and on a disk every block costs a seek.
- * ----------------------------------------------------------------
- */
-
-/*
- * Return the block of the free space map for the blocks from slot *
- * SlotsPerFSMPage on: fsm_logical_to_physical() of freespace.c for the lowest
- * level, where the depth is FSM_TREE_DEPTH.
- */
-static BlockNumber
-fsm_leaf_block(BlockNumber slot)
-{
-	int			depth = SlotsPerFSMPage >= 1626 ? 3 : 4;
-	BlockNumber blocks = 0;
-
-	for (int level = 0; level < depth; level++)
-	{
-		blocks += slot + 1;
-		slot /= SlotsPerFSMPage;
-	}
-	return blocks - 1;
-}
-
-/*
- * Put those of the blocks 1 .. nblocks - 1 that the free space map calls free
- * at the start of blocks[], and the others at its end.  Returns false without
- * reading if the map is missing, too big, or means something else.
- */
-static bool
-split_by_fsm(Relation index, BlockNumber nblocks, int max_fsm_blocks,
-			 BufferAccessStrategy strategy, int *blocks_read,
-			 BlockNumber *blocks, BlockNumber *nfree, BlockNumber *nother)
-{
-	BlockNumber fsm_size;
-	PGIOAlignedBlock copy;
-	BlockNumber slots = (nblocks - 1) / SlotsPerFSMPage + 1;
-
-	if (index->rd_rel->relam == HASH_AM_OID || slots > max_fsm_blocks ||
-		!smgrexists(RelationGetSmgr(index), FSM_FORKNUM))
-		return false;
-	fsm_size = smgrnblocks(RelationGetSmgr(index), FSM_FORKNUM);
-
-	for (BlockNumber slot = 0; slot < slots; slot++)
-	{
-		BlockNumber fsm_block = fsm_leaf_block(slot);
-		BlockNumber first = slot * SlotsPerFSMPage;
-		bool		known = fsm_block < fsm_size;
-		FSMPage		fsm = (FSMPage) PageGetContents((Page) copy.data);
-
-		if (known)
-		{
-			/* a damaged block is empty, as in core: the map is only a hint */
-			copy_block(index, FSM_FORKNUM, fsm_block, RBM_ZERO_ON_ERROR, strategy, copy.data);
-			(*blocks_read)++;
-		}
-		for (int i = 0; i < SlotsPerFSMPage; i++)
-		{
-			BlockNumber blkno = first + i;
-
-			if (blkno == 0)
-				continue;
-			if (blkno >= nblocks)
-				break;
-			if (known && fsm->fp_nodes[NonLeafNodesPerPage + i] >= FSM_FREE_CAT)
-				blocks[(*nfree)++] = blkno;
-			else
-				blocks[nblocks - 2 - (*nother)++] = blkno;
-		}
-	}
-	return true;
-}
-
-/*
- * Draw n of the nframe blocks of a frame, sample->draws from each of equal
- * parts.  frame is NULL for the blocks 1 .. nframe.
- */
-static void
-draw_blocks(BloatSample *sample, const BlockNumber *frame, BlockNumber nframe, int n)
-{
-	int			draws = sample->draws;
-	int			parts = n / draws;
-
-	if (n >= nframe)
-	{
-		for (BlockNumber i = 0; i < nframe; i++)
-		{
-			BlockNumber blkno = frame ? frame[i] : i + 1;
-
-			sample->blocks[sample->nblocks++] = (SampledBlock)
-			{
-				blkno, -1, 0, 1
-			};
-		}
-		return;
-	}
-	for (int part = 0; part < parts; part++)
-	{
-		uint64		start = (uint64) nframe * part / parts;
-		uint64		end = (uint64) nframe * (part + 1) / parts;
-		uint64		drawn[BLOAT_SAMPLE_DRAWS];
-
-		for (int i = 0; i < draws; i++)
-		{
-			BlockNumber blkno;
-			bool		again;
-
-			do
-			{
-				drawn[i] = pg_prng_uint64_range(&pg_global_prng_state, start, end - 1);
-				again = false;
-				for (int j = 0; j < i; j++)
-					again |= drawn[j] == drawn[i];
-			} while (again);
-			blkno = frame ? frame[drawn[i]] : drawn[i] + 1;
-			sample->blocks[sample->nblocks++] =
-				(SampledBlock)
-			{
-				blkno, sample->nstrata, i, end - start
-			};
-		}
-		sample->nstrata++;
-	}
-}
-
-/* order by pass, then by block */
-static int
-compare_blocks(const void *a, const void *b)
-{
-	const SampledBlock *x = a;
-	const SampledBlock *y = b;
-	bool		x_second = x->draw >= BLOAT_SAMPLE_FIRST;
-	bool		y_second = y->draw >= BLOAT_SAMPLE_FIRST;
-
-	if (x_second != y_second)
-		return x_second ? 1 : -1;
-	return x->blkno < y->blkno ? -1 : (x->blkno > y->blkno ? 1 : 0);
-}
-
-/*
- * Draw at most n of the blocks 1 .. nblocks - 1, minus the pages of the free
- * space map that this reads.  n is less than nblocks - 1.  Allocates in the
- * current memory context.
- */
-void
-bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
-				  BufferAccessStrategy strategy, BloatSample *sample)
-{
-	BlockNumber population = nblocks - 1;
-	BlockNumber *blocks = NULL;
-	BlockNumber nfree = 0;
-	BlockNumber nother = 0;
-	int			max_fsm = n / FSM_SHARE;
-
-	Assert(n >= 0 && n < population);
-	memset(sample, 0, sizeof(*sample));
-	/* an index of terabytes needs more than palloc() allows */
-	sample->blocks = palloc_extended(sizeof(SampledBlock) * (Size) Max(n, 1),
-									 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	/* a tiny sample cannot have strata of four */
-	sample->draws = n >= 2 * BLOAT_SAMPLE_DRAWS ? BLOAT_SAMPLE_DRAWS : Max(Min(n, BLOAT_SAMPLE_FIRST), 1);
-
-	if ((population + 1) / SlotsPerFSMPage < max_fsm &&
-		population <= work_mem * (Size) 1024 / 4 / sizeof(BlockNumber))
-	{
-		blocks = palloc_extended(sizeof(BlockNumber) * (Size) population, MCXT_ALLOC_HUGE);
-		if (split_by_fsm(index, nblocks, max_fsm, strategy, &sample->fsm_blocks_read,
-						 blocks, &nfree, &nother))
-			n -= sample->fsm_blocks_read;
-	}
-
-	if (nfree == 0)
-		draw_blocks(sample, NULL, population, n);
-	else
-	{
-		int			n_free = (int) ((double) n * nfree / population);
-
-		n_free = Min(Max(n_free, BLOAT_SAMPLE_DRAWS), FREE_SAMPLE);
-		if (nother < n - n_free)
-			n_free = n - nother;
-		draw_blocks(sample, blocks, nfree, n_free);
-		draw_blocks(sample, blocks + nfree, nother, n - n_free);
-	}
-	qsort(sample->blocks, sample->nblocks, sizeof(SampledBlock), compare_blocks);
-	while (sample->first_pass < sample->nblocks &&
-		   sample->blocks[sample->first_pass].draw < BLOAT_SAMPLE_FIRST)
-		sample->first_pass++;
 }

@@ -3,12 +3,9 @@
  * damaged_pages.c
  *	  Measuring pages with damage, in a test build.
  *
- * index_mover.test_damages is how often each page is measured with damage
- * before it is measured; index_mover.test_seed is the seed of the damage.  A
- * private copy is damaged, so neither buffers nor files are, and thousands of
- * damages take no more than a second.
- *
- * This file is empty unless compiled with -DINDEX_MOVER_TEST.
+ * Each page is measured index_mover.test_damages times with damage, which is
+ * random from index_mover.test_seed, before it is measured as it is.  The copy
+ * of the page is damaged, and neither buffers nor files.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,17 +20,13 @@
 #include "report/report_private.h"
 #include "test_points.h"
 
-/* Return a number below n. */
 static int
 below(pg_prng_state *random, int n)
 {
 	return (int) (pg_prng_uint32(random) % (uint32) n);
 }
 
-/*
- * Damage a page in one of several ways.  Most headers stay acceptable for the
- * server; otherwise nothing else would be checked.
- */
+/* Damage a page, most often not so that its header alone would be refused. */
 static void
 damage(char *page, pg_prng_state *random)
 {
@@ -89,10 +82,7 @@ damage(char *page, pg_prng_state *random)
 	}
 }
 
-/*
- * Measure a page with damage, as often as the setting says, and restore it.
- * The result must be an error or plausible numbers.
- */
+/* Measure a page with damage: a fault or plausible numbers must be returned. */
 void
 test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
 {
@@ -104,8 +94,6 @@ test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
 		elog(LOG, "behind the page: %d", ((volatile char *) page)[BLCKSZ + 16383]);
 	if (test_mutation("underrun"))
 		elog(LOG, "before the page: %d", ((volatile char *) page)[-16383]);
-	if (test_damages == 0)
-		return;
 	memcpy(good.data, page, BLCKSZ);
 	pg_prng_seed(&random, ((uint64) test_seed << 32) + blkno);
 	for (int i = 0; i < test_damages; i++)
@@ -128,7 +116,8 @@ test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
 				 i, blkno, test_seed, pm.kind, pm.avail, pm.used, pm.packed, pm.items, pm.dead, pm.tuples, pm.heavy, pm.squares);
 		memcpy(page, good.data, BLCKSZ);
 	}
-	elog(DEBUG1, "damaged pages: %d refused, %d measured", refused, test_damages - refused);
+	if (test_damages > 0)
+		elog(DEBUG1, "damaged pages: %d refused, %d measured", refused, test_damages - refused);
 }
 
 #endif							/* INDEX_MOVER_TEST */

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * page_measure.c
- *	  What is on one page of an index: kind, bytes used, bytes worth keeping.
+ *	  The contents of an index page: kind, bytes used, bytes worth keeping.
  *
- * Each access method has a function, which gets a private copy of the page:
- * no lock is held and nothing changes under it.  Every offset and length is
- * checked before use, because a report must survive a damaged index.
+ * Each access method has a function, which gets a private copy of the page, so
+ * nothing changes under it.  Every offset and length is checked before use,
+ * because a report must survive a damaged index.
  *
- * "used" is what the page holds, counted as by pgstatindex (with line
- * pointers and the high key), so that densities are comparable.  "packed" is
- * what a rebuild would write again: without tuples marked dead and GIN keys
- * without rows, and with btree duplicates merged into posting lists.
+ * "used" are the bytes on the page, counted as by pgstatindex (with line
+ * pointers and the high key), so that densities are comparable.  "packed" are
+ * the bytes that a rebuild would write again: without tuples marked dead and GIN
+ * keys without rows, and with btree duplicates merged into posting lists.
  *
  * Tricky: the six access methods have only the page header in common.  BRIN
  * keeps its type in the last two bytes, GIN's posting tree pages have no line
@@ -84,8 +84,8 @@ typedef struct ItemScan
 } ItemScan;
 
 /*
- * Advance to the next tuple.  Returns false at the end, with scan->invalid if
- * a line pointer points outside of the tuple area or to less than a tuple.
+ * Advance to the next tuple.  Returns false at the end, with scan->invalid set if
+ * a line pointer is wrong: outside of the tuples' area, or too short.
  */
 static bool
 next_item(ItemScan *scan)
@@ -110,7 +110,7 @@ next_item(ItemScan *scan)
 	return !scan->invalid;
 }
 
-/* Count a tuple, and tell whether a rebuild would write it again. */
+/* Count a tuple, and return whether a rebuild would write it again. */
 typedef bool (*ItemCallback) (const ItemScan *scan, PageMeasure *pm);
 
 /* Set the counts by a scan of all tuples. */
@@ -132,7 +132,7 @@ count_items(Page page, Size min_size, bool skip_unused, ItemCallback callback, P
 	return scan.invalid ? "invalid tuple" : NULL;
 }
 
-/* A tuple for one row, which may be marked dead */
+/* Count a tuple for one row, which may be marked dead. */
 static bool
 count_row(const ItemScan *scan, PageMeasure *pm)
 {
@@ -149,8 +149,8 @@ count_row(const ItemScan *scan, PageMeasure *pm)
  */
 
 /*
- * Get what deduplication needs of a leaf tuple: the key's bytes and the
- * number of TIDs.  Returns false if the tuple contradicts itself.
+ * Get key and number of TIDs of a leaf tuple, for deduplication.  Returns false
+ * if its lengths contradict each other.
  */
 static bool
 btree_leaf_tuple(char *item, Size len, BtreeKey *key, int *nhtids)
@@ -178,8 +178,8 @@ btree_leaf_tuple(char *item, Size len, BtreeKey *key, int *nhtids)
 }
 
 /*
- * Return the bytes, with line pointers, that a build needs for one key with
- * nhtids rows, and add the tuples it makes to *tuples.
+ * Return the bytes, with line pointers, of a build's tuples for one key with
+ * nhtids rows, and add their number to *tuples.
  */
 static double
 btree_run_bytes(Size keylen, int nhtids, double *tuples)
@@ -274,7 +274,7 @@ measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasur
  * ----------------------------------------------------------------
  */
 
-/* Account for a run of rows with the same hash value. */
+/* Count a run of rows of the same hash value. */
 static void
 hash_end_run(PageMeasure *pm, int run, int half_page)
 {
@@ -313,9 +313,9 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 	}
 
 	/*
-	 * Tuples are sorted by hash value.  Those of one value share a bucket, so
-	 * a value with more rows than half a page keeps its overflow pages with
-	 * any number of buckets.
+	 * Tuples are sorted by hash value.  One value has one bucket, so a value
+	 * with more rows than half a page needs overflow pages with any number of
+	 * buckets.
 	 */
 	while (next_item(&items))
 	{
@@ -342,9 +342,8 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
  */
 
 /*
- * Count the TIDs in the compressed posting lists of a posting tree's leaf,
- * and the bytes that they would take as one list.  Returns -1 if the segments
- * do not fit into the page.
+ * Count the TIDs in the compressed posting lists of a posting tree's leaf, and
+ * their bytes as one list.  Returns -1 if the segments do not fit into the page.
  */
 static int
 gin_count_compressed(const char *ptr, Size size, double *list_bytes)
@@ -352,7 +351,6 @@ gin_count_compressed(const char *ptr, Size size, double *list_bytes)
 	int			items = 0;
 
 	*list_bytes = 0;
-
 	while (size > 0)
 	{
 		GinPostingList *segment = (GinPostingList *) ptr;
@@ -415,9 +413,8 @@ measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
 	pm->packed = pm->used;
 
 	/*
-	 * The last page is usually the only page of a small tree.  A rebuild
-	 * turns it into a list in the key's tuple if that is short enough,
-	 * otherwise into one page, full or not.
+	 * The last page is usually the only one of a small tree.  A rebuild makes
+	 * it a list in the key's tuple if that is short enough, else one page.
 	 */
 	if (pm->kind == PAGE_POSTING_LAST)
 	{
@@ -479,10 +476,7 @@ measure_gist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
 static bool
 count_spgist_tuple(const ItemScan *scan, PageMeasure *pm)
 {
-	/*
-	 * All kinds of tuples have the state in the same place.  Those that are
-	 * not live are redirections, dead, placeholders.
-	 */
+	/* all kinds of tuples have the state in the same place */
 	return ((SpGistDeadTuple) scan->item)->tupstate == SPGIST_LIVE;
 }
 
@@ -621,13 +615,14 @@ page_root(Oid relam, Page page)
 }
 
 /*
- * Measure a private copy of a page.  Returns NULL, or what is wrong with the
- * page (a fragment, not translated).  Never reads beyond the page.
+ * Measure a private copy of a page.  Returns NULL, or the page's fault (a
+ * fragment, not translated).  Never reads beyond the page.
  */
 const char *
 page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	memset(pm, 0, sizeof(*pm));
+	pm->count = 1;
 	pm->kind = PAGE_EMPTY;
 	if (PageIsNew(page))
 		return NULL;			/* extended but not yet used, possibly since a

@@ -3,13 +3,12 @@
  * rebuilt_size.c
  *	  How many pages an index would have after a rebuild.
  *
- * Bloat is what a rebuild would free, so this file computes for each access
- * method what its build makes of the bytes worth keeping.  For btree and hash
- * the build follows fillfactor and the number of rows.  For the others there
- * are two sizes, and the real one is in between: a GIN build depends on its
- * memory and on which rows have which keys; the operator class decides where
- * GiST and SP-GiST split a page; and the index does not tell which of BRIN's
- * summaries describe rows that are gone.
+ * Each access method has a function that computes the size of a build from the
+ * bytes worth keeping.  A build of btree and hash follows fillfactor and the
+ * number of rows.  For the others there are two sizes, and the real one is in
+ * between: a GIN build depends on its memory and on the keys of each row; the
+ * operator class decides where GiST and SP-GiST split a page; and BRIN's
+ * summaries do not tell whether their rows are gone.
  *
  * Everything is smooth in the totals, not rounded to pages, so that the
  * sampling error can be computed by perturbing them (bloat.c).
@@ -49,7 +48,8 @@ page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight)
 {
 	PageMeasure *sum = &totals->of[pm->kind];
 
-	sum->count += weight;
+	Assert(pm->kind < PAGE_KINDS && pm->packed <= pm->used && pm->used <= pm->avail);
+	sum->count += weight * pm->count;
 	sum->avail += weight * pm->avail;
 	sum->used += weight * pm->used;
 	sum->packed += weight * pm->packed;
@@ -76,7 +76,7 @@ page_totals_density(const PageTotals *t)
 	return avail > 0 ? used / avail : get_float8_nan();
 }
 
-/* Set what a rebuild depends on, except what the metapage of hash says. */
+/* Set what is known of a rebuild without the metapage of hash. */
 void
 rebuild_context_init(Relation index, RebuildContext *rc)
 {
@@ -118,7 +118,7 @@ leaf_pages(const PageTotals *t, double bytes, double density)
 
 	if (bytes <= 0)
 		return 0;
-	/* what is on one page now fits on one */
+	/* the contents of one page fit on one */
 	if (count <= 1 && bytes <= leaf->packed)
 		return 1;
 	return Max(bytes / (density * page_size), 1);
@@ -151,10 +151,10 @@ rebuilt_btree(const RebuildContext *rc, const PageTotals *t)
 
 	/*
 	 * _bt_buildadd() closes a page with the tuple that exceeds the
-	 * fillfactor, or when the next one does not fit.  The last tuple moves to
-	 * the next page, and a high key remains: of the same size for a plain
-	 * tuple, without the row pointers for a posting list.  At least one tuple
-	 * remains, even with a low fillfactor.
+	 * fillfactor, or before one that does not fit.  The last tuple moves to
+	 * the next page, and leaves a high key: of its size, but without a
+	 * posting list's row pointers.  At least one tuple stays, even with a low
+	 * fillfactor.
 	 */
 	if (leaf->items > 2 * leaf->tuples)
 		left_free = Max(full - tuple_size / 2, tuple_size * 1.5);
@@ -193,8 +193,8 @@ overflow_pages(double mean, double deviation, double capacity)
 
 /*
  * A build fixes the number of buckets beforehand, in steps of a quarter of a
- * power of two.  In between, some buckets are split already and others have
- * twice as many rows, and overflow.
+ * power of two.  Between powers, buckets that are not split yet have twice as
+ * many rows as the others, and overflow.
  */
 static double
 rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
@@ -228,7 +228,7 @@ rebuilt_hash(const RebuildContext *rc, const PageTotals *t)
 	mean = rows * light_share / power;
 	overflow = unsplit * overflow_pages(2 * mean, sqrt(2 * mean * per_value), capacity) +
 		(buckets - unsplit) * overflow_pages(mean, sqrt(mean * per_value), capacity);
-	/* rows of one value always share a bucket */
+	/* rows of one value have one bucket */
 	overflow += Min(rows * (1 - light_share) / capacity, t->of[PAGE_OVERFLOW].count);
 
 	/* one bitmap page serves 32,768 overflow pages */
@@ -315,10 +315,7 @@ rebuilt_spgist(const RebuildContext *rc, const PageTotals *t)
 		t->of[PAGE_INTERNAL].count * (leaf->count > 0 ? Min(leaves / leaf->count, 1) : 0);
 }
 
-/*
- * All ranges keep their summary, an empty one if their rows are gone.  A
- * summary is never split between pages.
- */
+/* All ranges keep their summary, an empty one if their rows are gone. */
 static double
 rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 {
@@ -330,8 +327,8 @@ rebuilt_brin(const RebuildContext *rc, const PageTotals *t)
 }
 
 /*
- * Return the pages after a rebuild, with metapage: if there are two sizes,
- * the larger one, or the smaller one with rc->smallest.
+ * Return the pages after a rebuild, with metapage: of two sizes the larger one,
+ * or with rc->smallest the smaller one.
  */
 double
 rebuilt_pages(const RebuildContext *rc, const PageTotals *t)

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * report_open.c
- *	  Open an index for a report.
+ *	  The frame of a report: open an index, measure it, survive damage.
  *
- * The reports read pages of one index, so AccessShareLock on the index, held
- * until the end of the call, is enough, as for pgstattuple's functions.  The
- * table is not locked, because no function of the index is called and no row
- * is fetched.
+ * The reports read pages of one index, so AccessShareLock on the index is
+ * enough, as for pgstattuple's functions.  The table is not locked, because no
+ * function of the index is called and no row is fetched.
  *
  * The errors are literally those of contrib/pgstattuple/pgstatindex.c, so
  * that scripts that handle them work with ours.  A report over all indexes of
- * a database must neither fail nor wait because of one of them: hence quiet.
+ * a database must neither fail nor wait because of one of them: hence "quiet".
  *
  *-------------------------------------------------------------------------
  */
@@ -27,43 +26,30 @@
 #include "own_tables.h"
 #include "report/report_private.h"
 
-/* Return the name of an access method as in pgstatindex.c. */
-static const char *
-access_method_label(Oid am)
-{
-	switch (am)
-	{
-		case GIN_AM_OID:
-			return "GIN";
-		case BTREE_AM_OID:
-			return "btree";
-		case HASH_AM_OID:
-			return "hash";
-	}
-	return "suitable";
-}
-
-/* Check an open relation.  Returns false unless elevel is ERROR. */
+/*
+ * Check an open relation.  Returns false unless elevel is ERROR.  The access
+ * method that a report requires is GIN.
+ */
 static bool
 check_relation(Relation rel, Oid required_am, int elevel)
 {
 	const char *name = RelationGetRelationName(rel);
 
+	Assert(!OidIsValid(required_am) || required_am == GIN_AM_OID);
+
 	if (rel->rd_rel->relkind != RELKIND_INDEX)
 		ereport(elevel,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 OidIsValid(required_am) ?
-				 errmsg("relation \"%s\" is not a %s index",
-						name, access_method_label(required_am)) :
+				 errmsg("relation \"%s\" is not a %s index", name, "GIN") :
 				 errmsg("\"%s\" is not an index", name),
 				 errdetail_relkind_not_supported(rel->rd_rel->relkind)));
 	else if (OidIsValid(required_am) && rel->rd_rel->relam != required_am)
 		ereport(elevel,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" is not a %s index",
-						name, access_method_label(required_am))));
+				 errmsg("relation \"%s\" is not a %s index", name, "GIN")));
 
-	/* its newest pages are in another session's local buffers */
+	/* new pages are in the other session's local buffers */
 	else if (RELATION_IS_OTHER_TEMP(rel))
 		ereport(elevel,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -155,17 +141,10 @@ report_run(Report *report)
 	return false;
 }
 
-/* ----------------------------------------------------------------
- *	The pending list of a GIN index
- *
- * The metapage has the counts, so one page is read for any size.  It is
- * copied under a share lock.  Assumption: every search reads the whole list,
- * page by page, before the tree (ginGetBitmap() calls scanPendingInsert()
- * first), so the pages of the list are the extra cost of a search.
- * ----------------------------------------------------------------
+/*
+ * Read the length of an open, valid GIN index's pending list from the metapage,
+ * for a PendingReport.  ERROR XX002 if damaged.
  */
-
-/* Measure an open, valid GIN index.  ERROR XX002 if damaged. */
 void
 gin_pending_measure(Relation index, Report *report)
 {
@@ -176,6 +155,7 @@ gin_pending_measure(Relation index, Report *report)
 	bool		valid;
 	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
 
+	Assert(index->rd_rel->relam == GIN_AM_OID);
 	if (nblocks == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INDEX_CORRUPTED),

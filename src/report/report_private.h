@@ -87,31 +87,6 @@ extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double we
 extern double page_totals_density(const PageTotals *totals);
 extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
 
-#define BLOAT_SAMPLE_DRAWS	4	/* blocks drawn from each stratum */
-#define BLOAT_SAMPLE_FIRST	2	/* of them, in the first pass */
-
-typedef struct SampledBlock
-{
-	BlockNumber blkno;
-	int			stratum;		/* -1 = in the sample with certainty */
-	int			draw;			/* number of the draw in its stratum */
-	double		stratum_size;	/* in blocks */
-	PageMeasure pm;				/* filled in by the reader of the block */
-} SampledBlock;
-
-typedef struct BloatSample
-{
-	SampledBlock *blocks;		/* in the order of reading */
-	int			nblocks;
-	int			first_pass;		/* number of blocks in the first pass */
-	int			draws;			/* from each stratum, in both passes */
-	int			nstrata;
-	int			fsm_blocks_read;
-} BloatSample;
-
-extern void bloat_sample_draw(Relation index, BlockNumber nblocks, int n,
-							  BufferAccessStrategy strategy, BloatSample *sample);
-
 /*
  * A measurement of one index, at the start of a larger struct for what
  * measure() is told and finds out.

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * reports.c
- *	  The door for reports: the SQL functions that help to decide what to move.
+ *	  SQL functions of the reports that read pages, files or devices.
  *
- * Only what has to read pages, files or devices is in C; index_report() and
- * index_mover_blockers() are SQL in the extension's script, based on these
- * functions.  Those named index_mover_* are for them and not for users.
+ * index_report() and index_mover_blockers() are SQL in the extension's script,
+ * based on functions of the schema index_mover from here.
  *
- * Everything here only reads the database, except that tablespace_probe()
- * writes a temporary file, runs on a hot standby, and takes no lock but
- * AccessShareLock on the index until the end of the call.  The access check
- * is that the script revokes EXECUTE from PUBLIC, as for pgstattuple.
+ * All run on a hot standby and take no lock but AccessShareLock on the index
+ * until the end of the call; only tablespace_probe() writes, a temporary file
+ * and its result.  Access is checked by EXECUTE, which the script revokes from
+ * PUBLIC, as for pgstattuple.
  *
  *-------------------------------------------------------------------------
  */

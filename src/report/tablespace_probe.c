@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * tablespace_probe.c
- *	  How fast the storage of a tablespace is.
+ *	  The speed of a tablespace's storage.
  *
- * The probe reads and writes a file of its own, bypassing the page cache with
+ * The probe reads and writes a file of its own, past the page cache with
  * O_DIRECT if the file system has it.  The depth test cannot use O_DIRECT,
  * because PostgreSQL keeps many reads in flight by announcing them
  * (posix_fadvise), which works through the page cache.  It reads each block
@@ -112,11 +112,7 @@ static void
 sync_file(const Probe *probe)
 {
 	/* not pg_fsync(): the disk is measured even if "fsync" is off */
-#ifdef HAVE_FDATASYNC
 	if (fdatasync(probe->fd) != 0)
-#else
-	if (fsync(probe->fd) != 0)
-#endif
 		ereport(ERROR,
 				(errcode_for_file_write(),
 				 errmsg("could not fsync file \"%s\": %m", probe->path)));
@@ -206,7 +202,7 @@ measure_random_read(Probe *probe, double seconds)
 	double		start;
 	uint32		n = 0;
 
-	/* without O_DIRECT a block is good for one read; leave half of them */
+	/* without O_DIRECT each block can be read once; leave half of them */
 	uint32		limit = probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1);
 
 	drop_from_page_cache(probe->buffered_fd, 0, 0);
@@ -264,10 +260,9 @@ measure_sequential_read(Probe *probe, double seconds)
 }
 
 /*
- * Measure for about this many seconds.  Writes a temporary file into the
- * tablespace, at most 256 MB and a tenth of free_bytes, which is gone when
- * this returns, fails or is canceled.  ERROR 53100 if free_bytes is too
- * small.
+ * Measure for about this many seconds, with a temporary file in the tablespace
+ * that is gone when this returns, fails or is canceled.  ERROR 53100 if
+ * free_bytes is too small.
  */
 void
 tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
@@ -303,9 +298,8 @@ tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 }
 
 /*
- * Return the random_page_cost to set.  It has little to do with the ratio of
- * two speeds: 4.0 stands for a disk of 8 ms, 1.1 for flash of 0.1 ms, with
- * most pages cached.  Interpolate linearly between these two points.
+ * Return the random_page_cost to set, on the line between 4.0 for a disk of 8 ms
+ * and 1.1 for flash of 0.1 ms, each with most pages cached.
  */
 double
 suggested_random_page_cost(const ProbeResult *result)
@@ -316,18 +310,15 @@ suggested_random_page_cost(const ProbeResult *result)
 }
 
 /*
- * Return the effective_io_concurrency to set.  The gain from several reads at
- * the same time is how many the storage works on.  Without a gain it is 1.
+ * Return the effective_io_concurrency to set, from the gain of several reads at
+ * the same time.
  */
 int
 suggested_io_concurrency(const ProbeResult *result, int queue_depth)
 {
-	double		gain;
+	double		gain = result->random_read_iops_deep / result->random_read_iops;
 
-	if (isnan(result->random_read_iops_deep))
-		return 1;
-	gain = result->random_read_iops_deep / result->random_read_iops;
-	if (gain < 1.5)
+	if (isnan(gain) || gain < 1.5)
 		return 1;
 	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
 }

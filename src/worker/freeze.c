@@ -3,13 +3,13 @@
  * freeze.c
  *	  VACUUM (FREEZE) of a table before it is copied (freeze_first => true).
  *
- * The visibility map goes along with a copy, so later vacuums, also those
- * against wraparound, pass over the whole table where it has moved to.  Done
- * before, it reads from and writes to the storage that the table leaves.
+ * The visibility map goes along with a copy, so later vacuums, also against
+ * wraparound, pass over the whole table.  Before the move they read from and
+ * write to the storage that the table leaves.
  *
  * Locks: as VACUUM, ShareUpdateExclusiveLock, for which we do not queue: if it
- * cannot be had, the table is copied as it is.  The file is
- * not truncated, which would need AccessExclusiveLock.
+ * cannot be had, the table is copied as it is.  The file is not truncated,
+ * which would need AccessExclusiveLock.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,8 +26,8 @@
 #include "worker/worker.h"
 
 /*
- * Vacuum and freeze the table of an item, with its TOAST table.  Called, and
- * returns, with no transaction open.  ERRORs: those of VACUUM.
+ * Vacuum and freeze the table of an item, with its TOAST table.  Returns with no
+ * transaction open.  ERRORs: as VACUUM.
  */
 void
 freeze_table(const MoveItem *item)
@@ -36,6 +36,7 @@ freeze_table(const MoveItem *item)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	VacuumStmt *stmt;
 
+	Assert(!IsTransactionState());
 	if (item->relkind != RELKIND_RELATION && item->relkind != RELKIND_MATVIEW)
 		return;
 	progress_phase(PHASE_FREEZING);
@@ -45,7 +46,7 @@ freeze_table(const MoveItem *item)
 	MemoryContextReset(context);
 	StartTransactionCommand();
 
-	/* VACUUM ends this transaction, and keeps there what it needs longer */
+	/* VACUUM ends this transaction, and this context outlives it */
 	MemoryContextSwitchTo(context);
 	PortalContext = context;
 	stmt = makeNode(VacuumStmt);

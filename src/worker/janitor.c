@@ -4,8 +4,8 @@
  *	  Automatic cleanup at server start, if the library is preloaded.
  *
  * Moves that a shutdown, a crash or a promotion has interrupted may have left
- * files or invalid indexes behind.  The janitor starts one cleanup worker for
- * each database, because a process can connect to one database only.
+ * files or invalid indexes behind.  The janitor starts a cleanup worker in each
+ * database, one after the other, because worker slots are scarce.
  *
  * Then it sleeps: after a crash, the postmaster starts a worker again only if
  * it was alive.
@@ -73,13 +73,9 @@ list_databases(void)
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 
+		MemoryContextSwitchTo(context);
 		if (database->datallowconn)
-		{
-			MemoryContext oldcontext = MemoryContextSwitchTo(context);
-
 			result = lappend_oid(result, database->oid);
-			MemoryContextSwitchTo(oldcontext);
-		}
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -102,7 +98,6 @@ wait_a_while(long timeout_ms)
 void
 index_mover_janitor_main(Datum arg)
 {
-	List	   *databases;
 	ListCell   *lc;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -110,21 +105,15 @@ index_mover_janitor_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
-	databases = list_databases();
-	foreach(lc, databases)
+	foreach(lc, list_databases())
 	{
-		BackgroundWorkerHandle *worker = job_launch_cleanup(lfirst_oid(lc),
-															BOOTSTRAP_SUPERUSERID,
+		BackgroundWorkerHandle *worker = job_launch_cleanup(lfirst_oid(lc), BOOTSTRAP_SUPERUSERID,
 															MyProcPid);
 		pid_t		pid;
 
-		/* one at a time: worker slots are scarce */
-		while (worker != NULL &&
-			   GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+		while (worker != NULL && GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
 	}
-	list_free(databases);
-
 	for (;;)
 		wait_a_while(-1);
 }

@@ -3,8 +3,8 @@
  * job_launch.c
  *	  Creating a job: its segment, its slot, its first worker.
  *
- * A job without a slot or a worker fails, except an *optional* one, which is
- * a cleanup that no one has called: it is not done then.
+ * A job without a slot or a worker fails, but an *optional* job, which is a
+ * cleanup that nobody has called, is only not done.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,7 +33,7 @@ warn_optional(void)
 }
 
 /*
- * Create the job's segment and take a slot, until whose end it is pinned.
+ * Create the job's segment, and pin it until the end of the slot that this takes.
  * ERROR 53000 without a free segment or slot; but an optional job is given up
  * with a WARNING, and NULL returned.  Also the ERRORs of job_take_slot().
  */
@@ -104,9 +104,8 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 }
 
 /*
- * Have the postmaster start the job's first worker.  Without a free worker
- * slot, raises ERROR 53000; but of an optional job frees the slot, with a
- * WARNING, and returns NULL.
+ * Have the postmaster start the job's first worker.  ERROR 53000 without a free
+ * worker slot; but an optional job is given up as above.
  */
 BackgroundWorkerHandle *
 job_launch_worker(int slot, int64 job, bool optional)
@@ -130,7 +129,7 @@ job_launch_worker(int slot, int64 job, bool optional)
 	return handle;
 }
 
-/* Return whether the job is a cleanup that another call includes, or without a call. */
+/* Return whether this is a cleanup that no call, or a call for a move, starts. */
 bool
 job_launch_is_optional(int64 job, JobPurpose purpose, const List *items)
 {
@@ -138,10 +137,9 @@ job_launch_is_optional(int64 job, JobPurpose purpose, const List *items)
 }
 
 /*
- * Start a worker that cleans up in a database and returns no rows.  Returns
- * NULL if there is no room for it, which may be a WARNING.  Needs no
- * transaction, so an exit callback can call it.  notify_pid: as in
- * job_launch_register().
+ * Start a worker that cleans up in a database and returns no rows.  Returns NULL
+ * if no segment, slot or worker is free.  Needs no transaction, so an exit
+ * callback can call it.  notify_pid: as in job_launch_register().
  */
 BackgroundWorkerHandle *
 job_launch_cleanup(Oid database, Oid role, int notify_pid)
@@ -168,8 +166,8 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 
 /*
  * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
- * there is no free worker slot.  runner: 0 for the first one, which asks for
- * the others.  notify_pid: the process to signal at its start and end, or 0.
+ * there is no free worker slot.  runner: 0 for the first, which asks for the
+ * others.  notify_pid: the process to signal at its start and end, or 0.
  */
 BackgroundWorkerHandle *
 job_launch_register(int slot, int64 job, int runner, int notify_pid)
@@ -177,6 +175,8 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	WorkerExtra extra = {.job = job,.runner = runner};
+
+	Assert(runner >= 0 && runner < IM_MAX_RUNNERS);
 
 	if (job == CLEANUP_JOB)
 		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);

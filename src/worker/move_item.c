@@ -3,10 +3,9 @@
  * move_item.c
  *	  One relation from start to end: the frame around the methods.
  *
- * move_item() is where an error becomes a row: it catches whatever a method
- * throws, leaves the session without transaction and locks, and records what
- * happened.  What a failed move has left behind is removed by move_cleanup(),
- * which the worker calls when the outcome is on record.
+ * move_item() makes an error of a method a row, and leaves the session without
+ * transaction and locks.  The leftovers of a failed move are removed by
+ * move_cleanup(), which the worker calls when the outcome is on record.
  *
  * Tricky: the error of a unique build carries the offending key in its
  * detail, and the owner of the row may have no right to read the table.  So
@@ -61,10 +60,9 @@ lock_partitioned(Wait *wait, void *arg)
 }
 
 /*
- * Set the tablespace that a partitioned index gives to the indexes of new
- * partitions, or a partitioned table to these.  As
- * ATExecSetTableSpaceNoStorage(), but without queueing for the exclusive lock,
- * since every query of the table would queue behind.
+ * Set the tablespace in which new partitions of a partitioned table, or their
+ * indexes, are made.  As ATExecSetTableSpaceNoStorage(), but without queueing
+ * for the exclusive lock, since every query of the table would queue behind.
  */
 static void
 move_default(MoveContext *mc)
@@ -117,8 +115,8 @@ move_once(MoveContext *mc)
 
 /*
  * After a skip, find out whether the index is gone and another index of the
- * table has its name, as after REINDEX CONCURRENTLY.  If so, make that one
- * the item's and return true.
+ * table has its name, as after REINDEX CONCURRENTLY.  If so, make that the
+ * item's and return true.
  */
 static bool
 find_successor(MoveItem *item)
@@ -149,10 +147,7 @@ find_successor(MoveItem *item)
 	return true;
 }
 
-/*
- * Tablespaces of the item, for the server log: after the move, looking them up
- * could fail, which would hide its outcome.
- */
+/* For the server log: after the move, a failing look-up would hide its outcome */
 static NameData from_name;
 static NameData to_name;
 
@@ -167,7 +162,6 @@ keep_name(NameData *name, Oid tablespace)
 static void
 move_with_preparation(MoveContext *mc, int max_wait_ms)
 {
-	/* remove what earlier moves of this table may have left behind */
 	leftovers_remove_of_table(mc->item->heap_oid, mc->settings->lock_wait);
 
 	StartTransactionCommand();
@@ -199,8 +193,8 @@ clean_up(MoveContext *mc, int max_wait_ms)
 
 /*
  * Work on an item.  Never throws: returns the error that has ended the work,
- * or NULL, and leaves the session as the next item expects it.  Interrupts
- * are held off after an error; the caller resumes them.
+ * or NULL, with no transaction open.  Interrupts are held off after an error;
+ * the caller resumes them.
  */
 static ErrorData *
 try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_wait_ms),
@@ -210,6 +204,7 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 	MemoryContext context = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
 
+	Assert(!IsTransactionState());
 	PG_TRY();
 	{
 		runner_serve_cancel(true);
@@ -227,10 +222,11 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
+	Assert(!IsTransactionState());
 	return error;
 }
 
-/* Write to the server log what became of an item. */
+/* Write the outcome of an item to the server log. */
 static void
 log_outcome(const MoveItem *item)
 {
@@ -257,15 +253,13 @@ log_outcome(const MoveItem *item)
 				 item->detail[0] ? errdetail_internal("%s", item->detail) : 0));
 }
 
-/*
- * Move one item, and put the outcome into it.  Never throws.  No transaction
- * is open before and after.
- */
+/* Move one item, and put the outcome into it.  Never throws. */
 void
 move_item(JobShared *job, MoveItem *item)
 {
 	ErrorData  *error;
 
+	Assert(item->status == STATUS_RUNNING);
 	item->sqlstate[0] = '\0';
 	item->lock_time = -1;
 	item->size_after = -1;
@@ -279,7 +273,7 @@ move_item(JobShared *job, MoveItem *item)
 	}
 	blockers_tell(item);
 
-	/* a copy has set the time of its swap, and what follows does not count */
+	/* a copy has set the time of its swap */
 	if (item->finished_at == 0)
 	{
 		item->finished_at = GetCurrentTimestamp();
@@ -290,13 +284,14 @@ move_item(JobShared *job, MoveItem *item)
 
 /*
  * Set the status of an item to STATUS_MOVED if it is moved, when the process
- * ends in the middle of it.  No transaction is open before and after.
+ * ends in the middle of it.
  */
 void
 move_find_out(MoveItem *item)
 {
 	RelationFacts facts;
 
+	Assert(!IsTransactionState());
 	/* otherwise it has ended, and only the record is missing */
 	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
 		return;
@@ -313,7 +308,7 @@ move_find_out(MoveItem *item)
 	CommitTransactionCommand();
 }
 
-/* Remove what a failed or canceled item has left behind.  Never throws. */
+/* Remove the leftovers of a failed or canceled item.  Never throws. */
 void
 move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 {

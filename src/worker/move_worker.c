@@ -4,10 +4,9 @@
  *	  The background worker that carries out a job.
  *
  * It connects to the job's database as the job's role, with settings of its
- * own that override those of ALTER ROLE and ALTER DATABASE, and moves one
- * item after the other.  An item that fails does not stop the others.  The
- * outcome of each is in shared memory for the waiting caller, and in the
- * history.
+ * own that override ALTER ROLE and ALTER DATABASE, and moves one item after the
+ * other.  An item that fails does not stop the others.  The outcome of each is
+ * in shared memory for the waiting caller, and in the history.
  *
  * A role that may not log in (SET ROLE in the caller) must be able to move
  * its indexes.  17 has a flag for that.  Before 17, the worker connects as
@@ -20,7 +19,7 @@
  * Tricky: SIGTERM can end the process at any place.  The exit callback then
  * records that in the rows and in the history (in a transaction of its own,
  * as RemoveTempRelationsCallback() does), and asks for a successor that
- * removes what this process had to leave behind.
+ * removes the leftovers.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,12 +54,12 @@
 #define QUICK_CLEANUP_MS	1000
 
 static JobShared *my_shared = NULL;
-static int	current_item = -1;	/* the one that is being moved */
+static int	current_item = -1;	/* that is being moved */
 static bool is_first = false;	/* the first runner of its job */
 static bool is_move = false;	/* and not a cleanup */
 static bool is_attached = false;
-static bool is_done = false;	/* nothing is left to do at exit, but: */
-static bool rows_are_due = false;	/* final, and not published yet */
+static bool is_done = false;	/* nothing is left to do at exit, except for */
+static bool rows_are_due = false;	/* rows that are final, not published yet */
 static bool cleanup_put_off = false;	/* needed after the job's end */
 static int	my_slot;
 static int64 my_job;
@@ -94,9 +93,9 @@ set_worker_option(const char *name, const char *value)
 }
 
 /*
- * Settings of the worker: nothing that a role, a database or the cluster sets
- * for ordinary sessions may stop, delay or redirect a move.
- * t/051_world_database_settings.pl says why every other setting may stay.
+ * Settings that a role, a database or the cluster makes for ordinary sessions,
+ * and that could stop, delay or redirect a move.
+ * t/051_world_database_settings.pl says why all others may stay.
  */
 static const struct
 {
@@ -121,10 +120,7 @@ static const struct
 	{"session_replication_role", "origin"},
 	{"statement_timeout", "0"},
 
-	/*
-	 * A move changes no data, so it need not wait for a synchronous standby;
-	 * a commit that waits for one would keep its locks.
-	 */
+	/* a commit that waits for a standby would keep its locks */
 	{"synchronous_commit", "local"},
 	{"track_activities", "on"}, /* core_phase() reads what is published */
 	{"transaction_timeout", "0"},	/* 17 and later */
@@ -186,7 +182,6 @@ log_end(const JobShared *shared)
 					psprintf(", longest lock %.1f ms", longest_lock / 1000.0))));
 }
 
-
 /*
  * Connect to the job's database as its role.  If the database has a setting
  * for role, core has applied it, without checking whether the job's role may
@@ -224,9 +219,8 @@ publish_rows(JobShared *shared)
 }
 
 /*
- * Stop being a runner.  The last one that could change a row publishes them,
+ * Stop being a runner.  The last runner that could change a row publishes them,
  * after the line in the server log; if that fails, free_slot_at_exit() does.
- * One that only cleaned up meanwhile comes here as the last one, too.
  */
 static void
 stop_running(JobShared *shared)
@@ -300,7 +294,7 @@ worker_exit(int code, Datum arg)
 	Oid			busy;
 	int			n;
 
-	/* its handler uses memory that is unmapped soon */
+	/* its handler uses the segment, which is unmapped soon */
 	rebuild_timer_end();
 
 	/*
@@ -325,9 +319,9 @@ worker_exit(int code, Datum arg)
 	StartTransactionCommand();
 
 	/*
-	 * A DROP EXTENSION that has waited for us has its locks by now.  Do not
-	 * wait for its transaction, nor for one that keeps out writers of the
-	 * history, because we cannot be interrupted here.
+	 * A DROP EXTENSION that has waited for us has its locks by now.  Wait
+	 * neither for it nor for a session that keeps out writers of the history,
+	 * because we cannot be interrupted here.
 	 */
 	held = (extension_hold(&busy) == EXTENSION_HELD);
 	recordable = held &&
@@ -347,8 +341,8 @@ worker_exit(int code, Datum arg)
 }
 
 /*
- * Exit callback, the last of ours: release what we hold and end the caller's
- * wait, even if worker_exit() has failed.
+ * Exit callback, the last of ours: free the slot and end the caller's wait, even
+ * if worker_exit() has failed.
  *
  * If the first worker could not start, there are no rows: the waiting caller
  * finds it gone without having begun, and raises the error that we have sent.
@@ -405,7 +399,7 @@ needs_cleanup(JobShared *shared)
 	return result;
 }
 
-/* Between two indexes, wait while the job is paused. */
+/* Between two items, wait while the job is paused, and show the next item. */
 static void
 wait_while_paused(JobShared *shared)
 {
@@ -413,8 +407,6 @@ wait_while_paused(JobShared *shared)
 
 	if (!job_pause_requested() || job_cancel_requested())
 		return;
-
-	/* show the index that comes next */
 	for (i = 0; i < shared->nitems; i++)
 		if (shared->items[i].status == STATUS_QUEUED)
 			break;
@@ -458,6 +450,7 @@ run_item(JobShared *shared, int n)
 	MoveItem   *item = &shared->items[n];
 	bool		canceled;
 
+	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
 	current_item = n;
 	item->started_at = GetCurrentTimestamp();
 	outcome_record_item(shared, n);
@@ -480,7 +473,7 @@ run_item(JobShared *shared, int n)
 				outcome_extension_is_gone(shared) ||
 				strcmp(item->sqlstate, "57014") == 0);
 
-	/* an index dropped during its move is "skipped", and may leave leftovers */
+	/* an index dropped during its move is skipped, and may leave something */
 	if (canceled || (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED) ||
 		item->sqlstate[0] != '\0')
 	{
@@ -490,14 +483,14 @@ run_item(JobShared *shared, int n)
 			give_up_rest(shared, NULL);
 		}
 
-		/* it may have to wait for long, which the caller need not */
+		/* the caller need not wait for a long cleanup */
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
 		{
 			if (!move_has_more(shared, -1) && runner_rows_are_final())
 				publish_rows(shared);
 			move_cleanup(shared, item, 0);
-			/* this, too, steps back from sessions that wait for our caller */
+			/* it gives up for sessions that wait for our caller */
 			cleanup_put_off = needs_cleanup(shared);
 		}
 	}
@@ -561,8 +554,8 @@ run_moves(JobShared *shared, bool first)
 }
 
 /*
- * Remove leftovers.  A caller that has asked for a move waits only for what
- * can be removed at once, as after a failed move.
+ * Remove leftovers.  A caller that has asked for a move waits only for a short
+ * cleanup, as after a failed move.
  */
 static void
 run_cleanup(JobShared *shared)
@@ -605,7 +598,7 @@ index_mover_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* before anything can fail, so that the slot is always freed */
+	/* first, so that the slot is always freed */
 	my_slot = slot;
 	my_job = extra.job;
 	is_first = (extra.runner == 0);
@@ -621,7 +614,7 @@ index_mover_worker_main(Datum arg)
 	shared = job_shared(segment);
 	my_shared = shared;
 
-	/* already here, so that a waiting caller learns why connecting fails */
+	/* before connecting, so that a waiting caller learns why that fails */
 	if (shared->caller_waits)
 	{
 		Size		size;

@@ -5,9 +5,7 @@
  *
  * A failure to record must not stop a move: an error here (a full disk, a
  * session that deletes from the history) is a WARNING, and the moves go on.
- * Only a job that cannot be recorded at all moves nothing.
- *
- * Assumption: called by a runner, with no transaction open.
+ * Only a job that cannot be recorded at all moves nothing.  Called by a runner.
  *
  * Locks: AccessShareLock on the extension's own tables, for the session, so
  * that DROP EXTENSION waits for the end of the job.  An error releases it,
@@ -29,13 +27,13 @@
 #define RECORD_POLL_MS	20
 
 /*
- * Return what a row tells besides an error's message, or NULL.  A function of
- * the index may find its tables and functions in psql, but not here; so
- * explain the difference.  The detail of an integrity violation has keys,
+ * Return the text that follows an error's message in a row, or NULL.  Where a
+ * function of the index finds its tables and functions in psql, but not here,
+ * it explains the difference.  The detail of an integrity violation has keys,
  * which not every user may see.
  */
 static const char *
-what_else_to_tell(const MoveItem *item, const ErrorData *edata)
+further_detail(const MoveItem *item, const ErrorData *edata)
 {
 	if (item->method == METHOD_REBUILD &&
 		(edata->sqlerrcode == ERRCODE_UNDEFINED_FUNCTION ||
@@ -71,7 +69,9 @@ void
 outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 {
 	const char *state = unpack_sql_state(edata->sqlerrcode);
-	const char *more = what_else_to_tell(item, edata);
+	const char *more = further_detail(item, edata);
+
+	Assert(item >= shared->items && item < shared->items + shared->nitems);
 
 	/* it stays moved if only the removal of the old index has failed */
 	if (item->status != STATUS_MOVED)
@@ -79,7 +79,7 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 						job_cancel_requested()) ? STATUS_CANCELED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
-	/* core's words are about a statement, and the user has canceled a job */
+	/* core's words name a statement, and the user has canceled a job */
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
 		outcome_take_cancel(shared, item);
 	else if (more != NULL)
@@ -94,9 +94,8 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 
 /*
  * Start a transaction with the extension's tables held, after waiting for
- * sessions that have locked them.  Returns false, with no transaction open,
- * if they were dropped, or if a session that waits for us is about to drop
- * them.
+ * sessions that have locked them.  Returns false, with no transaction open, if
+ * they were dropped, or a session that waits for us is about to drop them.
  */
 static bool
 begin_to_record(JobShared *shared)
@@ -169,12 +168,12 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 }
 
 /*
- * Update the history row of an item, and those of what moves with it; a failure
- * is a WARNING.  An error releases the extension's tables, so they may be
- * dropped then, and only the waiting caller learns of the outcome.
+ * Update the history rows of an item and its parts; a failure is a WARNING.  An
+ * error releases the extension's tables, so they may be dropped then, and only
+ * the waiting caller learns of the outcome.
  *
- * The second attempt is for a row that was deleted during the first one: a
- * missing row is no error.
+ * The second attempt is for a row that was deleted during the first: a missing
+ * row is no error.
  */
 void
 outcome_record_item(JobShared *shared, int n)
@@ -199,15 +198,15 @@ outcome_record_item(JobShared *shared, int n)
 			 errdetail_internal("%s", error->message)));
 	FreeErrorData(error);
 
-	/* what follows needs the extension's tables held */
+	/* the next item needs the extension's tables held */
 	if (begin_to_record(shared))
 		CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
- * Record all items.  Returns false on failure, which is then in the items:
- * the caller must move nothing.
+ * Record a job and all its items.  Returns false on failure, with the error in
+ * the items: the caller must move nothing.
  */
 bool
 outcome_record_all(JobShared *shared)
