@@ -129,6 +129,8 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ErrorData  *volatile error = NULL;
+	const HistoryJob job = {shared->role, shared->submitted_at, shared->settings.not_default,
+	shared->settings.terms};
 	bool		held;
 
 	Assert(!IsTransactionState());
@@ -141,11 +143,7 @@ try_to_record(JobShared *shared, bool insert, int first, int last)
 					 errmsg("extension \"%s\" is not installed in this database",
 							"index_mover")));
 		if (insert)
-			history_insert_job(shared->job, &(HistoryJob)
-							   {
-								   shared->role, shared->submitted_at, shared->settings.not_default,
-								   shared->settings.terms
-							   });
+			history_insert_job(shared->job, &job);
 		for (int i = first; held && i <= last; i++)
 		{
 			if (!insert)
