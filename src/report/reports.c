@@ -101,7 +101,7 @@ set_measured(Datum *values, bool *nulls, int column, double value)
 
 /* Measure the index in argument 0, unless that is null where it may be. */
 static void
-run_report(FunctionCallInfo fcinfo, Report *report)
+measure_argument(FunctionCallInfo fcinfo, Report *report)
 {
 	if (report->quiet && PG_ARGISNULL(0))
 		return;
@@ -140,7 +140,7 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	bloat.sample_pages = PG_GETARG_INT32(1);
 	reject_null(fcinfo, 2, "exact");
 	bloat.exact = PG_GETARG_BOOL(2);
-	run_report(fcinfo, &bloat.report);
+	measure_argument(fcinfo, &bloat.report);
 
 	memset(nulls, !bloat.report.measured, sizeof(nulls));
 	if (!bloat.report.measured)
@@ -189,7 +189,7 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 	bool		nulls[6];
 
 	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
-	run_report(fcinfo, &pending.report);
+	measure_argument(fcinfo, &pending.report);
 	memset(nulls, !pending.report.measured, sizeof(nulls));
 	values[0] = Int64GetDatum(pending.pages);
 	values[1] = Int64GetDatum(pending.tuples);
