@@ -31,10 +31,20 @@ static void
 damage(char *page, pg_prng_state *random)
 {
 	PageHeader	ph = (PageHeader) page;
-	int			times = 1 + below(random, 12);
-	int			way = below(random, 8);
 	int			lower = Min(Max(ph->pd_lower, SizeOfPageHeaderData + sizeof(ItemIdData)), BLCKSZ - 16);
 	int			upper = Min(ph->pd_upper, BLCKSZ - 24);
+	const struct
+	{
+		int			from;
+		int			bytes;
+	}			areas[] = {
+		{SizeOfPageHeaderData, lower - SizeOfPageHeaderData},	/* line pointers */
+		{upper, BLCKSZ - 23 - upper},	/* tuples */
+		{BLCKSZ - 16, 13},		/* the special space */
+		{SizeOfPageHeaderData, BLCKSZ - SizeOfPageHeaderData - 4}
+	};
+	int			way = below(random, 8);
+	int			area = way % lengthof(areas);
 
 	if (way == 0)
 		ph->pd_lower = below(random, 4) == 0 ? pg_prng_uint32(random) : below(random, BLCKSZ - 16);
@@ -42,39 +52,16 @@ damage(char *page, pg_prng_state *random)
 		ph->pd_upper = below(random, 4) == 0 ? pg_prng_uint32(random) : ph->pd_lower + below(random, 64);
 	if (way == 2)
 		ph->pd_special = below(random, 4) == 0 ? pg_prng_uint32(random) : BLCKSZ - 8 * below(random, 5);
-	for (int i = 0; i < times; i++)
+	for (int times = below(random, 12); times >= 0; times--)
 	{
-		uint32		bits = pg_prng_uint32(random);
-		int			at;
+		int			at = areas[area].from + below(random, areas[area].bytes) / 4 * 4;
+		uint32		bits;
 
-		switch (way)
-		{
-			case 3:				/* line pointers */
-				at = SizeOfPageHeaderData + sizeof(ItemIdData) *
-					below(random, (lower - SizeOfPageHeaderData) / sizeof(ItemIdData));
-				break;
-			case 4:				/* headers of tuples */
-				at = upper + MAXALIGN(below(random, BLCKSZ - 23 - upper));
-				break;
-			case 5:				/* the special space */
-				at = BLCKSZ - 16 + below(random, 13);
-				break;
-			default:
-				at = SizeOfPageHeaderData + below(random, BLCKSZ - SizeOfPageHeaderData - 4);
-				break;
-		}
-		if (below(random, 2) == 0)
-		{
-			uint32		was;
-
-			memcpy(&was, page + at, sizeof(was));
-			bits = was ^ (1U << below(random, 32));
-		}
+		memcpy(&bits, page + at, sizeof(bits));
+		bits = below(random, 2) == 0 ? pg_prng_uint32(random) : bits ^ (1U << below(random, 32));
 		memcpy(page + at, &bits, sizeof(bits));
 	}
-	if (way == 6)
-		memset(page + below(random, BLCKSZ), below(random, 2) ? 0 : 0xFF, 1);
-	if (way == 7)
+	if (way == 3)				/* of a torn write */
 	{
 		int			from = 512 * (1 + below(random, BLCKSZ / 512 - 1));
 
