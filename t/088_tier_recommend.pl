@@ -196,7 +196,7 @@ is(going('regress_fast', 1000000000), 'cold_id', 'above it');
 sql('ALTER TABLESPACE regress_slow SET (random_page_cost = 4.1)');
 # another extension's table is left alone
 rates(10000, cold_id => 10);
-sql('ALTER EXTENSION pgstattuple ADD TABLE cold');
+sql('CREATE EXTENSION pgstattuple; ALTER EXTENSION pgstattuple ADD TABLE cold');
 is(going('regress_fast', 1000000000), '', 'of an extension');
 sql('ALTER EXTENSION pgstattuple DROP TABLE cold');
 

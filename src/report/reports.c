@@ -165,7 +165,7 @@ int64
 report_pending_pages(Oid index_oid)
 {
 	PendingReport pending = {.report = {.measure = gin_pending_measure,.index_oid = index_oid,
-		.required_am = GIN_AM_OID,.quiet = true}};
+	.required_am = GIN_AM_OID,.quiet = true}};
 
 	return report_run(&pending.report) ? pending.pages : -1;
 }
