@@ -207,6 +207,17 @@ file_size(const char *path)
 	}
 }
 
+/* Return the bytes of a fork, 0 if it is not there; -1 if it cannot be read. */
+static int64
+fork_size(const RelFileLocator *locator, ForkNumber fork)
+{
+	char	   *path = relation_fork_path(*locator, fork);
+	int64		size = file_size(path);
+
+	pfree(path);
+	return size < 0 && errno == ENOENT && fork != MAIN_FORKNUM ? 0 : size;
+}
+
 /* Return the bytes of all forks of a file; -1 if one cannot be read. */
 int64
 relation_file_size(const RelFileLocator *locator)
@@ -217,14 +228,11 @@ relation_file_size(const RelFileLocator *locator)
 		return -1;
 	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
-		char	   *path = relation_fork_path(*locator, fork);
-		int64		size = file_size(path);
+		int64		size = fork_size(locator, fork);
 
-		pfree(path);
-		if (size >= 0)
-			total += size;
-		else if (fork == MAIN_FORKNUM || errno != ENOENT)
+		if (size < 0)
 			return -1;
+		total += size;
 	}
 	return total;
 }
@@ -236,6 +244,15 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
 
 	return relation_file_size(&locator);
+}
+
+/* The same of one of its forks. */
+int64
+relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+{
+	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
+
+	return fork_size(&locator, fork);
 }
 
 /*

@@ -242,8 +242,7 @@ heat_of(const HeatTable *table, Oid relid)
 int64
 heat_size(const Heat *heat)
 {
-	int64		result = file_size(relation_file_path(MyDatabaseId, heat->tablespace,
-													  heat->relfilenumber, MAIN_FORKNUM));
+	int64		result = relation_fork_size(heat->tablespace, heat->relfilenumber, MAIN_FORKNUM);
 	HeapTuple	toast = SearchSysCache1(RELOID, ObjectIdGetDatum(heat->toast_oid));
 
 	if (HeapTupleIsValid(toast))
