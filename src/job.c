@@ -295,7 +295,7 @@ slot_time(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	return IM_MUTATION("long-ago") ? now - USECS_PER_HOUR : now;
+	return now - IM_LIMIT("long-ago", 0);
 }
 
 /* Return whether the postmaster failed to start the worker of this slot. */

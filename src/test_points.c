@@ -21,32 +21,21 @@
  * time, as with the second of the files that move together.
  *
  * index_mover.test_mutation is a list of what to do wrong, so that the tests
- * can prove that the checks notice it.  catch-up, one-block, tail, block-0 and
- * sync leave out that part of a copy; tail makes up blocks in its place, or
- * none with short.
+ * can prove that the checks notice it.  tail, block-0 and sync leave out that
+ * part of a copy; tail makes up blocks in its place, or none with short.
  *
  *	map-once		compare a table's visibility map once, before the lock, and
  *					not again
- *	map-std			log a page of it as if pd_lower and pd_upper told what is
- *					unused: a standby, and recovery, get an empty one
  *	log-once		do not log a block again after a checkpoint
  *	holes			leave every page's hole out of the WAL, whatever is in it
- *	garbage			keep in the file what is left out of the WAL
  *	look-up			take every block as it is on disk, also one in a buffer
  *	late-lsn		note the insert position after the blocks were read
  *	seen-all		take blocks between those that were copied again for seen, too
- *	no-direct		as if the file system refused O_DIRECT
  *	flushed-only	read the WAL only as far as it is on disk
  *	verify-all		compare everything under the lock
- *	again			copy the last blocks directly before each attempt, too
- *	busy			take a few changed blocks that do not get fewer for many
- *	hopeless		give up at once then
- *	slow-blocks		take the last blocks to need 100 us each
- *	lock-too-long	give up at once if they need more than max_lock_time
  *	log-truncate	log a change of the file that does not name blocks, after
  *	log-special		the bulk copy or, with under-lock, once the exclusive
  *					lock is granted; with once, only the first time
- *	long-ago		submit a job as of an hour ago
  *	overrun			read beyond a page that is measured, for
  *	underrun		AddressSanitizer
  *	other-storage	as if a relation's storage manager were not core's
@@ -58,6 +47,17 @@
  * bytes.  Device 0 is a directory that is missing.
  *
  * index_mover.test_stats_age is how many days old the statistics are, if not 0.
+ *
+ * It may also have limits, name:number, or name alone for -1:
+ *
+ *	catch-up		forget so many of the blocks that have changed, all with -1
+ *	again			copy the last blocks directly, before an attempt, if more than so
+ *					many are left
+ *	busy			more changed blocks than these may be too many
+ *	hopeless		give up if a copy was written so often
+ *	slow-blocks		take the last blocks to need so many us each, at first
+ *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
+ *	long-ago		submit a job as of so many microseconds ago
  *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.
@@ -310,11 +310,11 @@ test_file_system(Oid tablespace, int64 *device, int64 *free_bytes, int64 *total_
  * has happened to some file.
  */
 void
-test_log_special(const RelFileLocator *locator)
+test_log_special(const RelFileLocator *locator, bool under_lock)
 {
 	static bool logged = false;
 
-	if (logged && test_mutation("once"))
+	if (under_lock != test_mutation("under-lock") || (logged && test_mutation("once")))
 		return;
 	logged = true;
 	if (test_mutation("log-truncate"))
@@ -336,13 +336,29 @@ test_log_special(const RelFileLocator *locator)
 	}
 }
 
-/* Give a file the right length, with wrong contents. */
+/*
+ * Return the limit that the mutations have as name:number, without a number -1;
+ * the usual one if they do not have it.
+ */
+int64
+test_limit(const char *name, int64 usual)
+{
+	const char *found = find_in_list(test_mutations, name);
+
+	if (found == NULL)
+		return usual;
+	return *found >= '0' && *found <= '9' ? strtoll(found, NULL, 10) : -1;
+}
+
+/* With the mutation tail, give a file the right length, with wrong contents. */
 void
 test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks)
 {
 	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock zero = {0};
 
+	if (!test_mutation("tail") || test_mutation("short"))
+		return;
 	for (BlockNumber block = smgrnblocks(smgr, MAIN_FORKNUM); block < nblocks; block++)
 		smgrextend(smgr, MAIN_FORKNUM, block, zero.data, false);
 }

@@ -17,7 +17,8 @@ extern void test_points_define(void);
 extern void test_points_keep(void);
 extern void test_point(const char *name);
 extern bool test_mutation(const char *name);
-extern void test_log_special(const RelFileLocator *locator);
+extern int64 test_limit(const char *name, int64 usual);
+extern void test_log_special(const RelFileLocator *locator, bool under_lock);
 extern void test_fill_tail(const RelFileLocator *locator, BlockNumber nblocks);
 extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
 							 int64 *total_bytes);
@@ -28,7 +29,8 @@ extern int	test_stats_age;
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
 #define IM_MUTATION(name)	test_mutation(name)
-#define IM_LOG_SPECIAL(locator)	test_log_special(locator)
+#define IM_LIMIT(name, usual)	test_limit(name, usual)
+#define IM_LOG_SPECIAL(locator, under_lock)	test_log_special(locator, under_lock)
 #define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
 	test_file_system(tablespace, device, free, total)
@@ -41,7 +43,8 @@ extern int	test_stats_age;
 #define IM_KEEP_POINTS()	((void) 0)
 #define IM_POINT(name)		((void) 0)
 #define IM_MUTATION(name)	false
-#define IM_LOG_SPECIAL(locator)	((void) 0)
+#define IM_LIMIT(name, usual)	(usual)
+#define IM_LOG_SPECIAL(locator, under_lock)	((void) 0)
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
 #define IM_STATS_SINCE()	((void) 0)

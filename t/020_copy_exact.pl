@@ -352,8 +352,8 @@ SQL
 $standby->stop;
 
 # ---- the checks notice what is left out ----------------------------------------
-foreach my $case (picked { $_->[1] eq 'catch-up' } 'parts left out of the catch-up', grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'one-block' ], [ 'btree', 'tail' ],
-	[ 'spgist', 'block-0' ], [ 'hash', 'one-block' ])
+foreach my $case (picked { $_->[1] eq 'catch-up' } 'parts left out of the catch-up', grep { $only eq '.' || 'mutation' =~ /$only/ } [ 'btree', 'catch-up' ], [ 'btree', 'catch-up:1' ], [ 'btree', 'tail' ],
+	[ 'spgist', 'block-0' ], [ 'hash', 'catch-up:1' ])
 {
 	my ($am, $mutation) = @$case;
 	make_case($am);
@@ -395,8 +395,8 @@ if ($only eq '.' || 'mutation' =~ /$only/)
 if ($only eq '.' || 'mutation' =~ /$only/)
 {
 	make_case('btree');
-	my ($row) = move_and_change('btree', mutation => 'one-block', no_compare => 1, settings => '{"verify": true}');
-	like($row, qr/^failed\|XX001\|/, 'btree without one-block: index_mover.verify notices');
+	my ($row) = move_and_change('btree', mutation => 'catch-up:1', no_compare => 1, settings => '{"verify": true}');
+	like($row, qr/^failed\|XX001\|/, 'btree without catch-up:1: index_mover.verify notices');
 }
 
 # ---- SP-GiST's empty pages ---------------------------------------------------------

@@ -103,7 +103,7 @@ my $to = 'regress_fast';
 foreach my $case (
 	[ 'off', '', '', 1 ],
 	[ 'on', '', '', 0 ],
-	[ 'on', '', 'no-direct', 0 ],
+	[ 'on', '', 'no-direct:0', 0 ],
 	[ 'auto', '8GB', '', 1 ],
 	[ 'auto', '8MB', '', 0 ],
 	[ 'on', '', 'no-background', 0 ],

@@ -139,17 +139,11 @@ is(join(' ', different_pages($new{$_}, [ pages_of($node, "h_$_") ])), '', "$_: r
 verdict_ok($node, 'h', 'after recovery', max_keys => 100);
 files_ok($node, 'after recovery');
 
-# ---- what must not be left out, and what must not be left behind -------------------------
-foreach my $case ([ 'holes', 'brin' ], [ 'holes', 'gin' ], [ 'garbage', 'btree' ], [ 'garbage', 'gist' ])
+# ---- what must not be left out -------------------------
+foreach my $case ([ 'holes', 'brin' ], [ 'holes', 'gin' ])
 {
 	my ($mutation, $am) = @$case;
 	my $name = "$am, with $mutation";
-	if ($mutation eq 'garbage')
-	{
-		# there is none any more
-		$node->safe_psql('postgres', "INSERT INTO h SELECT i, md5(t), a, p + point(1, 1) FROM h WHERE i % 10 = 1; DELETE FROM h WHERE i % 5 = 1; VACUUM h");
-		cmp_ok(scalar with_garbage(pages_of($node, "h_$am")), '>', 0, "$name: there is garbage again");
-	}
 	my @before = pages_of($node, "h_$am");
 	set_tests($node, test_mutation => $mutation);
 	my $to = other_place(tablespace_of_index($node, "h_$am"));
@@ -162,13 +156,7 @@ foreach my $case ([ 'holes', 'brin' ], [ 'holes', 'gin' ], [ 'garbage', 'btree' 
 	}
 	is($row, 'moved|', "$name: moved");
 	my @after = pages_of($node, "h_$am");
-	if ($mutation eq 'holes')
-	{
-		isnt(join(' ', different_pages(\@before, \@after, copy => 1)), '', "$name: the pages are not the same");
-		next;
-	}
-	$node->wait_for_catchup($standby);
-	isnt(join(' ', different_pages(\@after, [ pages_of($standby, "h_$am") ])), '', "$name: the standby's pages are not the same");
+	isnt(join(' ', different_pages(\@before, \@after, copy => 1)), '', "$name: the pages are not the same");
 }
 
 done_testing();

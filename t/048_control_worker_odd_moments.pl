@@ -140,7 +140,7 @@ sub without_library
 sub lose_job
 {
 	my $session = IndexMover::Session->new($node);
-	$session->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'");
+	$session->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago:3600000000'");
 	my $job = without_library($session, "SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
 	die 'job was not queued: ' . $session->errors unless $job;
 	$session->end;
@@ -205,7 +205,7 @@ $TARGET = elsewhere($node, 't_1');
 {
 	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
 	$node->safe_psql('postgres', 'CREATE TABLE u (i int); CREATE INDEX u_i ON u (i)');
-	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago:3600000000'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
 	$slow->run('RESET index_mover.test_mutation');
 	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!";
 	$slow->send('COMMIT');

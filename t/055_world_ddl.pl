@@ -368,7 +368,7 @@ SQL
 
 		# a burst of writes is waited out: many rounds in vain, then others write
 		set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy');
-		my $call = start_call($node, 'mover', "SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy')");
+		my $call = start_call($node, 'mover', q{SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy', settings => '{"max_lock_time": "1ms"}')});
 		wait_for_phase($node, 'copying changed blocks');
 		my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
 		# each transaction changes 1,000 rows, each megabyte of a round waits for 25
@@ -384,8 +384,8 @@ SQL
 
 	my $to = elsewhere($node, 'busy_k');
 	$load = $start_load->('busy');
-	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'hopeless');
-	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy')");
+	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless');
+	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"1ms\"}')");
 	$end_load->($load);
 	set_tests($node);
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up') or diag $err;
@@ -397,10 +397,10 @@ SQL
 	poll_until($node, "SELECT sum(v) > $sum FROM busy", 't', 'the writers');
 	my $lock_time = sub {
 		my ($to, $ms, @more) = @_;
-		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks', @more));
+		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks:500', @more));
 		return $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"$ms\"}')");
 	};
-	($rc, $out, $err) = $lock_time->($to, '10ms', 'lock-too-long');
+	($rc, $out, $err) = $lock_time->($to, '10ms', 'hopeless');
 	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, \d{3,} have changed since, which takes about \d+ ms to be copied under the exclusive lock; index_mover\.max_lock_time is 10 ms\.$/,
 		'max_lock_time: 10 ms are too few, and the row says what to raise') or diag $err;
 	($rc, $out, $err) = $lock_time->($to, '200ms');

@@ -80,7 +80,7 @@ seconds_after(const CopyState *cs, CopyPart part, double total)
 int64
 copy_blocks_us(const CopyState *cs, int64 nblocks)
 {
-	return nblocks * (IM_MUTATION("slow-blocks") ? 100 : cs->block_us);
+	return nblocks * cs->block_us;
 }
 
 /* Return whether so many blocks may be copied under the lock. */

@@ -44,7 +44,7 @@
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
 /* What cs->block_us can be: a batch that had to wait says nothing of the speed */
-#define LEAST_BLOCK_US		2
+#define LEAST_BLOCK_US		(COPY_BLOCK_US / 5)
 #define MOST_BLOCK_US		(5 * COPY_BLOCK_US)
 
 /* Blocks in one transaction */
@@ -52,6 +52,13 @@
 
 /* Between two rounds, while a copy waits for its time to swap */
 #define CATCH_UP_INTERVAL_MS	1000
+
+/* If more changed blocks than these are left, copy directly once more */
+#define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
+
+/* What a test build leaves out, or does besides, see test_points.c */
+#define WITHOUT_BLOCK_0		IM_MUTATION("block-0")
+#define VERIFY_ALL			IM_MUTATION("verify-all")
 
 static void
 copy_through_buffer(CopyState *cs, BlockNumber block)
@@ -192,7 +199,7 @@ catch_up(CopyState *cs)
 		 * wal_level = minimal, where a block once logged must be each time.
 		 */
 		if (!again && XLogIsNeeded() &&
-			(left > COPY_FAR_TOO_MANY || IM_MUTATION("again")))
+			left > TOO_MANY_FOR_BUFFERS)
 		{
 			again = true;
 			if ((outcome = copy_rounds_again(cs)) != GO_ON)
@@ -213,7 +220,7 @@ catch_up(CopyState *cs)
 	if (cs->verifying && (outcome = copy_verify_rest(cs)) != GO_ON)
 		return outcome;
 	StartTransactionCommand();
-	if (cs->is_table && !(IM_MUTATION("map-once") && cs->map_buffers != NULL))
+	if (cs->is_table)
 		visibility_map_copy(cs);
 	if (!many)
 		file_copy_prepare(cs->copy, cs->copied, cs->todo);
@@ -279,8 +286,10 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	copy_take_changes(cs);
 
 	nblocks = copy_take_tail(cs);
-	if (nblocks > 0 && !IM_MUTATION("block-0"))
+	if (nblocks > 0)
 		block_set_add(cs->todo, 0);
+	if (WITHOUT_BLOCK_0)
+		block_set_remove(cs->todo, 0);
 	left = block_set_count(cs->todo);
 	if (copy_blocks_us(cs, left) > *most_us)
 		return TOO_MUCH_LEFT;
@@ -312,12 +321,14 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	/* by its speed: the rest need not make up for a flush that was waited for */
 	*most_us -= copy_blocks_us(cs, ncopied);
 
-	if (IM_MUTATION("tail") && !IM_MUTATION("short"))
-		IM_FILL_TAIL(&cs->to, nblocks);
-	for (block = 0; block < nblocks && IM_MUTATION("verify-all"); block++)
-		block_set_add(cs->unverified, block);
+	IM_FILL_TAIL(&cs->to, nblocks);
+	if (VERIFY_ALL)
+	{
+		cs->verifying = true;
+		cs->verified = 0;
+	}
 
-	if (cs->is_table && !IM_MUTATION("map-once"))
+	if (cs->is_table)
 		visibility_map_copy(cs);
 
 	/* ask for the length again, rather than trust what was done above */
@@ -330,7 +341,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 						NameStr(cs->mc->item->relname),
 						file_blocks(&cs->to, MAIN_FORKNUM), nblocks),
 				 errdetail("Nothing was moved.")));
-	if (cs->verifying || IM_MUTATION("verify-all"))
+	if (cs->verifying)
 		copy_verify_locked(cs, nblocks);
 	return GO_ON;
 }

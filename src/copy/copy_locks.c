@@ -42,6 +42,11 @@
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
 
+/* What a test build leaves out, see test_points.c */
+#define FLUSHED_ONLY		IM_MUTATION("flushed-only")
+#define WITHOUT_TAIL		IM_MUTATION("tail")
+#define FORGOTTEN_CHANGES	IM_LIMIT("catch-up", 0)
+
 /* Obey a cancel, and the death of the postmaster.  Every loop calls this. */
 void
 copy_check_interrupts(void)
@@ -396,7 +401,9 @@ copy_between_chunks(CopyState *cs)
 XLogRecPtr
 copy_mark(void)
 {
-	return IM_MUTATION("flushed-only") ? GetFlushRecPtr(NULL) : wal_changes_mark();
+	if (FLUSHED_ONLY)
+		return GetFlushRecPtr(NULL);
+	return wal_changes_mark();
 }
 
 /* Read the WAL up to now, in a transaction of its own if there is none. */
@@ -470,7 +477,9 @@ copy_take_tail(CopyState *cs)
 {
 	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 
-	for (; cs->copied < nblocks && !IM_MUTATION("tail"); cs->copied++)
+	if (WITHOUT_TAIL)
+		return nblocks;
+	for (; cs->copied < nblocks; cs->copied++)
 		block_set_add(cs->todo, cs->copied);
 	return nblocks;
 }
@@ -481,11 +490,10 @@ copy_take_changes(CopyState *cs)
 {
 	BlockSet   *set = wal_changes_take(cs->changes);
 
-	if (IM_MUTATION("one-block"))
-		block_set_remove(set, block_set_next(set, 1));
+	for (int64 n = FORGOTTEN_CHANGES; n != 0 && block_set_count(set) > 0; n--)
+		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));
 	cs->changed_blocks += block_set_count(set);
-	if (!IM_MUTATION("catch-up"))
-		block_set_add_all(cs->todo, set);
+	block_set_add_all(cs->todo, set);
 	block_set_free(set);
 }
 

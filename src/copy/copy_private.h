@@ -48,7 +48,7 @@ typedef enum CopyOutcome
 #define COPY_FAR_TOO_MANY	2048
 
 /* Time to copy a block in shared buffers, as a first guess */
-#define COPY_BLOCK_US	10
+#define COPY_BLOCK_US	IM_LIMIT("slow-blocks", 10)
 
 /* The parts of the work, in their order, for copy_eta(). */
 typedef enum CopyPart

@@ -46,9 +46,9 @@
  * often.  If it is max_rate that holds us up, see copy_look_at_round(), at any
  * size, after half of that time, with the rests for it.
  */
-#define HOPELESS_BLOCKS		8192
+#define HOPELESS_BLOCKS		IM_LIMIT("busy", 8192)
 #define HOPELESS_MS			(60 * 1000)
-#define HOPELESS_COPIES		3
+#define HOPELESS_COPIES		IM_LIMIT("hopeless", 3)
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
@@ -106,8 +106,7 @@ copy_is_losing(CopyState *cs, int64 left)
 		cs->losing_since = GetCurrentTimestamp();
 		cs->losing_rested_ms = cs->first->rested_ms;
 	}
-	return would_write_too_much(cs, left) || is_losing_for_long(cs) ||
-		IM_MUTATION("lock-too-long");
+	return would_write_too_much(cs, left) || is_losing_for_long(cs);
 }
 
 /* Give up, because so many blocks are left, and do not get fewer. */
@@ -253,8 +252,7 @@ give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool to
 	if ((too_slow && elapsed - (copy_held_ms(cs) - progress->held_by_then) > HOPELESS_MS / 2) ||
 		(too_many && (would_write_too_much(cs, left) ||
 					  (progress->in_vain >= 3 && is_losing_for_long(cs)) ||
-					  (progress->in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))) ||
-		IM_MUTATION("hopeless"))
+					  (progress->in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))))
 		copy_cannot_keep_up(cs, left);
 }
 
@@ -293,7 +291,7 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 		return true;
 	}
 	cs->racing = true;
-	too_many = cs->eta.in_vain || IM_MUTATION("busy") || (left > HOPELESS_BLOCKS && !fits);
+	too_many = cs->eta.in_vain || (left > HOPELESS_BLOCKS && !fits);
 	give_up_if_hopeless(cs, progress, left, too_many);
 	/* a burst may be over soon, unless we need not wait for that */
 	return !too_many && (progress->in_vain >= 3 || fits);
@@ -317,8 +315,7 @@ do_rounds(CopyState *cs, bool first_time)
 		if (round == 0 && first_time)
 		{
 			IM_POINT("copy-end");
-			if (!IM_MUTATION("under-lock"))
-				IM_LOG_SPECIAL(&cs->from);
+			IM_LOG_SPECIAL(&cs->from, false);
 			progress_phase(PHASE_CATCHING_UP);
 		}
 

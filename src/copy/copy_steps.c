@@ -442,8 +442,7 @@ copy_file(CopyState *cs)
 		visibility_map_create(cs);
 	IM_POINT("copy-before-sync");
 	StartTransactionCommand();
-	if (!IM_MUTATION("sync"))
-		file_copy_sync(cs->copy);
+	file_copy_sync(cs->copy);
 	CommitTransactionCommand();
 	IM_POINT("copy-synced");
 

@@ -435,8 +435,7 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	}
 	if (most_us < 0)
 		return TOO_MUCH_LEFT;
-	if (IM_MUTATION("under-lock"))
-		IM_LOG_SPECIAL(&cs->from);
+	IM_LOG_SPECIAL(&cs->from, true);
 	upto = copy_mark();
 	foreach_file(f, cs)
 	{

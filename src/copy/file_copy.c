@@ -156,6 +156,13 @@
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
 
+/* What a test build does wrong, see test_points.c */
+#define IGNORE_BUFFERS		IM_MUTATION("look-up")
+#define NO_HOLES_LOGGED		IM_MUTATION("holes")
+#define LOG_ONCE			IM_MUTATION("log-once")
+#define WITHOUT_SYNC		IM_MUTATION("sync")
+#define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
+
 /* The segment of the new file that is being written. */
 typedef struct OpenSegment
 {
@@ -235,11 +242,11 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->followers = followers;
 	copy->relam = relam;
 	copy->direct = direct;
-	copy->refused = PG_O_DIRECT == 0;
+	copy->refused = DIRECT_FLAG == 0;
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->flush_us = (double) PIECE_US / PAGES_PER_RECORD;
 	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID ||
-		rmid == RM_HEAP_ID || IM_MUTATION("holes");
+		rmid == RM_HEAP_ID || NO_HOLES_LOGGED;
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
@@ -283,6 +290,8 @@ has_buffer(FileCopy *copy, ForkNumber fork, BlockNumber block)
 	LWLock	   *lock;
 	bool		found;
 
+	if (IGNORE_BUFFERS)
+		return false;
 	InitBufferTag(&tag, &copy->from, fork, block);
 	hash = BufTableHashCode(&tag);
 	lock = BufMappingPartitionLock(hash);
@@ -341,9 +350,9 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	ssize_t		nread = -1;
 
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
-	if (cached != CACHED && PG_O_DIRECT != 0 && !IM_MUTATION("no-direct"))
+	if (cached != CACHED && DIRECT_FLAG != 0)
 	{
-		int			direct_fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | PG_O_DIRECT);
+		int			direct_fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | DIRECT_FLAG);
 
 		if (direct_fd >= 0)
 		{
@@ -491,8 +500,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	path = relation_segment_path(&copy->to, fork, block);
 	MemoryContextSwitchTo(oldcontext);
 	ReserveExternalFD();
-	segment->fd = direct && IM_MUTATION("no-direct") ? -1 :
-		BasicOpenFile(path, flags | (direct ? PG_O_DIRECT : 0));
+	segment->fd = BasicOpenFile(path, flags | (direct ? DIRECT_FLAG : 0));
 	if (segment->fd < 0 && direct)
 	{
 		direct = false;
@@ -617,8 +625,7 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 		return REGBUF_STANDARD;
 	if (!copy->standard_pages || fork != MAIN_FORKNUM || block == 0)
 		return 0;
-	if (!IM_MUTATION("garbage"))
-		memset(page + lower, 0, upper - lower);
+	memset(page + lower, 0, upper - lower);
 	return REGBUF_STANDARD;
 }
 
@@ -837,6 +844,18 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	return true;
 }
 
+/*
+ * Return whether a checkpoint has begun since this was the redo position, so
+ * that what was logged then has to be logged and written again.
+ */
+static bool
+must_be_repeated(XLogRecPtr redo)
+{
+	if (LOG_ONCE)
+		return false;
+	return XLogIsNeeded() && GetRedoRecPtr() != redo;
+}
+
 static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 						  char *data, int nblocks, bool direct, bool background);
 
@@ -854,7 +873,7 @@ finish_write(FileCopy *copy)
 		return;
 	copy->under_way.nblocks = 0;
 	if (background_write_finish() &&
-		!(XLogIsNeeded() && GetRedoRecPtr() != under_way.redo && !IM_MUTATION("log-once")))
+		!must_be_repeated(under_way.redo))
 		return;
 	for (BlockNumber i = 0; i < under_way.nblocks; i++)
 		blocks[i] = under_way.first + i;
@@ -893,7 +912,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				run++;
 			write_blocks(copy, fork, blocks[i], run, data + (Size) i * BLCKSZ, direct);
 		}
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo && !IM_MUTATION("log-once"));
+	} while (must_be_repeated(redo));
 }
 
 /*
@@ -990,15 +1009,13 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
 		blocks[i] = first + i;
-		buffered[i] = !IM_MUTATION("look-up") && has_buffer(copy, fork, first + i);
+		buffered[i] = has_buffer(copy, fork, first + i);
 		nbuffered += buffered[i];
 	}
 	/* a damaged page that is tolerated is reported by the buffer manager */
 	if (nbuffered < nblocks && !ignore_checksum_failure)
 		nread = read_past_buffers(copy, fork, first, nblocks);
 	IM_POINT("copy-read");
-	if (IM_MUTATION("late-lsn"))
-		lsn = GetXLogInsertRecPtr();
 
 	for (BlockNumber i = 0; i < nblocks; i++)
 	{
@@ -1047,8 +1064,6 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	if (nblocks == 0)
 		return InvalidBlockNumber;
 	IM_POINT("copy-read-again");
-	if (IM_MUTATION("late-lsn"))
-		*lsn = GetXLogInsertRecPtr();
 
 	write_chunk(copy, MAIN_FORKNUM, blocks, nblocks, pace, false);
 	return from;
@@ -1066,6 +1081,9 @@ file_copy_sync(FileCopy *copy)
 
 	finish_write(copy);
 	close_segment(&copy->segment);
+	copy->synced = true;
+	if (WITHOUT_SYNC)
+		return;
 	smgrimmedsync(smgr, MAIN_FORKNUM);
 	if (smgrexists(smgr, FSM_FORKNUM))
 		smgrimmedsync(smgr, FSM_FORKNUM);
@@ -1083,8 +1101,6 @@ file_copy_sync(FileCopy *copy)
 	get_parent_directory(directory);
 	fsync_fname(directory, true);
 	pfree(directory);
-
-	copy->synced = true;
 }
 
 /*
