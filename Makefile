@@ -31,7 +31,6 @@ OBJS = \
 	src/worker/outcome.o \
 	src/copy/background_write.o \
 	src/copy/block_set.o \
-	src/copy/cached_blocks.o \
 	src/copy/copy_budget.o \
 	src/copy/copy_last.o \
 	src/copy/copy_locks.o \

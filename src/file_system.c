@@ -58,6 +58,17 @@
 /* relation_read_ms() reads a megabyte in so many parts */
 #define READ_PARTS	4
 
+/* Copy the page of a pinned buffer under its share lock, and release the buffer. */
+void
+buffer_copy_page(Buffer buffer, char *page)
+{
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	/* others, too, may log hint bits under a share lock, and set the LSN */
+	PageSetLSN((Page) page, BufferGetLSNAtomic(buffer));
+	UnlockReleaseBuffer(buffer);
+}
+
 /* Return the number of blocks of a fork, 0 if it does not exist. */
 BlockNumber
 file_blocks(const RelFileLocator *locator, ForkNumber fork)

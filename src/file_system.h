@@ -27,19 +27,7 @@ extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
-/* Return the bytes of all forks.  The caller holds a lock on the relation. */
-static inline int64
-relation_size_on_disk(Relation rel)
-{
-	int64		nblocks = 0;
-
-	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
-		return 0;
-	for (ForkNumber fork = 0; fork <= MAX_FORKNUM; fork++)
-		if (smgrexists(RelationGetSmgr(rel), fork))
-			nblocks += smgrnblocks(RelationGetSmgr(rel), fork);
-	return nblocks * BLCKSZ;
-}
+extern void buffer_copy_page(Buffer buffer, char *page);
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 extern char *relation_segment_path(const RelFileLocator *locator, ForkNumber fork,
 								   BlockNumber block);

@@ -30,8 +30,6 @@
  *	holes			leave every page's hole out of the WAL, whatever is in it
  *	look-up			take every block as it is on disk, also one in a buffer
  *	late-lsn		note the insert position after the blocks were read
- *	seen-all		take blocks between those that were copied again for seen, too
- *	flushed-only	read the WAL only as far as it is on disk
  *	verify-all		compare everything under the lock
  *	log-truncate	log a change of the file that does not name blocks, after
  *	log-special		the bulk copy or, with under-lock, once the exclusive
@@ -42,13 +40,7 @@
  *	read-back		alter the block of the new file that is read back
  *	snapshot-guard	leave out the guard of a caller's snapshot
  *
- * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
- * tablespace's file system says: its number, by which two are the same or not, and
- * bytes.  Device 0 is a directory that is missing.
- *
- * index_mover.test_stats_age is how many days old the statistics are, if not 0.
- *
- * It may also have limits, name:number, or name alone for -1:
+ * index_mover.test_mutation may also have limits, name:number, or name alone for -1:
  *
  *	catch-up		forget so many of the blocks that have changed, all with -1
  *	again			copy the last blocks directly, before an attempt, if more than so
@@ -57,7 +49,15 @@
  *	hopeless		give up if a copy was written so often
  *	slow-blocks		take the last blocks to need so many us each, at first
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
+ *	no-background	no write in the background, with 0
+ *	background-failed	take so many bytes for not written by it
  *	long-ago		submit a job as of so many microseconds ago
+ *
+ * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
+ * tablespace's file system says: its number, by which two are the same or not, and
+ * bytes.  Device 0 is a directory that is missing.
+ *
+ * index_mover.test_stats_age is how many days old the statistics are, if not 0.
  *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.

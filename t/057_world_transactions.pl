@@ -260,22 +260,6 @@ beside_copy('synchronous_commit = off', 'tx', 'tx_s', sub {
 		pass("what was committed is not flushed (tries: $tries)");
 	}, point => 'swap-asking');
 
-# A copy that reads only what is flushed by then is wrong, and that would be seen.
-# (Unless the WAL writer has had its turn in between: then once more.)
-my $seen = '';
-for (my $tries = 0; $tries < 20 && $seen !~ /; public\.tx_s: /; $tries++)
-{
-	set_tests($node, test_mutation => 'flushed-only');
-	my $call = held_at($node, 'swap-asking', move('tx_s', 'copy'));
-	$not_flushed->();
-	let_go($call);
-	my ($rc, $out, $err) = finish_call($call);
-	set_tests($node);
-	$seen = $node->safe_psql('postgres', "SELECT oracle.verdict('tx', 200)");
-	note "a copy that reads only what is flushed: $out $seen";
-	$node->safe_psql('postgres', 'REINDEX INDEX tx_s');
-}
-like($seen, qr/^\d right; public\.tx_s: /, 'synchronous_commit = off: a copy that reads only what is flushed is seen to be wrong');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET wal_writer_delay; ALTER SYSTEM RESET bgwriter_lru_maxpages; SELECT pg_reload_conf()');
 
 # ---- many subtransactions, rolled back inserts, multixacts -----------------------------

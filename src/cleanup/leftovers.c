@@ -37,14 +37,14 @@ leftovers_of_job(int64 job)
 static void
 between_steps(void)
 {
-	(void) throttle_rest(0);
+	throttle_rest(0);
 }
 
 /* Obey pause_move(), too, as part of a move. */
 static void
 between_steps_of_move(void)
 {
-	(void) throttle_rest(0);
+	throttle_rest(0);
 	(void) pacing_rest_while_paused();
 }
 

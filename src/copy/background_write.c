@@ -30,6 +30,10 @@
 #include "copy/background_write.h"
 #include "test_points.h"
 
+/* The system refuses 0; both see test_points.c */
+#define WRITES_AT_ONCE	IM_LIMIT("no-background", 1)
+#define NOT_WRITTEN		IM_LIMIT("background-failed", 0)
+
 #if defined(__linux__)
 static unsigned long context = 0;	/* the system's name for it, or 0 */
 #endif
@@ -45,8 +49,7 @@ background_write_start(int fd, const char *data, size_t size, off_t offset)
 {
 	Assert(under_way == 0);
 #if defined(__linux__)
-	if (context == 0 &&
-		(IM_MUTATION("no-background") || syscall(SYS_io_setup, 1, &context) != 0))
+	if (context == 0 && syscall(SYS_io_setup, WRITES_AT_ONCE, &context) != 0)
 		context = 0;
 	if (context != 0)
 	{
@@ -83,8 +86,7 @@ background_write_finish(void)
 		rc = syscall(SYS_io_getevents, context, 1, 1, &event, NULL);
 	while (rc < 0 && errno == EINTR);
 	pgstat_report_wait_end();
-	complete = rc == 1 && event.res == (int64) under_way &&
-		!IM_MUTATION("background-failed");
+	complete = rc == 1 && event.res == (int64) under_way + NOT_WRITTEN;
 	/* wait in any case */
 	if (rc != 1)
 	{

@@ -27,13 +27,13 @@ struct BlockSet
 	int64		count;
 };
 
-/* Make an empty set.  All of it lives in the current memory context. */
+/* Make an empty set in a memory context. */
 BlockSet *
-block_set_create(void)
+block_set_create(MemoryContext cxt)
 {
-	BlockSet   *set = palloc0(sizeof(BlockSet));
+	BlockSet   *set = MemoryContextAllocZero(cxt, sizeof(BlockSet));
 
-	set->cxt = CurrentMemoryContext;
+	set->cxt = cxt;
 	return set;
 }
 
@@ -69,6 +69,7 @@ block_set_add(BlockSet *set, BlockNumber block)
 	int			member = block % BLOCKS_PER_PART;
 	MemoryContext oldcontext;
 
+	Assert(block != InvalidBlockNumber);
 	if (part < set->nparts && bms_is_member(member, set->parts[part]))
 		return;
 

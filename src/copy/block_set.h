@@ -12,7 +12,7 @@
 
 typedef struct BlockSet BlockSet;
 
-extern BlockSet *block_set_create(void);
+extern BlockSet *block_set_create(MemoryContext cxt);
 extern void block_set_free(BlockSet *set);
 extern void block_set_clear(BlockSet *set);
 extern void block_set_add(BlockSet *set, BlockNumber block);

@@ -11,6 +11,6 @@
 #include "job.h"
 
 extern void move_by_copy(MoveContext *mc);
-extern void copy_cleanup(MoveContext *mc, int max_wait_ms);
+extern void copy_cleanup(void);
 
 #endif							/* IM_COPY_H */

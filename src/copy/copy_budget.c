@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * copy_budget.c
- *	  Method copy: the time that is left, and the rate at which blocks change.
+ *	  Method copy: how long the last blocks take under the lock, how long the
+ *	  move will take, and whether a round gets anywhere.
  *
- * The time left includes all that is to come: blocks not copied yet, blocks
- * to be copied again, verifying, loading what was cached, and removing the
- * old file.  Parts that have not begun are estimated from those that have:
+ * The time left of a move includes all parts to come: blocks not copied yet,
+ * blocks to be copied again, verifying, prewarming, and removing the old file.
+ * Parts that have not begun are estimated from those that have:
  *
  *	- writing, at the published rate, which includes rests (max_rate, standbys
  *	  that are behind);
  *	- only reading (verify, prewarm), at the rate without rests: a copy reads
  *	  and writes each block once, verify reads two;
- *	- changes to come, from those so far: only copied blocks can change, so
- *	  they grow with the square of the blocks copied.
+ *	- changes to come, from the changes so far: only copied blocks can change,
+ *	  so their number grows with the square of the blocks copied.
  *
  * Assumption: other sessions go on writing at their rate.  Waits for locks,
  * and for the time of the swap, cannot be estimated.
@@ -20,7 +21,6 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
 
 #include "copy/copy_private.h"
 #include "printed_command.h"
@@ -54,11 +54,7 @@ begin_part(CopyState *cs, CopyPart part)
 	cs->eta.part_began = GetCurrentTimestamp();
 	cs->eta.rested_before = cs->first->rested_ms;
 	if (part == PART_COPY)
-	{
 		cs->eta.busy_rate = 0;
-		cs->eta.cached = cs->mc->settings->prewarm ?
-			cached_blocks_estimate(&cs->from) : 0;
-	}
 }
 
 /* Return the seconds of all parts after this one, -1 if unknown yet. */
@@ -90,21 +86,19 @@ copy_fits_under_lock(const CopyState *cs, int64 nblocks)
 	return copy_blocks_us(cs, nblocks) <= cs->mc->settings->max_lock_time * INT64CONST(1000);
 }
 
-/* Return how long copying what is left of all files would take, in microseconds. */
+/* Return how long copying the rest of all files would take, in microseconds. */
 int64
 copy_last_us(const CopyState *cs)
 {
 	int64		result = 0;
 
 	foreach_file(f, cs)
-	{
 		result += wal_changes_unread_us(f->changes) +
-			copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
-	}
+		copy_blocks_us(f, block_set_count(f->todo) + wal_changes_count(f->changes));
 	return result;
 }
 
-/* Return the ms that the copy was held up by others: not by its rate. */
+/* Return the milliseconds that the move has rested for others: not for max_rate. */
 int64
 copy_held_ms(const CopyState *cs)
 {
@@ -122,8 +116,8 @@ copy_begin_round(CopyState *cs)
 }
 
 /*
- * We were held up by others since then, when throttle.rested_us and the number
- * of changed blocks were these.  That tells nothing about this round.
+ * Leave out of this round the time since "since", in which the copy has rested for
+ * others, with the blocks that have changed and the rests for max_rate in it.
  */
 void
 copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
@@ -135,10 +129,10 @@ copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
 }
 
 /*
- * After a piece of a round, which has copied so many blocks: if max_rate holds
- * us up so that most of them have changed by the end of the round, the next
- * one is no shorter.  Publish no end then, and say so once, before the rounds
- * in vain have cost much.
+ * After a piece of a round, which has copied so many blocks: see whether max_rate
+ * makes it so long that most of them have changed by its end, so that the next
+ * round is no shorter.  If so, publish no end of the move, and warn once, before
+ * rounds in vain have cost much.
  */
 void
 copy_look_at_round(CopyState *cs, int64 done)
@@ -148,14 +142,11 @@ copy_look_at_round(CopyState *cs, int64 done)
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.round_began,
 													 GetCurrentTimestamp());
 
-	/* a round takes from them what it copies */
+	/* a round takes the blocks that it copies from the set */
 	cs->eta.changed_before = Min(cs->eta.changed_before, changed);
 	changed -= cs->eta.changed_before;
 
-	/*
-	 * That pacing, too, has made us rest does not matter: without it, we
-	 * would have rested as long for the rate.
-	 */
+	/* without the rests of pacing, those for max_rate would have been longer */
 	cs->eta.in_vain = settings->max_rate > 0 && ms > LONG_ROUND_MS &&
 		(cs->throttle.rested_us - cs->eta.rate_rested_before) / 1000 > ms / 2 &&
 		changed > done * MOST_CHANGED_IN_ROUND;
@@ -176,55 +167,42 @@ copy_look_at_round(CopyState *cs, int64 done)
 void
 copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 {
-	double		left;
+	double		rate = cs->throttle.rate;
+	int64		blocks = total - done;
+	double		left = 0;
 	double		after;
-	double		share;
 
 	if (cs->eta.part != part || cs->eta.part_began == 0)
 		begin_part(cs, part);
 	if (total <= 0)
 		return;
-
 	if (part == PART_COPY && done > 0)
 		cs->eta.busy_rate = (double) done * BLCKSZ / busy_seconds(cs);
 	after = seconds_after(cs, part, total);
-
-	switch (part)
-	{
-		case PART_COPY:
-			if (cs->throttle.rate <= 0 || done <= 0)
-				return;
-			/* these will have to be copied again, and again */
-			share = (double) done / total;
-			share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
-				(share * share) / total;
-			share = Min(share, MOST_SHARE_CHANGED);
-			left = (total - done + total * share / (1 - share)) * BLCKSZ /
-				cs->throttle.rate;
-			break;
-		case PART_AGAIN:
-			if (cs->throttle.rate <= 0)
-				return;
-			left = (total - done) * BLCKSZ / cs->throttle.rate;
-			break;
-		case PART_VERIFY:
-			if (done <= 0)
-				return;
-			left = busy_seconds(cs) * (total - done) / done;
-			break;
-		default:
-			left = part == PART_PREWARM && cs->eta.busy_rate > 0 ?
-				(total - done) * BLCKSZ / cs->eta.busy_rate : 0;
-			break;
-	}
-	if (after < 0)
+	if (after < 0 || (part <= PART_AGAIN && rate <= 0) ||
+		((part == PART_COPY || part == PART_VERIFY) && done <= 0))
 		return;
+
+	if (part == PART_COPY)
+	{
+		/* the share of copied blocks that change, again and again */
+		double		share = (double) done / total;
+
+		share = (wal_changes_count(cs->changes) + block_set_count(cs->todo)) /
+			(share * share) / total;
+		share = Min(share, MOST_SHARE_CHANGED);
+		left = (blocks + total * share / (1 - share)) * BLCKSZ / rate;
+	}
+	else if (part == PART_AGAIN)
+		left = blocks * BLCKSZ / rate;
+	else if (part == PART_VERIFY)
+		left = busy_seconds(cs) * blocks / done;
+	else if (part == PART_PREWARM)
+		left = blocks * BLCKSZ / cs->eta.busy_rate;
 	/* the other files of the move, if they have not begun */
 	foreach_file(f, cs)
-	{
-		if (f->copy == NULL && cs->throttle.rate > 0)
-			after += Max(f->mc->item->size_before, 0) / cs->throttle.rate;
-	}
+		if (f->copy == NULL && rate > 0)
+		after += Max(f->mc->item->size_before, 0) / rate;
 	progress_eta(cs->eta.in_vain ? -1 : left + after);
 }
 
@@ -235,10 +213,8 @@ copy_changes_left(const CopyState *cs)
 	int64		result = 0;
 
 	foreach_file(f, cs)
-	{
 		if (f->changes != NULL)
-			result += wal_changes_count(f->changes) + block_set_count(f->todo);
-	}
+		result += wal_changes_count(f->changes) + block_set_count(f->todo);
 	return result;
 }
 
@@ -250,9 +226,7 @@ copy_change_rate(CopyState *cs)
 	int64		changes = copy_changes_left(cs);
 
 	foreach_file(f, cs)
-	{
 		changes += f->mc->item->blocks_recopied;
-	}
 	cs = cs->first;
 	if (cs->eta.changes_at != 0)
 	{

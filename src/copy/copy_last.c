@@ -4,32 +4,25 @@
  *	  Method copy: the last blocks, before the exclusive lock and under it.
  *
  * They are copied through shared buffers, and logged, so no fsync is needed
- * under the lock.  copy_swap() calls copy_catch_up() and copy_stay_near(), for
- * all files of a move, and copy_last_blocks() for each.
+ * under the lock.
  *
- * copy_catch_up() leaves few blocks, and has these in shared buffers, old and
- * new.  So under the lock nothing is read from disk, and the file is extended
- * only by what was added since.  If many blocks are to be copied again, it
- * goes back to writing directly, which is faster: where writers are faster
- * than shared buffers, the swap would never come.
+ * copy_catch_up() leaves few blocks, and has their pages in shared buffers, old
+ * and new.  So under the lock nothing is read from disk, and the file is
+ * extended only by the blocks added since.  If many blocks are to be copied
+ * again, it goes back to writing directly, which is faster: where writers are
+ * faster than shared buffers, the swap would never come.
  *
- * copy_last_blocks() gives up when what is left would take longer than the
- * caller wants to hold the lock: before the WAL is read, by its amount and
- * the speed of reading so far; then by the number of blocks; then, during the
- * copying, by the time that the blocks so far have taken.  What was copied by
- * then need not be copied again.  It does not give up for time lost in
- * waiting for a flush or for a processor: the next attempt would not be
- * faster, and would make others wait again.
- *
- * Assumption: file_copy_sync() has been called.
- *
- * Locks: those of copy_locks.c; copy_last_blocks() runs under the
- * AccessExclusiveLock, and determines how long it is held.
+ * copy_last_blocks() determines how long the lock is held.  It gives up when the
+ * rest would take longer than the caller wants: before the WAL is read, by its
+ * amount and the speed of reading so far; then by the number of blocks; then,
+ * during the copying, by the time that the blocks so far have taken.  It does
+ * not give up for time lost in waiting for a flush or for a processor: the next
+ * attempt would not be faster, and would make others wait again.
  *
  * Tricky: under the lock the WAL is read first, up to a mark made after all
  * files were locked, then the file's length is taken, and block 0 is copied in
  * any case.  Only in this order does the new file get all that the WAL does not
- * tell.  What an attempt that gives up leaves undone stays on the list.
+ * tell.  Blocks that an attempt in vain has not copied stay on the list.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +36,7 @@
 
 /* At most so many changed blocks are left to an attempt at the lock */
 #define VERY_FEW_BLOCKS		16
-/* What cs->block_us can be: a batch that had to wait says nothing of the speed */
+/* Bounds of cs->block_us: a batch that had to wait says nothing of the speed */
 #define LEAST_BLOCK_US		(COPY_BLOCK_US / 5)
 #define MOST_BLOCK_US		(5 * COPY_BLOCK_US)
 
@@ -56,7 +49,7 @@
 /* If more changed blocks than these are left, copy directly once more */
 #define TOO_MANY_FOR_BUFFERS	IM_LIMIT("again", COPY_FAR_TOO_MANY)
 
-/* What a test build leaves out, or does besides, see test_points.c */
+/* For the tests, see test_points.c */
 #define WITHOUT_BLOCK_0		IM_MUTATION("block-0")
 #define VERIFY_ALL			IM_MUTATION("verify-all")
 
@@ -69,18 +62,15 @@ copy_through_buffer(CopyState *cs, BlockNumber block)
 		block_set_add(cs->unverified, block);
 }
 
-/* Take into account that copying blocks through shared buffers took so long. */
+/* Update cs->block_us by blocks copied through shared buffers since this time. */
 static void
 measure_blocks(CopyState *cs, instr_time start, int64 nblocks)
 {
-	instr_time	took;
 	double		us;
 
 	if (nblocks == 0)
 		return;
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
-	us = (double) INSTR_TIME_GET_MICROSEC(took) / nblocks;
+	us = (double) elapsed_us(start) / nblocks;
 	us = Min(Max(us, LEAST_BLOCK_US), MOST_BLOCK_US);
 	cs->block_us += (us - cs->block_us) * Min(nblocks / (2.0 * BUFFERED_BATCH), 1);
 }
@@ -91,6 +81,7 @@ copy_todo_through_buffers(CopyState *cs, int64 most)
 {
 	BlockNumber block = 0;
 
+	Assert(!IsTransactionState());
 	while (most > 0 && (block = block_set_next(cs->todo, block)) != InvalidBlockNumber)
 	{
 		CopyOutcome outcome;
@@ -130,16 +121,15 @@ copy_wait_for_swap_time(CopyState *cs)
 	TimestampTz caught_up_at = GetCurrentTimestamp();
 	bool		waited = false;
 
-	/* at the pace of one that is copied, as each has one of its own */
-	while (cs->in_place)
-		cs = cs->next;
+	/* each file has a pace of its own: take that of the first */
+	cs = copied_file(cs->first);
 	while (cs->mc->settings->swap_after > GetCurrentTimestamp() &&
 		   !job_swap_now_requested())
 	{
 		CopyOutcome outcome;
 
 		waited = true;
-		(void) throttle_rest(SHORT_REST_MS);
+		throttle_rest(SHORT_REST_MS);
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 
@@ -159,14 +149,15 @@ copy_wait_for_swap_time(CopyState *cs)
 	return GO_ON;
 }
 
-/* Copy what has changed of one file, for copy_catch_up(). */
+/* Copy the changed blocks of one file, for copy_catch_up(). */
 static CopyOutcome
 catch_up(CopyState *cs)
 {
 	CopyOutcome outcome;
 	int64		least = PG_INT64_MAX;
 	bool		again = false;
-	bool		many = false;	/* ... which the user allows under the lock */
+	bool		many = false;	/* blocks are left, and max_lock_time allows
+								 * that */
 
 	for (int round = 0;; round++)
 	{
@@ -183,7 +174,7 @@ catch_up(CopyState *cs)
 
 		left = block_set_count(cs->todo);
 
-		/* in a race, there may never be fewer; see how fast these are */
+		/* in a race, there may never be fewer; copy some, to know their speed */
 		if (cs->racing && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
 			if ((outcome = copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH)) != GO_ON)
@@ -195,8 +186,9 @@ catch_up(CopyState *cs)
 		}
 
 		/*
-		 * Only once, since as many can change during its fsync; and not with
-		 * wal_level = minimal, where a block once logged must be each time.
+		 * Copy directly only once, since as many can change during the fsync;
+		 * and not with wal_level = minimal, where a block that was logged
+		 * once must be logged each time.
 		 */
 		if (!again && XLogIsNeeded() &&
 			left > TOO_MANY_FOR_BUFFERS)
@@ -204,7 +196,7 @@ catch_up(CopyState *cs)
 			again = true;
 			if ((outcome = copy_rounds_again(cs)) != GO_ON)
 				return outcome;
-			/* slower rounds would not make less of it */
+			/* slower rounds would not leave fewer */
 			if (block_set_count(cs->todo) > COPY_FAR_TOO_MANY)
 				least = block_set_count(cs->todo);
 			continue;
@@ -229,25 +221,24 @@ catch_up(CopyState *cs)
 }
 
 /*
- * Before an attempt, with no transaction open: give way to others, and copy
- * what has changed, until very little is left or it does not get less.
+ * Before an attempt: give way to others, and copy changed blocks, until very
+ * few blocks are left or they do not get fewer.
  */
 CopyOutcome
 copy_catch_up(CopyState *cs)
 {
 	CopyOutcome outcome = GO_ON;
 
+	Assert(!IsTransactionState());
 	foreach_file(f, cs)
-	{
 		if (outcome == GO_ON && f->copy != NULL)
-			outcome = catch_up(f);
-	}
+		outcome = catch_up(f);
 	return outcome;
 }
 
 /*
- * While there can be no attempt, or in the queue: read the WAL, and copy
- * nothing.  Outside of a transaction, also give way to others.
+ * While there can be no attempt, or in the queue: read the WAL only.  Outside of
+ * a transaction, also give way to others.
  */
 CopyOutcome
 copy_stay_near(CopyState *cs)
@@ -268,8 +259,8 @@ copy_stay_near(CopyState *cs)
 
 /*
  * Under the lock: make the new file equal to the old one, if that is likely to
- * take no longer than *most_us microseconds, of which what it has taken is
- * subtracted.  upto is a mark of the WAL made since all was locked.
+ * take no longer than *most_us microseconds, from which its time is subtracted.
+ * upto is a mark of the WAL made since all files were locked.
  */
 CopyOutcome
 copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
@@ -281,6 +272,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	int64		ncopied = 0;
 	instr_time	start;
 
+	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	if ((outcome = copy_drain_to(cs, upto, true)) != GO_ON)
 		return outcome;
 	copy_take_changes(cs);
@@ -299,7 +291,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->todo, block + 1))
 	{
-		instr_time	took;
+		int64		us;
 
 		IM_POINT("swap-block");
 		copy_through_buffer(cs, block);
@@ -308,17 +300,15 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 		ncopied++;
 		left--;
 
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, start);
-		if (INSTR_TIME_GET_MICROSEC(took) > *most_us &&
-			INSTR_TIME_GET_MICROSEC(took) / ncopied * left > *most_us / 2)
+		us = elapsed_us(start);
+		if (us > *most_us && us / ncopied * left > *most_us / 2)
 		{
 			measure_blocks(cs, start, ncopied);
 			return TOO_MUCH_LEFT;
 		}
 	}
 	measure_blocks(cs, start, ncopied);
-	/* by its speed: the rest need not make up for a flush that was waited for */
+	/* by the speed, not the time: it may have waited for a flush */
 	*most_us -= copy_blocks_us(cs, ncopied);
 
 	IM_FILL_TAIL(&cs->to, nblocks);
@@ -331,7 +321,10 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	if (cs->is_table)
 		visibility_map_copy(cs);
 
-	/* ask for the length again, rather than trust what was done above */
+	/*
+	 * take both lengths from the files: not an Assert, since a tail may be
+	 * lost
+	 */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
 		ereport(ERROR,

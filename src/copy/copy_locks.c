@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * copy_locks.c
- *	  Method copy: the locks of the long phase, and giving way to others.
+ *	  Method copy: the locks of the long phase, giving way to others, and reading
+ *	  the WAL meanwhile.
  *
- * Locks: AccessShareLock on the table, then, if that is what moves,
- * ShareUpdateExclusiveLock on the index, both for the session.  These keep out
- * DROP, TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table needs the first
- * alone: whatever replaces its file asks for AccessExclusiveLock.  What TOAST
- * keeps of it is locked in the same way, in core's order: REINDEX and VACUUM
- * FULL can be told to work on the TOAST table by itself.  If DDL waits behind us
- * we release all locks, queue behind it, and check whether the files are still
- * the same.
+ * Locks, for the session: AccessShareLock on the table, then
+ * ShareUpdateExclusiveLock on the index, if one moves.  These keep out DROP,
+ * TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table needs the first
+ * alone: whatever replaces its file asks for AccessExclusiveLock.  Its TOAST
+ * table and the index of that are locked in the same way, in core's order, since
+ * REINDEX and VACUUM FULL can be told to work on them alone.  If DDL waits
+ * behind us we release all locks, queue behind it, and check whether the files
+ * are still the same.
  *
  * Assumption: whatever gives one of these relations another file, or drops it,
  * or gives the table another TOAST table, conflicts with one of these locks.
@@ -24,15 +25,10 @@
 
 #include <sched.h>
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "catalog/pg_am_d.h"
-#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "utils/syscache.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
@@ -42,8 +38,7 @@
 /* Queue no longer than this at once, so that a cancel is noticed */
 #define LOCK_ATTEMPT_MS		250
 
-/* What a test build leaves out, see test_points.c */
-#define FLUSHED_ONLY		IM_MUTATION("flushed-only")
+/* For the tests, see test_points.c */
 #define WITHOUT_TAIL		IM_MUTATION("tail")
 #define FORGOTTEN_CHANGES	IM_LIMIT("catch-up", 0)
 
@@ -57,29 +52,43 @@ copy_check_interrupts(void)
 }
 
 /*
- * Warn, once in a copy, that it goes on trying to lock this relation after
- * lock_wait, and name the holders.  In a transaction.
+ * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
+ * copy.  Name the holders of the lock on this relation; without pids, too much was
+ * to be done under the lock, or a catalog was locked.  In a transaction or not.
  */
 void
-copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids)
+copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids)
 {
+	bool		goes_on = cs->mc->settings->on_blocker == ON_BLOCKER_WAIT;
+	bool		own_transaction = !IsTransactionState();
+	const char *noun = relation_noun(cs->mc->item->relkind);
+	const char *name = NameStr(cs->mc->item->relname);
+	double		seconds = cs->mc->settings->lock_wait / 1000.0;
 	char	   *list;
 
-	if (cs->first->told)
+	if (goes_on && cs->first->told)
 		return;
 	cs->first->told = true;
+	if (own_transaction)
+		StartTransactionCommand();	/* for names of roles */
 	list = blockers_describe(relid, pids, npids);
-	ereport(WARNING,
+	ereport(goes_on ? WARNING : ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting",
-					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), cs->mc->settings->lock_wait / 1000.0),
+			 goes_on ?
+			 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting", noun, name, seconds) :
+			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds", noun, name, seconds),
 			 npids > 0 ?
-			 errdetail("The lock is held by: %s.", list) :
-			 errdetail("No transaction holds it: too many blocks change to be copied under the lock, or a system catalog is locked."),
-			 errhint("To see more: %s To cancel the job: %s",
-					 printed_command("blockers"),
-					 printed_command("cancel_move", cs->mc->job->job))));
-	pfree(list);
+			 errdetail(goes_on ? "The lock is held by: %s." : "The lock was held by: %s.", list) :
+			 errdetail("No transaction %s it: too many blocks change to be copied under the lock, or a system catalog is locked.",
+					   goes_on ? "holds" : "held"),
+			 goes_on ?
+			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
+					 printed_command("cancel_move", cs->mc->job->job)) :
+			 npids > 0 ?
+			 errhint("End these transactions, or raise index_mover.lock_wait.") :
+			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
+	if (own_transaction)
+		CommitTransactionCommand();
 }
 
 /* Read the WAL in time, if it is followed.  Never ends the rest. */
@@ -93,14 +102,14 @@ keep_up_without_locks(void *arg)
 	return true;
 }
 
-/* Return the lock of the long phase on what moves. */
+/* Return the lock of the long phase on a relation that moves. */
 static LOCKMODE
 long_lock(const CopyState *cs)
 {
 	return cs->is_table ? AccessShareLock : ShareUpdateExclusiveLock;
 }
 
-/* Release the locks on what comes before a file, all with NULL, and the table. */
+/* Release the locks on the table, and on the files before this one (NULL = all). */
 static void
 unlock_before(CopyState *cs, const CopyState *end)
 {
@@ -123,7 +132,7 @@ lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
 	return false;
 }
 
-/* Lock the table and what moves, or nothing. */
+/* Lock the table and the relations that move, or none of them. */
 static bool
 lock_all(CopyState *cs, Wait *wait)
 {
@@ -139,10 +148,9 @@ lock_all(CopyState *cs, Wait *wait)
 }
 
 /*
- * Lock table and index for the session, in this order, or a table and what its
- * TOAST keeps, however long others hold them; after lock_wait do as on_blocker
- * says.  Reads and writes do not wait behind these two locks.  Keeps up with
- * the WAL, if that is followed already.
+ * Get the locks of the long phase, however long others hold theirs; after
+ * lock_wait do as on_blocker says.  Reads and writes do not wait behind these
+ * locks.  Keeps up with the WAL, if that is followed already.
  */
 CopyOutcome
 copy_wait_for_locks(CopyState *cs)
@@ -152,6 +160,7 @@ copy_wait_for_locks(CopyState *cs)
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
+	Assert(!IsTransactionState() && !cs->first->locked);
 	cs->outcome = GO_ON;
 	wait_begin(&wait, NULL, &limits);
 	/* a session that waits for this transaction waits for a moment only */
@@ -170,7 +179,7 @@ copy_wait_for_locks(CopyState *cs)
 		{
 			if (settings->on_blocker != ON_BLOCKER_WAIT)
 				wait_give_up(&wait);
-			copy_still_waiting(cs, wait.relid, wait.pids, wait.npids);
+			copy_lock_wait_is_over(cs, wait.relid, wait.pids, wait.npids);
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
@@ -182,7 +191,7 @@ copy_wait_for_locks(CopyState *cs)
 	return cs->outcome;
 }
 
-/* Release all of them, if held. */
+/* Release the locks of the long phase, if held. */
 void
 copy_release_locks(CopyState *cs)
 {
@@ -192,7 +201,7 @@ copy_release_locks(CopyState *cs)
 	unlock_before(cs, NULL);
 }
 
-/* Return whether what TOAST keeps of the table is what follows its file. */
+/* Return whether the table has the TOAST table, and that the index, that we follow. */
 static bool
 has_same_parts(const CopyState *first)
 {
@@ -211,18 +220,17 @@ has_same_parts(const CopyState *first)
 	return f == NULL;
 }
 
-/* What copy_check_relations() checks of one file. */
+/* Check one file, for copy_check_relations(). */
 static CopyOutcome
 check_file(CopyState *cs, bool first)
 {
 	MoveItem   *item = cs->first->mc->item;
-	HeapTuple	tuple;
-	Form_pg_class form;
 	RelFileLocator file;
 	RelationFacts facts;
 	const char *lost;
 	char	   *reason;
 
+	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
 	if (!copy_can_move(cs->relid, cs->mc->settings->copy_access_methods, &reason))
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -231,18 +239,13 @@ check_file(CopyState *cs, bool first)
 		return NOT_MOVABLE;
 	}
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(cs->relid));
-	if (!HeapTupleIsValid(tuple))
+	if (!relation_facts(cs->relid, &facts))
 		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	file = make_locator(OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace,
-						MyDatabaseId, form->relfilenode);
-	cs->relam = form->relam;
-	cs->rmid = cs->is_table ? RM_HEAP_ID : copy_page_rmgr(form->relam);
-	ReleaseSysCache(tuple);
+	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
+	cs->relam = facts.relam;
 	cs->opted_in = !copy_can_move(cs->relid, "", NULL);
 
-	if (first && relation_facts(cs->relid, &facts) && (lost = lost_file(&facts, false)) != NULL)
+	if (first && (lost = lost_file(&facts, false)) != NULL)
 	{
 		item_skip(item, cs->is_table ? ERRCODE_DATA_CORRUPTED : ERRCODE_INDEX_CORRUPTED,
 				  "The %s cannot be copied: %s.", relation_noun(cs->mc->item->relkind), lost);
@@ -263,13 +266,14 @@ check_file(CopyState *cs, bool first)
 
 /*
  * Check, under the locks, whether all may still be moved, and which files they
- * have: these are remembered the first time, and compared later.
+ * have: the files are remembered the first time, and compared later.
  */
 CopyOutcome
 copy_check_relations(CopyState *cs, bool first)
 {
 	CopyOutcome outcome = GO_ON;
 
+	Assert(cs->first->locked && !IsTransactionState());
 	StartTransactionCommand();
 	if (!plan_recheck(cs->first->mc->item, cs->first->began))
 		outcome = NOT_MOVABLE;
@@ -292,6 +296,7 @@ copy_is_in_the_way(CopyState *cs)
 {
 	int			pid;
 
+	Assert(cs->first->locked);
 	if (!cs->mc->settings->give_way)
 		return false;
 	for (CopyState *f = cs->first; f != NULL; f = f->next)
@@ -302,10 +307,10 @@ copy_is_in_the_way(CopyState *cs)
 
 /*
  * Give way to DDL that waits behind our locks, and holds up all clients:
- * release the locks, queue again, and check what has changed.
+ * release the locks, queue again, and check the files.
  */
-CopyOutcome
-copy_give_way(CopyState *cs)
+static CopyOutcome
+give_way(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_GIVING_WAY);
 	CopyOutcome outcome;
@@ -315,16 +320,14 @@ copy_give_way(CopyState *cs)
 	cs->throttle.held = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");
-	(void) throttle_rest(5);
+	throttle_rest(5);
 	outcome = copy_wait_for_locks(cs);
 	if (outcome == GO_ON)
 		outcome = copy_check_relations(cs, false);
 	/* VACUUM may have truncated a table: do not ask for blocks that are gone */
 	foreach_file(f, cs)
-	{
 		if (outcome == GO_ON && f->changes != NULL)
-			outcome = copy_drain(f);
-	}
+		outcome = copy_drain(f);
 	progress_phase(phase);
 	return outcome;
 }
@@ -353,18 +356,16 @@ static bool
 let_others_pass(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
-	CopyOutcome outcome = copy_is_in_the_way(cs) ? copy_give_way(cs) : GO_ON;
+	CopyOutcome outcome = copy_is_in_the_way(cs) ? give_way(cs) : GO_ON;
 
 	cs->outcome = outcome == GO_ON ? copy_keep_up(cs) : outcome;
 	return cs->outcome == GO_ON;
 }
 
 /*
- * Do what is due between two pieces of work, with no transaction open: obey a
- * cancel, give way to others, rest for a pause, for max_rate, for slow storage
- * or for a standby, and keep up with the WAL.  Not for a file that is in place,
- * which has no changes.  ERROR 53100 if there is no free space
- * for the next piece.
+ * To be called between two pieces of work: obey a cancel, give way to others,
+ * rest for a pause, for max_rate, for slow storage or for a standby, and keep up
+ * with the WAL.  ERROR 53100 if there is no free space for the next piece.
  */
 CopyOutcome
 copy_between_chunks(CopyState *cs)
@@ -374,7 +375,7 @@ copy_between_chunks(CopyState *cs)
 	int64		rate_rested_before = cs->throttle.rested_us;
 	int64		changed_before = wal_changes_count(cs->changes);
 
-	Assert(!cs->in_place);
+	Assert(!IsTransactionState() && !cs->in_place);
 	copy_check_interrupts();
 	space_check_again(cs->mc->item, cs->mc->settings);
 	wal_ahead();
@@ -397,15 +398,6 @@ copy_between_chunks(CopyState *cs)
 	return cs->outcome;
 }
 
-/* Return the end of the WAL to be read now. */
-XLogRecPtr
-copy_mark(void)
-{
-	if (FLUSHED_ONLY)
-		return GetFlushRecPtr(NULL);
-	return wal_changes_mark();
-}
-
 /* Read the WAL up to now, in a transaction of its own if there is none. */
 CopyOutcome
 copy_drain(CopyState *cs)
@@ -415,20 +407,21 @@ copy_drain(CopyState *cs)
 
 	if (own_transaction)
 	{
-		/* not under the lock; wal_changes.c keeps open what it makes */
+		/* not under the lock; wal_changes.c keeps the segments open */
 		wal_ahead();
 		StartTransactionCommand();
 	}
-	outcome = copy_drain_to(cs, copy_mark(), !own_transaction);
+	outcome = copy_drain_to(cs, wal_changes_mark(), !own_transaction);
 	if (own_transaction)
 		CommitTransactionCommand();
 	return outcome;
 }
 
-/* The same up to a mark, in a transaction; locked: others may be waiting for us. */
+/* The same up to a mark; locked: others may be waiting for us. */
 CopyOutcome
 copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 {
+	Assert(IsTransactionState());
 	switch (wal_changes_read(cs->changes, upto, cs->copied, locked))
 	{
 		case CHANGES_READ:
@@ -446,11 +439,10 @@ copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 }
 
 /*
- * Read the WAL if it could soon be recycled unread.  If paced, and not in a hurry,
- * let others have the processor then, as at each piece of a copy: a process that
- * has waited for its flush, and is woken on the processor where we work, else
- * waits until our time slice of some milliseconds is over, even where another
- * processor is idle.
+ * Read the WAL if it could soon be recycled unread.  If paced, and not in a
+ * hurry, yield the processor then, as at each piece of a copy: a process that
+ * was woken on our processor, its flush being done, else waits until our time
+ * slice of some milliseconds is over, even where another processor is idle.
  */
 CopyOutcome
 copy_keep_up(CopyState *cs)
@@ -470,13 +462,14 @@ copy_keep_up(CopyState *cs)
 
 /*
  * Add the blocks by which the file has grown to the list of blocks to be
- * copied again.  Return the file's length.  In a transaction.
+ * copied again.  Return the file's length.
  */
 BlockNumber
 copy_take_tail(CopyState *cs)
 {
 	BlockNumber nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 
+	Assert(IsTransactionState());
 	if (WITHOUT_TAIL)
 		return nblocks;
 	for (; cs->copied < nblocks; cs->copied++)
@@ -495,27 +488,4 @@ copy_take_changes(CopyState *cs)
 	cs->changed_blocks += block_set_count(set);
 	block_set_add_all(cs->todo, set);
 	block_set_free(set);
-}
-
-/* Return the resource manager that can mask the pages of an access method. */
-RmgrId
-copy_page_rmgr(Oid access_method)
-{
-	switch (access_method)
-	{
-		case BTREE_AM_OID:
-			return RM_BTREE_ID;
-		case HASH_AM_OID:
-			return RM_HASH_ID;
-		case GIST_AM_OID:
-			return RM_GIST_ID;
-		case GIN_AM_OID:
-			return RM_GIN_ID;
-		case SPGIST_AM_OID:
-			return RM_SPGIST_ID;
-		case BRIN_AM_OID:
-			return RM_BRIN_ID;
-		default:
-			return RM_GENERIC_ID;
-	}
 }

@@ -6,9 +6,11 @@
  *
  * The old file's buffers tell which blocks are in use.  After the swap these
  * blocks are loaded from the new file.  A copy past the operating system's cache
- * has left none of them there, so before the swap they are read into that.
+ * has left none of them there, so before the swap they are read into that: else
+ * clients and we would read the same blocks from the disk at the same time.
  *
- * Locks: those of copy_locks.c.
+ * The buffers' tags are read as autoprewarm and pg_buffercache do: one header
+ * lock at a time, so the result is not exact.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,37 +19,113 @@
 #include <sched.h>
 
 #include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/buf_internals.h"
 #include "utils/memutils.h"
 #include "utils/spccache.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy_private.h"
+#include "file_system.h"
 
 /* Blocks to ask for at once where reading is fast */
 #define FAST_PREWARM		32
 
+/* For an estimate, read one buffer's tag of so many */
+#define SAMPLE_EVERY	16
+
+/* Return the set of the old file's blocks that are in shared buffers. */
+static BlockSet *
+cached_blocks(CopyState *cs)
+{
+	BlockSet   *set = block_set_create(cs->cxt);
+	const RelFileLocator *locator = &cs->from;
+
+	for (int i = 0; i < NBuffers; i++)
+	{
+		BufferDesc *buffer = GetBufferDescriptor(i);
+		BlockNumber block = InvalidBlockNumber;
+		BufferState state;
+
+		/* unlocked precheck: most buffers belong to other relations */
+		if (!BufTagMatchesRelFileLocator(&buffer->tag, locator))
+			continue;
+		state = LockBufHdr(buffer);
+		if ((state & BM_TAG_VALID) && (state & BM_VALID) &&
+			BufTagMatchesRelFileLocator(&buffer->tag, locator) &&
+			buffer->tag.forkNum == MAIN_FORKNUM)
+			block = buffer->tag.blockNum;
+		unlock_buffer_header(buffer, state);
+		/* not with the spinlock: it allocates memory */
+		if (block != InvalidBlockNumber)
+			block_set_add(set, block);
+	}
+	return set;
+}
+
+/* Estimate the number of a file's blocks in shared buffers, without header locks. */
+double
+copy_estimate_cached(const RelFileLocator *locator)
+{
+	int			found = 0;
+
+	for (int i = 0; i < NBuffers; i += SAMPLE_EVERY)
+		if (BufTagMatchesRelFileLocator(&GetBufferDescriptor(i)->tag, locator))
+			found++;
+	return (double) found * SAMPLE_EVERY;
+}
+
 /*
- * Read some blocks of the new file, in a transaction of their own, as
- * cached_blocks_load() does.  *distance is -1 the first time.
+ * Read the next blocks of a set from the new file, a megabyte from block "from"
+ * on, in file order and in a transaction of their own: into shared buffers or, if
+ * "page" is given, one after the other into that, so that only the operating
+ * system's cache has them then.  They are prefetched, *distance blocks at once; it
+ * is -1 the first time.  Returns where to continue, or InvalidBlockNumber after
+ * the last one.
  */
 static BlockNumber
 load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
 			char *page)
 {
 	bool		paced = cs->mc->settings->pacing;
+	SMgrRelation smgr;
+	BlockNumber nblocks;
+	BlockNumber ahead = from;
+	int			asked = 0;
 	int			usual;
 	instr_time	start;
-	instr_time	took;
+	int64		us;
 
 	StartTransactionCommand();
+	smgr = smgropen(cs->to, INVALID_PROC_NUMBER);
+	nblocks = file_blocks(&cs->to, MAIN_FORKNUM);
 	/* as core's commands that read scattered blocks, or all of a step */
 	usual = get_tablespace_maintenance_io_concurrency(cs->to.spcOid);
 	if (*distance < 0)
 		*distance = paced ? usual : FILE_COPY_CHUNK;
 	INSTR_TIME_SET_CURRENT(start);
-	from = cached_blocks_load(&cs->to, cached, from, FILE_COPY_CHUNK, *distance, page);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
+	for (int count = 0; count < FILE_COPY_CHUNK; count++, from++)
+	{
+		from = block_set_next(cached, from);
+		if (from == InvalidBlockNumber || from >= nblocks)
+		{
+			from = InvalidBlockNumber;
+			break;
+		}
+		for (; asked < Min(count + *distance, FILE_COPY_CHUNK); asked++, ahead++)
+		{
+			ahead = block_set_next(cached, ahead);
+			if (ahead == InvalidBlockNumber || ahead >= nblocks)
+				break;
+			(void) PrefetchSharedBuffer(smgr, MAIN_FORKNUM, ahead);
+		}
+		if (page != NULL)
+			smgrread(smgr, MAIN_FORKNUM, from, page);
+		else
+			ReleaseBuffer(ReadBufferWithoutRelcache(cs->to, MAIN_FORKNUM, from,
+													RBM_NORMAL, NULL, true));
+	}
+	us = elapsed_us(start);
 	CommitTransactionCommand();
 	if (paced)
 	{
@@ -55,34 +133,17 @@ load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distan
 		(void) sched_yield();
 		/* on slow storage the reads of others would wait behind more of ours */
 		if (usual > 0)
-			*distance = INSTR_TIME_GET_MILLISEC(took) > FAST_READ_MS ? usual :
-				Max(usual, FAST_PREWARM);
+			*distance = us > FAST_READ_MS * 1000 ? usual : Max(usual, FAST_PREWARM);
 	}
 	return from;
 }
 
-/* Return the set of blocks that the old file has in shared buffers. */
-static BlockSet *
-find_cached(CopyState *cs)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
-	BlockSet   *cached = cached_blocks(&cs->from);
-
-	MemoryContextSwitchTo(oldcontext);
-	return cached;
-}
-
-/*
- * After a copy past the operating system's cache, and before the swap: bring
- * there the blocks that copy_prewarm() will load.  Else the clients and we
- * would read from the disk, at the same time, what the clients had in shared
- * buffers until then.
- */
+/* Before the swap, read the blocks into the operating system's cache. */
 CopyOutcome
 copy_prepare_prewarm(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_PREWARMING);
-	BlockSet   *cached = find_cached(cs);
+	BlockSet   *cached = cached_blocks(cs);
 	PGIOAlignedBlock page;
 	BlockNumber block = 0;
 	int			distance = -1;
@@ -98,10 +159,7 @@ copy_prepare_prewarm(CopyState *cs)
 	}
 	block_set_free(cached);
 
-	/*
-	 * what has changed meanwhile is no sign of fast writers, but may not cost
-	 * more
-	 */
+	/* blocks that have changed meanwhile are no sign of fast writers */
 	cs->losing_since = 0;
 	progress_phase(phase);
 	return outcome;
@@ -119,7 +177,7 @@ copy_prewarm(CopyState *cs)
 	BlockNumber block = 0;
 	int			distance = -1;
 
-	cached = find_cached(cs);
+	cached = cached_blocks(cs);
 	copy_eta(cs, PART_PREWARM, cs->copied, cs->copied - Min(block_set_count(cached), cs->copied));
 
 	StartTransactionCommand();

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * copy_private.h
- *	  What the parts of the method copy share.
+ *	  Shared by the files of the method copy.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_COPY_PRIVATE_H
 #define IM_COPY_PRIVATE_H
 
-#include "access/rmgr.h"
 #include "storage/bufmgr.h"
 #include "storage/itemptr.h"
+#include "storage/lmgr.h"
 
 #include "cleanup/ledger.h"
 #include "copy/block_set.h"
@@ -21,16 +21,6 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
-extern double cached_blocks_estimate(const RelFileLocator *locator);
-
-extern BlockSet *cached_blocks(const RelFileLocator *locator);
-extern BlockNumber cached_blocks_load(const RelFileLocator *locator, const BlockSet *set,
-									  BlockNumber from, int most, int distance, char *page);
-
-extern RmgrId copy_page_rmgr(Oid access_method);
-extern bool copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
-							  BlockNumber block, RmgrId rmid,
-							  BufferAccessStrategy strategy);
 
 typedef enum CopyOutcome
 {
@@ -113,7 +103,6 @@ typedef struct CopyState
 	RelFileLocator from;
 	RelFileLocator to;
 	Oid			relam;
-	RmgrId		rmid;
 	bool		opted_in;		/* its access method is in copy_access_methods */
 	bool		direct;			/* past the operating system's cache */
 
@@ -121,7 +110,7 @@ typedef struct CopyState
 	bool		new_file_made;	/* by us; otherwise a file of that name is not
 								 * ours */
 	LedgerEntry old_file;		/* the same, after the swap */
-	LedgerEntry old_row;		/* what the swap inserts for the old file */
+	LedgerEntry old_row;		/* inserted by the swap */
 
 	ChangedBlocks *changes;
 	FileCopy   *copy;
@@ -129,7 +118,7 @@ typedef struct CopyState
 	ReplicaLag	lag;
 	double		block_us;		/* to copy a block through shared buffers,
 								 * smoothed */
-	TimestampTz losing_since;	/* what is left gets no less; 0 = it does */
+	TimestampTz losing_since;	/* no fewer blocks are left; 0 = fewer are */
 	int64		losing_rested_ms;	/* rested_ms then */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		racing;			/* the writers are about as fast as we are */
@@ -144,10 +133,18 @@ typedef struct CopyState
 	CopyOutcome outcome;		/* of a callback of pacing_rest() */
 } CopyState;
 
-/* Go through the files of a move, in the order of their locks, that are copied. */
+/* Return this file, or the next one that is copied; NULL if there is none. */
+static inline CopyState *
+copied_file(CopyState *f)
+{
+	while (f != NULL && f->in_place)
+		f = f->next;
+	return f;
+}
+
+/* Go through the files of a move that are copied, in the order of their locks. */
 #define foreach_file(f, cs) \
-	for (CopyState *f = (cs)->first; f != NULL; f = f->next) \
-		if (!f->in_place)
+	for (CopyState *f = copied_file((cs)->first); f != NULL; f = copied_file(f->next))
 
 /* Return whether this copy is to be compared with the original. */
 static inline bool
@@ -163,18 +160,17 @@ extern CopyOutcome copy_wait_for_locks(CopyState *cs);
 extern void copy_release_locks(CopyState *cs);
 extern CopyOutcome copy_check_relations(CopyState *cs, bool first);
 extern bool copy_is_in_the_way(CopyState *cs);
-extern CopyOutcome copy_give_way(CopyState *cs);
 extern void copy_rest_after_swap(CopyState *cs);
 extern CopyOutcome copy_prepare_prewarm(CopyState *cs);
 extern void copy_prewarm(CopyState *cs);
+extern double copy_estimate_cached(const RelFileLocator *locator);
 extern void visibility_map_create(const CopyState *cs);
 extern void visibility_map_copy(CopyState *cs);
-extern CopyOutcome copy_rounds(CopyState *cs);
+extern CopyOutcome copy_rounds(CopyState *cs, bool first_time);
 extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);
 extern CopyOutcome copy_between_chunks(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
-extern XLogRecPtr copy_mark(void);
 extern CopyOutcome copy_drain(CopyState *cs);
 extern CopyOutcome copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
 extern int64 copy_changes_left(const CopyState *cs);
@@ -202,6 +198,6 @@ extern bool copy_is_losing(CopyState *cs, int64 left);
 extern void copy_is_not_losing(CopyState *cs);
 pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
 extern CopyOutcome copy_swap(CopyState *cs);
-extern void copy_still_waiting(CopyState *cs, Oid relid, const int *pids, int npids);
+extern void copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids);
 
 #endif							/* IM_COPY_PRIVATE_H */

@@ -1,27 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * copy_rounds.c
- *	  Method copy: the long phase, every block once and then what has
- *	  changed.
+ *	  Method copy: the long phase, every block once and then changed blocks in
+ *	  rounds.
  *
  * All is written directly, past the shared buffers (see file_copy.c), and the
  * WAL is read often enough that it is not recycled before.  The rounds end
  * when few blocks are left, or when they do not get fewer, and are not many.
- *
- * Assumption: what the WAL does not tell (block 0, the tail, hint bits) is
- * left to copy_last.c.
+ * Changes that the WAL does not tell (block 0, the tail) are left to copy_last.c.
  *
  * Tricky: changes found in the WAL are put onto the list only between two
  * rounds, and the list is emptied only when all of it is copied.  So a block
  * that changes after it was copied again is in the next round, and never lost
- * in between; one that changes before is not (see wal_changes.c).
+ * in between; a block that changes before is not in it (see wal_changes.c).
  *
- * A round that leaves hardly fewer blocks than the one before shows that the
- * writers are about as fast as we are.  The next one is hurried: to be slow
- * for the clients' sake would cost them more, since it makes more rounds.  From
- * then on it is a race, which a lull of the writers decides: as soon as what is
- * left may be copied under the lock, the rounds end, and the lock is asked for
- * without any further.
+ * A round that leaves hardly fewer blocks than the round before shows that the
+ * writers are about as fast as we are.  From then on the copy is in a race with
+ * them (cs->racing).  Rounds are hurried: to be slow for the clients' sake would
+ * cost them more, since it makes more rounds.  And they end as soon as the blocks
+ * that are left may be copied under the lock, without waiting for few.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,14 +34,14 @@
 #define FEW_BLOCKS			256
 
 /*
- * Give up if more blocks than these are left, more than can be copied under the
- * lock, and have not got fewer by a tenth for this time: the writers are too
- * fast for us.  Not at once, because writes come in bursts: the flush of a GIN
- * index's pending list changes a large part of a small index within a second.
- * By a tenth, because each round in vain costs much WAL; so give up, too,
- * before the index, or this many blocks, would have been written more than so
- * often.  If it is max_rate that holds us up, see copy_look_at_round(), at any
- * size, after half of that time, with the rests for it.
+ * When the writers are too fast for us: give up if more than HOPELESS_BLOCKS are
+ * left, more than can be copied under the lock, and their number has not fallen
+ * by a tenth for HOPELESS_MS.  Not at once, because writes come in bursts: the
+ * flush of a GIN index's pending list changes a large part of a small index
+ * within a second.  Each round in vain costs much WAL, so give up, too, before
+ * the relation (at least SMALL_COPY_BLOCKS) would have been written more than
+ * HOPELESS_COPIES times.  If max_rate makes us slow, see copy_look_at_round(),
+ * give up at any size, after half of the time, rests for the rate included.
  */
 #define HOPELESS_BLOCKS		IM_LIMIT("busy", 8192)
 #define HOPELESS_MS			(60 * 1000)
@@ -52,11 +49,11 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* The same including rests (for max_rate, mostly), and so many rounds */
+/* With rests included, mostly for max_rate: this time, and so many rounds */
 #define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
 #define HOPELESS_ROUNDS		10
 
-/* What to wait for: for nothing in rounds in which the writers keep up with us. */
+/* Choose the pace: hurried once the writers are as fast as we are. */
 static FileCopyPace
 current_pace(const CopyState *cs)
 {
@@ -86,7 +83,7 @@ would_write_too_much(const CopyState *cs, int64 left)
 		copies * Max((int64) cs->copied, SMALL_COPY_BLOCKS);
 }
 
-/* Return whether what is left has not got less for too long, without rests. */
+/* Return whether the blocks left have not got fewer for too long, without rests. */
 static bool
 is_losing_for_long(const CopyState *cs)
 {
@@ -95,8 +92,8 @@ is_losing_for_long(const CopyState *cs)
 }
 
 /*
- * At the swap: so many blocks take too long to be copied under the lock.
- * Return whether to give up.
+ * At the swap, when so many blocks take too long to be copied under the lock:
+ * return whether to give up.
  */
 bool
 copy_is_losing(CopyState *cs, int64 left)
@@ -129,6 +126,24 @@ copy_cannot_keep_up(const CopyState *cs, int64 left)
 			 errhint("Raise index_mover.max_lock_time, or make the move at a quieter time.")));
 }
 
+/* Copy, directly, a chunk of a fork, in a transaction of its own. */
+static CopyOutcome
+copy_chunk(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
+{
+	CopyOutcome outcome = copy_between_chunks(cs);
+	XLogRecPtr	lsn;
+
+	if (outcome != GO_ON)
+		return outcome;
+	StartTransactionCommand();
+	lsn = file_copy_range(cs->copy, fork, first, nblocks, current_pace(cs));
+	if (fork == MAIN_FORKNUM)
+		wal_changes_seen(cs->changes, first, nblocks, lsn);
+	CommitTransactionCommand();
+	throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
+	return GO_ON;
+}
+
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
 static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
@@ -138,19 +153,11 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 
 	while (cs->copied < upto)
 	{
-		BlockNumber nblocks = FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK;
-		XLogRecPtr	lsn;
+		BlockNumber nblocks = Min(FILE_COPY_CHUNK - cs->copied % FILE_COPY_CHUNK,
+								  upto - cs->copied);
 
-		if ((outcome = copy_between_chunks(cs)) != GO_ON)
+		if ((outcome = copy_chunk(cs, MAIN_FORKNUM, cs->copied, nblocks)) != GO_ON)
 			return outcome;
-
-		nblocks = Min(nblocks, upto - cs->copied);
-		StartTransactionCommand();
-		lsn = file_copy_range(cs->copy, MAIN_FORKNUM, cs->copied, nblocks,
-							  current_pace(cs));
-		wal_changes_seen(cs->changes, cs->copied, nblocks, lsn);
-		CommitTransactionCommand();
-
 		if (cs->copied == 0)
 			IM_POINT("copy-first");
 		if (cs->copied < half && cs->copied + nblocks >= half)
@@ -158,7 +165,6 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 
 		cs->copied += nblocks;
 		cs->mc->item->blocks_copied += nblocks;
-		throttle_written(&cs->throttle, (int64) nblocks * BLCKSZ);
 		progress_blocks(Max(upto, cs->copied), cs->copied);
 		/* a tail is no round */
 		if (cs->rounds == 0)
@@ -171,7 +177,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 	return GO_ON;
 }
 
-/* Copy, directly, what is on the list, and empty it. */
+/* Copy, directly, the blocks on the list, and empty it. */
 static CopyOutcome
 copy_changed_directly(CopyState *cs)
 {
@@ -180,6 +186,7 @@ copy_changed_directly(CopyState *cs)
 	int64		done = 0;
 	CopyOutcome outcome;
 
+	Assert(!IsTransactionState());
 	if (cs->verifying)
 		block_set_add_all(cs->unverified, cs->todo);
 
@@ -298,11 +305,11 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 }
 
 /*
- * Copy what is on the list, and what has changed since, in rounds, until
- * little is left, or it does not get less.  The first time, copy every block.
+ * Copy the blocks on the list, and those that have changed since, in rounds,
+ * until few are left, or they do not get fewer.  The first time, copy every block.
  */
-static CopyOutcome
-do_rounds(CopyState *cs, bool first_time)
+CopyOutcome
+copy_rounds(CopyState *cs, bool first_time)
 {
 	Progress	progress = {.least = PG_INT64_MAX};
 	CopyOutcome outcome;
@@ -328,28 +335,21 @@ do_rounds(CopyState *cs, bool first_time)
 		IM_POINT("copy-round");
 		cs->rounds++;
 		copy_begin_round(cs);
-		/* what changes faster than we copy would not wait for our rests */
+		/* blocks that change faster than we copy do not wait for our rests */
 		cs->throttle.hurry = progress.in_vain > 0 || (cs->racing && !first_time);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 		cs->throttle.hurry = false;
 	}
-	/* what follows has an end, whatever changes */
+	/* the rest of the move has an end */
 	cs->eta.in_vain = false;
 	return GO_ON;
-}
-
-CopyOutcome
-copy_rounds(CopyState *cs)
-{
-	return do_rounds(cs, true);
 }
 
 /*
  * Copy directly again after file_copy_sync(), when much is left again: that
  * is several times as fast as through shared buffers, which may be slower
- * than the writers are.  The caller repeats this, and decides when to give
- * up.
+ * than the writers are.  Does not give up: the caller decides that.
  */
 CopyOutcome
 copy_rounds_again(CopyState *cs)
@@ -357,11 +357,12 @@ copy_rounds_again(CopyState *cs)
 	MovePhase	phase = progress_phase(PHASE_CATCHING_UP);
 	CopyOutcome outcome;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	file_copy_unsync(cs->copy);
 	CommitTransactionCommand();
 
-	if ((outcome = do_rounds(cs, false)) != GO_ON)
+	if ((outcome = copy_rounds(cs, false)) != GO_ON)
 		return outcome;
 	IM_POINT("copy-again");
 
@@ -373,14 +374,15 @@ copy_rounds_again(CopyState *cs)
 }
 
 /*
- * Copy the free space map, if any.  Its users check the page that it names,
- * so it may change during the copy.  It names no block beyond the end of the
+ * Copy the free space map, if any.  It may change during the copy, since its
+ * users check the page that it names; and it names no block beyond the end of the
  * new file, which gets at least as long as the old one is now.
  */
 CopyOutcome
 copy_free_space_map(CopyState *cs)
 {
 	BlockNumber nblocks;
+	CopyOutcome outcome;
 
 	StartTransactionCommand();
 	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
@@ -393,18 +395,8 @@ copy_free_space_map(CopyState *cs)
 
 	for (BlockNumber block = 0; block < nblocks; block += FILE_COPY_CHUNK)
 	{
-		CopyOutcome outcome = copy_between_chunks(cs);
-
-		if (outcome != GO_ON)
-			return outcome;
-		StartTransactionCommand();
-		(void) file_copy_range(cs->copy, FSM_FORKNUM, block,
-							   Min(FILE_COPY_CHUNK, nblocks - block),
-							   current_pace(cs));
-		CommitTransactionCommand();
-		throttle_written(&cs->throttle,
-						 (int64) Min(FILE_COPY_CHUNK, nblocks - block) * BLCKSZ);
-		if ((outcome = copy_keep_up(cs)) != GO_ON)
+		outcome = copy_chunk(cs, FSM_FORKNUM, block, Min(FILE_COPY_CHUNK, nblocks - block));
+		if (outcome != GO_ON || (outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
 	return GO_ON;

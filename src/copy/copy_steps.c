@@ -3,55 +3,40 @@
  * copy_steps.c
  *	  The method copy: move a relation's file while the relation is in use.
  *
- * A table moves with its TOAST table and the index of that, as core moves them:
- * steps 1 to 5 for each of the three files, the largest first, so that little is
- * left to be copied again of the first when the last is done; then one swap of
- * all.  What was left apart by an earlier version, a part in the target already,
- * is only locked.
- *
- * The steps, each in transactions of its own:
+ * src/README has the protocol: "Protocol of a copy", "A table".  The steps, each
+ * in transactions of its own, for each file of a move, the largest first:
  *
  *	1. lock; choose a file number, record it in the ledger, create the file;
  *	2. follow the WAL from here on (wal_changes.c);
- *	3. copy every block once (file_copy.c), draining the WAL in between;
- *	4. copy changed blocks again, in rounds, until few are left;
- *	5. copy the free space map, and create the visibility map; make the new
+ *	3. copy every block, then changed blocks in rounds, until few are left
+ *	   (copy_rounds.c, file_copy.c);
+ *	4. copy the free space map, create the visibility map, and make the new
  *	   file durable;
- *	6. copy changed blocks through shared buffers, unless there are too many;
- *	   after a copy past the operating system's cache, read into that what will be
- *	   loaded in 7; then copy changed blocks again and again until the lock is free
- *	   (copy_last.c); then the last blocks and the swap (copy_swap.c);
- *	7. load what was cached, remove the old file (leftover_files.c).
+ *	5. copy changed blocks through shared buffers, unless there are too many;
+ *	   compare, if the user wants that (copy_verify.c).
  *
- * Assumption: the WAL has every change of a block (plan_methods.c lists the
- * access methods for which this is known), except:
- *	- hint bits;
- *	- block 0, SP-GiST's metapage; so it is always copied under the lock;
- *	- blocks of zeros added by a relation extension; so everything beyond the
- *	  copied length is always copied;
- *	- the free space map: it corrects itself, and was never exact;
- *	- the visibility map of a table: not every change of it is in the WAL, and
- *	  those of 15 and 16 do not name its block.  So it is compared and copied,
- *	  all of it, under the lock (visibility_map.c).
+ * And then, once for all files:
  *
- * Locks: those of copy_locks.c.  In the long phases there is neither a snapshot
- * nor an xid, and no transaction lasts longer than copying 1 MB; so vacuum is
- * not held back, and CREATE INDEX CONCURRENTLY does not wait for us.
+ *	6. after a copy past the operating system's cache, read into that the
+ *	   blocks to be loaded in 8 (copy_prewarm.c);
+ *	7. copy changed blocks until the lock is free (copy_last.c), copy the last
+ *	   blocks, and swap (copy_swap.c);
+ *	8. load blocks that were cached, remove the old files (leftover_files.c).
+ *
+ * Locks: those of copy_locks.c.  The long phases have neither a snapshot nor a
+ * transaction ID, and no transaction that lasts longer than copying 1 MB.
  *
  * Tricky: only the ledger knows the new file, and after the swap only the
- * ledger knows the old one.  What an ERROR leaves is removed by
- * copy_cleanup(), what an exit leaves by our before_shmem_exit callback, what
- * a crash leaves by the next leftover_files_remove().  After the swap's
- * commit no error may reach the caller: the move has happened.
+ * ledger knows the old one.  The files that an ERROR leaves are removed by
+ * copy_cleanup(), those that an exit leaves by our before_shmem_exit callback,
+ * those that a crash leaves by the next leftover_files_remove().  After the
+ * swap's commit no error may reach the caller: the move has happened.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_class.h"
 #include "catalog/storage_xlog.h"
@@ -62,7 +47,6 @@
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
 #include "utils/memutils.h"
-#include "utils/spccache.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
@@ -72,7 +56,7 @@
 #include "plan/plan.h"
 #include "printed_command.h"
 
-/* A copy that has been started so often is given up */
+/* Starts after which a copy is given up */
 #define MOST_STARTS			5
 
 /* The move that this process is carrying out. */
@@ -91,6 +75,7 @@ remove_left_file(LedgerEntry *entry, bool made)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 
+	Assert(!IsTransactionState());
 	if (entry->id == 0)
 		return;
 	PG_TRY();
@@ -123,11 +108,11 @@ remove_left_file(LedgerEntry *entry, bool made)
 }
 
 /*
- * Remove the files, new or old, that the ledger says are ours, at once.  Called
- * with no transaction open and no lock held.  Raises no error: what cannot be
- * removed stays in the ledger.  (In cleanup_at_exit(), where every ERROR is
- * FATAL, an error ends this function, and the exit goes on.)  Removes nothing
- * if the postmaster is gone, which may be the reason for the error.
+ * Remove the files, new or old, that the ledger says are ours, at once.  Raises
+ * no error: a file that cannot be removed stays in the ledger.  (In
+ * cleanup_at_exit(), where every ERROR is FATAL, an error ends this function,
+ * and the exit goes on.)  Removes nothing if the postmaster is gone, which may
+ * be the reason for the error.
  */
 static void
 remove_what_is_left(CopyState *cs)
@@ -143,10 +128,7 @@ remove_what_is_left(CopyState *cs)
 	}
 }
 
-/*
- * Free the state of a move, but keep its rows in the ledger.  The locks must
- * be released, by copy_release_locks() or by the abort after an error.
- */
+/* Free the state of a move, whose locks are released; its ledger rows stay. */
 static void
 forget_state(void)
 {
@@ -156,17 +138,14 @@ forget_state(void)
 		return;
 	current = NULL;
 	foreach_file(f, cs)
-	{
 		file_copy_free(f->copy);
-	}
 	MemoryContextDelete(cs->cxt);
 }
 
 /*
  * Exit callback: clean up if the worker is terminated during a move, because
  * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
- * shut down.  If the postmaster is gone, exit at once: the ledger has the
- * file.
+ * shut down.
  */
 static void
 cleanup_at_exit(int code, Datum arg)
@@ -191,6 +170,7 @@ make_file(CopyState *cs)
 	.pid = MyProcPid,.made_at = GetCurrentTimestamp()};
 	SMgrRelation smgr;
 
+	Assert(!IsTransactionState() && cs->new_file.id == 0 && cs->first->locked);
 	StartTransactionCommand();
 	commit_locally();
 	entry.relfilenumber = GetNewRelFileNumber(item->to_tablespace, NULL,
@@ -216,6 +196,7 @@ make_file(CopyState *cs)
 static void
 discard_file(CopyState *cs)
 {
+	Assert(!IsTransactionState());
 	file_copy_free(cs->copy);
 	cs->copy = NULL;
 	if (cs->new_file.id != 0)
@@ -240,18 +221,12 @@ discard_file(CopyState *cs)
 static void
 measure_new_file(CopyState *cs)
 {
-	const RelFileLocator *file = cs->in_place ? &cs->from : &cs->to;
-
-	StartTransactionCommand();
-	cs->mc->item->size_after = 0;
-	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
-		cs->mc->item->size_after += (int64) file_blocks(file, fork) * BLCKSZ;
-	CommitTransactionCommand();
+	cs->mc->item->size_after = relation_file_size(cs->in_place ? &cs->from : &cs->to);
 }
 
 /*
- * Load what was cached, and remove the old files.  As the move has happened,
- * an error here is only a WARNING; what is left behind is in the ledger.
+ * Load the blocks that were cached, and remove the old files.  As the move has
+ * happened, an error here is only a WARNING; a file left behind is in the ledger.
  */
 static void
 after_swap(CopyState *cs)
@@ -259,6 +234,7 @@ after_swap(CopyState *cs)
 	MoveItem   *item = cs->mc->item;
 	MemoryContext oldcontext = CurrentMemoryContext;
 
+	Assert(!IsTransactionState() && item->status == STATUS_MOVED);
 	PG_TRY();
 	{
 		IM_POINT("swapped");
@@ -272,10 +248,8 @@ after_swap(CopyState *cs)
 			measure_new_file(f);
 		progress_phase(PHASE_PREWARMING);
 		foreach_file(f, cs)
-		{
 			if (cs->mc->settings->prewarm)
-				copy_prewarm(f);
-		}
+			copy_prewarm(f);
 		IM_POINT("prewarmed");
 		copy_release_locks(cs);
 
@@ -307,8 +281,8 @@ after_swap(CopyState *cs)
 }
 
 /*
- * End a rehearsal: put into the row how the copy went, and what would be in
- * the way of its swap now.
+ * End a rehearsal: put into the row how the copy went, and who would be in the
+ * way of its swap now.
  */
 static void
 tell_rehearsal(CopyState *cs)
@@ -339,21 +313,21 @@ tell_rehearsal(CopyState *cs)
 
 /*
  * Return whether to leave the operating system's cache alone: by default, if
- * the old and the new file together would take a quarter of what is there for
- * all.  A smaller index is in the cache after the move, as it may have been
- * before.  In a transaction.
+ * the old and the new file together would take a quarter of it.  A smaller file
+ * is in the cache after the move, as it may have been before.
  */
 static bool
 wants_direct_io(CopyState *cs)
 {
+	Assert(IsTransactionState());
 	if (cs->mc->settings->direct_io != DIRECT_IO_AUTO)
 		return cs->mc->settings->direct_io == DIRECT_IO_ON;
 	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
 }
 
 /*
- * Find what moves with a table: its TOAST table and the index of that, which
- * have rows of the job if they were there when it was planned.
+ * Find the TOAST table of a table, and the index of that.  They have rows of the
+ * job if they were there when it was planned.
  */
 static void
 find_parts(CopyState *cs)
@@ -405,6 +379,7 @@ copy_file(CopyState *cs)
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	int			nfollowers = 0;
 
+	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
 	cs->copied = 0;
 	cs->rounds = 0;
 	cs->changed_blocks = 0;
@@ -416,6 +391,8 @@ copy_file(CopyState *cs)
 	cs->losing_since = 0;
 	cs->recopied_before = cs->mc->item->blocks_recopied;
 	memset(&cs->eta, 0, sizeof(cs->eta));
+	if (cs->mc->settings->prewarm)
+		cs->eta.cached = copy_estimate_cached(&cs->from);
 	make_file(cs);
 
 	StartTransactionCommand();
@@ -425,15 +402,15 @@ copy_file(CopyState *cs)
 	while (cs->first->followers[nfollowers] != NULL)
 		nfollowers++;
 	cs->first->followers[nfollowers] = cs->changes;
-	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam, cs->rmid,
+	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam,
 								cs->direct);
-	cs->todo = block_set_create();
-	cs->unverified = block_set_create();
+	cs->todo = block_set_create(cs->cxt);
+	cs->unverified = block_set_create(cs->cxt);
 	MemoryContextSwitchTo(oldcontext);
 	CommitTransactionCommand();
 
 	progress_phase(PHASE_COPYING);
-	if ((outcome = copy_rounds(cs)) != GO_ON)
+	if ((outcome = copy_rounds(cs, true)) != GO_ON)
 		return outcome;
 
 	if ((outcome = copy_free_space_map(cs)) != GO_ON)
@@ -446,7 +423,7 @@ copy_file(CopyState *cs)
 	CommitTransactionCommand();
 	IM_POINT("copy-synced");
 
-	/* a verification compares with what is not on the list */
+	/* a verification leaves out the blocks on the list */
 	if ((copy_verifies(cs) || cs->mc->settings->terms.rehearse || block_set_count(cs->todo) <= COPY_FAR_TOO_MANY) &&
 		(outcome = copy_todo_through_buffers(cs, PG_INT64_MAX)) != GO_ON)
 		return outcome;
@@ -503,10 +480,8 @@ copy_once(CopyState *cs)
 	}
 	/* that others were copied meanwhile says nothing of a file's writers */
 	foreach_file(f, cs)
-	{
 		if (cs->next != NULL)
-			f->losing_since = 0;
-	}
+		f->losing_since = 0;
 	progress_part(cs->mc->item);
 	if (cs->mc->settings->terms.rehearse)
 	{
@@ -517,18 +492,16 @@ copy_once(CopyState *cs)
 		return outcome;
 	/* not where there is no such cache, nor in a race, which would be longer */
 	foreach_file(f, cs)
-	{
 		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->racing &&
 			(outcome = copy_prepare_prewarm(f)) != GO_ON)
-			return outcome;
-	}
+		return outcome;
 
 	if ((outcome = copy_swap(cs)) == GO_ON)
 		after_swap(cs);
 	return outcome;
 }
 
-/* Set what the row of a table says of the WAL to what its parts have not written. */
+/* The row of a table shows the WAL of the move less that of its parts. */
 static void
 share_wal(CopyState *cs, uint64 written)
 {
@@ -538,9 +511,9 @@ share_wal(CopyState *cs, uint64 written)
 }
 
 /*
- * Move one relation by copying its file.  Called, and returns, with no
- * transaction open; the outcome is in mc->item.  After an ERROR, which has
- * not moved the index, the caller must call copy_cleanup().
+ * Move one relation by copying its file, with no transaction open; the outcome
+ * is in mc->item.  After an ERROR, which has not moved it, the caller must call
+ * copy_cleanup().
  */
 void
 move_by_copy(MoveContext *mc)
@@ -551,6 +524,7 @@ move_by_copy(MoveContext *mc)
 	CopyState  *cs;
 	uint64		wal_before = pgWalUsage.wal_bytes;
 
+	Assert(!IsTransactionState());
 	if (!registered)
 		before_shmem_exit(cleanup_at_exit, (Datum) 0);
 	registered = true;
@@ -579,9 +553,7 @@ move_by_copy(MoveContext *mc)
 		if (outcome == GO_ON)
 			break;
 		foreach_file(f, cs)
-		{
 			discard_file(f);
-		}
 		copy_release_locks(cs);
 		if (outcome == NOT_MOVABLE || outcome == REHEARSED)
 			break;
@@ -598,25 +570,24 @@ move_by_copy(MoveContext *mc)
 						runner_name(), relation_noun(item->relkind),
 						NameStr(item->relname), cs->first->start_again)));
 	}
+	Assert(!cs->locked);
 	forget_state();
 }
 
 /*
- * Clean up after an ERROR; called with no transaction open.  Does not wait
- * for other sessions, whatever max_wait_ms says: dropping a file that only
- * the ledger knows needs no lock on the table.
+ * Clean up after an ERROR.  Waits for no other session: dropping a file that
+ * only the ledger knows needs no lock on the table.
  */
 void
-copy_cleanup(MoveContext *mc, int max_wait_ms)
+copy_cleanup(void)
 {
+	Assert(!IsTransactionState());
 	if (current == NULL)
 		return;
 	remove_what_is_left(current);
 	/* else keep it for another call */
 	foreach_file(f, current)
-	{
 		if (f->new_file.id != 0 || f->old_file.id != 0)
-			return;
-	}
+		return;
 	forget_state();
 }

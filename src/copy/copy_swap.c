@@ -4,77 +4,48 @@
  *	  Method copy: the short exclusive step that gives a relation its new
  *	  file, or a table, its TOAST table and the index of that theirs.
  *
+ * src/README, "Protocol of the swap", has the order of steps and why it is right.
+ * Here is how the lock is come by without making others wait.
+ *
  * Everything that wants the relation queues behind an AccessExclusiveLock that
- * waits.  So we first look at the holders, without queueing.  One that was
+ * waits.  So we first look at the holders, without queueing.  A holder that was
  * there at the last look, too, runs a long transaction, and to queue behind it
- * would be in vain.  If there is no holder we ask for the lock without
+ * would be in vain: we look again.  If there is no holder we ask without
  * queueing: a session that asks with NOWAIT, as the processes of a parallel
- * pg_dump do, fails if an exclusive lock so much as waits.  Only where one
- * short transaction follows the other without a gap, or where the writers are
- * as fast as we are, do we queue, for index_mover.lock_timeout, and never
- * behind a transaction that reads the whole table by design (see
- * reads_whole_table()); if that was not enough, we let others run for a while
- * before the next attempt.
+ * pg_dump do, fails if an exclusive lock so much as waits.  We queue, for
+ * lock_timeout, only where one short transaction follows the other without a
+ * gap, or where the writers are as fast as we are, and never behind a
+ * transaction that reads the whole table by design (reads_whole_table()).
  *
- * A holder may stay for hours: a VACUUM keeps its lock on all indexes of a
- * table to its end.  A copy that is ready is not thrown away for that: with
- * on_blocker = wait, the default, the checks never end, and after lock_wait a
- * WARNING names the holders.  While one stays, the WAL is read, but changes
- * are copied only from time to time: a block that keeps changing would be
- * copied, and logged, at each check.
+ * While a long transaction holds the lock, the WAL is read, but changes are
+ * copied only from time to time: a block that keeps changing would be copied,
+ * and logged, at each look.  After lock_wait a WARNING names the holders, and
+ * with on_blocker = wait, the default, the looks go on: a VACUUM keeps its locks
+ * for hours, and a copy that is ready is not thrown away for it.
  *
- * No WAL can be read while we queue.  So if lock_timeout is longer than a
- * second, we leave the queue after a second, read the WAL, and queue again,
- * until lock_timeout is over.  Where others write little, the turns get
- * longer, because leaving the queue lets all pass that came later.
+ * No WAL can be read in the queue.  So we leave it after a second, read the WAL,
+ * and queue again, until lock_timeout is over.  Where others write little we stay
+ * longer, because all that came later passes when we leave.
  *
- * A table's three files are swapped in one transaction, or none is: pg_upgrade
- * takes for granted that TOAST is where its table is.  Their locks are taken in
- * core's order: table, TOAST table, index.  While others wait for the first we
- * do not queue for the next.  What has to be done under them has one bound.
+ * The last blocks may take 10 ms.  If at the speed of the blocks so far they
+ * would take longer, the lock is not asked for, or is given back, and the
+ * attempt repeated after another round; each time twice as much is allowed, up
+ * to index_mover.max_lock_time.  copy_is_losing() says when to give up.
  *
- * Under the locks, in this order and nothing else:
- *	1. copy_last_blocks(): read the WAL, copy what is left;
- *	2. the new file and tablespace in pg_class;
- *	3. the ledger: delete the new file's row, insert the old file's row;
- *	4. invalidation of the table's relcache entry, so that queries are
- *	   planned again with the costs of the new tablespace;
- *	5. commit, flushed locally: a commit waits for a synchronous standby
- *	   before it releases its locks.
- * What could block there is locked before, under the same lock timeout: the
- * ledger and the catalogs (swap_catalogs).  What could be slow is done before:
- * the pages of pg_class and of the ledger are read, the WAL has a segment to go
- * on with, and copy_catch_up() has prepared the blocks.  What is left is two flushes
- * of the WAL, one to make its end readable and one by the commit.  An attempt
- * in vain flushes after the lock is released.
- *
- * The last blocks may take 10 ms.  If they would take longer, at the speed of
- * those so far, the lock is not asked for, or released, and the attempt
- * repeated after another round; each time twice as much is allowed, up to
- * index_mover.max_lock_time.  If that is not enough, copy_is_losing() says
- * when to give up.
- *
- * Assumption: no process changes a block of the relation's file without a
- * lock that conflicts with AccessExclusiveLock.  The new file is durable but
- * for what its last blocks' WAL restores.
+ * Before the lock everything is done that could block under it (lock_catalogs())
+ * or be slow: the pages of pg_class and of the ledger are read, the WAL has a
+ * segment to go on with, copy_catch_up() has prepared the blocks.  There remain
+ * two flushes of the WAL, one to make its end readable and one by the commit.
  *
  * Locks: those of copy_locks.c are kept.  Ours are held to the end of the
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
- * AccessExclusiveLock on what moves.
+ * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
- * GRANT changes the pg_class row of a table without a lock on the table, and
- * keeps it to the end of its transaction.  So one that does counts as a holder
- * in the checks, and under the lock we look again.  If one comes even after
- * that, the update of the row gives up after the lock timeout, or fails because
- * the other transaction has committed.  Whatever else is in the way there, in a
- * subtransaction, makes the attempt one in vain, too: a copy that is finished is
- * not thrown away for it.
- *
- * Tricky: asking for the lock assigns an xid, even in vain, so each attempt
- * is a transaction of its own.  An attempt in vain must not end in an abort,
- * which would release the session locks.  lock_time is the longest of all
- * attempts, from the grant of the first lock, before anything else is done, to
- * the commit callback, which comes just before the locks are released.
+ * Tricky: asking for the lock assigns a transaction ID, even in vain, so each
+ * attempt is a transaction of its own.  An attempt in vain must not end in an
+ * abort, which would release the session locks.  lock_time is the longest of all
+ * attempts, from the grant of the first lock to the commit callback, which comes
+ * just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */
@@ -127,12 +98,13 @@
 /* After so many looks that found one short transaction or another, queue */
 #define LOOKS_BEFORE_QUEUE	5
 
-/* Rest after an attempt in vain: this for each one so far, at most ... */
+/* Rest after each attempt in the queue: longer by so much each time, ... */
 #define REST_AFTER_MS		100
+/* ... up to this, */
 #define LONGEST_REST_MS		2000
-#define MOST_AT_ONCE_MS		150
-/* ... and after each one that is made after lock_wait */
+/* and after lock_wait this; the WAL is read between rests of at most */
 #define LONG_REST_MS		20000
+#define MOST_AT_ONCE_MS		150
 
 /*
  * While a holder stays, catch up no more often than this, and for no more
@@ -148,22 +120,18 @@
 /* Time for the last blocks, under the lock, at first */
 #define LAST_BLOCKS_US		INT64CONST(10000)
 
-/* The row whose lock_time it is, between the first grant and the end of the transaction */
+/* From the grant of the first lock to the end of the transaction: the row of lock_time */
 static MoveItem *measuring = NULL;
 static instr_time granted_at;
 static int64 last_us;			/* of the last attempt */
 
-/* Take the time after the commit, before the release of locks. */
+/* Take the time of the locks, after the commit and before their release. */
 static void
 measure_commit(XactEvent event, void *arg)
 {
-	instr_time	now;
-
 	if (measuring == NULL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
 		return;
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, granted_at);
-	last_us = INSTR_TIME_GET_MICROSEC(now);
+	last_us = elapsed_us(granted_at);
 	measuring->lock_time = Max(measuring->lock_time, last_us);
 	measuring = NULL;
 }
@@ -182,12 +150,13 @@ static const Oid swap_catalogs[] = {
 };
 
 /*
- * Lock what the swap reads and writes besides what it moves, to the end of the
+ * Lock the catalogs and the ledger for the swap, to the end of the
  * transaction.  Return false if a lock cannot be had within the time for each.
  */
 static bool
 lock_catalogs(Oid ledger, int timeout_ms)
 {
+	Assert(IsTransactionState());
 	for (int i = 0; i < lengthof(swap_catalogs); i++)
 		if (!lock_relation_within(swap_catalogs[i], RowExclusiveLock, false, timeout_ms, NULL))
 			return false;
@@ -242,40 +211,7 @@ static void
 read_all_pages(void *arg)
 {
 	foreach_file(f, (CopyState *) arg)
-	{
 		read_pages(f);
-	}
-}
-
-/*
- * Give up after lock_wait or, with on_blocker = wait, warn and return.
- * Without pids, there was too much to do under the lock, or pg_class or the
- * ledger could not be locked before it.
- */
-static void
-lock_wait_is_over(CopyState *cs, const int *pids, int npids)
-{
-	const MoveSettings *settings = cs->mc->settings;
-	char	   *list;
-
-	StartTransactionCommand();	/* for catalog access: names of roles */
-	if (settings->on_blocker == ON_BLOCKER_WAIT)
-	{
-		copy_still_waiting(cs, cs->relid, pids, npids);
-		CommitTransactionCommand();
-		return;
-	}
-	list = blockers_describe(cs->relid, pids, npids);
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds",
-					relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname), settings->lock_wait / 1000.0),
-			 npids > 0 ?
-			 errdetail("The lock was held by: %s.", list) :
-			 errdetail("No transaction held it: too many blocks change to be copied under the lock, or a system catalog is locked."),
-			 npids > 0 ?
-			 errhint("End these transactions, or raise index_mover.lock_wait.") :
-			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 }
 
 /* Queue for lock_timeout in all, in turns, between which the WAL is read. */
@@ -333,7 +269,7 @@ lock_files(CopyState *cs, bool queue)
 	return GO_ON;
 }
 
-/* Return where the row of a relation in pg_class is now. */
+/* Return the position of a relation's row in pg_class. */
 static ItemPointerData
 row_position(const CopyState *cs)
 {
@@ -349,7 +285,11 @@ row_position(const CopyState *cs)
 	return position;
 }
 
-/* Return whether no other transaction is changing a row that we will change. */
+/*
+ * Return whether no other transaction is changing a row that we will change.
+ * GRANT does so without a lock on the table, and keeps the row to the end of its
+ * transaction; sessions that wait for our lock would wait for that, too.
+ */
 static bool
 rows_are_free(CopyState *cs)
 {
@@ -358,7 +298,6 @@ rows_are_free(CopyState *cs)
 	foreach_file(f, cs)
 	{
 		f->row = row_position(f);
-		/* those that wait for our lock would wait for this one, too */
 		if (relation_row_changer(f->relid, &changer))
 			return false;
 	}
@@ -375,6 +314,7 @@ set_files(void *arg)
 	{
 		Relation	rel = relation_open(f->relid, NoLock);
 
+		Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 		if (!RelFileLocatorEquals(rel->rd_locator, f->from))
 			elog(ERROR, "relation %u has another file than the one that was copied",
 				 f->relid);
@@ -395,9 +335,11 @@ set_files(void *arg)
 static bool
 try_unhindered(void (*work) (void *arg), CopyState *cs)
 {
-	ErrorData  *error = errors_catch(work, cs);
+	ErrorData  *error;
 	bool		changed = false;
 
+	Assert(IsTransactionState());
+	error = errors_catch(work, cs);
 	if (error == NULL)
 		return true;
 
@@ -428,27 +370,25 @@ copy_last_of_all(CopyState *cs, int64 most_us)
 	CopyOutcome outcome = GO_ON;
 	XLogRecPtr	upto;
 
+	Assert(measuring != NULL);
 	/* each file has a reader of its own */
 	foreach_file(f, cs)
-	{
 		most_us -= wal_changes_unread_us(f->changes);
-	}
 	if (most_us < 0)
 		return TOO_MUCH_LEFT;
 	IM_LOG_SPECIAL(&cs->from, true);
-	upto = copy_mark();
+	upto = wal_changes_mark();
 	foreach_file(f, cs)
-	{
 		if (outcome == GO_ON)
-			outcome = copy_last_blocks(f, upto, &most_us);
-	}
+		outcome = copy_last_blocks(f, upto, &most_us);
 	return outcome;
 }
 
-/* End an attempt in vain. */
+/* End the transaction of an attempt in vain. */
 static void
 give_back(CopyState *cs, CopyOutcome outcome)
 {
+	Assert(IsTransactionState() && outcome != GO_ON);
 	if (measuring == NULL)
 	{
 		CommitTransactionCommand();
@@ -484,6 +424,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	int			timeout_ms = cs->mc->settings->lock_timeout;
 	char		timeout[32];
 
+	Assert(!IsTransactionState() && measuring == NULL && cs->first->locked);
 	wal_ahead();
 	StartTransactionCommand();
 	if (recovery_needs_full_pages(cs->relid))
@@ -499,7 +440,7 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	progress_lock_attempt();
 
-	/* first what could make us wait under the lock, and warm the caches */
+	/* first the locks and pages for which we could wait under the lock */
 	if (!lock_catalogs(cs->ledger, timeout_ms) ||
 		!try_unhindered(read_all_pages, cs))
 	{
@@ -540,13 +481,14 @@ attempt(CopyState *cs, bool queue, int64 most_us)
 	if (!PostmasterIsAlive())
 		proc_exit(1);
 	CommitTransactionCommand();
+	Assert(measuring == NULL);
 	return GO_ON;
 }
 
 /*
- * Return the transactions that hold locks on what moves, or are changing a row
- * of it in pg_class (from 18 on, GRANT holds the table, too).  Called with no
- * transaction open.  Return NULL if pg_class cannot be read now.
+ * Return the transactions that hold locks on the relations, or are changing their
+ * rows in pg_class (from 18 on, GRANT holds the table, too); NULL if pg_class
+ * cannot be read now.
  */
 static VirtualTransactionId *
 swap_holders(CopyState *cs, int *count)
@@ -554,6 +496,7 @@ swap_holders(CopyState *cs, int *count)
 	VirtualTransactionId *result = NULL;
 	VirtualTransactionId *found = NULL;
 
+	Assert(!IsTransactionState());
 	*count = 0;
 	StartTransactionCommand();
 	if (lock_relation_within(RelationRelationId, AccessShareLock, false,
@@ -578,10 +521,10 @@ swap_holders(CopyState *cs, int *count)
 }
 
 /*
- * Return whether one of these transactions holds the table, and none of its
- * indexes: as pg_dump, COPY and LOCK TABLE, which read all of it, while the
- * planner locks the indexes.  Of a table without indexes this tells nothing.
- * Other processes of a parallel pg_dump would fail if we stood in a queue.
+ * Return whether one of these transactions, which hold the table, holds none of
+ * its indexes, as pg_dump, COPY and LOCK TABLE: a query's planner locks the
+ * indexes.  The other processes of a parallel pg_dump would fail if we queued.
+ * Of a table without indexes nothing is known.
  */
 static bool
 reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int count)
@@ -620,16 +563,14 @@ static bool
 is_racing(CopyState *cs)
 {
 	foreach_file(f, cs)
-	{
 		if (f->racing)
-			return true;
-	}
+		return true;
 	return false;
 }
 
 /*
- * Make an attempt, if what is left can be copied under the lock.  *most_us is
- * how long that may take, and grows with each attempt in vain for this reason.
+ * Make an attempt, if the blocks that are left can be copied under the lock.
+ * *most_us is how long that may take, and is doubled each time it does not do.
  */
 static CopyOutcome
 try_swap(CopyState *cs, bool queue, int64 *most_us)
@@ -642,10 +583,8 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	*most_us = Min(*most_us, longest_us);
 	/* each further try would cost a round of direct copying */
 	foreach_file(f, cs)
-	{
 		if (block_set_count(f->todo) > COPY_FAR_TOO_MANY)
-			*most_us = longest_us;
-	}
+		*most_us = longest_us;
 	progress_blockers(NULL, 0);
 	IM_POINT("swap-ready");
 	if (copy_last_us(cs) <= *most_us)
@@ -675,7 +614,7 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	return TOO_MUCH_LEFT;
 }
 
-/* Rest between two attempts, and read what changes. */
+/* Rest between two attempts, and read the WAL. */
 static CopyOutcome
 rest_and_stay_near(CopyState *cs, int ms)
 {
@@ -683,11 +622,11 @@ rest_and_stay_near(CopyState *cs, int ms)
 	{
 		CopyOutcome outcome;
 
-		(void) throttle_rest(MOST_AT_ONCE_MS);
+		throttle_rest(MOST_AT_ONCE_MS);
 		if ((outcome = copy_stay_near(cs)) != GO_ON)
 			return outcome;
 	}
-	(void) throttle_rest(ms);
+	throttle_rest(ms);
 	return GO_ON;
 }
 
@@ -722,7 +661,7 @@ typedef struct Attempts
 	int			looks;			/* in vain, without queueing */
 }			Attempts;
 
-/* Copy what has changed, if it is time to (*ready), or only read the WAL. */
+/* Copy changed blocks, if it is time to (*ready), or only read the WAL. */
 static CopyOutcome
 follow_changes(CopyState *cs, Attempts * attempts, bool *ready)
 {
@@ -803,7 +742,7 @@ make_attempts(CopyState *cs)
 
 	wait_begin(wait, NULL, &limits);
 	wait->relid = cs->relid;
-	/* what waits for us is given way to; if not, it must not be waited for */
+	/* a session that waits for us is given way to, or must not be waited for */
 	if (cs->mc->settings->give_way)
 		wait->deadlock_check_at = DT_NOEND;
 	for (;;)
@@ -818,8 +757,8 @@ make_attempts(CopyState *cs)
 			attempts.looks = 0;
 			copy_is_not_losing(cs);
 			if (wait_look(wait))
-				lock_wait_is_over(cs, wait->pids, wait->npids);
-			(void) throttle_rest(LOOK_AGAIN_MS);
+				copy_lock_wait_is_over(cs, cs->relid, wait->pids, wait->npids);
+			throttle_rest(LOOK_AGAIN_MS);
 			continue;
 		}
 		/* there are no long holders, so catch up first */
@@ -834,9 +773,9 @@ make_attempts(CopyState *cs)
 
 		/* attempts in vain with no long holders: there is much traffic */
 		if (wait_is_over(wait))
-			lock_wait_is_over(cs, wait->pids,
-							  virtual_transaction_pids(attempts.holders, attempts.nholders,
-													   wait->pids, WAIT_MAX_PIDS));
+			copy_lock_wait_is_over(cs, cs->relid, wait->pids,
+								   virtual_transaction_pids(attempts.holders, attempts.nholders,
+															wait->pids, WAIT_MAX_PIDS));
 	}
 }
 
@@ -864,12 +803,9 @@ end_attempts(CopyState *cs, bool moved)
 
 /*
  * Swap the files, when the exclusive locks can be had without making others
- * wait long.  Called with no transaction open, and returns so.
- *
- * ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or no
- * process can be signaled as it says, or that did not help.  Any error leaves
- * everything as it was, with the transaction to be aborted by the caller's
- * caller.
+ * wait long.  ERROR 55P03 after index_mover.lock_wait, if on_blocker is fail, or
+ * no process can be signaled as it says, or that did not help.  An error leaves
+ * the transaction to be aborted, and everything as it was.
  */
 CopyOutcome
 copy_swap(CopyState *cs)
@@ -877,6 +813,7 @@ copy_swap(CopyState *cs)
 	static bool registered = false;
 	CopyOutcome outcome;
 
+	Assert(!IsTransactionState() && cs->first == cs && cs->locked);
 	if (!registered)
 		RegisterXactCallback(measure_commit, NULL);
 	registered = true;
@@ -884,6 +821,7 @@ copy_swap(CopyState *cs)
 	prepare_old_files(cs);
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	outcome = make_attempts(cs);
+	Assert(!IsTransactionState());
 	end_attempts(cs, outcome == GO_ON);
 	return outcome;
 }

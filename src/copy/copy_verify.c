@@ -7,14 +7,11 @@
  * lock, only blocks that were copied since.
  *
  * LSN and checksum are ignored, because a copy has its own.  If the pages
- * still differ, both are masked as for wal_consistency_checking, which leaves
- * out what may change without WAL: hint bits, dead line pointers, unused
- * space.
- *
- * A table is compared more strictly than core's heap_mask() would, which leaves
- * out what may change only with WAL: whether all rows of a page are visible,
- * and what kind of lock xmax is.  Only hints are left out here (mask_hints()):
- * what a crash loses as well, and the next reader finds out again.
+ * still differ, both are masked as for wal_consistency_checking: left out
+ * is only that which may change without WAL: hint bits, dead line pointers, unused
+ * space.  A table is compared more strictly than by core's heap_mask(), which
+ * leaves out whether all rows of a page are visible, and what kind of lock xmax
+ * is: these change only with WAL, so mask_hints() keeps them.
  *
  * SP-GiST has one more difference that is no damage.  It prepares an empty
  * page in a buffer, new or used before, and leaves it for a later insertion,
@@ -24,9 +21,9 @@
  * refers to such a page.
  *
  * Assumption: a block that differs is damaged, unless the WAL has a change of
- * it since it was copied.  Block 0 is the exception, see copy_steps.c.  For
+ * it since it was copied.  Block 0 is the exception, see src/README.  For
  * access methods that we do not know, there is no mask for hint bits.  A
- * difference in them is reported all the same: only the user says that the
+ * difference in them is an error all the same: only the user says that the
  * changes are in the WAL, and to copy such a block again would hide that this
  * is not true.
  *
@@ -34,8 +31,8 @@
  * changes until they are checked here.
  *
  * Locks: those of copy_locks.c keep both files from being truncated or
- * dropped; copy_verify_locked() runs under the AccessExclusiveLock.  Without
- * it, a difference may be a change between the reading of the two pages.
+ * dropped.  Without the AccessExclusiveLock, a difference may be a change
+ * between the reading of the two pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,17 +43,104 @@
 #include "access/spgist_private.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
+#include "catalog/pg_am_d.h"
 #include "storage/bufpage.h"
 
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* What was read ahead, and is not to stay in the operating system's cache. */
-typedef struct ReadAhead
+/*
+ * Set to zero all that may change in the page of a table without WAL, whatever the
+ * settings: a crash loses it, too.  HEAP_XMIN_FROZEN is both bits of xmin, and
+ * is logged.
+ */
+static void
+mask_hints(Page page)
 {
-	bool		drop_from;
-	bool		drop_to;
-} ReadAhead;
+	PageHeader	header = (PageHeader) page;
+
+	header->pd_flags &= ~(PD_PAGE_FULL | PD_HAS_FREE_LINES);
+	header->pd_prune_xid = InvalidTransactionId;
+	/* file_copy.c leaves out the bytes between */
+	if (header->pd_lower >= SizeOfPageHeaderData && header->pd_lower < header->pd_upper &&
+		header->pd_upper <= BLCKSZ)
+		memset((char *) page + header->pd_lower, 0, header->pd_upper - header->pd_lower);
+	for (OffsetNumber n = FirstOffsetNumber; n <= PageGetMaxOffsetNumber(page); n++)
+	{
+		ItemId		item = PageGetItemId(page, n);
+		HeapTupleHeader tuple;
+
+		/* a damaged page */
+		if (!ItemIdIsNormal(item) || ItemIdGetLength(item) < SizeofHeapTupleHeader ||
+			ItemIdGetOffset(item) + ItemIdGetLength(item) > BLCKSZ)
+			continue;
+		tuple = (HeapTupleHeader) PageGetItem(page, item);
+		if (!HeapTupleHeaderXminFrozen(tuple))
+			tuple->t_infomask &= ~(HEAP_XMIN_COMMITTED | HEAP_XMIN_INVALID);
+		tuple->t_infomask &= ~(HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID);
+	}
+}
+
+/* Return the resource manager that can mask the pages of an access method. */
+static RmgrId
+page_rmgr(Oid access_method)
+{
+	static const struct
+	{
+		Oid			access_method;
+		RmgrId		rmid;
+	}			known[] = {
+		{BTREE_AM_OID, RM_BTREE_ID}, {HASH_AM_OID, RM_HASH_ID}, {GIST_AM_OID, RM_GIST_ID},
+		{GIN_AM_OID, RM_GIN_ID}, {SPGIST_AM_OID, RM_SPGIST_ID}, {BRIN_AM_OID, RM_BRIN_ID},
+	};
+
+	for (int i = 0; i < lengthof(known); i++)
+		if (known[i].access_method == access_method)
+			return known[i].rmid;
+	return RM_GENERIC_ID;
+}
+
+/* Return whether a block of the main fork is the same in both files. */
+static bool
+is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strategy)
+{
+	PGIOAlignedBlock pages[2];
+	bool		empty[2];
+	bool		is_new[2];
+	RmgrData	rmgr;
+
+	for (int i = 0; i < 2; i++)
+	{
+		buffer_copy_page(ReadBufferWithoutRelcache(i == 0 ? cs->from : cs->to, MAIN_FORKNUM, block,
+												   RBM_NORMAL, strategy, true),
+						 pages[i].data);
+		is_new[i] = PageIsNew((Page) pages[i].data);
+		empty[i] = is_new[i] || PageIsEmpty((Page) pages[i].data);
+		if (!is_new[i])
+			mask_page_lsn_and_checksum((Page) pages[i].data);
+	}
+	if (memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0)
+		return true;
+	if (cs->relam == SPGIST_AM_OID && !SpGistBlockIsFixed(block) &&
+		empty[0] && empty[1])
+		return true;
+	/* a page that a table was extended by is initialized without WAL */
+	if (is_new[0] || is_new[1])
+		return cs->is_table && empty[0] && empty[1];
+	if (cs->is_table)
+	{
+		mask_hints((Page) pages[0].data);
+		mask_hints((Page) pages[1].data);
+		return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
+	}
+
+	rmgr = GetRmgr(page_rmgr(cs->relam));
+	if (rmgr.rm_mask == NULL)
+		return false;
+	rmgr.rm_mask(pages[0].data, block);
+	rmgr.rm_mask(pages[1].data, block);
+	return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
+}
 
 static void
 report_difference(CopyState *cs, BlockNumber block)
@@ -70,68 +154,72 @@ report_difference(CopyState *cs, BlockNumber block)
 			 errdetail("Nothing was moved.")));
 }
 
-/* Have the kernel read the megabyte from this block on, of both files. */
+/*
+ * Have the kernel read the megabyte from this block on, of both files.  drop[]
+ * becomes whether they are to leave the operating system's cache afterwards.
+ */
 static void
-read_ahead(const CopyState *cs, BlockNumber first, ReadAhead *ahead)
+read_ahead(const CopyState *cs, BlockNumber first, bool drop[2])
 {
 	BlockNumber nblocks = Min(FILE_COPY_CHUNK, cs->copied - first);
 
-	if (nblocks == 0)
-		return;
-	ahead->drop_from = file_copy_read_ahead(cs->copy, &cs->from, first, nblocks);
-	ahead->drop_to = file_copy_read_ahead(cs->copy, &cs->to, first, nblocks);
+	for (int i = 0; i < 2 && nblocks > 0; i++)
+		drop[i] = file_copy_read_ahead(cs->copy, i == 0 ? &cs->from : &cs->to, first, nblocks);
+}
+
+/* Return a ring of buffers that outlives a transaction. */
+static BufferAccessStrategy
+new_ring(CopyState *cs)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
+	BufferAccessStrategy ring = GetAccessStrategy(BAS_BULKREAD);
+
+	MemoryContextSwitchTo(oldcontext);
+	return ring;
 }
 
 /*
  * Compare all that is copied.  A block that differs, but that the WAL says
- * has changed since, will be copied and compared again.  Called with no
- * transaction open.
+ * has changed since, will be copied and compared again.
  */
 CopyOutcome
 copy_verify_all(CopyState *cs)
 {
 	MovePhase	phase = progress_phase(PHASE_VERIFYING);
-	MemoryContext oldcontext;
-	BlockSet   *suspects;
+	BlockSet   *suspects = block_set_create(cs->cxt);
 	BlockSet   *changed;
-	BufferAccessStrategy ring;
-	ReadAhead	ahead = {0};
+	BufferAccessStrategy ring = new_ring(cs);
+	bool		ahead[2] = {false, false};
 	CopyOutcome outcome;
 
-	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	suspects = block_set_create();
-	ring = GetAccessStrategy(BAS_BULKREAD);
-	MemoryContextSwitchTo(oldcontext);
+	Assert(!IsTransactionState() && !cs->verifying);
 	cs->verifying = true;
 
 	for (BlockNumber block = 0; block < cs->copied;)
 	{
 		BlockNumber begin = block;
 		BlockNumber end = Min(block + FILE_COPY_CHUNK, cs->copied);
-		ReadAhead	next = {0};
+		bool		next[2] = {false, false};
 		instr_time	start;
-		instr_time	took;
 
 		if ((outcome = copy_between_chunks(cs)) != GO_ON)
 			return outcome;
 		INSTR_TIME_SET_CURRENT(start);
 		StartTransactionCommand();
 		if (begin == 0)
-			read_ahead(cs, begin, &ahead);
-		read_ahead(cs, end, &next);
+			read_ahead(cs, begin, ahead);
+		read_ahead(cs, end, next);
 		for (; block < end; block++)
-			if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
+			if (!is_same_block(cs, block, ring))
 				block_set_add(suspects, block);
-		if (ahead.drop_from)
-			file_copy_read_done(&cs->from, begin, end - begin);
-		if (ahead.drop_to)
-			file_copy_read_done(&cs->to, begin, end - begin);
-		ahead = next;
+		for (int i = 0; i < 2; i++)
+		{
+			if (ahead[i])
+				file_copy_read_done(i == 0 ? &cs->from : &cs->to, begin, end - begin);
+			ahead[i] = next[i];
+		}
 		CommitTransactionCommand();
-		INSTR_TIME_SET_CURRENT(took);
-		INSTR_TIME_SUBTRACT(took, start);
-		throttle_read(&cs->throttle, INSTR_TIME_GET_MICROSEC(took),
-					  (int64) (end - begin) * BLCKSZ);
+		throttle_read(&cs->throttle, elapsed_us(start), (int64) (end - begin) * BLCKSZ);
 		progress_blocks(cs->copied, block);
 		copy_eta(cs, PART_VERIFY, cs->copied, block);
 		IM_POINT("copy-verifying");
@@ -161,7 +249,7 @@ copy_verify_all(CopyState *cs)
 	return GO_ON;
 }
 
-/* Have the blocks that were never compared, as far as this one, compared. */
+/* Add the blocks below this one that were never compared to those to compare. */
 static void
 add_new_blocks(CopyState *cs, BlockNumber nblocks)
 {
@@ -171,8 +259,7 @@ add_new_blocks(CopyState *cs, BlockNumber nblocks)
 
 /*
  * Compare the blocks that were copied since they were last compared, while
- * other sessions write: those that differ stay in cs->unverified.  Called
- * with no transaction open.
+ * other sessions write: blocks that differ stay in cs->unverified.
  */
 CopyOutcome
 copy_verify_rest(CopyState *cs)
@@ -181,6 +268,7 @@ copy_verify_rest(CopyState *cs)
 	BlockNumber block;
 	CopyOutcome outcome = GO_ON;
 
+	Assert(!IsTransactionState() && cs->verifying);
 	StartTransactionCommand();
 	add_new_blocks(cs, Min(cs->copied, file_blocks(&cs->to, MAIN_FORKNUM)));
 	CommitTransactionCommand();
@@ -188,18 +276,13 @@ copy_verify_rest(CopyState *cs)
 
 	/* if they are many, they need not stay in shared buffers */
 	if (block_set_count(cs->unverified) > FILE_COPY_CHUNK)
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
-
-		ring = GetAccessStrategy(BAS_BULKREAD);
-		MemoryContextSwitchTo(oldcontext);
-	}
+		ring = new_ring(cs);
 	while (block != InvalidBlockNumber)
 	{
 		StartTransactionCommand();
 		for (BlockNumber n = 0; n < FILE_COPY_CHUNK && block != InvalidBlockNumber; n++)
 		{
-			if (copy_verify_block(&cs->from, &cs->to, block, cs->rmid, ring))
+			if (is_same_block(cs, block, ring))
 				block_set_remove(cs->unverified, block);
 			block = block_set_next(cs->unverified, block + 1);
 		}
@@ -221,104 +304,14 @@ copy_verify_rest(CopyState *cs)
 void
 copy_verify_locked(CopyState *cs, BlockNumber nblocks)
 {
+	Assert(CheckRelationOidLockedByMe(cs->relid, AccessExclusiveLock, false));
 	add_new_blocks(cs, nblocks);
 	for (BlockNumber block = block_set_next(cs->unverified, 0);
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->unverified, block + 1))
 	{
-		if (!copy_verify_block(&cs->from, &cs->to, block, cs->rmid, NULL))
+		if (!is_same_block(cs, block, NULL))
 			report_difference(cs, block);
 		block_set_remove(cs->unverified, block);
 	}
-}
-
-static void
-get_page(const RelFileLocator *locator, BlockNumber block,
-		 BufferAccessStrategy strategy, char *page)
-{
-	Buffer		buffer = ReadBufferWithoutRelcache(*locator, MAIN_FORKNUM, block,
-												   RBM_NORMAL, strategy, true);
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(page, BufferGetPage(buffer), BLCKSZ);
-	UnlockReleaseBuffer(buffer);
-}
-
-/*
- * Set to zero what may change in the page of a table without WAL, whatever the
- * settings: a crash loses it, too.  HEAP_XMIN_FROZEN is both bits of xmin, and
- * is logged.
- */
-static void
-mask_hints(Page page)
-{
-	PageHeader	header = (PageHeader) page;
-
-	header->pd_flags &= ~(PD_PAGE_FULL | PD_HAS_FREE_LINES);
-	header->pd_prune_xid = InvalidTransactionId;
-	/* file_copy.c leaves out what is between */
-	if (header->pd_lower >= SizeOfPageHeaderData && header->pd_lower < header->pd_upper &&
-		header->pd_upper <= BLCKSZ)
-		memset((char *) page + header->pd_lower, 0, header->pd_upper - header->pd_lower);
-	for (OffsetNumber n = FirstOffsetNumber; n <= PageGetMaxOffsetNumber(page); n++)
-	{
-		ItemId		item = PageGetItemId(page, n);
-		HeapTupleHeader tuple;
-
-		/* of a damaged page, compare what is there */
-		if (!ItemIdIsNormal(item) || ItemIdGetLength(item) < SizeofHeapTupleHeader ||
-			ItemIdGetOffset(item) + ItemIdGetLength(item) > BLCKSZ)
-			continue;
-		tuple = (HeapTupleHeader) PageGetItem(page, item);
-		if (!HeapTupleHeaderXminFrozen(tuple))
-			tuple->t_infomask &= ~(HEAP_XMIN_COMMITTED | HEAP_XMIN_INVALID);
-		tuple->t_infomask &= ~(HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID);
-	}
-}
-
-/*
- * Return whether a block of the main fork is the same in two files.  rmid is
- * the resource manager of their pages.  The caller keeps both files from
- * being truncated or dropped.
- */
-bool
-copy_verify_block(const RelFileLocator *one, const RelFileLocator *other,
-				  BlockNumber block, RmgrId rmid, BufferAccessStrategy strategy)
-{
-	PGIOAlignedBlock pages[2];
-	bool		empty[2];
-	bool		is_new[2];
-	RmgrData	rmgr;
-
-	get_page(one, block, strategy, pages[0].data);
-	get_page(other, block, strategy, pages[1].data);
-
-	for (int i = 0; i < 2; i++)
-	{
-		is_new[i] = PageIsNew((Page) pages[i].data);
-		empty[i] = is_new[i] || PageIsEmpty((Page) pages[i].data);
-		if (!is_new[i])
-			mask_page_lsn_and_checksum((Page) pages[i].data);
-	}
-	if (memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0)
-		return true;
-	if (rmid == RM_SPGIST_ID && !SpGistBlockIsFixed(block) &&
-		empty[0] && empty[1])
-		return true;
-	/* a page that a table was extended by is initialized without WAL */
-	if (is_new[0] || is_new[1])
-		return rmid == RM_HEAP_ID && empty[0] && empty[1];
-	if (rmid == RM_HEAP_ID)
-	{
-		mask_hints((Page) pages[0].data);
-		mask_hints((Page) pages[1].data);
-		return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
-	}
-
-	rmgr = GetRmgr(rmid);
-	if (rmgr.rm_mask == NULL)
-		return false;
-	rmgr.rm_mask(pages[0].data, block);
-	rmgr.rm_mask(pages[1].data, block);
-	return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
 }

@@ -118,8 +118,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "access/rmgr.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xloginsert.h"
@@ -147,20 +147,21 @@
 /* Pages in one WAL record */
 #define PAGES_PER_RECORD	XLR_MAX_BLOCK_ID
 
-/* Beside writers, log as many blocks at once as are flushed in about this time */
+/* While others write, log as many blocks at once as are flushed in about this time */
 #define PIECE_US			1050
 #define FLUSHES_SMOOTHED	8
-/* ... but at least a record, in units of half of one */
+/* ... in units of half a record */
 #define PIECE_UNIT			(PAGES_PER_RECORD / 2)
 
 /* Without sync_file_range(), sync after so many blocks */
 #define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
 
-/* What a test build does wrong, see test_points.c */
+/* For the tests, see test_points.c */
 #define IGNORE_BUFFERS		IM_MUTATION("look-up")
 #define NO_HOLES_LOGGED		IM_MUTATION("holes")
 #define LOG_ONCE			IM_MUTATION("log-once")
 #define WITHOUT_SYNC		IM_MUTATION("sync")
+#define SPOIL_READ_BACK		IM_MUTATION("read-back")
 #define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
 
 /* The segment of the new file that is being written. */
@@ -183,7 +184,7 @@ typedef struct UnderWay
 	XLogRecPtr	redo;			/* when they were logged */
 } UnderWay;
 
-/* What was logged at once, and handed over to the WAL writer. */
+/* Blocks that were logged at once, and handed over to the WAL writer. */
 typedef struct LoggedPiece
 {
 	XLogRecPtr	end;			/* of its last record */
@@ -214,7 +215,7 @@ struct FileCopy
 	bool		synced;			/* no direct writes any more */
 	OpenSegment segment;
 	BlockNumber sample;			/* last block that began a direct write */
-	char	   *sample_page;	/* what was written; see read_back() */
+	char	   *sample_page;	/* as written; see read_back() */
 	int64		read_us;		/* see file_copy_reading() */
 	int64		read_bytes;
 	/* blocks of the last write-back, in order */
@@ -226,12 +227,12 @@ struct FileCopy
 /*
  * Prepare to copy from one relation file to another, in the current memory
  * context.  The followers of this and of other files, a list that ends with
- * NULL, are told what to skip; relam and rmid are access method and resource
- * manager of the pages; direct, whether to leave the page cache alone.
+ * NULL, are told to skip our own records; relam is the access method; direct,
+ * whether to leave the page cache alone.
  */
 FileCopy *
 file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
-				 ChangedBlocks *const *followers, Oid relam, RmgrId rmid, bool direct)
+				 ChangedBlocks *const *followers, Oid relam, bool direct)
 {
 	FileCopy   *copy = palloc0(sizeof(FileCopy));
 	Size		size = (Size) FILE_COPY_CHUNK * BLCKSZ;
@@ -245,8 +246,8 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 	copy->refused = DIRECT_FLAG == 0;
 	copy->redo_at_start = GetRedoRecPtr();
 	copy->flush_us = (double) PIECE_US / PAGES_PER_RECORD;
-	copy->standard_pages = rmid == RM_BTREE_ID || rmid == RM_GIST_ID ||
-		rmid == RM_HEAP_ID || NO_HOLES_LOGGED;
+	copy->standard_pages = relam == BTREE_AM_OID || relam == GIST_AM_OID ||
+		relam == HEAP_TABLE_AM_OID || NO_HOLES_LOGGED;
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
@@ -267,8 +268,8 @@ close_segment(OpenSegment *segment)
 }
 
 /*
- * Wait for what is under way, free the buffers' ring, and close the file; the
- * memory is freed with its context.  Before the new file is dropped.
+ * Wait for blocks under way, free the buffers' ring, and close the file; the
+ * memory is freed with its context.  To be called before the new file is dropped.
  */
 void
 file_copy_free(FileCopy *copy)
@@ -334,6 +335,17 @@ look_at_page_cache(int fd, off_t offset, size_t size)
 	return result;
 }
 
+/* Open the segment of a file that holds a block; -1 if that does not work. */
+static int
+open_to_read(const RelFileLocator *file, ForkNumber fork, BlockNumber block, int flags)
+{
+	char	   *path = relation_segment_path(file, fork, block);
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | flags);
+
+	pfree(path);
+	return fd;
+}
+
 /*
  * Read a range of the old file into copy->chunk, bypassing shared buffers.
  * Returns how many blocks were read; errors are left to read_block().
@@ -341,8 +353,7 @@ look_at_page_cache(int fd, off_t offset, size_t size)
 static BlockNumber
 read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
-	char	   *path = relation_segment_path(&copy->from, fork, first);
-	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | im_data_open_flags());
+	int			fd = open_to_read(&copy->from, fork, first, im_data_open_flags());
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
 	Cached		cached = copy->direct && fd >= 0 && im_data_open_flags() == 0 ?
@@ -352,7 +363,7 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_READ);
 	if (cached != CACHED && DIRECT_FLAG != 0)
 	{
-		int			direct_fd = OpenTransientFile(path, O_RDONLY | PG_BINARY | DIRECT_FLAG);
+		int			direct_fd = open_to_read(&copy->from, fork, first, DIRECT_FLAG);
 
 		if (direct_fd >= 0)
 		{
@@ -363,7 +374,7 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	if (nread < 0 && fd >= 0)
 	{
 #if defined(POSIX_FADV_RANDOM)
-		/* what the kernel reads ahead would look cached by others next time */
+		/* the kernel's read-ahead would look like others' cache next time */
 		if (copy->direct)
 			(void) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 #endif
@@ -374,24 +385,17 @@ read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumbe
 	pgstat_report_wait_end();
 	if (fd >= 0)
 		CloseTransientFile(fd);
-	pfree(path);
 	return nread < 0 ? 0 : nread / BLCKSZ;
 }
 
 static void
 read_block(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 {
-	Buffer		buffer;
-
 	/* as core does: the free space map corrects itself */
-	buffer = ReadBufferWithoutRelcache(copy->from, fork, block,
-									   fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL,
-									   copy->ring, true);
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(page, BufferGetPage(buffer), BLCKSZ);
-	/* others, too, may log hint bits under a share lock: see log_blocks() */
-	PageSetLSN((Page) page, BufferGetLSNAtomic(buffer));
-	UnlockReleaseBuffer(buffer);
+	ReadBufferMode mode = fork == FSM_FORKNUM ? RBM_ZERO_ON_ERROR : RBM_NORMAL;
+
+	buffer_copy_page(ReadBufferWithoutRelcache(copy->from, fork, block, mode, copy->ring, true),
+					 page);
 }
 
 /*
@@ -412,19 +416,15 @@ check_page(const FileCopy *copy, ForkNumber fork, BlockNumber block, const char 
 static void
 count_reading(FileCopy *copy, instr_time start, int nblocks)
 {
-	instr_time	took;
-
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, start);
-	copy->read_us += INSTR_TIME_GET_MICROSEC(took);
+	copy->read_us += elapsed_us(start);
 	copy->read_bytes += (int64) nblocks * BLCKSZ;
 }
 
 /*
- * Before blocks of one segment of one of the two files are read through
- * buffers: have the kernel read them, and no more.  By itself, it would read
- * ahead, on some machines megabytes at a time, behind which the commits of
- * others wait.  Return whether file_copy_read_done() should give them up.
+ * Have the kernel read blocks of one segment of one of the two files, before
+ * they are read through buffers, and no more blocks than these: by itself it
+ * would read ahead, on some machines megabytes at a time, behind which the
+ * commits of others wait.  Return whether file_copy_read_done() is to be called.
  */
 bool
 file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
@@ -432,9 +432,7 @@ file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 {
 	bool		drop = false;
 #if defined(POSIX_FADV_WILLNEED)
-	char	   *path = relation_segment_path(file, MAIN_FORKNUM, first);
-	int			fd = im_data_open_flags() != 0 ? -1 :
-		OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	int			fd = im_data_open_flags() != 0 ? -1 : open_to_read(file, MAIN_FORKNUM, first, 0);
 
 	if (fd >= 0)
 	{
@@ -447,25 +445,20 @@ file_copy_read_ahead(const FileCopy *copy, const RelFileLocator *file,
 		drop = copy->direct && cached == NOT_CACHED;
 		CloseTransientFile(fd);
 	}
-	pfree(path);
 #endif
 	return drop;
 }
 
-/* After that: give the blocks up in the page cache. */
+/* Give up in the page cache the blocks that were read ahead. */
 void
 file_copy_read_done(const RelFileLocator *file, BlockNumber first, BlockNumber nblocks)
 {
-	char	   *path = relation_segment_path(file, MAIN_FORKNUM, first);
-	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	int			fd = open_to_read(file, MAIN_FORKNUM, first, 0);
 
-	if (fd >= 0)
-	{
-		drop_from_page_cache(fd, (off_t) (first % RELSEG_SIZE) * BLCKSZ,
-							 (off_t) nblocks * BLCKSZ);
-		CloseTransientFile(fd);
-	}
-	pfree(path);
+	if (fd < 0)
+		return;
+	drop_from_page_cache(fd, (off_t) (first % RELSEG_SIZE) * BLCKSZ, (off_t) nblocks * BLCKSZ);
+	CloseTransientFile(fd);
 }
 
 /* Return how long reading has taken since the last call, and its bytes. */
@@ -480,8 +473,8 @@ file_copy_reading(FileCopy *copy, int64 *bytes)
 }
 
 /*
- * Have the segment of the new file that holds a block open.  The first one
- * exists since the file's creation.
+ * Open the segment of the new file that holds a block, unless it is open.  The
+ * first one exists since the file's creation.
  */
 static void
 open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
@@ -533,7 +526,7 @@ note_sample(FileCopy *copy, ForkNumber fork, BlockNumber block, const char *page
 
 /*
  * Read the last block that began a direct write through the storage manager,
- * and compare: what it does to blocks, or what is below it, we must not pass by.
+ * and compare: it must not change blocks, nor must a layer below it.
  */
 static void
 read_back(FileCopy *copy, SMgrRelation smgr)
@@ -543,7 +536,7 @@ read_back(FileCopy *copy, SMgrRelation smgr)
 	if (copy->sample == InvalidBlockNumber)
 		return;
 	smgrread(smgr, MAIN_FORKNUM, copy->sample, page.data);
-	if (IM_MUTATION("read-back"))
+	if (SPOIL_READ_BACK)
 		page.data[BLCKSZ - 1] ^= 1;
 	if (memcmp(page.data, copy->sample_page, BLCKSZ) != 0)
 		ereport(ERROR,
@@ -568,6 +561,7 @@ write_blocks(FileCopy *copy, ForkNumber fork, BlockNumber first,
 	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
 	size_t		size = (size_t) nblocks * BLCKSZ;
 
+	Assert(nblocks > 0 && first / RELSEG_SIZE == (first + nblocks - 1) / RELSEG_SIZE);
 	if (copy->synced)
 		elog(ERROR, "direct write to a file whose blocks are in shared buffers");
 
@@ -639,6 +633,7 @@ log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks
 {
 	XLogRecPtr	end;
 
+	Assert(npages > 0 && npages <= PAGES_PER_RECORD);
 	XLogEnsureRecordSpace(PAGES_PER_RECORD - 1, 0);
 	XLogBeginInsert();
 	for (int i = 0; i < npages; i++)
@@ -657,9 +652,8 @@ log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks
 }
 
 /*
- * Set the checksum of a page of the new file, even if checksums are off.  That
- * does no harm; and where they can be switched on while the server runs, what
- * does so knows nothing of the file.
+ * Set the checksum of a page of the new file, even if checksums are off: the
+ * processes that switch them on while the server runs do not know the file.
  */
 static void
 set_checksum(Page page, BlockNumber block)
@@ -774,31 +768,29 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 }
 
 /*
- * Wait until the WAL of the piece before the last one is flushed.  See how long
- * that has taken; if it was over before, a longer time than known tells nothing.
+ * Wait until the WAL of the piece before the last one is flushed, and take the
+ * time that the flush has taken.  If it was done already, only its upper bound is
+ * known, so only a shorter time counts.
  */
 static void
 wait_for_flush(FileCopy *copy)
 {
 	const LoggedPiece *piece = &copy->piece_before;
 	bool		over;
-	instr_time	took;
 	double		us;
 
 	if (XLogRecPtrIsInvalid(piece->end))
 		return;
-	/* as long as no flush is to be waited for, there is no other stop */
+	/* if there is no flush to wait for, we stop nowhere else */
 	(void) sched_yield();
 	over = GetFlushRecPtr(NULL) >= piece->end;
 	XLogFlush(piece->end);
-	INSTR_TIME_SET_CURRENT(took);
-	INSTR_TIME_SUBTRACT(took, piece->at);
-	us = (double) INSTR_TIME_GET_MICROSEC(took) / piece->nblocks;
+	us = (double) elapsed_us(piece->at) / piece->nblocks;
 	if (!over || us < copy->flush_us)
 		copy->flush_us += (Max(us, 1) - copy->flush_us) / FLUSHES_SMOOTHED;
 }
 
-/* Have the WAL writer flush what was logged of so many blocks. */
+/* Have the WAL writer flush the records of a piece of so many blocks. */
 static void
 hand_over(FileCopy *copy, int nblocks)
 {
@@ -812,9 +804,9 @@ hand_over(FileCopy *copy, int nblocks)
 }
 
 /*
- * Start to write consecutive blocks of one segment, which were logged behind
- * this redo position, in the background.  Return whether that worked.  The
- * file is extended before, because a write that extends it is no such write.
+ * Start to write consecutive blocks of one segment in the background.  redo is
+ * the redo position when they were logged.  Return whether that worked.  The
+ * file is extended before, because a write that extends it waits for its end.
  */
 static bool
 start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
@@ -930,16 +922,16 @@ others_write(FileCopy *copy)
 }
 
 /*
- * Log and write the pages in copy->chunk.  If paced, this is done in pieces, of
- * which the last but one is flushed before the next is logged.  A commit waits
- * for the flush of what was logged before it, so there should be little of ours,
- * but something: while the next piece is logged the disk has work.  One piece
- * twice as large, with a gap behind it for the commits of others, takes longer,
- * and keeps them waiting as long.  The pages are written in the same pieces: a
- * flush waits for the disk, too.
+ * Log and write the pages in copy->chunk.  If paced, this is done in pieces: a
+ * piece is logged when the last piece but one is flushed.  The commit of another
+ * session waits for the flush of all WAL before its own, so there should be little
+ * unflushed WAL of ours, but some, so that the disk has work while we log.  (One
+ * piece twice as large, with a gap behind it for commits, was slower for us, and
+ * no faster for them.)  The pages are written in the same pieces, since a flush
+ * waits for the disk, too.
  *
- * A piece is all of it, as long as no one else writes; else as much as is flushed
- * in PIECE_US, which depends on the disk.
+ * A piece is the whole chunk while no other session writes; else as many blocks
+ * as are flushed in PIECE_US.
  */
 static void
 write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
@@ -956,7 +948,7 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
 					  Min(piece, nblocks - i), direct, direct);
 	}
-	/* what comes next must not overwrite what is under way */
+	/* the next chunk must not overwrite the pages under way */
 	if (copy->under_way.nblocks > 0)
 	{
 		char	   *chunk = copy->chunk;
@@ -1001,7 +993,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 	BlockNumber nread = 0;
 	instr_time	start;
 
-	Assert(nblocks <= FILE_COPY_CHUNK);
+	Assert(IsTransactionState() && !copy->synced && nblocks <= FILE_COPY_CHUNK);
 
 	INSTR_TIME_SET_CURRENT(start);
 	/* in this order, see "Reading past the buffers" */
@@ -1046,7 +1038,8 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	int			nblocks = 0;
 	instr_time	start;
 
-	/* it must not be repeated behind what follows */
+	Assert(IsTransactionState() && !copy->synced);
+	/* a block under way must not be logged again after a newer copy of it */
 	finish_write(copy);
 	*lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
@@ -1070,8 +1063,8 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 }
 
 /*
- * Make what was written directly durable, with the files' directory entries.
- * From here on, write only with file_copy_through_buffer().
+ * Make the blocks that were written directly durable, and the files' directory
+ * entries.  From here on, write only with file_copy_through_buffer().
  */
 void
 file_copy_sync(FileCopy *copy)
@@ -1113,6 +1106,7 @@ file_copy_unsync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
+	Assert(copy->synced);
 	FlushRelationsAllBuffers(&smgr, 1);
 	DropRelationsAllBuffers(&smgr, 1);
 	copy->synced = false;
@@ -1146,6 +1140,7 @@ file_copy_prepare(FileCopy *copy, BlockNumber nblocks, const BlockSet *set)
 void
 file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool standard)
 {
+	Assert(copy->synced && BufferIsValid(buffer));
 	START_CRIT_SECTION();
 	memcpy(BufferGetPage(buffer), page, BLCKSZ);
 	MarkBufferDirty(buffer);
@@ -1156,8 +1151,7 @@ file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool sta
 
 /*
  * Copy one block through shared buffers, always logged.  Extends the new file
- * first if needed, so that a later checkpoint syncs it.  Call
- * file_copy_sync() before.
+ * first if needed, so that a later checkpoint syncs it.
  */
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)

@@ -8,21 +8,31 @@
 #ifndef IM_FILE_COPY_H
 #define IM_FILE_COPY_H
 
-#include "access/rmgr.h"
 #include "access/xlogdefs.h"
 #include "common/relpath.h"
+#include "portability/instr_time.h"
 #include "storage/buf.h"
 
 #include "copy/block_set.h"
 #include "copy/wal_changes.h"
-#include "test_points.h"
 
 /* Blocks copied at a time: 1 MB, a divisor of RELSEG_SIZE */
 #define FILE_COPY_CHUNK	((BlockNumber) (1024 * 1024 / BLCKSZ))
 
 typedef struct FileCopy FileCopy;
 
-/* What a write waits for, so that others feel it less */
+/* Return the microseconds since a time. */
+static inline int64
+elapsed_us(instr_time since)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, since);
+	return INSTR_TIME_GET_MICROSEC(now);
+}
+
+/* A write waits, so that others feel it less, for */
 typedef enum FileCopyPace
 {
 	FILE_COPY_PACED,			/* WAL of ours, and the megabyte before */
@@ -32,7 +42,7 @@ typedef enum FileCopyPace
 
 extern FileCopy *file_copy_create(const RelFileLocator *from,
 								  const RelFileLocator *to,
-								  ChangedBlocks *const *followers, Oid relam, RmgrId rmid,
+								  ChangedBlocks *const *followers, Oid relam,
 								  bool direct);
 extern void file_copy_free(FileCopy *copy);
 

@@ -24,7 +24,7 @@
 #include "copy/copy_private.h"
 #include "file_system.h"
 
-/* What a test build does wrong, see test_points.c */
+/* For the tests, see test_points.c */
 #define COMPARE_ONCE	IM_MUTATION("map-once")
 
 /* Create the fork of the new file, in a transaction of its own. */
@@ -59,13 +59,10 @@ read_recent(const RelFileLocator *locator, BlockNumber block, ReadBufferMode mod
 }
 
 /*
- * Make the new map equal to the old one.  The new one exists, and is never
- * longer than the old one.  In a transaction.
- *
- * The last call is under the exclusive lock, so the pages are compared where
- * they are, and found where the call before has found them.  Only we change
- * the new ones, but the checkpointer may be writing one: a share lock does not
- * wait for it.
+ * Make the new map equal to the old one.  The last call is under the exclusive
+ * lock, so the pages are compared where they are, and found where the call before
+ * has found them.  Only we change the new pages, but the checkpointer may be
+ * writing one: a share lock does not wait for it.
  */
 void
 visibility_map_copy(CopyState *cs)
@@ -74,6 +71,7 @@ visibility_map_copy(CopyState *cs)
 	BlockNumber nblocks = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM);
 	BlockNumber extended = smgrnblocks(to, VISIBILITYMAP_FORKNUM);
 
+	Assert(IsTransactionState() && extended <= nblocks);
 	if (COMPARE_ONCE && cs->map_blocks > 0)
 		return;
 	if (cs->map_blocks < nblocks)

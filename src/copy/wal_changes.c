@@ -4,23 +4,17 @@
  *	  Which blocks of one relation file have changed, as the WAL tells.
  *
  * Reads the WAL from wal_changes_begin() on, and collects the block numbers
- * of every record's references to the main fork of one relation file.
+ * of every record's references to the main fork of one relation file.  Changes
+ * that are not in the WAL (hint bits, the metapage of SP-GiST, zero pages of a
+ * relation extension) are not reported: the caller must know of them.  Why no
+ * other change is missed is in src/README, "Protocol of a copy".
  *
- * Assumption: a process that changes a page holds its exclusive content lock
- * from before the change until after the record is inserted.  So a caller
- * that first notes the insert position, and then takes the page's share lock,
- * sees every change whose record starts before that position (the record's
- * start is reserved under the exclusive lock); see wal_changes_seen().
- * Changes that are not in the WAL (hint bits, the metapage of SP-GiST, zero
- * pages of a relation extension) are not reported: the caller must know of
- * them.
- *
- * What was found is forgotten when the caller copies the block again: its
- * record starts before the target of the last read, and so before the position
- * that is noted for the copy.  A record that is read later, but starts before
- * that position, is passed over, as after the first copy.  A round copies a
- * list of blocks, with others between them, which must not count as seen: so
- * the list itself is remembered until the next read.
+ * A change is forgotten when the caller copies the block again: its record
+ * starts before the target of the last read, and so before the position that is
+ * noted for the copy.  A record that is read later, but starts before that
+ * position, is passed over, as after the first copy.  A round copies a list of
+ * blocks, with others between them, which must not count as seen: so the list
+ * itself is remembered until the next read.
  *
  * Tricky: the target of a read is the end of a record of our own, written and
  * flushed when the read starts.  Under load, reading "until the end of WAL"
@@ -28,14 +22,11 @@
  * where no record ends.
  *
  * Tricky: checkpoints remove WAL that is not read yet, with small segments
- * within a megabyte.  But an open segment can be read to its end even if it
- * is removed or recycled: a recycled one is renamed, and overwritten only
- * when the WAL gets there; then its page addresses do not fit, and the record
- * is not valid.  So we keep open the segment in which the last read has ended
- * and those after it, including future ones, which wal_ahead() has made under
- * their names: WAL_AHEAD bytes, whatever the size of segments.  A caller that
- * reads whenever wal_changes_read_is_due() returns true loses nothing to any
- * checkpoint.  If a segment is gone all the same, the result is
+ * within a megabyte.  So we keep open the segment in which the last read has
+ * ended and those after it, including future ones, which wal_ahead() has made
+ * under their names: WAL_AHEAD bytes, whatever the size of segments.  A recycled
+ * segment is overwritten only when the WAL gets there; then its page addresses
+ * do not fit.  If a segment is gone all the same, the result is
  * CHANGES_WAL_GONE, and nothing collected may be relied upon.
  *
  * Why not a replication slot: for a process that is stopped, or hangs in a
@@ -46,16 +37,11 @@
  * allow it, takes one from others, and appears in their monitoring.
  *
  * wal_ahead() makes the next WAL segments before any process has to wait for
- * them.  Otherwise the process that writes the WAL fills 16 MB with zeros and
- * flushes them, and all that commit in that time wait for it; the segments
- * that a checkpoint recycles do not last for the WAL of a copy.  Under the
- * exclusive lock there is always a next one.
- *
- * Assumption: any process may call XLogFileInit() at any time, as core's
- * walreceiver and checkpointer do.  It leaves an existing segment as it is.
- *
- * Tricky: a full disk is an ERROR in wal_ahead(), which ends the move.  While
- * the WAL is written out, it would be a PANIC.
+ * them: else the process that writes the WAL fills 16 MB with zeros and flushes
+ * them, and all that commit in that time wait for it.  Any process may call
+ * XLogFileInit() at any time, as core's walreceiver and checkpointer do.  A full
+ * disk is an ERROR here, which ends the move; while the WAL is written out, it
+ * would be a PANIC.
  *
  * Memory: one bit for each block of the file (see block_set.c), and the WAL
  * reader's buffer, which is as large as the largest record (256 kB for a
@@ -88,7 +74,6 @@
 #include "catalog/storage_xlog.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
-#include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
@@ -99,6 +84,7 @@
 #include "copy/wal_changes.h"
 #include "file_system.h"
 #include "test_points.h"
+#include "wait/wait.h"
 
 /* See wal_changes_read_is_due(). */
 #define LEAST_UNREAD		(1024 * 1024)
@@ -115,9 +101,8 @@
 #define SLOWEST_SPEED			5
 #define ENOUGH_TO_MEASURE		(256 * 1024)
 
-/* What a test build does wrong, see test_points.c */
+/* For the tests, see test_points.c */
 #define LATE_LSN		IM_MUTATION("late-lsn")
-#define SEEN_ALL		IM_MUTATION("seen-all")
 
 typedef struct SeenRange
 {
@@ -181,13 +166,13 @@ static bool
 others_will_read(XLogSegNo segno)
 {
 	XLogRecPtr	end;
+	WalSnd	   *walsnd;
 
 	if (XLogArchivingActive())
 		return true;
 	XLogSegNoOffsetToRecPtr(segno + 1, 0, wal_segment_size, end);
-	for (int i = 0; WalSndCtl != NULL && i < max_wal_senders; i++)
+	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
-		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
 		bool		will_read;
 
 		SpinLockAcquire(&walsnd->mutex);
@@ -202,8 +187,8 @@ others_will_read(XLogSegNo segno)
 /*
  * Close a segment, and see "Past the page cache" above.  While the kernel gives
  * up all of it at once, which takes up to 2 ms, commits whose flush has ended,
- * or is to be sent to the disk by this processor, would wait.  The pieces leave
- * what the kernel keeps in units that are larger: that is soon given up.
+ * or is to be sent to the disk by this processor, would wait.  Larger units of the
+ * kernel remain, and are given up last.
  */
 static void
 close_wal_file(const ChangedBlocks *changes, int fd, XLogSegNo segno)
@@ -491,7 +476,7 @@ wal_changes_begin(const RelFileLocator *locator, bool direct,
 	changes->locator = *locator;
 	changes->direct = direct;
 	changes->check_interrupts = check_interrupts;
-	changes->set = block_set_create();
+	changes->set = block_set_create(cxt);
 	changes->maxseen = 32;
 	changes->seen = palloc(changes->maxseen * sizeof(SeenRange));
 	changes->maxown = 128;
@@ -552,8 +537,6 @@ note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 {
 	if (LATE_LSN)
 		lsn = GetXLogInsertRecPtr();
-	if (SEEN_ALL)
-		only = NULL;
 	if (changes->nseen == changes->maxseen)
 	{
 		changes->maxseen *= 2;
@@ -568,8 +551,7 @@ note_seen(ChangedBlocks *changes, BlockNumber first, BlockNumber nblocks,
 
 /*
  * Note that the caller has read these blocks, each under share lock, after
- * lsn was the insert position: what it has read includes all records that
- * start before lsn.  Forgotten after the next wal_changes_read(), whose
+ * lsn was the insert position, so with all records that start before lsn.  Forgotten after the next wal_changes_read(), whose
  * target is later than any lsn.
  */
 void
@@ -581,7 +563,7 @@ wal_changes_seen(ChangedBlocks *changes, BlockNumber first,
 
 /*
  * The same of the members of a set from "first" to before "end", which need
- * not be copied again for what was found so far.  The caller keeps the set as
+ * not be copied again for changes found so far.  The caller keeps the set as
  * it is until the next wal_changes_read().
  */
 void
@@ -592,13 +574,12 @@ wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
 		 block < end;
 		 block = block_set_next(set, block + 1))
 		block_set_remove(changes->set, block);
-	note_seen(changes, first, end - first, lsn,
-			  set);
+	note_seen(changes, first, end - first, lsn, set);
 }
 
 /*
  * Note that the caller will read this block, under share lock, from now on:
- * it need not be copied again for what was found so far.
+ * it need not be copied again for changes found so far.
  */
 void
 wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
@@ -607,13 +588,13 @@ wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
 }
 
 /*
- * Note a record of the caller's own that need not be read.  Must be called in
- * WAL order.  It is optional, but to read half of the caller's own WAL again
- * costs a tenth of the time of a copy.
+ * Note a record of the caller's own that need not be read, in WAL order.  To read
+ * half of the caller's own WAL again costs a tenth of the time of a copy.
  */
 void
 wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 {
+	Assert(start < end && (changes->nown == 0 || changes->own[changes->nown - 1].end <= start));
 	/* join adjacent records */
 	if (changes->nown > 0 &&
 		record_start(changes->own[changes->nown - 1].end) == start)
@@ -635,7 +616,7 @@ wal_changes_skip(ChangedBlocks *changes, XLogRecPtr start, XLogRecPtr end)
 
 /*
  * Return whether the WAL must be read now: the WAL of a copy causes
- * checkpoints, which remove what is older than the segment in which they
+ * checkpoints, which remove segments older than the one in which they
  * started.  So never fall behind by more than the open segment, or a good
  * part of max_wal_size, and do not stay in an older segment for longer than
  * the fastest checkpoint takes.
@@ -656,7 +637,7 @@ wal_changes_read_is_due(const ChangedBlocks *changes)
 }
 
 /*
- * Return how many microseconds it will take to read what is unread, estimated
+ * Return how many microseconds it will take to read the rest, estimated
  * from the speed of the reads so far.
  */
 int64
@@ -683,10 +664,8 @@ BlockSet *
 wal_changes_take(ChangedBlocks *changes)
 {
 	BlockSet   *set = changes->set;
-	MemoryContext oldcontext = MemoryContextSwitchTo(changes->cxt);
 
-	changes->set = block_set_create();
-	MemoryContextSwitchTo(oldcontext);
+	changes->set = block_set_create(changes->cxt);
 	return set;
 }
 
@@ -694,7 +673,7 @@ wal_changes_take(ChangedBlocks *changes)
  * Read the WAL up to "upto", which wal_changes_mark() has returned, and add
  * the blocks below "limit" to the set: the caller will read the others later,
  * and so after every change that is found now.  With "locked", the exclusive
- * lock may be held, and what need not be done now is left.
+ * lock may be held, and all is left that need not be done now.
  *
  * ERRORs: 58P01 or 58030 if the WAL cannot be read; but if a segment is gone,
  * in nearly all cases the result is CHANGES_WAL_GONE.
@@ -711,6 +690,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 	uint64		nbytes = 0;
 	instr_time	start;
 
+	Assert(upto <= GetFlushRecPtr(NULL));
 	changes->locked = locked;
 	INSTR_TIME_SET_CURRENT(start);
 	for (;;)
@@ -743,6 +723,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 							problem ? problem : "unexpected end of WAL")));
 		}
 
+		Assert(reader->EndRecPtr > reader->ReadRecPtr);
 		nbytes += reader->EndRecPtr - reader->ReadRecPtr;
 		if (!note_record(changes, limit))
 		{
@@ -761,6 +742,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 							  nbytes / (INSTR_TIME_GET_DOUBLE(took) * 1000000 + 1)) / 2,
 							 SLOWEST_SPEED);
 	}
+	Assert(result != CHANGES_READ || reader->EndRecPtr >= upto);
 	changes->nseen = 0;
 	changes->nown = 0;
 	changes->read_at = GetCurrentTimestamp();

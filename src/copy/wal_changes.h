@@ -11,7 +11,6 @@
 #include "access/xlogdefs.h"
 
 #include "copy/block_set.h"
-#include "test_points.h"
 
 typedef struct ChangedBlocks ChangedBlocks;
 

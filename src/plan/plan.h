@@ -108,6 +108,7 @@ typedef struct RelationFacts
 	char		relkind;
 	char		persistence;
 	Oid			tablespace;		/* never 0: the database default by its OID */
+	Oid			relam;
 	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */
 	Oid			heap_tablespace;	/* the same three of the table */
 	RelFileNumber heap_relfilenumber;

@@ -90,6 +90,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 	facts->persistence = class_form->relpersistence;
 	facts->tablespace = OidIsValid(class_form->reltablespace) ?
 		class_form->reltablespace : MyDatabaseTableSpace;
+	facts->relam = class_form->relam;
 	facts->relfilenumber = class_form->relfilenode;
 	facts->toast_oid = class_form->reltoastrelid;
 	ReleaseSysCache(tuple);

@@ -23,13 +23,13 @@
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
 #include "miscadmin.h"
-#include "replication/slot.h"
 #include "storage/fd.h"
 
 #include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "settings.h"
+#include "wait/wait.h"
 
 /* what all moves together may write until the next check */
 #define NEXT_BYTES		(4 * 1024 * 1024)
@@ -37,12 +37,11 @@
 static bool
 any_slot_in_use(void)
 {
-	bool		result = false;
+	int			i = 0;
+	bool		result;
 
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < max_replication_slots; i++)
-		if (ReplicationSlotCtl->replication_slots[i].in_use)
-			result = true;
+	result = slot_next(&i) != NULL;
 	LWLockRelease(ReplicationSlotControlLock);
 	return result;
 }

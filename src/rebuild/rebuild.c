@@ -5,8 +5,8 @@
  *
  * Core's command is run as a client's statement: parsed, planned, and run in
  * a portal, at top level, with its own text.  So event triggers (17) and other
- * modules' hooks see what they see of a client's, and SQL of theirs finds a
- * snapshot.  No catalog is written here by hand.  What is added:
+ * modules' hooks see it as a client's, and SQL of theirs finds a snapshot.  No
+ * catalog is written here by hand.  We add:
  *
  * - Old writers and snapshots are waited for before the command begins, so
  *   that a cancel during that wait, often the longest part, leaves nothing
@@ -22,10 +22,10 @@
  *   snapshot_guard.c for why, and before_core_waits() for when.
  *
  * Locks: ShareUpdateExclusiveLock on table and index for the session, taken
- * without queueing; then what core takes.
+ * without queueing; then core's.
  *
- * Tricky: core commits and starts transactions inside the command, so what
- * has to outlive them is in a context of our own.  An error may come when the
+ * Tricky: core commits and starts transactions inside the command, so
+ * memory that outlives them is in a context of our own.  An error may come when the
  * index is moved already and only the old one is still to be removed: then
  * the item says STATUS_MOVED although the ERROR is passed on.
  *
@@ -35,7 +35,6 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -46,7 +45,7 @@
 #include "commands/tablespace.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
-#include "pgstat.h"
+#include "storage/lmgr.h"
 #include "tcop/dest.h"
 #include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
@@ -59,7 +58,6 @@
 #include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
@@ -124,7 +122,7 @@ read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 
 /*
  * Return whether the entry that the hook has seen is in use in the place of the
- * old one; or, with in_use false, whether it exists and is not.
+ * old index; or, with in_use false, whether it exists and is not in use.
  */
 static bool
 new_index_is(bool in_use)
@@ -196,7 +194,7 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 }
 
 /*
- * Return what core is doing, from the progress that it publishes; -1 if not
+ * Return core's phase, from the progress that it publishes; -1 if not
  * known.  The numbers stay, without a command to belong to, where a function
  * of the index has caught an error, because the end of each failed
  * subtransaction resets the command.
@@ -213,10 +211,9 @@ core_phase(void)
 }
 
 /*
- * Wait for old snapshots before core makes the list of those that it then
- * waits for, right after the commit that follows validation: for all but
- * those of sessions that wait for jobs, which are made to hide.  We hold no
- * snapshot any more, so no session waits for us.
+ * Wait for old snapshots right after the commit that follows validation, before
+ * core makes the list of snapshots that it waits for: for all but the snapshots
+ * of sessions that wait for jobs, which are made to hide.
  *
  * RecentXmin, the xmin of our latest snapshot, is not below that of the
  * snapshot that validation used, which is core's limit.
@@ -232,22 +229,11 @@ before_core_waits(void)
 
 	limits.deadline = limits.signal_at = wait_deadline(mc->settings->lock_wait);
 	InvalidateCatalogSnapshot();
+	/* or another session could wait for our snapshot */
+	Assert(!TransactionIdIsValid(MyProc->xmin));
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
 	snapshot_guard_hide_callers(limits.deadline);
 	IM_POINT("caller-hidden");
-}
-
-/* Set the path that event triggers of core's command, and those only, see. */
-static void
-set_rebuild_path(const char *path)
-{
-	SetConfigOption("search_path", path, PGC_SUSET, PGC_S_SESSION);
-}
-
-static void
-set_rebuild_option(const char *name, int value)
-{
-	SetConfigOption(name, psprintf("%d", value), PGC_SUSET, PGC_S_SESSION);
 }
 
 /*
@@ -261,12 +247,13 @@ set_core_lock_timeout(const MoveSettings *settings)
 
 	if (limit > 0 && SIGNALS_BLOCKERS(settings))
 		limit += BLOCKER_GRACE_MS;
-	set_rebuild_option("lock_timeout", (int) Min(limit, INT_MAX));
+	SetConfigOption("lock_timeout", psprintf("%d", (int) Min(limit, INT_MAX)),
+					PGC_SUSET, PGC_S_SESSION);
 }
 
 /*
- * Forget whom core has waited for: WaitForOlderSnapshots() leaves the numbers
- * of its wait behind, and core_waited_for() would take them for the next one.
+ * Reset the published progress of core's waits: WaitForOlderSnapshots() leaves
+ * its numbers behind, and core_waited_for() would take them for the next wait.
  */
 static void
 reset_core_waits(void)
@@ -315,15 +302,15 @@ rebuild_xact_callback(XactEvent event, void *arg)
 static void
 end_core_settings(void)
 {
-	set_rebuild_option("lock_timeout", 0);
-	set_rebuild_path(WORKER_SEARCH_PATH);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION);
+	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
 	rebuild_timer_end();
 }
 
 /*
- * Make sure that the index is what the command was to make, because another
- * module's utility hook may have replaced it, and set new_index, if the object
- * access hook has not been called.
+ * Make sure that the command has made the index, because another module's utility
+ * hook may have replaced the command, and set new_index, if the object access
+ * hook has not been called.
  */
 static void
 check_result(const MoveItem *item, const RelationFacts *old)
@@ -357,7 +344,7 @@ check_result(const MoveItem *item, const RelationFacts *old)
 						   problem)));
 }
 
-/* Run core's command, under the session locks, with no transaction open. */
+/* Run core's command, under the session locks. */
 static void
 run_reindex(MoveContext *mc)
 {
@@ -371,6 +358,9 @@ run_reindex(MoveContext *mc)
 	RelationFacts old;
 	bool		listed;
 
+	Assert(!IsTransactionState());
+	Assert(CheckRelationOidLockedByMe(rebuild.heap_oid, ShareUpdateExclusiveLock, false));
+	Assert(CheckRelationOidLockedByMe(rebuild.old_index, ShareUpdateExclusiveLock, false));
 	if (rebuild_context == NULL)
 		rebuild_context = AllocSetContextCreate(TopMemoryContext,
 												"index_mover rebuild",
@@ -378,7 +368,8 @@ run_reindex(MoveContext *mc)
 	MemoryContextReset(rebuild_context);
 
 	IM_POINT("rebuild-begins");
-	set_rebuild_path(REINDEX_SEARCH_PATH);
+	/* seen by event triggers of core's command only */
+	SetConfigOption("search_path", REINDEX_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 
@@ -391,7 +382,7 @@ run_reindex(MoveContext *mc)
 
 	(void) relation_facts(rebuild.old_index, &old);
 
-	/* what core reads after its own commits is kept there */
+	/* it outlives core's own commits, after which core still reads it */
 	MemoryContextSwitchTo(rebuild_context);
 	text = psprintf("REINDEX (TABLESPACE %s) INDEX CONCURRENTLY %s",
 					quote_identifier(tablespace),
@@ -439,6 +430,7 @@ is_swapped(void)
 {
 	bool		result;
 
+	Assert(!IsTransactionState());
 	if (!OidIsValid(rebuild.new_index))
 		return false;
 
@@ -451,27 +443,22 @@ is_swapped(void)
 static void
 report_moved(MoveItem *item)
 {
-	Relation	rel;
+	RelationFacts facts;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	rebuild_timer_tell(item);
 	item->status = STATUS_MOVED;
 	item->relid = rebuild.new_index;
-	item->size_after = -1;
-	rel = try_relation_open(rebuild.new_index, AccessShareLock);
-	if (rel != NULL)
-	{
-		item->size_after = relation_size_on_disk(rel);
-		relation_close(rel, AccessShareLock);
-	}
+	item->size_after = relation_facts(rebuild.new_index, &facts) ?
+		relation_files_size(facts.tablespace, facts.relfilenumber) : -1;
 	CommitTransactionCommand();
 }
 
 /*
  * Return whether core waited for another transaction when its lock_timeout,
- * our lock_wait, ran out, and whose it was: 0 for a prepared transaction whose
- * session has ended, which core does not publish.  To be called before the
- * abort.
+ * our lock_wait, ran out, and its process: 0 for a prepared transaction, which
+ * core does not publish.  To be called before the abort.
  */
 static bool
 core_waited_for(int *pid)
@@ -488,7 +475,7 @@ core_waited_for(int *pid)
 
 /*
  * If we were the deadlock's victim, and another process waits for a lock of
- * ours, report that process, and what it runs, instead of the deadlock.  To
+ * ours, report that process, and its command, instead of the deadlock.  To
  * be called before the abort releases the locks.
  */
 static void
@@ -544,9 +531,9 @@ clean_up_after_error(MoveContext *mc)
  * Wait for old writers and snapshots while nothing is held or made yet, and
  * then get the session locks.
  *
- * Core will wait for the same again, but by then they will have ended.  If
- * getting the locks took time, that is no longer true, so wait again.  Not
- * without limit, though, since there may always be a new one.
+ * Core waits for old writers and snapshots, too, but by then these have ended.
+ * If getting the locks took time, there are others, so wait again; but not
+ * without limit, since there may always be others.
  *
  * A rebuild is also held back here, see pacing_hold_back().
  */
@@ -555,6 +542,7 @@ wait_and_lock(WaitLimits *limits)
 {
 	const MoveSettings *settings = limits->settings;
 
+	Assert(!IsTransactionState());
 	for (int tries = 1;; tries++)
 	{
 		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
@@ -577,16 +565,14 @@ wait_and_lock(WaitLimits *limits)
 
 /*
  * Move an index by a rebuild.  The caller is a background worker with the
- * job's role as its current user, and with NO transaction open and no lock
- * held; that also holds on return.
+ * job's role as its current user, with no transaction open and no lock held;
+ * that also holds on return.
  *
- * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with
- * item->detail and sqlstate saying why), and the outcome is committed.
- *
- * After an ERROR the index is where it was; unless item->status is
- * STATUS_MOVED already, and only something that is no longer needed could not
- * be removed.  move_item() then aborts the transaction and releases all
- * locks; rebuild_cleanup() is to be called to remove what is left behind.
+ * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with item->detail
+ * and sqlstate), and the outcome is committed.  After an ERROR the index is where
+ * it was; unless item->status is STATUS_MOVED already, and only the old index
+ * could not be removed.  The caller then aborts the transaction, releases all
+ * locks, and calls rebuild_cleanup().
  */
 void
 move_by_rebuild(MoveContext *mc)
@@ -673,11 +659,10 @@ rebuild_find_out(MoveItem *item)
 }
 
 /*
- * Remove what this job's rebuilds have left behind.  To be called with no
- * transaction open after an ERROR of move_by_rebuild().  Waits for other
- * transactions at most max_wait_ms for each (0 = without limit).  Must not
- * throw for anything that can be retried later: a leftover that cannot be
- * removed now stays in the ledger.
+ * Remove what this job's rebuilds have left behind, after an ERROR of
+ * move_by_rebuild().  Waits at most max_wait_ms (0 = without limit) for each
+ * transaction.  Does not throw for a leftover that can be removed later: it
+ * stays in the ledger.
  */
 void
 rebuild_cleanup(MoveContext *mc, int max_wait_ms)
@@ -686,6 +671,7 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	bool		listed;
 	Oid			busy;
 
+	Assert(!IsTransactionState());
 	/* the ledger may be dropped, or be about to; see leftover_file_drop() */
 	StartTransactionCommand();
 	listed = extension_hold(&busy) == EXTENSION_HELD;

@@ -3,47 +3,41 @@
  * rebuild_timer.c
  *	  Checks while core's REINDEX runs.
  *
- * None of our code runs inside of REINDEX CONCURRENTLY but the handler of a
- * timer.  It checks four things:
+ * None of our code runs inside of REINDEX CONCURRENTLY but hooks and the handler
+ * of a timer.  The handler looks at
  *
- * - The replication slots.  Core writes its WAL as fast as it can, and a slot
- *   whose reader does not keep up, or disconnects, would be invalidated by
+ * - replication slots.  Core writes its WAL as fast as it can, and a slot
+ *   whose reader does not keep up would be invalidated by
  *   max_slot_wal_keep_size.  A standby that has lost its slot has to be
- *   rebuilt, while a move can be repeated.  So the command is canceled in
- *   time.
- * - What core waits for.  It queues for the virtual transaction IDs of other
- *   transactions, one after the other.  After lock_wait, the handler sends
- *   the signal that index_mover.on_blocker asks for.  Core's own lock_timeout
- *   must be longer than lock_wait then, see set_core_lock_timeout().
- * - Whether the session that waits for the job has asked to step back from
- *   this index.  Then the command is canceled.
- * - Whether core may report its wait.  Once deadlock_timeout is over,
- *   ProcSleep() reports the wait each time that the process is woken, and
- *   each tick of a timer wakes it.  So log_lock_waits is off, and switched on
- *   for one tick when the wait has lasted for the configured
- *   deadlock_timeout: core reports each wait once, as it would without us.
+ *   rebuilt, while a move can be repeated.  So the command is canceled in time;
+ * - the transaction that core waits for, by its virtual transaction ID.  After
+ *   lock_wait, the handler sends the signal that index_mover.on_blocker asks
+ *   for.  Core's own lock_timeout is longer than lock_wait then, see
+ *   set_core_lock_timeout(), and ends a wait for any other lock;
+ * - the session that waits for the job: if it has asked to step back from this
+ *   index, the command is canceled;
+ * - the reports of core.  Once deadlock_timeout is over, ProcSleep() reports the
+ *   wait each time that the process is woken, and each tick of a timer wakes it.
+ *   So log_lock_waits is off, and switched on for one tick when the wait has
+ *   lasted for the configured deadlock_timeout: core reports each wait once, as
+ *   it would without us.
  *
- * Assumption: the end of WAL is where this process has written last.  A
- * process that writes nothing does not endanger the slot; one that writes is
- * checked often enough for the reserve that replica_lag_slot_limit() leaves.
- * (Parallel workers of a build scan and sort; the leader writes the index.)
- * Other locks that core takes inside of the command are not waited for by a
- * virtual transaction ID, and lock_timeout ends the command.
+ * Assumption: the end of WAL is where this process has written last.  A process
+ * that writes nothing does not endanger a slot; if it writes, it is checked often
+ * enough for the reserve that replica_lag_slot_limit() leaves.  (Parallel
+ * workers of a build scan and sort; the leader writes the index.)
  *
- * Locks: a signal handler may take neither a spinlock nor an LWLock, since
- * the process may already hold it.  So the fields of slots and of other
- * processes' PGPROCs are read one by one, each a word.  A slot that is just
- * being created or dropped may be misread, which costs a rebuild and nothing
- * else.  A session may be in its next transaction when the signal arrives, as
- * with pg_terminate_backend(); here the virtual transaction ID is compared
- * right before.
+ * Locks: none, since the process may hold any when the handler runs.  So the
+ * fields of slots and of other processes' PGPROCs are read one by one, each a
+ * word.  A slot that is just being created or dropped may be misread, which
+ * costs a rebuild and nothing else.  A session may be in its next transaction
+ * when the signal arrives, as with pg_terminate_backend(); here the virtual
+ * transaction ID is compared right before.
  *
  * Tricky: a signal handler may read shared memory and call kill(), and no
  * more.  So the roles that may be signaled are read from the catalog before,
  * and the signaled processes are reported afterwards: at the next commit
- * inside of core's command, or after its end.  A prepared transaction is
- * waited for by its transaction ID, so it is never taken for the session that
- * has prepared it.
+ * inside of core's command, or after its end.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,12 +48,12 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "replication/slot.h"
-#include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
@@ -70,7 +64,7 @@
 #include "wait/wait.h"
 
 #define TICK_MS			10
-#define HOLDER_TICKS	50		/* between two checks of what core waits for */
+#define HOLDER_TICKS	50		/* between two looks at the holder */
 #define MAX_SIGNALLED	64		/* for one index */
 
 /* in a deadlock, we should be the one to give up */
@@ -92,8 +86,8 @@ static TimeoutId timer = MAX_TIMEOUTS;	/* not registered yet */
 static const MoveSettings *settings = NULL; /* NULL: the timer is off */
 static bool may_all;
 static List *roles = NIL;		/* their OIDs, in TopMemoryContext */
-static bool report_waits;		/* log_lock_waits and deadlock_timeout as they */
-static int	deadlock_timeout;	/* are configured */
+static bool report_waits;		/* log_lock_waits, as it is configured */
+static int	deadlock_timeout;	/* the same */
 
 /* Used by the handler only. */
 static unsigned int ticks;
@@ -144,8 +138,10 @@ collect_roles(void)
 static bool
 is_walsender(int pid)
 {
-	for (int i = 0; WalSndCtl != NULL && i < max_wal_senders; i++)
-		if (WalSndCtl->walsnds[i].pid == pid)
+	WalSnd	   *walsnd;
+
+	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
+		if (walsnd->pid == pid)
 			return true;
 	return false;
 }
@@ -234,17 +230,17 @@ look_at_slots_in_handler(void)
 	XLogRecPtr	end = ProcLastRecPtr;
 	uint64		written = pgWalUsage.wal_bytes;
 	int64		limit = replica_lag_slot_limit();
+	ReplicationSlot *slot;
 
 	if (limit < 0 || written - written_before < NEXT_TO_NOTHING)
 		return;
 	written_before = written;
 
-	for (int i = 0; i < max_replication_slots; i++)
+	for (int i = 0; (slot = slot_next(&i)) != NULL;)
 	{
-		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 		XLogRecPtr	restart = slot->data.restart_lsn;
 
-		if (!slot->in_use || XLogRecPtrIsInvalid(restart) || restart >= end ||
+		if (XLogRecPtrIsInvalid(restart) || restart >= end ||
 			im_slot_is_invalidated(slot) || (int64) (end - restart) <= limit)
 			continue;
 		slot_name = slot->data.name;
@@ -290,11 +286,12 @@ look(void)
 
 /*
  * Begin to watch core's command, until rebuild_timer_end().  Deadlocks are
- * looked for early.  job_settings must remain valid.  In a transaction.
+ * looked for early.  job_settings must remain valid.
  */
 void
 rebuild_timer_begin(const MoveSettings *job_settings)
 {
+	Assert(IsTransactionState() && settings == NULL);
 	collect_roles();
 	nsignalled = 0;
 	ntold = 0;
@@ -317,10 +314,11 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 						 TICK_MS);
 }
 
-/* Report the sessions signaled since the last call.  In a transaction. */
+/* Report the sessions signaled since the last call. */
 void
 rebuild_timer_tell(MoveItem *item)
 {
+	Assert(IsTransactionState());
 	while (ntold < nsignalled)
 	{
 		const Signalled *one = &signalled[ntold++];

@@ -2,29 +2,22 @@
  *
  * snapshot_guard.c
  *	  Guard for the snapshots of sessions that wait for their job: they do
- *	  not block a rebuild, and are not used to read what they would misread.
+ *	  not block a rebuild, and are not used to read indexes that do not have
+ *	  all their rows.
  *
- * REINDEX CONCURRENTLY, before it swaps the indexes, waits for every session
- * of the database whose snapshot is older than the new index.  A session that
- * waits in SELECT move_indexes(..) is such a session, and it waits for the
- * REINDEX: a deadlock that no deadlock detector sees.  So, when core makes
- * the list of transactions to wait for, every session that waits for a job
- * sets PROC_IN_SAFE_IC on itself, which makes core pass over it.  That takes
- * milliseconds, and the runner has waited for all other sessions before
- * (rebuild.c).  So CREATE INDEX CONCURRENTLY and DETACH PARTITION .. FINALIZE
- * of other sessions hardly ever pass over it too.
+ * The protocol, and why it is right, is in src/README, "Protocol of the caller's
+ * snapshot".  A session hides by PROC_IN_SAFE_IC for milliseconds, for which the
+ * runner has waited for all other sessions (rebuild.c).  So CREATE INDEX
+ * CONCURRENTLY and DETACH PARTITION .. FINALIZE of other sessions hardly ever
+ * pass over it, too.
  *
  * All waiting sessions hide, not only that of the rebuild's own job: two jobs
  * would otherwise wait for each other's callers.
  *
- * From the first time it hides to the end of its transaction, the session
- * must not read with its old snapshot what was built without regard to it.
- * So the planner is not shown any index whose pg_index row is not older than
- * the transaction's oldest snapshot, which is core's rule for indcheckxmin.
- * That holds for all indexes, because of the commands of other sessions; and
- * for parallel workers, which plan the queries of the functions they run,
- * through a setting that travels with the others.  A partition that was
- * detached in spite of the snapshot is an error 40001.
+ * The planner's rule holds for all indexes, because of the commands of other
+ * sessions; and for parallel workers, which plan the queries of the functions
+ * they run, through a setting that travels with the others.  A partition that
+ * was detached in spite of the snapshot is an error 40001.
  *
  * Locks: none for the shared state, which is one word per process (see
  * below), changed by atomic operations only.
@@ -40,7 +33,6 @@
 #include "access/xact.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -48,6 +40,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "job.h"
@@ -58,7 +51,7 @@
 #define GUARD_GUC	"index_mover.hide_new_indexes"
 #define NAP_MS		5
 
-/* What a test build leaves out, see test_points.c */
+/* For the tests, see test_points.c */
 #define UNGUARDED	IM_MUTATION("snapshot-guard")
 
 /*
@@ -183,6 +176,7 @@ void
 snapshot_guard_begin(void)
 {
 	attach_area();
+	Assert(word_of(MyProc) != NULL && IsTransactionState());
 	pg_atomic_fetch_or_u32(word_of(MyProc), WORD_WAITS);
 	waiting = true;
 	/* a runner may have asked before, and will not ask again */
@@ -206,6 +200,7 @@ snapshot_guard_answer(void)
 
 		if ((value & WORD_COUNT) > 0 && !(value & WORD_HIDDEN))
 		{
+			Assert(IsTransactionState());
 			start_guard();
 			set_own_flag(true);
 			pg_atomic_fetch_or_u32(word, WORD_HIDDEN);
@@ -240,7 +235,7 @@ guard_xact_callback(XactEvent event, void *arg)
 		snapshot_guard_show_callers();
 }
 
-/* what the planner may see */
+/* in the planner */
 
 /* Return whether an index is newer than the transaction's oldest snapshot. */
 static bool
@@ -430,6 +425,7 @@ snapshot_guard_show_callers(void)
 	{
 		int			n = hidden_procs[--nhidden];
 
+		Assert((pg_atomic_read_u32(&area->words[n]) & WORD_COUNT) > 0);
 		if (pg_atomic_fetch_sub_u32(&area->words[n], 1) & WORD_WAITS)
 			SetLatch(&GetPGProcByNumber(n)->procLatch);
 	}

@@ -2,7 +2,7 @@
  *
  * snapshot_guard.h
  *	  Guard for the snapshots of sessions that wait for their job: they do
- *	  not block a rebuild, and are not used to read what they would misread.
+ *	  not block a rebuild, nor read indexes that do not have all their rows.
  *
  *-------------------------------------------------------------------------
  */

@@ -35,6 +35,7 @@
 #include "utils/memutils.h"
 #include "utils/spccache.h"
 
+#include "file_system.h"
 #include "report/report.h"
 #include "report/report_private.h"
 #include "test_points.h"
@@ -131,13 +132,8 @@ static void
 copy_block(Relation index, ForkNumber fork, BlockNumber blkno, ReadBufferMode mode,
 		   BufferAccessStrategy strategy, char *copy)
 {
-	Buffer		buffer;
-
 	CHECK_FOR_INTERRUPTS();
-	buffer = ReadBufferExtended(index, fork, blkno, mode, strategy);
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
-	UnlockReleaseBuffer(buffer);
+	buffer_copy_page(ReadBufferExtended(index, fork, blkno, mode, strategy), copy);
 }
 
 static void

@@ -32,9 +32,7 @@
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -75,11 +73,12 @@ blockers_find(int pid)
 
 /*
  * Return whether the current user may signal sessions of this role, by the
- * rule of pg_signal_backend().  In a transaction.
+ * rule of pg_signal_backend().
  */
 bool
 blockers_may_signal(Oid role)
 {
+	Assert(IsTransactionState());
 	if (superuser())
 		return true;
 	if (!OidIsValid(role) || superuser_arg(role))
@@ -90,7 +89,7 @@ blockers_may_signal(Oid role)
 
 /*
  * Report a signaled session by a WARNING and, later, in the item's detail.
- * xact_start is that of its transaction, 0 if not known.  In a transaction.
+ * xact_start is the start of its transaction, 0 if not known.
  */
 void
 blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
@@ -169,7 +168,6 @@ blockers_item(const MoveSettings **settings)
 /*
  * Signal these processes, as on_blocker says, after lock_wait.  Return how
  * many were signaled for the first time for this item; 0 means to give up.
- * In a transaction or not.
  */
 int
 blockers_signal(MoveItem *item, const MoveSettings *settings,
@@ -225,20 +223,13 @@ blockers_tell(MoveItem *item)
 	current_settings = NULL;
 }
 
-/* Cancel those of these that are autovacuums, except against wraparound. */
+/* Cancel these processes if they are autovacuums, except against wraparound. */
 void
 blockers_cancel_autovacuum(const int *pids, int npids)
 {
 	for (int i = 0; i < npids; i++)
 	{
-		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
-		uint8		flags;
-
-		if (proc == NULL)
-			continue;
-		LWLockAcquire(ProcArrayLock, LW_SHARED);
-		flags = ProcGlobal->statusFlags[proc->pgxactoff];
-		LWLockRelease(ProcArrayLock);
+		uint8		flags = process_flags(pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]));
 
 		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
 		{
@@ -374,12 +365,10 @@ describe_session(StringInfo buf, Oid relid, int pid)
 }
 
 /*
- * Describe these processes (0 = a prepared transaction) and, in parentheses,
- * what can be done about them, in the words of index_mover_blockers().  relid is
- * the relation whose lock they hold, or InvalidOid.
- *
- * The result is palloc'd.  To be called for an error that is about to be
- * raised: it may leave a transaction open.
+ * Describe these processes (0 = a prepared transaction), with the command to end
+ * each in parentheses, in the words of index_mover_blockers().  relid is the
+ * relation whose lock they hold, or InvalidOid.  The result is palloc'd.  May
+ * leave a transaction open, for the error that is raised next.
  */
 char *
 blockers_describe(Oid relid, const int *pids, int npids)

@@ -3,14 +3,15 @@
  * pacing.c
  *	  The speed of a move: rate limit, slow storage, lag of replicas, pause.
  *
- * The caller tells what it has written, and asks from time to time how long
- * to rest.  It chooses points where a rest does no harm (no transaction open,
- * no buffer pinned), and passes what has to go on during a rest.
+ * The caller counts the bytes that it reads and writes, and calls pacing_rest()
+ * where a rest does no harm: no transaction is open, no buffer pinned.  It passes
+ * a function for the work that has to go on during a rest.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "replication/slot.h"
@@ -70,7 +71,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 	INSTR_TIME_SET_CURRENT(now);
 	if (INSTR_TIME_IS_ZERO(throttle->shown))
 	{
-		/* the time that these have taken is not known */
+		/* the time that these bytes have taken is not known */
 		throttle->shown = now;
 		return;
 	}
@@ -90,10 +91,9 @@ throttle_written(Throttle *throttle, int64 bytes)
 }
 
 /*
- * Count what was read, and how long that took.  It owes a rest only where
- * reading is slow in the mean of some megabytes: what comes from a cache is
- * fast, and a process that has to wait for a processor now and then has not
- * found slow storage.
+ * Count bytes as read in so many microseconds.  A rest is owed only where reading
+ * is slow in the mean of some megabytes: a cache is fast, and a process that has
+ * to wait for a processor now and then has not found slow storage.
  */
 void
 throttle_read(Throttle *throttle, int64 us, int64 bytes)
@@ -115,10 +115,10 @@ ms_until(JobBudget budget, double turn, double rate)
 }
 
 /*
- * Return how many milliseconds to rest now, 0 = none, and set *why.  To be
- * called before each piece of work; a long rest is given out in pieces.
+ * Return how many milliseconds to rest now, 0 = none, and set *why.  A long rest
+ * is given out in pieces.
  */
-int
+static int
 throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 {
 	double		share = settings->pacing && settings->max_read_share < 1 ?
@@ -134,50 +134,71 @@ throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 }
 
 /*
- * Rest with no transaction open.  Return false if woken up early.  ERROR
- * 57014 if the job is canceled; exits at once if the postmaster has died.
+ * Rest, or until the latch is set.  ERROR 57014 if the job is canceled; exits at
+ * once if the postmaster has died.
  */
-bool
+void
 throttle_rest(int ms)
 {
-	int			rc = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							   ms, PG_WAIT_EXTENSION);
-
-	if (rc & WL_LATCH_SET)
+	Assert(!IsTransactionState());
+	if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				  ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	job_check_cancel();
-	return !(rc & WL_LATCH_SET);
 }
 
 /*
  * Lag of standbys and replication slots.
  *
  * A move checks the lag before each MB, and waits while any is above
- * index_mover.max_replica_lag.  Once it waits, it waits until the lag is
- * below half of that, to avoid frequent stops.
- *
- * A slot that max_slot_wal_keep_size is about to invalidate counts whatever
- * the setting says, because a standby that has lost its slot has to be
- * rebuilt.  A caller that writes much without checking again, as a rebuild
- * does, also waits for a slot that is not read at present and that its WAL
- * would invalidate.  rebuild_timer.c handles one whose reader falls behind
- * later.
- *
- * Assumption: a standby without a slot that has disconnected need not be
- * waited for; only slots tell of absent standbys.
+ * index_mover.max_replica_lag; then until the lag is below half of that, to
+ * avoid frequent stops.  A slot that max_slot_wal_keep_size is about to
+ * invalidate counts whatever the setting says, because a standby that has lost
+ * its slot has to be rebuilt.  A rebuild, which writes much without checking
+ * again, also waits for a slot that no process reads at present and that its WAL
+ * would invalidate; rebuild_timer.c looks at the slots afterwards.  A standby
+ * without a slot that has disconnected is not known, and not waited for.
  *
  * A standby can be behind on purpose (recovery_min_apply_delay, or replay is
- * paused).  The primary is not told, and no rest helps it, so it is known by
- * that: it has received the WAL, but while the move rests its replay stands
- * still, or stays behind by the same time.  From then on it is not waited for
- * until it has received the WAL.  One that replays as fast as it can catches
- * up meanwhile or, if others write too much for it, falls further behind.
- *
- * Locks: spinlocks of walsenders and slots, ReplicationSlotControlLock
- * shared.
+ * paused), and the primary is not told.  Then it has received the WAL, but while
+ * the move rests its replay stands still, or stays behind by the same time, and
+ * no rest helps it: from then on it is waited for only until it has received the
+ * WAL.  A standby that replays as fast as it can catches up meanwhile or, if
+ * others write too much for it, falls further behind.
  */
 
-/* Return whether this is now the one that is furthest behind. */
+/*
+ * Return the next WAL sender that is in use, NULL after the last one.  *i is 0 at
+ * first.  The caller reads its fields under its mutex, or one by one.
+ */
+WalSnd *
+walsender_next(int *i)
+{
+	while (WalSndCtl != NULL && *i < max_wal_senders)
+	{
+		WalSnd	   *walsnd = &WalSndCtl->walsnds[(*i)++];
+
+		if (*(volatile pid_t *) &walsnd->pid != 0)
+			return walsnd;
+	}
+	return NULL;
+}
+
+/* The same of replication slots; so long as it is used, with ReplicationSlotControlLock. */
+ReplicationSlot *
+slot_next(int *i)
+{
+	while (*i < max_replication_slots)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[(*i)++];
+
+		if (slot->in_use)
+			return slot;
+	}
+	return NULL;
+}
+
+/* Note a receiver if it is the furthest behind so far, and return whether it is. */
 static bool
 note(Laggard *laggard, XLogRecPtr end, XLogRecPtr position, int pid,
 	 const char *slot)
@@ -226,7 +247,10 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 		return true;
 	if (begins || TimestampDifferenceExceeds(since, now, STEADY_MS))
 	{
-		/* what works at its limit would have got nearer, or further away */
+		/*
+		 * a standby that works at its limit would have got nearer, or further
+		 * away
+		 */
 		if (!begins && received && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
 			llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)
 			return true;
@@ -239,11 +263,10 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 static void
 look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 {
-	if (WalSndCtl == NULL)
-		return;
-	for (int i = 0; i < max_wal_senders; i++)
+	WalSnd	   *walsnd;
+
+	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
-		WalSnd	   *walsnd = &WalSndCtl->walsnds[i];
 		int			pid;
 		int		   *is_late;
 		WalSndState state;
@@ -258,7 +281,7 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 		flushed = walsnd->flush;
 		apply_lag = walsnd->applyLag;
 
-		/* a receiver that applies nothing may not report what it has */
+		/* a receiver that applies nothing may not report its position */
 		if (XLogRecPtrIsInvalid(flushed))
 			flushed = walsnd->sentPtr;
 		SpinLockRelease(&walsnd->mutex);
@@ -282,25 +305,24 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 }
 
 /*
- * Check slots, read or not.  *endangered becomes the one that keeps most WAL,
- * which max_slot_wal_keep_size may invalidate; *unread the same of those that
- * are not read at present.
+ * Check slots, read or not.  *endangered becomes the slot that keeps most WAL,
+ * which max_slot_wal_keep_size may invalidate; *unread the slot that keeps most of
+ * those that no process reads at present.
  */
 static void
 look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr end)
 {
+	ReplicationSlot *slot;
+
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < max_replication_slots; i++)
+	for (int i = 0; (slot = slot_next(&i)) != NULL;)
 	{
-		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 		XLogRecPtr	restart;
 		XLogRecPtr	confirmed;
 		bool		lost;
 		bool		is_read;
 		NameData	name;
 
-		if (!slot->in_use)
-			continue;
 		SpinLockAcquire(&slot->mutex);
 		restart = slot->data.restart_lsn;
 		confirmed = slot->data.confirmed_flush;
@@ -314,7 +336,7 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 		note(endangered, end, restart, 0, NameStr(name));
 		if (!is_read)
 			note(unread, end, restart, 0, NameStr(name));
-		/* a logical slot is not behind by what it may read again */
+		/* a logical slot may read again, and is not behind by that */
 		note(laggard, end, Max(restart, confirmed), 0, NameStr(name));
 	}
 	LWLockRelease(ReplicationSlotControlLock);
@@ -322,11 +344,9 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 
 /*
  * Return how far behind, in bytes, a slot may be before it is in danger; -1
- * if slots are never invalidated.
- *
- * That is max_slot_wal_keep_size without what several moves, and others, may
- * write until the next check, and without the segments that checkpoints round
- * by.  Arithmetic only, since a signal handler calls it.
+ * if slots are never invalidated: max_slot_wal_keep_size less a reserve for the
+ * WAL that is written until the next check, and for the rounding to segments.
+ * Arithmetic only, since a signal handler calls it.
  */
 int64
 replica_lag_slot_limit(void)
@@ -346,7 +366,7 @@ is_too_large(bool waiting, int64 bytes, int64 limit)
 }
 
 /* Return whether a move should wait, and show the lag in its progress. */
-bool
+static bool
 replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 {
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
@@ -407,13 +427,9 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 }
 
 /*
- * Resting.  Once core's REINDEX runs, it can be neither slowed down nor
- * paused, only canceled, which would lose its work.  So what a copy obeys at each
- * megabyte, a rebuild obeys before it begins, as late as possible: while it
- * waits for old transactions, and once more when it has its locks.
+ * Return whether to rest before a rebuild that will write wal_bytes: core's
+ * REINDEX can be neither slowed down nor paused, only canceled.
  */
-
-/* Return whether to rest before a rebuild that will write wal_bytes. */
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
@@ -422,11 +438,11 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
- * Rest as long as the job is paused or, if these are passed, a standby or a
- * slot is too far behind, or more was written than max_rate allows, or read
- * than max_read_share.  With no transaction open.
+ * Rest as long as the job is paused; with state, as long as a standby or a slot
+ * is too far behind; with throttle, as long as more was written than max_rate
+ * allows, or read than max_read_share.
  *
- * keep_up() is called before each check, and does what has to go on; it
+ * keep_up() is called before each check, for the work that has to go on; it
  * ends the rest by returning false.  Without it, the caller must hold no lock
  * that others could wait for.
  *
@@ -441,6 +457,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 	TimestampTz start = 0;
 	int64		idle = 0;
 
+	Assert(!IsTransactionState());
 	while (keep_up == NULL || keep_up(arg))
 	{
 		int			ms = most_ms;
@@ -464,7 +481,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		if (paused)
 			progress_blockers(NULL, 0);
 		iteration = GetCurrentTimestamp();
-		(void) throttle_rest(Min(ms, most_ms));
+		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && (paused || behind))
 			throttle->held = true;
 		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
@@ -488,8 +505,8 @@ pacing_rest_while_paused(void)
 }
 
 /*
- * Rest as long as that.  With no transaction open and no lock held.  Return
- * whether it did rest.
+ * Rest as long as pacing_is_held_back(), with no lock held.  Return whether there
+ * was a reason to rest.
  */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)

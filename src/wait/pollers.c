@@ -9,8 +9,8 @@
  * there have ended.  If one of these is a session that waits for its job, and
  * the job waits for the lock, neither ends, and no lock table shows it.
  *
- * What a program polls for is not known here.  So it counts as a wait for this
- * session only if the program holds what the job waits for, and either polls
+ * The aim of the polling is not known here.  So it counts as a wait for this
+ * session only if the program holds a lock that the job waits for, and either polls
  * in the same session, or
  *
  *	- that session has been idle in transaction since a moment after our
@@ -21,20 +21,17 @@
  * A session that is only idle in transaction is waited for, however long, also
  * while a person or a monitor looks on from another.
  *
- * Locks: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "pgstat.h"
 #include "utils/backend_status.h"
 #include "utils/formatting.h"
 #include "utils/timestamp.h"
 
 #include "wait/wait.h"
 
-/* So many executions are polling, seen at most this far apart */
+/* A session polls that has executed so often, at most this far apart */
 #define EXECUTIONS		5
 #define SHORTEST_GAP_MS	500
 #define LONGEST_GAP_MS	15000
@@ -55,7 +52,7 @@ typedef struct Poller
 
 static Poller pollers[MAX_POLLERS];
 
-/* Return whether a query reads what tells of other sessions' transactions. */
+/* Return whether a query reads a view or a function of other transactions. */
 static bool
 reads_transactions(const char *query)
 {
@@ -71,7 +68,7 @@ reads_transactions(const char *query)
 	return false;
 }
 
-/* Count what the session executes, or has executed last.  Return whether it polls. */
+/* Count the last execution of a session.  Return whether it polls. */
 static bool
 is_polling(const PgBackendStatus *session)
 {
@@ -115,9 +112,9 @@ is_one_program(const PgBackendStatus *a, const PgBackendStatus *b)
 }
 
 /*
- * Return whether a process that holds what our job waits for seems to wait for
- * this session.  To be called about once a second, since what it sees is
- * counted.
+ * Return whether a process that holds a lock that our job waits for seems to wait
+ * for this session.  To be called about once a second, since it counts
+ * executions.
  */
 bool
 poller_waits_for_us(int pid)

@@ -16,6 +16,7 @@
 #include "access/subtrans.h"
 #include "access/table.h"
 #include "access/twophase.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -65,19 +66,20 @@ lock_relation(void *arg)
  * false, with nothing changed, if the lock was not granted in that time or
  * the deadlock detector has ended the wait.
  *
- * The caller is in a transaction, and must end it soon: a request for an
+ * The caller must end its transaction soon: a request for an
  * AccessExclusiveLock assigns an xid even if it fails.  The lock is released
  * at the end of the transaction or, with for_session, of the session.
- * *granted_at, unless NULL, is set to the time of the grant, from which on
- * others have to wait.
+ * *granted_at, unless NULL, is set to the time of the grant.
  */
 bool
 lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 					 instr_time *granted_at)
 {
 	LockWork	work = {relid, mode, for_session, timeout_ms, granted_at};
-	ErrorData  *error = errors_catch(lock_relation, &work);
+	ErrorData  *error;
 
+	Assert(IsTransactionState());
+	error = errors_catch(lock_relation, &work);
 	if (error == NULL)
 		return true;
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
@@ -93,12 +95,13 @@ unlock_relation_for_session(Oid relid, LOCKMODE mode)
 {
 	LockRelId	id = {.dbId = MyDatabaseId,.relId = relid};
 
+	Assert(CheckRelationOidLockedByMe(relid, mode, false));
 	UnlockRelationIdForSession(&id, mode);
 }
 
 /*
  * Find the processes that wait for a lock on this relation that conflicts
- * with the one that we hold.  Return their number, at most maxpids.
+ * with the mode "held".  Return their number, at most maxpids.
  *
  * Core's LockHasWaitersRelation() cannot be used: it must not be asked about
  * a lock that was taken on the fast path, as an AccessShareLock is.
@@ -147,7 +150,7 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 }
 
 /*
- * Add transactions to a palloc'd list, or to NULL, those that it does not have.
+ * Add transactions to a palloc'd list, or to NULL, unless they are in it.
  * Return the list.
  */
 VirtualTransactionId *
@@ -170,7 +173,7 @@ virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 
 /*
  * Find the transaction that is changing the pg_class row of a relation, if
- * any, as GRANT does without a lock on the relation.  In a transaction.
+ * any, as GRANT does without a lock on the relation.
  */
 bool
 relation_row_changer(Oid relid, VirtualTransactionId *vxid)
@@ -199,11 +202,25 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 		GET_VXID_FROM_PGPROC(*vxid, *proc);
 	else
 	{
-		/* a prepared one, as GetLockConflicts() has it; or it has just ended */
+		/* prepared, as GetLockConflicts() has it; or it has just ended */
 		SetInvalidVirtualTransactionId(*vxid);
 		vxid->localTransactionId = xid;
 	}
 	return true;
+}
+
+/* Return the flags PROC_* of another process; 0 for NULL. */
+uint8
+process_flags(PGPROC *proc)
+{
+	uint8		flags;
+
+	if (proc == NULL)
+		return 0;
+	LWLockAcquire(ProcArrayLock, LW_SHARED);
+	flags = ProcGlobal->statusFlags[proc->pgxactoff];
+	LWLockRelease(ProcArrayLock);
+	return flags;
 }
 
 /*
@@ -222,13 +239,8 @@ relation_vacuum_pid(Oid relid)
 	for (int i = 0; i < count && pid == 0; i++)
 	{
 		PGPROC	   *proc = im_vxid_proc(holders[i]);
-		uint8		flags;
+		uint8		flags = process_flags(proc);
 
-		if (proc == NULL)
-			continue;
-		LWLockAcquire(ProcArrayLock, LW_SHARED);
-		flags = ProcGlobal->statusFlags[proc->pgxactoff];
-		LWLockRelease(ProcArrayLock);
 		if ((flags & PROC_IN_VACUUM) &&
 			!((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND)))
 			pid = proc->pid;
@@ -249,7 +261,7 @@ virtual_transaction_pid(VirtualTransactionId vxid)
 
 	if (proc != NULL && PROC_LXID(proc) == vxid.localTransactionId)
 		return proc->pid;
-	/* one that was restored after a restart is known by its xid only */
+	/* a prepared one is known by its xid only, after a restart */
 	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
 		return TransactionIdIsInProgress(vxid.localTransactionId) ? 0 : -1;
 	return TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(vxid, &have_more)) ? 0 : -1;

@@ -25,11 +25,12 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 													  const VirtualTransactionId *more, int nmore);
+extern uint8 process_flags(PGPROC *proc);
 extern int	relation_vacuum_pid(Oid relid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
 
-/* Limits of a wait, and what to publish about it. */
+/* Limits of a wait, and how to publish it. */
 typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is something to wait for */
@@ -56,7 +57,7 @@ typedef struct Wait
 	const char *gave_up;		/* message after lock_wait; NULL = a lock on
 								 * relid */
 
-	/* what is waited for; wait_look() sets the pids */
+	/* the holders; wait_look() sets the pids */
 	Oid			relid;			/* whose lock they hold, if any */
 	VirtualTransactionId *vxids;
 	int			nvxids;
@@ -124,7 +125,7 @@ typedef struct Throttle
 	double		write_turn;		/* see runner_use() */
 	double		read_turn;
 	double		read_ms;		/* that a megabyte takes to be read, smoothed */
-	bool		hurry;			/* do not rest for what was read */
+	bool		hurry;			/* do not rest for reading */
 	int64		bytes;			/* since the rate was last shown */
 	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
@@ -141,9 +142,7 @@ extern void throttle_read(Throttle *throttle, int64 us, int64 bytes);
 /* With rests no longer than this, WAL is read before it is recycled */
 #define SHORT_REST_MS		20
 
-extern int	throttle_due(Throttle *throttle, const MoveSettings *settings,
-						 const char **why);
-extern bool throttle_rest(int ms);
+extern void throttle_rest(int ms);
 
 /* Lag as a move has seen it; set to zero at its start. */
 typedef struct ReplicaLag
@@ -151,12 +150,16 @@ typedef struct ReplicaLag
 	bool		waiting;		/* until it is below half of the limit */
 	int64		at_once;		/* bytes of WAL to be written without another
 								 * check; 0 for a copy */
-	char		why[IM_THROTTLED_LEN];	/* what waiting is for */
+	char		why[IM_THROTTLED_LEN];	/* the wait, in words */
 } ReplicaLag;
 
-extern int64 replica_lag_slot_limit(void);
+/* pacing.c */
+struct WalSnd;
+struct ReplicationSlot;
+extern struct WalSnd *walsender_next(int *i);
+extern struct ReplicationSlot *slot_next(int *i);
 
-extern bool replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings);
+extern int64 replica_lag_slot_limit(void);
 
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);

@@ -4,10 +4,10 @@
  *	  Waiting for other transactions without making others wait.
  *
  * Core queues for other transactions and for locks.  Here we check, sleep and
- * check again instead.  So a waiting runner can tell what it waits for, obeys
+ * check again instead.  So a waiting runner shows whom it waits for, obeys
  * cancel_move(), and never has others queue behind it.
  *
- * Assumption: a transaction that is not found by the first check need not be
+ * Assumption: a transaction that the first check does not find need not be
  * waited for.  Each function says why that is right for it.
  *
  * Locks: only those of the caller.  No snapshot and no transaction ID are
@@ -24,12 +24,12 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/wait_event.h"
 
 #include "printed_command.h"
 #include "wait/wait.h"
@@ -74,10 +74,10 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
  * targets.  Return that target, or 0; *last becomes the process that itself
  * waits for it.
  *
- * If runners are given, what they wait for without queueing counts, a caller
- * waits for the runners of its job, and who polls may wait for us, see
- * pollers.c.  Waits of another runner of the first process's job do not count:
- * that runner handles them itself.
+ * If runners are given, their waits without queueing count, a caller waits for
+ * the runners of its job, and a program that polls may wait for us (pollers.c).
+ * Waits of another runner of the first process's job do not count: that runner
+ * handles them itself.
  */
 int
 wait_find_deadlock(int pid, const int *targets, int ntargets,
@@ -176,7 +176,7 @@ wait_deadline(int max_ms)
 }
 
 /*
- * Begin a wait; limits must remain valid.  What wait_find_holders() sets is
+ * Begin a wait; limits must remain valid.  The holders of wait_find_holders() are
  * valid until its next call, or that of wait_until().
  */
 void
@@ -233,9 +233,9 @@ wait_is_over(const Wait *wait)
 }
 
 /*
- * Publish what we wait for, check for a deadlock, and cancel or signal
- * blockers when it is time to.  Return whether it is time to give up.  In a
- * transaction or not.  ERROR 40P01 if the wait would never end.
+ * Publish whom we wait for, check for a deadlock, and cancel or signal blockers
+ * when it is time to.  Return whether it is time to give up.  ERROR 40P01 if the
+ * wait would never end.
  */
 bool
 wait_look(Wait *wait)
@@ -295,7 +295,7 @@ wait_look(Wait *wait)
 	return over;
 }
 
-/* Raise ERROR 55P03, which names what the last wait_look() has found. */
+/* Raise ERROR 55P03, which names the holders that the last wait_look() has found. */
 void
 wait_give_up(const Wait *wait)
 {
@@ -374,10 +374,7 @@ put_off(Wait *wait)
 	wait->deadlock_check_at += rested;
 }
 
-/*
- * Check what is in the way, and sleep a bit.  ERRORs: 55P03 after the
- * deadline, 40P01, and what cancels the job.
- */
+/* Look at the holders, and sleep a bit.  ERRORs: 55P03 after the deadline, 40P01, 57014. */
 static void
 nap(Wait *wait)
 {
@@ -418,9 +415,8 @@ nap(Wait *wait)
 
 /*
  * Wait until is_free() returns true; while it returns false, it sets relid
- * and vxids.  It is called with no lock of ours held, and may have started a
- * transaction when it returns true.  Return whether there was something to
- * wait for.
+ * and vxids.  It may have started a transaction when it returns true.  Return
+ * whether there was something to wait for.
  */
 bool
 wait_until(const char *gave_up, WaitLimits *limits,
@@ -450,7 +446,7 @@ wait_until(const char *gave_up, WaitLimits *limits,
 	return wait.told;
 }
 
-/* Remove from vxids what is not in others, too.  Return the new length. */
+/* Remove from vxids the transactions that are not in others.  Return the new length. */
 int
 wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 				 const VirtualTransactionId *others, int nothers)
@@ -504,9 +500,8 @@ lockers_are_gone(Wait *wait, void *arg)
 
 /*
  * Wait until every other transaction, prepared or not, that now holds a
- * conflicting lock on this table has ended.  A later one sees what the caller
- * has committed before; core's WaitForLockers() has the same rule.  Needs no
- * transaction; takes no lock.
+ * conflicting lock on this table has ended.  A later one sees the caller's
+ * commits; core's WaitForLockers() has the same rule.
  */
 void
 wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
@@ -545,8 +540,7 @@ snapshots_are_gone(Wait *wait, void *arg)
  * Wait until every other transaction of this database that now has a snapshot
  * with xmin <= limit_xmin has released it.  Core's WaitForOlderSnapshots()
  * has the same rule, but waits for the end of the transaction.  hides() tells
- * which processes core will not wait for either.  Needs no transaction; takes
- * no lock.
+ * which processes core will not wait for either.
  */
 void
 wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),

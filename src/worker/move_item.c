@@ -188,7 +188,7 @@ clean_up(MoveContext *mc, int max_wait_ms)
 	if (mc->item->method == METHOD_REBUILD)
 		rebuild_cleanup(mc, max_wait_ms);
 	else if (mc->item->method == METHOD_COPY)
-		copy_cleanup(mc, max_wait_ms);
+		copy_cleanup();
 }
 
 /*
