@@ -220,10 +220,7 @@ catch_up(CopyState *cs)
 	return GO_ON;
 }
 
-/*
- * Before an attempt: give way to others, and copy changed blocks, until very
- * few blocks are left or they do not get fewer.
- */
+/* Before an attempt: give way to others, and copy until few changed blocks are left. */
 CopyOutcome
 copy_catch_up(CopyState *cs)
 {
@@ -236,10 +233,7 @@ copy_catch_up(CopyState *cs)
 	return outcome;
 }
 
-/*
- * While there can be no attempt, or in the queue: read the WAL only.  Outside of
- * a transaction, also give way to others.
- */
+/* Without an attempt, or in the queue: read the WAL, and give way unless in a transaction. */
 CopyOutcome
 copy_stay_near(CopyState *cs)
 {
@@ -321,10 +315,7 @@ copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_us)
 	if (cs->is_table)
 		visibility_map_copy(cs);
 
-	/*
-	 * take both lengths from the files: not an Assert, since a tail may be
-	 * lost
-	 */
+	/* both lengths from the files: no Assert, since a tail may be lost */
 	nblocks = file_blocks(&cs->from, MAIN_FORKNUM);
 	if (file_blocks(&cs->to, MAIN_FORKNUM) != nblocks)
 		ereport(ERROR,

@@ -119,10 +119,7 @@ unlock_before(CopyState *cs, const CopyState *end)
 	unlock_relation_for_session(cs->table, AccessShareLock);
 }
 
-/*
- * Lock a relation for the session, with a short wait, so that a cancel is
- * noticed; if that fails, have *wait look at the holders.
- */
+/* Lock a relation for the session, with a short wait; else have *wait look at the holders. */
 static bool
 lock_or_look(Wait *wait, Oid relid, LOCKMODE mode)
 {
@@ -264,10 +261,7 @@ check_file(CopyState *cs, bool first)
 	return GO_ON;
 }
 
-/*
- * Check, under the locks, whether all may still be moved, and which files they
- * have: the files are remembered the first time, and compared later.
- */
+/* Check whether all may still be moved, and remember or compare their files. */
 CopyOutcome
 copy_check_relations(CopyState *cs, bool first)
 {
@@ -305,10 +299,7 @@ copy_is_in_the_way(CopyState *cs)
 	return relation_lock_waiters(cs->table, AccessShareLock, &pid, 1) > 0;
 }
 
-/*
- * Give way to DDL that waits behind our locks, and holds up all clients:
- * release the locks, queue again, and check the files.
- */
+/* Give way to DDL that waits behind our locks: release them, queue again, check the files. */
 static CopyOutcome
 give_way(CopyState *cs)
 {
@@ -342,10 +333,7 @@ may_rest(void *arg)
 	return !(cs->first->locked && copy_is_in_the_way(cs));
 }
 
-/*
- * Obey pause_move() after the swap: wait, with no transaction open, until the
- * job is resumed or another session waits for our locks.
- */
+/* After the swap, rest while the job is paused, unless a session waits for our locks. */
 void
 copy_rest_after_swap(CopyState *cs)
 {
@@ -460,10 +448,7 @@ copy_keep_up(CopyState *cs)
 	return outcome;
 }
 
-/*
- * Add the blocks by which the file has grown to the list of blocks to be
- * copied again.  Return the file's length.
- */
+/* Put the blocks by which the file has grown onto the list, and return its length. */
 BlockNumber
 copy_take_tail(CopyState *cs)
 {

@@ -91,10 +91,7 @@ is_losing_for_long(const CopyState *cs)
 		(cs->first->rested_ms - cs->losing_rested_ms) > HOPELESS_MS;
 }
 
-/*
- * At the swap, when so many blocks take too long to be copied under the lock:
- * return whether to give up.
- */
+/* At the swap, where so many blocks take too long: return whether to give up. */
 bool
 copy_is_losing(CopyState *cs, int64 left)
 {
@@ -263,10 +260,7 @@ give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool to
 		copy_cannot_keep_up(cs, left);
 }
 
-/*
- * Return whether another round makes no sense, so many blocks being left: few,
- * or few enough for the lock, or no fewer than before.
- */
+/* Return whether the blocks left are few, or few enough for the lock, or no fewer than before. */
 static bool
 rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 {

@@ -142,11 +142,7 @@ forget_state(void)
 	MemoryContextDelete(cs->cxt);
 }
 
-/*
- * Exit callback: clean up if the worker is terminated during a move, because
- * no PG_CATCH sees a FATAL error.  Runs before the transaction machinery is
- * shut down.
- */
+/* Exit callback: clean up after a FATAL error, which no PG_CATCH sees. */
 static void
 cleanup_at_exit(int code, Datum arg)
 {
@@ -280,10 +276,7 @@ after_swap(CopyState *cs)
 	PG_END_TRY();
 }
 
-/*
- * End a rehearsal: put into the row how the copy went, and who would be in the
- * way of its swap now.
- */
+/* End a rehearsal: the row says how the copy went, and who is in the way of its swap. */
 static void
 tell_rehearsal(CopyState *cs)
 {
@@ -325,10 +318,7 @@ wants_direct_io(CopyState *cs)
 	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
 }
 
-/*
- * Find the TOAST table of a table, and the index of that.  They have rows of the
- * job if they were there when it was planned.
- */
+/* Find a table's TOAST table and its index, with their rows of the job, if it has any. */
 static void
 find_parts(CopyState *cs)
 {
@@ -574,10 +564,7 @@ move_by_copy(MoveContext *mc)
 	forget_state();
 }
 
-/*
- * Clean up after an ERROR.  Waits for no other session: dropping a file that
- * only the ledger knows needs no lock on the table.
- */
+/* Clean up after an ERROR.  To drop a file that only the ledger knows needs no lock. */
 void
 copy_cleanup(void)
 {

@@ -106,10 +106,7 @@
 #define LONG_REST_MS		20000
 #define MOST_AT_ONCE_MS		150
 
-/*
- * While a holder stays, catch up no more often than this, and for no more
- * than a twentieth of the time
- */
+/* While a holder stays, catch up no more often, and for a twentieth of the time */
 #define CATCH_UP_AGAIN_MS	1000
 #define CATCH_UP_SHARE		20
 
@@ -149,10 +146,7 @@ static const Oid swap_catalogs[] = {
 	TypeRelationId,
 };
 
-/*
- * Lock the catalogs and the ledger for the swap, to the end of the
- * transaction.  Return false if a lock cannot be had within the time for each.
- */
+/* Lock the catalogs and the ledger for the swap; false if one cannot be had in this time. */
 static bool
 lock_catalogs(Oid ledger, int timeout_ms)
 {
@@ -173,10 +167,7 @@ read_by_index(Relation pg_class, Oid index, ScanKey key, int nkeys)
 	systable_endscan(scan);
 }
 
-/*
- * Read the pages that will be changed under the lock: those of a relation's
- * row and of its future index entries, and of the ledger's row.
- */
+/* Read the pages of a relation's row, of its future index entries, and of the ledger's row. */
 static void
 read_pages(const CopyState *cs)
 {
@@ -328,10 +319,7 @@ set_files(void *arg)
 	CacheInvalidateRelcacheByRelid(cs->table);
 }
 
-/*
- * Do some work of an attempt in a subtransaction.  Return false if another
- * transaction was in its way, which makes the attempt one in vain.
- */
+/* Work in a subtransaction; return false if another transaction was in the way. */
 static bool
 try_unhindered(void (*work) (void *arg), CopyState *cs)
 {
@@ -343,10 +331,7 @@ try_unhindered(void (*work) (void *arg), CopyState *cs)
 	if (error == NULL)
 		return true;
 
-	/*
-	 * The update of a row that was changed while we waited for it is an
-	 * internal error in core ("tuple concurrently updated").
-	 */
+	/* core's "tuple concurrently updated" is an internal error */
 	foreach_file(f, cs)
 	{
 		ItemPointerData now;
@@ -568,10 +553,7 @@ is_racing(CopyState *cs)
 	return false;
 }
 
-/*
- * Make an attempt, if the blocks that are left can be copied under the lock.
- * *most_us is how long that may take, and is doubled each time it does not do.
- */
+/* Make an attempt, if the rest fits into *most_us, which is doubled each time it does not. */
 static CopyOutcome
 try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
@@ -696,10 +678,7 @@ find_long_holders(CopyState *cs, Attempts * attempts)
 	return wait->nvxids > 0;
 }
 
-/*
- * Make an attempt, if there is a chance, while nobody holds the locks for long.
- * Sets *rest_ms, the time for others before the next one.
- */
+/* Make an attempt, if there is a chance.  Sets *rest_ms, the time for others after it. */
 static CopyOutcome
 try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 {
@@ -728,10 +707,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 	return outcome;
 }
 
-/*
- * Look at the holders of the locks, and make attempts when there is a chance,
- * until one succeeds.
- */
+/* Look at the holders, and make attempts when there is a chance, until one succeeds. */
 static CopyOutcome
 make_attempts(CopyState *cs)
 {

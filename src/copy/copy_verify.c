@@ -154,10 +154,7 @@ report_difference(CopyState *cs, BlockNumber block)
 			 errdetail("Nothing was moved.")));
 }
 
-/*
- * Have the kernel read the megabyte from this block on, of both files.  drop[]
- * becomes whether they are to leave the operating system's cache afterwards.
- */
+/* Have the kernel read a megabyte of both files; drop[]: call file_copy_read_done() for it. */
 static void
 read_ahead(const CopyState *cs, BlockNumber first, bool drop[2])
 {
@@ -178,10 +175,7 @@ new_ring(CopyState *cs)
 	return ring;
 }
 
-/*
- * Compare all that is copied.  A block that differs, but that the WAL says
- * has changed since, will be copied and compared again.
- */
+/* Compare all that is copied.  A block that has changed since will be compared again. */
 CopyOutcome
 copy_verify_all(CopyState *cs)
 {
@@ -257,10 +251,7 @@ add_new_blocks(CopyState *cs, BlockNumber nblocks)
 		block_set_add(cs->unverified, cs->verified);
 }
 
-/*
- * Compare the blocks that were copied since they were last compared, while
- * other sessions write: blocks that differ stay in cs->unverified.
- */
+/* Compare blocks copied since they were compared; blocks that differ stay in unverified. */
 CopyOutcome
 copy_verify_rest(CopyState *cs)
 {
@@ -296,11 +287,7 @@ copy_verify_rest(CopyState *cs)
 	return outcome;
 }
 
-/*
- * As copy_verify_rest(), under the lock, where a difference is an error.  The
- * files are of this length, and all blocks that were not there before are
- * compared, whether or not they were copied.
- */
+/* The same under the lock, where a difference is an error, and of all blocks added. */
 void
 copy_verify_locked(CopyState *cs, BlockNumber nblocks)
 {

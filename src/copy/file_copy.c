@@ -346,10 +346,7 @@ open_to_read(const RelFileLocator *file, ForkNumber fork, BlockNumber block, int
 	return fd;
 }
 
-/*
- * Read a range of the old file into copy->chunk, bypassing shared buffers.
- * Returns how many blocks were read; errors are left to read_block().
- */
+/* Read a range past shared buffers; return how many blocks.  read_block() sees to errors. */
 static BlockNumber
 read_past_buffers(FileCopy *copy, ForkNumber fork, BlockNumber first, BlockNumber nblocks)
 {
@@ -472,10 +469,7 @@ file_copy_reading(FileCopy *copy, int64 *bytes)
 	return us;
 }
 
-/*
- * Open the segment of the new file that holds a block, unless it is open.  The
- * first one exists since the file's creation.
- */
+/* Open the segment of the new file that holds a block.  The first one exists already. */
 static void
 open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 {
@@ -623,10 +617,7 @@ leave_out_hole(FileCopy *copy, ForkNumber fork, BlockNumber block, char *page)
 	return REGBUF_STANDARD;
 }
 
-/*
- * Log full pages in one record, as log_newpages() does, which has one flag for
- * all of them.
- */
+/* Log full pages in one record; log_newpages() has one flag for all of them. */
 static void
 log_pages(FileCopy *copy, ForkNumber fork, int npages, const BlockNumber *blocks,
 		  char **pages)
@@ -708,10 +699,7 @@ write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks, unsigned int 
 			;
 		open_segment(copy, MAIN_FORKNUM, blocks[i], copy->segment.direct);
 
-		/*
-		 * Do not ignore an error: the kernel reports it only once, and a
-		 * later fsync would succeed.
-		 */
+		/* the kernel reports an error only once: a later fsync would succeed */
 		pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_FLUSH);
 		rc = sync_file_range(copy->segment.fd,
 							 (off_t) (blocks[i] % RELSEG_SIZE) * BLCKSZ,
@@ -836,10 +824,7 @@ start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
 	return true;
 }
 
-/*
- * Return whether a checkpoint has begun since this was the redo position, so
- * that what was logged then has to be logged and written again.
- */
+/* Return whether a checkpoint has begun since: then what was logged is logged again. */
 static bool
 must_be_repeated(XLogRecPtr redo)
 {
@@ -851,10 +836,7 @@ must_be_repeated(XLogRecPtr redo)
 static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 						  char *data, int nblocks, bool direct, bool background);
 
-/*
- * Wait for the blocks under way.  Log and write them again if a checkpoint has
- * begun since they were logged, or if they were not written.
- */
+/* Wait for the blocks under way, and log and write them again if need be. */
 static void
 finish_write(FileCopy *copy)
 {
@@ -907,10 +889,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 	} while (must_be_repeated(redo));
 }
 
-/*
- * Return whether other sessions have written anything since the last call.
- * They take transaction IDs, we do not.
- */
+/* Return whether other sessions, which take transaction IDs, have written since the last call. */
 static bool
 others_write(FileCopy *copy)
 {
@@ -1149,10 +1128,7 @@ file_copy_replace_page(FileCopy *copy, Buffer buffer, const char *page, bool sta
 	set_checksum(BufferGetPage(buffer), BufferGetBlockNumber(buffer));
 }
 
-/*
- * Copy one block through shared buffers, always logged.  Extends the new file
- * first if needed, so that a later checkpoint syncs it.
- */
+/* Copy one block through shared buffers, always logged. */
 void
 file_copy_through_buffer(FileCopy *copy, BlockNumber block)
 {

@@ -363,10 +363,7 @@ hold_segments(ChangedBlocks *changes)
 	}
 }
 
-/*
- * Skip records of our own.  The reader is at the end of the last record, and
- * must be told where a record starts.
- */
+/* Skip records of our own.  The reader must be told where a record starts. */
 static void
 skip_own_records(ChangedBlocks *changes, int *next)
 {
@@ -577,10 +574,7 @@ wal_changes_seen_set(ChangedBlocks *changes, const BlockSet *set,
 	note_seen(changes, first, end - first, lsn, set);
 }
 
-/*
- * Note that the caller will read this block, under share lock, from now on:
- * it need not be copied again for changes found so far.
- */
+/* The caller will read this block from now on: it need not be copied again for changes so far. */
 void
 wal_changes_forget(ChangedBlocks *changes, BlockNumber block)
 {
@@ -636,10 +630,7 @@ wal_changes_read_is_due(const ChangedBlocks *changes)
 	return true;
 }
 
-/*
- * Return how many microseconds it will take to read the rest, estimated
- * from the speed of the reads so far.
- */
+/* Estimate how many microseconds it will take to read the rest. */
 int64
 wal_changes_unread_us(const ChangedBlocks *changes)
 {
@@ -656,10 +647,7 @@ wal_changes_count(const ChangedBlocks *changes)
 	return block_set_count(changes->set);
 }
 
-/*
- * Return the set of changes so far, and continue with an empty one.  The
- * caller frees it with block_set_free(), or wal_changes_end() does.
- */
+/* Return the set of changes, which the caller frees, and continue with an empty one. */
 BlockSet *
 wal_changes_take(ChangedBlocks *changes)
 {
@@ -752,10 +740,7 @@ wal_changes_read(ChangedBlocks *changes, XLogRecPtr upto, BlockNumber limit,
 	return result;
 }
 
-/*
- * Make sure that there are WAL segments for the next WAL_AHEAD bytes, at
- * least one after the current one.  Cheap if they exist.
- */
+/* Make WAL segments for the next WAL_AHEAD bytes, at least one.  Cheap if they exist. */
 void
 wal_ahead(void)
 {

@@ -120,10 +120,7 @@ read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
 	return tuple;
 }
 
-/*
- * Return whether the entry that the hook has seen is in use in the place of the
- * old index; or, with in_use false, whether it exists and is not in use.
- */
+/* Return whether the entry that the hook has seen is in use, or exists and is not. */
 static bool
 new_index_is(bool in_use)
 {
@@ -236,10 +233,7 @@ before_core_waits(void)
 	IM_POINT("caller-hidden");
 }
 
-/*
- * Bound each of core's own waits.  Blockers that are signaled after lock_wait
- * (rebuild_timer.c) have a little time to end.
- */
+/* Bound each of core's own waits; signaled blockers have some time to end. */
 static void
 set_core_lock_timeout(const MoveSettings *settings)
 {
@@ -251,10 +245,7 @@ set_core_lock_timeout(const MoveSettings *settings)
 					PGC_SUSET, PGC_S_SESSION);
 }
 
-/*
- * Reset the published progress of core's waits: WaitForOlderSnapshots() leaves
- * its numbers behind, and core_waited_for() would take them for the next wait.
- */
+/* Core leaves the numbers of a wait behind, and core_waited_for() would misread them. */
 static void
 reset_core_waits(void)
 {

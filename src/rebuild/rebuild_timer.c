@@ -146,10 +146,7 @@ is_walsender(int pid)
 	return false;
 }
 
-/*
- * Return the process of the transaction that we wait for, if we have waited
- * longer than lock_wait.  In the handler.
- */
+/* Return the process that we have waited for longer than lock_wait.  In the handler. */
 static PGPROC *
 find_holder(void)
 {
@@ -250,10 +247,7 @@ look_at_slots_in_handler(void)
 	}
 }
 
-/*
- * Have core report a wait that has lasted for the configured
- * deadlock_timeout, when this tick wakes it.  In the handler.
- */
+/* Have core report a wait once, after the configured deadlock_timeout.  In the handler. */
 static void
 look_at_wait(void)
 {

@@ -71,10 +71,7 @@ blockers_find(int pid)
 	return NULL;
 }
 
-/*
- * Return whether the current user may signal sessions of this role, by the
- * rule of pg_signal_backend().
- */
+/* Return whether the current user may signal a role's sessions, as pg_signal_backend(). */
 bool
 blockers_may_signal(Oid role)
 {

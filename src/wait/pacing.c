@@ -114,10 +114,7 @@ ms_until(JobBudget budget, double turn, double rate)
 	return rate > 0 ? owed * 1000 / rate : 0;
 }
 
-/*
- * Return how many milliseconds to rest now, 0 = none, and set *why.  A long rest
- * is given out in pieces.
- */
+/* Return how many milliseconds to rest now, at most a piece of a long rest, and set *why. */
 static int
 throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 {
@@ -133,10 +130,7 @@ throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 	return ms < SHORTEST_REST_MS ? 0 : (int) Min(ms, LONGEST_REST_MS);
 }
 
-/*
- * Rest, or until the latch is set.  ERROR 57014 if the job is canceled; exits at
- * once if the postmaster has died.
- */
+/* Rest, or until the latch is set.  ERROR 57014 if the job is canceled. */
 void
 throttle_rest(int ms)
 {
@@ -247,10 +241,7 @@ replays_late(const Laggard *laggard, bool begins, int64 limit)
 		return true;
 	if (begins || TimestampDifferenceExceeds(since, now, STEADY_MS))
 	{
-		/*
-		 * a standby that works at its limit would have got nearer, or further
-		 * away
-		 */
+		/* a standby at its limit would have got nearer, or further away */
 		if (!begins && received && first.apply_lag >= 0 && laggard->apply_lag >= 0 &&
 			llabs((long long) (laggard->apply_lag - first.apply_lag)) < (now - since) / 20)
 			return true;
@@ -426,10 +417,7 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	return state->waiting;
 }
 
-/*
- * Return whether to rest before a rebuild that will write wal_bytes: core's
- * REINDEX can be neither slowed down nor paused, only canceled.
- */
+/* Return whether to rest before a rebuild, which can then only be canceled. */
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
@@ -504,10 +492,7 @@ pacing_rest_while_paused(void)
 	return pacing_rest(NULL, NULL, NULL, NULL, NULL);
 }
 
-/*
- * Rest as long as pacing_is_held_back(), with no lock held.  Return whether there
- * was a reason to rest.
- */
+/* Rest as long as pacing_is_held_back(), with no lock held; false if not at all. */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {

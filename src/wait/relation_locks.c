@@ -136,10 +136,7 @@ relation_lock_waiters(Oid relid, LOCKMODE held, int *pids, int maxpids)
 	return count;
 }
 
-/*
- * Return the transactions that hold a conflicting lock on this relation, as a
- * palloc'd array, without queueing.
- */
+/* Return, without queueing, the transactions that hold a conflicting lock, palloc'd. */
 VirtualTransactionId *
 relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 {
@@ -149,10 +146,7 @@ relation_lock_holders(Oid relid, LOCKMODE wanted, int *count)
 	return GetLockConflicts(&tag, wanted, count);
 }
 
-/*
- * Add transactions to a palloc'd list, or to NULL, unless they are in it.
- * Return the list.
- */
+/* Add transactions to a palloc'd list, or to NULL, unless they are in it; return the list. */
 VirtualTransactionId *
 virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 						 const VirtualTransactionId *more, int nmore)
@@ -171,10 +165,7 @@ virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 	return vxids;
 }
 
-/*
- * Find the transaction that is changing the pg_class row of a relation, if
- * any, as GRANT does without a lock on the relation.
- */
+/* Find the transaction that is changing a pg_class row, as GRANT does without a lock. */
 bool
 relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 {
@@ -249,10 +240,7 @@ relation_vacuum_pid(Oid relid)
 	return pid;
 }
 
-/*
- * Return the process that runs a transaction; 0 for a prepared one, which
- * keeps the number that it had in its session; -1 if it has ended.
- */
+/* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
 static int
 virtual_transaction_pid(VirtualTransactionId vxid)
 {

@@ -44,10 +44,7 @@
 /* Outlives transactions; reset when the next wait begins. */
 static MemoryContext wait_context = NULL;
 
-/*
- * Append the processes that this one waits for: for locks and, if runners are
- * given, outside of the lock manager, too.
- */
+/* Append the processes for whose locks, or outside of the lock manager, this one waits. */
 static List *
 add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 {
@@ -121,10 +118,7 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 	return found;
 }
 
-/*
- * Find one of these processes (*which) that waits, also indirectly, for us or
- * for the session that waits for us (*target).
- */
+/* Find a process (*which) that waits, in the end, for us or our caller (*target). */
 static bool
 find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *target)
 {
@@ -196,10 +190,7 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 														  DeadlockTimeout);
 }
 
-/*
- * Find the transactions that hold a lock on this relation that conflicts with
- * this mode.  Return whether there are any.
- */
+/* Find the transactions with a lock that conflicts.  Return whether there are any. */
 bool
 wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 {
@@ -274,10 +265,7 @@ wait_look(Wait *wait)
 		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
 	}
 
-	/*
-	 * As core does for a process that waits for a lock, or for the end of a
-	 * transaction.  Not only once: the next autovacuum may have come.
-	 */
+	/* as core does; and again, since the next autovacuum may have come */
 	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
 	{
 		blockers_cancel_autovacuum(wait->pids, wait->npids);
