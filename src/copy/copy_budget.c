@@ -100,7 +100,7 @@ copy_last_us(const CopyState *cs)
 
 /* Return the milliseconds that the move has rested for others: not for max_rate. */
 int64
-copy_held_ms(const CopyState *cs)
+copy_rested_ms(const CopyState *cs)
 {
 	return (progress_idle() - cs->throttle.rested_us) / 1000;
 }
@@ -120,8 +120,8 @@ copy_begin_round(CopyState *cs)
  * others, with the blocks that have changed and the rests for max_rate in it.
  */
 void
-copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
-				 int64 changed_before)
+copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
+				int64 changed_before)
 {
 	cs->eta.round_began += GetCurrentTimestamp() - since;
 	cs->eta.rate_rested_before += cs->throttle.rested_us - rested_before;

@@ -144,7 +144,7 @@ copy_wait_for_swap_time(CopyState *cs)
 		}
 	}
 	if (waited || cs->verifying)
-		copy_is_not_losing(cs);
+		copy_is_not_outpaced(cs);
 	progress_phase(phase);
 	return GO_ON;
 }
@@ -174,8 +174,11 @@ catch_up(CopyState *cs)
 
 		left = block_set_count(cs->todo);
 
-		/* in a race, there may never be fewer; copy some, to know their speed */
-		if (cs->racing && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
+		/*
+		 * if outpaced, there may never be fewer; copy some, to know their
+		 * speed
+		 */
+		if (cs->outpaced && left > COPY_FAR_TOO_MANY && copy_fits_under_lock(cs, left))
 		{
 			if ((outcome = copy_todo_through_buffers(cs, 2 * BUFFERED_BATCH)) != GO_ON)
 				return outcome;

@@ -308,7 +308,7 @@ give_way(CopyState *cs)
 
 	ereport(DEBUG1,
 			(errmsg_internal("index_mover lets others pass on relation %u", cs->relid)));
-	cs->throttle.held = true;
+	cs->throttle.rested = true;
 	copy_release_locks(cs);
 	IM_POINT("gave-way");
 	throttle_rest(5);
@@ -378,10 +378,10 @@ copy_between_chunks(CopyState *cs)
 	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
 		cs->first->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
-	if (cs->throttle.held && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
+	if (cs->throttle.rested && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
 	{
-		cs->throttle.held = false;
-		copy_was_held_up(cs, start, rate_rested_before, changed_before);
+		cs->throttle.rested = false;
+		copy_has_rested(cs, start, rate_rested_before, changed_before);
 	}
 	return cs->outcome;
 }

@@ -160,7 +160,7 @@ copy_prepare_prewarm(CopyState *cs)
 	block_set_free(cached);
 
 	/* blocks that have changed meanwhile are no sign of fast writers */
-	cs->losing_since = 0;
+	cs->outpaced_since = 0;
 	progress_phase(phase);
 	return outcome;
 }

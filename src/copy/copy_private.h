@@ -62,7 +62,7 @@ typedef struct CopyEta
 	int64		changes;
 	TimestampTz round_began;
 	int64		rate_rested_before; /* throttle.rested_us then */
-	int64		changed_before; /* while we were held up */
+	int64		changed_before; /* while it rested */
 	bool		in_vain;		/* most of them have changed since */
 	bool		told;
 } CopyEta;
@@ -118,10 +118,10 @@ typedef struct CopyState
 	ReplicaLag	lag;
 	double		block_us;		/* to copy a block through shared buffers,
 								 * smoothed */
-	TimestampTz losing_since;	/* no fewer blocks are left; 0 = fewer are */
-	int64		losing_rested_ms;	/* rested_ms then */
+	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */
+	int64		outpaced_rested_ms; /* rested_ms then */
 	int64		recopied_before;	/* blocks, for which not to give up */
-	bool		racing;			/* the writers are about as fast as we are */
+	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
@@ -176,10 +176,10 @@ extern CopyOutcome copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked);
 extern int64 copy_changes_left(const CopyState *cs);
 extern void copy_take_changes(CopyState *cs);
 extern BlockNumber copy_take_tail(CopyState *cs);
-extern int64 copy_held_ms(const CopyState *cs);
+extern int64 copy_rested_ms(const CopyState *cs);
 extern void copy_begin_round(CopyState *cs);
-extern void copy_was_held_up(CopyState *cs, TimestampTz since, int64 rested_before,
-							 int64 changed_before);
+extern void copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
+							int64 changed_before);
 extern void copy_look_at_round(CopyState *cs, int64 done);
 extern void copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done);
 extern void copy_change_rate(CopyState *cs);
@@ -194,8 +194,8 @@ extern CopyOutcome copy_last_blocks(CopyState *cs, XLogRecPtr upto, int64 *most_
 extern int64 copy_blocks_us(const CopyState *cs, int64 nblocks);
 extern bool copy_fits_under_lock(const CopyState *cs, int64 nblocks);
 extern int64 copy_last_us(const CopyState *cs);
-extern bool copy_is_losing(CopyState *cs, int64 left);
-extern void copy_is_not_losing(CopyState *cs);
+extern bool copy_is_hopeless(CopyState *cs, int64 left);
+extern void copy_is_not_outpaced(CopyState *cs);
 pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
 extern CopyOutcome copy_swap(CopyState *cs);
 extern void copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids);

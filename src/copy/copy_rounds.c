@@ -15,8 +15,8 @@
  * in between; a block that changes before is not in it (see wal_changes.c).
  *
  * A round that leaves hardly fewer blocks than the round before shows that the
- * writers are about as fast as we are.  From then on the copy is in a race with
- * them (cs->racing).  Rounds are hurried: to be slow for the clients' sake would
+ * writers are about as fast as we are.  From then on the copy counts as
+ * outpaced.  Rounds are hurried: to be slow for the clients' sake would
  * cost them more, since it makes more rounds.  And they end as soon as the blocks
  * that are left may be copied under the lock, without waiting for few.
  *
@@ -63,11 +63,11 @@ current_pace(const CopyState *cs)
 
 /* Call this when something other than fast writers delays the copy of all files. */
 void
-copy_is_not_losing(CopyState *cs)
+copy_is_not_outpaced(CopyState *cs)
 {
 	foreach_file(f, cs)
 	{
-		f->losing_since = 0;
+		f->outpaced_since = 0;
 		f->recopied_before = f->mc->item->blocks_recopied;
 	}
 }
@@ -85,22 +85,22 @@ would_write_too_much(const CopyState *cs, int64 left)
 
 /* Return whether the blocks left have not got fewer for too long, without rests. */
 static bool
-is_losing_for_long(const CopyState *cs)
+is_outpaced_for_long(const CopyState *cs)
 {
-	return TimestampDifferenceMilliseconds(cs->losing_since, GetCurrentTimestamp()) -
-		(cs->first->rested_ms - cs->losing_rested_ms) > HOPELESS_MS;
+	return TimestampDifferenceMilliseconds(cs->outpaced_since, GetCurrentTimestamp()) -
+		(cs->first->rested_ms - cs->outpaced_rested_ms) > HOPELESS_MS;
 }
 
 /* At the swap, where so many blocks take too long: return whether to give up. */
 bool
-copy_is_losing(CopyState *cs, int64 left)
+copy_is_hopeless(CopyState *cs, int64 left)
 {
-	if (cs->losing_since == 0)
+	if (cs->outpaced_since == 0)
 	{
-		cs->losing_since = GetCurrentTimestamp();
-		cs->losing_rested_ms = cs->first->rested_ms;
+		cs->outpaced_since = GetCurrentTimestamp();
+		cs->outpaced_rested_ms = cs->first->rested_ms;
 	}
-	return would_write_too_much(cs, left) || is_losing_for_long(cs);
+	return would_write_too_much(cs, left) || is_outpaced_for_long(cs);
 }
 
 /* Give up, because so many blocks are left, and do not get fewer. */
@@ -221,7 +221,7 @@ typedef struct Progress
 {
 	int64		least;			/* blocks that were left so far */
 	TimestampTz least_at;
-	int64		held_by_then;	/* copy_held_ms() */
+	int64		rested_by_then; /* copy_rested_ms() */
 	int			in_vain;		/* rounds that have not left less since */
 } Progress;
 
@@ -253,9 +253,9 @@ give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool to
 	bool		too_slow = cs->eta.in_vain;
 	int64		elapsed = TimestampDifferenceMilliseconds(progress->least_at, GetCurrentTimestamp());
 
-	if ((too_slow && elapsed - (copy_held_ms(cs) - progress->held_by_then) > HOPELESS_MS / 2) ||
+	if ((too_slow && elapsed - (copy_rested_ms(cs) - progress->rested_by_then) > HOPELESS_MS / 2) ||
 		(too_many && (would_write_too_much(cs, left) ||
-					  (progress->in_vain >= 3 && is_losing_for_long(cs)) ||
+					  (progress->in_vain >= 3 && is_outpaced_for_long(cs)) ||
 					  (progress->in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))))
 		copy_cannot_keep_up(cs, left);
 }
@@ -272,26 +272,26 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 	{
 		progress->least = left;
 		progress->least_at = GetCurrentTimestamp();
-		progress->held_by_then = copy_held_ms(cs);
+		progress->rested_by_then = copy_rested_ms(cs);
 		progress->in_vain = 0;
 		if (first_time)
 		{
-			cs->losing_since = progress->least_at;
-			cs->losing_rested_ms = cs->first->rested_ms;
+			cs->outpaced_since = progress->least_at;
+			cs->outpaced_rested_ms = cs->first->rested_ms;
 		}
-		/* in a race the next round may leave more */
-		return left <= FEW_BLOCKS || (cs->racing && fits);
+		/* the next round of a copy that is outpaced may leave more */
+		return left <= FEW_BLOCKS || (cs->outpaced && fits);
 	}
 	progress->in_vain++;
 	if (!first_time)
 	{
 		/* see copy_rounds_again() */
-		if (cs->racing && !fits && progress->in_vain < 3)
+		if (cs->outpaced && !fits && progress->in_vain < 3)
 			return false;
-		cs->racing = true;
+		cs->outpaced = true;
 		return true;
 	}
-	cs->racing = true;
+	cs->outpaced = true;
 	too_many = cs->eta.in_vain || (left > HOPELESS_BLOCKS && !fits);
 	give_up_if_hopeless(cs, progress, left, too_many);
 	/* a burst may be over soon, unless we need not wait for that */
@@ -330,7 +330,7 @@ copy_rounds(CopyState *cs, bool first_time)
 		cs->rounds++;
 		copy_begin_round(cs);
 		/* blocks that change faster than we copy do not wait for our rests */
-		cs->throttle.hurry = progress.in_vain > 0 || (cs->racing && !first_time);
+		cs->throttle.hurry = progress.in_vain > 0 || (cs->outpaced && !first_time);
 		if ((outcome = copy_changed_directly(cs)) != GO_ON)
 			return outcome;
 		cs->throttle.hurry = false;

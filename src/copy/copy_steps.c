@@ -373,12 +373,12 @@ copy_file(CopyState *cs)
 	cs->copied = 0;
 	cs->rounds = 0;
 	cs->changed_blocks = 0;
-	cs->racing = false;
+	cs->outpaced = false;
 	cs->verifying = false;
 	cs->verified = 0;
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
-	cs->losing_since = 0;
+	cs->outpaced_since = 0;
 	cs->recopied_before = cs->mc->item->blocks_recopied;
 	memset(&cs->eta, 0, sizeof(cs->eta));
 	if (cs->mc->settings->prewarm)
@@ -471,7 +471,7 @@ copy_once(CopyState *cs)
 	/* that others were copied meanwhile says nothing of a file's writers */
 	foreach_file(f, cs)
 		if (cs->next != NULL)
-		f->losing_since = 0;
+		f->outpaced_since = 0;
 	progress_part(cs->mc->item);
 	if (cs->mc->settings->terms.rehearse)
 	{
@@ -480,9 +480,13 @@ copy_once(CopyState *cs)
 	}
 	if ((outcome = copy_wait_for_swap_time(cs)) != GO_ON)
 		return outcome;
-	/* not where there is no such cache, nor in a race, which would be longer */
+
+	/*
+	 * not where there is no such cache, nor while outpaced, which would get
+	 * worse
+	 */
 	foreach_file(f, cs)
-		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->racing &&
+		if (f->direct && im_data_open_flags() == 0 && cs->mc->settings->prewarm && !f->outpaced &&
 			(outcome = copy_prepare_prewarm(f)) != GO_ON)
 		return outcome;
 

@@ -30,7 +30,7 @@
  * The last blocks may take 10 ms.  If at the speed of the blocks so far they
  * would take longer, the lock is not asked for, or is given back, and the
  * attempt repeated after another round; each time twice as much is allowed, up
- * to index_mover.max_lock_time.  copy_is_losing() says when to give up.
+ * to index_mover.max_lock_time.  copy_is_hopeless() says when to give up.
  *
  * Before the lock everything is done that could block under it (lock_catalogs())
  * or be slow: the pages of pg_class and of the ledger are read, the WAL has a
@@ -545,10 +545,10 @@ reads_whole_table(const CopyState *cs, const VirtualTransactionId *vxids, int co
 
 /* Return whether the writers of one of the files are about as fast as we are. */
 static bool
-is_racing(CopyState *cs)
+is_outpaced(CopyState *cs)
 {
 	foreach_file(f, cs)
-		if (f->racing)
+		if (f->outpaced)
 		return true;
 	return false;
 }
@@ -559,7 +559,7 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 {
 	int64		longest_us = cs->mc->settings->max_lock_time * INT64CONST(1000);
 	CopyOutcome outcome = TOO_MUCH_LEFT;
-	CopyState  *losing = NULL;
+	CopyState  *hopeless = NULL;
 	int64		most_left = -1;
 
 	*most_us = Min(*most_us, longest_us);
@@ -584,14 +584,14 @@ try_swap(CopyState *cs, bool queue, int64 *most_us)
 	{
 		int64		left = block_set_count(f->todo) + wal_changes_count(f->changes);
 
-		if (*most_us >= longest_us && copy_is_losing(f, left) && left > most_left)
+		if (*most_us >= longest_us && copy_is_hopeless(f, left) && left > most_left)
 		{
-			losing = f;
+			hopeless = f;
 			most_left = left;
 		}
 	}
-	if (losing != NULL && copy_last_us(cs) > *most_us)
-		copy_cannot_keep_up(losing, most_left);
+	if (hopeless != NULL && copy_last_us(cs) > *most_us)
+		copy_cannot_keep_up(hopeless, most_left);
 	*most_us = Min(*most_us * 2, longest_us);
 	return TOO_MUCH_LEFT;
 }
@@ -684,7 +684,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 {
 	int			nholders = attempts->nholders;
 	bool		queue = nholders > 0 &&
-		(attempts->looks >= LOOKS_BEFORE_QUEUE || is_racing(cs)) &&
+		(attempts->looks >= LOOKS_BEFORE_QUEUE || is_outpaced(cs)) &&
 		!reads_whole_table(cs, attempts->holders, nholders);
 	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
 	CopyOutcome outcome;
@@ -694,7 +694,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 	if (outcome == LOCK_NOT_GRANTED)
 	{
 		if (tried)
-			copy_is_not_losing(cs); /* but others were in the way */
+			copy_is_not_outpaced(cs);	/* but others were in the way */
 		if (queue)
 			*rest_ms = Min(REST_AFTER_MS * ++attempts->queued, LONGEST_REST_MS);
 		else if (attempts->looks > LOOKS_BEFORE_QUEUE)
@@ -731,7 +731,7 @@ make_attempts(CopyState *cs)
 		if (find_long_holders(cs, &attempts))
 		{
 			attempts.looks = 0;
-			copy_is_not_losing(cs);
+			copy_is_not_outpaced(cs);
 			if (wait_look(wait))
 				copy_lock_wait_is_over(cs, cs->relid, wait->pids, wait->npids);
 			throttle_rest(LOOK_AGAIN_MS);

@@ -471,7 +471,7 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 		iteration = GetCurrentTimestamp();
 		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && (paused || behind))
-			throttle->held = true;
+			throttle->rested = true;
 		if (!paused && !behind && strcmp(why, THROTTLED_MAX_RATE) == 0)
 			throttle->rested_us += GetCurrentTimestamp() - iteration;
 	}

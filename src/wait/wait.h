@@ -130,7 +130,7 @@ typedef struct Throttle
 	double		rate;			/* bytes per second, as shown */
 	instr_time	shown;
 	int64		rested_us;		/* for the rate alone */
-	bool		held;			/* has rested for others since this was reset */
+	bool		rested;			/* for others, since this was reset */
 } Throttle;
 
 /* Storage that takes longer to read a megabyte is slow */
