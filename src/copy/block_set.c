@@ -5,8 +5,7 @@
  *
  * A set has one Bitmapset for each RELSEG_SIZE blocks.  So it costs at most
  * one bit for each block up to the largest member (16 kB per GB of the file),
- * almost nothing for ranges without members, and allows every block number,
- * which a single Bitmapset does not.
+ * and allows every block number, which a single Bitmapset does not.
  *
  *-------------------------------------------------------------------------
  */

@@ -115,10 +115,7 @@ copy_begin_round(CopyState *cs)
 	cs->eta.in_vain = false;
 }
 
-/*
- * Leave out of this round the time since "since", in which the copy has rested for
- * others, with the blocks that have changed and the rests for max_rate in it.
- */
+/* Leave a rest for others since "since" out of this round, with all that it saw. */
 void
 copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
 				int64 changed_before)
@@ -129,10 +126,9 @@ copy_has_rested(CopyState *cs, TimestampTz since, int64 rested_before,
 }
 
 /*
- * After a piece of a round, which has copied so many blocks: see whether max_rate
- * makes it so long that most of them have changed by its end, so that the next
- * round is no shorter.  If so, publish no end of the move, and warn once, before
- * rounds in vain have cost much.
+ * After a piece of a round, which has copied so many blocks: if max_rate makes it
+ * so long that most of them have changed by its end, the next round is no shorter.
+ * Then publish no end of the move, and warn once.
  */
 void
 copy_look_at_round(CopyState *cs, int64 done)

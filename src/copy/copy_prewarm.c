@@ -76,12 +76,10 @@ copy_estimate_cached(const RelFileLocator *locator)
 }
 
 /*
- * Read the next blocks of a set from the new file, a megabyte from block "from"
- * on, in file order and in a transaction of their own: into shared buffers or, if
- * "page" is given, one after the other into that, so that only the operating
- * system's cache has them then.  They are prefetched, *distance blocks at once; it
- * is -1 the first time.  Returns where to continue, or InvalidBlockNumber after
- * the last one.
+ * Read a megabyte of a set's blocks, from block "from" on, in a transaction of its
+ * own: into shared buffers or, if "page" is given, one after the other into that,
+ * so that only the operating system's cache has them then.  *distance is how far
+ * to prefetch, -1 the first time.  Returns where to continue, or InvalidBlockNumber.
  */
 static BlockNumber
 load_cached(CopyState *cs, const BlockSet *cached, BlockNumber from, int *distance,
@@ -165,11 +163,7 @@ copy_prepare_prewarm(CopyState *cs)
 	return outcome;
 }
 
-/*
- * Load the blocks of the new file that the old one had in shared buffers, in
- * short transactions.  Stop if another session waits for our locks: the rest
- * will be loaded when it is used.
- */
+/* After the swap, load the blocks, unless another session waits for our locks. */
 void
 copy_prewarm(CopyState *cs)
 {

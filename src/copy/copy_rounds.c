@@ -227,9 +227,8 @@ typedef struct Progress
 
 /*
  * Copy the blocks that the new file does not have: all before the first round,
- * then a tail, if it is long; the rest is left for the lock.  After
- * file_copy_unsync() the list may name such blocks already, so they are put onto
- * it.
+ * then a tail, if it is long.  After file_copy_unsync() they are put onto the
+ * list, which may name such blocks already.
  */
 static CopyOutcome
 copy_new_blocks(CopyState *cs, bool first_time, bool first_round)
@@ -298,10 +297,7 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 	return !too_many && (progress->in_vain >= 3 || fits);
 }
 
-/*
- * Copy the blocks on the list, and those that have changed since, in rounds,
- * until few are left, or they do not get fewer.  The first time, copy every block.
- */
+/* Copy changed blocks in rounds, until few are left, or they do not get fewer. */
 CopyOutcome
 copy_rounds(CopyState *cs, bool first_time)
 {

@@ -231,10 +231,7 @@ queue_for_lock(CopyState *cs)
 	}
 }
 
-/*
- * Lock all that moves, in core's order: with queue, wait for the first lock, but
- * never for the next, since others wait for the first by then.
- */
+/* Lock all that moves.  Never queue for a lock while others wait for the first. */
 static CopyOutcome
 lock_files(CopyState *cs, bool queue)
 {
@@ -397,10 +394,7 @@ give_back(CopyState *cs, CopyOutcome outcome)
 							 "the copy is of no use any more")));
 }
 
-/*
- * Ask for the locks once, in the queue or not, and swap if they are granted and
- * the last blocks take no longer than most_us.
- */
+/* Ask for the locks once, and swap if the last blocks take no longer than most_us. */
 static CopyOutcome
 attempt(CopyState *cs, bool queue, int64 most_us)
 {

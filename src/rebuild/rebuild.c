@@ -9,8 +9,7 @@
  * catalog is written here by hand.  We add:
  *
  * - Old writers and snapshots are waited for before the command begins, so
- *   that a cancel during that wait, often the longest part, leaves nothing
- *   behind.
+ *   that a cancel during that wait, often the longest part, leaves nothing.
  * - The command finds the index by its name.  Session-level locks keep table
  *   and index from being renamed or dropped, but not their schema.  So an
  *   object-access hook checks the new index entry before its transaction

@@ -6,38 +6,33 @@
  * None of our code runs inside of REINDEX CONCURRENTLY but hooks and the handler
  * of a timer.  The handler looks at
  *
- * - replication slots.  Core writes its WAL as fast as it can, and a slot
- *   whose reader does not keep up would be invalidated by
- *   max_slot_wal_keep_size.  A standby that has lost its slot has to be
- *   rebuilt, while a move can be repeated.  So the command is canceled in time;
+ * - replication slots.  Core writes its WAL as fast as it can, and
+ *   max_slot_wal_keep_size would invalidate a slot whose reader does not keep up:
+ *   a standby that has lost its slot has to be rebuilt, while a move can be
+ *   repeated.  So the command is canceled in time;
  * - the transaction that core waits for, by its virtual transaction ID.  After
  *   lock_wait, the handler sends the signal that index_mover.on_blocker asks
  *   for.  Core's own lock_timeout is longer than lock_wait then, see
  *   set_core_lock_timeout(), and ends a wait for any other lock;
- * - the session that waits for the job: if it has asked to step back from this
- *   index, the command is canceled;
+ * - the session that waits for the job, which may ask to step back;
  * - the reports of core.  Once deadlock_timeout is over, ProcSleep() reports the
  *   wait each time that the process is woken, and each tick of a timer wakes it.
- *   So log_lock_waits is off, and switched on for one tick when the wait has
- *   lasted for the configured deadlock_timeout: core reports each wait once, as
- *   it would without us.
+ *   So log_lock_waits is switched on for one tick only: core reports each wait
+ *   once, as it would without us.
  *
- * Assumption: the end of WAL is where this process has written last.  A process
- * that writes nothing does not endanger a slot; if it writes, it is checked often
- * enough for the reserve that replica_lag_slot_limit() leaves.  (Parallel
+ * Assumption: the end of WAL is where this process has written last, and it is
+ * checked often enough for the reserve of replica_lag_slot_limit().  (Parallel
  * workers of a build scan and sort; the leader writes the index.)
  *
  * Locks: none, since the process may hold any when the handler runs.  So the
  * fields of slots and of other processes' PGPROCs are read one by one, each a
  * word.  A slot that is just being created or dropped may be misread, which
  * costs a rebuild and nothing else.  A session may be in its next transaction
- * when the signal arrives, as with pg_terminate_backend(); here the virtual
- * transaction ID is compared right before.
+ * when the signal arrives, as with pg_terminate_backend().
  *
  * Tricky: a signal handler may read shared memory and call kill(), and no
  * more.  So the roles that may be signaled are read from the catalog before,
- * and the signaled processes are reported afterwards: at the next commit
- * inside of core's command, or after its end.
+ * and the signaled processes are reported at the next commit, or at the end.
  *
  *-------------------------------------------------------------------------
  */

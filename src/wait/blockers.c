@@ -4,11 +4,9 @@
  *	  Signaling sessions that block a move, and describing them.
  *
  * A session is signaled only if the job's role could signal it with
- * pg_cancel_backend() and pg_terminate_backend(): sessions of the role itself
- * and of roles that it is a member of; with pg_signal_backend all but
- * superusers'; as a superuser all.  Never signaled are prepared transactions
- * (they have no process), walsenders, autovacuum, our own workers, and the
- * sessions that wait for them.
+ * pg_cancel_backend() and pg_terminate_backend().  Never signaled are prepared
+ * transactions (they have no process), walsenders, autovacuum, our own workers,
+ * and the sessions that wait for them.
  *
  * Autovacuum is canceled as core does it: core cancels an autovacuum for any
  * process that queues behind it for deadlock_timeout, unless it works against
