@@ -42,7 +42,17 @@ CREATE TABLE index_mover.job_log (
 	undo_of bigint NOT NULL,		-- the job that it takes back; 0: none
 	policy name,					-- the tier policy that it carries out
 	rehearse boolean NOT NULL,
-	freeze_first boolean NOT NULL
+	freeze_first boolean NOT NULL,
+	-- what its moves have come to; NULL: see move_log
+	status text,
+	moved int,
+	total int,
+	size bigint,
+	size_moved bigint,
+	longest_lock interval,
+	tablespace name,
+	started_at timestamptz,
+	finished_at timestamptz
 );
 
 -- Every move of every job; read through the view index_mover_history.
@@ -215,6 +225,11 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_alive'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+CREATE FUNCTION index_mover.alive_jobs()
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'index_mover_alive_jobs'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
 CREATE FUNCTION index_mover.job_is_paused(job bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
@@ -306,7 +321,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   pg_catalog.pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job
-	 CROSS JOIN LATERAL (SELECT index_mover.job_is_alive(l.job) OFFSET 0) AS a(alive)
+	 CROSS JOIN LATERAL (SELECT l.job = ANY ((SELECT index_mover.alive_jobs())::bigint[])) AS a(alive)
 	 WHERE pg_catalog.pg_has_role(j.role, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
@@ -339,77 +354,74 @@ COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
 
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
-	WITH running AS MATERIALIZED (
-		SELECT r.job,
-			   sum(r.bytes_per_second)::bigint AS bytes_per_second,
-			   bool_or(r.method = 'copy' AND r.eta IS NULL) AS no_end_in_sight,
-			   sum(r.blocks_done * current_setting('block_size')::bigint)
-				   FILTER (WHERE r.phase = 'copying blocks') AS bytes_done
-		  FROM index_mover.running() r
-		 GROUP BY r.job
-	)
-	SELECT j.job,
-		   CASE WHEN a.visible THEN pg_catalog.pg_get_userbyid(j.role) END AS role,
-		   CASE WHEN a.alive
-				THEN CASE WHEN index_mover.job_is_paused(j.job) THEN 'paused'
-						  WHEN m.begun > 0 THEN 'running'
-						  ELSE 'queued' END
-				WHEN m.unfinished > 0
-				THEN CASE WHEN pg_catalog.pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
-				WHEN m.failed > 0 THEN 'failed'
-				WHEN m.canceled > 0 THEN 'canceled'
-				WHEN m.moved > 0 THEN 'moved'
-				WHEN m.rehearsed > 0 THEN 'rehearsed'
-				ELSE 'skipped' END AS status,
+	SELECT m.job,
+		   CASE WHEN a.visible THEN pg_get_userbyid(m.role) END AS role,
+		   CASE WHEN NOT a.alive THEN m.status
+				WHEN index_mover.job_is_paused(m.job) THEN 'paused'
+				WHEN m.started_at IS NOT NULL THEN 'running'
+				ELSE 'queued' END AS status,
 		   CASE WHEN a.visible THEN m.moved END AS moved,
 		   CASE WHEN a.visible THEN m.total END AS total,
 		   CASE WHEN a.visible
-				THEN CASE WHEN m.unfinished = 0 AND m.moved = m.total THEN 100
+				THEN CASE WHEN m.size_left IS NULL AND m.moved = m.total THEN 100
 						  WHEN m.size > 0
-						  THEN pg_catalog.round((least(m.size_moved + coalesce(r.bytes_done, 0), m.size) * 100 / m.size)::numeric, 1) END
+						  THEN round((least(m.size_moved + coalesce(r.bytes_done, 0), m.size) * 100 / m.size)::numeric, 1) END
 				END::float8 AS percent,
 		   CASE WHEN a.visible THEN m.size END AS size,
 		   CASE WHEN a.visible THEN r.bytes_per_second END AS bytes_per_second,
 		   CASE WHEN a.visible AND a.alive AND r.bytes_per_second > 0 AND NOT r.no_end_in_sight
-				THEN pg_catalog.make_interval(secs =>
-						 pg_catalog.round((greatest(m.size_left - coalesce(r.bytes_done, 0), 0) / r.bytes_per_second)::numeric, 1)::float8)
+				THEN make_interval(secs =>
+						 round((greatest(coalesce(m.size_left, 0) - coalesce(r.bytes_done, 0), 0) / r.bytes_per_second)::numeric, 1)::float8)
 				END AS eta,
 		   CASE WHEN a.visible THEN m.longest_lock END AS longest_lock,
-		   CASE WHEN a.visible AND m.tablespaces = 1 THEN m.tablespace END AS tablespace,
-		   CASE WHEN a.visible THEN coalesce(m.started_at, j.submitted_at)::timestamptz(0) END AS started_at,
-		   CASE WHEN a.visible AND NOT a.alive AND m.unfinished = 0 THEN m.finished_at::timestamptz(0) END AS finished_at,
-		   CASE WHEN a.visible THEN j.policy END AS policy,
-		   CASE WHEN a.visible THEN j.settings END AS settings
-	  FROM index_mover.job_log j
+		   CASE WHEN a.visible THEN m.tablespace END AS tablespace,
+		   CASE WHEN a.visible THEN coalesce(m.started_at, m.submitted_at)::timestamptz(0) END AS started_at,
+		   CASE WHEN a.visible AND NOT a.alive AND m.size_left IS NULL THEN m.finished_at::timestamptz(0) END AS finished_at,
+		   CASE WHEN a.visible THEN m.policy END AS policy,
+		   CASE WHEN a.visible THEN m.settings END AS settings
+	  FROM (SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, k.status, k.moved, k.total, k.size,
+				   k.size_moved, NULL::bigint AS size_left, k.longest_lock, k.tablespace, k.started_at, k.finished_at
+			  FROM index_mover.job_log k
+			 WHERE k.status IS NOT NULL
+			UNION ALL
+			-- it has not ended, or its end was not recorded
+			SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, l.*
+			  FROM index_mover.job_log k
+			 CROSS JOIN LATERAL (
+					SELECT CASE WHEN bool_or(l.status IN ('queued', 'running', 'paused'))
+								THEN CASE WHEN pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
+								-- the worst of them
+								ELSE coalesce((array_agg(l.status ORDER BY array_position('{failed,canceled,moved,rehearsed,skipped}', l.status)))[1],
+											  'skipped') END,
+						   count(*) FILTER (WHERE l.status = 'moved')::int,
+						   count(*)::int,
+						   coalesce(sum(l.size_before), 0)::bigint,
+						   coalesce(sum(l.size_before) FILTER (WHERE l.status = 'moved'), 0)::bigint,
+						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running', 'paused'))::bigint,
+						   max(l.lock_time),
+						   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
+						   min(l.started_at),
+						   max(l.finished_at)
+					  FROM index_mover.move_log l
+					 WHERE l.job = k.job) l
+			 WHERE k.status IS NULL) m
 	 CROSS JOIN LATERAL (
-			SELECT index_mover.job_is_alive(j.job),
-				   pg_catalog.pg_has_role(j.role, 'USAGE')
-				   OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
+			SELECT m.job = ANY ((SELECT index_mover.alive_jobs())::bigint[]),
+				   pg_has_role(m.role, 'USAGE')
+				   OR pg_has_role('pg_read_all_stats', 'USAGE')
 				   OR EXISTS (SELECT FROM index_mover.move_log l
-								JOIN pg_catalog.pg_class c ON c.oid = l.table_oid
-							   WHERE l.job = j.job AND pg_catalog.pg_has_role(c.relowner, 'USAGE'))
-			OFFSET 0) AS a(alive, visible)
-	 CROSS JOIN LATERAL (
-			SELECT count(*)::int AS total,
-				   count(*) FILTER (WHERE l.status = 'moved')::int AS moved,
-				   count(*) FILTER (WHERE l.status = 'rehearsed') AS rehearsed,
-				   count(*) FILTER (WHERE l.status = 'failed') AS failed,
-				   count(*) FILTER (WHERE l.status = 'canceled') AS canceled,
-				   count(*) FILTER (WHERE l.status IN ('queued', 'running', 'paused')) AS unfinished,
-				   count(l.started_at) AS begun,
-				   coalesce(sum(l.size_before), 0)::bigint AS size,
-				   coalesce(sum(l.size_before) FILTER (WHERE l.status = 'moved'), 0) AS size_moved,
-				   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('queued', 'running', 'paused')), 0) AS size_left,
-				   max(l.lock_time) AS longest_lock,
-				   count(DISTINCT l.to_tablespace) AS tablespaces,
-				   min(l.to_tablespace::text)::name AS tablespace,
-				   min(l.started_at) AS started_at,
-				   max(l.finished_at) AS finished_at
-			  FROM index_mover.move_log l
-			 WHERE l.job = j.job) AS m
-	  LEFT JOIN running r ON r.job = j.job
+								JOIN pg_class c ON c.oid = l.table_oid
+							   WHERE l.job = m.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
+	  LEFT JOIN (
+			SELECT r.job,
+				   sum(r.bytes_per_second)::bigint AS bytes_per_second,
+				   bool_or(r.method = 'copy' AND r.eta IS NULL) AS no_end_in_sight,
+				   sum(r.blocks_done * current_setting('block_size')::bigint)
+					   FILTER (WHERE r.phase = 'copying blocks') AS bytes_done
+			  FROM index_mover.running() r
+			 GROUP BY r.job) r ON r.job = m.job
 	 WHERE a.alive OR a.visible
-	 ORDER BY j.job DESC;
+	 ORDER BY m.job DESC;
 SELECT pg_catalog.set_config('search_path',
 							 pg_catalog.current_setting('index_mover_install.search_path'), true);
 COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
@@ -1356,7 +1368,7 @@ DROP FUNCTION index_mover.revoke(oid, oid, oid);
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.job_is_alive, index_mover.job_is_paused, index_mover.running,
+GRANT EXECUTE ON FUNCTION index_mover.job_is_alive, index_mover.alive_jobs, index_mover.job_is_paused, index_mover.running,
 	index_mover.printed_command TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;

@@ -55,7 +55,16 @@ enum
 	Anum_job_policy,
 	Anum_job_rehearse,
 	Anum_job_freeze_first,
-	Natts_job = Anum_job_freeze_first
+	Anum_job_status,			/* NULL: it has not ended; see close_job() */
+	Anum_job_moved,
+	Anum_job_total,
+	Anum_job_size,
+	Anum_job_size_moved,
+	Anum_job_longest_lock,
+	Anum_job_tablespace,
+	Anum_job_started_at,
+	Anum_job_finished_at,
+	Natts_job = Anum_job_finished_at
 };
 
 /* columns of index_mover.move_log */
@@ -103,6 +112,17 @@ put_timestamp(Datum *values, bool *nulls, int attnum, TimestampTz value)
 {
 	nulls[attnum - 1] = (value == 0);
 	values[attnum - 1] = TimestampTzGetDatum(value);
+}
+
+/* NULL if it is negative */
+static void
+put_microseconds(Datum *values, bool *nulls, int attnum, int64 value)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = value;
+	nulls[attnum - 1] = (value < 0);
+	values[attnum - 1] = IntervalPGetDatum(interval);
 }
 
 static void
@@ -153,14 +173,7 @@ form_values(const JobShared *job, int n, Datum *values, bool *nulls)
 	put_timestamp(values, nulls, Anum_started_at, item->started_at);
 	put_timestamp(values, nulls, Anum_finished_at, item->finished_at);
 	put_int64(values, nulls, Anum_idle, item->idle / 1000);
-	nulls[Anum_lock_time - 1] = (item->lock_time < 0);
-	if (item->lock_time >= 0)
-	{
-		Interval   *lock_time = palloc0(sizeof(Interval));
-
-		lock_time->time = item->lock_time;
-		values[Anum_lock_time - 1] = IntervalPGetDatum(lock_time);
-	}
+	put_microseconds(values, nulls, Anum_lock_time, item->lock_time);
 	put_int64(values, nulls, Anum_lock_attempts, item->lock_attempts);
 	put_int64(values, nulls, Anum_blocks_copied, item->blocks_copied);
 	put_int64(values, nulls, Anum_blocks_recopied, item->blocks_recopied);
@@ -200,10 +213,11 @@ void
 history_insert_job(int64 job, const HistoryJob *entry)
 {
 	Relation	rel = extension_open(JOB_TABLE);
-	Datum		values[Natts_job];
+	Datum		values[Natts_job] = {0};
 	bool		nulls[Natts_job] = {0};
 	HeapTuple	tuple;
 
+	memset(&nulls[Anum_job_status - 1], true, Natts_job - Anum_job_status + 1);
 	values[Anum_job_job - 1] = Int64GetDatum(job);
 	values[Anum_job_role - 1] = ObjectIdGetDatum(entry->role);
 	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(entry->submitted_at);
@@ -241,6 +255,106 @@ history_alter_job(int64 job, const char *settings)
 	CommandCounterIncrement();
 }
 
+/* Set the columns of a job's row that say what became of its moves. */
+static void
+sum_up(int64 job, Datum *values, bool *nulls)
+{
+	static const MoveStatus order[] = {
+		STATUS_FAILED, STATUS_CANCELED, STATUS_MOVED, STATUS_REHEARSED, STATUS_SKIPPED
+	};
+	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
+	SysScanDesc scan = scan_job(rel, MOVE_PKEY, job);
+	HeapTuple	tuple;
+	int			count[STATUS_REHEARSED + 1] = {0};
+	int			total = 0;
+	int64		size = 0;
+	int64		size_moved = 0;
+	int64		longest_lock = -1;
+	Oid			tablespace = InvalidOid;
+	bool		one_tablespace = true;
+	TimestampTz started_at = 0;
+	TimestampTz finished_at = 0;
+	int			worst = 0;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		move[Natts_move];
+		bool		isnull[Natts_move];
+		MoveStatus	status;
+		int64		bytes;
+		Oid			target;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), move, isnull);
+		status = status_of_name(TextDatumGetCString(move[Anum_status - 1]));
+		bytes = isnull[Anum_size_before - 1] ? 0 : DatumGetInt64(move[Anum_size_before - 1]);
+		target = DatumGetObjectId(move[Anum_to_tablespace_oid - 1]);
+		count[status]++;
+		size += bytes;
+		if (status == STATUS_MOVED)
+			size_moved += bytes;
+		if (!isnull[Anum_lock_time - 1])
+			longest_lock = Max(longest_lock, DatumGetIntervalP(move[Anum_lock_time - 1])->time);
+		if (total++ == 0)
+			tablespace = target;
+		one_tablespace &= target == tablespace;
+		if (!isnull[Anum_started_at - 1] &&
+			(started_at == 0 || DatumGetTimestampTz(move[Anum_started_at - 1]) < started_at))
+			started_at = DatumGetTimestampTz(move[Anum_started_at - 1]);
+		if (!isnull[Anum_finished_at - 1])
+			finished_at = Max(finished_at, DatumGetTimestampTz(move[Anum_finished_at - 1]));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	while (count[order[worst]] == 0 && order[worst] != STATUS_SKIPPED)
+		worst++;
+	put_text(values, nulls, Anum_job_status, status_name(order[worst]));
+	put_int64(values, nulls, Anum_job_size, size);
+	put_int64(values, nulls, Anum_job_size_moved, size_moved);
+	values[Anum_job_moved - 1] = Int32GetDatum(count[STATUS_MOVED]);
+	values[Anum_job_total - 1] = Int32GetDatum(total);
+	nulls[Anum_job_moved - 1] = nulls[Anum_job_total - 1] = false;
+	put_microseconds(values, nulls, Anum_job_longest_lock, longest_lock);
+	put_tablespace(values, nulls, Anum_job_tablespace, one_tablespace ? tablespace : InvalidOid);
+	put_timestamp(values, nulls, Anum_job_started_at, started_at);
+	put_timestamp(values, nulls, Anum_job_finished_at, finished_at);
+}
+
+/*
+ * If all moves of a job have ended, keep with the job what they have come to, so that
+ * index_mover_jobs need not read them; where this is left out, it does.  So it is no
+ * error if the row is gone, and a lock is not waited for.
+ */
+static void
+close_job(const JobShared *job)
+{
+	Relation	rel;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	for (int i = 0; i < job->nitems; i++)
+		if (job->items[i].status <= STATUS_PAUSED)
+			return;
+	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
+		return;
+	CommandCounterIncrement();
+	rel = extension_open(JOB_TABLE);
+	scan = scan_job(rel, JOB_PKEY, job->job);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum		values[Natts_job];
+		bool		nulls[Natts_job];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		sum_up(job->job, values, nulls);
+		if (extension_delete(rel, tuple))
+			extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	}
+	systable_endscan(scan);
+	extension_close(rel);
+}
+
 /* Insert the item's row. */
 void
 history_insert(const JobShared *job, int n)
@@ -259,7 +373,8 @@ history_insert(const JobShared *job, int n)
 }
 
 /*
- * Update the item's row.  It is no error if the row is gone: a user with that
+ * Update the item's row, and the job's if it was the last.  It is no error if the
+ * row is gone: a user with that
  * right may delete it at any time.  But ERROR 40001 if another transaction
  * updates it now; the caller retries.
  */
@@ -293,6 +408,7 @@ history_update(const JobShared *job, int n)
 	}
 	systable_endscan(scan);
 	extension_close(rel);
+	close_job(job);
 }
 
 /* Read the row of a job into *entry; returns false if there is none. */

@@ -110,7 +110,7 @@ foreach my $call ("tier_plan() WHERE policy <> 'trap'", 'run_tier_policies()')
 {
 	my (undef, $rows, $said) = $node->psql('postgres', "SELECT * FROM $call");
 	like($said, qr/WARNING:  now_function "$_->[0]" has failed: $_->[1]/, "$call: $_->[0]() cannot")
-	  foreach [ take_index_sample => 'cannot execute DELETE in a read-only transaction' ],
+	  foreach [ take_index_sample => 'cannot execute take_index_sample() in a read-only transaction' ],
 	  [ purge => 'cannot execute INSERT in a read-only transaction' ], [ fails => 'division by zero' ];
 	is(join(' ', sql('SELECT count(*) FROM called'), sql('SELECT count(*) FROM index_mover.sample')), "0 $samples", "$call: nothing is written");
 }

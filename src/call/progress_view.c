@@ -44,6 +44,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
+PG_FUNCTION_INFO_V1(index_mover_alive_jobs);
 PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
 PG_FUNCTION_INFO_V1(index_mover_is_ours);
 
@@ -318,6 +319,27 @@ index_mover_job_is_alive(PG_FUNCTION_ARGS)
 	JobSlot		slot;
 
 	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
+}
+
+/*
+ * index_mover_alive_jobs() RETURNS bigint[]
+ *
+ * Returns all jobs that are alive, for views over many.
+ */
+Datum
+index_mover_alive_jobs(PG_FUNCTION_ARGS)
+{
+	JobSlot		slots[IM_MAX_JOBS];
+	JobSlot		slot;
+	Datum		jobs[IM_MAX_JOBS];
+	int			count = job_read_slots(slots);
+	int			n = 0;
+
+	for (int i = 0; i < count; i++)
+		if (job_find(slots[i].job, &slot))
+			jobs[n++] = Int64GetDatum(slots[i].job);
+	PG_RETURN_ARRAYTYPE_P(construct_array(jobs, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+										  TYPALIGN_DOUBLE));
 }
 
 /*
