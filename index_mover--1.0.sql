@@ -547,6 +547,11 @@ RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'index_mover_stats_since'
 LANGUAGE C VOLATILE PARALLEL SAFE;
 
+CREATE FUNCTION index_mover.duplicate_of(index regclass)
+RETURNS regclass
+AS 'MODULE_PATHNAME', 'index_mover_duplicate_of'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
 CREATE FUNCTION @extschema@.index_report(
 	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
 	OUT index regclass, OUT table_name regclass, OUT access_method name, OUT tablespace name, OUT size bigint,
@@ -558,153 +563,85 @@ CREATE FUNCTION @extschema@.index_report(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 1000
 BEGIN ATOMIC
-	WITH wanted AS MATERIALIZED (
+	WITH wanted AS (
 		-- the relation itself and its partitions; none = all of users
 		SELECT $1::oid AS relid WHERE $1 IS NOT NULL
 		UNION
 		SELECT p.relid::oid FROM pg_partition_tree($1) p
-	), ix AS MATERIALIZED (
-		SELECT c.oid, c.relname, c.relam, i.indrelid, i.indisvalid, i.indisunique, i.indisexclusion,
-			   -- the same queries use two indexes of one definition
-			   ROW(c.relam, i.indkey, i.indclass::text, i.indcollation::text, i.indoption::text, c.reloptions,
-				   -- pg_get_expr() would wait for a lock on the table
-				   regexp_replace(i.indexprs::text, ':location -?\d+', '', 'g'),
-				   regexp_replace(i.indpred::text, ':location -?\d+', '', 'g'), o.class_options)::text AS definition,
-			   i.indimmediate AND (i.indisunique OR i.indisexclusion) AS at_once,
-			   i.indnullsnotdistinct OR i.indisprimary AS nulls_too,
-			   k.conexclop, k.oid IS NOT NULL AS is_constraint,
-			   i.indisclustered OR c.relispartition OR i.indisprimary OR i.indisreplident
-				   -- a foreign key, for example
+	), relations AS (
+		SELECT c.oid, c.relname, i.indexrelid IS NOT NULL AS is_index, coalesce(i.indrelid, c.oid) AS table_oid, i.indisvalid,
+			   am.amname, ts.spcname,
+			   -- it enforces something, or others rely on it: a foreign key, for example
+			   i.indisunique OR i.indisexclusion OR i.indisclustered OR i.indisreplident OR c.relispartition
 				   OR EXISTS (SELECT FROM pg_depend p WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = c.oid) AS is_needed,
-			   -- when it was made, if that is known, or not before its file
-			   CASE WHEN NOT pg_is_in_recovery()
+			   -- when an index was made, if that is known, or not before its file
+			   CASE WHEN i.indexrelid IS NOT NULL AND NOT pg_is_in_recovery()
 					THEN coalesce(CASE WHEN current_setting('track_commit_timestamp')::boolean THEN pg_xact_commit_timestamp(i.xmin) END,
 								  index_mover.file_birth(c.oid::regclass)) END AS made_at,
-			   CASE c.reltablespace WHEN 0::oid THEN d.dattablespace ELSE c.reltablespace END AS tablespace_oid
-		  FROM pg_index i
-		  JOIN pg_class c ON c.oid = i.indexrelid
-		  JOIN pg_class t ON t.oid = i.indrelid
+			   count(i.indexrelid) OVER (PARTITION BY i.indrelid) AS sisters,
+			   count(i.indexrelid) OVER (PARTITION BY i.indrelid, ts.oid) AS sisters_here
+		  FROM pg_class c
 		  JOIN pg_namespace n ON n.oid = c.relnamespace
+		  JOIN pg_am am ON am.oid = c.relam
 		  JOIN pg_database d ON d.datname = current_database()
-		  LEFT JOIN pg_constraint k ON k.conindid = c.oid AND k.contype IN ('p', 'u', 'x')
-		  LEFT JOIN (SELECT a.attrelid, array_agg(ROW(a.attnum, a.attoptions)::text ORDER BY a.attnum) AS class_options
-					   FROM pg_attribute a WHERE a.attoptions IS NOT NULL GROUP BY 1) o ON o.attrelid = c.oid
-		 WHERE c.relkind = 'i'::"char"
+		  JOIN pg_tablespace ts ON ts.oid = CASE c.reltablespace WHEN 0 THEN d.dattablespace ELSE c.reltablespace END
+		  LEFT JOIN pg_index i ON i.indexrelid = c.oid
+		 WHERE c.relkind IN ('r', 'm', 't', 'i')
 		   AND CASE WHEN $1 IS NULL
-					THEN c.oid >= 16384::oid
-						 AND n.nspname !~ '^pg_toast'::text
-						 AND n.nspname <> 'information_schema'::name
-						 AND (c.relpersistence <> 't'::"char" OR n.oid = pg_my_temp_schema())
-					ELSE i.indexrelid IN (SELECT w.relid FROM wanted w)
-						 OR i.indrelid IN (SELECT w.relid FROM wanted w) END
-	), ranked AS MATERIALIZED (
-		SELECT x.*,
-			   count(*) OVER (PARTITION BY x.indrelid) AS sisters,
-			   count(*) OVER (PARTITION BY x.indrelid, x.tablespace_oid) AS sisters_here,
-			   -- of two of a definition the greater one is to be kept: the one that
-			   -- enforces more, that others rely on, the constraint, the older one
-			   ARRAY[x.indisunique::int, x.indisexclusion::int, x.at_once::int, x.nulls_too::int,
-					 x.is_needed::int, x.is_constraint::int, -x.oid::bigint] AS keep
-		  FROM ix x
-	), paired AS MATERIALIZED (
-		SELECT DISTINCT ON (y.oid) y.*, x.oid AS twin
-		  FROM ranked y
-		  LEFT JOIN ranked x ON x.indrelid = y.indrelid AND x.definition = y.definition AND x.keep > y.keep
-			   AND x.indisvalid AND y.indisvalid AND NOT y.is_needed
-			   -- and enforces no less
-			   AND x.indisunique >= y.indisunique AND x.at_once >= y.at_once AND x.nulls_too >= y.nulls_too
-			   AND (x.conexclop = y.conexclop OR NOT y.indisexclusion)
-		 ORDER BY y.oid, x.keep DESC NULLS LAST
-	), changing AS MATERIALIZED (
-		-- tables whose indexes may be in the making
-		SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-		 WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.mode = 'ShareUpdateExclusiveLock'
-	), stats AS MATERIALIZED (
+					THEN n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_toast%'
+						 AND (c.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
+					ELSE c.oid IN (SELECT w.relid FROM wanted w) OR i.indrelid IN (SELECT w.relid FROM wanted w) END
+	), stats AS (
 		SELECT index_mover.stats_since() AS since
 	)
-	SELECT g.oid::regclass,
-		   g.indrelid::regclass,
-		   am.amname,
-		   ts.spcname,
-		   index_mover.try_size(g.oid::regclass),
-		   pg_stat_get_numscans(g.oid),
+	SELECT CASE WHEN g.is_index THEN g.oid::regclass END,
+		   g.table_oid::regclass,
+		   g.amname,
+		   g.spcname,
+		   CASE WHEN g.is_index THEN index_mover.try_size(g.oid::regclass) ELSE index_mover.try_table_size(g.oid::regclass) END,
+		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
 		   s.fetched - s.hit,
 		   s.hit,
-		   round((s.hit / NULLIF(s.fetched, 0::bigint)::float8)::numeric, 4)::float8,
-		   pg_stat_get_blocks_fetched(g.indrelid) - pg_stat_get_blocks_hit(g.indrelid),
+		   round((s.hit / nullif(s.fetched, 0)::float8)::numeric, 4)::float8,
+		   pg_stat_get_blocks_fetched(g.table_oid) - pg_stat_get_blocks_hit(g.table_oid),
 		   b.bloat_ratio,
 		   b.bloat_bytes,
-		   CASE WHEN b.bloat_ratio_low IS NULL THEN 'not measured'::text
-				ELSE CASE WHEN b.is_exact THEN 'every page'::text
-						  ELSE 'sample of '::text || b.sampled_pages::text || ' pages'::text END ||
+		   CASE WHEN b.bloat_ratio_low IS NULL THEN 'not measured'
+				ELSE CASE WHEN b.is_exact THEN 'every page' ELSE format('sample of %s pages', b.sampled_pages) END ||
 					 CASE WHEN b.bloat_ratio IS NULL
-						  THEN format(': between %s and %s'::text, round(b.bloat_ratio_low::numeric, 2),
-									  round(b.bloat_ratio_high::numeric, 2))
-						  ELSE ''::text END END,
+						  THEN format(': between %s and %s', round(b.bloat_ratio_low::numeric, 2), round(b.bloat_ratio_high::numeric, 2))
+						  ELSE '' END END,
 		   p.pending_pages,
 		   p.pending_tuples,
 		   p.pending_bytes,
-		   pg_stat_get_tuples_inserted(g.indrelid) + pg_stat_get_tuples_updated(g.indrelid)
-			   - pg_stat_get_tuples_hot_updated(g.indrelid),
+		   pg_stat_get_tuples_inserted(g.table_oid) + pg_stat_get_tuples_updated(g.table_oid)
+			   - CASE WHEN g.is_index THEN pg_stat_get_tuples_hot_updated(g.table_oid) ELSE 0 END,
 		   st.since,
 		   index_mover.movable_methods(g.oid::regclass),
-		   NULLIF(concat_ws('; '::text,
-			   CASE WHEN g.indisvalid THEN NULL
-					WHEN g.indrelid IN (SELECT c.relation FROM changing c) THEN 'invalid, perhaps not finished yet'::text
-					WHEN g.relname ~ '_cc(new|old)\d*$'::text THEN 'invalid, left by an interrupted concurrent build'::text
-					ELSE 'invalid'::text END,
-			   'duplicate of '::text || g.twin::regclass::text,
-			   CASE WHEN g.indisvalid AND NOT g.indisunique AND NOT g.indisexclusion AND NOT g.is_needed
-						 AND pg_stat_get_numscans(g.oid) = 0::bigint AND current_setting('track_counts')::boolean
-						 AND g.made_at IS NOT NULL AND u.unused_for > '7 days'::interval
-					THEN format('unused: no scan in %s days on this server'::text, extract(day FROM u.unused_for)) END,
-			   CASE WHEN st.since > now() - '1 day'::interval
-					THEN 'statistics cover less than a day'::text END,
-			   CASE WHEN g.sisters > g.sisters_here
-					THEN 'sister indexes are in another tablespace'::text END,
-			   CASE WHEN p.pending_bytes > p.pending_limit_bytes
-					THEN 'pending list is over its limit'::text END), ''::text)
-	  FROM paired g
-	  JOIN pg_am am ON am.oid = g.relam
-	  JOIN pg_tablespace ts ON ts.oid = g.tablespace_oid
+		   nullif(concat_ws('; ',
+			   CASE WHEN g.indisvalid OR NOT g.is_index THEN NULL
+					-- a table whose indexes may be in the making
+					WHEN g.table_oid IN (SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+										  WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.mode = 'ShareUpdateExclusiveLock')
+					THEN 'invalid, perhaps not finished yet'
+					WHEN g.relname ~ '_cc(new|old)\d*$' THEN 'invalid, left by an interrupted concurrent build'
+					ELSE 'invalid' END,
+			   CASE WHEN g.is_index THEN 'duplicate of ' || index_mover.duplicate_of(g.oid::regclass)::text END,
+			   CASE WHEN g.indisvalid AND NOT g.is_needed AND pg_stat_get_numscans(g.oid) = 0
+						 AND current_setting('track_counts')::boolean AND g.made_at IS NOT NULL AND u.unused_for > '7 days'
+					THEN format('unused: no scan in %s days on this server', extract(day FROM u.unused_for)) END,
+			   CASE WHEN st.since > now() - '1 day'::interval THEN 'statistics cover less than a day' END,
+			   CASE WHEN g.sisters > g.sisters_here THEN 'sister indexes are in another tablespace' END,
+			   CASE WHEN p.pending_bytes > p.pending_limit_bytes THEN 'pending list is over its limit' END), '')
+	  FROM relations g
 	 CROSS JOIN stats st
 	 CROSS JOIN LATERAL (SELECT now() - greatest(st.since, g.made_at) AS unused_for) u
-	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched,
-								pg_stat_get_blocks_hit(g.oid) AS hit OFFSET 0) s
+	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(g.oid) AS fetched, pg_stat_get_blocks_hit(g.oid) AS hit) s
+	  -- NULL is answered with NULLs; a condition in ON would come too late
 	  LEFT JOIN LATERAL index_mover.try_bloat(
-				   -- NULL is answered with NULLs; a condition in ON would come too late
-				   CASE WHEN coalesce($2, $1 IS NOT NULL) THEN g.oid::regclass END,
+				   CASE WHEN g.is_index AND coalesce($2, $1 IS NOT NULL) THEN g.oid::regclass END,
 				   400, false, true) b ON true
-	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(
-				   CASE WHEN g.relam = 2742::oid THEN g.oid::regclass END, true) p ON true
-	UNION ALL
-	-- the tables themselves
-	SELECT NULL, h.oid::regclass, am.amname, ts.spcname,
-		   index_mover.try_table_size(h.oid::regclass),
-		   NULL, s.fetched - s.hit, s.hit,
-		   round((s.hit / NULLIF(s.fetched, 0::bigint)::float8)::numeric, 4)::float8,
-		   s.fetched - s.hit,
-		   NULL, NULL, 'not measured', NULL, NULL, NULL,
-		   pg_stat_get_tuples_inserted(h.oid) + pg_stat_get_tuples_updated(h.oid),
-		   st.since,
-		   index_mover.movable_methods(h.oid::regclass),
-		   CASE WHEN st.since > now() - '1 day'::interval
-				THEN 'statistics cover less than a day' END
-	  FROM pg_class h
-	  JOIN pg_namespace n ON n.oid = h.relnamespace
-	  JOIN pg_am am ON am.oid = h.relam
-	  JOIN pg_database d ON d.datname = current_database()
-	  JOIN pg_tablespace ts ON ts.oid = CASE h.reltablespace WHEN 0 THEN d.dattablespace ELSE h.reltablespace END
-	 CROSS JOIN stats st
-	 CROSS JOIN LATERAL (SELECT pg_stat_get_blocks_fetched(h.oid) AS fetched,
-								pg_stat_get_blocks_hit(h.oid) AS hit OFFSET 0) s
-	 WHERE h.relkind IN ('r', 'm', 't')
-	   AND CASE WHEN $1 IS NULL
-				THEN h.oid >= 16384
-					 AND n.nspname !~ '^pg_toast'
-					 AND n.nspname <> 'information_schema'
-					 AND (h.relpersistence <> 't' OR n.oid = pg_my_temp_schema())
-				ELSE h.oid IN (SELECT w.relid FROM wanted w) END
+	  LEFT JOIN LATERAL index_mover.try_gin_pending_list(CASE WHEN g.amname = 'gin' THEN g.oid::regclass END, true) p ON true
 	 ORDER BY 7 DESC NULLS LAST, 1, 2;
 END;
 COMMENT ON FUNCTION @extschema@.index_report(regclass, boolean)
@@ -785,11 +722,11 @@ CREATE FUNCTION @extschema@.index_mover_blockers(
 RETURNS SETOF record
 LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED ROWS 10
 BEGIN ATOMIC
-	WITH tables AS MATERIALIZED (
+	WITH tables AS (
 		SELECT unnest(ARRAY[c.oid, c.reltoastrelid]) AS relid
 		  FROM pg_class c
 		 WHERE c.oid = $1::oid OR c.oid IN (SELECT p.relid::oid FROM pg_partition_tree($1) p)
-	), family AS MATERIALIZED (
+	), family AS (
 		-- the relation, its table, its partitions, their TOAST tables, and all their indexes
 		SELECT x.relid
 		  FROM (SELECT $1::oid AS relid WHERE $1 IS NOT NULL
@@ -799,7 +736,7 @@ BEGIN ATOMIC
 		SELECT i.indexrelid
 		  FROM pg_index i
 		 WHERE i.indrelid IN (SELECT u.relid FROM tables u)
-	), locks AS MATERIALIZED (
+	), locks AS (
 		SELECT l.pid, l.virtualtransaction, string_agg(DISTINCT l.relation::regclass::text, ', ') AS what
 		  FROM pg_locks l
 		 WHERE l.locktype = 'relation' AND l.granted
@@ -1380,7 +1317,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
 	@extschema@.index_mover_blockers(regclass, interval), index_mover.try_size, index_mover.try_table_size,
-	index_mover.movable_methods, index_mover.tablespace_facts, index_mover.relation_heat,
+	index_mover.movable_methods, index_mover.duplicate_of, index_mover.tablespace_facts, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
 

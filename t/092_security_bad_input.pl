@@ -192,7 +192,7 @@ my %only = (
 		  tier_plan run_tier_policies index_mover.tier_now index_mover.move_list index_mover.leaves index_mover.no_policy)),
 	(map { $_ => 'scanner' } qw(index_mover.try_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.try_table_size index_mover.movable_methods index_mover.file_birth index_mover.stats_since index_report tablespace_probe index_mover.tablespace_facts
-		  take_index_sample index_mover.relation_heat recommend_moves index_mover_blockers)));
+		  take_index_sample index_mover.relation_heat index_mover.duplicate_of recommend_moves index_mover_blockers)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
 is($node->safe_psql('postgres', "SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', 'USAGE')"),
