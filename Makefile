@@ -7,6 +7,11 @@ PGFILEDESC = "index_mover - moves indexes and tables to another tablespace while
 OBJS = \
 	$(WIN32RES) \
 	index_mover.o \
+	src/tier/partition_bounds.o \
+	src/tier/policy.o \
+	src/tier/tier_plan.o \
+	src/tier/tier_run.o \
+	src/tier/tier_scheduler.o \
 	src/tier/candidates.o \
 	src/tier/heat.o \
 	src/tier/places.o \
@@ -20,7 +25,6 @@ OBJS = \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
-	src/call/tiers.o \
 	src/call/wait_for_move.o \
 	src/call/wait_for_rows.o \
 	src/worker/freeze.o \

@@ -811,9 +811,8 @@ END;
 COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 	IS 'sessions, prepared transactions, slots and standbys that hold back vacuum, rebuilds and the swap of a copy, and what to do';
 
--- Tier policies: where relations belong by age, by heat, or because a file
--- system is full.  Written by users, and carried out by run_tier_policies(), with
--- the rights of its caller.
+-- Tier policies: where relations belong by age, because they are idle, by heat, or
+-- because a file system is full.  Written by users, and carried out as their owners.
 CREATE TABLE @extschema@.tier_policy (
 	name name PRIMARY KEY,
 	enabled boolean NOT NULL DEFAULT true,
@@ -825,6 +824,10 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
 	older_than interval
 		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
+	idle_for interval
+		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0'),
+	idle_of text NOT NULL DEFAULT 'use'
+		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	now_function text,				-- neither it nor schema by OID: pg_upgrade refuses
 									-- the types for that
 	budget bigint
@@ -836,30 +839,40 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
 	max_bytes_per_run bigint
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
+	every interval
+		CONSTRAINT "every must be a second at least" CHECK (every >= '1 s'),
+	window_start time,
+	window_end time,
 	settings jsonb
 		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
-	CONSTRAINT "a policy has one of older_than, budget and start_at" CHECK (num_nonnulls(older_than, budget, start_at) = 1),
+	owner name,						-- with its OID, which says that it is this role still
+	owner_oid oid,
+	CONSTRAINT "a policy has one of older_than, idle_for, budget and start_at" CHECK (num_nonnulls(older_than, idle_for, budget, start_at) = 1),
 	CONSTRAINT "start_at and stop_at go together" CHECK (num_nulls(start_at, stop_at) <> 1),
 	CONSTRAINT "start_at and stop_at must be: 0 < stop_at < start_at <= 1" CHECK (stop_at > 0 AND stop_at < start_at AND start_at <= 1),
 	CONSTRAINT "start_at needs from_tablespace, which is too full then" CHECK (start_at IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "a budget needs from_tablespace, where the rest goes back to" CHECK (budget IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "from_tablespace and to_tablespace must not be the same" CHECK (from_tablespace <> to_tablespace),
-	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL)
+	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL),
+	CONSTRAINT "window_start and window_end go together" CHECK (num_nulls(window_start, window_end) <> 1),
+	CONSTRAINT "window_start and window_end must not be the same" CHECK (window_start <> window_end)
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
 -- a restore may run with session_replication_role = replica, too
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
-COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, by heat, or because a file system is full; run_tier_policies() moves them there';
+COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
-COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan() and run_tier_policies() look at it';
+COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan(), run_tier_policies() and the scheduler look at it';
 COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
 COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace, of a table each part by itself; NULL: in any';
 COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
-COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'of a partition: table, indexes or all';
+COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'table, indexes or all: tables, their indexes, or both';
 COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
+COMMENT ON COLUMN @extschema@.tier_policy.idle_for IS 'tables and indexes that were not used for so long';
+COMMENT ON COLUMN @extschema@.tier_policy.idle_of IS 'what counts as use for idle_for: use is scans and changes, index use is not sequential scans, change is changes only';
 COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
 COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes: the hottest tables and indexes that fit together; the rest goes back to from_tablespace';
 COMMENT ON COLUMN @extschema@.tier_policy.start_at IS 'the coldest leave from_tablespace when this share of its file system is in use';
@@ -867,65 +880,62 @@ COMMENT ON COLUMN @extschema@.tier_policy.stop_at IS 'and as many as it takes th
 COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
 COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'what was moved stays at least so long';
 COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most that one run moves';
+COMMENT ON COLUMN @extschema@.tier_policy.every IS 'how often the scheduler carries it out; NULL: it does not';
+COMMENT ON COLUMN @extschema@.tier_policy.window_start IS 'time of day before which the scheduler does not begin';
+COMMENT ON COLUMN @extschema@.tier_policy.window_end IS 'time of day after which it begins with no further relation; before window_start: of the next day';
 COMMENT ON COLUMN @extschema@.tier_policy.settings IS 'settings of the policy''s jobs';
+COMMENT ON COLUMN @extschema@.tier_policy.owner IS 'role as which it is planned and carried out; by default who writes it';
+COMMENT ON COLUMN @extschema@.tier_policy.owner_oid IS 'OID of the owner, set by a trigger; NULL: the owner is to be set again';
 
-CREATE FUNCTION index_mover.tier_now(now_function regprocedure, age interval)
-RETURNS text
-AS 'MODULE_PATHNAME', 'index_mover_tier_now'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+-- src/tier/policy.c
+CREATE FUNCTION index_mover.tier_policy_check()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check'
+LANGUAGE C;
+-- also in a restore with session_replication_role = replica
+CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
+	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
+ALTER TABLE @extschema@.tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
+ALTER TABLE @extschema@.tier_policy ENABLE ROW LEVEL SECURITY;
+CREATE POLICY members ON @extschema@.tier_policy
+	USING (EXISTS (SELECT FROM pg_roles r WHERE r.rolname = owner AND pg_has_role(r.oid, 'USAGE')));
 
-CREATE FUNCTION index_mover.no_policy(policy name)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_no_policy'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+-- The last run of each policy; read through the view tier_policy_status.
+CREATE TABLE index_mover.policy_run (
+	policy name PRIMARY KEY,
+	started_at timestamptz NOT NULL,
+	job bigint NOT NULL,			-- 0: nothing was to be moved
+	failures int NOT NULL,			-- before it, in a row
+	sqlstate text,					-- of the run itself, as apart from its moves
+	message text
+);
+ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.policy_run ENABLE REPLICA TRIGGER not_by_replication;
 
-CREATE FUNCTION index_mover.move_list(
-	relations oid[], tablespaces name[], from_tablespace name, parts text, wait boolean, settings jsonb,
-	policy name, freeze_first boolean)
-RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_list'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-
-CREATE FUNCTION index_mover.leaves(
-	root oid, OUT relation oid, OUT upper text, OUT key_type oid)
-RETURNS SETOF record
-LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 100
-BEGIN ATOMIC
-	-- the partitions with files, each with the upper bound of the highest level
-	-- that is a range of one date or timestamp, or else integer, or of a lower
-	-- level of the same column, where one without a bound ends as that above;
-	-- NULL: there is none
-	WITH RECURSIVE walk AS (
-		SELECT $1 AS relid, NULL::text COLLATE "C" AS upper, NULL::oid AS key_type, NULL::name AS key
-		UNION ALL
-		SELECT i.inhrelid,
-			   CASE WHEN n.counts AND NOT (n.again AND b.upper IN ('DEFAULT', 'MAXVALUE')) THEN b.upper ELSE w.upper END,
-			   CASE WHEN n.counts THEN k.key_type ELSE w.key_type END,
-			   CASE WHEN n.counts THEN k.key ELSE w.key END
-		  FROM walk w
-		  JOIN pg_inherits i ON i.inhparent = w.relid
-		  JOIN pg_class c ON c.oid = i.inhrelid
-		 CROSS JOIN LATERAL (
-				SELECT coalesce(substring(e.bound FROM ' TO \(''?([^'')]*)''?\)$'), e.bound) AS upper
-				  FROM (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) e) b
-		  LEFT JOIN LATERAL (
-				SELECT a.atttypid AS key_type, a.attname AS key
-				  FROM pg_partitioned_table p
-				  JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
-				 WHERE p.partrelid = w.relid AND p.partstrat = 'r' AND p.partnatts = 1
-				   AND a.atttypid IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype,
-									  'int2'::regtype, 'int4'::regtype, 'int8'::regtype)) k ON true
-		 CROSS JOIN LATERAL (
-				SELECT k.key IS NOT NULL
-					   AND (w.key IS NULL OR k.key = w.key
-							OR w.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
-							   AND k.key_type NOT IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) AS counts,
-					   k.key IS NOT DISTINCT FROM w.key AS again) n
-	)
-	SELECT w.relid, w.upper, w.key_type
-	  FROM walk w
-	  JOIN pg_class c ON c.oid = w.relid AND c.relkind = 'r';
-END;
+CREATE VIEW @extschema@.tier_policy_status AS
+	SELECT p.name AS policy, p.owner, r.started_at AS last_run, nullif(r.job, 0) AS job,
+		   CASE WHEN r.sqlstate IS NOT NULL THEN 'failed' WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
+		   r.message,
+		   CASE WHEN p.enabled AND p.every IS NOT NULL AND p.owner_oid IS NOT NULL
+				THEN CASE WHEN p.window_start IS NULL THEN d.due
+						  WHEN CASE WHEN p.window_start < p.window_end THEN d.due::time >= p.window_start AND d.due::time < p.window_end
+									ELSE d.due::time >= p.window_start OR d.due::time < p.window_end END THEN d.due
+						  ELSE d.due::date + p.window_start + CASE WHEN d.due::time > p.window_start THEN interval '1 day' ELSE '0' END END
+				END AS next_run
+	  FROM @extschema@.tier_policy p
+	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
+	  LEFT JOIN @extschema@.index_mover_jobs j ON j.job = r.job
+	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d;
+COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
+COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
+COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role as which it is carried out';
+COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
+COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'its job; NULL: nothing was to be moved';
+COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job';
+COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'why the run itself has failed';
+COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'when the scheduler begins the next one at the earliest; NULL: it does not';
 
 CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
@@ -952,258 +962,22 @@ COMMENT ON COLUMN @extschema@.relation_heat.last_change IS 'the same without sca
 COMMENT ON COLUMN @extschema@.relation_heat.known_since IS 'since then no other use can have been missed';
 
 CREATE FUNCTION @extschema@.tier_plan(
-	policy_name name DEFAULT NULL,
+	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
 	OUT policy name, OUT relation regclass, OUT kind text, OUT size bigint,
 	OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean, OUT reason text,
 	OUT heat float8, OUT estimated interval)
 RETURNS SETOF record
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
-SET DateStyle = 'ISO, YMD'
-BEGIN ATOMIC
-	WITH policies AS MATERIALIZED (
-		SELECT p.*, f.pronargs, f.prorettype,
-			   CASE WHEN p.now_function IS NULL THEN now()::text
-					ELSE index_mover.tier_now(to_regprocedure(p.now_function), p.older_than) END AS present
-		  FROM @extschema@.tier_policy p
-		  LEFT JOIN pg_proc f ON f.oid = to_regprocedure(p.now_function)
-		 WHERE p.enabled AND ($1 IS NULL OR p.name = $1)
-		UNION ALL
-		-- no row, but an error
-		SELECT p.*, NULL, NULL, NULL
-		  FROM @extschema@.tier_policy p
-		 RIGHT JOIN (SELECT $1) AS a(name) ON p.name = a.name
-		 WHERE p.name IS NULL AND a.name IS NOT NULL AND index_mover.no_policy(a.name)
-	), default_place AS MATERIALIZED (
-		SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace
-		 WHERE d.datname = current_database()
-	), by_age AS (
-		-- the partitions of each policy, and whether they are old
-		SELECT p.name AS policy, l.relation, l.upper, c.relowner,
-			   CASE WHEN l.upper IS NULL THEN 'it is in no range of dates, timestamps or integers'
-					WHEN l.upper = 'DEFAULT' THEN 'the default partition has no bound'
-					WHEN l.upper = 'MAXVALUE' THEN 'the partition has no upper bound'
-					WHEN p.present IS NULL
-					THEN 'now_function must be a superuser''s or the current user''s, take nothing, or an interval, and not return NULL'
-					WHEN k.by_number <> (p.pronargs IS NOT DISTINCT FROM 1)
-						 OR p.now_function IS NOT NULL
-						 AND (p.prorettype IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) <> k.by_number
-					THEN CASE WHEN k.by_number THEN 'an integer key needs a now_function(interval) that returns an integer'
-							  ELSE 'a date or timestamp key needs a now_function() that returns a date or timestamp' END
-				END AS left_alone,
-			   k.by_number, p.present, p.older_than
-		  FROM policies p
-		  JOIN pg_class r ON r.relkind = 'p' AND (r.oid = p.relation OR p.relation IS NULL AND NOT r.relispartition)
-			   AND (p.schema IS NULL OR r.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
-		 CROSS JOIN LATERAL index_mover.leaves(r.oid) l
-		  JOIN pg_class c ON c.oid = l.relation
-		 CROSS JOIN LATERAL (SELECT coalesce(l.key_type IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), false)) AS k(by_number)
-		 WHERE p.older_than IS NOT NULL
-	), old AS (
-		SELECT a.*, row_number() OVER (PARTITION BY a.policy ORDER BY
-			   CASE WHEN a.left_alone IS NULL AND a.by_number THEN a.upper::numeric
-					WHEN a.left_alone IS NULL THEN extract(epoch FROM a.upper::timestamptz) END) AS place
-		  FROM by_age a
-		 WHERE a.left_alone IS NOT NULL
-			OR CASE WHEN a.by_number THEN a.upper::numeric <= a.present::numeric
-					ELSE a.upper::timestamptz <= a.present::timestamptz - a.older_than END
-	), unfinished AS MATERIALIZED (
-		SELECT m.job, m.table_oid, m.from_tablespace, m.to_tablespace, m.size_before FROM index_mover.move_log m
-		 WHERE m.status IN ('queued', 'running', 'paused') AND index_mover.job_is_alive(m.job)
-	), pressure AS MATERIALIZED (
-		-- file systems that are too full; what is leaving already counts, and a
-		-- move within one frees nothing
-		SELECT p.name AS policy, p.from_tablespace, p.to_tablespace,
-			   u.used - p.stop_at * f.total_bytes
-			   - (SELECT coalesce(sum(m.size_before), 0) FROM unfinished m
-				   WHERE m.from_tablespace = p.from_tablespace AND m.to_tablespace <> m.from_tablespace) AS excess,
-			   u.used >= p.start_at * f.total_bytes AS is_full,
-			   format('file system of "%s" is %s%% full, stop_at is %s%%', p.from_tablespace,
-					  trim_scale(round(u.used * 100.0 / f.total_bytes, 1)), trim_scale(round((p.stop_at * 100)::numeric, 1))) AS why,
-			   CASE WHEN f.tablespace_oid IS NULL THEN format('tablespace "%s" does not exist', p.from_tablespace)
-					WHEN f.total_bytes IS NULL THEN format('the file system of "%s" does not say how full it is', p.from_tablespace)
-					WHEN f.device = (SELECT g.device FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) g
-									  WHERE t.spcname = p.to_tablespace)
-					THEN format('tablespaces "%s" and "%s" are on the same file system', p.from_tablespace, p.to_tablespace)
-				END AS in_vain
-		  FROM policies p
-		  LEFT JOIN LATERAL (SELECT x.tablespace_oid, x.device, x.free_bytes, nullif(x.total_bytes, 0) AS total_bytes
-							   FROM pg_tablespace t CROSS JOIN LATERAL index_mover.tablespace_facts(t.spcname) x
-							  WHERE t.spcname = p.from_tablespace) f ON true
-		 CROSS JOIN LATERAL (SELECT f.total_bytes - f.free_bytes AS used) u
-		 WHERE p.start_at IS NOT NULL
-	), scope AS (
-		-- what a budget is for, tables and indexes that are on either side; or
-		-- those that can leave a full file system
-		SELECT p.name AS policy, p.budget, h.*, c.relowner, h.tablespace = p.to_tablespace AS is_in, u.why
-		  FROM policies p
-		  LEFT JOIN pressure u ON u.policy = p.name AND u.is_full AND u.in_vain IS NULL
-		  JOIN @extschema@.relation_heat h ON (h.tablespace = p.from_tablespace OR h.tablespace = p.to_tablespace AND p.budget IS NOT NULL)
-		   AND (h.size > 0 OR p.budget IS NOT NULL)
-		   AND (p.parts = 'all' OR (p.parts = 'table') = (h.kind = 'table'))
-		  JOIN pg_class c ON c.oid = h.relation
-		 WHERE (p.budget IS NOT NULL OR u.policy IS NOT NULL)
-		   -- what can be moved at all; an invalid index is repaired only by name
-		   AND (h.kind = 'table' OR EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = c.oid AND i.indisvalid))
-		   AND cardinality(index_mover.movable_methods(h.relation)) > 0
-		   AND (p.schema IS NULL OR c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = p.schema))
-		   AND (p.relation IS NULL
-				OR EXISTS (SELECT FROM index_mover.leaves(p.relation) l
-							WHERE l.relation IN (c.oid, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = c.oid))))
-	), ranked AS (
-		-- the most heat for a byte first; what is there already stays unless
-		-- something is a quarter hotter
-		SELECT s.*, sum(s.size) FILTER (WHERE s.size <= s.budget) OVER (PARTITION BY s.policy
-					ORDER BY s.heat / greatest(s.size, 8192) * CASE WHEN s.is_in THEN 1.25 ELSE 1 END DESC, s.relation) AS used,
-			   row_number() OVER (PARTITION BY s.policy ORDER BY s.heat / greatest(s.size, 8192), s.size DESC, s.relation) AS coldness
-		  FROM scope s
-	), candidates AS (
-		SELECT o.policy, o.relation, 'table' AS kind, o.relowner, NULL::float8 AS heat, o.place,
-			   p.to_tablespace, o.left_alone,
-			   format('its rows end at %s', o.upper) AS why
-		  FROM old o
-		  JOIN policies p ON p.name = o.policy
-		UNION ALL
-		SELECT u.policy, NULL, NULL, NULL, NULL, 1, u.to_tablespace, u.in_vain, NULL FROM pressure u WHERE u.in_vain IS NOT NULL
-		UNION ALL
-		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, r.coldness, p.to_tablespace, NULL, r.why
-		  FROM ranked r
-		  JOIN policies p ON p.name = r.policy
-		 WHERE r.why IS NOT NULL
-		UNION ALL
-		SELECT r.policy, r.relation, r.kind, r.relowner, r.heat, coalesce(r.used, 0)::bigint + CASE WHEN r.is_in THEN 0 ELSE p.budget END,
-			   CASE WHEN r.is_in THEN p.from_tablespace ELSE p.to_tablespace END, NULL,
-			   CASE WHEN r.is_in THEN 'not among the hottest that fit into the budget'
-					ELSE format('%s blocks a second by index scans and changes', round(r.heat::numeric, 1)) END
-		  FROM ranked r
-		  JOIN policies p ON p.name = r.policy
-		 WHERE r.why IS NULL AND r.is_in <> coalesce(r.size <= r.budget AND r.used <= r.budget AND r.heat > 0, false)
-	), sized AS (
-		SELECT c.*, p.parts, p.min_stay, p.max_bytes_per_run, s.size, s.tablespace
-		  FROM candidates c
-		  JOIN policies p ON p.name = c.policy
-		 CROSS JOIN LATERAL (
-				SELECT sum(coalesce(index_mover.try_size(x.oid::regclass), 0))::bigint AS size, min(x.place) AS tablespace
-				  FROM (SELECT r.oid, coalesce(t.spcname, (SELECT d.spcname FROM default_place d)) AS place
-						  FROM (SELECT c.relation::oid AS part WHERE p.parts <> 'indexes' OR c.kind = 'index'
-								UNION ALL
-								SELECT y.reltoastrelid FROM pg_class y
-								 WHERE y.oid = c.relation AND p.parts <> 'indexes' AND c.kind = 'table'
-								UNION ALL
-								SELECT i.indexrelid FROM pg_index i
-								 WHERE i.indrelid = c.relation AND p.parts <> 'table' AND p.older_than IS NOT NULL) o
-						  JOIN pg_class r ON r.oid = o.part
-						  LEFT JOIN pg_tablespace t ON t.oid = r.reltablespace) x
-				 WHERE x.place <> c.to_tablespace
-				   AND (p.from_tablespace IS NULL OR p.budget IS NOT NULL OR x.place = p.from_tablespace)) s
-	), recent AS MATERIALIZED (
-		SELECT m.job, m.relation, m.table_oid, m.finished_at FROM index_mover.move_log m
-		 WHERE m.status = 'moved' AND m.finished_at > now() - (SELECT max(p.min_stay) FROM policies p)
-	), space AS MATERIALIZED (
-		SELECT f.spcname, x.free_bytes - x.reserved_bytes AS free
-		  FROM (SELECT DISTINCT z.to_tablespace AS spcname FROM sized z JOIN pg_tablespace t ON t.spcname = z.to_tablespace) f
-		 CROSS JOIN LATERAL index_mover.tablespace_facts(f.spcname) x
-	), checked AS (
-		SELECT z.*,
-			   CASE WHEN z.left_alone IS NOT NULL THEN z.left_alone
-					WHEN NOT pg_has_role(z.relowner, 'USAGE') THEN 'only its owner may move it'
-					WHEN t.oid IS NULL THEN format('tablespace "%s" does not exist', z.to_tablespace)
-					WHEN NOT has_tablespace_privilege(t.oid, 'CREATE') THEN format('permission denied for tablespace "%s"', z.to_tablespace)
-					WHEN busy.job IS NOT NULL THEN format('job %s is moving it', busy.job)
-					WHEN moved.job IS NOT NULL THEN format('job %s has moved it less than %s ago', moved.job, z.min_stay)
-					WHEN z.size > z.max_bytes_per_run THEN 'it is larger than max_bytes_per_run'
-					WHEN z.size > p.free THEN format('tablespace "%s" has no space for it', z.to_tablespace)
-				END AS hindrance
-		  FROM sized z
-		  LEFT JOIN pg_tablespace t ON t.spcname = z.to_tablespace
-		  LEFT JOIN space p ON p.spcname = z.to_tablespace
-		  LEFT JOIN LATERAL (
-				SELECT max(m.job) AS job FROM unfinished m
-				 WHERE m.table_oid IN (z.relation, (SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = z.relation))) busy ON true
-		  LEFT JOIN LATERAL (
-				SELECT max(m.job) AS job FROM recent m
-				 WHERE CASE WHEN z.kind = 'table' AND z.parts = 'indexes' THEN m.table_oid = z.relation AND m.relation <> z.relation
-							ELSE m.relation = z.relation END
-				   AND m.finished_at > now() - z.min_stay) moved ON true
-		 WHERE z.size IS NOT NULL OR z.left_alone IS NOT NULL
-	), needed AS (
-		-- of a full file system, as many as it takes
-		SELECT k.*
-		  FROM (SELECT c.*, u.excess, sum(c.size) FILTER (WHERE c.hindrance IS NULL) OVER (PARTITION BY c.policy
-							ORDER BY c.place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-				  FROM checked c
-				  LEFT JOIN pressure u ON u.policy = c.policy) k
-		 WHERE k.excess IS NULL OR coalesce(k.before, 0) <= k.excess OR k.left_alone IS NOT NULL
-	), single AS (
-		-- a table is in one job at a time: what several policies want of it and its
-		-- indexes, the first of them has
-		SELECT k.*, first_value(k.policy) OVER (PARTITION BY coalesce((SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = k.relation), k.relation)
-												ORDER BY k.hindrance IS NOT NULL, k.policy) AS owner
-		  FROM needed k
-	), bounded AS (
-		SELECT g.*, sum(g.size) FILTER (WHERE g.hindrance IS NULL AND g.owner = g.policy)
-					OVER (PARTITION BY g.policy ORDER BY g.place, g.relation) AS so_far
-		  FROM single g
-	), counted AS (
-		SELECT k.*, sum(k.size) FILTER (WHERE k.hindrance IS NULL AND k.owner = k.policy
-											AND (k.max_bytes_per_run IS NULL OR k.so_far <= k.max_bytes_per_run))
-					OVER (PARTITION BY k.to_tablespace ORDER BY k.policy, k.place, k.relation) AS into
-		  FROM bounded k
-	), speed AS MATERIALIZED (
-		SELECT sum(m.size_before) / nullif(sum(extract(epoch FROM m.finished_at - m.started_at) - coalesce(m.idle, 0) / 1000.0), 0) AS rate
-		  FROM (SELECT l.* FROM index_mover.move_log l
-				 WHERE l.status = 'moved' AND l.method = 'copy' AND l.size_before > 8388608
-				 ORDER BY l.job DESC LIMIT 10) m
-	), told AS (
-		SELECT n.policy, n.relation, n.kind, n.size, n.tablespace, n.to_tablespace,
-			   h.hindrance IS NULL AS moves,
-			   CASE WHEN h.hindrance IS NULL THEN n.why WHEN n.left_alone IS NOT NULL THEN h.hindrance
-					ELSE format('%s; but %s', n.why, h.hindrance) END AS reason,
-			   n.heat,
-			   CASE WHEN h.hindrance IS NULL
-					THEN make_interval(secs => ceil((n.size / greatest(coalesce((SELECT s.rate FROM speed s), 52428800), 1000000))::numeric * 10)::float8 / 10) END AS estimated, n.place
-		  FROM counted n
-		  LEFT JOIN space s ON s.spcname = n.to_tablespace
-		 CROSS JOIN LATERAL (
-				SELECT CASE WHEN n.hindrance IS NOT NULL THEN n.hindrance
-							WHEN n.owner <> n.policy THEN format('policy "%s" has its table first', n.owner)
-							WHEN n.so_far > n.max_bytes_per_run THEN 'a later run moves it: max_bytes_per_run'
-							WHEN n.into > s.free THEN format('tablespace "%s" has no space for it', n.to_tablespace) END AS hindrance) h
-		UNION ALL
-		-- a policy that cannot be met
-		SELECT u.policy, NULL, NULL, NULL, u.from_tablespace, u.to_tablespace, false,
-			   format('%s; but only %s of %s may be moved', u.why, pg_size_pretty(m.size), pg_size_pretty(ceil(u.excess)::bigint)),
-			   NULL, NULL, 0
-		  FROM pressure u
-		 CROSS JOIN LATERAL (SELECT coalesce(sum(k.size), 0)::bigint AS size FROM checked k
-							  WHERE k.policy = u.policy AND k.hindrance IS NULL) m
-		 WHERE u.is_full AND u.in_vain IS NULL AND m.size <= u.excess
-	)
-	SELECT d.policy, d.relation, d.kind, d.size, d.tablespace, d.to_tablespace, d.moves, d.reason, d.heat, d.estimated
-	  FROM told d
-	 ORDER BY d.policy, d.place, d.relation;
-END;
-COMMENT ON FUNCTION @extschema@.tier_plan(name)
-	IS 'what run_tier_policies() would move, and what not, and why; estimated from earlier moves';
+AS 'MODULE_PATHNAME', 'index_mover_tier_plan'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION @extschema@.tier_plan(name, timestamptz)
+	IS 'what run_tier_policies() would move, now or at another time, and what not, and why; estimated from earlier moves';
 
 CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
 RETURNS SETOF @extschema@.move_result
-LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100
-BEGIN ATOMIC
-	-- a job for each policy, which has settings of its own
-	SELECT m.*
-	  FROM (SELECT t.policy, array_agg(t.relation::oid) AS relations, array_agg(t.to_tablespace) AS tablespaces
-			  FROM @extschema@.tier_plan($1) t
-			 WHERE t.moves
-			 GROUP BY t.policy) w
-	 CROSS JOIN LATERAL (SELECT q.* FROM @extschema@.tier_policy q WHERE q.name = w.policy OFFSET 0) p
-	 CROSS JOIN LATERAL index_mover.move_list(w.relations, w.tablespaces,
-			CASE WHEN p.budget IS NULL THEN p.from_tablespace END,
-			-- by heat each index is picked by itself
-			CASE WHEN p.older_than IS NULL THEN 'table' ELSE p.parts END, $2,
-			p.settings, p.name, p.freeze_first AND p.older_than IS NOT NULL) m;
-END;
+AS 'MODULE_PATHNAME', 'index_mover_run_tier_policies'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
-	IS 'move what tier_plan() says, in one job for each policy';
+	IS 'move what tier_plan() says, in one job for each policy, as its owner';
 
 ---------------------------------------------------------------------------
 -- What printed commands call (src/printed_command.c): with the privileges that
@@ -1319,7 +1093,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschem
 	@extschema@.index_mover_blockers(regclass, interval), index_mover.try_size, index_mover.try_table_size,
 	index_mover.movable_methods, index_mover.duplicate_of, index_mover.tablespace_facts, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
-GRANT SELECT ON @extschema@.relation_heat TO pg_monitor;
+GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 
 -- back to the path of the other sections
 SELECT pg_catalog.set_config('search_path',

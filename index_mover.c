@@ -44,6 +44,7 @@
 #include "report/report.h"
 #include "settings.h"
 #include "test_points.h"
+#include "tier/tier.h"
 #include "worker/worker.h"
 
 PGDLLEXPORT void _PG_init(void);
@@ -85,6 +86,7 @@ _PG_init(void)
 #ifdef INDEX_MOVER_TEST
 	test_points_define();
 #endif
+	tier_scheduler_register();	/* first, because then the prefix is reserved */
 	settings_define();
 	submit_init();
 	snapshot_guard_init();

@@ -223,6 +223,13 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 }
 #endif
 
+/* whether a role may SET ROLE to another one; utils/acl.h */
+#if PG_VERSION_NUM >= 160000
+#define im_can_set_role(member, role) member_can_set_role(member, role)
+#else
+#define im_can_set_role(member, role) is_member_of_role(member, role)
+#endif
+
 /*
  * What REINDEX requires: ownership of the table, or since 17 the privilege
  * MAINTAIN (which owners have, too, unless they have revoked it).

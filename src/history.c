@@ -493,6 +493,53 @@ history_read(int64 job)
 	return result;
 }
 
+static LastMove *
+last_move(HTAB *moves, Datum relid)
+{
+	Oid			key = DatumGetObjectId(relid);
+	bool		found;
+	LastMove   *result = hash_search(moves, &key, HASH_ENTER, &found);
+
+	if (!found)
+		result->job = result->index_job = 0;
+	return result;
+}
+
+/* Return what was moved since a moment, by which job: a hash of LastMove. */
+HTAB *
+history_last_moves(TimestampTz since)
+{
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(LastMove),.hcxt = CurrentMemoryContext};
+	HTAB	   *result = hash_create("index_mover last moves", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[Natts_move];
+		bool		nulls[Natts_move];
+		int64		job;
+		LastMove   *move;
+
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (nulls[Anum_finished_at - 1] || DatumGetTimestampTz(values[Anum_finished_at - 1]) <= since ||
+			strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
+			continue;
+		job = DatumGetInt64(values[Anum_job - 1]);
+		move = last_move(result, values[Anum_relation - 1]);
+		move->job = Max(move->job, job);
+		if (values[Anum_relation - 1] == values[Anum_table_oid - 1])
+			continue;
+		move = last_move(result, values[Anum_table_oid - 1]);
+		move->index_job = Max(move->index_job, job);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
 /* ----------------------------------------------------------------
  *	What has become of the relations of a job since
  *

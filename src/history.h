@@ -47,6 +47,15 @@ typedef struct HistoryJob
 	JobTerms	terms;
 } HistoryJob;
 
+/* The last job that has moved a relation, and the last for an index of a table */
+typedef struct LastMove
+{
+	Oid			relid;			/* hash key */
+	int64		job;			/* 0 = none */
+	int64		index_job;
+} LastMove;
+
+extern HTAB *history_last_moves(TimestampTz since);
 extern void history_insert_job(int64 job, const HistoryJob *entry);
 extern void history_alter_job(int64 job, const char *settings);
 extern bool history_read_job(int64 job, HistoryJob *entry);

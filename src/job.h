@@ -287,6 +287,7 @@ typedef struct BusyTable
 
 extern void job_request_shmem(void);
 extern HTAB *job_busy_tables(void);
+extern int64 job_bytes_leaving(Oid tablespace);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot, int64 job);

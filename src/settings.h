@@ -65,7 +65,15 @@ typedef struct JobTerms
 	NameData	policy;			/* the tier policy; "" = none */
 	bool		rehearse;		/* discard a copy, complete and verified */
 	bool		freeze_first;	/* VACUUM (FREEZE) a table before its copy */
+
+	/* not on record; 0 = the current user, and the next number */
+	Oid			role;			/* whose job it is */
+	int64		job;			/* a number that was drawn for it */
 } JobTerms;
+
+/* whose job it is that the current user submits */
+#define TERMS_ROLE(settings) \
+	(OidIsValid((settings)->terms.role) ? (settings)->terms.role : GetUserId())
 
 /*
  * The caller's effective values when a job is submitted.  In the job's shared

@@ -26,7 +26,12 @@ $node->safe_psql('postgres', <<'SQL');
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings) VALUES ('old', 't', 'regress_fast', '1 year', '{"max_rate": "1MB"}');
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('full', 'regress_fast', 'regress_slow', 0.9, 0.8);
 SQL
-my $policies = 'SELECT * FROM tier_policy ORDER BY name';
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE regress_super SUPERUSER;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, owner) VALUES
+	('owned', 't', 'regress_fast', '1 year', 'regress_owner'), ('super', 't', 'regress_fast', '1 year', 'regress_super');
+SQL
+my $policies = "SELECT * FROM tier_policy WHERE name <> 'super' ORDER BY name";
 leave_behind($node, 'postgres');
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(dry_run => true)'), '>=', 2,
 	'a rebuild and a copy have left something behind');
@@ -54,6 +59,9 @@ SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_pri
   FROM pg_proc WHERE proname = 'move_indexes' AND pronamespace = 'public'::regnamespace
 SQL
 	is($node->safe_psql($db, $policies), $node->safe_psql('postgres', $policies), "$name: the policies are there");
+	# in another cluster another role can have both its name and its OID
+	is($node->safe_psql($db, "SELECT owner, owner_oid FROM tier_policy WHERE name = 'super'"), 'regress_super|', "$name: no superuser is made an owner");
+	is($node->safe_psql($db, "UPDATE tier_policy SET owner = owner WHERE name = 'super' RETURNING owner_oid::regrole"), 'regress_super', "$name: but somebody can");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$name: the history is empty");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: there is nothing to clean up");
 	is($node->safe_psql($db, "SELECT string_agg(c.relname, ' ') FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"),
@@ -62,6 +70,18 @@ SQL
 		"$name: moves work, and jobs are counted from 1");
 	files_ok($node, $name, dbname => $db);
 }
+
+# without the role it loads, and the plan says so; nor is a role of its name and another OID the same
+$node->safe_psql('postgres', 'DROP ROLE regress_super; CREATE ROLE regress_super');
+$node->safe_psql('postgres', "DELETE FROM tier_policy WHERE name = 'owned'; DROP OWNED BY regress_owner; DROP ROLE regress_owner; CREATE DATABASE roleless");
+$node->command_ok([ 'pg_restore', '--no-owner', '-d', $node->connstr('roleless'), "$file.custom" ], 'a restore without the role')
+  or diag 'as above';
+is($node->safe_psql('roleless', "SELECT policy, reason FROM tier_plan() WHERE policy IN ('owned', 'super') ORDER BY 1"),
+	"owned|its owner is to be set again\nsuper|its owner is to be set again", 'the plan says so');
+my $other = PostgreSQL::Test::Utils::tempdir() . '/privileges';
+my (undef, undef, $refused) = $node->psql('postgres', 'CREATE ROLE regress_dumper LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO regress_dumper');
+$node->command_fails_like([ 'pg_dump', '-d', $node->connstr('postgres') . ' user=regress_dumper', '-t', 'tier_policy', '-f', $other ],
+	qr/query would be affected by row-level security policy for table "tier_policy"|permission denied/, 'a dump by another role is refused, and not a part of it');
 
 # and the original still knows what is its own
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $history, 'the original has its history');

@@ -22,6 +22,8 @@ shared_preload_libraries = 'index_mover'
 max_worker_processes = 20
 index_mover.lock_wait = '1ms'
 index_mover.on_blocker = 'fail'
+index_mover.scheduler_databases = 'postgres'
+index_mover.sample_interval = '1min'
 log_min_messages = log
 CONF
 my $super = $node->safe_psql('postgres', 'SELECT current_user');
@@ -91,11 +93,12 @@ CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress'
 CREATE VIEW evil.index_mover_history AS SELECT trap.seen('index_mover_history')::text;
 CREATE VIEW evil.index_mover_jobs AS SELECT trap.seen('index_mover_jobs')::text;
 CREATE VIEW evil.relation_heat AS SELECT trap.seen('relation_heat')::text;
+CREATE VIEW evil.tier_policy_status AS SELECT trap.seen('tier_policy_status')::text;
 CREATE TYPE evil.move_result AS (i int);
 CREATE SEQUENCE evil.job_seq;
 CREATE SEQUENCE evil.ledger_seq;
 SQL
-my @own_tables = ('ledger', 'job_log', 'move_log', 'probe', 'sample');
+my @own_tables = ('ledger', 'job_log', 'move_log', 'policy_run', 'probe', 'sample');
 sql("CREATE TABLE evil.$_ (LIKE index_mover.$_ INCLUDING ALL); ALTER TABLE evil.$_ OWNER TO attacker") foreach @own_tables;
 sql('CREATE TABLE evil.tier_policy (LIKE public.tier_policy INCLUDING ALL); ALTER TABLE evil.tier_policy OWNER TO attacker');
 is(sql(q(SELECT (SELECT count(*) FROM pg_proc WHERE pronamespace = 'evil'::regnamespace) +
@@ -265,6 +268,56 @@ foreach my $move ([ 'copy', 'regress_fast' ], [ 'rebuild', 'regress_slow' ])
 }
 nothing_was_run('his own moves of such indexes');
 leftovers_ok($node, 'at the end', within => 5);
+
+# ---- his policies: planned by a superuser, run by one, and by the scheduler --------------------
+# Their functions try to become the user of the session, of the worker before 17 a superuser;
+# names and settings are hostile, too.
+sql('GRANT SELECT, INSERT, UPDATE, DELETE ON public.tier_policy TO attacker; GRANT EXECUTE ON FUNCTION public.tier_plan, public.run_tier_policies TO attacker');
+as_attacker(<<'SQL');
+CREATE FUNCTION trap.clock() RETURNS timestamptz LANGUAGE plpgsql AS $$
+DECLARE
+	attempt text;
+BEGIN
+	FOREACH attempt IN ARRAY ARRAY['RESET SESSION AUTHORIZATION', 'RESET ROLE', 'SET SESSION AUTHORIZATION ' || (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10),
+		'SET ROLE ' || (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10), 'SET transaction_read_only = off', 'ALTER ROLE attacker SUPERUSER',
+		'UPDATE public.tier_policy SET owner_oid = 10', 'DELETE FROM index_mover.job_log', 'SELECT public.move_indexes(''trap.folded'', ''regress_fast'', wait => false)',
+		'SELECT public.run_tier_policies()', 'SELECT public.tier_plan()', 'DECLARE c CURSOR WITH HOLD FOR SELECT trap.seen(''cursor'')', 'CREATE TEMP TABLE shadow (i int)', 'LISTEN trap'] LOOP
+		BEGIN
+			EXECUTE attempt;
+			PERFORM trap.seen('clock');
+		EXCEPTION WHEN OTHERS THEN NULL;
+		END;
+	END LOOP;
+	PERFORM trap.seen('clock');
+	RETURN pg_catalog.now();
+END $$;
+CREATE TABLE trap."a'); SELECT trap.seen('name'); --" (d date, i int) PARTITION BY RANGE (d);
+CREATE TABLE trap."""; DROP" PARTITION OF trap."a'); SELECT trap.seen('name'); --" FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE INDEX "'i" ON trap."""; DROP" ((i + trap.f(5)));
+INSERT INTO trap."""; DROP" VALUES ('2020-01-02', 1);
+INSERT INTO public.tier_policy (name, relation, to_tablespace, older_than, now_function, min_stay, every) VALUES
+	('%s''); SELECT trap.seen(''policy''); --', 'trap."a''); SELECT trap.seen(''name''); --"', 'regress_fast', '1 day', 'trap.clock()', '0', '1 s'),
+	('back', 'trap."a''); SELECT trap.seen(''name''); --"', 'regress_slow', '1 day', 'trap.clock()', '0', NULL);
+INSERT INTO public.tier_policy (name, schema, from_tablespace, to_tablespace, budget, settings) VALUES ('budget', 'trap', 'regress_slow', 'regress_fast', 1000000000, '{"rebuild_threshold": 0}');
+SQL
+foreach my $settings ('{"on_blocker": "terminate"}', '{"copy_access_methods": "evil"}', '{"min_free_space": 0}', '{"role": "postgres"}', '{"session_authorization": "postgres"}')
+{
+	my (undef, undef, $err) = $node->psql('postgres', "UPDATE public.tier_policy SET settings = '$settings'", extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
+	like(sqlstate_of($err), qr/^(?:42501|22023)$/, "not in his settings: $settings");
+}
+foreach my $round (1 .. 3)
+{
+	my $clock = -s $node->logfile;
+	like(sql('SELECT count(*) FROM public.tier_plan()'), qr/^[1-9]/, "a superuser plans his policies, $round");
+	sql('SELECT count(*) FROM public.run_tier_policies(wait => true)');
+	as_attacker('SELECT count(*) FROM public.run_tier_policies()');
+	sql('SELECT pg_reload_conf()');
+	poll_until($node, q(SELECT count(*) > 0 FROM index_mover.policy_run WHERE policy ~ 'policy' AND started_at > now() - interval '3 s'), 't', 'the scheduler');
+	ok($node->log_contains(qr/the attacker's clock runs as attacker/, $clock), 'they run as he');
+	nothing_was_run("his policies, $round");
+}
+is(sql("SELECT string_agg(DISTINCT role::text, ' ') FROM public.index_mover_jobs WHERE policy IS NOT NULL"), 'attacker', 'his jobs are his');
+sql('DELETE FROM public.tier_policy');
 
 # ---- commands that the reports print, for others to run -------------------------------
 # (A literal is rather a text than a regclass or a name.)

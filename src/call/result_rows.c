@@ -274,7 +274,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	}
 
 	submit_skip_busy(plan);
-	summary.job = job = submit_next_job();
+	summary.job = job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
 	foreach(lc, plan)
 	{
 		MoveItem   *item = lfirst(lc);

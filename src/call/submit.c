@@ -108,7 +108,7 @@ queue_job(void)
 static void
 record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
 {
-	HistoryJob	entry = {GetUserId(), GetCurrentTimestamp(), settings->not_default, settings->terms};
+	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default, settings->terms};
 
 	history_insert_job(job, &entry);
 	queued->job = job;
@@ -198,7 +198,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
 
 	/* the segment is pinned, so it outlives our mapping */
-	shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,
+	shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
 							   JOB_WAITING_FOR_COMMIT, items, settings, false,
 							   &segment);
 	if (shared == NULL)

@@ -401,7 +401,7 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 					item->size_before, item->to_tablespace, -1);
 	}
 
-	wait.shared = job_launch_create(job, MyDatabaseId, GetUserId(), purpose,
+	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
 									JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
 		return NULL;

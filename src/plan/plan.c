@@ -797,13 +797,28 @@ plan_skip_parts(const List *items)
 void
 plan_complete(List *items, const PlanRequest *request)
 {
+	PlanParts  *parts = plan_parts_begin(&request->settings);
+
 	plan_skip_parts(items);
 	if (request->waits && !request->dry_run)
 	{
 		plan_skip_locked(items);
 		plan_skip_parts(items);
 	}
-	plan_estimate_entries(items, request);
-	plan_estimate_space(items, &request->settings);
+	plan_estimate_entries(parts, items, request);
+	plan_estimate_space(parts, items, &request->settings);
 	plan_warn_archiver(items);
+}
+
+/*
+ * Complete a part of a plan, what plan_moves() has returned for one request: fill
+ * in what it will take, and skip what has no space after the parts before.
+ */
+void
+plan_part_complete(PlanParts *parts, List *items, const PlanRequest *request)
+{
+	plan_skip_parts(items);
+	plan_estimate_entries(parts, items, request);
+	plan_skip_without_space(parts, items, &request->settings);
+	plan_skip_parts(items);
 }

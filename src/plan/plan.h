@@ -48,6 +48,11 @@ typedef struct PlanRequest
 extern List *plan_moves(const PlanRequest *request);
 extern void plan_complete(List *items, const PlanRequest *request);
 extern void plan_skip_parts(const List *items);
+
+/* For a plan in parts, of requests with "part", which are completed one by one */
+typedef struct PlanParts PlanParts;
+extern PlanParts *plan_parts_begin(const MoveSettings *settings);
+extern void plan_part_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);

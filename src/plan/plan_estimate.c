@@ -310,6 +310,42 @@ typedef struct TargetSpace
 								 * the same time */
 } TargetSpace;
 
+/* What is known of a plan that is made in parts */
+struct PlanParts
+{
+	Experience	experience[2];
+	bool		have_read;		/* these */
+	List	   *sources;		/* of SourceSpace */
+	List	   *targets;		/* of TargetSpace */
+	int			nlargest;
+	int64	   *largest_all;	/* of concurrent moves to any target: WAL, */
+	int64	   *largest_sort;	/* sort files */
+	bool		warned;			/* of a directory; or it is not to be warned */
+};
+
+/* Estimate what a planned move takes. */
+static void
+estimate(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
+{
+	if (!parts->have_read)
+		read_experience(parts->experience);
+	parts->have_read = true;
+	estimate_item(entry, settings, parts->experience,
+				  entry->item.method == METHOD_COPY ? source_read_ms(&parts->sources, entry) : 0);
+}
+
+/* Begin a plan of plan_moves() requests that are parts of it. */
+PlanParts *
+plan_parts_begin(const MoveSettings *settings)
+{
+	PlanParts  *parts = palloc0(sizeof(PlanParts));
+
+	parts->nlargest = Max(settings->max_workers - 1, 0);
+	parts->largest_all = palloc0(sizeof(int64) * (parts->nlargest + 1));
+	parts->largest_sort = palloc0(sizeof(int64) * (parts->nlargest + 1));
+	return parts;
+}
+
 static TargetSpace *
 find_free_space(List **targets, int64 device, int nlargest)
 {
@@ -357,23 +393,76 @@ check_directories(MoveItem *item, bool *warned)
 }
 
 /*
+ * Set for a planned MoveItem, and for what moves with it, whether there is free
+ * space: for the new files, their WAL and sort files, together with the largest
+ * moves that can run at the same time, and what those before have kept.  With
+ * reserve, it is one of those from now on.  Returns what is missing, if anything.
+ */
+static const SpaceNeed *
+take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *settings,
+		   bool reserve, SpaceNeeds *needs)
+{
+	MoveItem   *item = lfirst(cell);
+	int64		size = new_file_size(item);
+	int64		wal_bytes = Max(item->wal_bytes, 0);
+	int			n = parts->nlargest;
+	FileSystemFacts facts;
+	FileSystemFacts source;
+	TargetSpace *target;
+	const SpaceNeed *missing;
+	ListCell   *lc;
+
+	if (!check_directories(item, &parts->warned) || item->size_before < 0 ||
+		!file_system_facts(item->to_tablespace, &facts))
+		return NULL;
+	/* all files of a table are there twice until its swap */
+	for_each_cell(lc, items, lnext(items, cell))
+	{
+		const MoveItem *part = lfirst(lc);
+
+		if (part->part_of != item->relid)
+			break;
+		size += new_file_size(part);
+		wal_bytes += Max(part->wal_bytes, 0);
+	}
+	target = find_free_space(&parts->targets, facts.device, n);
+
+	space_needs(needs, item->to_tablespace,
+				target->kept + sum_of(target->largest, n) + size,
+				item->sort_bytes > 0 ? item->sort_bytes + sum_of(parts->largest_sort, n) : 0,
+				wal_bytes > 0 ? wal_bytes + sum_of(parts->largest_all, n) : 0);
+	missing = size == 0 ? NULL : space_missing(needs, &settings->min_free_space);
+	item->fits = missing == NULL;
+	for_each_cell(lc, items, lnext(items, cell))
+	{
+		MoveItem   *part = lfirst(lc);
+
+		if (part->part_of != item->relid)
+			break;
+		part->fits = item->fits;
+	}
+	if (missing != NULL && !reserve)
+		return missing;
+
+	keep_largest(parts->largest_all, n, size);
+	keep_largest(parts->largest_sort, n, Max(item->sort_bytes, 0));
+	if (file_system_facts(item->from_tablespace, &source) &&
+		source.device == facts.device)
+		keep_largest(target->largest, n, size);
+	else
+		target->kept += size;
+	return missing;
+}
+
+/*
  * Set for each planned MoveItem of a whole plan, in order of execution,
- * whether there is free space for it: for its new file, its WAL and its sort
- * files, together with the largest moves that can run at the same time, and
- * what those before it have kept.  WARNING if there is not, or no directory.
+ * whether there is free space for it.  WARNING if there is not, or no directory.
  */
 void
-plan_estimate_space(List *items, const MoveSettings *settings)
+plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings)
 {
-	List	   *targets = NIL;
-	int			nlargest = Max(settings->max_workers - 1, 0);
-
-	/* of concurrent moves to any target: WAL, sort files */
-	int64	   *largest_all = palloc0(sizeof(int64) * (nlargest + 1));
-	int64	   *largest_sort = palloc0(sizeof(int64) * (nlargest + 1));
 	int			planned = 0;
 	int			too_large = 0;
-	bool		warned = false;
 	char	   *first_reason = NULL;
 	ListCell   *lc;
 	ListCell   *lc2;
@@ -381,74 +470,34 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 	foreach(lc, items)
 	{
 		MoveItem   *item = (MoveItem *) lfirst(lc);
-		int64		size = new_file_size(item);
-		int64		wal_bytes = Max(item->wal_bytes, 0);
-		FileSystemFacts facts;
-		FileSystemFacts source;
-		TargetSpace *target;
 		SpaceNeeds	needs;
 		const SpaceNeed *missing;
+		char	   *reason;
 
 		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
-		if (!check_directories(item, &warned) || item->size_before < 0 ||
-			!file_system_facts(item->to_tablespace, &facts))
+		missing = take_space(parts, items, lc, settings, true, &needs);
+		if (missing == NULL)
 			continue;
-		/* all files of a table are there twice until its swap */
-		for_each_cell(lc2, items, lnext(items, lc))
-		{
-			const MoveItem *part = lfirst(lc2);
-
-			if (part->part_of != item->relid)
-				break;
-			size += new_file_size(part);
-			wal_bytes += Max(part->wal_bytes, 0);
-		}
-		target = find_free_space(&targets, facts.device, nlargest);
-
-		space_needs(&needs, item->to_tablespace,
-					target->kept + sum_of(target->largest, nlargest) + size,
-					item->sort_bytes > 0 ?
-					item->sort_bytes + sum_of(largest_sort, nlargest) : 0,
-					wal_bytes > 0 ? wal_bytes + sum_of(largest_all, nlargest) : 0);
-		missing = size == 0 ? NULL : space_missing(&needs, &settings->min_free_space);
-		item->fits = missing == NULL;
-		if (missing != NULL)
-		{
-			char	   *reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-										  missing->what, size_text(missing->needed),
-										  size_text(missing->available),
-										  size_text(settings_reserved(&settings->min_free_space,
-																	  missing->total)));
-
-			item_say(item, "Does not fit: %s", reason);
-			if (too_large++ == 0)
-				first_reason = reason;
-		}
-
-		keep_largest(largest_all, nlargest, size);
-		keep_largest(largest_sort, nlargest, Max(item->sort_bytes, 0));
-		if (file_system_facts(item->from_tablespace, &source) &&
-			source.device == facts.device)
-			keep_largest(target->largest, nlargest, size);
-		else
-			target->kept += size;
-
+		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
+						  missing->what, size_text(missing->needed),
+						  size_text(missing->available),
+						  size_text(settings_reserved(&settings->min_free_space,
+													  missing->total)));
+		item_say(item, "Does not fit: %s", reason);
+		if (too_large++ == 0)
+			first_reason = reason;
 		for_each_cell(lc2, items, lnext(items, lc))
 		{
 			MoveItem   *part = lfirst(lc2);
 
 			if (part->part_of != item->relid)
 				break;
-			part->fits = item->fits;
-			if (missing != NULL)
-				item_say(part, "Does not fit, with its table.");
+			item_say(part, "Does not fit, with its table.");
 		}
 	}
-	pfree(largest_all);
-	pfree(largest_sort);
 
 	if (too_large > 0)
 		ereport(WARNING,
@@ -456,6 +505,34 @@ plan_estimate_space(List *items, const MoveSettings *settings)
 				 errmsg("not enough free space for %d of %d planned moves",
 						too_large, planned),
 				 errdetail("Does not fit: %s", first_reason)));
+}
+
+/*
+ * Skip the planned moves of a part of a plan that have no space after the parts
+ * before, or no directory.  No WARNINGs.
+ */
+void
+plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings)
+{
+	ListCell   *lc;
+
+	parts->warned = true;		/* the caller has its own words */
+	foreach(lc, items)
+	{
+		MoveItem   *item = lfirst(lc);
+		SpaceNeeds	needs;
+
+		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
+			OidIsValid(item->part_of))
+			continue;
+		item->fits = -1;
+		item->detail[0] = '\0';
+		if (take_space(parts, items, lc, settings, false, &needs) != NULL)
+			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
+					  get_tablespace_name(item->to_tablespace));
+		else if (item->fits == 0)	/* it has said which directory serves not */
+			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", pstrdup(item->detail));
+	}
 }
 
 /* Say in a plan what the swap of a copy would have to wait for. */
@@ -472,11 +549,8 @@ foretell_wait(MoveItem *item)
 
 /* entries: in order of execution, size_before, method, bloat_ratio set. */
 void
-plan_estimate_entries(List *entries, const PlanRequest *request)
+plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request)
 {
-	Experience	experience[2];
-	bool		have_read = false;
-	List	   *sources = NIL;
 	ListCell   *lc;
 
 	foreach(lc, entries)
@@ -485,12 +559,7 @@ plan_estimate_entries(List *entries, const PlanRequest *request)
 
 		if (entry->item.status != STATUS_PLANNED)
 			continue;
-		if (!have_read)
-			read_experience(experience);
-		have_read = true;
-		estimate_item(entry, &request->settings, experience,
-					  entry->item.method == METHOD_COPY ?
-					  source_read_ms(&sources, entry) : 0);
+		estimate(parts, entry, &request->settings);
 		if (request->dry_run)
 			foretell_wait(&entry->item);
 	}

@@ -31,8 +31,9 @@ typedef struct PlanEntry
 	int64		rank;			/* position among the moves: smaller first */
 	List	   *parts;			/* PlanEntry of what moves with it */
 } PlanEntry;
-extern void plan_estimate_entries(List *entries, const PlanRequest *request);
-extern void plan_estimate_space(List *items, const MoveSettings *settings);
+extern void plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request);
+extern void plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings);
+extern void plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings);
 extern void plan_warn_archiver(const List *items);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);

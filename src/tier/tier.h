@@ -13,4 +13,7 @@
 /* samples.c: take a sample now, and thin out old ones; returns rows written */
 extern int64 samples_take(const Interval *retention);
 
+/* tier_scheduler.c */
+extern void tier_scheduler_register(void);
+
 #endif							/* IM_TIER_H */

@@ -127,8 +127,8 @@ static const struct
 	{"zero_damaged_pages", "off"},
 };
 
-static void
-apply_job_settings(const MoveSettings *settings)
+void
+worker_apply_settings(void)
 {
 	for (int i = 0; i < lengthof(worker_settings); i++)
 		if (GetConfigOption(worker_settings[i].name, true, false) != NULL)
@@ -139,6 +139,12 @@ apply_job_settings(const MoveSettings *settings)
 
 	/* the waiting caller's backend converts the messages */
 	set_worker_option("client_encoding", GetDatabaseEncodingName());
+}
+
+static void
+apply_job_settings(const MoveSettings *settings)
+{
+	worker_apply_settings();
 	set_worker_option("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
 	set_worker_option("max_parallel_maintenance_workers",
 					  psprintf("%d", settings->max_parallel_maintenance_workers));
@@ -183,12 +189,12 @@ log_end(const JobShared *shared)
 }
 
 /*
- * Connect to the job's database as its role.  If the database has a setting
- * for role, core has applied it, without checking whether the job's role may
- * SET it; so reset it.
+ * Connect to a database as a role, such as those of a job.  If the database has
+ * a setting for role, core has applied it, without checking whether this role
+ * may SET it; so reset it.
  */
-static void
-connect_as(Oid database, Oid role)
+void
+worker_connect_as(Oid database, Oid role)
 {
 #ifdef BGWORKER_BYPASS_ROLELOGINCHECK
 	BackgroundWorkerInitializeConnectionByOid(database, role,
@@ -624,7 +630,7 @@ index_mover_worker_main(Datum arg)
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
 	}
 	runner_serve_cancel(false);
-	connect_as(job.database, job.role);
+	worker_connect_as(job.database, job.role);
 	/* only core's settings, which alter_move() does not change */
 	apply_job_settings(&shared->settings);
 	IM_KEEP_POINTS();

@@ -72,7 +72,9 @@ SQL
 		$sql->("UPDATE clock SET now = timestamptz '2024-01-15 UTC' + make_interval(days => " . int($step * 800 / $steps) . ')');
 		$carry_out->();
 		$misplaced += $sql->(<<'SQL');
-SELECT count(*) FROM index_mover.leaves('orders'::regclass) l
+SELECT count(*) FROM pg_partition_tree('orders') p
+  JOIN pg_class r ON r.oid = p.relid AND p.isleaf
+ CROSS JOIN LATERAL (SELECT r.oid AS relation, coalesce(substring(pg_get_expr(r.relpartbound, r.oid) FROM $re$TO \('(.*)'\)$re$), 'DEFAULT') AS upper) l
   JOIN pg_class c ON c.oid = l.relation OR c.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = l.relation)
   LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
  WHERE l.upper <> 'DEFAULT' AND (t.spcname IS NOT DISTINCT FROM 'regress_slow') <> (l.upper::timestamptz <= clock() - interval '90 days')

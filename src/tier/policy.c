@@ -1,0 +1,510 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy.c
+ *	  Rows of tier_policy: reading them, whose they are, and their last runs.
+ *
+ * A policy is carried out as its owner, so who may be made the owner matters.
+ * The owner is a name together with the OID that it had when somebody set it who
+ * may SET ROLE to it.  If the two do not fit together, because the role was
+ * dropped and made again, or renamed, or the row comes from another cluster, the
+ * policy does nothing until its owner is set again.  So no restore makes a
+ * superuser the owner of a policy that another role has written.
+ *
+ * Rows are read here without a check of privileges on the table, and the same
+ * ones are seen as with its row security.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/regproc.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "history.h"
+#include "job.h"
+#include "own_tables.h"
+#include "tier/policy.h"
+
+PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
+
+#define RUN_TABLE	"policy_run"
+#define RUN_PKEY	"policy_run_pkey"
+
+/* Columns of tier_policy, and of policy_run; the script makes them so. */
+enum
+{
+	Anum_name = 1,
+	Anum_enabled,
+	Anum_relation,
+	Anum_schema,
+	Anum_from_tablespace,
+	Anum_to_tablespace,
+	Anum_parts,
+	Anum_older_than,
+	Anum_idle_for,
+	Anum_idle_of,
+	Anum_now_function,
+	Anum_budget,
+	Anum_start_at,
+	Anum_stop_at,
+	Anum_freeze_first,
+	Anum_min_stay,
+	Anum_max_bytes_per_run,
+	Anum_every,
+	Anum_window_start,
+	Anum_window_end,
+	Anum_settings,
+	Anum_owner,
+	Anum_owner_oid,
+	Natts_policy = Anum_owner_oid
+};
+
+enum
+{
+	Anum_run_policy = 1,
+	Anum_run_started_at,
+	Anum_run_job,
+	Anum_run_failures,
+	Anum_run_sqlstate,
+	Anum_run_message,
+	Natts_run = Anum_run_message
+};
+
+/*
+ * Return the OID of tier_policy, which is in the schema that the extension was
+ * created in; InvalidOid if there is none.
+ */
+Oid
+policy_table(void)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			result = InvalidOid;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum("index_mover"));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = get_relname_relid("tier_policy",
+								   ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/* Return the owner that a row names, if its OID is that of this name; else 0. */
+static Oid
+valid_owner(const char *owner, Oid owner_oid)
+{
+	char	   *name = OidIsValid(owner_oid) ? GetUserNameFromId(owner_oid, true) : NULL;
+
+	return name != NULL && strcmp(name, owner) == 0 ? owner_oid : InvalidOid;
+}
+
+/* Return whether the current user sees the policies of this role. */
+static bool
+sees_policies_of(const char *owner)
+{
+	Oid			role = get_role_oid(owner, true);
+
+	return superuser() || (OidIsValid(role) && has_privs_of_role(GetUserId(), role));
+}
+
+static char *
+name_or_null(Datum value, bool isnull)
+{
+	return isnull ? NULL : pstrdup(NameStr(*DatumGetName(value)));
+}
+
+static Policy *
+read_policy(HeapTuple tuple, TupleDesc desc)
+{
+	Policy	   *policy = palloc0(sizeof(Policy));
+	Datum		values[Natts_policy];
+	bool		nulls[Natts_policy];
+	char	   *parts;
+	char	   *idle_of;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+#define VALUE(column)	(values[Anum_##column - 1])
+#define ISNULL(column)	(nulls[Anum_##column - 1])
+#define INTERVAL(column) \
+	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
+	policy->name = *DatumGetName(VALUE(name));
+	if (!ISNULL(owner))
+		policy->owner = valid_owner(NameStr(*DatumGetName(VALUE(owner))),
+									ISNULL(owner_oid) ? InvalidOid : DatumGetObjectId(VALUE(owner_oid)));
+	policy->enabled = DatumGetBool(VALUE(enabled));
+	policy->kind = !ISNULL(older_than) ? POLICY_OLDER_THAN : !ISNULL(idle_for) ? POLICY_IDLE_FOR :
+		!ISNULL(budget) ? POLICY_BUDGET : POLICY_START_AT;
+	policy->relation = ISNULL(relation) ? InvalidOid : DatumGetObjectId(VALUE(relation));
+	policy->schema = name_or_null(VALUE(schema), ISNULL(schema));
+	policy->from_tablespace = name_or_null(VALUE(from_tablespace), ISNULL(from_tablespace));
+	policy->to_tablespace = name_or_null(VALUE(to_tablespace), ISNULL(to_tablespace));
+	parts = TextDatumGetCString(VALUE(parts));
+	policy->tables = strcmp(parts, "indexes") != 0;
+	policy->indexes = strcmp(parts, "table") != 0;
+	policy->age = policy->kind == POLICY_OLDER_THAN ? INTERVAL(older_than) : INTERVAL(idle_for);
+	idle_of = TextDatumGetCString(VALUE(idle_of));
+	policy->idle_of = strcmp(idle_of, "change") == 0 ? IDLE_OF_CHANGE :
+		strcmp(idle_of, "index use") == 0 ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
+	policy->now_function = ISNULL(now_function) ? NULL : TextDatumGetCString(VALUE(now_function));
+	policy->budget = ISNULL(budget) ? 0 : DatumGetInt64(VALUE(budget));
+	policy->start_at = ISNULL(start_at) ? 0 : DatumGetFloat8(VALUE(start_at));
+	policy->stop_at = ISNULL(stop_at) ? 0 : DatumGetFloat8(VALUE(stop_at));
+	policy->freeze_first = DatumGetBool(VALUE(freeze_first));
+	policy->min_stay = INTERVAL(min_stay);
+	policy->max_bytes_per_run = ISNULL(max_bytes_per_run) ? 0 : DatumGetInt64(VALUE(max_bytes_per_run));
+	policy->every = INTERVAL(every);
+	policy->window_start = ISNULL(window_start) ? -1 : DatumGetTimeADT(VALUE(window_start));
+	policy->window_end = ISNULL(window_end) ? -1 : DatumGetTimeADT(VALUE(window_end));
+	policy->settings = ISNULL(settings) ? NULL : DatumGetJsonbPCopy(VALUE(settings));
+	return policy;
+}
+
+static int
+compare_policies(const ListCell *a, const ListCell *b)
+{
+	return strcmp(NameStr(((const Policy *) lfirst(a))->name), NameStr(((const Policy *) lfirst(b))->name));
+}
+
+/*
+ * Return the policies that are enabled, in the order of their names: of the
+ * roles whose privileges the current user has, or all; or the one of this name.
+ * ERROR 42704 if there is none of this name, enabled or not.
+ */
+List *
+policies_read(const char *name, bool all)
+{
+	Relation	rel = table_open(policy_table(), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	List	   *result = NIL;
+	bool		found = false;
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Policy	   *policy = read_policy(tuple, RelationGetDescr(rel));
+		bool		isnull;
+		Datum		owner = heap_getattr(tuple, Anum_owner, RelationGetDescr(rel), &isnull);
+
+		if ((name != NULL && strcmp(name, NameStr(policy->name)) != 0) ||
+			(!all && !sees_policies_of(isnull ? "" : NameStr(*DatumGetName(owner)))))
+			continue;
+		found = true;
+		if (policy->enabled)
+			result = lappend(result, policy);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	if (name != NULL && !found)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("tier policy \"%s\" does not exist", name)));
+	list_sort(result, compare_policies);
+	return result;
+}
+
+/*
+ * Fill *settings for the job of a policy: those of this session, and those of the
+ * policy with the privileges of the current user, who is its owner.  ERROR 22023,
+ * 42501 as SET.
+ */
+void
+policy_settings(const Policy *policy, MoveSettings *settings)
+{
+	settings_capture_with(settings, policy->settings);
+	settings->terms.policy = policy->name;
+	settings->terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
+}
+
+/*
+ * Return whether a policy has a window, and sets *seconds to how long it is open
+ * still or, below 0, to how long it is closed.  The session's time zone counts.
+ */
+bool
+policy_window(const Policy *policy, TimestampTz now, int *seconds)
+{
+	TimeADT		start = policy->window_start;
+	TimeADT		end = policy->window_end;
+	TimeADT		time;
+
+	if (start < 0)
+		return false;
+	time = DatumGetTimeADT(DirectFunctionCall1(timestamptz_time, TimestampTzGetDatum(now)));
+	if (start < end ? time >= start && time < end : time >= start || time < end)
+		*seconds = (end - time + (time < end ? 0 : USECS_PER_DAY)) / USECS_PER_SEC;
+	else
+		*seconds = -(int) ((start - time + (time < start ? 0 : USECS_PER_DAY)) / USECS_PER_SEC) - 1;
+	return true;
+}
+
+/* ----------------------------------------------------------------
+ *	The trigger of tier_policy
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Return the owner to be set for a row.  given: the OID that comes with the name,
+ * as in a dump; 0 = none.  ERROR 42501 unless the current user may SET ROLE to
+ * the owner; 42704 if there is no such role, but for a superuser, whose restore
+ * must not fail.  The result is 0 if the owner is to be set again.
+ */
+static Oid
+check_owner(const char *owner, Oid given)
+{
+	Oid			role = get_role_oid(owner, superuser());
+
+	if (OidIsValid(role) && !im_can_set_role(GetUserId(), role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be able to SET ROLE \"%s\"", owner)));
+
+	/*
+	 * With its OID it comes from a dump.  In another cluster another role can
+	 * have both, and must not be a superuser then; but the bootstrap
+	 * superuser is what it was.
+	 */
+	if (OidIsValid(given) &&
+		(given != role || (superuser_arg(role) && role != BOOTSTRAP_SUPERUSERID)))
+		return InvalidOid;
+	return role;
+}
+
+/*
+ * Do something as the owner of a policy, in a security-restricted operation.  If it
+ * fails, the abort of the (sub)transaction makes the user what he was.
+ */
+void
+policy_as_owner(Oid owner, void (*work) (void *arg), void *arg)
+{
+	Oid			save_user;
+	int			save_context;
+
+	GetUserIdAndSecContext(&save_user, &save_context);
+	SetUserIdAndSecContext(owner, save_context | SECURITY_RESTRICTED_OPERATION);
+	work(arg);
+	SetUserIdAndSecContext(save_user, save_context);
+}
+
+/* Return the function of this full name; the caller has set the search_path. */
+Oid
+policy_function(const char *name)
+{
+	return DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
+}
+
+static void
+check_settings(void *arg)
+{
+	MoveSettings settings;
+
+	settings_capture_with(&settings, arg);
+}
+
+/* Delete what is known of the runs of a policy. */
+static void
+forget_runs(const char *policy)
+{
+	Relation	rel = extension_open(RUN_TABLE);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
+	scan = systable_beginscan(rel, extension_relation(RUN_PKEY), true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		(void) extension_delete(rel, tuple);
+	systable_endscan(scan);
+	extension_close(rel);
+}
+
+/*
+ * index_mover_tier_policy_check() RETURNS trigger, of tier_policy, BEFORE INSERT
+ * OR UPDATE OR DELETE FOR EACH ROW
+ *
+ * Sets owner_oid; owner, if NULL, to the current user; and the full name of
+ * now_function, as the search_path finds it now.  Checks the settings.
+ * ERROR 42501, 42704 owner; 22023, 42501 settings.
+ */
+Datum
+index_mover_tier_policy_check(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+	bool		update;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Datum		values[Natts_policy];
+	bool		nulls[Natts_policy];
+	bool		replace[Natts_policy] = {0};
+	bool		new_owner;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		return PointerGetDatum(NULL);
+	desc = RelationGetDescr(data->tg_relation);
+	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
+	tuple = update ? data->tg_newtuple : data->tg_trigtuple;
+	heap_deform_tuple(data->tg_trigtuple, desc, values, nulls);
+	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
+	{
+		forget_runs(NameStr(*DatumGetName(VALUE(name))));
+		return PointerGetDatum(tuple);
+	}
+#define IS_SET(column) \
+	(!update || bms_is_member(Anum_##column - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
+	if (update && IS_SET(name))
+		forget_runs(NameStr(*DatumGetName(VALUE(name))));
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	new_owner = IS_SET(owner) || IS_SET(owner_oid);
+	if (new_owner && ISNULL(owner))
+	{
+		VALUE(owner) = DirectFunctionCall1(namein,
+										   CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
+		VALUE(owner_oid) = ObjectIdGetDatum(GetUserId());
+		ISNULL(owner) = ISNULL(owner_oid) = false;
+	}
+	else if (new_owner)
+	{
+		Oid			owner = check_owner(NameStr(*DatumGetName(VALUE(owner))),
+										update || ISNULL(owner_oid) ? InvalidOid :
+										DatumGetObjectId(VALUE(owner_oid)));
+
+		VALUE(owner_oid) = ObjectIdGetDatum(owner);
+		ISNULL(owner_oid) = !OidIsValid(owner);
+	}
+	replace[Anum_owner - 1] = replace[Anum_owner_oid - 1] = new_owner;
+
+	if (IS_SET(now_function) && !ISNULL(now_function))
+	{
+		LOCAL_FCINFO(call, 1);
+		Datum		function;
+
+		/* NULL if there is none: the plan says so */
+		InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+		call->args[0].value = VALUE(now_function);
+		call->args[0].isnull = false;
+		function = to_regprocedure(call);
+		if (!call->isnull)
+			VALUE(now_function) = CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
+		replace[Anum_now_function - 1] = true;
+	}
+	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
+		policy_as_owner(DatumGetObjectId(VALUE(owner_oid)), check_settings, DatumGetJsonbP(VALUE(settings)));
+	return PointerGetDatum(heap_modify_tuple(tuple, desc, values, nulls, replace));
+}
+
+/* ----------------------------------------------------------------
+ *	The last run
+ * ----------------------------------------------------------------
+ */
+
+/* Read the last run of a policy; all is 0 if there was none. */
+void
+policy_run_read(const char *policy, PolicyRun *run)
+{
+	Relation	rel = table_open(extension_relation(RUN_TABLE), AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	memset(run, 0, sizeof(PolicyRun));
+	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
+	scan = systable_beginscan(rel, extension_relation(RUN_PKEY), true, NULL, 1, &key);
+	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Datum		values[Natts_run];
+		bool		nulls[Natts_run];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		run->started_at = DatumGetTimestampTz(values[Anum_run_started_at - 1]);
+		run->job = DatumGetInt64(values[Anum_run_job - 1]);
+		run->failures = DatumGetInt32(values[Anum_run_failures - 1]);
+		if (!nulls[Anum_run_sqlstate - 1])
+			run->sqlstate = TextDatumGetCString(values[Anum_run_sqlstate - 1]);
+		if (!nulls[Anum_run_message - 1])
+			run->message = TextDatumGetCString(values[Anum_run_message - 1]);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* Record a run in place of the one before. */
+void
+policy_run_write(const char *policy, const PolicyRun *run)
+{
+	Relation	rel;
+	Datum		values[Natts_run];
+	bool		nulls[Natts_run] = {0};
+
+	forget_runs(policy);
+	rel = extension_open(RUN_TABLE);
+	values[Anum_run_policy - 1] = DirectFunctionCall1(namein, CStringGetDatum(policy));
+	values[Anum_run_started_at - 1] = TimestampTzGetDatum(run->started_at);
+	values[Anum_run_job - 1] = Int64GetDatum(run->job);
+	values[Anum_run_failures - 1] = Int32GetDatum(run->failures);
+	nulls[Anum_run_sqlstate - 1] = nulls[Anum_run_message - 1] = (run->sqlstate == NULL);
+	if (run->sqlstate != NULL)
+	{
+		values[Anum_run_sqlstate - 1] = CStringGetTextDatum(run->sqlstate);
+		values[Anum_run_message - 1] = CStringGetTextDatum(run->message);
+	}
+	extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	extension_close(rel);
+	CommandCounterIncrement();
+}
+
+/*
+ * Return how many runs of a policy have failed in a row, up to the last one, and
+ * why that has.  A run fails by itself, or if one of its moves does.
+ */
+int
+policy_failures(const PolicyRun *run, char **why)
+{
+	JobSlot		slot;
+	ListCell   *lc;
+
+	*why = run->message;
+	if (run->started_at == 0 || (run->job != 0 && job_find(run->job, &slot)))
+		return run->failures;	/* of those before */
+	if (run->sqlstate != NULL)
+		return run->failures + 1;
+	foreach(lc, run->job != 0 ? history_read(run->job) : NIL)
+	{
+		const HistoryEntry *entry = lfirst(lc);
+
+		if (entry->status == STATUS_MOVED || entry->status == STATUS_SKIPPED ||
+			entry->status == STATUS_REHEARSED || entry->status == STATUS_CANCELED)
+			continue;
+		*why = entry->message != NULL && entry->status == STATUS_FAILED ? entry->message :
+			pstrdup("its worker, or the server, has ended early");
+		return run->failures + 1;
+	}
+	return 0;
+}

@@ -1,0 +1,402 @@
+/*-------------------------------------------------------------------------
+ *
+ * tier_scheduler.c
+ *	  Samples, and policies that are due, without anybody who calls.
+ *
+ * If the library is preloaded, and index_mover.scheduler_databases names any, the
+ * postmaster starts one scheduler when recovery has ended: at a start, after a
+ * crash, on a standby that is promoted.  It is connected to no database, so that
+ * it is not in the way of DROP DATABASE, or CREATE DATABASE .. TEMPLATE, and looks
+ * into each by a worker that takes a sample, starts the policies that are due, and
+ * is gone, usually after some milliseconds.
+ *
+ * Locks: the worker takes locks on the extension's tables only, all at first, and
+ * without waiting.
+ *
+ * Tricky: the clock may be set back.  Looks go by a clock that cannot be, and a
+ * last run in the future counts as none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "portability/instr_time.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "job.h"
+#include "own_tables.h"
+#include "tier/policy.h"
+#include "tier/tier.h"
+#include "worker/worker.h"
+
+PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
+PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
+
+#define MAX_DATABASES	64
+#define LOOK_MS			60000	/* longest time between two looks */
+#define RESTART_S		60
+
+static char *scheduler_databases = NULL;
+static int	sample_interval = 10;
+static uint32 wait_event = 0;
+
+/* A database that is looked after; only the scheduler has it */
+typedef struct Watched
+{
+	char	   *name;
+	int64		next_look;		/* in ms of the scheduler's clock */
+	int64		next_sample;
+	BackgroundWorkerHandle *worker; /* NULL = none looks now */
+	bool		missing;		/* it was said that there is no such database */
+} Watched;
+
+/* What a look is told */
+typedef struct LookExtra
+{
+	Oid			database;
+	int			n;				/* where it answers */
+	bool		sample;
+} LookExtra;
+
+static bool
+check_scheduler_databases(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+
+	if (!SplitIdentifierString(copy, ',', &names))
+	{
+		GUC_check_errdetail("List syntax is invalid.");
+		return false;
+	}
+	if (list_length(names) > MAX_DATABASES)
+	{
+		GUC_check_errdetail("There can be %d databases.", MAX_DATABASES);
+		return false;
+	}
+	list_free(names);
+	pfree(copy);
+	return true;
+}
+
+/* Define the settings, and have the scheduler started; to be called in _PG_init(). */
+void
+tier_scheduler_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	DefineCustomStringVariable("index_mover.scheduler_databases",
+							   "Databases in which samples are taken, and tier policies carried out that are due.",
+							   "Of a preloaded library; if it is empty when the server starts, it needs a restart.",
+							   &scheduler_databases, "", PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_scheduler_databases, NULL, NULL);
+	DefineCustomIntVariable("index_mover.sample_interval",
+							"Time between two samples of the scheduler.",
+							"0 takes none.",
+							&sample_interval, 10, 0, INT_MAX / 60000, PGC_SIGHUP, GUC_UNIT_MIN,
+							NULL, NULL, NULL);
+	if (!process_shared_preload_libraries_in_progress || scheduler_databases[0] == '\0')
+		return;
+	strlcpy(worker.bgw_name, "index_mover scheduler", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "index_mover scheduler", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = RESTART_S;
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "index_mover_scheduler_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/* ----------------------------------------------------------------
+ *	A look into a database
+ * ----------------------------------------------------------------
+ */
+
+static void
+take_sample(void *arg)
+{
+	const Interval retention = {.day = 100};
+
+	(void) samples_take(&retention);
+}
+
+static TimestampTz
+after(TimestampTz moment, const Interval *time)
+{
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(moment),
+												   IntervalPGetDatum(time)));
+}
+
+/*
+ * Start a policy if it is due, and return in how many ms it is to be looked at
+ * again.
+ */
+static int64
+look_at_policy(const Policy *policy, TimestampTz now)
+{
+	PolicyRun	run;
+	JobSlot		slot;
+	TimestampTz due = now;
+	int			left;
+
+	policy_run_read(NameStr(policy->name), &run);
+	if (run.started_at != 0 && run.started_at <= now)
+		due = after(run.started_at, policy->every);
+	if (due > now)
+		return (due - now) / 1000 + 1;
+	if (policy_window(policy, now, &left) && left < 0)
+		return -left * INT64CONST(1000);
+	/* one at a time */
+	if (!OidIsValid(policy->owner) || (run.job != 0 && job_find(run.job, &slot)))
+		return LOOK_MS;
+	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name)))
+		return (after(now, policy->every) - now) / 1000;
+	ereport(LOG,
+			(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
+					NameStr(policy->name), get_database_name(MyDatabaseId)),
+			 errhint("You may need to increase \"max_worker_processes\".")));
+	return LOOK_MS / 4;
+}
+
+void
+index_mover_scheduler_look_main(Datum arg)
+{
+	LookExtra	extra;
+	dsm_segment *segment;
+	int		   *answers;
+	int64		next = LOOK_MS;
+	TimestampTz now;
+	ErrorData  *error;
+	ListCell   *lc;
+
+	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	segment = dsm_attach(DatumGetUInt32(arg));
+	if (segment == NULL)
+		proc_exit(0);			/* the scheduler has gone */
+	answers = dsm_segment_address(segment);
+	worker_connect_as(extra.database, BOOTSTRAP_SUPERUSERID);
+	worker_apply_settings();
+	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
+	pgstat_report_appname("index_mover");
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (extension_installed())
+	{
+		tier_hold_extension();
+		error = extra.sample ? errors_catch(take_sample, NULL) : NULL;
+		if (error != NULL)
+			ereport(LOG,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not take a sample in database \"%s\": %s",
+							get_database_name(MyDatabaseId), error->message)));
+		now = GetCurrentTimestamp();
+		foreach(lc, policies_read(NULL, true))
+		{
+			const Policy *policy = lfirst(lc);
+			int64		due = policy->every != NULL ? look_at_policy(policy, now) : LOOK_MS;
+
+			next = Min(next, due);
+		}
+	}
+	commit_locally();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	extension_release();
+	answers[extra.n] = (int) Max(next, 1);
+	proc_exit(0);
+}
+
+/* ----------------------------------------------------------------
+ *	The scheduler
+ * ----------------------------------------------------------------
+ */
+
+/* ms on a clock that is not set back */
+static int64
+clock_ms(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MILLISEC(now);
+}
+
+/* Return the database, if it can be connected to; else say so once. */
+static Oid
+find_database(Watched *watched)
+{
+	Oid			result = InvalidOid;
+	bool		allowed = false;
+	Relation	rel;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	/* in no database there is neither a system cache nor an index */
+	StartTransactionCommand();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_database_datname, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(watched->name));
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 1, &key);
+	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		result = ((Form_pg_database) GETSTRUCT(tuple))->oid;
+		allowed = ((Form_pg_database) GETSTRUCT(tuple))->datallowconn;
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	if (!allowed && !watched->missing)
+		ereport(LOG,
+				(errmsg(OidIsValid(result) ? "database \"%s\" is not currently accepting connections" :
+						"database \"%s\" does not exist", watched->name),
+				 errdetail("It is named in index_mover.scheduler_databases.")));
+	watched->missing = !allowed;
+	return allowed ? result : InvalidOid;
+}
+
+/* Have a worker look into a database. */
+static void
+start_look(Watched *watched, int n, dsm_segment *segment, int64 now)
+{
+	BackgroundWorker worker = {0};
+	LookExtra	extra = {.database = find_database(watched),.n = n};
+	int		   *answers = dsm_segment_address(segment);
+
+	watched->next_look = now + LOOK_MS;
+	answers[n] = LOOK_MS;		/* if it fails */
+	if (!OidIsValid(extra.database))
+		return;
+	extra.sample = sample_interval > 0 && now >= watched->next_sample;
+	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", watched->name);
+	strlcpy(worker.bgw_type, "index_mover scheduler", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "index_mover_scheduler_look_main", BGW_MAXLEN);
+	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
+	memcpy(worker.bgw_extra, &extra, sizeof(extra));
+	worker.bgw_notify_pid = MyProcPid;
+	if (!RegisterDynamicBackgroundWorker(&worker, &watched->worker))
+	{
+		watched->worker = NULL;
+		ereport(LOG,
+				(errmsg("index_mover scheduler has to wait for a free background worker slot"),
+				 errhint("You may need to increase \"max_worker_processes\".")));
+	}
+	else if (extra.sample)
+		watched->next_sample = now + (int64) sample_interval * 60000;
+}
+
+/* Take over the databases that the setting names now; each is due at once. */
+static List *
+read_databases(List *old)
+{
+	List	   *names;
+	List	   *result = NIL;
+	ListCell   *lc;
+	ListCell   *lc2;
+
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
+	foreach(lc, names)
+	{
+		Watched    *watched = NULL;
+
+		foreach(lc2, old)
+			if (strcmp(((Watched *) lfirst(lc2))->name, lfirst(lc)) == 0)
+			watched = lfirst(lc2);
+		if (watched == NULL)
+		{
+			watched = palloc0(sizeof(Watched));
+			watched->name = lfirst(lc);
+		}
+		watched->next_look = 0;
+		result = lappend(result, watched);
+	}
+	return result;
+}
+
+void
+index_mover_scheduler_main(Datum arg)
+{
+	List	   *databases = NIL;
+	bool		reload = true;
+	dsm_segment *segment;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	/* no resource owner: it lasts as long as the process */
+	segment = dsm_create(sizeof(int) * MAX_DATABASES, 0);
+
+	for (;;)
+	{
+		int64		now = clock_ms();
+		int64		next = now + LOOK_MS;
+		int			n = 0;
+		ListCell   *lc;
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			reload = true;
+		}
+		if (reload)
+			databases = read_databases(databases);
+		reload = false;
+		foreach(lc, databases)
+		{
+			Watched    *watched = lfirst(lc);
+			pid_t		pid;
+
+			if (watched->worker != NULL && GetBackgroundWorkerPid(watched->worker, &pid) == BGWH_STOPPED)
+			{
+				pfree(watched->worker);
+				watched->worker = NULL;
+				watched->next_look = Min(watched->next_look, now + ((int *) dsm_segment_address(segment))[n]);
+			}
+			else if (watched->worker == NULL && now >= watched->next_look)
+				start_look(watched, n, segment, now);
+			if (watched->worker == NULL)
+				next = Min(next, watched->next_look);
+			n++;
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Max(next - clock_ms(), 1),
+						 IM_WAIT_EVENT(wait_event, "IndexMoverScheduler"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}

@@ -1,0 +1,266 @@
+# Policies one by one, and their owners.  What is wrong with one is its row, and the
+# others are planned and carried out.  What a plan says moves is exactly what a run
+# moves, whatever hinders it.  A policy is planned and carried out as its owner, roles do
+# not see each other's, and nobody becomes the owner of what another has written.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Session;
+use IndexMover::Test;
+use IndexMover::Tiers;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();    # file systems that say what the test says
+
+my $node = new_node('policies', conf => 'max_worker_processes = 16');
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+sub as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]); }
+
+sub error_of
+{
+	my ($role, $sql) = @_;
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql", extra_params => [ '-U', $role ]);
+	return $err =~ /ERROR:  (\w+: .*)/ ? $1 : 'none';
+}
+
+# ---- owners ----------------------------------------------------------------------------------
+my $super = sql('SELECT current_user');
+sql(<<'SQL');
+CREATE ROLE index_admin; CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE team;
+GRANT index_admin TO alice, bob; GRANT team TO alice;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO index_admin;
+GRANT EXECUTE ON FUNCTION tier_plan, run_tier_policies TO index_admin;
+GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO index_admin;
+GRANT CREATE, USAGE ON SCHEMA public TO index_admin;
+SQL
+foreach my $role (qw(alice bob))
+{
+	as($role, <<SQL);
+CREATE TABLE ${role}s (d date, n int) PARTITION BY RANGE (d);
+CREATE TABLE ${role}s_1 PARTITION OF ${role}s FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE INDEX ON ${role}s (n);
+CREATE FUNCTION ${role}_now() RETURNS timestamptz LANGUAGE plpgsql AS \$\$ BEGIN
+	RAISE WARNING 'the clock runs as %, super %', current_user, (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user);
+	RETURN pg_catalog.now(); END \$\$;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES ('$role', '${role}s', 'regress_slow', '1 year', '${role}_now()');
+SQL
+}
+is(as('alice', 'SELECT name, owner, now_function FROM tier_policy'), 'alice|alice|public.alice_now()', 'a role sees its own');
+is(as('bob', 'SELECT policy, relation, moves FROM tier_plan()'), 'bob|bobs_1|t', 'and plans its own');
+is(as('alice', "DELETE FROM tier_policy WHERE name = 'bob' RETURNING 1; UPDATE tier_policy SET enabled = false WHERE name = 'bob' RETURNING 1"), '', 'it cannot write another\'s');
+is(error_of('alice', "SELECT * FROM tier_plan('bob')"), '42704: tier policy "bob" does not exist', 'nor plan it');
+is(error_of('alice', "SELECT * FROM run_tier_policies('bob')"), '42704: tier policy "bob" does not exist', 'nor run it');
+my $insert = 'INSERT INTO tier_policy (name, relation, to_tablespace, older_than';
+my $may_not = '42501: must be able to SET ROLE';
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super')"), qq($may_not "$super"), 'no owner that it is not: a superuser');
+is(error_of('alice', "$insert, owner, owner_oid) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super', 10)"), qq($may_not "$super"), 'with its OID');
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'bob')"), qq($may_not "bob"), 'another role');
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'nobody')"), '42704: role "nobody" does not exist', 'nobody');
+is(error_of('alice', "UPDATE tier_policy SET owner = '$super'"), qq($may_not "$super"), 'by UPDATE');
+as('alice', 'UPDATE tier_policy SET owner_oid = 10');
+is(as('alice', 'SELECT owner, owner_oid::regrole FROM tier_policy'), 'alice|alice', 'its OID is what it is');
+is(error_of('alice', "INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'bob', 'alices', 'regress_slow', '1 day' ON CONFLICT (name) DO UPDATE SET now_function = 'alice_now()'"),
+	'42501: new row violates row-level security policy (USING expression) for table "tier_policy"', 'nor over what it does not see');
+as('alice', "$insert, owner) VALUES ('of the team', 'alices', 'regress_fast', '1 year', 'team')");
+is(as('alice', "SELECT reason FROM tier_plan('of the team')"), 'its rows end at 2020-02-01; but must be owner of table "alices_1"', 'a role that it may set, whose privileges count');
+as('alice', "DELETE FROM tier_policy WHERE name = 'of the team'");
+
+# settings are checked as for the owner, when they are written
+is(error_of('alice', "UPDATE tier_policy SET settings = '{\"on_blocker\": \"terminate\"}'"), '42501: permission denied to set parameter "index_mover.on_blocker"', 'a setting of superusers');
+is(error_of('alice', "UPDATE tier_policy SET settings = '{\"max_rat\": 1}'"), '22023: unrecognized setting "max_rat"', 'one that is none');
+is(error_of($super, "UPDATE tier_policy SET settings = '{\"max_lock_time\": 5}' WHERE name = 'alice'"), '42501: permission denied to set parameter "index_mover.max_lock_time"', 'nor does it help who writes it');
+
+# whoever plans and runs
+my $rows;
+my $runs_as = sub {
+	my ($call) = @_;
+	my (undef, $out, $err) = $node->psql('postgres', $call);
+	$rows = $out;
+	return join(', ', sort $err =~ /the clock runs as (\w+, super \w)/g);
+};
+is($runs_as->('SELECT policy, relation, moves FROM tier_plan() ORDER BY policy'), 'alice, super f, bob, super f', 'a superuser plans: each clock runs as its owner');
+is($rows, "alice|alices_1|t\nbob|bobs_1|t", 'all of them');
+is($runs_as->('SELECT name, kind, status FROM run_tier_policies(wait => true)'), 'alice, super f, bob, super f', 'a superuser runs them: the same');
+is($rows, join("\n", map { ("${_}s_1|table|moved", "${_}s_1_n_idx|index|moved") } qw(alice bob)), 'and they are moved');
+is(sql("SELECT string_agg(DISTINCT policy || ' ' || role, ', ') FROM index_mover_history JOIN index_mover_jobs USING (job, role)"), 'alice alice, bob bob', 'jobs of their owners');
+
+# an owner that is gone, or another of its name
+sql('DROP OWNED BY bob');
+sql('REASSIGN OWNED BY bob TO alice; DROP ROLE bob; CREATE ROLE bob SUPERUSER LOGIN');
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('well', 'alices', 'regress_fast', '1 year', '0')");
+my $again = 'its owner is to be set again';
+is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'a role of the same name is another one');
+my ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
+is("$rc $out", "0 alices_1|moved\nalices_1_n_idx|moved", 'others run');
+like($err, qr/WARNING:  policy "bob" moves nothing: $again/, 'and it is a WARNING');
+sql("UPDATE tier_policy SET max_bytes_per_run = 1 WHERE name = 'bob'");
+is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'writing it makes no superuser its owner');
+is(error_of('alice', "UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'"), 'none', 'nor anybody who does not see it');
+sql("UPDATE tier_policy SET owner = 'alice' WHERE name = 'bob'");
+unlike(sql("SELECT reason FROM tier_plan('bob')"), qr/owner/, 'but setting it does');
+sql('ALTER ROLE alice RENAME TO alicia');
+is(sql("SELECT DISTINCT reason FROM tier_plan('alice')"), $again, 'a role that was renamed');
+sql("ALTER ROLE alicia RENAME TO alice; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; UPDATE tier_policy SET min_stay = '0'");
+is(as('alice', "SELECT reason FROM tier_plan('alice')"), 'its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"', 'a role that has lost a privilege');
+sql('DELETE FROM tier_policy');
+
+# ---- each by itself ----------------------------------------------------------------------------
+sql(<<'SQL');
+CREATE TABLE good (d date) PARTITION BY RANGE (d);
+CREATE TABLE good_1 PARTITION OF good FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE TABLE far (d date) PARTITION BY RANGE (d);
+CREATE TABLE far_1 PARTITION OF far FOR VALUES FROM ('2020-01-01') TO ('300000-01-01');
+CREATE TABLE far_2 PARTITION OF far FOR VALUES FROM ('300000-01-01') TO ('infinity');
+CREATE TABLE plain (d date);
+CREATE TABLE gone (d date) PARTITION BY RANGE (d);
+CREATE SCHEMA going;
+CREATE ROLE loser;
+INSERT INTO tier_policy (name, relation, schema, to_tablespace, older_than) VALUES
+	('far', 'far', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'), ('gone', 'gone', NULL, 'regress_slow', '1 day'),
+	('good', 'good', NULL, 'regress_slow', '1 day'), ('no schema', NULL, 'going', 'regress_slow', '1 day'), ('no settings', 'good', NULL, 'regress_slow', '1 day'),
+	('plain', 'plain', NULL, 'regress_slow', '1 day'), ('shared', 'good', NULL, 'pg_global', '1 day'), ('loser', 'good', NULL, 'regress_slow', '1 day');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('nowhere', 'regress_fast', 'no_such_place', 1);
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('from nowhere', 'no_such_place', 'regress_fast', 0.9, 0.8);
+UPDATE tier_policy SET owner = 'loser' WHERE name = 'loser';
+DROP TABLE gone; DROP SCHEMA going; DROP ROLE loser;
+ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
+UPDATE tier_policy SET settings = '{"max_rate": "fast"}' WHERE name = 'no settings';
+ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
+SQL
+is(sql("SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"), <<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
+farther||f|timestamp out of range
+from nowhere||f|tablespace "no_such_place" does not exist
+gone||f|relation with OID N does not exist
+good|good_1|t|its rows end at 2020-02-01
+loser||f|$again
+no schema||f|schema "going" does not exist
+no settings||f|invalid value for parameter "index_mover.max_rate": "fast"
+nowhere||f|tablespace "no_such_place" does not exist
+plain||f|"plain" is not a partitioned table
+shared||f|only shared relations can be placed in pg_global tablespace
+ROWS
+($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
+is("$rc $out", '0 good_1|moved', 'and the good one is carried out');
+is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 9, 'a WARNING for each of the others');
+is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"), qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
+$node->psql('postgres', 'SELECT * FROM run_tier_policies()');
+is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 8, 'and of the second');
+is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"), 'failed|"plain" is not a partitioned table||', 'monitors see it');
+is(sql("SELECT result, job IS NOT NULL FROM tier_policy_status WHERE policy = 'good'"), 'nothing to move|f', 'and what succeeded');
+sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('plain', 'far', 'regress_slow', '1 day')");
+is(sql('SELECT count(*) FROM tier_plan()'), 0, 'a new policy has no past, and a bound of the year 300000 is not old');
+
+# ---- at another time --------------------------------------------------------------------------
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE TABLE later (d timestamptz) PARTITION BY RANGE (d);
+CREATE TABLE later_1 PARTITION OF later FOR VALUES FROM ('2030-01-01 UTC') TO ('2030-02-01 UTC');
+CREATE TABLE counted (n int) PARTITION BY RANGE (n);
+CREATE TABLE counted_1 PARTITION OF counted FOR VALUES FROM (0) TO (1000);
+CREATE FUNCTION number_of(interval) RETURNS int LANGUAGE sql AS $$ SELECT 950 - extract(epoch FROM $1)::int / 86400 $$;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
+	('later', 'later', 'regress_slow', '1 year', NULL), ('counted', 'counted', 'regress_slow', '10 days', 'number_of(interval)');
+SQL
+is(sql('SELECT count(*) FROM tier_plan()'), 0, 'nothing is old');
+is(sql("SELECT relation FROM tier_plan('later', at => '2031-02-02 UTC')"), 'later_1', 'but will be');
+is(sql("SELECT count(*) FROM tier_plan('later', at => '2031-01-30 UTC')"), 0, 'and not before');
+is(sql("SELECT relation FROM tier_plan('counted', at => now() + interval '61 days')"), 'counted_1', 'also by number');
+is(sql("SELECT count(*) FROM tier_plan('counted', at => now() + interval '50 days')"), 0, 'and not before');
+
+# ---- idle ----------------------------------------------------------------------------------------
+# a sample of 150 days ago, when the statistics are 200 days old
+sql('ALTER DATABASE postgres SET index_mover.test_stats_age = 200');
+sql(<<'SQL');
+DELETE FROM tier_policy;
+CREATE SCHEMA idle;
+CREATE TABLE idle.used (id int PRIMARY KEY); CREATE TABLE idle.scanned (id int PRIMARY KEY);
+CREATE TABLE idle.changed (id int PRIMARY KEY); CREATE TABLE idle.unused (id int PRIMARY KEY);
+INSERT INTO idle.used SELECT generate_series(1, 1000); INSERT INTO idle.scanned SELECT generate_series(1, 1000);
+INSERT INTO idle.changed SELECT generate_series(1, 1000); INSERT INTO idle.unused SELECT generate_series(1, 1000);
+SELECT pg_stat_force_next_flush();
+SQL
+sql("SELECT take_index_sample(); UPDATE index_mover.sample SET taken_at = taken_at - interval '150 days'");
+sql('SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT * FROM idle.used WHERE id = 5; SELECT pg_stat_force_next_flush()');
+sql('SELECT count(*) FROM idle.scanned; INSERT INTO idle.changed VALUES (0); SELECT pg_stat_force_next_flush()');
+sql("INSERT INTO tier_policy (name, schema, to_tablespace, idle_for) VALUES ('idle', 'idle', 'regress_slow', '100 days')");
+my $idle = q{SELECT string_agg(substring(relation::text, 6), ' ' ORDER BY relation::text) FROM tier_plan('idle') WHERE moves};
+is(sql($idle), 'scanned_pkey unused unused_pkey', 'what nobody has used');
+like(sql(q{SELECT reason FROM tier_plan('idle') LIMIT 1}), qr/^no scan or change on this server since \d{4}-/, 'and why');
+sql("UPDATE tier_policy SET idle_of = 'index use'");
+is(sql($idle), 'scanned scanned_pkey unused unused_pkey', 'sequential scans do not count');
+sql("UPDATE tier_policy SET idle_of = 'change', parts = 'table'");
+is(sql($idle), 'scanned unused used', 'nor any scan');
+sql("UPDATE tier_policy SET idle_of = 'use', parts = 'all', idle_for = '160 days'");
+like(sql(q{SELECT relation IS NULL, moves, reason FROM tier_plan('idle')}), qr/^t\|f\|of \d relations nothing is known on this server before \d{4}-\S+ [\d:+]+$/, 'no sample reaches back so far');
+is(sql("SELECT count(*) FROM tier_plan('idle', at => now() + interval '11 days') WHERE moves"), 3, 'but will');
+sql("UPDATE tier_policy SET idle_for = '100 days'; SELECT pg_stat_reset()");
+is(sql($idle), '', 'after a reset nothing is idle');
+sql('ALTER DATABASE postgres RESET index_mover.test_stats_age');
+
+# ---- what hinders a move: the plan and the run agree ---------------------------------------------
+my $h_parts = join("\n", map { sprintf("CREATE %s TABLE h_%s PARTITION OF h FOR VALUES FROM ('2020-01-%02d') TO ('2020-01-%02d')%s;", $_->[1], $_->[0], $_->[2], $_->[2] + 1, $_->[3] // '') }
+	([ 'plain', '', 1 ], [ 'unlogged', 'UNLOGGED', 2 ], [ 'am', '', 3, ' USING other_heap' ], [ 'anothers', '', 4 ], [ 'busy', '', 5 ], [ 'index', '', 6 ], [ 'large', '', 7 ],
+		[ 'moved', '', 8 ], [ 'there', '', 9, ' TABLESPACE regress_slow' ], [ 'claimed', '', 10 ], [ 'space', '', 11 ], [ 'last', '', 12 ]));
+sql(<<SQL);
+DELETE FROM tier_policy;
+GRANT CREATE ON TABLESPACE regress_slow TO index_admin;
+CREATE ACCESS METHOD other_heap TYPE TABLE HANDLER heap_tableam_handler;
+CREATE TABLE h (d date, n int, s text) PARTITION BY RANGE (d);
+$h_parts
+CREATE INDEX ON h (n);
+INSERT INTO h SELECT '2020-01-01'::date + g % 12, g, repeat('x', 100) FROM generate_series(1, 1200) g;
+INSERT INTO h_large SELECT '2020-01-07', g, repeat('x', 500) FROM generate_series(1, 4000) g;
+INSERT INTO h_space SELECT '2020-01-11', g, repeat('x', 500) FROM generate_series(1, 2000) g;
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'h_index_n_idx'::regclass;
+DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT oid::regclass AS t FROM pg_class WHERE relname ~ '^h(_|\$)' AND relkind IN ('r', 'p') AND relname <> 'h_anothers' LOOP
+	EXECUTE format('ALTER TABLE %s OWNER TO alice', r.t); END LOOP; END \$\$;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, max_bytes_per_run, owner) VALUES ('h', 'h', 'regress_slow', '1 year', 1800000, 'alice');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, relation, owner) VALUES ('a first', 'pg_default', 'regress_fast', 8192, 'h_claimed', 'alice');
+SQL
+my $moved = sql("SELECT DISTINCT job FROM move_table('h_moved', 'regress_fast')");
+my $busy = sql(q{SELECT max(job) FROM move_table('h_busy', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
+# another session's temporary partitions
+my $session = IndexMover::Session->new($node);
+$session->run('CREATE TEMP TABLE ht (d date) PARTITION BY RANGE (d)');
+$session->run("CREATE TEMP TABLE ht_1 PARTITION OF ht FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')");
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'temporary', oid, 'regress_slow', '1 day' FROM pg_class WHERE relname = 'ht'");
+# space for all but h_space
+sql("ALTER DATABASE postgres SET index_mover.min_free_space = 0; ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_slow:1:900000:100000000'");
+is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), moves, regexp_replace(reason, '^its rows end at \\S+(; but )?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
+	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');
+h|h_am|t|
+h|h_anothers|f|must be owner of table "h_anothers"
+h|h_busy|f|job $busy is moving it
+h|h_claimed|t|
+h|h_index|t|
+h|h_index_n_idx|f|the index is not valid; to repair and move it, name it itself with method rebuild
+h|h_large|f|it is larger than max_bytes_per_run
+h|h_last|t|
+h|h_moved|f|job $moved has moved it less than 7 days ago
+h|h_plain|t|
+h|h_space|f|tablespace "regress_slow" has no space for it
+h|h_there|t|
+h|h_unlogged|f|it cannot be copied: the table is unlogged, so no WAL tells which of its blocks change
+temporary|pg_temp_N.ht_1|f|it cannot be copied: the table is temporary
+ROWS
+sql('CREATE TABLE before AS SELECT policy, relation, moves FROM tier_plan() WHERE relation IS NOT NULL');
+sql('SELECT count(*) FROM run_tier_policies()');
+poll_until($node, "SELECT count(*) = 0 FROM index_mover.job_log j WHERE job <> $busy AND index_mover.job_is_alive(j.job)", 't', 'the jobs');
+is(sql(<<SQL), '', 'what moves in the plan is what has moved');
+SELECT b.policy, b.relation, b.moves
+  FROM before b JOIN tier_policy p ON p.name = b.policy
+ WHERE b.moves <> EXISTS (SELECT FROM index_mover.move_log m JOIN index_mover.job_log j USING (job)
+						   WHERE j.policy = b.policy AND m.status = 'moved' AND b.relation IN (m.relation, m.table_oid))
+SQL
+sql("SELECT cancel_move($busy)");
+$session->end;
+wait_for_jobs($node);
+sql('DROP TABLE h');
+leftovers_ok($node, 'at the end', within => 5);
+files_ok($node, 'at the end');
+$node->stop;
+done_testing();

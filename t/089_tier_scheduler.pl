@@ -1,0 +1,181 @@
+# The scheduler: without anybody who calls, and without pg_cron, samples are taken and
+# policies carried out; after a restart, a crash, and on a standby that is promoted, but
+# not before.  It is not in the way of DROP EXTENSION, DROP DATABASE or CREATE DATABASE ..
+# TEMPLATE; it does not stop for a policy that fails, for worker slots that are taken, or
+# because the clock was set back; and it costs next to nothing while nothing is due.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Test;
+use IndexMover::Tiers;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time sleep);
+
+my $node = new_node('scheduler', streaming => 1, conf => <<CONF);
+shared_preload_libraries = 'index_mover'
+index_mover.scheduler_databases = 'postgres, "Other", missing'
+index_mover.sample_interval = '1min'
+max_worker_processes = 12
+log_min_messages = debug1
+CONF
+sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
+
+# It looks once a minute, or when the configuration is loaded again.
+sub look { sql('SELECT pg_reload_conf()'); return; }
+
+my $tables = <<'SQL';
+CREATE TABLE events (d date, n int) PARTITION BY RANGE (d);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO events SELECT '2020-01-10', g FROM generate_series(1, 100) g;
+CREATE FUNCTION fails() RETURNS date LANGUAGE sql AS 'SELECT (1 / 0)::text::date';
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every) VALUES ('old', 'events', 'regress_slow', '1 year', '0', '1 s');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, every) VALUES ('fails', 'events', 'regress_slow', '1 year', 'fails()', '1 s');
+SQL
+my $place = "SELECT coalesce((SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'events_1'), 'default')";
+sub moves_ok
+{
+	my ($name, $on, $database) = @_;
+	my ($server, $db) = ($on // $node, $database // 'postgres');
+	$server->safe_psql($db, 'ALTER TABLE events_1 SET TABLESPACE pg_default');
+	$server->safe_psql($db, 'SELECT pg_reload_conf()');
+	ok($server->poll_query_until($db, $place, 'regress_slow'), "$name: what is old is moved");
+	return;
+}
+
+# ---- it runs ---------------------------------------------------------------------------------
+sql($tables);
+moves_ok('with nobody who calls');
+ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM index_mover.sample'), 'a sample is taken');
+ok($node->poll_query_until('postgres', q{SELECT reason ~ '^it has failed \d+ times in a row: now_function "public.fails\(\)" has failed: division by zero' FROM tier_plan('fails') LIMIT 1}),
+	'a policy that always fails is in the plan');
+like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  .*now_function "public.fails\(\)" has failed: division by zero\n.*(?:\n.*)*?CONTEXT:.*(?:\n\t.*)*index_mover policy "fails"/, 'and in the log, with its name');
+is(sql("SELECT result, next_run IS NOT NULL FROM tier_policy_status WHERE policy = 'fails'"), 'failed|t', 'and monitors see it');
+is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'fails'"), 0, 'it has no job');
+is(sql("SELECT count(DISTINCT role) || ' ' || min(role) FROM index_mover_history WHERE status = 'moved'"), '1 ' . sql('SELECT current_user'), 'the jobs are their owner\'s');
+like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/database "missing" does not exist/, 'a database that is missing is told of');
+my $before = -s $node->logfile;
+look();
+sleep 2;
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/, 'once');
+
+# ---- when it is not due ------------------------------------------------------------------------
+# windows by the time of the server: one that is closed, and one over midnight that is open
+sql(<<'SQL');
+UPDATE tier_policy SET window_start = (now() + interval '2 h')::time, window_end = (now() + interval '3 h')::time WHERE name = 'old';
+ALTER TABLE events_1 SET TABLESPACE pg_default;
+SQL
+look();
+sleep 3;
+is(sql($place), 'default', 'a window that is closed');
+is(sql("SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"), 't', 'the next run is when it opens');
+# the day's midnight is always between these two
+sql("UPDATE tier_policy SET window_start = (now() - interval '1 min')::time, window_end = (now() - interval '1 h')::time WHERE name = 'old'");
+moves_ok('a window over midnight');
+is(sql("SELECT (settings->>'max_duration') IS NOT NULL FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't', 'no relation begins after its end')
+  or diag sql("SELECT settings FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1");
+sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'; ALTER TABLE events_1 SET TABLESPACE pg_default");
+look();
+sleep 3;
+is(sql($place), 'default', 'a policy without "every" is for calls only');
+sql("UPDATE tier_policy SET every = '1 s' WHERE name = 'old'");
+
+# one run of a policy at a time
+sql("UPDATE tier_policy SET settings = '{\"swap_after\": \"infinity\"}' WHERE name = 'old'");
+look();
+ok($node->poll_query_until('postgres', "SELECT status = 'running' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 'a run that lasts');
+my $runs = sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'");
+look();
+sleep 3;
+is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'"), $runs, 'is the only one');
+sql("UPDATE tier_policy SET settings = NULL WHERE name = 'old'; SELECT cancel_move()");
+wait_for_jobs($node);
+
+# the clock set back: as if the last run were tomorrow
+sql("UPDATE index_mover.policy_run SET started_at = now() + interval '1 day'");
+moves_ok('a clock that was set back');
+
+# no worker slot: it waits for one
+my $slots = sql("SELECT current_setting('max_worker_processes')");
+$node->append_conf('postgresql.conf', 'max_worker_processes = 3');    # the janitor, the scheduler, logical replication
+$node->restart;
+sql('ALTER TABLE events_1 SET TABLESPACE pg_default');
+ok(poll_log('has to wait for a free background worker slot'), 'no slot is free: it says so');
+$node->append_conf('postgresql.conf', "max_worker_processes = $slots");
+
+sub poll_log
+{
+	my ($text, $offset) = @_;
+	foreach (1 .. 600)
+	{
+		return 1 if index(PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0), $text) >= 0;
+		sleep 0.1;
+	}
+	return 0;
+}
+
+# ---- a restart, a crash --------------------------------------------------------------------------
+$node->restart;
+moves_ok('after a restart');
+my $pid = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND datid IS NULL");
+$node->stop('immediate');
+$node->start;
+moves_ok('after a crash');
+
+# ---- what others do to databases -------------------------------------------------------------------
+sql('CREATE DATABASE "Other"');
+sql("CREATE EXTENSION index_mover CASCADE; $tables", 'Other');
+look();
+foreach my $n (1 .. 3)
+{
+	my $start = time;
+	sql(qq(CREATE DATABASE copy$n TEMPLATE "Other"));
+	cmp_ok(time - $start, '<', 5, "CREATE DATABASE .. TEMPLATE, $n");
+	look();
+	sql("DROP DATABASE copy$n");
+}
+moves_ok('in another database', undef, 'Other');
+foreach (1 .. 3)
+{
+	look();
+	sql('DROP EXTENSION index_mover', 'Other');
+	look();
+	sql("CREATE EXTENSION index_mover", 'Other');
+}
+pass('DROP EXTENSION');
+look();
+sql('DROP DATABASE "Other"');
+is(sql(q{SELECT count(*) FROM pg_database WHERE datname = 'Other'}), 0, 'DROP DATABASE');
+
+# ---- failover --------------------------------------------------------------------------------------
+$node->backup('before');
+my $standby = PostgreSQL::Test::Cluster->new('scheduler_standby');
+$standby->init_from_backup($node, 'before', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'index_mover'"), 0, 'nothing of it runs on a standby');
+like($standby->safe_psql('postgres', 'SELECT policy FROM tier_plan() LIMIT 1'), qr/^\w+$/, 'where policies can be planned');
+$node->stop;
+$standby->promote;
+ok($standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()'), 'a failover');
+moves_ok('the new primary goes on', $standby);
+
+# ---- what it costs -----------------------------------------------------------------------------------
+SKIP:
+{
+	skip 'with faults only', 1 unless faults();
+	$standby->safe_psql('postgres', 'DELETE FROM tier_policy; SELECT pg_reload_conf()');
+	sleep 5;
+	my $idle = $standby->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler'");
+	my $wakes = sub { return PostgreSQL::Test::Utils::slurp_file("/proc/$idle/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : die };
+	my $first = $wakes->();
+	sleep 120;
+	my $count = $wakes->() - $first;
+	note "wake-ups of the scheduler in 120 s, with 3 databases named: $count";
+	cmp_ok($count, '<=', 12, 'at most one wake-up in 10 s');
+}
+$standby->stop;
+done_testing();
