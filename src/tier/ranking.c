@@ -17,6 +17,11 @@
  */
 #include "postgres.h"
 
+#ifdef INDEX_MOVER_TEST
+#include "catalog/pg_type_d.h"
+#include "utils/array.h"
+#endif
+
 #include "tier/tier_private.h"
 
 #define LEAST_WORTH		1e-9	/* of a resident */
@@ -103,3 +108,49 @@ ranking_choose(Candidate *candidates, int n, int64 budget)
 				ranked[i].candidate->is_resident ? CANDIDATE_STAYS : CANDIDATE_GOES;
 	pfree(ranked);
 }
+
+#ifdef INDEX_MOVER_TEST
+
+PG_FUNCTION_INFO_V1(index_mover_test_ranking);
+
+static Datum *
+elements(FunctionCallInfo fcinfo, int argno, Oid type, int *n)
+{
+	Datum	   *result;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), type, type == BOOLOID ? 1 : 8, true,
+					  type == BOOLOID ? TYPALIGN_CHAR : TYPALIGN_DOUBLE, &result, NULL, n);
+	return result;
+}
+
+/*
+ * index_mover_test_ranking(sizes bigint[], values float8[], residents boolean[],
+ *		fixed boolean[], budget bigint) RETURNS int[]
+ *
+ * ranking_choose(); returns the fates.
+ */
+Datum
+index_mover_test_ranking(PG_FUNCTION_ARGS)
+{
+	int			n;
+	Datum	   *sizes = elements(fcinfo, 0, INT8OID, &n);
+	Datum	   *values = elements(fcinfo, 1, FLOAT8OID, &n);
+	Datum	   *residents = elements(fcinfo, 2, BOOLOID, &n);
+	Datum	   *fixed = elements(fcinfo, 3, BOOLOID, &n);
+	Candidate  *candidates = palloc0_array(Candidate, n);
+	Datum	   *fates = palloc_array(Datum, n);
+
+	for (int i = 0; i < n; i++)
+	{
+		candidates[i].size = DatumGetInt64(sizes[i]);
+		candidates[i].value = DatumGetFloat8(values[i]);
+		candidates[i].is_resident = DatumGetBool(residents[i]);
+		candidates[i].is_fixed = DatumGetBool(fixed[i]);
+	}
+	ranking_choose(candidates, n, PG_GETARG_INT64(4));
+	for (int i = 0; i < n; i++)
+		fates[i] = Int32GetDatum(candidates[i].fate);
+	PG_RETURN_ARRAYTYPE_P(construct_array(fates, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+}
+
+#endif							/* INDEX_MOVER_TEST */
