@@ -1,4 +1,5 @@
 -- Names that must be quoted, clipped, or not believed.
+-- Fault (security): names that are SQL
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set setup :abs_srcdir '/sql/include/setup.sql'
 \set ECHO none

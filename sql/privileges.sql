@@ -1,4 +1,5 @@
 -- Who may move what.
+-- Fault (security): settings that harm others (also sql/bad_input)
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set setup :abs_srcdir '/sql/include/setup.sql'
 \set ECHO none

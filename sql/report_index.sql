@@ -1,4 +1,6 @@
 -- index_report(): one row per index, and one of the table
+-- Fault (storage): an index like another one that enforces more, is used otherwise, or that
+--   others rely on
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS index_mover CASCADE;
 SET allow_in_place_tablespaces = on;

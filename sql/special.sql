@@ -1,4 +1,6 @@
 -- Relations and indexes that a rebuild treats specially, or not at all.
+-- Fault (indexes): materialized view, extension's, inheritance child, foreign partition (also
+--   sql/plan)
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set setup :abs_srcdir '/sql/include/setup.sql'
 \set ECHO none

@@ -1,6 +1,8 @@
 -- What core keeps together: a table, its TOAST table and the index of that are one move,
 -- and alike in everything that is told of it.  What an earlier version has left in
 -- different tablespaces is brought together by the next move.
+-- Fault (tables): a table apart from its TOAST table, as an earlier version left it, in each
+--   way: mended by each call, by `resume_move()` and `undo_move()`
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set setup :abs_srcdir '/sql/include/setup.sql'
 \set ECHO none

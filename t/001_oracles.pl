@@ -22,7 +22,8 @@ my $data = $node->data_dir;
 foreach my $sql (
 	"SELECT 1, NULL, 'a;b', \"x;\" FROM (SELECT true) t(\"x;\"); -- c; d\nSELECT \$\$e;f\$\$ /* ; */ || ';''g' ; ;",
 	'SELECT 1, NULL, \'it\'\'s;\', $x$a;$$b$x$, -1 - -1 FROM generate_series(1, 3); SELECT WHERE false; SELECT \'\'',
-	"CREATE TEMP TABLE asked (i int); INSERT INTO asked VALUES (1) RETURNING i;\nCREATE RULE r AS ON DELETE TO asked DO (SELECT 7; SELECT 8); BEGIN; SELECT count(*) FROM asked; COMMIT",
+	"CREATE TEMP TABLE asked (i int); INSERT INTO asked VALUES (1) RETURNING i;\nCREATE RULE r AS ON DELETE TO asked DO (SELECT 7; "
+		. "SELECT 8); BEGIN; SELECT count(*) FROM asked; COMMIT",
 	"SELECT 'first'; DO 'BEGIN RAISE NOTICE \$x\$;\$x\$; END'; VACUUM zoo; SELECT repeat('long', 30000)",
 	'SHOW application_name; SELECT usename, datname, client_addr FROM pg_stat_activity WHERE pid = pg_backend_pid()')
 {
@@ -36,7 +37,8 @@ foreach my $case ([ 'SELECT 1; SELECT 1 / 0; SELECT 2', qr/^error running SQL: '
 }
 ok(!eval { $node->safe_psql('nosuch', 'SELECT 1'); 1 }, 'so does a database that is not there');
 like($@, qr/FATAL:  database "nosuch" does not exist/, '... and is told');
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"), '1', 'and who has asked has gone');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"), '1',
+	'and who has asked has gone');
 
 # ---- all well -------------------------------------------------------------
 $node->safe_psql('postgres',
@@ -201,7 +203,8 @@ is($node->safe_psql('postgres', 'SELECT problem, path FROM oracle.files()'),
 	"missing|$path", 'a missing file is seen');
 append_to_file("$data/$path", '');
 $node->safe_psql('postgres', 'DROP TABLE gone');
-like($node->safe_psql('postgres', "BEGIN; UPDATE pg_class SET reltablespace = 4000000002 WHERE oid = 'zoo_txt'::regclass; SELECT problem FROM oracle.files(); ROLLBACK"),
+like($node->safe_psql('postgres',
+	"BEGIN; UPDATE pg_class SET reltablespace = 4000000002 WHERE oid = 'zoo_txt'::regclass; SELECT problem FROM oracle.files(); ROLLBACK"),
 	qr/^no such tablespace$/m, 'a tablespace that does not exist is seen');
 files_ok($node, 'after');
 
@@ -252,7 +255,8 @@ foreach my $case ([ qw(slow slow fast) ], [ qw(slow fast slow) ], [ qw(fast slow
 	$node->safe_psql('postgres', "CALL oracle.mix('mixed', " . join(', ', map { "'regress_$_'" } @$case) . ')');
 	my $parts = grep { $_ ne $case->[0] } @$case;
 	is(scalar(() = apart($node, 'postgres') =~ /^mixed\|/mg), $parts, "TOAST: @$case is noticed");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM oracle.leftovers('0 s') WHERE kind = 'apart from its table'}), $parts, '... as a leftover, too');
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM oracle.leftovers('0 s') WHERE kind = 'apart from its table'}), $parts,
+		'... as a leftover, too');
 }
 $node->safe_psql('postgres', 'DROP TABLE mixed');
 
@@ -273,10 +277,12 @@ my %change = (
 	'predicate' => 'DROP INDEX zoo_part; CREATE INDEX zoo_part ON zoo (grp) WHERE maybe > 1',
 	'collations' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "POSIX" DESC NULLS LAST)',
 	'column options' => 'DROP INDEX zoo_txt; CREATE INDEX zoo_txt ON zoo (txt COLLATE "C")',
-	'depended on by' => "DELETE FROM pg_depend WHERE refobjid = 'zoo_incl'::regclass; INSERT INTO pg_depend VALUES ('pg_class'::regclass, 'oracle.old_metadata'::regclass, 0, 'pg_class'::regclass, 'zoo_incl'::regclass, 0, 'n')",
+	'depended on by' => "DELETE FROM pg_depend WHERE refobjid = 'zoo_incl'::regclass; INSERT INTO pg_depend VALUES "
+		. "('pg_class'::regclass, 'oracle.old_metadata'::regclass, 0, 'pg_class'::regclass, 'zoo_incl'::regclass, 0, 'n')",
 	'depends on' => "DELETE FROM pg_depend WHERE objid = 'zoo_expr'::regclass",
 	'constraints' => 'ALTER TABLE zoo RENAME CONSTRAINT zoo_num_key TO zoo_num_key2',
-	'scans' => "SELECT pg_stat_force_next_flush(); UPDATE oracle.old_metadata SET value = '1000000' WHERE attribute = 'scans' AND index_name = 'zoo_txt'",
+	'scans' => "SELECT pg_stat_force_next_flush(); UPDATE oracle.old_metadata SET value = '1000000' WHERE attribute = 'scans' AND "
+		. "index_name = 'zoo_txt'",
 );
 $node->safe_psql('postgres', 'ANALYZE zoo');
 for my $attribute (sort keys %change)
@@ -329,7 +335,8 @@ foreach my $index (sort keys %file)
 	my $last = (-s $copy) / $page_size - 1;
 	is(changed($file{$index}, { copy => 1 }, [ $last, $page_size - 40, "\1" ]), $last, "one bit of the last page of $index is seen");
 	# each has its own, and each sees them where they count
-	is(changed($file{$index}, { copy => 1 }, map { [ $_, 0, "\1" x 10 ] } 0 .. $last), '', "$index: LSN and checksum of a copy don't count");
+	is(changed($file{$index}, { copy => 1 }, map { [ $_, 0, "\1" x 10 ] } 0 .. $last), '',
+		"$index: LSN and checksum of a copy don't count");
 	is(changed($file{$index}, {}, [ $last, 0, "\1" ]), $last, "$index: the LSN of a standby's page does");
 	is(changed($file{$index}, {}, [ $last, 8, "\1\1" ]), '', "$index: its checksum does not");
 	truncate($copy, $last * $page_size) or die $!;
@@ -338,7 +345,8 @@ foreach my $index (sort keys %file)
 }
 my @swapped = pages_in_file($file{zoo_txt}, $page_size);
 @swapped[ 1, 2 ] = @swapped[ 2, 1 ];
-is(join(', ', different_pages([ pages_in_file($file{zoo_txt}, $page_size) ], \@swapped, copy => 1)), '1, 2', 'two blocks that have changed places are seen');
+is(join(', ', different_pages([ pages_in_file($file{zoo_txt}, $page_size) ], \@swapped, copy => 1)), '1, 2',
+	'two blocks that have changed places are seen');
 
 # Hint bits: a line pointer is marked as dead, and the page as one that has such;
 # where they are no hints, the same bits count.
@@ -351,7 +359,8 @@ foreach my $case ([ 'zoo_txt', 0x40 ], [ 'zoo_hash', 0x80 ], [ 'zoo_rng', 0x10 ]
 	my ($block) = grep { $ends[$_] > 24 } 1 .. $#ends;
 	my $pointer = $ends[$block] - 4;
 	my @hints = ([ $block, $pointer, $dead ], [ $block, $page_size - 4, pack 'S', $flag ]);
-	is(changed($file{$index}, { copy => 1 }, @hints), $counts ? $block : '', $counts ? "$index has no hint bits" : "$index: hint bits of a copy don't count");
+	is(changed($file{$index}, { copy => 1 }, @hints), $counts ? $block : '', $counts ? "$index has no hint bits"
+		: "$index: hint bits of a copy don't count");
 	is(changed($file{$index}, {}, @hints), $block, "$index: those of a standby's page do");
 	is(changed($file{$index}, { copy => 1 }, @hints, [ $block, $pointer, "\1" ]), $block, "$index: where a line pointer points counts");
 }
@@ -367,8 +376,10 @@ foreach my $case ([ 'zoo_txt', '' ], [ 'zoo_rng', '' ], [ 'zoo_hash', 1 ], [ 'zo
 	my ($clean, $garbage) = ([@pages], [@pages]);
 	substr($clean->[$block], $lower, $upper - $lower) = "\0" x ($upper - $lower);
 	substr($garbage->[$block], $lower, $upper - $lower) = "\1" x ($upper - $lower);
-	my @verdicts = map { join ', ', different_pages(@$_) } [ $garbage, $clean, copy => 1 ], [ $clean, $garbage, copy => 1 ], [ $garbage, $clean ];
-	is_deeply(\@verdicts, [ $counts ? $block : '', $block, $block ], "$index: garbage in a hole counts, but for zeros in its place" . ($counts ? ', which count, too' : ''));
+	my @verdicts = map { join ', ', different_pages(@$_) } [ $garbage, $clean, copy => 1 ], [ $clean, $garbage, copy => 1 ],
+		[ $garbage, $clean ];
+	is_deeply(\@verdicts, [ $counts ? $block : '', $block, $block ], "$index: garbage in a hole counts, but for zeros in its place"
+		. ($counts ? ', which count, too' : ''));
 }
 
 # SP-GiST's empty pages, but not an empty page of anybody else

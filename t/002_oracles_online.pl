@@ -134,14 +134,16 @@ like(damage('one_s', $zero), qr/standby: the indexes of one$/m, 'a damaged index
 like(damage('two_s', $zero), qr/standby: the indexes of two$/m, 'so is one of several');
 
 # the same index, block by block, and its server, by PostgreSQL's own program
-like(damage('one_s', $zero, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, "a page that differs from the primary's is seen");
+like(damage('one_s', $zero, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m,
+	"a page that differs from the primary's is seen");
 SKIP:
 {
 	# in front of another segment PostgreSQL doesn't read a part of one
 	skip 'the index has several segments in this build', 1
 	  if -e $standby->data_dir . '/' . $primary->safe_psql('postgres', "SELECT pg_relation_filepath('one_s')") . '.1';
 	my $half = sub { truncate($_[0], $page_size * 2) or die $! };
-	like(damage('one_s', $half, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m, 'so is a part that is missing');
+	like(damage('one_s', $half, sub { same_pages_ok($primary, $standby, 'one_s', 'damaged') }), qr/damaged: the same pages$/m,
+		'so is a part that is missing');
 }
 SKIP:
 {
@@ -164,7 +166,8 @@ SKIP:
 		seek($fh, $size - 100, 0);
 		print $fh $change;
 		$fh->flush;
-		is(what_it_sees($look), $change eq $byte ? '' : "damaged: pg_verifybackup\n", $change eq $byte ? 'the backup is as before' : 'another byte in a backup is seen');
+		is(what_it_sees($look), $change eq $byte ? '' : "damaged: pg_verifybackup\n", $change eq $byte ? 'the backup is as before'
+			: 'another byte in a backup is seen');
 	}
 	close $fh;
 	truncate($file, $size - 1) or die $!;
@@ -179,7 +182,8 @@ my $path = $standby->data_dir . '/' . $primary->safe_psql('postgres', "SELECT pg
 $standby->stop;
 copy($path, "$path.stale") or die $!;
 $standby->start;
-$primary->safe_psql('postgres', "DELETE FROM one WHERE s LIKE 'one 1%'; VACUUM one; INSERT INTO one SELECT 'new ' || g FROM generate_series(1, 1000) g; CHECKPOINT");
+$primary->safe_psql('postgres',
+	"DELETE FROM one WHERE s LIKE 'one 1%'; VACUUM one; INSERT INTO one SELECT 'new ' || g FROM generate_series(1, 1000) g; CHECKPOINT");
 $primary->wait_for_catchup($standby);
 like(damage('one_s', sub { copy("$_[0].stale", $_[0]) }), qr/standby: the indexes of one$/m, 'a stale index of the standby is seen');
 

@@ -12,6 +12,14 @@
 # what the unfinished one has left goes without anybody's help, or after a kill with
 # the next clean-up.  (With others in the way: t/011_rebuild_leftovers.pl.)  There, too,
 # the server is shut down, and the postmaster killed.
+#
+# Fault (processes): worker canceled, in each phase, at each pause point, while it writes the
+#   history, and while it removes what a failed copy has made (also 011, 021, 048)
+# Fault (processes): worker terminated, in each phase, at each pause point, while it writes the
+#   history, between two indexes, and while it removes what a failed copy has made (also 021,
+#   048)
+# Fault (processes): the waiting caller: Ctrl-C, timeout, cancel, termination, loss (also 026)
+# Fault (transactions): long writers; nobody queues behind us (also 023, 043)
 use strict;
 use warnings;
 
@@ -151,7 +159,8 @@ for my $way (sort keys %ways)
 			{
 				$p->{call} = start_call($node, "caller_$db{$phase}",
 					"SET statement_timeout = '${statement_timeout}s'; "
-					  . "SELECT name, status, sqlstate FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild', settings => '{\"progress_interval\": 0}')",
+					  . "SELECT name, status, sqlstate FROM move_indexes('t_wait', '$p->{target}', method => 'rebuild', settings => "
+					  	. "'{\"progress_interval\": 0}')",
 					dbname => $p->{db});
 				$p->{started} = time;
 			}
@@ -208,7 +217,8 @@ for my $way (sort keys %ways)
 		soon_ok($took, $RETURN + $statement_timeout, "$way, $phase: the call returns in time");
 		if ($w->{row})
 		{
-			like($out, $phases{$phase}{swapped} ? qr/^t_wait\|moved\|57\w+$/m : qr/^t_wait\|canceled\|57\w+$/m, "$way, $phase: the row says so")
+			like($out, $phases{$phase}{swapped} ? qr/^t_wait\|moved\|57\w+$/m : qr/^t_wait\|canceled\|57\w+$/m,
+				"$way, $phase: the row says so")
 			  or diag $err;
 		}
 		elsif (!$w->{killed})
@@ -333,7 +343,8 @@ foreach my $action (qw(kill error terminate cancel))
 			wait_for_no_worker($node);
 			# before the commit of its entry there is nothing to remove
 			my $left = $committing{$point} || $point eq 'caller-hidden' ? 1 : 0;
-			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), $left, "$name: what index_mover_cleanup() removes");
+			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), $left,
+				"$name: what index_mover_cleanup() removes");
 			# core's own empty file, see "What is not met" in docs/reliability.md
 			my ($problem, $path, $size) = split /\|/, $node->safe_psql('postgres', 'SELECT * FROM oracle.files()');
 			unlink $node->data_dir . "/$path" if $point eq 'rebuild-entry-made' && defined $size && "$problem $size" eq 'orphan 0';
@@ -387,7 +398,8 @@ foreach my $case (
 	my $name = "$mode shutdown at $point";
 	my $from = tablespace_of_index($node, 'rc_s');
 	my $to = other_place($from);
-	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('rc_s', '$to', method => 'rebuild', wait => false)", prepared => 1);
+	my $call = held_at($node, $point, "SELECT count(*) FROM move_indexes('rc_s', '$to', method => 'rebuild', wait => false)",
+		prepared => 1);
 	finish_call($call);
 	soon_ok(shut_down($node, $mode), 10, "$name: it ends");
 	ok(process_is_gone($call->{worker}), "$name: no worker is left");

@@ -2,6 +2,11 @@
 # entry exists nothing is left; later the leftover is removed as soon as nobody
 # uses the table any more, and until then nobody stands behind us.  And what a
 # killed worker leaves is removed by the next call: ours, and only ours.
+#
+# Fault (processes): worker killed, in each phase, at each pause point, while it writes the
+#   history, between two indexes, and while it removes what a failed copy has made (also 015,
+#   010, 021, 048)
+# Fault (locks): names that core's leftovers or ours would have (also sql/names)
 use strict;
 use warnings;
 
@@ -345,12 +350,15 @@ for my $where (sort(keys %left_by), 'initializing')
 	is($node->safe_psql('postgres', "SELECT array_length(string_to_array(($indexes), ' '), 1)"),
 		2 + $left_by{$where}, "$name: dry_run removes nothing");
 
-	is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or was interrupted%'"),
+	is($node->safe_psql('postgres',
+		"SELECT count(*) FROM move_indexes('lt', '$here', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or "
+			. "was interrupted%'"),
 		$left_by{$where}, "$name: the plan tells ours from the stranger's");
 
 	if ($where =~ /building|dead/)
 	{
-		like($node->safe_psql('postgres', 'SELECT action FROM index_mover_cleanup()'), qr/^removed$/, "$name: index_mover_cleanup() removes it");
+		like($node->safe_psql('postgres', 'SELECT action FROM index_mover_cleanup()'), qr/^removed$/,
+			"$name: index_mover_cleanup() removes it");
 		is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: and only it");
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: once");
 	}
@@ -359,8 +367,11 @@ for my $where (sort(keys %left_by), 'initializing')
 		'lt_gate|moved', "$name: the next call moves");
 	$here = $to;
 	is($node->safe_psql('postgres', $indexes), 'lt_gate lt_gate_ccnew!', "$name: ours is removed, the stranger's not");
-	is($node->safe_psql('postgres', "SELECT i.indexrelid, i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'lt_gate_ccnew'"),
-		"$foreign|f|" . ($node->safe_psql('postgres', "SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = $foreign")),
+	is($node->safe_psql('postgres',
+		"SELECT i.indexrelid, i.indisvalid, t.spcname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid LEFT JOIN pg_tablespace t "
+			. "ON t.oid = c.reltablespace WHERE c.relname = 'lt_gate_ccnew'"),
+		"$foreign|f|" . ($node->safe_psql('postgres',
+			"SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = $foreign")),
 		"$name: it is the same, neither repaired nor moved");
 	metadata_ok($node, 'lt', $name, restarted => 1);
 	verdict_ok($node, 'lt', $name);
@@ -379,7 +390,8 @@ for my $wait ('true', 'false')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('lt_gate', '$here', wait => $wait)");
 	is("$rc $out", '0 skipped', "no worker to be had, wait => $wait: the call ends well");
-	like($err, qr/WARNING:  could not register background process to remove what interrupted moves have left/, "no worker to be had, wait => $wait: with a warning");
+	like($err, qr/WARNING:  could not register background process to remove what interrupted moves have left/,
+		"no worker to be had, wait => $wait: with a warning");
 }
 $node->adjust_conf('postgresql.conf', 'max_worker_processes', '8');
 $node->restart;
@@ -402,7 +414,8 @@ kill_worker('waiting for readers before marking dead');
 my $rival = IndexMover::Session->new($node);
 $rival->run('BEGIN; DELETE FROM index_mover.ledger');
 my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
-poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT l.granted AND a.backend_type = 'index_mover'",
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT "
+	. "l.granted AND a.backend_type = 'index_mover'",
 	'1', 'a clean-up waits for who deletes its row');
 $rival->run('COMMIT');
 $rival->end;
@@ -412,7 +425,8 @@ wait_for_no_worker($node);
 is($node->safe_psql('postgres', $indexes), 'lt_gate', 'and the leftover goes all the same');
 leftovers_ok($node, 'after the rival');
 verdict_ok($node, 'lt', 'after the rival');
-is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved', 'the next call moves');
+is($node->safe_psql('postgres', "SELECT status FROM move_indexes('lt', '" . other_place($here) . "', 'rebuild')"), 'moved',
+	'the next call moves');
 
 # An old index that DDL has made valid again is not ours any more when a foreign key
 # depends on it; of two unique ones core takes the older.
@@ -422,13 +436,18 @@ CREATE UNIQUE INDEX keyed_i_ccold ON keyed (i);
 CREATE UNIQUE INDEX keyed_i ON keyed (i);
 CREATE TABLE refers (i int REFERENCES keyed (i));
 INSERT INTO index_mover.ledger
-SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'keyed'::regclass, 'keyed_i_ccold'::regclass, 'keyed_i'::regclass, 999999, 0, now(), 'keyed_i_ccnew'
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'keyed'::regclass, 'keyed_i_ccold'::regclass,
+  'keyed_i'::regclass, 999999, 0, now(), 'keyed_i_ccnew'
   FROM pg_control_system(), pg_database d WHERE datname = current_database();
 SQL
-is($node->safe_psql('postgres', "SELECT refobjid::regclass FROM pg_depend WHERE classid = 'pg_constraint'::regclass AND refobjid IN (SELECT indexrelid FROM pg_index WHERE indrelid = 'keyed'::regclass)"),
+is($node->safe_psql('postgres',
+	"SELECT refobjid::regclass FROM pg_depend WHERE classid = 'pg_constraint'::regclass AND refobjid IN (SELECT indexrelid FROM pg_index "
+		. "WHERE indrelid = 'keyed'::regclass)"),
 	'keyed_i_ccold', 'a foreign key depends on the older index');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), '0', 'nothing of it is to be removed');
-is($node->safe_psql('postgres', "SELECT string_agg(indexrelid::regclass || ' ' || indisvalid, ', ' ORDER BY indexrelid) FROM pg_index WHERE indrelid = 'keyed'::regclass"),
+is($node->safe_psql('postgres',
+	"SELECT string_agg(indexrelid::regclass || ' ' || indisvalid, ', ' ORDER BY indexrelid) FROM pg_index WHERE indrelid = "
+		. "'keyed'::regclass"),
 	'keyed_i_ccold true, keyed_i true', 'and both are valid as before');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the row is forgotten');
 done_testing();

@@ -3,6 +3,11 @@
 # soon and starts at once; nothing resumes by itself; the history tells; the
 # next call, index_mover_cleanup(), or, preloaded, nobody has to ask, and all
 # that the job has left is gone.
+#
+# Fault (processes): postmaster killed, at each pause point of a copy, in a cleanup, and at
+#   each pause point of a rebuild (also 010, 022, 031)
+# Fault (processes): smart, fast, immediate shutdown, in mid-copy, at its swap and after it; in
+#   the phases of a rebuild, and at its pause points (also 010, 026)
 use strict;
 use warnings;
 
@@ -74,7 +79,8 @@ sub one_case
 	$session->query_safe($p->{hold} . ($options{stays} ? "; PREPARE TRANSACTION 'stays'" : ''));
 	my $relation = $options{all_swapped} ? 't_wait' : 't';
 	my $job = $node->safe_psql('postgres',
-		"SELECT max(job) FROM move_indexes('$relation', '$TARGET', method => 'rebuild', wait => false, settings => '{\"order\": \"name\"}')");
+		"SELECT max(job) FROM move_indexes('$relation', '$TARGET', method => 'rebuild', wait => false, settings => "
+			. "'{\"order\": \"name\"}')");
 	# t_later comes first: it waits where t_wait would, or is built and moved before
 	my $index = $relation eq 't' && $phase ne 'building index' ? 't_later' : 't_wait';
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE name = '$index' AND phase LIKE '$phase%'", '1', "$name");
@@ -120,7 +126,8 @@ sub one_case
 	my $call = $options{next} || "SELECT DISTINCT status FROM move_indexes('t', '$TARGET', method => 'rebuild')";
 	$call =~ s/%JOB%/$job/;
 	$call =~ s/%TARGET%/$TARGET/;
-	my $rows = $node->safe_psql('postgres', "SELECT * FROM ($call) AS s(status) WHERE status NOT IN ('queued', 'moved', 'skipped', 'nothing left')");
+	my $rows = $node->safe_psql('postgres',
+		"SELECT * FROM ($call) AS s(status) WHERE status NOT IN ('queued', 'moved', 'skipped', 'nothing left')");
 	is($rows, '', "$name: the next call succeeds");
 	is($node->safe_psql('postgres',
 			"SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$TARGET'"), '2',
@@ -167,10 +174,13 @@ if (faults('the same ends in other phases'))
 {
 	one_case('immediate', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/);
 	one_case('fast', 'building index', $fast, history => qr/^canceled$/, cleanup => 1, stays => 1);
-	one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(canceled|interrupted)$/, stays => 1);
-	one_case('fast, all swapped, named itself', 'waiting for readers before marking dead', $fast, history => qr/^$/, all_swapped => 1, stays => 1,
+	one_case('postmaster killed', 'waiting for writers before build', $kill_postmaster, history => qr/^(canceled|interrupted)$/,
+		stays => 1);
+	one_case('fast, all swapped, named itself', 'waiting for readers before marking dead', $fast, history => qr/^$/, all_swapped => 1,
+		stays => 1,
 		next => "SELECT status FROM move_indexes('t_wait', '%TARGET%', wait => false)");
-	one_case('immediate, all swapped, resume_move()', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/, all_swapped => 1,
+	one_case('immediate, all swapped, resume_move()', 'waiting for readers before marking dead', $immediate, history => qr/interrupted/,
+		all_swapped => 1,
 		next => "SELECT coalesce(resume_move(%JOB%)::text, 'nothing left')");
 }
 
@@ -178,15 +188,21 @@ if (faults('the same ends in other phases'))
 $node->safe_psql('postgres', "BEGIN; INSERT INTO held VALUES (1); PREPARE TRANSACTION 'still here'");
 my $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', wait => false)");
 wait_for_phase($node, 'waiting for writers%');
-is($node->safe_psql('postgres', 'SELECT blocked_by FROM index_mover_progress'), '{0}', 'a move that waits for a prepared transaction says so');
+is($node->safe_psql('postgres', 'SELECT blocked_by FROM index_mover_progress'), '{0}',
+	'a move that waits for a prepared transaction says so');
 my $start = time;
 $node->stop('fast');
 soon_ok(time - $start, 10, 'the server ends soon');
 $node->start;
 leftovers_ok($node, 'after the restart');
-my ($rc, $o, $e) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', settings => '{\"lock_wait\": \"3s\", \"progress_interval\": \"200ms\"}')");
-like($o, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for prepared transaction "still here" \(COMMIT PREPARED 'still here'; or ROLLBACK PREPARED 'still here';\)\.$/, 'its name is in the row');
-like($e, qr/NOTICE:  index "held_i": waiting for writers before build.*, waits for prepared transaction "still here"$/m, 'and in the notices');
+my ($rc, $o, $e) = $node->psql('postgres',
+	"SELECT status, sqlstate, detail FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', settings => "
+		. "'{\"lock_wait\": \"3s\", \"progress_interval\": \"200ms\"}')");
+like($o, joined(
+	qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for prepared /,
+	qr/transaction "still here" \(COMMIT PREPARED 'still here'; or ROLLBACK PREPARED 'still here';\)\.$/), 'its name is in the row');
+like($e, qr/NOTICE:  index "held_i": waiting for writers before build.*, waits for prepared transaction "still here"$/m,
+	'and in the notices');
 $job = $node->safe_psql('postgres', "SELECT job FROM move_indexes('held_i', 'regress_fast', method => 'rebuild', wait => false)");
 wait_for_phase($node, 'waiting for writers%');
 $node->safe_psql('postgres', "COMMIT PREPARED 'still here'");

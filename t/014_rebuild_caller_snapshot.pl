@@ -1,6 +1,10 @@
 # The snapshot of a session that waits for its rebuild: it must neither be
 # waited for (that would be for ever) nor be used to read an index that was
 # built without regard to it.
+#
+# Fault (processes): the waiting caller stands still, and does not answer
+# Fault (locks): caller holds a snapshot, or a lock (also sql/bad_input)
+# Fault (transactions): old snapshots (also 015, 023, specs/move_index_vs_seq)
 use strict;
 use warnings;
 
@@ -72,7 +76,8 @@ CREATE FUNCTION in_parallel_worker() RETURNS text LANGUAGE plpgsql STABLE SET $p
 DECLARE
 	result text;
 BEGIN
-	EXECUTE 'SELECT by_index() || '' '' || by_seq() || '' '' || run(''SELECT current_setting(''''is_superuser'''') IS NOT NULL'') FROM one_row'
+	EXECUTE 'SELECT by_index() || '' '' || by_seq() || '' ''
+		|| run(''SELECT current_setting(''''is_superuser'''') IS NOT NULL'') FROM one_row'
 		INTO result;
 	RETURN result;
 END \$\$;
@@ -146,7 +151,8 @@ for my $level ('repeatable read', 'serializable')
 # ---- a cached plan ----------------------------------------------------------
 {
 	my $session = IndexMover::Session->new($node);
-	$session->run("LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET client_min_messages = log");
+	$session->run("LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET "
+		. "client_min_messages = log");
 	$session->run('SELECT cached()') for 1 .. 3;
 	like($session->errors, qr/Index (Only )?Scan using h_k/, 'cached plan: uses the index before');
 	($answer, $errors) = move_and_read('cached', 'cached(), by_seq()', session => $session);
@@ -168,7 +174,8 @@ like($answer, qr/^moved\|1000 1000 true\|.*Gather/, 'in a parallel worker: by in
 	$session->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM other');
 	my $builder = IndexMover::Session->new($node);
 	$builder->send('CREATE INDEX CONCURRENTLY other_i ON other (i)');
-	poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots' AND current_locker_pid = " . $session->pid,
+	poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots' AND "
+		. "current_locker_pid = " . $session->pid,
 		'1', 'CREATE INDEX CONCURRENTLY waits for the session');
 	pass('after the wait, the session is waited for as any other');
 	is($session->run('SHOW index_mover.hide_new_indexes'), 'off', 'and its setting is back');
@@ -187,12 +194,14 @@ like($answer, qr/^moved\|1000 1000 true\|.*Gather/, 'in a parallel worker: by in
 	$node->safe_psql('postgres', 'SELECT make_h(); DROP INDEX h_k');
 
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("WITH moved AS MATERIALIZED (SELECT string_agg(status, ' ') AS status FROM move_indexes('gated', 'regress_fast', 'rebuild')) SELECT status, by_index(), by_seq() FROM moved WHERE status IS NOT NULL");
+	$caller->send("WITH moved AS MATERIALIZED (SELECT string_agg(status, ' ') AS status FROM move_indexes('gated', 'regress_fast', "
+		. "'rebuild')) SELECT status, by_index(), by_seq() FROM moved WHERE status IS NOT NULL");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 
 	$node->safe_psql('postgres', 'DELETE FROM h WHERE k = 7');
 	$builder->send('CREATE INDEX CONCURRENTLY h_k ON h (k) TABLESPACE regress_slow');
-	poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots' AND current_locker_pid = " . $caller->pid, '1');
+	poll_until($node, "SELECT count(*) FROM pg_stat_progress_create_index WHERE phase = 'waiting for old snapshots' AND "
+		. "current_locker_pid = " . $caller->pid, '1');
 	pass('CREATE INDEX CONCURRENTLY waits for the waiting caller');
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	is($caller->answer, 'moved|1000|1000', 'and what the caller reads is right') or diag $caller->errors;
@@ -274,7 +283,8 @@ SQL
 	$session->end;
 
 	my ($rc, $out, $err) = $node->psql('postgres',
-		"SET client_min_messages = error; LOAD 'index_mover'; CREATE ROLE regress_nobody; SET ROLE regress_nobody; SET index_mover.hide_new_indexes = on",
+		"SET client_min_messages = error; LOAD 'index_mover'; CREATE ROLE regress_nobody; SET ROLE regress_nobody; SET "
+			. "index_mover.hide_new_indexes = on",
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	is(sqlstate_of($err), '42501', 'the setting is for superusers');
 }
@@ -340,7 +350,10 @@ SQL
 	my $row = $caller->answer;
 	my $whom = $second->pid;
 	is($row, 'failed|40P01', 'who waits for the caller is waited for: 40P01') or diag $caller->errors;
-	like($caller->errors, qr/WARNING:  40P01: index "pair1_i" was not moved\nDETAIL:  .*: The move waits, directly or indirectly, for process $whom, which waits for the session that has called the move\. Process $whom: LOCK TABLE one_row/,
+	like($caller->errors,
+		joined(
+			qr/WARNING:  40P01: index "pair1_i" was not moved\nDETAIL:  .*: The move waits, directly or indirectly, for /,
+			qr/process $whom, which waits for the session that has called the move\. Process $whom: LOCK TABLE one_row/),
 		'... and named');
 	soon_ok(time - $start, 6, 'within seconds');
 	$_->end foreach $first, $third;
@@ -377,7 +390,9 @@ SQL
 	my $second = IndexMover::Session->new($node);
 	my $pid = $second->pid;
 	$second->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM other');
-	my $row = $node->safe_psql('postgres', "SET client_min_messages = error; SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	my $row = $node->safe_psql('postgres',
+		"SET client_min_messages = error; SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM "
+			. "move_indexes('gated', 'regress_slow', 'rebuild')");
 	like($row, qr/^failed\|55P03\|.*snapshot.*process $pid\b/s, 'lock_wait: gives up, and says for whom it has waited');
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '1', 'lock_wait: nothing is left');
 	$second->run('COMMIT');
@@ -386,12 +401,15 @@ SQL
 	my $gate = IndexMover::Session->new($node);
 	my $caller = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SET index_mover.lock_wait = '6s'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	$caller->send("SET index_mover.lock_wait = '6s'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', "
+		. "'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	$second->run('BEGIN; LOCK TABLE gated IN ACCESS SHARE MODE');
 	$gate->run('SELECT pg_advisory_unlock(42)');
-	like($caller->answer, qr/^moved\|55P03\|.*It waited for process $pid\b/, 'lock_wait after the swap: moved, and for whom the removal of the old index waits');
-	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '2', 'the old index is still there');
+	like($caller->answer, qr/^moved\|55P03\|.*It waited for process $pid\b/,
+		'lock_wait after the swap: moved, and for whom the removal of the old index waits');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass"), '2',
+		'the old index is still there');
 	$second->run('COMMIT');
 	poll_until($node, "SELECT count(*) FROM pg_index WHERE indrelid = 'gated'::regclass", '1', 'removal of the old index', timeout => 5);
 	wait_for_no_worker($node);
@@ -404,7 +422,8 @@ SQL
 	my ($caller, $gate, $looker) = map { IndexMover::Session->new($node) } 1 .. 3;
 	my $pid = $caller->pid;
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', 'rebuild')");
+	$caller->send("SET index_mover.lock_wait = '500ms'; SELECT status, sqlstate, detail FROM move_indexes('gated', 'regress_slow', "
+		. "'rebuild')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
 	# not while it holds a lock that everybody needs
 	my $start = time;
@@ -419,10 +438,14 @@ SQL
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	poll_until($node, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1", 'failed', 'the rebuild gives up');
 	kill 'CONT', $pid;
-	like($caller->answer, qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: The process did not respond; its client might not be reading messages\.$/,
+	like($caller->answer,
+		joined(
+			qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: The process did not respond; its /,
+			qr/client might not be reading messages\.$/),
 		'a caller that stands still: the rebuild gives up') or diag $caller->errors;
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', '$_', 'rebuild')"), 'moved', "... and the next call works, to $_")
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', '$_', 'rebuild')"), 'moved',
+		"... and the next call works, to $_")
 	  foreach 'regress_slow', 'regress_fast';
 	$_->end foreach $caller, $gate, $looker;
 }
@@ -435,8 +458,10 @@ SQL
 	my $job = $caller->run("SELECT job FROM move_indexes('gated', 'regress_slow', 'rebuild', wait => false)");
 	$caller->send("CALL wait_for_move($job)");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1');
-	poll_until($node, "SELECT wait_event_type || backend_type FROM pg_stat_activity WHERE state = 'active' AND pid = " . $caller->pid, 'Extensionclient backend');
-	is($node->safe_psql('postgres', 'SELECT backend_xmin IS NULL AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = ' . $caller->pid),
+	poll_until($node, "SELECT wait_event_type || backend_type FROM pg_stat_activity WHERE state = 'active' AND pid = " . $caller->pid,
+		'Extensionclient backend');
+	is($node->safe_psql('postgres', 'SELECT backend_xmin IS NULL AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = '
+		. $caller->pid),
 		't', 'CALL wait_for_move() waits without a snapshot');
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	$caller->answer;

@@ -177,7 +177,8 @@ SQL
 	$session->run("LOAD 'index_mover'; SET index_mover.test_mutation = 'snapshot-guard'");
 	$session->send(<<'SQL');
 WITH started AS MATERIALIZED (SELECT pg_advisory_lock_shared(41) IS NULL AS x),
-	 m AS MATERIALIZED (SELECT string_agg(status, ' ') AS status FROM started, move_indexes('h', 'regress_fast', 'rebuild') WHERE x IS NOT NULL)
+	 m AS MATERIALIZED (SELECT string_agg(status, ' ') AS status FROM started, move_indexes('h', 'regress_fast', 'rebuild')
+	 	WHERE x IS NOT NULL)
 SELECT status, by_index(), by_seq() FROM m WHERE status IS NOT NULL
 SQL
 	poll_until($node, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 41 AND NOT granted", '1');
@@ -200,7 +201,8 @@ for my $point ('rebuild-entry-made', 'rebuild-entry-committed', 'rebuild-step-co
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indrelid = 'moved'::regclass"), 1 + $left, "$point: entries left");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), $left, "$point: index_mover_cleanup() knows");
-	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE name = 'moved_i'"), 'moved', "$point: the next call moves");
+	is($node->safe_psql('postgres', "SELECT string_agg(status, ' ') FROM move_indexes('moved', '$to', 'rebuild') WHERE name = 'moved_i'"),
+		'moved', "$point: the next call moves");
 	leftovers_ok($node, $point, within => 5);
 	$to = other_place($to);
 }

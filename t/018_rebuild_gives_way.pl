@@ -156,9 +156,11 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 		my $by_index = $reader->answer;
 		poll_until($node, $indexes, 'am_gate am_gate_ccnew! am_pkey am_w', "$name: the duplicate is out of use");
 		my $flags = "SELECT indisvalid, indisready, indislive FROM pg_index WHERE indexrelid = 'am_gate_ccnew'::regclass";
-		poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1', "$name: waits for the reader");
+		poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1',
+			"$name: waits for the reader");
 		is($node->safe_psql('postgres', $flags), 't|t|t' =~ s/^t/f/r, "$name: writers maintain it as long as the reader is there");
-		my $check = 'SET LOCAL enable_seqscan = %s; SET LOCAL enable_indexscan = %s; SET LOCAL enable_bitmapscan = %2$s; SELECT count(*) FROM am WHERE gate(v) BETWEEN 1 AND 40';
+		my $check = 'SET LOCAL enable_seqscan = %s; SET LOCAL enable_indexscan = %s; SET LOCAL enable_bitmapscan = %2$s; SELECT count(*) '
+			. 'FROM am WHERE gate(v) BETWEEN 1 AND 40';
 		$node->safe_psql('postgres', 'INSERT INTO am VALUES (1001, 1001, 1)');
 		is($reader->run(sprintf($check, 'off', 'on')), $reader->run(sprintf($check, 'on', 'off')), "$name: the reader's answers");
 		is($reader->run(sprintf($check, 'on', 'off')), $by_index, "$name: the same as the first time");
@@ -173,7 +175,8 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 			$reader->run('BEGIN; SELECT count(*) FROM am');
 			my $cleanup = IndexMover::Session->new($node);
 			$cleanup->send('SELECT action FROM index_mover_cleanup()');
-			poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1', "$name: cleaning up");
+			poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1',
+				"$name: cleaning up");
 			is($node->safe_psql('postgres', $flags), 'f|t|t', "$name: a clean-up waits for readers again before it goes on");
 			$reader->run('COMMIT');
 			is($cleanup->answer, 'removed', "$name: and then removes it");
@@ -219,11 +222,14 @@ for my $sql ('VACUUM FULL am', 'ALTER TABLE am ALTER v TYPE bigint')
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_gate_ccnew1 am_pkey am_w', "killed, then $sql: both valid");
 	is($node->safe_psql('postgres', 'SELECT kind, action, object FROM index_mover_cleanup(true)'),
 		'duplicate index|remove|public.am_gate_ccnew1', "killed, then $sql: only ours would be removed");
-	is($node->safe_psql('postgres', "SELECT string_agg(name, ' ') FROM move_indexes('am', 'regress_fast', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild that is running, or was interrupted%'"),
+	is($node->safe_psql('postgres',
+		"SELECT string_agg(name, ' ') FROM move_indexes('am', 'regress_fast', 'rebuild', dry_run => true) WHERE detail LIKE '%rebuild "
+			. "that is running, or was interrupted%'"),
 		'am_gate_ccnew1', "killed, then $sql: the plan knows it");
 	is($node->safe_psql('postgres', "SELECT name, status FROM move_indexes('am_gate', 'regress_fast', 'rebuild')"),
 		'am_gate|moved', "killed, then $sql: the next call moves");
-	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_pkey am_w', "killed, then $sql: and removes ours, not the stranger's");
+	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew am_pkey am_w',
+		"killed, then $sql: and removes ours, not the stranger's");
 	$node->safe_psql('postgres', 'DROP INDEX am_gate_ccnew');
 	leftovers_ok($node, "killed, then $sql", within => 5);
 	files_ok($node, "killed, then $sql");
@@ -267,7 +273,8 @@ for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO am_mine', 'ALTER TABLE am CLUS
 	my $before = $node->safe_psql('postgres', $indexes);
 	my $from = -s $node->logfile;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(true)'), '0', "$sql: nothing to be removed");
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('am_w', 'regress_fast', 'rebuild')"), 'moved', "$sql: a move of another index");
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('am_w', 'regress_fast', 'rebuild')"), 'moved',
+		"$sql: a move of another index");
 	is($node->safe_psql('postgres', $indexes), $before, "$sql: nothing is removed");
 	my $log = slurp_file($node->logfile, $from);
 	my $warned = $log =~ /WARNING: .* has been left by an interrupted move, but is valid now/ ? 1 : 0;
@@ -294,7 +301,10 @@ ALTER INDEX am_all_gate ATTACH PARTITION am_gate_ccnew;
 SQL
 	my $from = -s $node->logfile;
 	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT kind, object FROM index_mover_cleanup()');
-	ok($node->log_contains(qr/WARNING:  2BP01: could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  cannot drop index \S*am_gate_ccnew because /, $from),
+	ok($node->log_contains(
+		joined(
+			qr/WARNING:  2BP01: could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  cannot drop index /,
+			qr/\S*am_gate_ccnew because /), $from),
 		"$name: a warning says why it is not removed");
 	is($node->safe_psql('postgres', $indexes), 'am_gate am_gate_ccnew! am_pkey am_w', "$name: it is still there") or diag $err;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '1', "$name: and on record");
@@ -324,9 +334,11 @@ SQL
 	my $writer = IndexMover::Session->new($node);
 	$writer->run('BEGIN; INSERT INTO d VALUES (0)');
 	my $job = $node->safe_psql('postgres', "SELECT DISTINCT job FROM move_indexes('d', 'regress_fast', 'rebuild', wait => false)");
-	poll_until($node, "SELECT count(*) = 1 FROM index_mover_progress WHERE job = $job AND phase = 'waiting for writers before build'", 't', 'the rebuild');
+	poll_until($node, "SELECT count(*) = 1 FROM index_mover_progress WHERE job = $job AND phase = 'waiting for writers before build'", 't',
+		'the rebuild');
 	my $drop = start_call($node, 'dropper', 'DROP TABLE d');
-	poll_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'd'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted", 't', 'the DROP');
+	poll_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'd'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted",
+		't', 'the DROP');
 	$writer->run('COMMIT');
 	my ($status, $out, $err) = finish_call($drop);
 	is($err, '', 'the table is dropped');
@@ -349,7 +361,8 @@ SQL
 	$node->safe_psql('postgres', "SELECT cancel_move($job); CALL wait_for_move($job, raise => false)");
 	($status, $out, $err) = $node->psql('postgres', "SELECT * FROM move_indexes('kept_gate', 'regress_fast', 'rebuild', wait => false)",
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	like($err, qr/55006: relation "kept" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./, 'a job that is cleaning up');
+	like($err, qr/55006: relation "kept" is already being moved\n.*Job $job \(process \d+\) has ended and is still cleaning up\./,
+		'a job that is cleaning up');
 	$writer->run('COMMIT');
 	$gate->run('SELECT pg_advisory_unlock(42)');
 	survived_ok($node, 'kept', 'canceled, then it is free', "SELECT status FROM move_indexes('kept_gate', 'regress_fast', 'rebuild')");

@@ -45,7 +45,8 @@ my $direct_io = 'auto';
 sub move
 {
 	my $to = elsewhere($node, 'orphan_s');
-	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => '{\"verify\": \"on\", \"direct_io\": \"$direct_io\"}')";
+	return "SELECT status FROM move_indexes('orphan_s', '$to', method => 'copy', settings => "
+		. "'{\"verify\": \"on\", \"direct_io\": \"$direct_io\"}')";
 }
 
 # Wait until the worker dozes at the point, and kill the postmaster; then the server

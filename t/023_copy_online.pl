@@ -1,5 +1,13 @@
 # The method copy beside what others do with the table: transactions, vacuum,
 # DDL that waits behind it, a long-running holder of a lock, a second caller.
+#
+# Fault (locks): DDL before a move, while it waits for others, and at the swap (also
+#   specs/move_vs_ddl, 018)
+# Fault (indexes): unlogged, temporary, partitioned, TOAST, system, invalid, exclusion (also
+#   sql/special, sql/partitioned, 099)
+# Fault (indexes): unique, deferrable, NULLS NOT DISTINCT, INCLUDE, replica identity, clustered
+#   (also 054)
+# Fault (indexes): empty, one page (also 024)
 use strict;
 use warnings;
 
@@ -43,7 +51,8 @@ sub start_slowly
 	my ($index, %options) = @_;
 	my $verify = $options{verify} ? ', "verify": true' : '';
 	my $job = $s->run(
-		"SELECT job FROM move_indexes('$index', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\"$verify}')");
+		"SELECT job FROM move_indexes('$index', 'regress_fast', method => 'copy', wait => false, settings => "
+			. "'{\"max_rate\": \"64kB\"$verify}')");
 	poll_until($node,
 		"SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND phase = 'copying blocks' AND blocks_done > 0",
 		't', 'the copy');
@@ -54,7 +63,8 @@ sub start_slowly
 sub is_copying
 {
 	my ($job) = @_;
-	return $s->run("SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase IN ('copying blocks', 'giving way') AND blocks_done < blocks_total");
+	return $s->run("SELECT count(*) FROM index_mover_progress WHERE job = $job AND phase IN ('copying blocks', 'giving way') AND "
+		. "blocks_done < blocks_total");
 }
 
 # Let the job run at full speed, and wait for its end; returns its row.
@@ -107,7 +117,8 @@ sub index_ok
 if (part('snapshot'))
 {
 	my $n = 0;
-	foreach my $case ([ 'copying blocks', 'copy-logged' ], [ 'copying changed blocks', 'copy-end', 'copy-logged' ], [ 'verifying', 'copy-verifying' ])
+	foreach my $case ([ 'copying blocks', 'copy-logged' ], [ 'copying changed blocks', 'copy-end', 'copy-logged' ],
+		[ 'verifying', 'copy-verifying' ])
 	{
 		my ($name, $point, $later) = @$case;
 		# of large pages there are too few for a round
@@ -204,7 +215,8 @@ if (part('ddl'))
 	$job = start_slowly('online_k');
 	my $ddl = IndexMover::Session->new($node);
 	$ddl->run('BEGIN; ALTER TABLE online ADD COLUMN more int; INSERT INTO online SELECT -g, 0 FROM generate_series(1, 1000) g');
-	poll_until($node, "SELECT phase = 'giving way' OR phase LIKE 'waiting for lock%' FROM index_mover_progress WHERE job = $job", 't', 'giving way');
+	poll_until($node, "SELECT phase = 'giving way' OR phase LIKE 'waiting for lock%' FROM index_mover_progress WHERE job = $job", 't',
+		'giving way');
 	poll_until($node, "SELECT blocked_by = ARRAY[$ddl->{pid}] FROM index_mover_progress WHERE job = $job", 't', 'the holder in blocked_by');
 	pass('who has the lock is named in blocked_by while we wait to go on');
 	$ddl->run('COMMIT');
@@ -213,7 +225,8 @@ if (part('ddl'))
 
 	# without give_way it waits
 	make_table();
-	$job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\", \"give_way\": false}')");
+	$job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false, settings => "
+		. "'{\"max_rate\": \"64kB\", \"give_way\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
 	$ddl->send("SET lock_timeout = '500ms'; ALTER TABLE online ADD COLUMN more int");
 	$ddl->answer;
@@ -221,7 +234,8 @@ if (part('ddl'))
 	is(finish_job($job), 'moved|', 'give_way = off: moved');
 
 	# and where each waits for the other, it is the copy that ends
-	$job = $s->run("SELECT job FROM move_indexes('online_k', 'pg_default', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\", \"give_way\": false}')");
+	$job = $s->run("SELECT job FROM move_indexes('online_k', 'pg_default', method => 'copy', wait => false, settings => "
+		. "'{\"max_rate\": \"64kB\", \"give_way\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
 	$ddl->run('BEGIN; SET LOCAL enable_seqscan = off; SELECT count(*) FROM online WHERE k = 7');
 	$ddl->send('SET LOCAL lock_timeout = 0; ALTER TABLE online ADD COLUMN more int');
@@ -289,7 +303,8 @@ if (part('drop'))
 	make_table();
 	$s->run('SET allow_in_place_tablespaces = on');
 	$s->run("CREATE TABLESPACE regress_gone LOCATION ''");
-	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_gone', method => 'copy', wait => false, settings => '{\"max_rate\": \"64kB\"}')");
+	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_gone', method => 'copy', wait => false, settings => "
+		. "'{\"max_rate\": \"64kB\"}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE job = $job AND blocks_done > 0", 't', 'the copy');
 	$s->send('DROP TABLESPACE regress_gone');
 	$s->answer;
@@ -330,7 +345,8 @@ if (part('holder'))
 	$holder->run('BEGIN; SELECT v FROM online WHERE k = 17; DECLARE c CURSOR FOR SELECT * FROM online ORDER BY k; FETCH 1 FROM c');
 	my $client = IndexMover::Session->new($node);
 	my $job = $s->run("SELECT job FROM move_indexes('online_k', 'regress_fast', method => 'copy', wait => false)");
-	poll_until($node, "SELECT blocked_by = ARRAY[$holder->{pid}] FROM index_mover_progress WHERE job = $job", 't', 'the holder in blocked_by');
+	poll_until($node, "SELECT blocked_by = ARRAY[$holder->{pid}] FROM index_mover_progress WHERE job = $job", 't',
+		'the holder in blocked_by');
 	pass('the holder is named in blocked_by');
 
 	# What is wrong with the product is so each time; a pause of the machine, or
@@ -343,7 +359,8 @@ if (part('holder'))
 		my $end = time + 3;
 		while (time < $end || $looks <= 100)
 		{
-			my $wait = $s->run("SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0) FROM pg_locks WHERE NOT granted AND relation = 'online_k'::regclass");
+			my $wait = $s->run("SELECT coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0) FROM pg_locks WHERE NOT "
+				. "granted AND relation = 'online_k'::regclass");
 			$longest_wait = $wait if $wait > $longest_wait;
 			my $start = time;
 			$client->run('SELECT v FROM online WHERE k = 99');
@@ -362,7 +379,8 @@ if (part('holder'))
 
 	# lock_wait
 	$holder->run('BEGIN; SELECT v FROM online WHERE k = 17');
-	my $row = $s->run("SELECT status, sqlstate, detail FROM move_indexes('online_k', 'regress_slow', method => 'copy', settings => '{\"lock_wait\": \"1s\", \"on_blocker\": \"fail\"}')");
+	my $row = $s->run("SELECT status, sqlstate, detail FROM move_indexes('online_k', 'regress_slow', method => 'copy', settings => "
+		. "'{\"lock_wait\": \"1s\", \"on_blocker\": \"fail\"}')");
 	like($row, qr/^failed\|55P03\|.*held by: process $holder->{pid}/, 'lock_wait is over: the row names the holder');
 	$holder->run('COMMIT');
 
@@ -456,14 +474,17 @@ CREATE MATERIALIZED VIEW seen AS SELECT id, t FROM kinds;
 CREATE UNIQUE INDEX seen_id ON seen (id);
 RESET default_tablespace;
 ANALYZE kinds;
-SELECT oracle.remember_keys('kinds'), oracle.remember_metadata('kinds'), oracle.remember_metadata('empty'), oracle.remember_metadata('seen');
+SELECT oracle.remember_keys('kinds'), oracle.remember_metadata('kinds'), oracle.remember_metadata('empty'),
+  oracle.remember_metadata('seen');
 SQL
-	my $oids = "SELECT string_agg(indexrelid::text, ' ' ORDER BY indexrelid) FROM pg_index WHERE indrelid IN ('kinds'::regclass, 'empty'::regclass, 'seen'::regclass)";
+	my $oids = "SELECT string_agg(indexrelid::text, ' ' ORDER BY indexrelid) FROM pg_index WHERE indrelid IN ('kinds'::regclass, "
+		. "'empty'::regclass, 'seen'::regclass)";
 	my $before = $s->run($oids);
 	my @jobs;
 	foreach my $rel ('kinds', 'empty', 'seen')
 	{
-		my $rows = $s->run("SELECT job, status, method, name, sqlstate, detail FROM move_indexes('$rel', 'regress_fast', method => 'copy', settings => '{\"verify\": true}')");
+		my $rows = $s->run("SELECT job, status, method, name, sqlstate, detail FROM move_indexes('$rel', 'regress_fast', method => "
+			. "'copy', settings => '{\"verify\": true}')");
 		my @lines = split /\n/, $rows;
 		is(scalar(grep { !/^\d+\|moved\|copy\|/ } @lines), 0, "$rel: all moved") or diag $rows;
 		push @jobs, $1 if $rows =~ /^(\d+)\|/;

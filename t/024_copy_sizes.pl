@@ -1,6 +1,9 @@
 # The method copy and the sizes of files: several segments of 1 GB, growing into
 # the second one and in it, with page checksums, which know a block's number in the
 # whole of the file; one block; no block at all.
+#
+# Fault (storage): several segments (of 6 blocks: `scripts/test-builds segments`, see
+#   [Builds](../docs/reliability.md#builds))
 use strict;
 use warnings;
 
@@ -111,7 +114,8 @@ SQL
 	{
 		my ($name) = @_;
 		my $check = IndexMover::Session->new($node);
-		$check->run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET work_mem = '64MB'; SET max_parallel_workers_per_gather = 0");
+		$check->run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET work_mem = '64MB'; SET "
+			. "max_parallel_workers_per_gather = 0");
 		# around what was changed, and one in seven of all others
 		my $asked = "(id % 7 = 0 OR id < 2300 OR id BETWEEN 29900 AND 40500 OR id > $last - 500)";
 		my $query = <<SQL;

@@ -1,6 +1,10 @@
 # What can happen to the processes of a copy: its caller is canceled, timed out,
 # terminated or lost; the server is shut down in each mode; memory, file
 # descriptors or time are taken from the worker; the library is replaced.
+#
+# Fault (processes): out of memory
+# Fault (processes): worker stopped (SIGSTOP) in mid-copy and under the exclusive lock
+# Fault (processes): no file descriptor more than are open already (the worker's RLIMIT_NOFILE)
 use strict;
 use warnings;
 
@@ -48,7 +52,8 @@ my %ways = (
 	'pg_terminate_backend(caller)' => [ 'SELECT pg_terminate_backend(%d)', '57P01' ],
 	'loss of the client' => [ sub { kill 'KILL', $_[0]{harness}{KIDS}[0]{PID} }, '' ],
 	# where nothing is sent that could fail
-	'loss of a client that is told nothing' => [ sub { kill 'KILL', $_[0]{harness}{KIDS}[0]{PID} }, '', 'SET client_min_messages = error;' ]);
+	'loss of a client that is told nothing' => [ sub { kill 'KILL', $_[0]{harness}{KIDS}[0]{PID} }, '',
+		'SET client_min_messages = error;' ]);
 # a busy machine must have come to the point before the timeout strikes
 my $longest_setup = 0;
 my $turn = 0;
@@ -70,7 +75,8 @@ foreach my $way (sort keys %ways)
 		my ($rc, $out, $err) = finish_call($call);
 		is(sqlstate_of($err), $sqlstate, "$name: what the caller gets") if $way !~ /^loss/;
 		# a caller that is lost is noticed by its own session
-		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session", timeout => 5);
+		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mover'", '0', "$name: end of the session",
+			timeout => 5);
 		let_go($call);
 		wait_for_no_worker($node);
 		is(tablespace_of_index($node, 'p_s'), $from, "$name: the index has stayed");
@@ -124,7 +130,8 @@ foreach my $case (
 	kill 'STOP', $call->{worker};
 	let_go($call);
 	# nobody waits behind it, for it holds no lock that keeps anyone out
-	my ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '5s'; UPDATE p SET s = md5(s) WHERE i < 50; SELECT count(*) FROM p WHERE s = 'x'; VACUUM p");
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET lock_timeout = '5s'; UPDATE p SET s = md5(s) WHERE i < 50; SELECT count(*) FROM p WHERE s = 'x'; VACUUM p");
 	is($rc, 0, 'SIGSTOP in mid-copy: others read, write and vacuum') or diag $err;
 	kill 'CONT', $call->{worker};
 	($rc, $out, $err) = finish_call($call);
@@ -136,7 +143,8 @@ foreach my $case (
 	$call = held_at($node, 'swap-locked', move());
 	kill 'STOP', $call->{worker};
 	let_go($call);
-	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSET lock_timeout = '500ms'; SELECT count(*) FROM p WHERE s = 'x'");
+	($rc, $out, $err) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSET lock_timeout = '500ms'; SELECT count(*) FROM p WHERE s = 'x'");
 	like($err, qr/55P03/, 'SIGSTOP under the exclusive lock: queries time out') or diag $err;
 	kill 'CONT', $call->{worker};
 	($rc, $out, $err) = finish_call($call);
@@ -207,7 +215,8 @@ CREATE INDEX big_i ON big (hungry(i)) TABLESPACE regress_slow;
 SELECT oracle.remember_keys('big'), oracle.remember_metadata('big');
 CREATE TABLE feast ();
 SQL
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('big_i', 'regress_fast', method => 'rebuild')");
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT status, sqlstate FROM move_indexes('big_i', 'regress_fast', method => 'rebuild')");
 	is($out, 'failed|53200', 'out of memory: a clean failure') or diag "$out $err";
 	$node->safe_psql('postgres', 'DROP TABLE feast');
 	survived_ok($node, 'big', 'out of memory', "SELECT status FROM move_indexes('big_i', 'regress_fast', method => 'rebuild')",

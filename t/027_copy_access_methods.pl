@@ -2,6 +2,9 @@
 # ivfflat, and RUM.  auto copies their indexes; under inserts, updates, deletions and
 # VACUUM, to and fro, each copy compared with the original block by block, and each
 # row looked up afterwards.
+#
+# Fault (indexes): pgvector's hnsw and ivfflat, RUM, under load and VACUUM (where these are
+#   installed)
 use strict;
 use warnings;
 
@@ -64,14 +67,17 @@ CREATE FUNCTION thing(n int) RETURNS @{[ $vector ? 'vector' : 'tsvector' ]} LANG
 	? q{SELECT array_agg(('x' || substr(md5(n || ' ' || k), 1, 6))::bit(24)::int % 10007)::vector FROM generate_series(1, 8) k}
 	: q{SELECT to_tsvector('simple', format('u%s w%s x%s', n, n % 50, n % 3))} ]} \$\$;
 CREATE FUNCTION change(id int, n int) RETURNS void LANGUAGE sql AS
-\$\$ INSERT INTO items VALUES (id, n, thing(n)) ON CONFLICT (id) DO UPDATE SET (n, @{[ $vector ? 'e' : 'd' ]}) = (excluded.n, excluded.@{[ $vector ? 'e' : 'd' ]}) \$\$;
+\$\$ INSERT INTO items VALUES (id, n, thing(n))
+	ON CONFLICT (id) DO UPDATE SET (n, @{[ $vector ? 'e' : 'd' ]}) = (excluded.n, excluded.@{[ $vector ? 'e' : 'd' ]}) \$\$;
 INSERT INTO items SELECT g, g, thing(g) FROM generate_series(1, 1500) g;
 CREATE INDEX items_i ON items $definition TABLESPACE regress_slow;
 SELECT oracle.remember_metadata('items');
 SQL
-		is($node->safe_psql('postgres', "SELECT method FROM move_indexes('items_i', 'regress_fast', dry_run => true)"), 'copy', "$method: auto copies");
+		is($node->safe_psql('postgres', "SELECT method FROM move_indexes('items_i', 'regress_fast', dry_run => true)"), 'copy',
+			"$method: auto copies");
 
-		my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-R', 60, '-T', 3600, '-f', "$dir/change.sql", '-d', $node->connstr('postgres') ],
+		my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-R', 60, '-T', 3600, '-f', "$dir/change.sql", '-d',
+			$node->connstr('postgres') ],
 			'>', \my $out, '2>', \my $err);
 		my $vacuum = IndexMover::Session->new($node);
 		my $number = 'SELECT last_value FROM number';
@@ -82,7 +88,8 @@ SQL
 			{
 				my $before = $node->safe_psql('postgres', $number);
 				is( $node->safe_psql('postgres',
-						"SELECT method, status, detail FROM move_indexes('items_i', '@{[ elsewhere($node, 'items_i') ]}') WHERE (method, status) <> ('copy', 'moved')"),
+						"SELECT method, status, detail FROM move_indexes('items_i', '@{[ elsewhere($node, 'items_i') ]}') WHERE (method, "
+							. "status) <> ('copy', 'moved')"),
 					'', "$method, round $round: copied, $way");
 				poll_until($node, "SELECT last_value > $before + 20 FROM number", 't', 'changes');
 			}
@@ -94,11 +101,13 @@ SQL
 		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'", '0', 'the end of the load');
 		unlike($err, qr/ERROR|aborted/, "$method: no change has failed");
 		my $seen = "SET enable_seqscan = off; SET enable_sort = off; $set;";
-		like($node->safe_psql('postgres', "$seen EXPLAIN SELECT i.id FROM items i WHERE $wrong"), qr/ items_i on items j|Bitmap Index Scan on items_i/, "$method: the index is asked");
+		like($node->safe_psql('postgres', "$seen EXPLAIN SELECT i.id FROM items i WHERE $wrong"),
+			qr/ items_i on items j|Bitmap Index Scan on items_i/, "$method: the index is asked");
 		my $rows = $node->safe_psql('postgres', 'SELECT count(*) FROM items');
 		cmp_ok($rows, '>', 500, "$method: there are rows ($rows)");
 		is($node->safe_psql('postgres', "$seen SELECT i.id FROM items i WHERE $wrong"), '', "$method: every row is found, and no other");
-		is($node->safe_psql('postgres', "SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE name = 'items_i' AND table_name = 'items'"),
+		is($node->safe_psql('postgres',
+			"SELECT sum(blocks_recopied) > 0 FROM index_mover_history WHERE name = 'items_i' AND table_name = 'items'"),
 			't', "$method: blocks have changed in mid-copy");
 		leftovers_ok($node, $method);
 		files_ok($node, $method);

@@ -5,6 +5,11 @@
 #
 # Nothing may be removed but what a move has made, nothing of that is forgotten, and
 # the standby has no file more or less than its primary.
+#
+# Fault (storage): source's directory gone behind the swap, with the old file in it: a WARNING,
+#   and it stays on record
+# Fault (security): a database with leftovers as a template, by both strategies
+# Fault (security): forged rows of the ledger (see below) (also sql/privileges)
 use strict;
 use warnings;
 
@@ -189,12 +194,15 @@ SQL
 		my $oid = $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'twin'});
 		my $twin = $node->data_dir . '/' . $file =~ s/\b$source\b/$oid/r;
 		is(-s $twin // -1, $copied ? -s $node->data_dir . "/$file" : -1, "$name: the file");
-		is($node->safe_psql('twin', "$left(true)"), 'invalid index remove, unfinished copy ' . ($copied ? 'remove' : "forget$no_file"), "$name: seen");
+		is($node->safe_psql('twin', "$left(true)"), 'invalid index remove, unfinished copy ' . ($copied ? 'remove' : "forget$no_file"),
+			"$name: seen");
 		my $log = -s $node->logfile;
-		is($node->safe_psql('twin', "$left()"), 'invalid index removed, unfinished copy ' . ($copied ? 'removed' : "forgotten$no_file"), "$name: removed");
+		is($node->safe_psql('twin', "$left()"), 'invalid index removed, unfinished copy ' . ($copied ? 'removed' : "forgotten$no_file"),
+			"$name: removed");
 		my @said = slurp_file($node->logfile, $log) =~ /LOG:  00000: cleanup \(twin, by \w+\): removing (.*)$/mg;
 		my ($path) = $twin =~ m{(pg_tblspc/.*)};
-		is("@said" =~ s/job \d+/job N/gr, ($copied ? "file \"$path\" (1024 kB), left by job N " : '') . 'index "public.behind_rebuild_i_ccnew", left by job N',
+		is("@said" =~ s/job \d+/job N/gr, ($copied ? "file \"$path\" (1024 kB), left by job N " : '')
+			. 'index "public.behind_rebuild_i_ccnew", left by job N',
 			"$name: the server log says what is removed");
 		ok(!-s $twin, "$name: the file is gone");
 		is($node->safe_psql('twin', 'SELECT count(*) FROM index_mover.ledger'), '0', "$name: no row is left");
@@ -221,7 +229,8 @@ INSERT INTO index_mover.ledger
 SELECT 1000000 + row_number() OVER (), sysid, db, kind, 0, 0, 'small'::regclass, 'small_s'::regclass, 'small_ccnew'::regclass,
        1000000, 0, now(), 'small_ccnew'
   FROM pg_control_system(), unnest('{i,d}'::"char"[]) AS kind,
-       LATERAL (VALUES ('1', ${database}::oid), (system_identifier::text, (SELECT oid FROM pg_database WHERE datname = 'template1'))) AS v(sysid, db)
+       LATERAL (VALUES ('1', ${database}::oid), (system_identifier::text, (SELECT oid FROM pg_database WHERE datname = 'template1'))) AS
+         v(sysid, db)
 SQL
 foreach my $dry_run ('true', 'false')
 {
@@ -233,7 +242,8 @@ is($node->safe_psql('postgres', "SELECT status FROM move_indexes('small_s', 'reg
 wait_for_no_worker($node);
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE indexrelid = 'small_ccnew'::regclass AND NOT indisvalid"),
 	'1', 'forged rows of other places, invalid index: it is there');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '4', 'forged rows of other places, invalid index: so are the rows');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '4',
+	'forged rows of other places, invalid index: so are the rows');
 $node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_ccnew');
 
 # ---------------------------------------------------------------------------
@@ -242,7 +252,8 @@ $node->safe_psql('postgres', 'DELETE FROM index_mover.ledger; DROP INDEX small_c
 # file stays on record until both are there again
 # ---------------------------------------------------------------------------
 $node->safe_psql('postgres', "CREATE TABLESPACE regress_away LOCATION ''");
-my ($directory) = glob($node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = 'regress_away'") . '/PG_*');
+my ($directory) = glob($node->data_dir . '/pg_tblspc/'
+	. $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = 'regress_away'") . '/PG_*');
 my $away = $node->basedir . '/away';
 foreach my $point ('swapped', 'old-file-step')
 {
@@ -260,7 +271,10 @@ foreach my $point ('swapped', 'old-file-step')
 	let_go($call);
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", "$name: moved") or diag $err;
-	like($err, qr/WARNING:  58P01: could not remove a file that a move has left behind\nDETAIL:  Directory ".*" does not exist\.\nHINT:  When it is there again, the next move removes the file, or: SELECT \* FROM index_mover_call\.index_mover_cleanup\(\);/,
+	like($err, joined(
+		qr/WARNING:  58P01: could not remove a file that a move has left behind\nDETAIL:  Directory ".*" does not /,
+		qr/exist\.\nHINT:  When it is there again, the next move removes the file, or: SELECT \* FROM /,
+		qr/index_mover_call\.index_mover_cleanup\(\);/),
 		"$name: the WARNING");
 	unlike($err, qr/ERROR|PANIC|XX000/, "$name: and no worse");
 	wait_for_no_worker($node);

@@ -4,6 +4,9 @@
 # that somebody else may be writing.  So no row comes, neither from what is
 # decoded, nor by the first copy, nor what was written in SQL; and a subscriber
 # without the extension goes on.
+#
+# Fault (security): rows of the ledger and the history by logical replication `FOR ALL TABLES`,
+#   to a clone with the same system identifier and to a subscriber without the extension
 use strict;
 use warnings;
 
@@ -51,7 +54,8 @@ CREATE PUBLICATION everything FOR ALL TABLES;
 SELECT pg_create_logical_replication_slot('everything', 'pgoutput');
 SQL
 $clone->safe_psql('postgres',
-	"CREATE SUBSCRIPTION everything CONNECTION '$from_origin dbname=postgres' PUBLICATION everything WITH (create_slot = false, copy_data = false)");
+	"CREATE SUBSCRIPTION everything CONNECTION '$from_origin dbname=postgres' PUBLICATION everything WITH (create_slot = false, "
+		. "copy_data = false)");
 my $history = 'SELECT job, item, status FROM index_mover.move_log UNION ALL SELECT job, NULL, NULL FROM index_mover.job_log ORDER BY 1, 2';
 my $before = $clone->safe_psql('postgres', $history);
 
@@ -91,7 +95,8 @@ nothing_came('a killed move on the publisher');
 # ---- what a superuser writes, and what is deleted in SQL --------------------------------
 $origin->safe_psql('postgres', <<SQL);
 INSERT INTO index_mover.ledger
-SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index, job, pid, made_at FROM index_mover.ledger;
+SELECT id + 1000000, system_identifier, database, kind, tablespace, relfilenumber, table_oid, relation, new_index, job, pid, made_at
+  FROM index_mover.ledger;
 INSERT INTO index_mover.job_log
 SELECT job + 1000000, role, submitted_at, settings, undo_of, policy, rehearse, freeze_first FROM index_mover.job_log;
 INSERT INTO index_mover.move_log
@@ -116,9 +121,11 @@ SQL
 nothing_came('a history deleted in SQL');
 
 # ---- the first copy ----------------------------------------------------------------------
-$origin->safe_psql('postgres', 'CREATE PUBLICATION ours FOR TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log, index_mover.sample, tier_policy');
+$origin->safe_psql('postgres',
+	'CREATE PUBLICATION ours FOR TABLE index_mover.ledger, index_mover.job_log, index_mover.move_log, index_mover.sample, tier_policy');
 $clone->safe_psql('postgres', "CREATE SUBSCRIPTION ours CONNECTION '$from_origin dbname=postgres' PUBLICATION ours");
-poll_until($clone, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid WHERE subname = 'ours'",
+poll_until($clone, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid WHERE subname = "
+	. "'ours'",
 	't', 'the first copy');
 nothing_came('first copy');
 $clone->safe_psql('postgres', 'DROP SUBSCRIPTION ours');
@@ -158,13 +165,15 @@ INSERT INTO u SELECT generate_series(1, 1000);
 SQL
 foreach my $method ('copy', 'rebuild')
 {
-	is($origin->safe_psql('publisher', "SELECT status FROM move_indexes('u', '" . ($method eq 'copy' ? 'regress_fast' : 'regress_slow') . "', '$method')"),
+	is($origin->safe_psql('publisher', "SELECT status FROM move_indexes('u', '" . ($method eq 'copy' ? 'regress_fast' : 'regress_slow')
+		. "', '$method')"),
 		'moved', "subscriber without the extension: $method");
 }
 $origin->safe_psql('publisher', 'INSERT INTO u VALUES (1001)');
 $origin->wait_for_catchup('bare');
 is($clone->safe_psql('bare', 'SELECT count(*) FROM u'), '1001', 'subscriber without the extension: changes arrive');
-unlike(slurp_file($clone->logfile), qr/logical replication target relation/, 'subscriber without the extension: nothing that it did not understand');
+unlike(slurp_file($clone->logfile), qr/logical replication target relation/,
+	'subscriber without the extension: nothing that it did not understand');
 $clone->safe_psql('bare', 'DROP SUBSCRIPTION bare');
 
 $clone->stop;

@@ -1,5 +1,9 @@
 # Moves by copying, and standbys: what a streaming standby has after them, and what
 # its queries and a synchronous standby mean for them.
+#
+# Fault (replication): standby: lag, feedback, queries at the replay of the swap, synchronous
+#   and gone (also 054)
+# Fault (replication): calls on a standby (also 060)
 use strict;
 use warnings;
 
@@ -125,7 +129,8 @@ unlike($bench_out, qr/ERROR|FATAL|aborted/, 'no client had an error') or diag $b
 $primary->wait_for_catchup($standby);
 foreach my $kind (sort keys %kinds)
 {
-	verdict_ok($_->[0], "k_$kind", "$kind on the $_->[1]", max_keys => faults() ? 500 : 100) foreach [ $primary, 'primary' ], [ $standby, 'standby' ];
+	verdict_ok($_->[0], "k_$kind", "$kind on the $_->[1]", max_keys => faults() ? 500 : 100) foreach [ $primary, 'primary' ],
+		[ $standby, 'standby' ];
 }
 files_ok($primary, 'primary');
 files_ok($standby, 'standby');
@@ -133,7 +138,8 @@ replayed_pages_ok($primary, $standby, 'standby');
 
 # An attempt in vain, for there is too much left to do: the standby's clients get the
 # index back as soon as the primary's, also where nobody flushes WAL for a while.
-$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit = off', "ALTER SYSTEM SET wal_writer_delay = '10s'", 'SELECT pg_reload_conf()';
+$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit = off', "ALTER SYSTEM SET wal_writer_delay = '10s'",
+	'SELECT pg_reload_conf()';
 {
 	my $gate = IndexMover::Session->new($primary);
 	$gate->run('SELECT pg_advisory_lock(0, 5959), pg_advisory_lock(0, 5960)');
@@ -157,9 +163,11 @@ $primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET synchronous_commit
 	kill 'CONT', $wal_writer;
 	$gate->end;
 	wait_for_job_end($primary, $job);
-	is($primary->safe_psql('postgres', "SELECT status || ' ' || (lock_attempts > 1) FROM index_mover_history WHERE job = $job"), 'moved true', 'moved by a later attempt');
+	is($primary->safe_psql('postgres', "SELECT status || ' ' || (lock_attempts > 1) FROM index_mover_history WHERE job = $job"),
+		'moved true', 'moved by a later attempt');
 }
-$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET synchronous_commit', 'ALTER SYSTEM RESET wal_writer_delay', 'SELECT pg_reload_conf()';
+$primary->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET synchronous_commit', 'ALTER SYSTEM RESET wal_writer_delay',
+	'SELECT pg_reload_conf()';
 
 my ($rc, $out, $err) = $standby->psql('postgres',
 	"\\set VERBOSITY verbose\nSELECT move_indexes('k_btree_i', 'regress_fast')");
@@ -174,7 +182,8 @@ foreach my $dry_run ('false', 'true')
 		"\\set VERBOSITY verbose\nSELECT index_mover_cleanup($dry_run)");
 	like($err, qr/ERROR:  25006: cannot execute index_mover_cleanup\(\) during recovery/, "no clean-up on a standby, dry_run $dry_run");
 }
-like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/, 'a job that runs on the primary is not said to be interrupted');
+like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/,
+	'a job that runs on the primary is not said to be interrupted');
 $primary->safe_psql('postgres', "SELECT cancel_move($job)");
 wait_for_job_end($primary, $job);
 $primary->wait_for_catchup($standby);

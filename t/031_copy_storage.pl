@@ -5,6 +5,13 @@
 # A standby is looked at, too, but not where WAL has to be recycled as soon as the
 # copy's own checkpoints allow it (a standby might want it still, and who keeps WAL
 # for that keeps it for the copy), nor with wal_level = minimal, which none can follow.
+#
+# Fault (storage): target full: a small file system
+# Fault (storage): WAL recycled under a copy that stands still (also 040)
+# Fault (replication): wal_level = minimal: a crash after a copy, also while a checkpoint is
+#   under way, and after a rebuild
+# Fault (replication): checkpoints and crashes in mid-copy, and between swap and removal, with
+#   and without full_page_writes (also 034)
 use strict;
 use warnings;
 
@@ -262,7 +269,8 @@ foreach my $what ('copying', 'waiting')
 	my $settings = $what eq 'copying' ? '{"max_rate": "1MB"}' : '{}';
 	$call = start_call($node, 'mover',
 		"SELECT status FROM move_indexes('store_s', '$to', method => 'copy', settings => '$settings')");
-	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE " . ($what eq 'copying' ? "throttled_by = 'max_rate'" : "phase = 'waiting for lock to swap'"), 't', $what);
+	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE "
+		. ($what eq 'copying' ? "throttled_by = 'max_rate'" : "phase = 'waiting for lock to swap'"), 't', $what);
 	$call->{worker} = worker_pid($node);
 	kill_postmaster($node, $call, "postmaster killed while $what");
 	$blocker->end if $blocker;
@@ -304,7 +312,8 @@ if ($node->pg_version >= 16 || $node->safe_psql('postgres', 'SHOW debug_assertio
 	{
 		is( $node->safe_psql('postgres',
 				"SELECT status, sqlstate, detail FROM move_indexes('ranges', 'regress_fast', method => '$method')"),
-			'skipped|55000|full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.',
+			'skipped|55000|full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index '
+				. 'was removed; switch it on, and CHECKPOINT, before the move.',
 			"BRIN stays where it is while full_page_writes is off: $method");
 	}
 	is($node->safe_psql('postgres', q(SELECT movable FROM index_report('ranges_s'))), '{}', 'and is reported as not movable');
@@ -398,7 +407,8 @@ $node->safe_psql('postgres', 'CHECKPOINT');
 $node->safe_psql('postgres', "UPDATE store SET s = md5(s) WHERE i % 125 = 16");
 (my $changed, $full) = split /\|/, $node->safe_psql('postgres', <<SQL);
 SELECT count(*), sum($page_size - (upper - lower))
-  FROM pg_control_checkpoint(), generate_series(0, pg_relation_size('store_s') / $page_size - 1) b, page_header(get_raw_page('store_s', b::int))
+  FROM pg_control_checkpoint(), generate_series(0, pg_relation_size('store_s') / $page_size - 1) b,
+    page_header(get_raw_page('store_s', b::int))
  WHERE lsn > redo_lsn
 SQL
 $before = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
@@ -450,7 +460,8 @@ SQL
 	my ($gate, $writer) = map { IndexMover::Session->new($node) } 1 .. 2;
 	$gate->run('SELECT pg_advisory_lock(43)');
 	$writer->send('INSERT INTO exactly VALUES (15001)');
-	poll_until($node, "SELECT wait_event FROM pg_stat_activity WHERE pid = " . $writer->pid, 'advisory', "$name: the heap has its row, the index not yet");
+	poll_until($node, "SELECT wait_event FROM pg_stat_activity WHERE pid = " . $writer->pid, 'advisory',
+		"$name: the heap has its row, the index not yet");
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	my $start = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 	$call = move_to_point('copy-logged', 'exactly_i', $to);
@@ -644,7 +655,8 @@ SQL
 	IPC::Run::run(
 		[
 			@private, 'sh', '-c',
-			'mount -t tmpfs -o size=96m wal "$1" && chmod 700 "$1" && mkdir "$1/archive_status" && cp -a "$PGDATA/pg_wal/$3" "$1" && mount --bind "$1" "$PGDATA/pg_wal" && exec pg_ctl -w -s -l "$2" start',
+			'mount -t tmpfs -o size=96m wal "$1" && chmod 700 "$1" && mkdir "$1/archive_status" && cp -a "$PGDATA/pg_wal/$3" "$1" && '
+				. 'mount --bind "$1" "$PGDATA/pg_wal" && exec pg_ctl -w -s -l "$2" start',
 			'sh', $full, $node->logfile, $last
 		]) or die 'server does not start with a pg_wal of its own';
 	$node->_update_pid(1);
@@ -653,7 +665,8 @@ SQL
 	$call = move_to_point('copy-half', 'small_s', 'regress_fast');
 	# the reserve is 4.8 MB
 	$node->safe_psql('postgres',
-		q{COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=pg_wal/fill bs=1k count=$(($(df -k --output=avail pg_wal | tail -1) - 8000)) 2>/dev/null'});
+		q{COPY (SELECT 1) TO PROGRAM 'dd if=/dev/zero of=pg_wal/fill bs=1k count=$(($(df -k --output=avail pg_wal | tail -1) - 8000)) }
+			. q{2>/dev/null'});
 	$log = -s $node->logfile;
 	is(finish_move($call), 'failed|53100', 'pg_wal is full in the middle of a copy');
 	like($node->safe_psql('postgres', 'SELECT message FROM index_mover_history ORDER BY job DESC LIMIT 1'),

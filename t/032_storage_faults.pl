@@ -4,6 +4,19 @@
 # that goes away or can't be written; damaged blocks of the source, with checksums and
 # without; damaged WAL.  (The room on a real file system: t/031_copy_storage.pl; a
 # machine that loses what was not synced: t/034_copy_lost_writes.pl.)
+#
+# Fault (storage): target full at the n-th write, also of a rebuild
+# Fault (storage): writes, reads, write-back fail (EIO)
+# Fault (storage): truncation of the old file fails: the index has moved, a WARNING
+# Fault (storage): writes that write less than they were asked to (a copy goes on behind what
+#   is written; a rebuild ends with PostgreSQL's own error)
+# Fault (storage): pg_wal full: PostgreSQL panics, and stays down until there is room
+# Fault (storage): fsync fails: PANIC by design
+# Fault (storage): target's directory gone, or not writable (also 083)
+# Fault (storage): damaged blocks of the source, with checksums and without (also 110)
+# Fault (storage): slow writes; writers faster than the copy, to its giving up (also 041, 055)
+# Fault (storage): writes, reads, fsync of a tablespace's probe fail: its error, no result
+#   kept, no file left
 use strict;
 use warnings;
 
@@ -49,7 +62,8 @@ sub survived
 	my ($name, $method, $was_none) = @_;
 	wait_for_no_worker($node);
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	survived_ok($node, 'io', $name, sprintf("SELECT status FROM move_indexes('io_s', '%s', method => '%s')", elsewhere($node, 'io_s'), $method),
+	survived_ok($node, 'io', $name, sprintf("SELECT status FROM move_indexes('io_s', '%s', method => '%s')", elsewhere($node, 'io_s'),
+		$method),
 		max_keys => 100, large => 1, restarted => 1, count => $was_none ? '' : "storage of a $method");
 	return;
 }
@@ -121,7 +135,8 @@ foreach my $case (
 	$node->wait_for_catchup($standby);
 	files_ok($standby, "$name, standby");
 	my $next = elsewhere($node, 'io_s');
-	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
+	survived_ok($node, 'io', $name,
+		"SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
 		max_keys => 100, large => 1, restarted => 1);
 	wait_for_no_worker($node);
 	files_ok($node, "$name, after the next move");
@@ -149,7 +164,8 @@ foreach my $case (
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.probe'), '0', "$name: no result is kept");
 		is(join(' ', grep { -f } glob("$folder*/pgsql_tmp/*")), '', "$name: no file is left");
 	}
-	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't', 'the next probe works');
+	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't',
+		'the next probe works');
 }
 
 # What a killed worker has left can't be removed either: that is said, it stays
@@ -162,7 +178,8 @@ foreach my $case (
 	}
 	my $to = elsewhere($node, 'io_s');
 	$node->safe_psql('postgres',
-		"SELECT count(*) FROM move_indexes('io_s', '$to', method => 'copy', wait => false, settings => '{\"swap_after\": \"infinity\", \"pacing\": \"off\"}')");
+		"SELECT count(*) FROM move_indexes('io_s', '$to', method => 'copy', wait => false, settings => "
+			. "'{\"swap_after\": \"infinity\", \"pacing\": \"off\"}')");
 	my $worker = wait_for_phase($node, 'waiting for time to swap');
 	my $log = -s $node->logfile;
 	kill 'KILL', $worker;
@@ -173,12 +190,15 @@ foreach my $case (
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	cmp_ok(mend_calls(), '>=', 1, "$name: it did");
 	is($out, 'unfinished copy|kept: could not be removed, see the server log', "$name: the row") or diag $err;
-	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind\n.*DETAIL:  could not truncate file/, $log), "$name: the WARNING");
-	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed', "$name: the next clean-up removes it");
+	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind\n.*DETAIL:  could not truncate file/,
+		$log), "$name: the WARNING");
+	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed',
+		"$name: the next clean-up removes it");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	my $next = elsewhere($node, 'io_s');
-	survived_ok($node, 'io', $name, "SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
+	survived_ok($node, 'io', $name,
+		"SELECT status FROM move_indexes('io_s', '$next', method => 'copy', settings => '{\"pacing\": \"off\"}')",
 		max_keys => 100, large => 1, restarted => 1, count => 'storage of a copy');
 }
 # Each megabyte is told to be written back, and, but for the first, waits for the one
@@ -215,7 +235,8 @@ foreach my $case (
 	$node->safe_psql('postgres', 'UPDATE io SET i = i WHERE i % 16 = 0');
 	$node->safe_psql('postgres', "SELECT alter_move($job, 'max_rate', '0')");
 	wait_for_job_end($node, $job);
-	my ($status, $again) = split /\|/, $node->safe_psql('postgres', "SELECT status, blocks_recopied FROM index_mover_history WHERE job = $job");
+	my ($status, $again) = split /\|/,
+		$node->safe_psql('postgres', "SELECT status, blocks_recopied FROM index_mover_history WHERE job = $job");
 	mend_calls();
 	my $opened = -s "$ENV{IO_FAULTS}.count" || 0;
 	is($status, 'moved', 'scattered blocks: moved');
@@ -243,7 +264,8 @@ foreach my $case (
 		$node->restart;
 	}
 	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
-	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('io')") : $folder{$to};
+	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('io')")
+		: $folder{$to};
 	my $log = -s $node->logfile;
 	break_calls($operation, $errno, $first, $times, $path);
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'rebuild')");
@@ -276,7 +298,8 @@ foreach my $case (
 # ---- the target's directory goes away, or can't be written ------------------------
 foreach my $how ('gone', 'read-only')
 {
-	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered', 'copy-half')
+	foreach my $point (picked { $how eq ($_ eq 'copy-half' ? 'gone' : 'read-only') } "points with a target $how", 'copy-registered',
+		'copy-half')
 	{
 		my $name = "target $how at $point";
 		my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
@@ -308,7 +331,8 @@ foreach my $how ('gone', 'read-only')
 	my $name = 'a file in the way';
 	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
 	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'copy')");
-	my ($database, $number) = split /\|/, $node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
+	my ($database, $number) = split /\|/,
+		$node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
 	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
 	append_to_file("$dir/$number", 'not ours');
 	let_go($call);

@@ -2,6 +2,10 @@
 # the old nor the new file there, but for what prewarm will load, nor leaves its WAL
 # there, and takes nothing away, also where the file system refuses direct I/O; a small
 # index is in it afterwards.
+#
+# Fault (storage): reads and writes past the page cache, where the file system refuses them,
+#   and where a write in the background fails or cannot be had; the server with debug_io_direct,
+#   and a server with assertions, which want each buffer aligned (also 039)
 use strict;
 use warnings;
 
@@ -40,7 +44,8 @@ sub file { return $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT p
 sub new_file
 {
 	my ($old) = @_;
-	my ($tablespace, $number) = split /\|/, $node->safe_psql('postgres', q{SELECT tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'});
+	my ($tablespace, $number) = split /\|/,
+		$node->safe_psql('postgres', q{SELECT tablespace, relfilenumber FROM index_mover.ledger WHERE kind = 'n'});
 	(my $new = $old) =~ s{pg_tblspc/\d+/(.*)/\d+$}{pg_tblspc/$tablespace/$1/$number} or die $old;
 	return $new;
 }
@@ -109,7 +114,8 @@ foreach my $case (
 {
 	my ($direct_io, $cache_size, $mutation, $warm) = @$case;
 	my $name = "direct_io = $direct_io" . ($cache_size && ", effective_cache_size = $cache_size") . ($mutation && ", $mutation");
-	$node->safe_psql('postgres', $cache_size ? "ALTER SYSTEM SET effective_cache_size = '$cache_size'" : 'ALTER SYSTEM RESET effective_cache_size');
+	$node->safe_psql('postgres', $cache_size ? "ALTER SYSTEM SET effective_cache_size = '$cache_size'"
+		: 'ALTER SYSTEM RESET effective_cache_size');
 	$node->reload;
 	set_tests($node, test_mutation => $mutation);
 	my $old = file();
@@ -117,7 +123,9 @@ foreach my $case (
 	forget_wal();
 	my $before = cached($old);
 	my $quiet = $mutation ? 0.2 : 0.1;
-	my $call = held_at($node, 'copy-half', "SELECT status, sqlstate FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"$direct_io\", \"prewarm\": \"off\"}')",
+	my $call = held_at($node, 'copy-half',
+		"SELECT status, sqlstate FROM move_indexes('p_s', '$to', method => 'copy', settings => "
+			. "'{\"direct_io\": \"$direct_io\", \"prewarm\": \"off\"}')",
 		then => 'copy-end:wait2');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(0, 5960)');
@@ -162,9 +170,12 @@ foreach my $prewarm ('off', 'on')
 	my $old = file();
 	$node->safe_psql('postgres', "SELECT pg_prewarm('p_s', 'buffer', 'main', 200, 380)");
 	only_first($old, 0);
-	my $call = held_at($node, 'swap-asking', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\", \"prewarm\": \"$prewarm\"}')");
+	my $call = held_at($node, 'swap-asking',
+		"SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => "
+			. "'{\"direct_io\": \"on\", \"prewarm\": \"$prewarm\"}')");
 	my $new = new_file($old);
-	my $buffers = $node->safe_psql('postgres', "SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('p_s') AND relforknumber = 0");
+	my $buffers = $node->safe_psql('postgres',
+		"SELECT count(*) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode('p_s') AND relforknumber = 0");
 	my $cached = cached($new) * $size;
 	note "$name: $buffers blocks in shared buffers, $cached bytes of the new file in the page cache";
 	cmp_ok($buffers, '>', 40, "$name: $buffers blocks are in shared buffers");
@@ -196,14 +207,17 @@ foreach my $reader ('a walsender', 'archiving')
 		$node->restart;
 	}
 	forget_wal();
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\"}')"),
+	is($node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\"}')"),
 		'moved', "with $reader: moved");
 	cmp_ok(cached_wal(), '>', $size / 2, "with $reader: its WAL is cached");
 	$to = $to eq 'regress_fast' ? 'regress_slow' : 'regress_fast';
 }
 
 only_first(file(), 0);
-my $row = $node->safe_psql('postgres', "SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => '{\"direct_io\": \"on\", \"verify\": \"on\", \"prewarm\": \"off\"}')");
+my $row = $node->safe_psql('postgres',
+	"SELECT status FROM move_indexes('p_s', '$to', method => 'copy', settings => "
+		. "'{\"direct_io\": \"on\", \"verify\": \"on\", \"prewarm\": \"off\"}')");
 is($row, 'moved', 'direct_io = on: moved, and each block compared');
 cmp_ok(cached(file()), '<', 0.1, 'direct_io = on: the comparison has not brought the new file there');
 $node->stop;

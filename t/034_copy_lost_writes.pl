@@ -1,6 +1,9 @@
 # The power fails: every process is gone at once, and every write to a relation
 # file that was not synced is lost.  What a committed swap promises must be on
 # disk, and the old file as long as there was none.
+#
+# Fault (storage): power failure: all that was not synced is lost
+# Fault (replication): `fsync = off`: in all tests but these (also 032)
 use strict;
 use warnings;
 
@@ -19,7 +22,8 @@ needs_test_points();
 my $library = preload_library('lost_writes');
 mkdir $ENV{LOST_WRITES};
 
-my $node = new_node('power', conf => "fsync = on\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB\nshared_buffers = 8MB\nrestart_after_crash = off");
+my $node = new_node('power',
+	conf => "fsync = on\ncheckpoint_timeout = 1h\nmax_wal_size = 1GB\nshared_buffers = 8MB\nrestart_after_crash = off");
 my $asserts = $node->safe_psql('postgres', 'SHOW debug_assertions') eq 'on';
 $node->safe_psql('postgres', <<SQL);
 CREATE TABLE st (i int, s text) WITH (fillfactor = 80);
@@ -129,7 +133,8 @@ foreach my $case (
 	start_with_library();
 	my $from = tablespace_of_index($node, 'st_s');
 	my $to = other_place($from);
-	$node->safe_psql('postgres', 'TRUNCATE filler; UPDATE st SET s = md5(s) WHERE i % 500 = 1; CHECKPOINT; UPDATE st SET s = md5(s) WHERE i % 500 = 2');
+	$node->safe_psql('postgres',
+		'TRUNCATE filler; UPDATE st SET s = md5(s) WHERE i % 500 = 1; CHECKPOINT; UPDATE st SET s = md5(s) WHERE i % 500 = 2');
 	my $call;
 	my $move = "SELECT status FROM move_indexes('st_s', '$to', method => 'copy')";
 	if ($checkpoint)
@@ -154,7 +159,8 @@ foreach my $case (
 	set_test_point($node, '');
 	is(tablespace_of_index($node, 'st_s'), $point =~ /^copy|^swap-/ ? $from : $to, "$name: where the index is");
 	$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')", $from eq tablespace_of_index($node, 'st_s') ? $to : $from),
+	survived_ok($node, 'st', $name, sprintf("SELECT status FROM move_indexes('st_s', '%s', method => 'copy')",
+		$from eq tablespace_of_index($node, 'st_s') ? $to : $from),
 		max_keys => 2000, restarted => 1, count => 'power failures beside a copy');
 }
 
@@ -172,7 +178,8 @@ SKIP:
 	is((finish_call($call))[1], "moved\n", 'without the sync: moved');
 	power_failure('without the sync');
 	$node->start;
-	unlike($node->safe_psql('postgres', "SELECT oracle.verdict('st')"), qr/^1 right/, 'without the sync: the index is damaged, and it is noticed');
+	unlike($node->safe_psql('postgres', "SELECT oracle.verdict('st')"), qr/^1 right/,
+		'without the sync: the index is damaged, and it is noticed');
 }
 
 $node->stop;

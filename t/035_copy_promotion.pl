@@ -4,6 +4,12 @@
 # The index is where it was or where it was to be, whole; what is left is on record,
 # and is removed by who comes first: the janitor, a call of index_mover_cleanup(), or
 # the next move.
+#
+# Fault (replication): promotion: file on record; made; in mid-copy, also begun again behind a
+#   checkpoint; durable; under the lock; before its commit; after the swap; five times during the
+#   old file's removal; after an error, one in its cleanup, a cancel, a termination, an immediate
+#   shutdown, and crashes in mid-copy, before the swap's commit, behind it and during the old
+#   file's removal; after DROP INDEX under a copy; in mid-rebuild, before its swap and behind it
 use strict;
 use warnings;
 
@@ -207,7 +213,8 @@ SQL
 	$call = held_at($primary, 'rebuild-entry-committed', $rebuild);
 	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
 	$primary->wait_for_catchup($other);
-	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: the standby has an index that is not valid");
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1',
+		"$name: the standby has an index that is not valid");
 	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover.ledger'), 'i', "$name: it is on record");
 	$other->promote;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');

@@ -2,6 +2,10 @@
 # backups there (PostgreSQL 17 and newer), and a backup in the middle of a rebuild: what
 # is restored, or put together from a chain and restored, has the index where it was at
 # that moment, right, and after a clean-up no file and no index too many.
+#
+# Fault (replication): base backup, point-in-time recovery in mid-copy; base backup in
+#   mid-rebuild
+# Fault (replication): incremental base backups in mid-copy (PostgreSQL 17 and newer)
 use strict;
 use warnings;
 
@@ -59,7 +63,8 @@ sub move_with
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
 	my $job = $node->safe_psql('postgres',
-		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => '{\"pacing\": \"off\", \"direct_io\": \"$direct_io\"}')");
+		"SELECT job FROM move_indexes('kept_s', '$to', method => 'copy', wait => false, settings => "
+			. "'{\"pacing\": \"off\", \"direct_io\": \"$direct_io\"}')");
 	$node->wait_for_log(qr/test point "$first": waiting/, $log);
 	if ($first ne $point)
 	{
@@ -112,7 +117,8 @@ sub restored_ok
 		verdict_ok($other, 'kept', $name, max_keys => 100, large => $options{large});
 		my $to = other_place($place);
 		is( $other->safe_psql('postgres',
-				"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\", \"verify\": \"on\"}')"),
+				"SELECT status FROM move_indexes('kept_s', '$to', method => 'copy', settings => "
+					. "'{\"pacing\": \"off\", \"verify\": \"on\"}')"),
 			'moved', "$name: a move works");
 		leftovers_ok($other, $name, within => 5);
 		files_ok($other, "$name, after a move");
@@ -131,7 +137,8 @@ sub restored_ok
 # with direct_io it is written past the page cache)
 my %picked = map { $_ => 1 } qw(copy-logged copy-half old-file-step);
 my @points = picked { $picked{ $_->[2] || $_->[0] } } 'points of a backup', ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ],
-	[ 'copy-logged', 0, 'log-once', 'on' ], [ 'copy-logged', 0, '', 'on' ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ], [ 'old-file-step', 1 ]);
+	[ 'copy-logged', 0, 'log-once', 'on' ], [ 'copy-logged', 0, '', 'on' ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ],
+		[ 'old-file-step', 1 ]);
 my %at;
 foreach my $case (@points)
 {
@@ -172,7 +179,8 @@ foreach my $case (
 	[ 'backup between log and file, recovered to after the move', 'copy-logged', 'after copy-logged', $at{'copy-logged'}{after}, 0 ],
 	[ 'log-once-direct', 'log-once-direct', 'after log-once-direct', $at{'log-once-direct'}{after}, 0 ],
 	[ 'backup before a write past the page cache', 'copy-logged-direct', 'after copy-logged-direct', $at{'copy-logged-direct'}{after}, 0 ],
-	[ 'backup between two records of a megabyte, recovered to after the move', 'copy-logging', 'after copy-logging', $at{'copy-logging'}{after}, 0 ],
+	[ 'backup between two records of a megabyte, recovered to after the move', 'copy-logging', 'after copy-logging',
+		$at{'copy-logging'}{after}, 0 ],
 	[ 'backup at copy-half, recovered to after the move', 'copy-half', 'after copy-half', $at{'copy-half'}{after}, 0 ],
 	[ 'backup under the exclusive lock, recovered to after the move', 'swap-copied', 'after swap-copied', $at{'swap-copied'}{after}, 0 ],
 	[ 'backup before all, recovered to copy-half', 'before', 'at copy-half', $at{'copy-half'}{at}, 1 ],
@@ -290,9 +298,11 @@ SQL
 	$other->append_conf('postgresql.conf', 'archive_mode = off');
 	$other->start;
 	poll_until($other, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
-	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1', "$name: it has an index that is not valid");
+	is($other->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '1',
+		"$name: it has an index that is not valid");
 	is($other->safe_psql('postgres', 'SELECT kind FROM index_mover.ledger'), 'i', "$name: it is on record");
-	is($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'invalid index|removed', "$name: index_mover_cleanup() removes it");
+	is($other->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'invalid index|removed',
+		"$name: index_mover_cleanup() removes it");
 	survived_ok($other, 'built', $name, $rebuild, max_keys => 200, restarted => 1, count => 'base backup in mid-rebuild');
 	verdict_ok($other, 'built', "$name, after a move", max_keys => 200);
 	amcheck_ok($other, $name);

@@ -1,6 +1,8 @@
 # The bytes between pd_lower and pd_upper: what of them a copy leaves out of the WAL
 # is the same in the new file, on a standby, and in a file that recovery makes anew
 # from the WAL alone; and what an access method may keep there survives.
+#
+# Fault (storage): unused space in pages that is not logged: on a standby, after recovery
 use strict;
 use warnings;
 
@@ -96,7 +98,8 @@ foreach my $am (@methods)
 {
 	$old{$am} = [ pages_of($node, "h_$am") ];
 	is(planted_in($old{$am}, $am), 1, "$am: the garbage is there");
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('h_$am', 'regress_fast', method => 'copy', settings => '{\"verify\": true}')"),
+	is($node->safe_psql('postgres',
+		"SELECT status FROM move_indexes('h_$am', 'regress_fast', method => 'copy', settings => '{\"verify\": true}')"),
 		'moved', "$am: moved");
 }
 foreach my $am (@methods)
@@ -122,7 +125,8 @@ foreach my $am (@methods)
 	my ($sum, $n) = (0, 0);
 	foreach my $page (@{ $new{$am} }) { my @hole = hole($page); $n++; $sum += $hole[1] if @hole && !with_garbage($page); }
 	# beside the blocks, whole pages of catalogs and of our own tables
-	cmp_ok($wal{"h_$am"} * $n * $page_size, '<', 1.03 * ($n * $page_size - $sum) + 40 * $page_size, "$am: the WAL is that of the blocks without their holes");
+	cmp_ok($wal{"h_$am"} * $n * $page_size, '<', 1.03 * ($n * $page_size - $sum) + 40 * $page_size,
+		"$am: the WAL is that of the blocks without their holes");
 }
 
 # ---- on the standby, and made anew by recovery -----------------------------------------
@@ -135,7 +139,8 @@ foreach my $am (@methods)
 	truncate($file{$am}, 0) or die "$file{$am}: $!";
 }
 $node->start;
-is(join(' ', different_pages($new{$_}, [ pages_of($node, "h_$_") ])), '', "$_: recovery makes the same file of the WAL alone") foreach @methods;
+is(join(' ', different_pages($new{$_}, [ pages_of($node, "h_$_") ])), '', "$_: recovery makes the same file of the WAL alone")
+	foreach @methods;
 verdict_ok($node, 'h', 'after recovery', max_keys => 100);
 files_ok($node, 'after recovery');
 
@@ -147,7 +152,8 @@ foreach my $case ([ 'holes', 'brin' ], [ 'holes', 'gin' ])
 	my @before = pages_of($node, "h_$am");
 	set_tests($node, test_mutation => $mutation);
 	my $to = other_place(tablespace_of_index($node, "h_$am"));
-	my $row = $node->safe_psql('postgres', "SELECT status, sqlstate FROM move_indexes('h_$am', '$to', method => 'copy', settings => '{\"verify\": true}')");
+	my $row = $node->safe_psql('postgres',
+		"SELECT status, sqlstate FROM move_indexes('h_$am', '$to', method => 'copy', settings => '{\"verify\": true}')");
 	set_tests($node);
 	if ($am eq 'brin')
 	{

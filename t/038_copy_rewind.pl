@@ -1,5 +1,8 @@
 # pg_rewind: the standby takes over in the middle of a move, the old primary goes
 # on with it to the end on its own, and comes back as the standby.
+#
+# Fault (replication): pg_rewind, after the standby took over in mid-copy and under the
+#   exclusive lock
 use strict;
 use warnings;
 
@@ -33,14 +36,16 @@ $new->init_from_backup($old, 'start', has_streaming => 1);
 $new->start;
 
 # of an index, and of a table; behind the swap, too
-foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [ 'heap', 'copy-half' ], [ 'heap', 'swap-before-commit' ], [ 'heap', 'swapped' ])
+foreach my $case ([ 'half', 'copy-half' ], [ 'locked', 'swap-before-commit' ], [ 'heap', 'copy-half' ], [ 'heap', 'swap-before-commit' ],
+	[ 'heap', 'swapped' ])
 {
 	my ($table, $point) = @$case;
 	my $is_table = $table eq 'heap';
 	my $name = "taken over at $point" . ($is_table ? ', a table' : '');
 	my $place = $is_table ? (split / /, places_of_table($old, $table))[0] : 'regress_slow';
 	my $move = $is_table
-	  ? sprintf("SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '%s', settings => '{\"order\": \"name\", \"max_workers\": 1}')", other_place($place))
+	  ? sprintf("SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '%s', settings => "
+	  	. "'{\"order\": \"name\", \"max_workers\": 1}')", other_place($place))
 	  : "SELECT status FROM move_indexes('${table}_s', 'regress_fast', method => 'copy')";
 	my $call = held_at($old, $point, $move);
 	# what is inserted is flushed, too

@@ -53,7 +53,8 @@ sub look
 {
 	my ($job) = @_;
 	return split /\|/,
-	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM clock_timestamp()), coalesce(throttled_by, '-') FROM index_mover_progress WHERE job = $job");
+	  $looker->run("SELECT blocks_done, coalesce(extract(epoch FROM eta), -1), phase, coalesce(wal_lag_bytes, -1), extract(epoch FROM "
+	  	. "clock_timestamp()), coalesce(throttled_by, '-') FROM index_mover_progress WHERE job = $job");
 }
 
 # ---------------------------------------------------------------------------
@@ -155,8 +156,11 @@ if (faults('the time left with what comes after the copying'))
 		$log_jobs += 2;
 		last if $verifying && $etas > 10 && $bad_etas eq '';
 	}
-	my @lines = grep { !/ LOCATION: | checkpoint|max_wal_size/ } split /\n/, substr(PostgreSQL::Test::Utils::slurp_file($node->logfile), $log_before);
-	my $moved_line = qr/LOG: .*job \d+ \(postgres, by \w+\): moved index "public\.th_s" \(\d+ MB\) from tablespace "regress_\w+" to "regress_\w+" by (?:copy in \d+\.\d\d s, lock \d+\.\d ms|rebuild in \d+\.\d\d s)$/;
+	my @lines = grep { !/ LOCATION: | checkpoint|max_wal_size/ } split /\n/,
+		substr(PostgreSQL::Test::Utils::slurp_file($node->logfile), $log_before);
+	my $moved_line = joined(
+		qr/LOG: .*job \d+ \(postgres, by \w+\): moved index "public\.th_s" \(\d+ MB\) from tablespace "regress_\w+" to /,
+		qr/"regress_\w+" by (?:copy in \d+\.\d\d s, lock \d+\.\d ms|rebuild in \d+\.\d\d s)$/);
 	is(scalar(grep { /$moved_line/ } @lines), $log_jobs, 'the server log has one line for each index moved') or diag join "\n", @lines;
 	is(join("\n", grep { !/LOG: .*job \d+ \(postgres/ } @lines), '', 'and none but those of the jobs');
 	is(status($job), 'moved', 'moved, with verify');
@@ -176,11 +180,13 @@ CREATE INDEX a_s ON two.a (s) TABLESPACE regress_slow;
 CREATE INDEX b_s ON two.b (s) TABLESPACE regress_slow;
 SQL
 	my $both = sql("SELECT pg_relation_size('two.a_s') + pg_relation_size('two.b_s')");
-	my $two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
+	my $two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_fast', method => 'copy', wait => false, settings => "
+		. "'{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
 	wait_for_job_end($node, $two);
 	is(sql("SELECT string_agg(status, ' ') FROM index_mover_history WHERE job = $two"), 'moved moved', 'two workers: moved');
 	my ($took, $together) = split /\|/,
-	  sql("SELECT extract(epoch FROM max(finished_at) - min(started_at)), extract(epoch FROM min(finished_at) - max(started_at)) FROM index_mover_history WHERE job = $two");
+	  sql("SELECT extract(epoch FROM max(finished_at) - min(started_at)), extract(epoch FROM min(finished_at) - max(started_at)) FROM "
+	  	. "index_mover_history WHERE job = $two");
 	note sprintf('%.1f MB in %.2f s, of which %.2f s two at once', $both / 1024 / 1024, $took, $together);
 	cmp_ok($together, '>', 0.5 * $took, 'two workers: both at once');
 	cmp_ok($took, '>', 0.9 * $both / $rate, 'two workers: max_rate holds for both together');
@@ -190,10 +196,13 @@ SQL
 	sql('DROP INDEX two.a_s; CREATE INDEX a_i ON two.a (i) TABLESPACE regress_fast');
 	my $reader = IndexMover::Session->new($node);
 	$reader->run('BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SELECT count(*) FROM two.a WHERE i = 1');
-	$two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_slow', method => 'copy', wait => false, settings => '{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
+	$two = sql("SELECT max(job) FROM move_schema_indexes('two', 'regress_slow', method => 'copy', wait => false, settings => "
+		. "'{\"max_rate\": \"4MB\", \"max_workers\": 2}')");
 	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $two AND name = 'two.b_s'", 'moved', 'the one that copies');
-	is(sql("SELECT phase FROM index_mover_progress WHERE name = 'two.a_i'"), 'waiting for lock to swap', 'two workers: the other waits for a lock meanwhile');
-	my ($rested, $size_of_b) = split /\|/, sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND relation_name = 'b_s'");
+	is(sql("SELECT phase FROM index_mover_progress WHERE name = 'two.a_i'"), 'waiting for lock to swap',
+		'two workers: the other waits for a lock meanwhile');
+	my ($rested, $size_of_b) = split /\|/,
+		sql("SELECT idle / 1000.0, size_before FROM index_mover.move_log WHERE job = $two AND relation_name = 'b_s'");
 	cmp_ok($rested, '>', 0.3 * $size_of_b / $rate, 'two workers: one has rested for max_rate');
 	cmp_ok($rested, '<', 1.3 * $size_of_b / $rate, '... which it had for itself');
 	$reader->end;
@@ -202,9 +211,12 @@ SQL
 }
 
 # what a waiting client hears
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
+my ($rc, $out, $err) = $node->psql('postgres',
+	"SELECT status FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => "
+		. "'{\"max_rate\": \"25MB\", \"progress_interval\": 500}')");
 is($out, 'moved', 'moved back');
-like($err, qr/NOTICE:  index "th_s": copying blocks, \d+ %, \d+\.\d MB\/s, about \d+ s left(?:, throttled by max_rate)?$/m, 'NOTICEs tell a waiting client');
+like($err, qr/NOTICE:  index "th_s": copying blocks, \d+ %, \d+\.\d MB\/s, about \d+ s left(?:, throttled by max_rate)?$/m,
+	'NOTICEs tell a waiting client');
 
 # ---------------------------------------------------------------------------
 # A standby that applies late
@@ -264,7 +276,8 @@ $standby->start;
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'it goes on when the standby is back');
 $node->wait_for_catchup($standby, 'replay');
-is($standby->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT s FROM th ORDER BY s) q"), '90000', 'the standby has the moved index');
+is($standby->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) FROM (SELECT s FROM th ORDER BY s) q"), '90000',
+	'the standby has the moved index');
 
 # ---------------------------------------------------------------------------
 # One that is late on purpose: replay stands, or others write all the time
@@ -286,8 +299,11 @@ foreach my $case ([ 'stands', '1h' ], faults() ? [ 'goes on', '20s' ] : ())
 	}
 	my $log = -s $node->logfile;
 	$job = begin_job($node, 'th_s', elsewhere($node, 'th_s'), max_replica_lag => '4MB');
-	poll_until($node, "SELECT throttled_by ~ '^standby \"throttle_standby\" is [0-9]+ MB behind in replay\$' FROM index_mover_progress WHERE job = $job", 't', "$name: the copy rests, and says why");
-	$node->wait_for_log(qr/LOG: .*: no longer resting for the replay of standby "throttle_standby", which is late whether the move rests or not/, $log);
+	poll_until($node, "SELECT throttled_by ~ '^standby \"throttle_standby\" is [0-9]+ MB behind in replay\$' FROM index_mover_progress "
+		. "WHERE job = $job", 't', "$name: the copy rests, and says why");
+	$node->wait_for_log(joined(
+		qr/LOG: .*: no longer resting for the replay of standby "throttle_standby", which is late whether the move rests /,
+		qr/or not/), $log);
 	wait_for_job_end($node, $job);
 	is(status($job), 'moved', "$name: in the end it goes on");
 	is(sql("SELECT replay_lsn < pg_current_wal_lsn() - $limit FROM pg_stat_replication"), 't', "$name: the standby is still late");
@@ -321,17 +337,21 @@ sub read_slot
 sql("SELECT pg_create_physical_replication_slot('lazy', true)");
 my $to = elsewhere($node, 'th_s');
 $job = begin_job($node, 'th_s', $to, max_replica_lag => '8MB');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the wait for the slot');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 "
+	. "* 1024", '1', 'the wait for the slot');
 my $stands = (look($job))[0];
 read_slot(6 * 1024 * 1024);
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND wal_lag_bytes < 7 * 1024 * 1024", '1', 'a look at the slot');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND wal_lag_bytes < 7 * 1024 * 1024", '1',
+	'a look at the slot');
 my ($stands_still, $throttled_then) = (look($job))[ 0, 5 ];
 like($throttled_then, qr/^replication slot "lazy" is \d+ MB behind$/, 'below the limit, but not below half of it: it waits');
 is($stands_still, $stands, 'and stands still');
 read_slot(7 * 512 * 1024);
-poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM index_mover_progress WHERE job = $job", 't', 'the copy to go on');
+poll_until($node, "SELECT coalesce(max(blocks_done), 1000000) > $stands FROM index_mover_progress WHERE job = $job", 't',
+	'the copy to go on');
 pass('below half of it, it goes on');
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 * 1024", '1', 'the next wait for the slot');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job AND throttled_by IS NOT NULL AND wal_lag_bytes > 8 * 1024 "
+	. "* 1024", '1', 'the next wait for the slot');
 is(sql("SELECT alter_move($job, 'max_replica_lag', '0')"), 't', 'alter_move of max_replica_lag');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'and it goes on to its end, whatever the slot');
@@ -356,26 +376,34 @@ $stood = (look($job))[0];
 let_process_sleep(worker_pid($node), 4);
 is((look($job))[0], $stood, 'the copy waits, although max_replica_lag is 0');
 # (what is unused in its pages is not in the WAL)
-my $logged = sql("SELECT wal_bytes / ((blocks_copied + blocks_recopied) * $page_size.0) FROM index_mover_history WHERE name = 'th_s' AND method = 'copy' AND status = 'moved' ORDER BY job LIMIT 1");
+my $logged = sql("SELECT wal_bytes / ((blocks_copied + blocks_recopied) * $page_size.0) FROM index_mover_history WHERE name = 'th_s' AND "
+	. "method = 'copy' AND status = 'moved' ORDER BY job LIMIT 1");
 cmp_ok($logged, '<=', 1.1, "of a byte $logged bytes are logged");
 cmp_ok($stood * $page_size * $logged, '<', 14 * 1024 * 1024, 'before it has written as much as the slot may keep');
-is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't',
+	'the slot is not invalidated');
 # (before any waiting call has its snapshot, which would hold back VACUUM)
 sql('CREATE TABLE cold AS SELECT generate_series(1, 1000) AS i');
-my $rebuild = start_call($node, 'rebuild', "SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
-poll_until($node, "SELECT max(throttled_by) LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE name = 'w_i'", 't', 'the rebuild to wait');
+my $rebuild = start_call($node, 'rebuild',
+	"SELECT status FROM move_indexes('w_i', 'regress_fast', method => 'rebuild', settings => '{\"progress_interval\": 300}')");
+poll_until($node, "SELECT max(throttled_by) LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE name = 'w_i'",
+	't', 'the rebuild to wait');
 for (1 .. 600)
 {
 	last if !call_is_running($rebuild) || $rebuild->{err} =~ /behind/;
 	usleep(100_000);
 }
-like($rebuild->{err}, qr/NOTICE: .*index "w_i": .*throttled by replication slot "unread" is \d+ MB behind$/m, 'who waits for it is told for which slot');
+like($rebuild->{err}, qr/NOTICE: .*index "w_i": .*throttled by replication slot "unread" is \d+ MB behind$/m,
+	'who waits for it is told for which slot');
 my $cold = sql("SELECT max(job) FROM move_table('cold', 'regress_fast', wait => false, freeze_first => true)");
-poll_until($node, "SELECT throttled_by LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE job = $cold", 't', 'the move of a table to wait');
-is(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold'"), '0', 'VACUUM (FREEZE), which cannot be held back either, has not begun');
+poll_until($node, "SELECT throttled_by LIKE 'replication slot \"unread\" is % MB behind' FROM index_mover_progress WHERE job = $cold", 't',
+	'the move of a table to wait');
+is(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold'"), '0',
+	'VACUUM (FREEZE), which cannot be held back either, has not begun');
 sql("SELECT pg_drop_replication_slot('unread')");
 wait_for_job_end($node, $cold);
-cmp_ok(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold' AND reltablespace > 0"), '>', 0, 'VACUUM (FREEZE), and the move, begin then');
+cmp_ok(sql("SELECT relallvisible FROM pg_class WHERE relname = 'cold' AND reltablespace > 0"), '>', 0,
+	'VACUUM (FREEZE), and the move, begin then');
 ($rc, $out, $err) = finish_call($rebuild);
 is($out, "moved\n", 'a rebuild waits before it begins');
 sql("SELECT alter_move($job, 'max_rate', '0')");
@@ -388,8 +416,10 @@ sql("SELECT pg_create_physical_replication_slot('unread', true)");
 $log = -s $node->logfile;
 $rebuild = begin_job($node, 'th_s', elsewhere($node, 'th_s'), method => 'rebuild');
 $node->wait_for_log(qr/no process reads replication slot "unread", which a rebuild would bring beyond max_slot_wal_keep_size/, $log);
-like(sql("SELECT throttled_by FROM index_mover_progress WHERE job = $rebuild"), qr/^replication slot "unread" is \d+ MB behind$/, 'a rebuild does not begin that would invalidate a slot');
-is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't', 'the slot is not invalidated');
+like(sql("SELECT throttled_by FROM index_mover_progress WHERE job = $rebuild"), qr/^replication slot "unread" is \d+ MB behind$/,
+	'a rebuild does not begin that would invalidate a slot');
+is(sql("SELECT wal_status IN ('reserved', 'extended') FROM pg_replication_slots WHERE slot_name = 'unread'"), 't',
+	'the slot is not invalidated');
 sql("SELECT pg_drop_replication_slot('unread')");
 wait_for_job_end($node, $rebuild);
 is(status($rebuild), 'moved', 'it goes on when the slot is gone');
@@ -415,17 +445,22 @@ SQL
 		'<', \'', '>&', \$output);
 	poll_until($node, "SELECT active FROM pg_replication_slots WHERE slot_name = 'stuck'", 't', 'a reader of the slot');
 	$receiver->signal('STOP');
-	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')");
-	like($out, qr/^failed\|53400\|gave up rebuilding index "full_pages_s", which would invalidate replication slot "stuck": The slot was \d+ MB behind, and max_slot_wal_keep_size is 16 MB\.$/,
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT status, sqlstate, detail FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')");
+	like($out, joined(
+		qr/^failed\|53400\|gave up rebuilding index "full_pages_s", which would invalidate replication slot "stuck": The /,
+		qr/slot was \d+ MB behind, and max_slot_wal_keep_size is 16 MB\.$/),
 		'a rebuild is given up for a slot whose reader does not keep up');
-	is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'full_pages_s'"), 'regress_slow', 'the index is where it was');
+	is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'full_pages_s'"), 'regress_slow',
+		'the index is where it was');
 	leftovers_ok($node, 'given up for a slot', within => 5);
 	isnt(sql("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'stuck'"), 'lost', 'the slot is not invalidated');
 	$receiver->signal('KILL');
 	$receiver->finish;
 	poll_until($node, "SELECT active FROM pg_replication_slots WHERE slot_name = 'stuck'", 'f', 'the end of the reader');
 	sql("SELECT pg_drop_replication_slot('stuck')");
-	is(sql("SELECT status FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')"), 'moved', 'without the slot it is rebuilt');
+	is(sql("SELECT status FROM move_indexes('full_pages_s', 'regress_fast', method => 'rebuild')"), 'moved',
+		'without the slot it is rebuilt');
 	sql('DROP TABLE full_pages');
 }
 sql('ALTER SYSTEM RESET max_slot_wal_keep_size');
@@ -441,7 +476,8 @@ sql('SELECT pg_reload_conf()');
 	$job = begin_job($node, 'th_s', 'regress_slow', max_rate => '1MB');
 	my $told = eval { $node->wait_for_log(qr/WARNING:.*index "th_s" changes nearly as fast as max_rate lets it be copied/, $log); 1 };
 	ok($told, 'a WARNING in the log says that the rate is too low');
-	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log), qr/HINT:.*SELECT index_mover_call\.alter_move\($job, 'max_rate', '\d+MB'\).*\n.*CONTEXT:  job $job \(postgres, by postgres\)$/m,
+	like(PostgreSQL::Test::Utils::slurp_file($node->logfile, $log),
+		qr/HINT:.*SELECT index_mover_call\.alter_move\($job, 'max_rate', '\d+MB'\).*\n.*CONTEXT:  job $job \(postgres, by postgres\)$/m,
 		'... and what to raise, of which job and database');
 	is((look($job))[1], -1, 'and there is no time left to tell');
 	cmp_ok(sql("SELECT eta IS NULL AND status = 'running' FROM index_mover_jobs WHERE job = $job"), 'eq', 't', 'nor for the job');
@@ -454,7 +490,8 @@ sql('SELECT pg_reload_conf()');
 
 # What has changed during a pause says nothing about the rate.
 {
-	sql('CREATE TABLE held_up AS SELECT * FROM th LIMIT 45000; CREATE INDEX held_up_s ON held_up (s) TABLESPACE regress_slow; VACUUM ANALYZE held_up');
+	sql('CREATE TABLE held_up AS SELECT * FROM th LIMIT 45000; CREATE INDEX held_up_s ON held_up (s) TABLESPACE regress_slow; VACUUM '
+		. 'ANALYZE held_up');
 	my $log = -s $node->logfile;
 	my $total = sql("SELECT pg_relation_size('held_up_s') / current_setting('block_size')::int");
 	$job = begin_job($node, 'held_up_s', 'regress_fast', max_rate => '2MB');
@@ -474,23 +511,35 @@ sql('SELECT pg_reload_conf()');
 # ---------------------------------------------------------------------------
 # Space
 # ---------------------------------------------------------------------------
-($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => '{\"min_free_space\": \"100%\"}')");
-like($out, qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are free, of which \d+ must stay free\.$/,
+($rc, $out, $err) = $node->psql('postgres',
+	"SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'copy', settings => "
+		. "'{\"min_free_space\": \"100%\"}')");
+like($out, joined(
+	qr/^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs \d+ bytes, \d+ bytes are /,
+	qr/free, of which \d+ must stay free\.$/),
 	'no room: refused before the start, with the numbers');
 my ($copy_needs) = $out =~ /The move needs (\d+) bytes/;
 cmp_ok($copy_needs, '>=', $size, 'the whole index is needed');
-($rc, $out, $err) = $node->psql('postgres', "SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', settings => '{\"min_free_space\": \"100%\"}')");
+($rc, $out, $err) = $node->psql('postgres',
+	"SET maintenance_work_mem = '1MB'; SELECT status, sqlstate, detail FROM move_indexes('th_s', 'regress_slow', method => 'rebuild', "
+		. "settings => '{\"min_free_space\": \"100%\"}')");
 my ($rebuild_needs) = $out =~ /^failed\|53100\|not enough free space in tablespace "regress_slow": The move needs (\d+) bytes/m;
-cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2, 'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
-like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', 'rebuild', dry_run => true, settings => '{\"max_rate\": \"1MB\", \"max_replica_lag\": \"1MB\", \"swap_after\": \"infinity\"}')"),
-	qr/A rebuild does not obey: max_rate, swap_after\. A rebuild waits for standbys before it builds, and not from then on\./, 'a rebuild says what it does not obey');
-like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": \"100%\"}')"), qr/Does not fit: .* needs \d+ MB; .* free, .* reserved by index_mover\.min_free_space\. Writes \d+ MB of WAL\.$/, 'a plan says so beforehand');
+cmp_ok($rebuild_needs || 0, '>', $copy_needs + $size / 2,
+	'a rebuild that sorts on disk needs room for that, too, on the same file system at the same time');
+like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', 'rebuild', dry_run => true, settings => "
+	. "'{\"max_rate\": \"1MB\", \"max_replica_lag\": \"1MB\", \"swap_after\": \"infinity\"}')"),
+	qr/A rebuild does not obey: max_rate, swap_after\. A rebuild waits for standbys before it builds, and not from then on\./,
+		'a rebuild says what it does not obey');
+like(sql("SELECT detail FROM move_indexes('th_s', 'regress_slow', dry_run => true, settings => '{\"min_free_space\": \"100%\"}')"),
+	qr/Does not fit: .* needs \d+ MB; .* free, .* reserved by index_mover\.min_free_space\. Writes \d+ MB of WAL\.$/,
+		'a plan says so beforehand');
 $job = begin_job($node, 'th_s', 'regress_slow', max_rate => '2MB');
 poll_until($node, "SELECT coalesce(max(blocks_done), 0) > 100 FROM index_mover_progress WHERE job = $job");
 sql("SELECT alter_move($job, 'min_free_space', '100%')");
 wait_for_job_end($node, $job);
 is(status($job), 'failed 53100', 'no room any more: stopped in mid-copy');
-is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast', 'the index is where it was');
+is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE relname = 'th_s'"), 'regress_fast',
+	'the index is where it was');
 leftovers_ok($node, 'no room', within => 2);
 files_ok($node, 'no room');
 verdict_ok($node, 'th', 'at the end', max_keys => 200, large => 1);

@@ -67,7 +67,8 @@ sub is_alive { return sql('SELECT count(*) FROM pg_stat_activity WHERE pid = ' .
 my $blocker = session('postgres');
 my $start = time;
 my ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
-like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the index is moved, and the history says who had to go');
+like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/,
+	'terminate: the index is moved, and the history says who had to go');
 like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "bl_s"/, 'a WARNING for each');
 soon_ok(time - $start, 5, 'without delay');
 is(is_alive($blocker), '0', 'the session is gone');
@@ -117,7 +118,9 @@ $blocker = session('regress_mover');
 like($out, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "regress_mover"\.$/, 'its own is');
 
 # and only a superuser may say so
-my ($rc, $o, $e) = $node->psql('postgres', "SET SESSION AUTHORIZATION regress_mover; SELECT * FROM move_indexes('bl_s', 'regress_fast', settings => '{\"on_blocker\": \"cancel\"}')",
+my ($rc, $o, $e) = $node->psql('postgres',
+	"SET SESSION AUTHORIZATION regress_mover; SELECT * FROM move_indexes('bl_s', 'regress_fast', settings => "
+		. "'{\"on_blocker\": \"cancel\"}')",
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is(sqlstate_of($e), '42501', 'on_blocker is a superuser\'s setting');
 
@@ -133,7 +136,9 @@ sql("ROLLBACK PREPARED 'p'");
 my $catalog = IndexMover::Session->new($node);
 $catalog->run('BEGIN; LOCK TABLE pg_class IN SHARE MODE');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
-like($out, qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: No transaction held it: .* or a system catalog is locked\.$/,
+like($out, joined(
+	qr/^failed\|55P03\|could not get the exclusive lock on index "bl_s" within .* seconds: No transaction held it: .* /,
+	qr/or a system catalog is locked\.$/),
 	'a locked catalog: nobody is named');
 my $call = start_call($node, 'mover', "SELECT status FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy')");
 poll_until($node, 'SELECT lock_attempts > 1 FROM index_mover_progress', 't', 'attempts that are counted');
@@ -146,12 +151,16 @@ like($out, qr/^moved$/m, 'a locked catalog: in time, it is moved') or diag $err;
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
 ($out, $err) = move('"lock_wait": "500ms"', method => 'rebuild');
-like($out, qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\./,
+like($out, joined(
+	qr/^failed\|55P03\|gave up waiting for transactions that use the table: Waited [\d.]+ seconds for process /,
+	qr/${\$blocker->pid} \(end its transaction in the client, or SELECT /,
+	qr/pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\./),
 	'rebuild: a writer that stays is named, and what can be done about it');
 $blocker->run('PREPARE TRANSACTION \'q\'');
 $blocker->end;
 ($out, $err) = move('"lock_wait": "500ms"', method => 'rebuild');
-like($out, qr/^failed\|55P03\|gave up waiting for .* for prepared transaction "q" \(COMMIT PREPARED 'q'; or ROLLBACK PREPARED 'q';\)/, 'rebuild: a prepared transaction');
+like($out, qr/^failed\|55P03\|gave up waiting for .* for prepared transaction "q" \(COMMIT PREPARED 'q'; or ROLLBACK PREPARED 'q';\)/,
+	'rebuild: a prepared transaction');
 sql("ROLLBACK PREPARED 'q'");
 $blocker = IndexMover::Session->new($node);
 $blocker->run("BEGIN; INSERT INTO bl VALUES (0, 'x')");
@@ -163,7 +172,9 @@ is(is_alive($blocker), '0', 'is terminated');
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
 ($out, $err) = move('"on_blocker": "fail", "lock_wait": "500ms"');
-like($out, qr/^failed\|55P03\|could not lock relation "bl_s" within 0\.5 seconds: The lock was held by: process ${\$blocker->pid} \(.*\)\.$/,
+like($out, joined(
+	qr/^failed\|55P03\|could not lock relation "bl_s" within 0\.5 seconds: The lock was held by: /,
+	qr/process ${\$blocker->pid} \(.*\)\.$/),
 	'DDL in an idle transaction, before the copy begins: given up, and the holder is named');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 ($out, $err) = move('"on_blocker": "terminate", "lock_wait": "500ms"');
@@ -176,12 +187,16 @@ sub move_and_wait
 {
 	my ($who, $what, $end) = @_;
 	my $log = -s $node->logfile;
-	my $call = start_call($node, 'mover', "SELECT status, sqlstate, detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', settings => '{\"lock_wait\": \"500ms\"}')");
+	my $call = start_call($node, 'mover', "SELECT status, sqlstate, detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s')
+		. "', method => 'copy', settings => '{\"lock_wait\": \"500ms\"}')");
 	my $asked = sql("SELECT action FROM index_mover_blockers('bl', '0 s') WHERE pid = " . $who->pid);
-	my $told = qr/WARNING:  55P03: the copy of index "bl_s" has waited for a lock for 0\.5 seconds, and goes on waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s;
+	my $told = joined(
+		qr/WARNING:  55P03: the copy of index "bl_s" has waited for a lock for 0\.5 seconds, and goes on /s,
+		qr/waiting\n.*?DETAIL:  The lock is held by: process ${\$who->pid} \(\Q$asked\E\)\.\n/s);
 	$node->wait_for_log($told, $log);
 	ok(call_is_running($call), "$what: still waiting");
-	is(sql(q(SELECT string_agg(pid || ', ' || (holds_back ~ 'snapshot'), '; ') FROM index_mover_blockers('bl', '0 s'))), $who->pid . ', false',
+	is(sql(q(SELECT string_agg(pid || ', ' || (holds_back ~ 'snapshot'), '; ') FROM index_mover_blockers('bl', '0 s'))),
+		$who->pid . ', false',
 		"$what: index_mover_blockers() names that session only, for its locks");
 	$end->();
 	my ($rc, $out, $err) = finish_call($call);
@@ -194,9 +209,11 @@ my $vacuum = IndexMover::Session->new($node);
 sql('DELETE FROM bl WHERE i % 10 = 1');
 $vacuum->run('SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1; SET vacuum_cost_page_dirty = 10000');
 $vacuum->send('VACUUM bl');
-poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'bl_s'::regclass AND mode = 'RowExclusiveLock' AND pid = " . $vacuum->pid, '1', 'a VACUUM that takes long');
+poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'bl_s'::regclass AND mode = 'RowExclusiveLock' AND pid = " . $vacuum->pid,
+	'1', 'a VACUUM that takes long');
 like(sql("SELECT detail FROM move_indexes('bl_s', '" . elsewhere($node, 'bl_s') . "', method => 'copy', dry_run => true)"),
-	qr/^VACUUM of the table is running \(process ${\$vacuum->pid}\); the swap can only come after it\. Writes \d+ \w+ of WAL\. Fits\.$/, 'the plan says what the swap will wait for');
+	qr/^VACUUM of the table is running \(process ${\$vacuum->pid}\); the swap can only come after it\. Writes \d+ \w+ of WAL\. Fits\.$/,
+		'the plan says what the swap will wait for');
 move_and_wait($vacuum, 'VACUUM', sub { sql('SELECT pg_cancel_backend(' . $vacuum->pid . ')'); $vacuum->answer; });
 $vacuum->run('BEGIN; ALTER INDEX bl_s SET (fillfactor = 90)');
 move_and_wait($vacuum, 'DDL before the copy begins', sub { $vacuum->run('ROLLBACK') });
@@ -253,14 +270,17 @@ sub rebuild_with
 }
 
 ($out, $err) = rebuild_with('writer', '"on_blocker": "terminate"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
-like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'inside of the rebuild, a writer that stays: terminated');
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/,
+	'inside of the rebuild, a writer that stays: terminated');
 like($err, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, 'with a WARNING');
 is(is_alive($blocker), '0', 'it is gone');
 
 ($out, $err) = rebuild_with('reader', '"on_blocker": "terminate"', sub { $blocker->run('BEGIN; SELECT count(*) FROM lt') });
-like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'a reader that stays, before the old index is dropped');
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "postgres"\.$/,
+	'a reader that stays, before the old index is dropped');
 
-($out, $err) = rebuild_with('running', '"on_blocker": "cancel"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE'); $blocker->send('SELECT pg_sleep(100)') });
+($out, $err) = rebuild_with('running', '"on_blocker": "cancel"', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
+	$blocker->send('SELECT pg_sleep(100)') });
 like($out, qr/^moved\|\|It has canceled process ${\$blocker->pid} of role/, 'a running statement is canceled');
 $blocker->answer;
 like($blocker->errors, qr/canceling statement due to user request/, 'it got 57014');
@@ -268,35 +288,47 @@ is(is_alive($blocker), '1', 'the session lives on');
 $blocker->end;
 
 ($out, $err) = rebuild_with('fail', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\.$/, 'fail: the rebuild is given up');
+like($out, joined(
+	qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid} \(end its /,
+	qr/transaction in the client, or SELECT pg_catalog\.pg_terminate_backend\(${\$blocker->pid}\);\)\.$/), 'fail: the rebuild is given up');
 is(is_alive($blocker), '1', 'and nobody is signalled');
 $blocker->run('COMMIT');
 $blocker->end;
 
 sql('CREATE ROLE regress_client LOGIN; GRANT pg_signal_backend TO regress_mover');
 ($out, $err) = rebuild_with('superuser', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover');
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'another role: not a superuser\'s session, even with pg_signal_backend');
+like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/,
+	'another role: not a superuser\'s session, even with pg_signal_backend');
 is(is_alive($blocker), '1', 'it lives on');
 $blocker->run('COMMIT');
 $blocker->end;
 
-($out, $err) = rebuild_with('pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
-like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "regress_client"\.$/, 'with pg_signal_backend, an ordinary role\'s');
+($out, $err) = rebuild_with('pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+	user => 'regress_mover', blocker => 'regress_client');
+like($out, qr/^moved\|\|It has terminated process ${\$blocker->pid} of role "regress_client"\.$/,
+	'with pg_signal_backend, an ordinary role\'s');
 sql('REVOKE pg_signal_backend FROM regress_mover');
-($out, $err) = rebuild_with('no pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') }, user => 'regress_mover', blocker => 'regress_client');
+($out, $err) = rebuild_with('no pg_signal_backend', '', sub { $blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE') },
+	user => 'regress_mover', blocker => 'regress_client');
 like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for process ${\$blocker->pid}\.$/, 'but not without');
 is(is_alive($blocker), '1', 'it lives on, too');
 $blocker->run('COMMIT');
 $blocker->end;
 
-($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'a prepared transaction is left alone');
+($out, $err) = rebuild_with('prepared', '"on_blocker": "terminate"',
+	sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'") });
+like($out, joined(
+	qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT /,
+	qr/PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/), 'a prepared transaction is left alone');
 is(is_alive($blocker), '1', 'and so is the session that has prepared it');
 sql("ROLLBACK PREPARED 'p'");
 $blocker->end;
 # core knows a prepared transaction by its session, and names nobody if that is gone
-($out, $err) = rebuild_with('prepared, ended', '"on_blocker": "terminate"', sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'"); $blocker->end });
-like($out, qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/, 'nor is one whose session has ended unnamed');
+($out, $err) = rebuild_with('prepared, ended', '"on_blocker": "terminate"',
+	sub { $blocker->run("BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'"); $blocker->end });
+like($out, joined(
+	qr/^failed\|55P03\|canceling statement due to lock timeout: It waited for prepared transaction "p" \(COMMIT /,
+	qr/PREPARED 'p'; or ROLLBACK PREPARED 'p';\)\.$/), 'nor is one whose session has ended unnamed');
 sql("ROLLBACK PREPARED 'p'");
 leftovers_ok($node, 'after rebuilds that failed', within => 5);
 verdict_ok($node, 'lt', 'after rebuilds that failed');
@@ -306,7 +338,8 @@ verdict_ok($node, 'lt', 'after rebuilds that failed');
 	my $to = elsewhere($node, 'lt_gate');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	my $job = sql("SELECT max(job) FROM move_indexes('lt', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\"}')");
+	my $job = sql("SELECT max(job) FROM move_indexes('lt', '$to', 'rebuild', wait => false, settings => "
+		. "'{\"on_blocker\": \"terminate\"}')");
 	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', 'a rebuild to be canceled');
 	$blocker = IndexMover::Session->new($node);
 	$blocker->run('BEGIN; LOCK TABLE lt IN ROW EXCLUSIVE MODE');
@@ -315,7 +348,8 @@ verdict_ok($node, 'lt', 'after rebuilds that failed');
 	$node->wait_for_log(qr/terminated process ${\$blocker->pid}, which was in the way of moving index "lt_gate"/, $log);
 	wait_for_no_worker($node);
 	is(is_alive($blocker), '0', 'who is in the way of removing a canceled rebuild\'s index is terminated');
-	is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014', 'the rebuild is canceled all the same');
+	is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014',
+		'the rebuild is canceled all the same');
 	$gate->end;
 	leftovers_ok($node, 'after a canceled rebuild', within => 5);
 }
@@ -336,7 +370,8 @@ foreach my $case (
 		extra_params => [ '-U', 'regress_mover' ]);
 	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'a job');
 	my $worker = sql("SELECT pid FROM index_mover_progress WHERE job = $job");
-	my ($r, $o2, $e2) = $node->psql('postgres', "SELECT $function($worker)", extra_params => [ '-U', 'regress_nobody', '-v', 'VERBOSITY=verbose' ]);
+	my ($r, $o2, $e2) = $node->psql('postgres', "SELECT $function($worker)",
+		extra_params => [ '-U', 'regress_nobody', '-v', 'VERBOSITY=verbose' ]);
 	is(sqlstate_of($e2), '42501', "$function of a worker: not for anybody");
 	is($node->safe_psql('postgres', "SELECT $function($worker)", extra_params => [ '-U', $role ]), 't', "$function of a worker by $role");
 	poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", $end, 'the end of the job');
@@ -349,8 +384,10 @@ leftovers_ok($node, 'signalled workers', within => 5);
 	my $to = elsewhere($node, 'bl_s');
 	$blocker = IndexMover::Session->new($node);
 	$blocker->run('BEGIN; LOCK TABLE bl IN ROW EXCLUSIVE MODE');
-	my $job = sql("SELECT max(job) FROM move_indexes('bl_s', '$to', 'rebuild', wait => false, settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"3s\"}')");
-	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for writers before build', 'a rebuild that waits');
+	my $job = sql("SELECT max(job) FROM move_indexes('bl_s', '$to', 'rebuild', wait => false, settings => "
+		. "'{\"on_blocker\": \"terminate\", \"lock_wait\": \"3s\"}')");
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for writers before build',
+		'a rebuild that waits');
 	sql("SELECT pause_move($job)");
 	poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 	my $paused = sql('SELECT clock_timestamp()');
@@ -359,16 +396,19 @@ leftovers_ok($node, 'signalled workers', within => 5);
 	sql("SELECT resume_move($job)");
 	poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job", 'moved', 'the end of the rebuild');
 	is(is_alive($blocker), '0', 'after a pause: who stays is terminated');
-	cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - (timestamptz '$resumed' - '$paused')) FROM index_mover_history WHERE job = $job"),
+	cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - (timestamptz '$resumed' - '$paused')) FROM index_mover_history "
+		. "WHERE job = $job"),
 		'>', 3, 'but not before lock_wait is over, without the time of the pause');
 }
 
 # an autovacuum that is in the way is canceled, as for anybody who queues
-sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
+sql("ALTER TABLE bl SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0, "
+	. "autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)");
 sql("DELETE FROM bl WHERE i % 10 = 0");
 sql("ALTER SYSTEM SET autovacuum = on");
 sql("SELECT pg_reload_conf()");
-poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'bl_s'::regclass AND a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
+poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'bl_s'::regclass AND "
+	. "a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
 my $log = -s $node->logfile;
 sql('ALTER SYSTEM SET log_min_messages = debug1');
 sql("SELECT pg_reload_conf()");
@@ -376,7 +416,9 @@ poll_until($node, 'SHOW log_min_messages', 'debug1', 'the new setting');
 $start = time;
 ($out, $err) = move('"lock_wait": "20s"');
 like($out, qr/^moved\|/, 'an autovacuum gives way');
-ok($node->log_contains(qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n(?:.*CONTEXT:  job .*\n)?.*LOCATION:  blockers_cancel_autovacuum/, $log), 'it was canceled');
+ok($node->log_contains(
+	qr/DEBUG:  00000: sending cancel to blocking autovacuum PID \d+\n(?:.*CONTEXT:  job .*\n)?.*LOCATION:  blockers_cancel_autovacuum/,
+		$log), 'it was canceled');
 sql('ALTER SYSTEM RESET log_min_messages');
 soon_ok(time - $start, 10, 'soon');
 sql("ALTER SYSTEM SET autovacuum = off");
@@ -389,13 +431,18 @@ leave_behind($node, 'postgres');
 my $left = "SELECT count(*) FROM pg_class WHERE relname = 'behind_rebuild_i_ccnew'";
 $blocker = IndexMover::Session->new($node);
 $blocker->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
-is(sql("SELECT status FROM move_indexes('behind_rebuild_i', 'regress_fast', 'copy', settings => '{\"lock_wait\": \"500ms\"}')"), 'moved', 'fail: a leftover that cannot be removed does not stop a copy');
+is(sql("SELECT status FROM move_indexes('behind_rebuild_i', 'regress_fast', 'copy', settings => '{\"lock_wait\": \"500ms\"}')"), 'moved',
+	'fail: a leftover that cannot be removed does not stop a copy');
 is(sql($left), '1', 'it stays');
 is(is_alive($blocker), '1', 'and nobody is signalled');
-($rc, $o, $e) = $node->psql('postgres', told("move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => '{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')"),
+($rc, $o, $e) = $node->psql('postgres',
+	told("move_indexes('behind_rebuild_i', 'regress_slow', 'copy', settings => "
+		. "'{\"on_blocker\": \"terminate\", \"lock_wait\": \"500ms\"}')"),
 	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-like($o, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/, 'terminate: the history says who had to go for a leftover');
-like($e, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "behind_rebuild_i"/, 'with a WARNING');
+like($o, qr/^moved\|\|.*It has terminated process ${\$blocker->pid} of role "postgres"\.$/,
+	'terminate: the history says who had to go for a leftover');
+like($e, qr/WARNING:  01000: terminated process ${\$blocker->pid}, which was in the way of moving index "behind_rebuild_i"/,
+	'with a WARNING');
 is(sql($left), '0', 'and the leftover is removed');
 leftovers_ok($node, 'after a leftover was removed', within => 5);
 

@@ -3,6 +3,9 @@
 # index_mover.lock_timeout.  With a transaction that idles for seconds, an
 # autovacuum against wraparound, a prepared transaction, and a waiting ALTER
 # TABLE; sampled all the time.
+#
+# Fault (locks): ALTER TABLE waits while the swap asks for its lock; autovacuum against
+#   wraparound; idle transaction
 use strict;
 use warnings;
 
@@ -82,7 +85,8 @@ do
 	$third->answer if defined $start;
 	$start = time;
 	$third->send("SELECT count(*) FROM control WHERE s = 'y'");
-	do { $behind = sql('SELECT ' . $worker . ' = ANY(pg_blocking_pids(' . $third->pid . '))') eq 't'; } until ($behind || $third->has_answered);
+	do { $behind = sql('SELECT ' . $worker . ' = ANY(pg_blocking_pids(' . $third->pid . '))') eq 't';
+		} until ($behind || $third->has_answered);
 } until ($behind);
 pass('a third session waits behind the attempt');
 $third->answer;
@@ -145,7 +149,8 @@ $holder->run("BEGIN; COMMENT ON INDEX parted_i IS 'held'");
 $job = begin_job($node, 'parted', 'regress_fast', lock_wait => 0);
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job"
 	. " AND phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $holder->pid . ']', '1', 'a partitioned index in use');
-is(sql("SELECT count(*) FROM pg_locks l JOIN index_mover_progress p USING (pid) WHERE p.job = $job AND (l.relation IN ('parted'::regclass, 'parted_i'::regclass) OR l.locktype = 'transactionid')"),
+is(sql("SELECT count(*) FROM pg_locks l JOIN index_mover_progress p USING (pid) WHERE p.job = $job AND (l.relation IN "
+	. "('parted'::regclass, 'parted_i'::regclass) OR l.locktype = 'transactionid')"),
 	'0', 'the move holds nothing while it waits');
 # a lock_timeout that is far away: without a way out this would stand for ever
 $holder->run("SET LOCAL lock_timeout = '90s'; ALTER TABLE parted ADD COLUMN n int");
@@ -166,12 +171,14 @@ DO \$\$ BEGIN
 		BEGIN INSERT INTO burn VALUES (i); EXCEPTION WHEN OTHERS THEN RAISE; END;
 	END LOOP;
 END \$\$;
-ALTER TABLE lp_vacuum SET (autovacuum_enabled = on, autovacuum_freeze_max_age = 100000, autovacuum_freeze_table_age = 0, autovacuum_freeze_min_age = 0,
+ALTER TABLE lp_vacuum SET (autovacuum_enabled = on, autovacuum_freeze_max_age = 100000, autovacuum_freeze_table_age = 0,
+  autovacuum_freeze_min_age = 0,
 	autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
 ALTER SYSTEM SET autovacuum = on;
 SELECT pg_reload_conf();
 SQL
-poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'lp_vacuum_s'::regclass AND a.backend_type = 'autovacuum worker' AND a.query LIKE '%to prevent wraparound%'", '1', 'an autovacuum against wraparound');
+poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'lp_vacuum_s'::regclass AND "
+	. "a.backend_type = 'autovacuum worker' AND a.query LIKE '%to prevent wraparound%'", '1', 'an autovacuum against wraparound');
 my $vacuum = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'");
 
 sql("BEGIN; SELECT count(*) FROM lp_prepared WHERE s = 'x'; SELECT txid_current(); PREPARE TRANSACTION 'lp'");
@@ -234,14 +241,17 @@ cmp_ok($longest{$_}, '<', $limit, "$_: a reader never waited for long") foreach 
 cmp_ok($longest_behind, '<', $limit, 'nobody was seen to wait for a move for longer');
 is(queued_too_long($jobs_log, map { "${_}_s" } @tables), 0, 'and no attempt has stood in the queue for long');
 
-poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job{$_}", 'failed 55P03', "the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
-is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1', 'an autovacuum against wraparound is never signalled');
+poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job{$_}", 'failed 55P03',
+	"the end of lock_wait: $_") foreach qw(lp_prepared lp_vacuum);
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $vacuum AND query LIKE '%to prevent wraparound%'"), '1',
+	'an autovacuum against wraparound is never signalled');
 is(sql('SELECT count(*) FROM pg_prepared_xacts'), '1', 'nor a prepared transaction');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job{lp_idle}"), 'waiting for lock to swap', 'the third one goes on waiting');
 $idle->run('COMMIT');
 wait_for_job_end($node, $job{lp_idle});
 is(status($job{lp_idle}), 'moved', 'and moves its index when the transaction has ended');
-cmp_ok(sql("SELECT lock_attempts FROM index_mover_history WHERE job = $job{lp_idle}"), '<=', 10, 'it has not stood in the queue in vain all the time');
+cmp_ok(sql("SELECT lock_attempts FROM index_mover_history WHERE job = $job{lp_idle}"), '<=', 10,
+	'it has not stood in the queue in vain all the time');
 
 sql("ROLLBACK PREPARED 'lp'");
 sql("SELECT alter_move($job{lp_alter}, 'max_rate', '0')");

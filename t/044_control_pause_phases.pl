@@ -59,9 +59,11 @@ sub paused_ok
 	my ($job, $name) = @_;
 	wait_for_rest($job, 'pause_move()');
 	pass("$name: paused");
-	is(sql("SELECT eta IS NULL AND blocked_by = '{}' FROM index_mover_progress WHERE job = $job"), 't', "$name: it waits for nobody, and for no known time");
+	is(sql("SELECT eta IS NULL AND blocked_by = '{}' FROM index_mover_progress WHERE job = $job"), 't',
+		"$name: it waits for nobody, and for no known time");
 	is(sql("SELECT status FROM index_mover_history WHERE job = $job"), 'paused', "$name: the history says so");
-	is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)"),
+	is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT "
+		. "NULL)"),
 		'0', "$name: no snapshot, no transaction ID");
 	sql('INSERT INTO pp_dead SELECT generate_series(1, 100); DELETE FROM pp_dead');
 	my ($rc, $out, $err) = $node->psql('postgres', "VACUUM (VERBOSE) pp_dead; SET lock_timeout = '60s'; VACUUM pp");
@@ -94,7 +96,8 @@ sub resume_ok
 	$holder->end;
 	resume_ok($job, 'way given during a pause');
 	is(sql("SELECT idle BETWEEN 2000 AND 1000 * extract(epoch FROM finished_at - started_at) FROM index_mover.move_log WHERE job = $job"),
-		't', 'way given during a pause: counted once') or diag sql("SELECT idle, finished_at - started_at FROM index_mover.move_log WHERE job = $job");
+		't', 'way given during a pause: counted once')
+			or diag sql("SELECT idle, finished_at - started_at FROM index_mover.move_log WHERE job = $job");
 }
 
 # ---------------------------------------------------------------------------
@@ -175,7 +178,8 @@ $job = begin_move(max_rate => '1MB');
 poll_until($node, "SELECT blocks_done > 0 FROM index_mover_progress WHERE job = $job", 't', 'the copy');
 $log = -s $node->logfile;
 $other->run('BEGIN; ALTER TABLE pp ADD COLUMN x int');
-poll_until($node, "SELECT phase IN ('giving way', 'waiting for lock to start') FROM index_mover_progress WHERE job = $job", 't', 'the copy that gives way');
+poll_until($node, "SELECT phase IN ('giving way', 'waiting for lock to start') FROM index_mover_progress WHERE job = $job", 't',
+	'the copy that gives way');
 sql("SELECT pause_move($job)");
 wait_for_rest($job, 'pause_move()');
 pass('pauses when it waits behind DDL');
@@ -196,7 +200,8 @@ $job = begin_move(swap_after => 'infinity');
 wait_for_state($job, 'waiting for time to swap');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'waiting for time to swap');
-is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for time to swap', 'waiting for time to swap: it stays in that phase');
+is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for time to swap',
+	'waiting for time to swap: it stays in that phase');
 sql("SELECT resume_move($job)");
 wait_for_state($job, 'waiting for time to swap');
 sql("SELECT alter_move($job, 'swap_after', '')");
@@ -205,7 +210,8 @@ wait_for_job_end($node, $job);
 # for the exclusive lock; the time of the pause is no part of lock_wait
 $other->run("BEGIN; SELECT count(*) FROM pp WHERE s = 'x'");
 $job = begin_move(lock_wait => 0, on_blocker => 'fail');
-poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for the lock');
+poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid
+	. "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for the lock');
 sql("SELECT pause_move($job)");
 paused_ok($job, 'waiting for lock to swap');
 sql("SELECT alter_move($job, 'lock_wait', '4s')");
@@ -214,7 +220,8 @@ usleep(4_200_000);
 my $resumed = sql('SELECT clock_timestamp()');
 sql("SELECT resume_move($job)");
 poll_until($node, "SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job", 'failed 55P03', 'the end of lock_wait');
-cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::timestamptz - '$paused')) FROM index_mover_history WHERE job = $job"), '>', 4, 'the time of the pause is no part of lock_wait');
+cmp_ok(sql("SELECT extract(epoch FROM finished_at - started_at - ('$resumed'::timestamptz - '$paused')) FROM index_mover_history WHERE "
+	. "job = $job"), '>', 4, 'the time of the pause is no part of lock_wait');
 $other->run('COMMIT');
 wait_for_job_end($node, $job);
 all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within => 5);
@@ -223,7 +230,8 @@ all_right($node, 'pp', 'at the end', no_metadata => 1, max_keys => 200, within =
 sql('CREATE TABLE pd (i int) PARTITION BY RANGE (i); CREATE INDEX pd_i ON pd (i) TABLESPACE regress_slow');
 $other->run('BEGIN; LOCK TABLE ONLY pd IN ACCESS EXCLUSIVE MODE');
 $job = sql("SELECT max(job) FROM move_indexes('pd', 'regress_fast', wait => false, settings => '{\"lock_wait\": \"0\"}')");
-poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for a partitioned index');
+poll_until($node, "SELECT phase = 'waiting for lock to swap' AND blocked_by = ARRAY[" . $other->pid
+	. "] FROM index_mover_progress WHERE job = $job", 't', 'the wait for a partitioned index');
 sql("SELECT pause_move($job)");
 wait_for_rest($job, 'pause_move()');
 $other->run('COMMIT');
@@ -241,13 +249,16 @@ $other->run('BEGIN; LOCK TABLE behind_rebuild IN ROW EXCLUSIVE MODE');
 my $left = "SELECT count(*) FROM pg_class WHERE relname = 'behind_rebuild_i_ccnew'";
 foreach my $how ('cancel', 'pause')
 {
-	$job = sql("SELECT max(job) FROM move_indexes('behind_rebuild', 'regress_fast', method => 'copy', wait => false, settings => '{\"lock_wait\": \"0\"}')");
-	poll_until($node, "SELECT phase = 'cleaning up' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job", 't', "$how: cleaning up before the move");
+	$job = sql("SELECT max(job) FROM move_indexes('behind_rebuild', 'regress_fast', method => 'copy', wait => false, settings => "
+		. "'{\"lock_wait\": \"0\"}')");
+	poll_until($node, "SELECT phase = 'cleaning up' AND blocked_by = ARRAY[" . $other->pid . "] FROM index_mover_progress WHERE job = $job",
+		't', "$how: cleaning up before the move");
 	sql("SELECT ${how}_move($job)");
 	if ($how eq 'cancel')
 	{
 		wait_for_job_end($node, $job);
-		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014', 'a cancel while it cleans up ends it');
+		is(sql("SELECT status || ' ' || sqlstate FROM index_mover_history WHERE job = $job"), 'canceled 57014',
+			'a cancel while it cleans up ends it');
 		next;
 	}
 	wait_for_rest($job, 'pause_move()');

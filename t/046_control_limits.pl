@@ -1,6 +1,9 @@
 # More at the same time than there is room for: workers of jobs, and segments of
 # shared memory.  One clean error each, at the call, nothing is left, and the next
 # call works.  A job that was accepted runs, and no role takes what others need.
+#
+# Fault (processes): more workers, or segments of shared memory, than there is room for; one
+#   role, and all ordinary roles, at their limits: refused at the call, and others go on
 use strict;
 use warnings;
 
@@ -81,7 +84,8 @@ sub accepted_ok
 	my ($rc, $job, $err) = submit($role, $t, 'false');
 	is($rc, 0, "$role, table $t: accepted") or diag $err;
 	$running += $workers;
-	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", $running, "$role, table $t: $workers workers");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", $running,
+		"$role, table $t: $workers workers");
 	is(sql("SELECT count(*) FROM index_mover_progress WHERE job = $job"), $workers, "$role, table $t: its workers");
 	return;
 }
@@ -93,7 +97,9 @@ sub refused_ok
 	{
 		my ($rc, $out, $err) = submit($role, $t, $wait);
 		is($out, '', "$role, table $t, wait => $wait: no rows");
-		like($err, qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one; see index_mover_call\.index_mover_jobs\.\n/,
+		like($err, joined(
+			qr/ERROR:  53000: too many index_mover jobs\nDETAIL:  $detail\nHINT:  Wait until one has ended, or cancel one; see /,
+			qr/index_mover_call\.index_mover_jobs\.\n/),
 			"$role, table $t, wait => $wait: refused at the call");
 	}
 	return;
@@ -142,7 +148,8 @@ BEGIN
 	RETURN n;
 END $$;
 SQL
-$node->append_conf('postgresql.conf', "dynamic_shared_memory_type = mmap\nmax_connections = 14\nmax_wal_senders = 0\nmax_worker_processes = 2\nautovacuum_max_workers = 1\n");
+$node->append_conf('postgresql.conf',
+	"dynamic_shared_memory_type = mmap\nmax_connections = 14\nmax_wal_senders = 0\nmax_worker_processes = 2\nautovacuum_max_workers = 1\n");
 $node->restart;
 my $gate = IndexMover::Session->new($node);
 $gate->run('SELECT pg_advisory_lock(42)');
@@ -157,7 +164,9 @@ foreach my $n (1 .. 7)
 ($out, $err) = move_one();
 is($out, '', 'too many segments: no rows');
 # (from 17 on it is core that may need the first one, for our shared area)
-like($err, qr/ERROR:  53000: too many dynamic shared memory segments\n(?:HINT:  You may need to increase "max_connections"\.|LOCATION:  dsm_create)/,
+like($err, joined(
+	qr/ERROR:  53000: too many dynamic shared memory /,
+	qr/segments\n(?:HINT:  You may need to increase "max_connections"\.|LOCATION:  dsm_create)/),
 	'too many segments: an error that says what to raise');
 $gate->run('SELECT pg_advisory_unlock(42)');
 is(join(' ', map { $_->answer } @nests), join(' ', (50) x 7), 'too many segments: the queries come to their end');

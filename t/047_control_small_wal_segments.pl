@@ -1,5 +1,7 @@
 # WAL segments of 1 MB, which a checkpoint removes as soon as the WAL is in the next
 # one, and nothing but checkpoints: a copy keeps up all the same.
+#
+# Fault (storage): nothing but checkpoints, with WAL segments of 1 MB
 use strict;
 use warnings;
 

@@ -4,6 +4,9 @@
 # call, not rows that say nothing.  A job whose worker
 # never comes at all is given up after minutes, but not because its transaction
 # was open for that long.
+#
+# Fault (processes): worker dies before it begins, or cannot even be loaded; the caller waits,
+#   or does not
 use strict;
 use warnings;
 
@@ -105,10 +108,12 @@ my $resumed = $node->safe_psql('postgres', "SELECT resume_move($lost)");
 cmp_ok($resumed, '>', $lost, 'it can be resumed');
 wait_for_job_end($node, $resumed);
 wait_for_no_worker($node);
-is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job > $lost"), 'moved,moved', 'and is done then')
+is($node->safe_psql('postgres', "SELECT string_agg(status, ',') FROM index_mover_history WHERE job > $lost"), 'moved,moved',
+	'and is done then')
   or diag $node->safe_psql('postgres', 'SELECT * FROM index_mover_history');
 $node->psql('postgres', "BEGIN; SELECT FROM move_indexes('t', 'regress_fast', wait => false); ROLLBACK", stdout => \$stdout);
-is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0', 'what was rolled back is not on record');
+is($node->safe_psql('postgres', "SELECT count(*) FROM index_mover_history WHERE status = 'queued'"), '0',
+	'what was rolled back is not on record');
 all_right($node, 't', 'a job that was lost, and resumed', within => 5);
 
 # ---- a worker that never comes ------------------------------------------------
@@ -205,7 +210,9 @@ $TARGET = elsewhere($node, 't_1');
 {
 	my ($slow, $other) = map { IndexMover::Session->new($node) } 1 .. 2;
 	$node->safe_psql('postgres', 'CREATE TABLE u (i int); CREATE INDEX u_i ON u (i)');
-	my $queued = $slow->run("LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago:3600000000'; BEGIN; SELECT max(job) FROM move_indexes('t', '$TARGET', wait => false)");
+	my $queued = $slow->run(
+		"LOAD '\$libdir/index_mover'; SET index_mover.test_mutation = 'long-ago:3600000000'; BEGIN; SELECT max(job) FROM "
+			. "move_indexes('t', '$TARGET', wait => false)");
 	$slow->run('RESET index_mover.test_mutation');
 	kill 'STOP', $node->{_pid} or die "cannot stop the postmaster: $!";
 	$slow->send('COMMIT');
@@ -222,7 +229,8 @@ $TARGET = elsewhere($node, 't_1');
 
 # ---- a history that can't be written --------------------------------------------
 $TARGET = elsewhere($node, 't_1');
-sub move { return "SELECT name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => '{\"progress_interval\": 0}') ORDER BY 1" }
+sub move { return "SELECT name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => "
+	. "'{\"progress_interval\": 0}') ORDER BY 1" }
 my $call = held_at($node, 'history-update', move());
 $node->safe_psql('postgres', 'DELETE FROM index_mover.move_log');
 let_go($call);
@@ -234,7 +242,8 @@ $TARGET = elsewhere($node, 't_1');
 set_test_point($node, 'history-update:error');
 (undef, $stdout, $stderr) = finish_call(start_call($node, 'mover', move()));
 is($stdout, "t_1|moved||\nt_2|moved||\n", 'an error of the history does not end the job');
-my @warnings = sort $stderr =~ /WARNING:  XX000: could not record the move of index "public\.(t_\d)"\nDETAIL:  test point "history-update"/g;
+my $not_recorded = qr/WARNING:  XX000: could not record the move of index "public\.(t_\d)"\nDETAIL:  test point "history-update"/;
+my @warnings = sort $stderr =~ /$not_recorded/g;
 is("@warnings", 't_1 t_1 t_2 t_2', '... but is told') or diag $stderr;
 
 $TARGET = elsewhere($node, 't_1');
@@ -265,7 +274,8 @@ foreach my $point (qw(history-insert history-update next-item))
 		my $last = $node->safe_psql('postgres', 'SELECT coalesce(max(job), 0) FROM index_mover_history');
 		$TARGET = elsewhere($node, 't_1');
 		my $call = held_at($node, $point,
-			"SELECT name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => '{\"max_workers\": 1}') ORDER BY 1");
+			"SELECT name, status, sqlstate, detail FROM move_indexes('t', '$TARGET', 'copy', settings => '{\"max_workers\": 1}') ORDER "
+				. "BY 1");
 		my $log = -s $node->logfile;
 		if ($action eq 'kill')
 		{
@@ -291,7 +301,8 @@ foreach my $point (qw(history-insert history-update next-item))
 			is($stdout, join('', map { "t_$_|canceled|57P01|background worker was terminated\n" } 1, 2), "$name: the rows") or diag $stderr;
 		}
 		is(tablespace_of_index($node, 't'), $from, "$name: where the indexes are");
-		survived_ok($node, 't', $name, "SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",
+		survived_ok($node, 't', $name,
+			"SELECT CASE count(*) WHEN 2 THEN 'moved' END FROM move_indexes('t', '$TARGET', 'copy') WHERE status = 'moved'",
 			max_keys => 100, restarted => 1, count => 'processes of a copy');
 	}
 }
@@ -311,14 +322,16 @@ foreach my $how ('goes on', 'is terminated', 'fails')
 	set_tests($node, test_point => 'job-ended:' . ($how eq 'fails' ? 'error' : 'wait'));
 	$locker->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
-	my $call = start_call($node, 'mover', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$to', method => 'copy', "
+	my $call = start_call($node, 'mover',
+		"SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('two', '$to', method => 'copy', "
 		  . "settings => '{\"order\": \"smallest\", \"max_rate\": \"1MB\", \"max_workers\": 2}')");
 	if ($how ne 'fails')
 	{
 		$node->wait_for_log(qr/test point "job-ended": waiting/, $log);
 		# the caller looks each second
 		sleep 2;
-		$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover'") if $how eq 'is terminated';
+		$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'index_mover'")
+			if $how eq 'is terminated';
 	}
 	$locker->run('SELECT pg_advisory_unlock(0, 5959)') unless $how eq 'is terminated';
 	my (undef, $rows, $errors) = finish_call($call);
@@ -355,7 +368,8 @@ $node->safe_psql('postgres', <<'SQL');
 CREATE INDEX u_left ON u (i);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'u_left'::regclass;
 INSERT INTO index_mover.ledger
-SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'u'::regclass, 'u_i'::regclass, 'u_left'::regclass, 999999, 0, now(), 'u_left'
+SELECT nextval('index_mover.ledger_seq'), system_identifier, d.oid, 'i', 0, 0, 'u'::regclass, 'u_i'::regclass, 'u_left'::regclass, 999999,
+  0, now(), 'u_left'
   FROM pg_control_system(), pg_database d WHERE datname = current_database();
 DO $$ BEGIN
 	FOR i IN 1..4 LOOP
@@ -366,7 +380,8 @@ SQL
 $locker->run("BEGIN; SELECT count(*) FROM generate_series(1, 4) g, move_indexes(('many_' || g)::regclass, 'regress_fast', wait => false)");
 for my $wait ('true', 'false')
 {
-	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout, stderr => \$stderr);
+	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout,
+		stderr => \$stderr);
 	is("$rc $stdout", '0 skipped', "no slot for a clean-up, wait => $wait: the call ends well");
 	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
 }

@@ -5,6 +5,11 @@
 # deadlock or hang; where only one can have it, the other is told at once.
 #
 # INDEX_MOVER_ROUNDS says how many rounds of each; scripts/reliability has 1,000.
+#
+# Fault (locks): a transaction that has read, and then alters the table, beside a copy: 32
+#   rounds, in `scripts/reliability` 1,000
+# Fault (locks): two moves: of one index, one table, parent and partition, two tables in
+#   opposite directions; as many rounds (also specs/move_vs_move, 023)
 use strict;
 use warnings;
 
@@ -45,7 +50,8 @@ $_->run('SET client_min_messages = error') for @s;
 sub target
 {
 	my ($index) = @_;
-	return $look->run("SELECT CASE tablespace WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_indexes WHERE indexname = '$index'");
+	return $look->run("SELECT CASE tablespace WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_indexes WHERE "
+		. "indexname = '$index'");
 }
 
 # ---- read, then alter, beside a copy --------------------------------------------------
@@ -59,7 +65,8 @@ foreach my $round (1 .. $ROUNDS)
 	# else wherever it may be
 	if ($round % 2)
 	{
-		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1', 'the copy wants its lock');
+		poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", '1',
+			'the copy wants its lock');
 		$waited++;
 	}
 	$s[0]->send('ALTER TABLE a ALTER n SET DEFAULT ' . $round);
@@ -101,7 +108,8 @@ foreach my $round (1 .. $ROUNDS)
 	my $held = $name !~ /opposite/ && int($round / 4) % 2 == 0;
 	my $table = $what[1] eq 'p1' ? 'p1' : 'a';
 	$writer->run("BEGIN; INSERT INTO $table VALUES (-1, 0); SELECT count(*) FROM $table") if $held;
-	$s[$_]->send("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ', ') FROM move_indexes('$what[$_]', '$to[$_]', method => '$method[$_]')") for 0, 1;
+	$s[$_]->send("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ', ') FROM move_indexes('$what[$_]', '$to[$_]', method => "
+		. "'$method[$_]')") for 0, 1;
 	if ($held)
 	{
 		my $start = time;

@@ -2,6 +2,8 @@
 # different jobs in different databases.  A worker that comes late, when its
 # job is gone and another database's job of the same number has its place, must
 # not take that for its own; and nobody steers or sees another database's job.
+#
+# Fault (processes): caller gone after `wait => false`; rollback; commit (also sql/jobs)
 use strict;
 use warnings;
 
@@ -90,9 +92,11 @@ $second->quit;
 # the other database has files in a tablespace
 sub plan_notice
 {
-	my (undef, undef, $err) = $node->psql('postgres', "SELECT count(*) FROM move_tablespace_indexes('$TARGET', 'regress_slow', dry_run => true)");
+	my (undef, undef, $err) = $node->psql('postgres',
+		"SELECT count(*) FROM move_tablespace_indexes('$TARGET', 'regress_slow', dry_run => true)");
 	return $err;
 }
-like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" also has files of other databases\nDETAIL:  They belong to "other",/, 'the other database is named');
+like(plan_notice(), qr/NOTICE:  tablespace "$TARGET" also has files of other databases\nDETAIL:  They belong to "other",/,
+	'the other database is named');
 survived_ok($node, $_, "at the end, $_", "SELECT status FROM move_indexes('$_', '$TARGET')") for 't1', 't3';
 done_testing();

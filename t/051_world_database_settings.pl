@@ -1,6 +1,8 @@
 # What a database sets for its sessions doesn't reach the worker: neither a role
 # to be, which could have more or less rights than the job's own, nor timeouts,
 # nor another encoding for messages.
+#
+# Fault (replication): other encodings; messages in another language (also 054)
 use strict;
 use warnings;
 use utf8;

@@ -3,6 +3,10 @@
 # that waits for a lock of theirs can't be moved by this call.  It steps back, and
 # says for whom; the others are moved.  An index that such a command has replaced is
 # found by its name.  The same with a program that waits for that session by polling.
+#
+# Fault (locks): another session's `REINDEX CONCURRENTLY` or `CREATE INDEX CONCURRENTLY`, which
+#   waits for the caller in the end; a program that waits for the caller by polling; an index
+#   that it has replaced; the server log while core waits (also specs/move_vs_ddl)
 use strict;
 use warnings;
 
@@ -39,7 +43,8 @@ my $one_by_one = '{"order": "name", "max_workers": 1}';
 # All indexes are where each case begins.
 sub back
 {
-	my $not = $node->safe_psql('postgres', "SELECT count(*) FROM move_schema_indexes('s', '$from', method => 'copy') WHERE status NOT IN ('moved', 'skipped')");
+	my $not = $node->safe_psql('postgres',
+		"SELECT count(*) FROM move_schema_indexes('s', '$from', method => 'copy') WHERE status NOT IN ('moved', 'skipped')");
 	is($not, '0', 'all can be moved now');
 	return;
 }
@@ -84,7 +89,8 @@ foreach my $case (
 	$node->safe_psql('postgres', 'DROP INDEX IF EXISTS s.busy_new');
 	back();
 	start_other($command);
-	$caller->send("SELECT name, status, sqlstate, detail FROM move_schema_indexes('s', '$to', method => '$method', settings => '$one_by_one') WHERE status <> 'skipped' ORDER BY 1");
+	$caller->send("SELECT name, status, sqlstate, detail FROM move_schema_indexes('s', '$to', method => '$method', settings => "
+		. "'$one_by_one') WHERE status <> 'skipped' ORDER BY 1");
 	if ($stays) { let_it_meet($name); }
 	else
 	{
@@ -100,10 +106,13 @@ foreach my $case (
 		if ($stays && $index =~ /^$stays/)
 		{
 			is("$status $sqlstate", 'failed 40P01', "$name: $index steps back");
-			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b.*\. Process $pid: \Q$command\E;$/, '... and names whom, and what that runs');
+			like($detail, qr/^deadlock detected: The move waits\b.* for process $pid, which waits\b.*\. Process $pid: \Q$command\E;$/,
+				'... and names whom, and what that runs');
 			is(tablespace_of_index($node, $index), $from, '... and is where it was');
-			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved\nDETAIL:  deadlock detected: The move waits/, '... which is a warning');
-			is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE name = '$index' ORDER BY job DESC LIMIT 1"),
+			like($caller->errors, qr/WARNING:  40P01: index "$index" was not moved\nDETAIL:  deadlock detected: The move waits/,
+				'... which is a warning');
+			is($node->safe_psql('postgres',
+				"SELECT status, sqlstate, message FROM index_mover_history WHERE name = '$index' ORDER BY job DESC LIMIT 1"),
 				"failed|40P01|$detail", '... and on record');
 		}
 		else
@@ -141,14 +150,20 @@ CREATE INDEX b_gated ON c.gated (i);
 SQL
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
-	$caller->send("SELECT name, status, sqlstate FROM one_row, move_schema_indexes('c', '$to', method => 'rebuild', settings => '$one_by_one')");
+	$caller->send("SELECT name, status, sqlstate FROM one_row, move_schema_indexes('c', '$to', method => 'rebuild', settings => "
+		. "'$one_by_one')");
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'building index'", '1', "$name: it builds");
 	$other->run('BEGIN; LOCK TABLE c.gated IN ROW EXCLUSIVE MODE');
 	$gate->run('SELECT pg_advisory_unlock(42)');
-	poll_until($node, "SELECT phase FROM index_mover_progress WHERE $pid = ANY (pg_blocking_pids(pid))", 'waiting for writers before validation', "$name: for the other");
+	poll_until($node, "SELECT phase FROM index_mover_progress WHERE $pid = ANY (pg_blocking_pids(pid))",
+		'waiting for writers before validation', "$name: for the other");
 	$other->send('LOCK TABLE one_row IN ACCESS EXCLUSIVE MODE');
 	is($caller->answer, "c.a_gated|failed|40P01\nc.b_gated|failed|40P01", "$name: both step back") or diag $caller->errors;
-	like($caller->errors, qr/WARNING:  40P01: index "c\.a_gated" was not moved\nDETAIL:  deadlock detected: The move waits, directly or indirectly, for process $pid, which waits for the session that has called the move\. Process $pid: LOCK TABLE one_row/, "$name: and says for whom");
+	like($caller->errors,
+		joined(
+			qr/WARNING:  40P01: index "c\.a_gated" was not moved\nDETAIL:  deadlock detected: The move waits, directly or /,
+			qr/indirectly, for process $pid, which waits for the session that has called the move\. Process $pid: LOCK TABLE /,
+			qr/one_row/), "$name: and says for whom");
 	$other->answer;
 	is($other->errors, '', "$name: the other goes on");
 	$other->run('COMMIT');
@@ -166,7 +181,8 @@ foreach my $method ('copy', 'rebuild')
 	my $job = $node->safe_psql('postgres', "SELECT max(job) FROM move_indexes('s.busy_v', '$to', method => '$method', wait => false)");
 	let_it_meet($name);
 	other_is_done($name);
-	is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"), 'moved||', "$name: it is moved");
+	is($node->safe_psql('postgres', "SELECT status, sqlstate, message FROM index_mover_history WHERE job = $job"), 'moved||',
+		"$name: it is moved");
 	is(tablespace_of_index($node, 's.busy_v'), $to, "$name: really");
 	isnt($node->safe_psql('postgres', "SELECT 's.busy_v'::regclass::oid"), $old, "$name: it is another one by now");
 	is($node->safe_psql('postgres', "SELECT name, status FROM undo_move($job)"), 's.busy_v|moved', "$name: and is on record as that");
@@ -213,7 +229,8 @@ sub connect_program
 	{
 		my @program = map { IndexMover::Session->new($node, name => 'program') } 1 .. 2;
 		my $pids = join ', ', map { $_->pid } @program;
-		return @program if $node->safe_psql('postgres', "SELECT max(backend_start) - min(backend_start) < interval '1.5 s' FROM pg_stat_activity WHERE pid IN ($pids)") eq 't';
+		return @program if $node->safe_psql('postgres',
+			"SELECT max(backend_start) - min(backend_start) < interval '1.5 s' FROM pg_stat_activity WHERE pid IN ($pids)") eq 't';
 		$_->end foreach @program;
 	}
 }
@@ -222,7 +239,8 @@ sub connect_program
 sub wait_by
 {
 	my ($how) = @_;
-	my $move = "move_indexes('polled_i', '" . elsewhere($node, 'polled_i') . q{', method => 'copy', settings => '{"swap_after": "infinity"}'};
+	my $move = "move_indexes('polled_i', '" . elsewhere($node, 'polled_i')
+		. q{', method => 'copy', settings => '{"swap_after": "infinity"}'};
 	my $job;
 	if ($how eq 'SELECT') { $caller->send("SELECT status, sqlstate FROM $move)"); }
 	else { $job = $node->safe_psql('postgres', "SELECT max(job) FROM $move, wait => false)"); }
@@ -238,7 +256,8 @@ sub meet
 {
 	my ($job, $holder, $name) = @_;
 	$node->safe_psql('postgres', "SELECT alter_move($job, 'swap_after', '')");
-	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1', "$name: the move waits for the holder");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1',
+		"$name: the move waits for the holder");
 	return;
 }
 
@@ -263,7 +282,8 @@ foreach my $case (
 	my $start = time;
 	if ($loop eq 'server')
 	{
-		$poller->run("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{$source}) LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.1); END LOOP; END \$\$");
+		$poller->run("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{$source}) LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.1); "
+			. "END LOOP; END \$\$");
 	}
 	else
 	{
@@ -281,14 +301,20 @@ foreach my $case (
 	if ($how eq 'SELECT')
 	{
 		is($row, 'failed|40P01', "$name: the move steps back");
-		like($message, qr/^deadlock detected: The move waits, directly or indirectly, for process ${\$program[0]->pid}, which waits for the session that has called the move\./, '... and says for whom');
-		like($caller->errors, qr/NOTICE: .*process ${\$program[0]->pid} seems to wait for this session\nDETAIL: .*rocess ${\$poller->pid} .*keeps reading/, '... and what tells of it');
+		like($message, joined(
+			qr/^deadlock detected: The move waits, directly or indirectly, for process ${\$program[0]->pid}, which waits for /,
+			qr/the session that has called the move\./), '... and says for whom');
+		like($caller->errors,
+			qr/NOTICE: .*process ${\$program[0]->pid} seems to wait for this session\nDETAIL: .*rocess ${\$poller->pid} .*keeps reading/,
+				'... and what tells of it');
 	}
 	else
 	{
 		is($status, 'moved', "$name: the job goes on");
 		my $error = $caller->errors =~ /ERROR: +(.*)\nDETAIL: +(.*)/ ? "$1: $2" : '';
-		is($error, $source eq 'state' ? "40P01: deadlock detected: Job $job waits for process ${\$program[0]->pid}, which waits for this session." : '', "$name: the caller");
+		is($error, $source eq 'state'
+			? "40P01: deadlock detected: Job $job waits for process ${\$program[0]->pid}, which waits for this session." : '',
+				"$name: the caller");
 	}
 	$_->end foreach @program;
 	leftovers_ok($node, $name, within => 5);
@@ -304,11 +330,14 @@ foreach my $case (
 	my ($holder, $monitor) = (IndexMover::Session->new($node, name => 'psql'), IndexMover::Session->new($node, name => 'monitor'));
 	$holder->run('BEGIN; SELECT count(*) FROM polled');
 	meet($job, $holder, $name);
-	$_->send("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{locks}) LOOP PERFORM pg_sleep(0.1); END LOOP; END \$\$") foreach $sibling, $monitor;
+	$_->send("DO \$\$ BEGIN WHILE EXISTS (SELECT FROM $source{locks}) LOOP PERFORM pg_sleep(0.1); END LOOP; END \$\$") foreach $sibling,
+		$monitor;
 	$holder->run("SELECT count(*) FROM $source{locks}");
 	my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
-	poll_until($node, "SELECT clock_timestamp() > timestamptz '$since' + interval '9 s'", 't', "$name: longer than it takes to see who polls");
-	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1', "$name: waited for all the same");
+	poll_until($node, "SELECT clock_timestamp() > timestamptz '$since' + interval '9 s'", 't',
+		"$name: longer than it takes to see who polls");
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE ${\$holder->pid} = ANY (blocked_by)", '1',
+		"$name: waited for all the same");
 	$_->run('COMMIT') foreach $holder, $before;
 	is($caller->answer, 'moved|', "$name: moved in the end") or diag $caller->errors;
 	unlike($caller->errors, qr/seems to wait/, "$name: no one is suspected");

@@ -1,6 +1,23 @@
 # Whatever the cluster, the database, the role and other sessions bring along:
 # few workers, hostile settings, changed roles, event triggers, DROP EXTENSION and
 # DROP DATABASE in the middle, many jobs, and calls of every kind.
+#
+# Fault (processes): no worker process available (also 040)
+# Fault (processes): DROP and ALTER EXTENSION, the library replaced (also 084, 026, 080)
+# Fault (locks): tablespace dropped (also between its check and the file; the source behind the
+#   swap), renamed, given away, right revoked (also 023, 028, 055)
+# Fault (locks): timeouts and other settings of role, database, cluster: every setting of
+#   pg_settings (also 051)
+# Fault (locks): event triggers (`ddl_command_start`, `ddl_command_end`, `sql_drop`, `login`;
+#   some run SQL, some refuse), triggers, rules (also 055)
+# Fault (locks): DROP DATABASE, also WITH (FORCE), in mid-copy and in mid-rebuild; CREATE ..
+#   TEMPLATE, ALTER DATABASE (also 028, 055)
+# Fault (replication): hostile defaults of database and role (also 051)
+# Fault (security): more jobs than there is room for
+# Fault (security): event triggers that refuse (also 055)
+# Fault (input): more jobs than there is room for; extended protocol, binary parameters,
+#   pipelines, portals and cursors that are not read to the end; calls from functions, triggers
+#   and `DO`
 use strict;
 use warnings;
 
@@ -99,10 +116,12 @@ $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET ALL; ALTER DATABASE 
 	foreach my $method ('copy', 'rebuild')
 	{
 		my $session = hold_t();
-		my $call = start_call($node, 'patient', "SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', '$to', method => '$method')");
+		my $call = start_call($node, 'patient',
+			"SELECT string_agg(DISTINCT status, ' ') FROM move_indexes('t', '$to', method => '$method')");
 		my $worker = wait_for_phase($node, 'waiting%');
 		# longer than any of them, in the worker's own time
-		poll_until($node, "SELECT clock_timestamp() - backend_start > '$longest s' FROM pg_stat_activity WHERE pid = $worker", 't', 'the worker has waited');
+		poll_until($node, "SELECT clock_timestamp() - backend_start > '$longest s' FROM pg_stat_activity WHERE pid = $worker", 't',
+			'the worker has waited');
 		$session->query_safe('COMMIT');
 		$session->quit;
 		my ($status, $row, $errors) = finish_call($call);
@@ -124,7 +143,8 @@ CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE 'no % today', tg_tag; END $$;
 CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse();
 SQL
-my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate, detail FROM move_indexes('t', '$to', method => 'rebuild')");
+my ($rc, $out, $err) = $node->psql('postgres',
+	"SELECT DISTINCT status, sqlstate, detail FROM move_indexes('t', '$to', method => 'rebuild')");
 is($out, $version < 170000 ? 'moved||' : 'failed|P0001|no REINDEX today', 'an event trigger that refuses all DDL: a rebuild') or diag $err;
 $to = other_place($to) if $version < 170000;
 leftovers_ok($node, 'after the event trigger', within => 5);
@@ -139,7 +159,8 @@ CREATE TABLE dropped ();
 SQL
 like(error_of('DROP TABLE dropped'), qr/P0001: no DROP TABLE today/, 'a sql_drop trigger that refuses: DROP TABLE');
 move_ok('a sql_drop trigger that refuses: a rebuild');
-is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '$to', method => 'copy')"), 'moved', 'a sql_drop trigger that refuses: a copy');
+is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', '$to', method => 'copy')"), 'moved',
+	'a sql_drop trigger that refuses: a copy');
 $to = other_place($to);
 {
 	# a rebuild that is canceled, and removes what it has made
@@ -152,7 +173,8 @@ $to = other_place($to);
 	$reader->quit;
 	wait_for_job_end($node, $refused);
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $refused"), 'canceled', 'a sql_drop trigger that refuses: a cancel');
+	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $refused"), 'canceled',
+		'a sql_drop trigger that refuses: a cancel');
 	leftovers_ok($node, 'a sql_drop trigger that refuses', within => 5);
 }
 $node->safe_psql('postgres', 'DROP EVENT TRIGGER refuse; DROP TABLE dropped');
@@ -228,7 +250,8 @@ SQL
 
 # ---- the role changes meanwhile: privileges are checked again -----------------------
 for my $change (
-	[ 'loses CREATE on the tablespace', 'REVOKE CREATE ON TABLESPACE regress_slow, regress_fast FROM mover', qr/^\w+\|42501\|[Pp]ermission denied for tablespace/ ],
+	[ 'loses CREATE on the tablespace', 'REVOKE CREATE ON TABLESPACE regress_slow, regress_fast FROM mover',
+		qr/^\w+\|42501\|[Pp]ermission denied for tablespace/ ],
 	[ 'is not the owner any more', 'ALTER TABLE t OWNER TO CURRENT_USER', qr/^\w+\|42501\|(?:[Mm]ust be owner|[Pp]ermission denied)/ ])
 {
 	my ($name, $sql, $pattern) = @$change;
@@ -241,7 +264,8 @@ for my $change (
 	{
 		# it waits for the session, as the move does
 		my $other = start_call($node, 'other', $sql);
-		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'other' AND wait_event_type = 'Lock'", '1', 'ALTER TABLE waits');
+		poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'other' AND wait_event_type = 'Lock'", '1',
+			'ALTER TABLE waits');
 		$session->query_safe('COMMIT');
 		finish_call($other);
 	}
@@ -287,7 +311,8 @@ $node->safe_psql('doomed', "CREATE TABLE d (i int); CREATE INDEX d_i ON d (i)");
 my $doomed = $node->background_psql('doomed', on_error_die => 1);
 $doomed->query_safe('BEGIN; INSERT INTO d VALUES (1)');
 $node->safe_psql('doomed', "SELECT FROM move_indexes('d_i', 'regress_fast', method => 'rebuild', wait => false)");
-poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting%'", '1', 'the job in the other database', dbname => 'doomed');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting%'", '1', 'the job in the other database',
+	dbname => 'doomed');
 like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'DROP DATABASE is refused');
 my $start = time;
 is(error_of('DROP DATABASE doomed WITH (FORCE)'), '', 'DROP DATABASE WITH (FORCE) works');
@@ -307,11 +332,13 @@ SQL
 {
 	my $oid = $node->safe_psql('postgres', "SELECT oid FROM pg_database WHERE datname = 'doomed'");
 	my $folders = sub { return scalar(() = glob($node->data_dir . "/pg_tblspc/*/PG_*/$oid")); };
-	$node->safe_psql('doomed', "SELECT FROM move_indexes('d_i', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"8kB\"}')");
+	$node->safe_psql('doomed',
+		"SELECT FROM move_indexes('d_i', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"8kB\"}')");
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'max_rate', 'the copy in the other database', dbname => 'doomed');
 	my $worker = worker_pid($node, dbname => 'doomed');
 	is($folders->(), 2, 'in mid-copy: files of the database in both tablespaces');
-	like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/, 'in mid-copy: DROP DATABASE is refused');
+	like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/,
+		'in mid-copy: DROP DATABASE is refused');
 	ok(!process_is_gone($worker), 'in mid-copy: and the copy goes on');
 	my $error;
 	foreach (1 .. 10)
@@ -339,7 +366,8 @@ END $$;
 SQL
 my $full = error_of(<<'SQL');
 BEGIN;
-SELECT count(*) FROM pg_class c, move_indexes(c.oid, 'regress_fast', method => 'rebuild', wait => false) WHERE c.relname LIKE 'many\_%\_i' AND relkind = 'i';
+SELECT count(*) FROM pg_class c, move_indexes(c.oid, 'regress_fast', method => 'rebuild', wait => false) WHERE c.relname LIKE 'many\_%\_i'
+  AND relkind = 'i';
 COMMIT;
 SQL
 like($full, qr/53000: /, 'too many jobs: one clean error');
@@ -373,12 +401,14 @@ append_to_file("$dir/extended.sql", "SELECT name, status FROM move_indexes('t', 
 		IPC::Run::run([ 'pgbench', '-n', '-c', '1', '-t', '2', '-M', $mode, '-f', "$dir/extended.sql", 'postgres' ], '>', \$o, '2>', \$e);
 		like($o, qr{number of transactions actually processed: 2/2}, "query mode $mode") or diag $e;
 	}
-	append_to_file("$dir/pipeline.sql", "\\startpipeline\nSELECT 1;\nSELECT count(*) FROM move_indexes('t', '$to', method => 'rebuild');\n\\endpipeline\n");
+	append_to_file("$dir/pipeline.sql",
+		"\\startpipeline\nSELECT 1;\nSELECT count(*) FROM move_indexes('t', '$to', method => 'rebuild');\n\\endpipeline\n");
 	my ($o, $e) = ('', '');
 	IPC::Run::run([ 'pgbench', '-n', '-c', '1', '-t', '1', '-M', 'extended', '-f', "$dir/pipeline.sql", 'postgres' ], '>', \$o, '2>', \$e);
 	like($e, qr/move_indexes\(\).*cannot run inside a transaction block|cannot be executed within a pipeline/, 'refused in a pipeline');
 }
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'moved by the extended protocol');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2',
+	'moved by the extended protocol');
 
 # Parameters and results in binary, and a portal from which one of two rows is read
 # before it is closed: what no client program here does is said to the server by hand.
@@ -411,24 +441,31 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename
 	$hear->();
 	my @values = (pack('N', $t), $to, 'rebuild', pack('C', 1));
 	# regclass, name, text, bool
-	$say->('P', "\0SELECT name, status FROM move_indexes(\$1, \$2, method => \$3, wait => \$4) ORDER BY 1 DESC\0" . pack('nN4', 4, 2205, 19, 25, 16));
-	$say->('B', "some\0\0" . pack('nn4', 4, (1) x 4) . pack('n', 4) . join('', map { pack('N', length $_) . $_ } @values) . pack('nn', 1, 1));
+	$say->('P', "\0SELECT name, status FROM move_indexes(\$1, \$2, method => \$3, wait => \$4) ORDER BY 1 DESC\0"
+		. pack('nN4', 4, 2205, 19, 25, 16));
+	$say->('B', "some\0\0" . pack('nn4', 4, (1) x 4) . pack('n', 4) . join('', map { pack('N', length $_) . $_ } @values)
+		. pack('nn', 1, 1));
 	$say->('E', "some\0" . pack('N', 1));
 	$say->('C', "Psome\0");
 	$say->('S', '');
 	my @messages = grep { $_->[0] ne 'N' } $hear->();
-	is(join('', map { $_->[0] } @messages), '12Ds3Z', 'binary parameters, a portal that is not read to the end: one row, suspended, closed');
+	is(join('', map { $_->[0] } @messages), '12Ds3Z',
+		'binary parameters, a portal that is not read to the end: one row, suspended, closed');
 	is(join(' ', unpack 'x2 N/a N/a', $messages[2][1]), 't_v moved', 'its row');
-	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'and both indexes have moved');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2',
+		'and both indexes have moved');
 	$say->('X', '');
 	close $server;
 }
 # a cursor of SQL, from which one row is read
 $to = other_place($to);
-is($node->safe_psql('postgres', "BEGIN; DECLARE c CURSOR FOR SELECT name, status FROM move_indexes('t', '$to', method => 'rebuild', wait => false) ORDER BY 1; FETCH 1 FROM c; CLOSE c; COMMIT"),
+is($node->safe_psql('postgres',
+	"BEGIN; DECLARE c CURSOR FOR SELECT name, status FROM move_indexes('t', '$to', method => 'rebuild', wait => false) ORDER BY 1; FETCH "
+		. "1 FROM c; CLOSE c; COMMIT"),
 	't_pkey|queued', 'a cursor that is not read to the end');
 wait_for_job_end($node, $node->safe_psql('postgres', 'SELECT max(job) FROM index_mover_history'));
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2', 'and both indexes have moved');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 't' AND tablespace = '$to'"), '2',
+	'and both indexes have moved');
 
 # ---- where a call can come from ------------------------------------------------------
 $node->safe_psql('postgres', <<'SQL');
@@ -444,10 +481,13 @@ CREATE TRIGGER wish BEFORE INSERT ON wishes FOR EACH ROW EXECUTE FUNCTION calls_
 SQL
 sub other { $to = other_place($to); return $to; }
 is($node->safe_psql('postgres', "SELECT calls('@{[ other() ]}')"), 'moved', 'from a function');
-is(error_of("SET client_min_messages = warning; DO \$\$ BEGIN IF calls('@{[ other() ]}') <> 'moved' THEN RAISE 'not moved'; END IF; END \$\$"), '', 'from a DO block');
-like(error_of("SELECT calls_and_catches('@{[ other() ]}')"), qr/25001: /, 'from a function that catches errors: refused, since that is a subtransaction');
+is(error_of("SET client_min_messages = warning; DO \$\$ BEGIN IF calls('@{[ other() ]}') <> 'moved' THEN RAISE 'not moved'; END IF; END "
+	. "\$\$"), '', 'from a DO block');
+like(error_of("SELECT calls_and_catches('@{[ other() ]}')"), qr/25001: /,
+	'from a function that catches errors: refused, since that is a subtransaction');
 is($node->safe_psql('postgres', "INSERT INTO wishes VALUES ('$to') RETURNING said"), 'moved', 'from a trigger on another table');
-$node->safe_psql('postgres', 'CREATE FUNCTION calls_itself() RETURNS trigger LANGUAGE plpgsql AS \'BEGIN PERFORM calls(TG_ARGV[0]); RETURN NULL; END\';'
+$node->safe_psql('postgres',
+	'CREATE FUNCTION calls_itself() RETURNS trigger LANGUAGE plpgsql AS \'BEGIN PERFORM calls(TG_ARGV[0]); RETURN NULL; END\';'
 	  . "CREATE TRIGGER wish BEFORE UPDATE ON t FOR EACH STATEMENT EXECUTE FUNCTION calls_itself('@{[ other() ]}')");
 like(error_of("UPDATE t SET v = v WHERE i = 1"), qr/55006: /, 'from a trigger on the table itself: refused');
 $node->safe_psql('postgres', 'DROP TRIGGER wish ON t');

@@ -2,6 +2,19 @@
 # the library, few locks, another default tablespace, languages and just-in-time
 # compilation; logical replication whose identity is the index that moves; a standby
 # that lags; slots without room.
+#
+# Fault (replication): checksums, logged hints, compressed WAL, full_page_writes off (BRIN is
+#   skipped from 16 on: see [Restrictions](../docs/reference.md#restrictions)) (also 031, 099)
+# Fault (replication): shared_buffers = 1MB; just-in-time compilation; the library preloaded by
+#   each session
+# Fault (replication): 500 partitions with few locks; each lock of a move, from the first to
+#   the last, not available
+# Fault (replication): a database in another default tablespace
+# Fault (replication): slots: none free, no WAL kept, far behind; a standby that is late on
+#   purpose (also 041)
+# Fault (replication): logical replication by the index that moves: what is decoded later,
+#   transactions open at the swap
+# Fault (indexes): a hundred on one table
 use strict;
 use warnings;
 
@@ -118,9 +131,12 @@ SQL
 				poll_until($node, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'moved'", 't', 'nobody decodes');
 			}
 			my $open = IndexMover::Session->new($node);
-			$s->run("UPDATE ident SET n = n + 1 WHERE a % 10 = $few; DELETE FROM ident WHERE a = 100 + $n; UPDATE ident SET b = 'c' || a WHERE a = 500 + $n; UPDATE keyed SET id = id + 100000, n = n + 1 WHERE id % 100 = $few");
-			$open->run("BEGIN; INSERT INTO keyed VALUES (900000 + $n, 0); SAVEPOINT a; UPDATE ident SET n = -1 WHERE a = 700; ROLLBACK TO a");
-			moved_ok('ident', "replica identity, $method to $to: moved beside an open transaction", to => $to, arguments => ", method => '$method'");
+			$s->run("UPDATE ident SET n = n + 1 WHERE a % 10 = $few; DELETE FROM ident WHERE a = 100 + $n; UPDATE ident SET b = 'c' || a "
+				. "WHERE a = 500 + $n; UPDATE keyed SET id = id + 100000, n = n + 1 WHERE id % 100 = $few");
+			$open->run("BEGIN; INSERT INTO keyed VALUES (900000 + $n, 0); SAVEPOINT a; UPDATE ident SET n = -1 WHERE a = 700; ROLLBACK "
+				. "TO a");
+			moved_ok('ident', "replica identity, $method to $to: moved beside an open transaction", to => $to,
+				arguments => ", method => '$method'");
 			$open->run("INSERT INTO ident VALUES (10000 + $n, 'open', 1); UPDATE ident SET n = n + 1 WHERE a = 700");
 			$s->run("UPDATE ident SET n = n + 1 WHERE a % 7 = $few AND a <> 700; UPDATE keyed SET n = n + 1 WHERE id % 7 = $few");
 			$open->run("UPDATE ident SET b = 'opened' WHERE a = 10000 + $n; COMMIT");
@@ -137,9 +153,11 @@ SQL
 		my $rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM $table t";
 		is($node->safe_psql('subscriber', $rows), $node->safe_psql('postgres', $rows), "the subscriber has the same rows: $table");
 	}
-	is($node->safe_psql('postgres', "SELECT relreplident, indisreplident FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid WHERE c.relname = 'ident'"),
+	is($node->safe_psql('postgres',
+		"SELECT relreplident, indisreplident FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid WHERE c.relname = 'ident'"),
 		'i|t', 'the index is still the replica identity');
-	unlike(slurp_file($node->logfile), qr/unexpected duplicate for tablespace|could not find|logical replication target relation/, 'nothing that decoding did not understand');
+	unlike(slurp_file($node->logfile), qr/unexpected duplicate for tablespace|could not find|logical replication target relation/,
+		'nothing that decoding did not understand');
 	all_right($node, $_, "logical replication, $_", max_keys => 200, within => 5) for 'ident', 'keyed';
 	count_moves();
 	$node->safe_psql('subscriber', 'DROP SUBSCRIPTION moved');
@@ -159,7 +177,8 @@ foreach my $feedback ('on', 'off')
 	$standby->reload;
 	my $reader = IndexMover::Session->new($standby);
 	$reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo WHERE grp = 5');
-	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast' : 'regress_slow', arguments => ", method => 'copy'");
+	moved_ok('zoo_txt', "a standby that lags 2 s, hot_standby_feedback = $feedback", to => $feedback eq 'on' ? 'regress_fast'
+		: 'regress_slow', arguments => ", method => 'copy'");
 	$node->safe_psql('postgres', 'UPDATE zoo SET maybe = 7 WHERE id % 50 = 1');
 	# replay may have ended the session, if it was idle at the wrong moment
 	eval { $reader->send('SELECT count(*) FROM zoo WHERE grp = 5'); $reader->answer; 1 }
@@ -178,7 +197,9 @@ ALTER SYSTEM SET max_slot_wal_keep_size = '1MB';
 SELECT pg_reload_conf();
 SQL
 moved_ok('zoo', 'no replication slot is free, and none may keep WAL', to => 'regress_fast', arguments => ", method => 'copy'");
-$node->safe_psql('postgres', "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()");
+$node->safe_psql('postgres',
+	"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots; ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT "
+		. "pg_reload_conf()");
 all_right($node, 'zoo', 'standbys and slots', max_keys => 20, within => 5);
 count_moves();
 
@@ -188,7 +209,8 @@ count_moves();
 	my $made = 0;
 	# each in a transaction of its own: all at once would not fit either
 	$node->safe_psql('postgres', join '', map { "CREATE TABLE many_$_ PARTITION OF many FOR VALUES IN ($_);\n" } 1 .. 500);
-	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow;' . join '', map { "CREATE INDEX many_${_}_i ON many_$_ (i);\n" } 1 .. 500);
+	$node->safe_psql('postgres', 'SET default_tablespace = regress_slow;' . join '',
+		map { "CREATE INDEX many_${_}_i ON many_$_ (i);\n" } 1 .. 500);
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"\\set VERBOSITY verbose\nSELECT status, sqlstate, count(*) FROM move_indexes('many', 'regress_fast') GROUP BY 1, 2");
 	# either it finds room for its locks, or it says that there is none
@@ -239,10 +261,12 @@ count_moves();
 	}
 	$node->append_conf('postgresql.conf', 'max_locks_per_transaction = 128');
 	$node->restart;
-	($rc, $out, $err) = $node->psql('postgres', "SELECT status, count(*) FROM move_indexes('many', 'regress_fast') WHERE status <> 'skipped' GROUP BY 1");
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT status, count(*) FROM move_indexes('many', 'regress_fast') WHERE status <> 'skipped' GROUP BY 1");
 	is($rc, 0, '500 partitions with more locks') or diag $err;
 	unlike($out, qr/failed|canceled/, "500 partitions with more locks: $out");
-	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename LIKE 'many\\_%' AND tablespace = 'regress_fast'"), '500', 'all 500 are where they belong');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename LIKE 'many\\_%' AND tablespace = 'regress_fast'"),
+		'500', 'all 500 are where they belong');
 	leftovers_ok($node, '500 partitions', within => 5);
 	files_ok($node, '500 partitions');
 }
@@ -251,12 +275,14 @@ count_moves();
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE elsewhere TABLESPACE regress_slow');
 	setup_database($node, 'elsewhere');
-	$node->safe_psql('elsewhere', 'CREATE TABLE e (i int PRIMARY KEY); INSERT INTO e SELECT generate_series(1, 2000); SELECT oracle.remember_keys(\'e\')');
+	$node->safe_psql('elsewhere',
+		'CREATE TABLE e (i int PRIMARY KEY); INSERT INTO e SELECT generate_series(1, 2000); SELECT oracle.remember_keys(\'e\')');
 	my $dump = dump_schema($node, dbname => 'elsewhere');
 	foreach my $to ('pg_default', 'regress_fast', 'regress_slow')
 	{
 		moved_ok('e', "database default regress_slow: to $to", to => $to, dbname => 'elsewhere');
-		is($node->safe_psql('elsewhere', "SELECT reltablespace = 0 FROM pg_class WHERE relname = 'e_pkey'"), $to eq 'regress_slow' ? 't' : 'f',
+		is($node->safe_psql('elsewhere', "SELECT reltablespace = 0 FROM pg_class WHERE relname = 'e_pkey'"), $to eq 'regress_slow' ? 't'
+			: 'f',
 			"database default regress_slow: to $to: recorded as core does");
 		verdict_ok($node, 'e', "database default regress_slow: to $to", dbname => 'elsewhere', max_keys => 200);
 	}
@@ -264,7 +290,8 @@ count_moves();
 	leftovers_ok($node, 'database default regress_slow', dbname => 'elsewhere', within => 5);
 	files_ok($node, 'database default regress_slow', dbname => 'elsewhere');
 	count_moves();
-	is($node->safe_psql('elsewhere', "SELECT status FROM move_indexes('e', 'regress_slow')"), 'skipped', 'already there, by the name of the default');
+	is($node->safe_psql('elsewhere', "SELECT status FROM move_indexes('e', 'regress_slow')"), 'skipped',
+		'already there, by the name of the default');
 }
 
 # A server without ICU has no collation that ignores case, nor has a database in
@@ -282,7 +309,8 @@ CREATE UNIQUE INDEX odd_nulls ON odd (id) NULLS NOT DISTINCT TABLESPACE regress_
 CREATE INDEX odd_big ON odd (md5(big)) TABLESPACE regress_slow;
 CREATE INDEX odd_part ON odd (id) TABLESPACE regress_slow WHERE s = 'ABC';
 INSERT INTO odd VALUES (NULL, 'null', 'x');
-INSERT INTO odd SELECT g, CASE g % 3 WHEN 0 THEN 'abc' WHEN 1 THEN 'ABC' ELSE 'other ' || g END, repeat(md5(g::text), 300) FROM generate_series(1, 300) g;
+INSERT INTO odd SELECT g, CASE g % 3 WHEN 0 THEN 'abc' WHEN 1 THEN 'ABC' ELSE 'other ' || g END, repeat(md5(g::text), 300)
+  FROM generate_series(1, 300) g;
 -- a function that is not what it says, and one that reads its own table
 CREATE TABLE self (i int);
 CREATE FUNCTION self_count(i int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT count(*)::int % 3 + $1 FROM public.self WHERE false';
@@ -296,7 +324,11 @@ ALTER TABLE bound CLUSTER ON bound_pkey;
 INSERT INTO bound SELECT g, 100000 - g, 'e' || g FROM generate_series(1, 500) g;
 CREATE TABLE hundred (id int, v int);
 INSERT INTO hundred SELECT g, g % 7 FROM generate_series(1, 500) g;
-DO $$ BEGIN FOR i IN 1 .. 100 LOOP EXECUTE format('CREATE INDEX hundred_%s ON hundred (id, (v + %s)) TABLESPACE regress_slow', i, i); END LOOP; END $$;
+DO $$ BEGIN
+	FOR i IN 1 .. 100 LOOP
+		EXECUTE format('CREATE INDEX hundred_%s ON hundred (id, (v + %s)) TABLESPACE regress_slow', i, i);
+	END LOOP;
+END $$;
 SQL
 my @odd = qw(odd self bound hundred);
 $node->safe_psql('postgres', "SELECT oracle.remember_keys('$_'), oracle.remember_metadata('$_')") for @odd;
@@ -320,12 +352,15 @@ foreach my $method ('copy', 'rebuild')
 	my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '1', '-T', '900', '-f', $node->basedir . '/odd.sql', $node->connstr('postgres') ],
 		'>&', \$written, IPC::Run::timer($IndexMover::Test::TIMEOUT * 2));
 	# (whether a rebuild moves a deferrable constraint's depends on the minor version)
-	moved_ok($_, "$_ by $method, under writes", to => $to, arguments => ", method => '$method'") for qw(odd self hundred), $method eq 'copy' ? 'bound' : ();
+	moved_ok($_, "$_ by $method, under writes", to => $to, arguments => ", method => '$method'") for qw(odd self hundred),
+		$method eq 'copy' ? 'bound' : ();
 	$load->signal('TERM');
 	eval { $load->finish };
 	# what PostgreSQL itself says to one who writes meanwhile, but not a thing more
 	unlike($written, qr/ERROR|FATAL|PANIC/, "$method: no writer had an error");
-	is($node->safe_psql('postgres', "SET enable_seqscan = off; SELECT count(*) = (SELECT count(*) FROM odd WHERE lower(s COLLATE \"C\") = 'abc') FROM odd WHERE s = 'aBc'"), $icu ? 't' : 'f', "$method: a collation that ignores case");
+	is($node->safe_psql('postgres',
+		"SET enable_seqscan = off; SELECT count(*) = (SELECT count(*) FROM odd WHERE lower(s COLLATE \"C\") = 'abc') FROM odd WHERE s = "
+			. "'aBc'"), $icu ? 't' : 'f', "$method: a collation that ignores case");
 	my ($rc, $out, $err) = $node->psql('postgres', 'INSERT INTO odd VALUES (NULL)');
 	like($err, qr/duplicate key/, "$method: NULLS NOT DISTINCT is still enforced");
 	leftovers_ok($node, "odd kinds, $method", within => 5);
@@ -338,7 +373,8 @@ foreach my $method ('copy', 'rebuild')
 	}
 	count_moves();
 }
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 'hundred' AND tablespace = 'regress_slow'"), '100', 'a hundred indexes of one table');
+is($node->safe_psql('postgres', "SELECT count(*) FROM pg_indexes WHERE tablename = 'hundred' AND tablespace = 'regress_slow'"), '100',
+	'a hundred indexes of one table');
 
 # ---- messages in another language ------------------------------------------------------------------
 SKIP:
@@ -357,7 +393,8 @@ SKIP:
 		my $holder = IndexMover::Session->new($node);
 		$holder->run('BEGIN; UPDATE odd SET big = big WHERE id = 7');
 		($rc, $out, $err) = $node->psql('postgres',
-			"SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method', settings => '{\"lock_wait\": \"500ms\", \"on_blocker\": \"fail\"}') WHERE name = 'odd_big'");
+			"SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method', settings => "
+				. "'{\"lock_wait\": \"500ms\", \"on_blocker\": \"fail\"}') WHERE name = 'odd_big'");
 		like($out, qr/^(?:failed|skipped)\|55P03$/, "lc_messages, $method: gives up waiting") or diag $err;
 		my $call = start_call($node, 'german', "SELECT status, sqlstate FROM move_indexes('odd_big', 'regress_fast', method => '$method')");
 		my $worker = wait_for_phase($node, 'waiting%');

@@ -9,6 +9,9 @@
 # Then what is not the table itself: the tablespaces, the database, triggers, rules and
 # event triggers, roles; a copy that can't keep up with those who write; and what a
 # rebuild does that finds something else under the names it gives to core.
+#
+# Fault (locks): DDL of every kind on the table: 45 commands in mid-copy and in mid-rebuild,
+#   each compared with what it does where nothing moves
 use strict;
 use warnings;
 
@@ -177,8 +180,11 @@ sub one_case
 	$session->end;
 	if ($index)
 	{
-		my $to = $node->safe_psql('postgres', "SELECT CASE t.spcname WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
-		my $by = $node->safe_psql('postgres', "SELECT relpersistence FROM pg_class WHERE oid = '$index'::regclass") eq 'u' ? 'rebuild' : $method;
+		my $to = $node->safe_psql('postgres',
+			"SELECT CASE t.spcname WHEN 'regress_fast' THEN 'regress_slow' ELSE 'regress_fast' END FROM pg_class c LEFT JOIN "
+				. "pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$index'::regclass");
+		my $by = $node->safe_psql('postgres', "SELECT relpersistence FROM pg_class WHERE oid = '$index'::regclass") eq 'u' ? 'rebuild'
+			: $method;
 		survived_ok($node, $table, $name, "SELECT status FROM move_indexes('$index', '$to', method => '$by')",
 			max_keys => 30);
 	}
@@ -201,7 +207,11 @@ sub one_case
 # where they stand still as long as somebody holds the lock
 set_test_point($node, join ',', map { "$_:wait" } values %point);
 foreach my $case (
-	picked { $_->[0] =~ /^(?:DROP (?:TABLE|INDEX)|REINDEX TABLE CONC|VACUUM FULL|TRUNCATE)|SET UNLOGGED|ALTER k TYPE|RENAME TO|TABLE dd\.t SET TABLESPACE|ATTACH PARTITION dd\.t |VALIDATE CONSTRAINT t_v/ }
+	picked
+	{
+		$_->[0] =~ /^(?:DROP (?:TABLE|INDEX)|REINDEX TABLE CONC|VACUUM FULL|TRUNCATE)|SET UNLOGGED|ALTER k TYPE|RENAME TO/
+		  || $_->[0] =~ /TABLE dd\.t SET TABLESPACE|ATTACH PARTITION dd\.t |VALIDATE CONSTRAINT t_v/
+	}
 	'commands in mid-copy', grep { $_->[2] } @ddl)
 {
 	my ($ddl, $waits, $copy, undef, %options) = @$case;
@@ -297,7 +307,8 @@ sub beside
 	($rc, $out, $err) = finish_call($call);
 	like($out, $row, "$name: the row") or diag $err;
 	$node->safe_psql('postgres', verbose_with($options{undo}, $to)) if $options{undo};
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')",
+		max_keys => 100, count => $KIND);
 	return;
 }
 
@@ -308,25 +319,29 @@ beside('the target gets another owner', 'copy-half', 'ALTER TABLESPACE %target% 
 beside('the right on the target is revoked', 'copy-half', 'REVOKE CREATE ON TABLESPACE %target% FROM mover', qr/^(failed\|42501|moved\|)$/,
 	user => 'mover', undo => 'GRANT CREATE ON TABLESPACE %target% TO mover');
 beside('the target is dropped', 'copy-half', 'DROP TABLESPACE %target%', qr/^moved\|$/, errors => qr/55000/);
-beside('triggers and rules on the table', 'copy-half', <<'SQL', qr/^moved\|$/, waits => 1, undo => 'DROP TRIGGER d_t ON d; DROP RULE d_r ON d; DROP FUNCTION d_t()');
+beside('triggers and rules on the table', 'copy-half', <<'SQL', qr/^moved\|$/, waits => 1,
 CREATE FUNCTION d_t() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 CREATE TRIGGER d_t BEFORE UPDATE ON d FOR EACH ROW EXECUTE FUNCTION d_t();
 CREATE RULE d_r AS ON DELETE TO d DO INSTEAD NOTHING;
 SQL
-beside('an event trigger that refuses everything', 'copy-half', <<'SQL', qr/^moved\|$/, undo => 'DROP EVENT TRIGGER d_e; DROP FUNCTION d_e()');
+	undo => 'DROP TRIGGER d_t ON d; DROP RULE d_r ON d; DROP FUNCTION d_t()');
+beside('an event trigger that refuses everything', 'copy-half', <<'SQL', qr/^moved\|$/,
 CREATE FUNCTION d_e() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
 CREATE EVENT TRIGGER d_e ON ddl_command_start WHEN TAG IN ('ALTER INDEX', 'CREATE INDEX', 'ALTER TABLE') EXECUTE FUNCTION d_e();
 SQL
+	undo => 'DROP EVENT TRIGGER d_e; DROP FUNCTION d_e()');
 # others may use the database, so it can't be a template, or go elsewhere
 beside('the database as a template', 'copy-half', 'CREATE DATABASE copied TEMPLATE postgres', qr/^moved\|$/, errors => qr/55006/);
-beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLESPACE regress_fast', qr/^moved\|$/, errors => qr/55006|0A000/);
+beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLESPACE regress_fast', qr/^moved\|$/,
+	errors => qr/55006|0A000/);
 
 # Other databases come and go: each backend has to close its files for that, and who
 # drops one waits for all of them.  The copy's own loop does so: it runs, though slowly.
 {
 	my $name = 'other databases come and go';
 	my $copying = "SELECT count(*) FROM index_mover_progress WHERE method = 'copy' AND phase = 'copying blocks'";
-	my $call = start_call($node, 'slow', "SELECT status, sqlstate FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy', settings => '{\"max_rate\": \"8kB\"}')");
+	my $call = start_call($node, 'slow', "SELECT status, sqlstate FROM move_indexes('d_s', '" . elsewhere($node, 'd_s')
+		. "', method => 'copy', settings => '{\"max_rate\": \"8kB\"}')");
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'max_rate', "$name: the copy");
 	my ($rc, $out, $err) = $node->psql('postgres', 'CREATE DATABASE other; DROP DATABASE other');
 	is($rc, 0, "$name: is done") or diag $err;
@@ -334,7 +349,8 @@ beside('the database is moved', 'copy-half', 'ALTER DATABASE postgres SET TABLES
 	$node->safe_psql('postgres', "SELECT alter_move(job, 'max_rate', '0') FROM index_mover_progress");
 	($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: the row") or diag $err;
-	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'd', $name, "SELECT status FROM move_indexes('d_s', '" . elsewhere($node, 'd_s') . "', method => 'copy')",
+		max_keys => 100, count => $KIND);
 }
 
 # ---- a copy that can't keep up -------------------------------------------------------
@@ -349,7 +365,8 @@ CREATE INDEX busy_k ON busy (k) WITH (fillfactor = 10) TABLESPACE regress_slow;
 CREATE INDEX busy_v ON busy (v);
 SELECT oracle.remember_keys('busy'), oracle.remember_metadata('busy');
 SQL
-	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('busy_k') / current_setting('block_size')::int"), '>', 300, 'keeping up: enough blocks');
+	cmp_ok($node->safe_psql('postgres', "SELECT pg_relation_size('busy_k') / current_setting('block_size')::int"), '>', 300,
+		'keeping up: enough blocks');
 	$node->safe_psql('postgres', 'CREATE TABLE calm (v int); INSERT INTO calm VALUES (0)');
 	append_to_file($node->basedir . '/busy.sql', "\\set r random(0, 19)\nUPDATE busy SET v = v + 1 WHERE k % 20 = :r;\n");
 	append_to_file($node->basedir . '/calm.sql', "UPDATE calm SET v = v + 1;\n");
@@ -368,7 +385,9 @@ SQL
 
 		# a burst of writes is waited out: many rounds in vain, then others write
 		set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy');
-		my $call = start_call($node, 'mover', q{SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy', settings => '{"max_lock_time": "1ms"}')});
+		my $call = start_call($node, 'mover',
+			q{SELECT status, sqlstate FROM move_indexes('busy_k', 'regress_fast', method => 'copy', settings => }
+				. q{'{"max_lock_time": "1ms"}')});
 		wait_for_phase($node, 'copying changed blocks');
 		my $written = $node->safe_psql('postgres', 'SELECT sum(v) FROM busy');
 		# each transaction changes 1,000 rows, each megabyte of a round waits for 25
@@ -379,16 +398,19 @@ SQL
 		($rc, $out, $err) = finish_call($call);
 		$end_load->($calm);
 		is($out, "moved|\n", 'keeping up: a burst of writes is waited out') or diag $err;
-		cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300, 'keeping up: after many rounds');
+		cmp_ok($node->safe_psql('postgres', 'SELECT blocks_recopied FROM index_mover_history ORDER BY job DESC LIMIT 1'), '>', 6 * 300,
+			'keeping up: after many rounds');
 	}
 
 	my $to = elsewhere($node, 'busy_k');
 	$load = $start_load->('busy');
 	set_tests($node, test_point => 'copy-end:writes,copy-read-again:writes', test_mutation => 'busy,hopeless');
-	($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"1ms\"}')");
+	($rc, $out, $err) = $node->psql('postgres',
+		"SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"1ms\"}')");
 	$end_load->($load);
 	set_tests($node);
-	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up') or diag $err;
+	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it/, 'keeping up: the copy gives up')
+		or diag $err;
 
 	# in the rounds it keeps up; but each time before the lock is asked for, 300 blocks
 	# change, which take 30 ms
@@ -398,17 +420,23 @@ SQL
 	my $lock_time = sub {
 		my ($to, $ms, @more) = @_;
 		set_tests($node, test_point => 'swap-ready:writes', test_mutation => join(',', 'slow-blocks:500', @more));
-		return $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => '{\"max_lock_time\": \"$ms\"}')");
+		return $node->psql('postgres',
+			"SELECT status, sqlstate, detail FROM move_indexes('busy_k', '$to', method => 'copy', settings => "
+				. "'{\"max_lock_time\": \"$ms\"}')");
 	};
 	($rc, $out, $err) = $lock_time->($to, '10ms', 'hopeless');
-	like($out, qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, \d{3,} have changed since, which takes about \d+ ms to be copied under the exclusive lock; index_mover\.max_lock_time is 10 ms\.$/,
+	like($out, joined(
+		qr/^failed\|55000\|copying index "busy_k" cannot keep up with the changes to it: After \d+ blocks were copied, /,
+		qr/\d{3,} have changed since, which takes about \d+ ms to be copied under the exclusive lock; /,
+		qr/index_mover\.max_lock_time is 10 ms\.$/),
 		'max_lock_time: 10 ms are too few, and the row says what to raise') or diag $err;
 	($rc, $out, $err) = $lock_time->($to, '200ms');
 	is($out, 'moved||', 'max_lock_time: with 200 ms it is moved') or diag $err;
 	$end_load->($load);
 	set_tests($node);
 	unlike($output, qr/ERROR|FATAL/, 'keeping up: no client had an error');
-	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', '" . elsewhere($node, 'busy_k') . "', method => 'copy')", max_keys => 100, count => $KIND);
+	survived_ok($node, 'busy', 'keeping up', "SELECT status FROM move_indexes('busy_k', '" . elsewhere($node, 'busy_k')
+		. "', method => 'copy')", max_keys => 100, count => $KIND);
 }
 
 # ---------------------------------------------------------------------------
@@ -426,7 +454,9 @@ sub beside_rebuild
 	wait_for_no_worker($node);
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
-	is($node->safe_psql('postgres', q(SELECT string_agg(c.oid::regclass || ' ' || indisvalid, ', ' ORDER BY c.oid::regclass::text) FROM pg_class c JOIN pg_index ON indexrelid = c.oid WHERE relname ~ '^same_name' AND reltablespace = 0)),
+	is($node->safe_psql('postgres',
+		q(SELECT string_agg(c.oid::regclass || ' ' || indisvalid, ', ' ORDER BY c.oid::regclass::text) FROM pg_class c JOIN pg_index ON )
+			. q(indexrelid = c.oid WHERE relname ~ '^same_name' AND reltablespace = 0)),
 		'mine.same_name true, theirs.same_name true', "$name: both indexes are where they were");
 	return;
 }

@@ -2,6 +2,14 @@
 # their predicates, open cursors, prepared and parallel plans, commits that are
 # not waited for, conflicts, deferred and foreign keys, many subtransactions and
 # multixacts, a long pending list, BRIN ranges that come and go, and TOAST.
+#
+# Fault (transactions): write skew of serializable transactions
+# Fault (transactions): open at the swap: cursors by index, index-only and bitmap scan, a
+#   parallel query; WITH HOLD; prepared and parallel plans
+# Fault (transactions): commits that are not waited for, and not flushed when the lock is asked
+#   for (and a copy that reads only what is flushed)
+# Fault (transactions): ON CONFLICT, MERGE, deferred, foreign keys, exclusion (also 098, 016)
+# Fault (transactions): COPY, GIN pending list, BRIN summaries
 use strict;
 use warnings;
 
@@ -55,7 +63,8 @@ sub beside_copy
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
-	my $recopied = $node->safe_psql('postgres', "SELECT blocks_recopied FROM index_mover_history WHERE kind LIKE '%index' ORDER BY job DESC LIMIT 1");
+	my $recopied = $node->safe_psql('postgres',
+		"SELECT blocks_recopied FROM index_mover_history WHERE kind LIKE '%index' ORDER BY job DESC LIMIT 1");
 	cmp_ok($recopied, '>=', $least, "$name: at least $least blocks copied again") if $least;
 	$options{after}->() if $options{after};
 	survived_ok($node, $table, $name, $move->(), max_keys => $options{max_keys} || 200, count => $KIND);
@@ -84,7 +93,8 @@ sub skew_ok
 foreach my $what ('no move', 'copy', 'rebuild')
 {
 	my @s = map { IndexMover::Session->new($node) } 1 .. 2;
-	$_->run('SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM skew WHERE room = 7 AND on_call') for @s;
+	$_->run('SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM skew WHERE '
+		. 'room = 7 AND on_call') for @s;
 	my $call;
 	if ($what eq 'copy')
 	{
@@ -130,11 +140,13 @@ foreach my $what ('no move', 'copy')
 	$first->run('SELECT count(*) FROM skew WHERE room = 7');
 	$second->run('SELECT count(*) FROM tx WHERE id = 1');
 	$first->run("INSERT INTO skew SELECT max(id) + 1, 407, true FROM skew; COMMIT");
-	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"), 't', "a row where none was, $what: the predicate lock is there");
+	is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"),
+		't', "a row where none was, $what: the predicate lock is there");
 	if ($what eq 'copy')
 	{
 		is($node->safe_psql('postgres', move('skew_room', 'copy')), 'moved|', 'a row where none was, copy: moved in between');
-		is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"), 't', 'a row where none was, copy: it is still there');
+		is($node->safe_psql('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'SIReadLock' AND relation = 'skew_room'::regclass"),
+			't', 'a row where none was, copy: it is still there');
 	}
 	is($second->run('SELECT count(*) FROM skew WHERE room = 407'), $before, "a row where none was, $what: the other does not see it");
 	$second->send('INSERT INTO skew SELECT max(id) + 2, 7, true FROM skew');
@@ -158,15 +170,19 @@ PREPARE only_index(int) AS SELECT count(*) FROM tx WHERE k < \$1;
 SQL
 	my @before = map { $plans->run("EXECUTE by_index($_); EXECUTE only_index($_)") } 1 .. 6;
 	my $holdable = IndexMover::Session->new($node);
-	$holdable->run('SET enable_seqscan = off; BEGIN; DECLARE kept CURSOR WITH HOLD FOR SELECT id FROM tx WHERE k = 5 ORDER BY id; FETCH 3 FROM kept; COMMIT');
-	my $parallel_settings = 'SET enable_seqscan = off; SET enable_bitmapscan = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2';
+	$holdable->run('SET enable_seqscan = off; BEGIN; DECLARE kept CURSOR WITH HOLD FOR SELECT id FROM tx WHERE k = 5 ORDER BY id; FETCH '
+		. '3 FROM kept; COMMIT');
+	my $parallel_settings = 'SET enable_seqscan = off; SET enable_bitmapscan = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost '
+		. '= 0; SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2';
 	my $parallel = IndexMover::Session->new($node);
 	$parallel->run("$parallel_settings; PREPARE p AS SELECT count(*), sum(length(s)) FROM tx WHERE k BETWEEN 10 AND 60");
 	like($parallel->run('EXPLAIN EXECUTE p'), qr/Parallel Index/, 'a parallel index scan');
 	my $sum = $parallel->run('EXECUTE p');
 	# who is in the middle of the index keeps the swap waiting: a cursor by each kind of
 	# scan, and, since no cursor is parallel, a query that waits to be told
-	my $nodes = { map { $_ => "SET enable_seqscan = off; SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SET enable_${_}scan = on; SET max_parallel_workers_per_gather = 0;" } qw(index indexonly bitmap) };
+	my $nodes = { map { $_ =>
+		"SET enable_seqscan = off; SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SET "
+			. "enable_${_}scan = on; SET max_parallel_workers_per_gather = 0;" } qw(index indexonly bitmap) };
 	$node->safe_psql('postgres', <<'SQL');
 CREATE TABLE told ();
 CREATE FUNCTION until_told(int) RETURNS bool LANGUAGE plpgsql PARALLEL SAFE AS $$
@@ -187,7 +203,8 @@ SQL
 		{
 			my ($name, $settings, $column, $plan) = @$scan;
 			my $open = IndexMover::Session->new($node);
-			my $query = $column ? "SELECT $column FROM tx WHERE k = 9" : 'SELECT count(*) FROM tx WHERE k BETWEEN 10 AND 60 AND until_told(id)';
+			my $query = $column ? "SELECT $column FROM tx WHERE k = 9"
+				: 'SELECT count(*) FROM tx WHERE k BETWEEN 10 AND 60 AND until_told(id)';
 			$node->safe_psql('postgres', 'TRUNCATE told');
 			$open->run($settings);
 			like($open->run("EXPLAIN $query"), $plan, "$method: $name of tx_k");
@@ -241,7 +258,8 @@ $node->safe_psql('postgres', "ALTER TABLESPACE $_ RESET (random_page_cost)") for
 # ---- commits that are not waited for, up to the moment before the lock -----------------
 # What they have written is not on disk when the lock is asked for; few rows, so that
 # the first attempt copies what they have changed, and not one after the WAL writer's turn.
-$node->safe_psql('postgres', "ALTER SYSTEM SET wal_writer_delay = '10s'; ALTER SYSTEM SET bgwriter_lru_maxpages = 0; SELECT pg_reload_conf()");
+$node->safe_psql('postgres',
+	"ALTER SYSTEM SET wal_writer_delay = '10s'; ALTER SYSTEM SET bgwriter_lru_maxpages = 0; SELECT pg_reload_conf()");
 my $not_flushed = sub {
 	my $async = IndexMover::Session->new($node);
 	$async->run('SET synchronous_commit = off');
@@ -312,7 +330,8 @@ DELETE FROM booked WHERE lower(r) % 7 = 0 OR lower(r) > 5000;
 INSERT INTO booked SELECT int4range(g * 10, g * 10 + 9) FROM generate_series(1, 800) g ON CONFLICT DO NOTHING;
 SQL
 		}, after => sub {
-			is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT r) FROM booked'), '800|800', "$index moved: all are booked, each once");
+			is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT r) FROM booked'), '800|800',
+				"$index moved: all are booked, each once");
 			foreach my $bad ([ 'INSERT INTO parent VALUES (9, 99999)', '23505' ],
 				[ 'INSERT INTO parent VALUES (99999, 300)', '23505' ],
 				[ 'INSERT INTO child VALUES (1, 424242)', '23503' ],
@@ -392,11 +411,13 @@ beside_copy('TOAST, vacuumed', $toast, $toast_index, sub {
 	least => int($toast_blocks * 3 / 4),
 	# it is the last of the three files
 	point => 'copy-synced:3',
-	move => sub { return "SELECT status, sqlstate FROM move_table('wide', '" . elsewhere($node, $toast_index) . "') WHERE kind = 'toast index'" },
+	move => sub { return "SELECT status, sqlstate FROM move_table('wide', '" . elsewhere($node, $toast_index)
+		. "') WHERE kind = 'toast index'" },
 	after => sub {
 		my $right = long_value('CASE WHEN id % 10 = 0 THEN -id ELSE id END');
 		is($node->safe_psql('postgres', "SELECT count(*), bool_and(big = $right) FROM wide"),
-			$node->safe_psql('postgres', 'SELECT count(*) FROM generate_series(1, 6000) g WHERE (g % 3 <> 0 OR g > 5000) AND g % 7 <> 0') . '|t',
+			$node->safe_psql('postgres', 'SELECT count(*) FROM generate_series(1, 6000) g WHERE (g % 3 <> 0 OR g > 5000) AND g % 7 <> 0')
+				. '|t',
 			'TOAST, vacuumed: the long values as they were written');
 	});
 

@@ -1,6 +1,8 @@
 # Materialized views: an index of one is copied while REFRESH MATERIALIZED VIEW
 # CONCURRENTLY changes its rows, which is a write like any other; and while REFRESH
 # gives it another file, which starts the copy again.
+#
+# Fault (transactions): a materialized view refreshed, also CONCURRENTLY (also 023)
 use strict;
 use warnings;
 
@@ -108,7 +110,8 @@ foreach my $case ([ 'mv_id', 'copy-half', 1 ], [ 'mv_words', 'copy-synced', 1 ],
 	$session->end;
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved|\n", "$name: moved") or diag $err;
-	my $starts = () = slurp_file($node->logfile, $log) =~ /starting the copy of index "$index" again, because its file was replaced by another command/g;
+	my $starts = () = slurp_file($node->logfile,
+		$log) =~ /starting the copy of index "$index" again, because its file was replaced by another command/g;
 	is($starts, $again, "$name: copies that were started again");
 	refreshed_ok($name);
 	all_right($node, 'mv', $name, within => 5, max_keys => 200);

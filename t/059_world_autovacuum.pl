@@ -3,6 +3,10 @@
 # and is exact; a rebuild keeps it out, is not disturbed by it, and lets it back in.
 # (One that is in the way of a copy's swap, or there against wraparound: t/042_control_blockers.pl,
 # t/043_control_low_priority.pl.)
+#
+# Fault (replication): autovacuum as eager as it can be, beside copies and rebuilds of a table
+#   that is written to (it is off elsewhere); in the way of a move; against wraparound (also 042,
+#   043)
 use strict;
 use warnings;
 
@@ -58,7 +62,8 @@ sub moved_ok
 {
 	my ($job, $name) = @_;
 	wait_for_job_end($node, $job);
-	return is($node->safe_psql('postgres', "SELECT DISTINCT status, sqlstate FROM index_mover_history WHERE job = $job"), 'moved|', "$name: moved");
+	return is($node->safe_psql('postgres', "SELECT DISTINCT status, sqlstate FROM index_mover_history WHERE job = $job"), 'moved|',
+		"$name: moved");
 }
 
 my $vacuumed = qr/automatic vacuum of table "postgres\.public\.av": index scans: [1-9]/;
@@ -96,7 +101,8 @@ $node->safe_psql('postgres', <<SQL);
 DELETE FROM slow WHERE i % 10 = 0;
 ALTER TABLE slow SET (autovacuum_enabled = on, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1);
 SQL
-poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'slow'::regclass AND a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
+poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'slow'::regclass AND "
+	. "a.backend_type = 'autovacuum worker'", 't', 'an autovacuum of the table');
 my $log = -s $node->logfile;
 moved_ok($node->safe_psql('postgres', move('slow_i', 'rebuild')), 'a rebuild where a slow autovacuum is at work');
 ok($node->log_contains(qr/canceling autovacuum task/, $log), 'it gave way');
@@ -111,13 +117,18 @@ INSERT INTO long SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 200
 DELETE FROM long WHERE i % 10 = 0;
 ALTER TABLE long SET (toast.autovacuum_enabled = on, toast.autovacuum_vacuum_cost_delay = 100, toast.autovacuum_vacuum_cost_limit = 1);
 SQL
-poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = (SELECT reltoastrelid FROM pg_class WHERE oid = 'long'::regclass) AND a.backend_type = 'autovacuum worker'",
+poll_until($node, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = (SELECT reltoastrelid FROM "
+	. "pg_class WHERE oid = 'long'::regclass) AND a.backend_type = 'autovacuum worker'",
 	't', 'an autovacuum of the TOAST table');
-is($node->safe_psql('postgres', "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'long'::regclass AND a.backend_type = 'autovacuum worker'"), '0', 'and of that alone');
+is($node->safe_psql('postgres',
+	"SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = 'long'::regclass AND a.backend_type = "
+		. "'autovacuum worker'"), '0', 'and of that alone');
 $log = -s $node->logfile;
-moved_ok($node->safe_psql('postgres', "SELECT max(job) FROM move_table('long', 'regress_fast', wait => false)"), 'a table where a slow autovacuum of its TOAST table is at work');
+moved_ok($node->safe_psql('postgres', "SELECT max(job) FROM move_table('long', 'regress_fast', wait => false)"),
+	'a table where a slow autovacuum of its TOAST table is at work');
 ok($node->log_contains(qr/canceling autovacuum task/, $log), 'it gave way');
-is($node->safe_psql('postgres', "SELECT count(*), count(*) FILTER (WHERE s = repeat(md5(i::text), 100)) FROM long"), '1800|1800', 'each value is what it was');
+is($node->safe_psql('postgres', "SELECT count(*), count(*) FILTER (WHERE s = repeat(md5(i::text), 100)) FROM long"), '1800|1800',
+	'each value is what it was');
 $node->safe_psql('postgres', 'ALTER TABLE long SET (toast.autovacuum_enabled = off)');
 
 $node->safe_psql('postgres', 'ALTER SYSTEM SET autovacuum = off');

@@ -1,5 +1,8 @@
 # The reports where a second session or server is needed: on a hot standby,
 # beside somebody's locks, and what they say about who holds things back.
+#
+# Fault (storage): statistics that say nothing yet: of a crash, a promotion, a young index, a
+#   standby, with `track_counts` off (also sql/report_index)
 use strict;
 use warnings;
 
@@ -77,7 +80,8 @@ my $on_primary = $node->safe_psql('postgres', $bloat);
 is($standby->safe_psql('postgres', $bloat), $on_primary, 'index_bloat on a standby says what the primary says');
 my $pending = q(SELECT * FROM gin_pending_list('zoo_arr'));
 is($standby->safe_psql('postgres', $pending), $node->safe_psql('postgres', $pending), 'gin_pending_list on a standby');
-is($standby->safe_psql('postgres', q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method IN ('bloom', 'heap')) FROM index_report('zoo'))),
+is($standby->safe_psql('postgres',
+	q(SELECT count(*) > 15 AND bool_and(bloat_source <> 'not measured' OR access_method IN ('bloom', 'heap')) FROM index_report('zoo'))),
 	't', 'index_report on a standby');
 is($standby->safe_psql('postgres', q(SELECT DISTINCT bloat_source FROM index_report('unlogged'))),
 	'not measured', 'an unlogged index on a standby is no error in a report');
@@ -96,10 +100,12 @@ $node->safe_psql('postgres', 'CREATE INDEX young ON zoo (grp, num)');
 my @real = map { $node->safe_psql('postgres', "SELECT pg_get_functiondef('index_mover.$_'::regproc)") } 'stats_since', 'file_birth';
 $node->safe_psql('postgres', <<'SQL');
 CREATE OR REPLACE FUNCTION index_mover.stats_since() RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - interval '41 days 1 hour' $$;
-CREATE OR REPLACE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz LANGUAGE sql AS $$ SELECT now() - interval '100 days' $$;
+CREATE OR REPLACE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz
+	LANGUAGE sql AS $$ SELECT now() - interval '100 days' $$;
 SQL
 $node->wait_for_catchup($standby);
-my $remarks = q(SELECT index, substring(remark FROM 'unused[^;]*') FROM index_report('zoo') WHERE index IN ('young'::regclass, 'zoo_arr'::regclass) ORDER BY index::text);
+my $remarks = q(SELECT index, substring(remark FROM 'unused[^;]*') FROM index_report('zoo') WHERE index IN ('young'::regclass, )
+	. q('zoo_arr'::regclass) ORDER BY index::text);
 is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 41 days on this server",
 	'an index that is younger by its commit timestamp is not called unused');
 is($standby->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'and none on a standby: the primary may use it');
@@ -110,7 +116,8 @@ own_devices($_) foreach $node, $standby;
 $node->safe_psql('postgres', <<'SQL');
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_fast SET (random_page_cost = 1);
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0),
+  (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
 $node->wait_for_catchup($standby);
 # in a server of some seconds' age what this test read of the table outweighs
@@ -119,8 +126,10 @@ $standby->safe_psql('postgres', 'SELECT pg_stat_reset()');
 my $advice = q(SELECT index, method, from_tablespace, to_tablespace, reads_per_second BETWEEN 90 AND 110
 	FROM recommend_moves('regress_fast') WHERE index = 'zoo_num_key'::regclass);
 is($standby->safe_psql('postgres', $advice), 'zoo_num_key|copy|regress_slow|regress_fast|t', 'recommend_moves on a standby');
-($rc, $out, $err) = $standby->psql('postgres', q(SET index_mover.min_free_space = '100%'; SELECT index, reason FROM recommend_moves('regress_fast')));
-is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into 0 bytes, or those in "regress_fast" gain more',
+($rc, $out, $err) = $standby->psql('postgres',
+	q(SET index_mover.min_free_space = '100%'; SELECT index, reason FROM recommend_moves('regress_fast')));
+is("$out|$err", '|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into 0 bytes, or those in "regress_fast" '
+	. 'gain more',
 	'and nothing where all must stay free');
 is($standby->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers('zoo'))), '0', 'index_mover_blockers on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', 'SELECT take_index_sample()', extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
@@ -140,7 +149,8 @@ is($node->safe_psql('postgres', q(SET lock_timeout = 100; SELECT count(*) > 15 F
 is($node->safe_psql('postgres', "SET lock_timeout = 100; $advice"),
 	'zoo_num_key|copy|regress_slow|regress_fast|t', 'nor for recommend_moves');
 own_devices($node, 'off');
-my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session');
+my $blockers = q(SELECT kind, pid, holds_back ~ 'locks on .*zoo_txt', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = )
+	. q('session');
 is($node->safe_psql('postgres', $blockers),
 	'session|' . $locker->pid . '|t|end its transaction in the client, or SELECT pg_catalog.pg_terminate_backend(' . $locker->pid . ');',
 	'index_mover_blockers names who holds the lock');
@@ -176,7 +186,8 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM index_report() WHERE index
 is($node->safe_psql('postgres', q(SELECT count(*) FROM index_mover_blockers() WHERE kind <> 'standby')), '0', 'nobody holds back anything');
 
 $locker->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
-is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid . q(, since < now(), xid_age >= 0, holds_back ~ 'its snapshot' FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session')),
+is($node->safe_psql('postgres', q(SELECT kind, pid = ) . $locker->pid
+	. q(, since < now(), xid_age >= 0, holds_back ~ 'its snapshot' FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'session')),
 	'session|t|t|t|t', 'an old snapshot');
 $locker->run('COMMIT');
 
@@ -187,29 +198,37 @@ my $copier_pid = $copier->pid;
 my $end_it = "end its transaction in the client, or SELECT pg_catalog.pg_terminate_backend($copier_pid);";
 $copier->run('BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ');
 $copier->run('SELECT count(*) FROM pg_class');
-is($node->safe_psql('postgres', "SELECT backend_type FROM pg_stat_activity WHERE pid = $copier_pid"), 'walsender', 'a walsender in the database');
-is($node->safe_psql('postgres', "SELECT kind, xid_age >= 0, holds_back ~ 'every rebuild', action FROM index_mover_blockers() WHERE pid = $copier_pid"),
+is($node->safe_psql('postgres', "SELECT backend_type FROM pg_stat_activity WHERE pid = $copier_pid"), 'walsender',
+	'a walsender in the database');
+is($node->safe_psql('postgres',
+	"SELECT kind, xid_age >= 0, holds_back ~ 'every rebuild', action FROM index_mover_blockers() WHERE pid = $copier_pid"),
 	"session|t|t|$end_it", 'is a session that holds back rebuilds');
 like($node->safe_psql('postgres', q(SELECT status, sqlstate, detail FROM move_indexes('unlogged', 'regress_fast', method => 'rebuild',
 	settings => '{"lock_wait": "500ms"}'))),
-	qr/^failed\|55P03\|gave up waiting for transactions with an old snapshot: Waited [\d.]+ seconds for process $copier_pid \(\Q$end_it\E\)/,
+	joined(qr/^failed\|55P03\|gave up waiting for transactions with an old snapshot: Waited [\d.]+ seconds for /,
+		qr/process $copier_pid \(\Q$end_it\E\)/),
 	'and the rebuild that gives up says so');
 $copier->run('COMMIT');
 $copier->end;
 
 $node->safe_psql('postgres', q(BEGIN; DELETE FROM zoo WHERE id = 1; PREPARE TRANSACTION 'it''s mine'));
-is($node->safe_psql('postgres', q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'prepared transaction')),
+is($node->safe_psql('postgres',
+	q(SELECT kind, name, holds_back ~ 'locks on .*zoo', action FROM index_mover_blockers('zoo', '0 s') WHERE kind = 'prepared )
+		. q(transaction')),
 	q(prepared transaction|it's mine|t|COMMIT PREPARED 'it''s mine'; or ROLLBACK PREPARED 'it''s mine';), 'a prepared transaction');
 $node->safe_psql('postgres', q(ROLLBACK PREPARED 'it''s mine'));
 
 $node->safe_psql('postgres', q(SELECT pg_create_physical_replication_slot('forgotten', true)));
-is($node->safe_psql('postgres', q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM index_mover_blockers() WHERE kind = 'slot'}),
+is($node->safe_psql('postgres',
+	q{SELECT kind, name, holds_back ~ '^\d+ bytes of WAL$', action ~ 'pg_drop_replication_slot\(''forgotten''\)' FROM }
+		. q{index_mover_blockers() WHERE kind = 'slot'}),
 	'slot|forgotten|t|t', 'a slot that nobody reads');
 $node->safe_psql('postgres', q(SELECT pg_drop_replication_slot('forgotten')));
 
 my $reader = IndexMover::Session->new($standby);
 $reader->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo');
-ok($node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
+ok($node->poll_query_until('postgres',
+	q(SELECT count(*) = 1 FROM index_mover_blockers() WHERE kind = 'standby' AND xid_age >= 0 AND action ~ 'hot_standby_feedback = off')),
 	'a standby that holds back vacuum');
 $reader->run('COMMIT');
 
@@ -332,7 +351,8 @@ for my $way (qw(cancel terminate kill))
 $before = $standby->safe_psql('postgres', 'SELECT clock_timestamp()');
 $standby->promote;
 # the time of a file has whole seconds in pg_ls_waldir()
-is($standby->safe_psql('postgres', "SELECT index_mover.stats_since() > timestamptz '$before' - interval '1 s'"), 't', 'a promotion begins the statistics again');
+is($standby->safe_psql('postgres', "SELECT index_mover.stats_since() > timestamptz '$before' - interval '1 s'"), 't',
+	'a promotion begins the statistics again');
 # the standby would use the folder of the next tablespace, too
 $standby->stop('immediate');
 
@@ -360,7 +380,8 @@ DELETE FROM index_mover.probe;
 DELETE FROM index_mover.sample;
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 ALTER TABLESPACE regress_shm SET (random_page_cost = 1.1);
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0),
+  (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SELECT reason ~ 'warning: regress_shm is on tmpfs and does not survive a reboot'
   FROM recommend_moves('regress_shm', 1000000000) WHERE index = 'zoo_num_key'::regclass
 SQL
@@ -399,19 +420,24 @@ ALTER TABLESPACE regress_small SET (random_page_cost = 1);
 ALTER TABLESPACE regress_slow SET (random_page_cost = 4);
 DELETE FROM index_mover.probe;
 DELETE FROM index_mover.sample;
-INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0), (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
+INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0),
+  (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
 	# nobody else writes there
 	my ($free, $total) = split /\|/,
-	  $node->safe_psql('postgres', q(SET index_mover.min_free_space = '100%'; SELECT free_bytes, reserved_bytes FROM index_mover.tablespace_facts('regress_small')));
+	  $node->safe_psql('postgres',
+	  	q(SET index_mover.min_free_space = '100%'; SELECT free_bytes, reserved_bytes FROM index_mover.tablespace_facts('regress_small')));
 	my $size = size_of_probe('regress_small');
 	cmp_ok($size, '>=', 4 * 1024 * 1024, 'small file system: the file of a probe is big enough');
 	cmp_ok($size, '<=', $free / 10, 'and not more than a tenth of it');
-	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_small'))), $free, 'all of it is free again');
+	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_small'))), $free,
+		'all of it is free again');
 	my $room = $free - int($total * (99.9 / 100));
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
-	($rc, $out, $err) = $node->psql('postgres', q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
-	is("$out|$err", qq(|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into $room bytes, or those in "regress_small" gain more),
+	($rc, $out, $err) = $node->psql('postgres',
+		q(SET index_mover.min_free_space = '99.9%'; SELECT index, reason FROM recommend_moves('regress_small')));
+	is("$out|$err", qq(|psql:<stdin>:1: NOTICE:  nothing to gain: no relation that would gain fits into $room bytes, or those in )
+		. qq("regress_small" gain more),
 		'recommend_moves: the budget is what is free, less the reserve');
 	is($node->safe_psql('postgres', q(SELECT index, method FROM recommend_moves('regress_small') WHERE index = 'zoo_num_key'::regclass)),
 		'zoo_num_key|copy', 'with a smaller reserve there is room');

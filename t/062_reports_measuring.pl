@@ -5,6 +5,9 @@
 #
 # With "faults" in PG_TEST_EXTRA the indexes have a million entries and more, and
 # each page has a hundred times as much damage.
+#
+# Fault (storage): a large index, little `work_mem` or slow storage, while method `auto`
+#   decides
 use strict;
 use warnings;
 
@@ -78,7 +81,8 @@ DELETE FROM m WHERE id % 3 = 0 OR id BETWEEN $ROWS / 4 AND $ROWS / 2;
 VACUUM m;
 INSERT INTO m SELECT id + $ROWS, k, t, a, p, r, j FROM m WHERE id % 50 = 1;
 SQL
-my @indexes = split /\n/, $node->safe_psql('postgres', q(SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'm'::regclass ORDER BY 1));
+my @indexes = split /\n/,
+	$node->safe_psql('postgres', q(SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'm'::regclass ORDER BY 1));
 
 # Each look is in a session of its own: what one has allocated doesn't hide what
 # another does wrong.
@@ -89,17 +93,22 @@ SQL
 foreach my $index (@indexes)
 {
 	my $answer = $index eq 'm_bloom' ? '' : 't';
-	is($node->safe_psql('postgres', "SELECT $sane FROM generate_series(1, 5) n, index_bloat('$index', 100 * n)"), $answer, "$index: samples");
+	is($node->safe_psql('postgres', "SELECT $sane FROM generate_series(1, 5) n, index_bloat('$index', 100 * n)"), $answer,
+		"$index: samples");
 	is($node->safe_psql('postgres', "SELECT $sane FROM index_bloat('$index', exact => true)"), $answer, "$index: every page");
-	like($node->safe_psql('postgres', "SELECT status FROM move_indexes('$index', 'regress_fast', dry_run => true)"), qr/^(planned|skipped)$/, "$index: a plan");
+	like($node->safe_psql('postgres', "SELECT status FROM move_indexes('$index', 'regress_fast', dry_run => true)"),
+		qr/^(planned|skipped)$/, "$index: a plan");
 }
 is($node->safe_psql('postgres', q(SELECT count(*) FROM index_report('m') WHERE index IS NOT NULL)), scalar @indexes, 'a report');
-is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regress_fast', dry_run => true))), scalar @indexes, 'a plan for all');
+is($node->safe_psql('postgres', q(SELECT count(*) FROM move_indexes('m', 'regress_fast', dry_run => true))), scalar @indexes,
+	'a plan for all');
 
 # and what copies them, and reads the WAL for that
 foreach my $to ('regress_fast', 'pg_default')
 {
-	is($node->safe_psql('postgres', "SELECT string_agg(name || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND name <> 'm_bloom'"),
+	is($node->safe_psql('postgres',
+		"SELECT string_agg(name || ' ' || status, ', ') FROM move_indexes('m', '$to', method => 'copy') WHERE status <> 'moved' AND name "
+			. "<> 'm_bloom'"),
 		'', "copied to $to");
 }
 
@@ -144,7 +153,8 @@ foreach my $method (qw(btree hash gin gist spgist brin))
 sub deciding
 {
 	my ($index, $settings) = @_;
-	my ($rc, $out, $err) = $node->psql('postgres', "SET client_min_messages = debug1; $settings SELECT detail FROM move_indexes('$index', 'regress_fast', dry_run => true)");
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SET client_min_messages = debug1; $settings SELECT detail FROM move_indexes('$index', 'regress_fast', dry_run => true)");
 	my ($blocks, $bytes) = $err =~ /estimated the bloat of index \d+ from (\d+) blocks in (\d+) bytes/ or die $err;
 	return ($blocks, $bytes, $out);
 }
@@ -156,7 +166,8 @@ CREATE INDEX large_t ON large (t) WITH (fillfactor = 10);
 DELETE FROM large WHERE id % 1000 < 500;
 VACUUM large;
 SQL
-cmp_ok($node->safe_psql('postgres', q(SELECT pg_relation_size('large_t') / current_setting('block_size')::int)), '>', 64 * 1024 / 4, 'a large index')
+cmp_ok($node->safe_psql('postgres', q(SELECT pg_relation_size('large_t') / current_setting('block_size')::int)), '>', 64 * 1024 / 4,
+	'a large index')
   if block_size($node) == 8192;
 foreach my $work_mem (64, 4096)
 {

@@ -122,7 +122,8 @@ SQL
 	my $reader = IndexMover::Session->new($node);
 	$reader->run('BEGIN; SELECT count(*) FROM held WHERE i = 5');
 	my $jobid = schedule('fails',
-		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => '{"lock_wait": "1s", "on_blocker": "fail", "on_failure": "error"}')});
+		q{SELECT move_indexes('held', 'fast_storage', 'copy', settings => }
+			. q{'{"lock_wait": "1s", "on_blocker": "fail", "on_failure": "error"}')});
 	start_run($jobid);
 	my ($status, $message) = end_of_run($jobid);
 	is($status, 'failed', "$mode: a move that fails is a run that fails");
@@ -167,7 +168,8 @@ SQL
 	};
 	tiers_by_month_ok($node, "$mode: tiers", faults() && $mode eq 'libpq' ? 100 : 4, sub {
 		my $last = $node->safe_psql('postgres', "SELECT coalesce(max(runid), 0) FROM cron.job_run_details WHERE jobid = $jobid");
-		poll_until($node, "SELECT count(*) > 0 FROM cron.job_run_details WHERE jobid = $jobid AND runid > $last AND status IN ('succeeded', 'failed')",
+		poll_until($node, "SELECT count(*) > 0 FROM cron.job_run_details WHERE jobid = $jobid AND runid > $last AND status IN "
+			. "('succeeded', 'failed')",
 			't', 'a run of the policies');
 		wait_for_jobs($node);
 	});

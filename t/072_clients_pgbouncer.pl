@@ -78,7 +78,8 @@ my ($here, $there) = ('regress_slow', 'regress_fast');
 foreach my $mode ('session', 'transaction')
 {
 	my ($status, $out, $err) = call($mode,
-		"SELECT name, status FROM move_indexes('t', '$there', 'copy', settings => '{\"progress_interval\": \"500ms\", \"max_rate\": \"2MB\"}')");
+		"SELECT name, status FROM move_indexes('t', '$there', 'copy', settings => "
+			. "'{\"progress_interval\": \"500ms\", \"max_rate\": \"2MB\"}')");
 	is($out, 't_v|moved', "$mode: a call that waits") or diag($err, slurp_file("$dir/pgbouncer.log"));
 	like($err, qr/NOTICE: .*t_v/, "$mode: with notices");
 	($here, $there) = ($there, $here);

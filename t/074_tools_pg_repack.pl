@@ -65,12 +65,14 @@ foreach my $case (
 		if ($old)
 		{
 			# it waits for the old snapshot, too, as soon as it has got past the rebuild
-			poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (query ~ 'virtualxid' OR (query ~ 'repack|INDEX CONCURRENTLY' AND wait_event_type = 'Lock'))",
+			poll_until($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (query ~ 'virtualxid' OR "
+				. "(query ~ 'repack|INDEX CONCURRENTLY' AND wait_event_type = 'Lock'))",
 				't', "$name: pg_repack waits");
 			$old->end;
 		}
 		# it does not look for indexes that others have replaced since it began
-		my $ended = $handle->finish || ($method eq 'rebuild' && $what eq 'table' && $$messages =~ /relation "repack\.index_\d+" does not exist/);
+		my $ended = $handle->finish
+			|| ($method eq 'rebuild' && $what eq 'table' && $$messages =~ /relation "repack\.index_\d+" does not exist/);
 		ok($ended, "$name: pg_repack ends well, or with an error of its own") or diag $$messages;
 		note $$messages;
 		$node->safe_psql('postgres', "UPDATE r SET s = md5(s) WHERE i % 100 = 7; SELECT cancel_move($job) WHERE '$settings' ~ 'infinity'");
@@ -79,7 +81,8 @@ foreach my $case (
 		note "$name: $row";
 		like($row, qr/^(moved\||failed\|(55006|55P03|42704)|canceled\|57014)/, "$name: a row that says what has come of it");
 		$node->safe_psql('postgres', "SELECT oracle.remember_keys('r'), oracle.remember_metadata('r')");
-		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
+		survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')",
+			max_keys => 200);
 	}
 }
 
@@ -112,6 +115,7 @@ foreach my $how ('SELECT', 'CALL')
 	}
 	else { unlike($$messages, qr/Waiting for \d+ transactions/, "$name: pg_repack does not see it"); }
 	wait_for_no_worker($node);
-	survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')", max_keys => 200);
+	survived_ok($node, 'r', $name, "SELECT status FROM move_indexes('r_s', '" . elsewhere($node, 'r_s') . "', method => 'copy')",
+		max_keys => 200);
 }
 done_testing();

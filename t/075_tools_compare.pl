@@ -48,11 +48,14 @@ my $have_repack = 0;
 
 # name => what to run (%s: the target), and whose process does the work
 my @tools = (
-	{ name => 'index_mover copy', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'copy')", who => "backend_type = 'index_mover'", ours => 1 },
-	{ name => 'index_mover rebuild', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'rebuild')", who => "backend_type = 'index_mover'", ours => 1 },
+	{ name => 'index_mover copy', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'copy')",
+		who => "backend_type = 'index_mover'", ours => 1 },
+	{ name => 'index_mover rebuild', sql => "SELECT status FROM move_indexes('c_s', '%s', method => 'rebuild')",
+		who => "backend_type = 'index_mover'", ours => 1 },
 	{ name => 'REINDEX CONCURRENTLY', sql => 'REINDEX (TABLESPACE %s) INDEX CONCURRENTLY c_s', who => "application_name = 'tool'" },
 	{ name => 'ALTER INDEX', sql => 'ALTER INDEX c_s SET TABLESPACE %s', who => "application_name = 'tool'" });
-push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'c_s', '-s' ], who => "backend_type = 'client backend' AND query LIKE 'CREATE%INDEX%'" }
+push @tools, { name => 'pg_repack', command => [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'c_s', '-s' ],
+	who => "backend_type = 'client backend' AND query LIKE 'CREATE%INDEX%'" }
   if $have_repack;
 
 @tools = grep { $_->{name} =~ /$ENV{INDEX_MOVER_TOOLS}/ } @tools if $ENV{INDEX_MOVER_TOOLS};
@@ -63,7 +66,8 @@ sub start_tool
 	my $to = elsewhere($node, 'c_s');
 	return start_call($node, 'tool', sprintf($tool->{sql}, $to)) if $tool->{sql};
 	my $call = { name => 'tool', node => $node, out => '', err => '' };
-	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err}, $call->{timer} = IPC::Run::timer(180));
+	$call->{harness} = IPC::Run::start([ @{ $tool->{command} }, $to ], '<', \'', '>', \$call->{out}, '2>', \$call->{err},
+		$call->{timer} = IPC::Run::timer(180));
 	return $call;
 }
 
@@ -81,7 +85,9 @@ sub end_tool
 sub left_over
 {
 	my $invalid = $node->safe_psql('postgres', "SELECT count(*) FROM pg_index WHERE NOT indisvalid");
-	my $other = $node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'repack') AND relname ~ '^(log|table)_[0-9]+\$'");
+	my $other = $node->safe_psql('postgres',
+		"SELECT count(*) FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'repack') AND relname ~ "
+			. "'^(log|table)_[0-9]+\$'");
 	my $bytes = $node->safe_psql('postgres', "SELECT coalesce(sum(size), 0) FROM oracle.files() WHERE problem = 'orphan'");
 	return ($invalid, $other, $bytes);
 }
@@ -93,7 +99,8 @@ sub clean_by_hand
 	# one of ours that was killed behind its swap is not counted, and has left its old file
 	$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
 	poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', 'clean-up before a round');
-	my $drop = $node->safe_psql('postgres', "SELECT string_agg(format('DROP INDEX %s', indexrelid::regclass), '; ') FROM pg_index WHERE NOT indisvalid");
+	my $drop = $node->safe_psql('postgres',
+		"SELECT string_agg(format('DROP INDEX %s', indexrelid::regclass), '; ') FROM pg_index WHERE NOT indisvalid");
 	$node->safe_psql('postgres', $drop) if $drop;
 	($known_orphans) = $node->safe_psql('postgres', "SELECT coalesce(sum(size), 0) FROM oracle.files() WHERE problem = 'orphan'");
 	return;
@@ -111,7 +118,8 @@ foreach my $tool (@tools)
 	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('c')");
 
 	# once in peace, with a reader and a writer that feel it
-	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')", write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
+	my $probe = IndexMover::Probe->new($node, read => "SELECT n FROM c WHERE s = md5('77')",
+		write => "UPDATE c SET s = md5(s), n = n + 1 WHERE i = 99");
 	my $from = tablespace_of_index($node, 'c_s');
 	my $start = time;
 	ok(end_tool($tool, start_tool($tool), $from), "$name: moves the index");
@@ -151,7 +159,8 @@ foreach my $tool (@tools)
 			my $waiting = 0;
 			until ($waiting || time - $start > 60 || !call_is_running($call))
 			{
-				$waiting = $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle'");
+				$waiting = $node->safe_psql('postgres',
+					"SELECT count(*) FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle'");
 			}
 			$ddl->send('ALTER TABLE c ALTER n SET DEFAULT 0; COMMIT');
 			$ddl->answer;
@@ -183,7 +192,9 @@ foreach my $tool (@tools)
 		my $pid;
 		until (defined $pid || time - $start > 60 || !call_is_running($call))
 		{
-			my $found = $look->run("SELECT pid FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle' ORDER BY backend_start DESC LIMIT 1");
+			my $found = $look->run(
+				"SELECT pid FROM pg_stat_activity WHERE $tool->{who} AND state IS DISTINCT FROM 'idle' ORDER BY backend_start DESC "
+					. "LIMIT 1");
 			$pid = $found if $found;
 		}
 		usleep(1_000_000 * rand($duration * 0.6));

@@ -2,6 +2,9 @@
 # is told what it is told of core's own command, for the same role; and when it
 # refuses, the move ends with its error, and what it leaves behind goes as soon as
 # the hook lets it.
+#
+# Fault (security): another module's object access hook (as sepgsql's): it is told of a move
+#   what `ALTER INDEX .. SET TABLESPACE` and `REINDEX CONCURRENTLY` tell it; and refuses
 use strict;
 use warnings;
 
@@ -77,7 +80,8 @@ sub set_hook
 foreach my $case (
 	[ 'a copy', 'oa_s', "ALTER INDEX oa_s SET TABLESPACE %s", 'copy', qr/^alter oa_s by regress_mover$/ ],
 	[ 'a partitioned index', 'oap_i', "ALTER INDEX oap_i SET TABLESPACE %s", '', qr/^alter oap_i by regress_mover$/ ],
-	[ 'a rebuild', 'oa_s', "REINDEX (TABLESPACE %s) INDEX CONCURRENTLY oa_s", 'rebuild', qr/^create something by regress_mover.*\ndrop oa_s_ccold by regress_mover/ ])
+	[ 'a rebuild', 'oa_s', "REINDEX (TABLESPACE %s) INDEX CONCURRENTLY oa_s", 'rebuild',
+		qr/^create something by regress_mover.*\ndrop oa_s_ccold by regress_mover/ ])
 {
 	my ($name, $index, $core, $method, $expected) = @$case;
 	my $log = -s $node->logfile;
@@ -104,7 +108,8 @@ sub refused
 	wait_for_no_worker($node);
 	my $left = $what eq 'drop' ? 1 : 0;
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $left, "$name: what is left");
-	ok($node->log_contains(qr/could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  nobody may drop relations today/, $log),
+	ok($node->log_contains(qr/could not remove index with OID .*, left by an interrupted move\n.*DETAIL:  nobody may drop relations today/,
+		$log),
 		"$name: the removal was refused, too") if $left;
 	set_hook('refuse', '');
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()'), $left, "$name: what index_mover_cleanup() removes");

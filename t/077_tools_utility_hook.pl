@@ -2,6 +2,9 @@
 # rebuild runs, so the catalog says whether the index was rebuilt, else the row fails
 # and says so.  And what we have to know of Citus, without Citus: its setting is off in
 # our workers, and a table in its catalog is named with what is to be called instead.
+#
+# Fault (security): another module's utility hook: it swallows, repeats or changes the `REINDEX
+#   CONCURRENTLY` of a rebuild
 use strict;
 use warnings;
 
@@ -48,7 +51,8 @@ sub set_hook
 sub move
 {
 	my ($index, $method) = @_;
-	return sprintf "SELECT status, sqlstate, detail FROM move_indexes('%s', '%s', method => '%s')", $index, elsewhere($node, $index), $method;
+	return sprintf "SELECT status, sqlstate, detail FROM move_indexes('%s', '%s', method => '%s')", $index, elsewhere($node, $index),
+		$method;
 }
 
 # ---- it does not do what a rebuild has asked for --------------------------------------
@@ -97,11 +101,14 @@ CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass NOT NULL, partm
 SQL
 unlike(notice_of($dry_run, 'psql'), qr/Citus/, 'not in it: nothing is said');
 $node->safe_psql('postgres', q{SET allow_system_table_mods = on; INSERT INTO pg_dist_partition VALUES ('uh', 'h')});
-my $notice = qr/NOTICE:  table "uh" is distributed by Citus, and its shards are not moved with it\n(?:psql:.*)?HINT:  To move the shards, too: (SELECT .*)$/m;
+my $notice = joined(
+	qr/NOTICE:  table "uh" is distributed by Citus, and its shards are not moved with it\n(?:psql:.*)?HINT:  To move /m,
+	qr/the shards, too: (SELECT .*)$/m);
 my $said = notice_of($dry_run, 'psql');
 like($said, $notice, 'named');
 $said =~ $notice;
-is($1, q{SELECT * FROM pg_catalog.run_command_on_all_nodes('SELECT pg_catalog.max(job) FROM index_mover_call.move_schema_indexes(''public'', ''pg_default'', wait => false)');}, 'the hint');
+is($1, q{SELECT * FROM pg_catalog.run_command_on_all_nodes('SELECT pg_catalog.max(job) FROM }
+	. q{index_mover_call.move_schema_indexes(''public'', ''pg_default'', wait => false)');}, 'the hint');
 like(notice_of(q{move_indexes('uh_i', 'pg_default', dry_run => true)}, 'psql'), qr/table "uh" is distributed/, 'an index of it');
 like(notice_of(q{move_schema_indexes('public', 'pg_default', dry_run => true)}, 'psql'), qr/table "uh" is distributed/, 'a schema');
 unlike(notice_of($dry_run, 'citus_run_command gpid=10000000001'), qr/Citus/, 'not where Citus has sent the call');
@@ -153,7 +160,8 @@ foreach my $behind ('citus_run_command gpid=', 'citus_internal gpid=')
 	$other->run(sprintf q{SET application_name = 'citus_run_command gpid=%d'}, 4 * 1e10 + $caller->pid);
 	$other->send("CALL wait_for_move($job)");
 	$other->answer;
-	like($other->errors, qr/40P01: deadlock detected\nDETAIL:  Job $job waits for process ${\ $caller->pid}, which waits for this session/, 'wait_for_move() behind it');
+	like($other->errors, qr/40P01: deadlock detected\nDETAIL:  Job $job waits for process ${\ $caller->pid}, which waits for this session/,
+		'wait_for_move() behind it');
 	$other->end;
 	is($node->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), 'running', 'and the job goes on');
 	$caller->run('COMMIT');
@@ -162,13 +170,15 @@ foreach my $behind ('citus_run_command gpid=', 'citus_internal gpid=')
 	$sql = move('uh_s', 'rebuild');
 	$caller->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 }
-foreach my $name ('citus_run_command gpid=' . (3 * 1e10 + $caller->pid), 'citus_run_command gpid=' . $caller->pid, 'psql gpid=' . (4 * 1e10 + $caller->pid))
+foreach my $name ('citus_run_command gpid=' . (3 * 1e10 + $caller->pid), 'citus_run_command gpid=' . $caller->pid,
+	'psql gpid=' . (4 * 1e10 + $caller->pid))
 {
 	my $other = IndexMover::Session->new($node);
 	$other->run("SET application_name = '$name'");
 	$other->send("$sql");
 	wait_for_phase($node, 'waiting for old snapshots');
-	poll_until($node, "SELECT now() - query_start > '3 s' FROM pg_stat_activity WHERE pid = " . $other->pid, 't', 'three looks for a deadlock');
+	poll_until($node, "SELECT now() - query_start > '3 s' FROM pg_stat_activity WHERE pid = " . $other->pid, 't',
+		'three looks for a deadlock');
 	ok(!$other->has_answered, "$name: of another node, or nobody's: waits");
 	$caller->run('COMMIT');
 	like($other->answer, qr/^moved/, "$name: and moves then");

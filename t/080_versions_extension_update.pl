@@ -6,6 +6,9 @@
 # with it, one is made up here, with two update scripts: one that is right and
 # one that forgets a comment.  It needs an installation that we may write to.
 # Before that, what the script of the present one must not do.
+#
+# Fault (security): the script of `CREATE EXTENSION`: for superusers only, takes over no object
+#   that is there, makes nothing if psql runs it
 use strict;
 use warnings;
 
@@ -40,7 +43,8 @@ SELECT pg_describe_object(d.classid, d.objid, 0)
 		           FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
 		        (SELECT string_agg(pg_get_indexdef(i.indexrelid), ', ' ORDER BY i.indexrelid::regclass::text)
 		           FROM pg_index i WHERE i.indrelid = c.oid),
-		        (SELECT string_agg(concat_ws(' ', pg_get_triggerdef(g.oid), g.tgenabled, obj_description(g.oid, 'pg_trigger')), ', ' ORDER BY g.tgname)
+		        (SELECT string_agg(concat_ws(' ', pg_get_triggerdef(g.oid), g.tgenabled, obj_description(g.oid, 'pg_trigger')), ', '
+		        	ORDER BY g.tgname)
 		           FROM pg_trigger g WHERE g.tgrelid = c.oid),
 		        (SELECT string_agg(pg_get_constraintdef(x.oid), ', ' ORDER BY x.conname)
 		           FROM pg_constraint x WHERE x.conrelid = c.oid))
@@ -63,7 +67,8 @@ SQL
 chomp(my $dir = `pg_config --sharedir`);
 $dir .= '/extension';
 my $script = "$dir/index_mover--$current.sql";
-is($node->safe_psql('postgres', "SELECT superuser, trusted, relocatable FROM pg_available_extension_versions WHERE name = 'index_mover' AND version = '$current'"),
+is($node->safe_psql('postgres',
+	"SELECT superuser, trusted, relocatable FROM pg_available_extension_versions WHERE name = 'index_mover' AND version = '$current'"),
 	't|f|f', 'for superusers, not trusted, not relocatable');
 unlike(slurp_file($script), qr/\bOR\s+REPLACE\b|\bIF\s+NOT\s+EXISTS\b/i, 'the script takes over no object of others');
 my $all = 'SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_type)';
@@ -94,7 +99,9 @@ SQL
 sub update
 {
 	my ($db, $version) = @_;
-	my $job = $node->safe_psql($db, "BEGIN; SELECT job FROM move_indexes('t', 'regress_slow', 'copy', wait => false, settings => '{\"swap_after\": \"infinity\"}'); COMMIT");
+	my $job = $node->safe_psql($db,
+		"BEGIN; SELECT job FROM move_indexes('t', 'regress_slow', 'copy', wait => false, settings => '{\"swap_after\": \"infinity\"}'); "
+			. "COMMIT");
 	wait_for_phase($node, 'waiting for time to swap', dbname => $db);
 	# (a script that alters the extension's tables waits for the end of the job)
 	my $call = start_call($node, "updating_$db", "ALTER EXTENSION index_mover UPDATE TO '$version'", dbname => $db);
@@ -122,7 +129,8 @@ cmp_ok(scalar(() = $fresh =~ /^function /mg), '>', 10, 'the comparison sees the 
 # is in two schemas of its own, has none.
 my $comments = <<'SQL';
 WITH members AS (
-	SELECT d.classid, d.objid, coalesce(p.pronamespace, c.relnamespace, t.typnamespace) IN ('index_mover'::regnamespace, 'index_mover_call'::regnamespace) AS ours,
+	SELECT d.classid, d.objid, coalesce(p.pronamespace, c.relnamespace, t.typnamespace) IN
+		('index_mover'::regnamespace, 'index_mover_call'::regnamespace) AS ours,
 	       coalesce(tc.oid, c.oid) AS relation
 	  FROM pg_depend d
 	  JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'index_mover'
@@ -159,12 +167,14 @@ SKIP:
 	skip "$dir can't be written to, or this is no source tree", 1 unless -w $dir && -x "$source/scripts/release";
 	my $tree = PostgreSQL::Test::Utils::tempdir;
 	my $next = '98.7';
-	system_or_bail('sh', '-c', 'cd "$1" && cp -r index_mover.control index_mover--*.sql META.json CHANGELOG.md debian "$2"', 'sh', $source, $tree);
+	system_or_bail('sh', '-c', 'cd "$1" && cp -r index_mover.control index_mover--*.sql META.json CHANGELOG.md debian "$2"', 'sh', $source,
+		$tree);
 	local $ENV{RELEASE_TREE} = $tree;
 	system_or_bail("$source/scripts/release", 'next', $next);
 	like(slurp_file("$tree/index_mover.control"), qr/^default_version = '\Q$next\E'$/m, 'next: the control file');
 	is(scalar(() = slurp_file("$tree/META.json") =~ /"version": "\Q$next\E\.0"/g), 2, 'next: META.json');
-	like(slurp_file("$tree/debian/changelog"), qr/\Aindex-mover \(\Q$next\E\.0-1\) .*\n -- .*\n\nindex-mover \(/s, 'next: debian/changelog');
+	like(slurp_file("$tree/debian/changelog"), qr/\Aindex-mover \(\Q$next\E\.0-1\) .*\n -- .*\n\nindex-mover \(/s,
+		'next: debian/changelog');
 	like(slurp_file("$tree/CHANGELOG.md"), qr/^## \Q$next\E\.0 \(unreleased\)\n\n## \d/m, 'next: CHANGELOG.md');
 	my @scripts = ("index_mover--$current--$next.sql", "index_mover--$next.sql");
 	system_or_bail('cp', (map { "$tree/$_" } @scripts), $dir);

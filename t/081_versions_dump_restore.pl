@@ -1,6 +1,8 @@
 # A database with the extension in pg_dump and pg_restore: the indexes are where
 # they were, privileges on the functions and policies are kept; history, job numbers and what
 # crashed moves have left behind are not taken along.
+#
+# Fault (security): what a dump takes along: no jobs, no leftovers; rights are kept
 use strict;
 use warnings;
 
@@ -23,7 +25,8 @@ CREATE INDEX t_stays ON t (v, id);
 SQL
 $node->safe_psql('postgres', "SELECT move_indexes('$_', 'regress_fast', 'copy')") foreach 't_pkey', 't_v';
 $node->safe_psql('postgres', <<'SQL');
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings) VALUES ('old', 't', 'regress_fast', '1 year', '{"max_rate": "1MB"}');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings)
+  VALUES ('old', 't', 'regress_fast', '1 year', '{"max_rate": "1MB"}');
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('full', 'regress_fast', 'regress_slow', 0.9, 0.8);
 SQL
 $node->safe_psql('postgres', <<'SQL');
@@ -60,11 +63,14 @@ SELECT has_function_privilege('regress_mover', oid, 'EXECUTE'), has_function_pri
 SQL
 	is($node->safe_psql($db, $policies), $node->safe_psql('postgres', $policies), "$name: the policies are there");
 	# in another cluster another role can have both its name and its OID
-	is($node->safe_psql($db, "SELECT owner, owner_oid FROM tier_policy WHERE name = 'super'"), 'regress_super|', "$name: no superuser is made an owner");
-	is($node->safe_psql($db, "UPDATE tier_policy SET owner = owner WHERE name = 'super' RETURNING owner_oid::regrole"), 'regress_super', "$name: but somebody can");
+	is($node->safe_psql($db, "SELECT owner, owner_oid FROM tier_policy WHERE name = 'super'"), 'regress_super|',
+		"$name: no superuser is made an owner");
+	is($node->safe_psql($db, "UPDATE tier_policy SET owner = owner WHERE name = 'super' RETURNING owner_oid::regrole"), 'regress_super',
+		"$name: but somebody can");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_history'), '0', "$name: the history is empty");
 	is($node->safe_psql($db, 'SELECT count(*) FROM index_mover_cleanup()'), '0', "$name: there is nothing to clean up");
-	is($node->safe_psql($db, "SELECT string_agg(c.relname, ' ') FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"),
+	is($node->safe_psql($db,
+		"SELECT string_agg(c.relname, ' ') FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"),
 		'', "$name: no invalid index came along");
 	is($node->safe_psql($db, "SELECT job, status FROM move_indexes('t_stays', 'regress_fast', 'copy')"), '1|moved',
 		"$name: moves work, and jobs are counted from 1");
@@ -73,15 +79,18 @@ SQL
 
 # without the role it loads, and the plan says so; nor is a role of its name and another OID the same
 $node->safe_psql('postgres', 'DROP ROLE regress_super; CREATE ROLE regress_super');
-$node->safe_psql('postgres', "DELETE FROM tier_policy WHERE name = 'owned'; DROP OWNED BY regress_owner; DROP ROLE regress_owner; CREATE DATABASE roleless");
+$node->safe_psql('postgres',
+	"DELETE FROM tier_policy WHERE name = 'owned'; DROP OWNED BY regress_owner; DROP ROLE regress_owner; CREATE DATABASE roleless");
 $node->command_ok([ 'pg_restore', '--no-owner', '-d', $node->connstr('roleless'), "$file.custom" ], 'a restore without the role')
   or diag 'as above';
 is($node->safe_psql('roleless', "SELECT policy, reason FROM tier_plan() WHERE policy IN ('owned', 'super') ORDER BY 1"),
 	"owned|its owner is to be set again\nsuper|its owner is to be set again", 'the plan says so');
 my $other = PostgreSQL::Test::Utils::tempdir() . '/privileges';
-my (undef, undef, $refused) = $node->psql('postgres', 'CREATE ROLE regress_dumper LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO regress_dumper');
+my (undef, undef, $refused) = $node->psql('postgres',
+	'CREATE ROLE regress_dumper LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO regress_dumper');
 $node->command_fails_like([ 'pg_dump', '-d', $node->connstr('postgres') . ' user=regress_dumper', '-t', 'tier_policy', '-f', $other ],
-	qr/query would be affected by row-level security policy for table "tier_policy"|permission denied/, 'a dump by another role is refused, and not a part of it');
+	qr/query would be affected by row-level security policy for table "tier_policy"|permission denied/,
+		'a dump by another role is refused, and not a part of it');
 
 # and the original still knows what is its own
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $history, 'the original has its history');

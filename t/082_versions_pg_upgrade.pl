@@ -5,6 +5,9 @@
 #
 # INDEX_MOVER_OLD_BINDIR names the older version's bin directory; the extension
 # must be installed there, too, for faults within a move with pause points.
+#
+# Fault (replication): pg_upgrade, with leftovers and without; after a move of a table ended
+#   within its swap, with each of `--copy`, `--link` (across file systems, too) and `--swap`
 use strict;
 use warnings;
 
@@ -36,7 +39,9 @@ note 'no pause points in the older version: no faults within a move' unless $has
 # with its TOAST table.  [ how, point ]
 my @ends = (
 	[ 'moved', '' ], [ 'mended', '' ],
-	map { my $how = $_; map { [ $how, $_ ] } qw(copy-half:2 copy-synced:3 swap-file-locked:2 swap-file-locked:3 swap-copied swap-file-set:1 swap-file-set:2 swap-before-commit swapped) } 'kill', 'cancel');
+	map { my $how = $_; map { [ $how,
+		$_ ] } qw(copy-half:2 copy-synced:3 swap-file-locked:2 swap-file-locked:3 swap-copied swap-file-set:1 swap-file-set:2
+			swap-before-commit swapped) } 'kill', 'cancel');
 @ends = grep { $_->[1] eq '' } @ends unless $has_points;
 
 sub make_toasted
@@ -116,7 +121,8 @@ foreach my $case (@modes)
 	# names for superuser and databases, and no checksums or both.
 	my $old = PostgreSQL::Test::Cluster->new("old_$dir", install_path => $old_bin =~ s{/bin/?$}{}r);
 	$old->init(extra => [ '--no-locale', '--encoding=UTF8' ]);
-	$old->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nrestart_after_crash = on\nindex_mover.min_free_space = 0\n");
+	$old->append_conf('postgresql.conf',
+		"wal_level = replica\nautovacuum = off\nrestart_after_crash = on\nindex_mover.min_free_space = 0\n");
 	$old->start;
 	my %location = (regress_slow => PostgreSQL::Test::Utils::tempdir(),
 		regress_fast => $across ? File::Temp::tempdir(DIR => '/dev/shm', CLEANUP => 1) : PostgreSQL::Test::Utils::tempdir());
@@ -141,7 +147,8 @@ SQL
 	is($old->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup(dry_run => true)'), $leftovers ? '2' : '0',
 		"$name: " . ($leftovers ? 'an invalid index and a file are left behind' : 'nothing is left behind'));
 	# rows that come and go, so that not all of them are where they were inserted
-	$old->safe_psql('postgres', "SELECT oracle.remember_keys('t'); DELETE FROM t WHERE id % 7 = 0; UPDATE t SET v = v + 1 WHERE id % 5 = 0; VACUUM t");
+	$old->safe_psql('postgres',
+		"SELECT oracle.remember_keys('t'); DELETE FROM t WHERE id % 7 = 0; UPDATE t SET v = v + 1 WHERE id % 5 = 0; VACUUM t");
 	my $history = "SELECT job, name, status, to_tablespace, size_after FROM index_mover_history ORDER BY job, name";
 	my $before = $old->safe_psql('postgres', $history);
 	$old->stop;
@@ -149,7 +156,8 @@ SQL
 	my $new = PostgreSQL::Test::Cluster->new("new_$dir");
 	my @checksums = $version >= 18 ? ('--no-data-checksums') : ();
 	$new->init(extra => [ '--no-locale', '--encoding=UTF8', @checksums ]);
-	$new->append_conf('postgresql.conf', "wal_level = replica\nautovacuum = off\nmax_worker_processes = 8\nindex_mover.min_free_space = 0\n");
+	$new->append_conf('postgresql.conf',
+		"wal_level = replica\nautovacuum = off\nmax_worker_processes = 8\nindex_mover.min_free_space = 0\n");
 	chomp(my $new_bin = `pg_config --bindir`);
 	# (it writes its sockets to the working directory, whose name must be short)
 	chdir(PostgreSQL::Test::Utils::tempdir_short());
@@ -166,10 +174,13 @@ SQL
 	is(tablespace_of_index($new, 't'), "t_pkey: regress_fast\nt_stays: default\nt_v: regress_fast",
 		"$name: the indexes are where they were");
 	is($new->safe_psql('postgres', $history), $before, "$name: the history came along");
-	is($new->safe_psql('postgres', "SELECT string_agg(name, ' ' ORDER BY name) FROM index_mover_history WHERE status = 'interrupted' AND name LIKE 'behind%'"),
+	is($new->safe_psql('postgres',
+		"SELECT string_agg(name, ' ' ORDER BY name) FROM index_mover_history WHERE status = 'interrupted' AND name LIKE 'behind%'"),
 		$leftovers ? 'behind_copy_i behind_rebuild_i' : '', "$name: what was killed is interrupted");
 	is($new->safe_psql('postgres', 'SHOW index_mover.max_rate'), '777MB', "$name: settings of the database came along");
-	is($new->safe_psql('postgres', "SELECT has_function_privilege('regress_mover', 'move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)', 'EXECUTE')"),
+	is($new->safe_psql('postgres',
+		"SELECT has_function_privilege('regress_mover', 'move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)', "
+			. "'EXECUTE')"),
 		't', "$name: privileges came along");
 	is($new->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT indisvalid'), '0',
 		"$name: the invalid index stayed in the old cluster");
@@ -180,9 +191,11 @@ SQL
 	verdict_ok($new, 't', "$name: after pg_upgrade");
 	$new->safe_psql('postgres', "SELECT oracle.remember_metadata('t')");
 
-	is($new->safe_psql('postgres', "SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('t', 'regress_slow', 'copy')"),
+	is($new->safe_psql('postgres',
+		"SELECT string_agg(name || ' ' || status, ', ' ORDER BY name) FROM move_indexes('t', 'regress_slow', 'copy')"),
 		't_pkey moved, t_stays moved, t_v moved', "$name: and moves work");
-	is($new->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('toasted$_', 'pg_default')"), 'moved', "$name: and of toasted$_")
+	is($new->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('toasted$_', 'pg_default')"), 'moved',
+		"$name: and of toasted$_")
 	  foreach 0 .. $#ends;
 	toasted_ok($new, "$name, moved");
 	# (the old cluster's rows of the ledger came along, but are not believed here)

@@ -1,6 +1,9 @@
 # The recovery of docs/guide.md when the fast device is lost, with nothing
 # but indexes on it: after a clean shutdown and after a crash the directory is
 # made anew, the server starts, and REINDEX brings back every index.
+#
+# Fault (storage): a directory of a tablespace that is missing (an empty mount point), or
+#   cannot be written to, in a plan
 use strict;
 use warnings;
 
@@ -74,16 +77,19 @@ leftovers_ok($node, 'at the end');
 my $plan = sub { $node->psql('postgres', "SELECT detail FROM move_indexes('t_v', 'fast_storage', dry_run => true)") };
 chmod 0500, "$location/$version_directory";
 my ($rc, $out, $err) = $plan->();
-like($err, qr/WARNING:  the directory of tablespace "fast_storage" cannot be written to: Permission denied/, 'a directory that cannot be written to');
+like($err, qr/WARNING:  the directory of tablespace "fast_storage" cannot be written to: Permission denied/,
+	'a directory that cannot be written to');
 unlike($out, qr/Fits/, 'it does not fit');
 chmod 0700, "$location/$version_directory";
 rename "$location/$version_directory", "$location.away";
 ($rc, $out, $err) = $plan->();
 like($err, qr/WARNING:  the directory of tablespace "fast_storage" is missing/, 'no directory');
 like($out, qr/The directory of tablespace "fast_storage" is missing\. Writes [^.]*\.$/, 'the row says so');
-($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate FROM move_indexes('t_v', 'fast_storage', settings => '{\"on_failure\": \"row\"}')");
+($rc, $out, $err) = $node->psql('postgres',
+	"SELECT status, sqlstate FROM move_indexes('t_v', 'fast_storage', settings => '{\"on_failure\": \"row\"}')");
 is($out, 'failed|58P01', 'the move fails');
-like($err, qr/WARNING:  the directory of tablespace "fast_storage" is missing.*WARNING:  index "t_v" was not moved/s, 'and is told so before');
+like($err, qr/WARNING:  the directory of tablespace "fast_storage" is missing.*WARNING:  index "t_v" was not moved/s,
+	'and is told so before');
 rename "$location.away", "$location/$version_directory";
 ($rc, $out, $err) = $plan->();
 like($out, qr/Fits\.$/, 'and there again');

@@ -28,7 +28,8 @@ SELECT oracle.remember_metadata('t');
 SQL
 
 my $call = start_call($node, 'mover',
-	"SELECT string_agg(DISTINCT status, ',') || count(*) FROM move_indexes('t', 'regress_fast', 'copy', settings => '{\"max_workers\": 2, \"max_rate\": \"3MB\", \"pacing\": false}')");
+	"SELECT string_agg(DISTINCT status, ',') || count(*) FROM move_indexes('t', 'regress_fast', 'copy', settings => "
+		. "'{\"max_workers\": 2, \"max_rate\": \"3MB\", \"pacing\": false}')");
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
 my ($stdout, $stderr);
 my $dropped = $node->psql('postgres', 'DROP EXTENSION index_mover', stdout => \$stdout, stderr => \$stderr, timeout => 180);
@@ -70,9 +71,12 @@ $reader->run('COMMIT');
 $dropper->answer;
 is($dropper->errors, '', 'rebuild: the extension is dropped');
 ($status, $out, $err) = finish_call($call);
-like($out, qr/^g_1\|failed\|55006\|gave way to process \d+, which waits for a lock on the tables of the extension: .*\ng_2\|canceled\|55000\|the extension was dropped$/,
+like($out, joined(
+	qr/^g_1\|failed\|55006\|gave way to process \d+, which waits for a lock on the tables of the extension: /,
+	qr/.*\ng_2\|canceled\|55000\|the extension was dropped$/),
 	'rebuild: the rows say so') or diag $err;
-my $indexes = "SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'g'::regclass";
+my $indexes = "SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE "
+	. "i.indrelid = 'g'::regclass";
 is($node->safe_psql('postgres', $indexes), 'g_1 g_1_ccnew g_2', 'rebuild: the unfinished index is there as long as the table is in use');
 $holder->run('COMMIT');
 poll_until($node, $indexes, 'g_1 g_2', 'rebuild: the removal of the unfinished index', timeout => 20);
@@ -93,7 +97,8 @@ foreach my $wait ('true', 'false')
 {
 	my $name = "canceled copy, wait => $wait";
 	$call = start_call($node, "copier_$wait",
-		"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', wait => $wait, settings => '{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
+		"SELECT status, sqlstate FROM move_indexes('t', 'regress_fast', 'copy', wait => $wait, settings => "
+			. "'{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
 	poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
 	my $worker = worker_pid($node);
 	$dropper = IndexMover::Session->new($node);
@@ -119,7 +124,8 @@ files_ok($node, 'canceled copy, extension dropped');
 
 # ---- a worker that is terminated --------------------------------------------
 $call = start_call($node, 'copier',
-	"SELECT status, sqlstate FROM move_indexes('t', 'regress_slow', 'copy', settings => '{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
+	"SELECT status, sqlstate FROM move_indexes('t', 'regress_slow', 'copy', settings => "
+		. "'{\"max_workers\": 1, \"max_rate\": \"100kB\", \"pacing\": false}')");
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE blocks_done > 0", 't', 'a copy is running');
 my $worker = worker_pid($node);
 $dropper = IndexMover::Session->new($node);
@@ -164,23 +170,29 @@ files_ok($node, 'terminated worker');
 	$looker->run('SELECT pg_terminate_backend(' . $caller->pid . ')');
 	$dropper->run('DROP EXTENSION index_mover');
 	$gate->run('COMMIT');
-	$node->wait_for_log(qr/LOG:  55000: job \d+ \(postgres, by [^)]*\): could not record the job\n.*DETAIL:  extension "index_mover" is not installed in this database/, $log);
+	$node->wait_for_log(joined(
+		qr/LOG:  55000: job \d+ \(postgres, by [^)]*\): could not record the job\n.*DETAIL:  extension "index_mover" is /,
+		qr/not installed in this database/), $log);
 	pass('caller and extension gone: the worker says why it does nothing');
 	wait_for_no_worker($node);
 	$_->end foreach $gate, $looker, $dropper;
 	$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
 	leftovers_ok($node, 'caller and extension gone', within => 5);
 	files_ok($node, 'caller and extension gone');
-	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved', 'caller and extension gone: the next call works');
+	is($node->safe_psql('postgres', "SELECT DISTINCT status FROM move_indexes('t', 'regress_fast')"), 'moved',
+		'caller and extension gone: the next call works');
 }
 all_right($node, 't', 'all of them', within => 5);
 
 # ---- a function that somebody has made without the extension -----------------
-my $type = $node->safe_psql('postgres', "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'move_result'::regclass");
+my $type = $node->safe_psql('postgres',
+	"SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute WHERE "
+		. "attrelid = 'move_result'::regclass");
 my $function = $node->safe_psql('postgres', "SELECT pg_get_functiondef('move_indexes'::regproc)");
 $node->safe_psql('postgres', 'CREATE DATABASE without_it TEMPLATE template0');
 $node->safe_psql('without_it', "CREATE TYPE move_result AS ($type); $function; CREATE TABLE t (i int PRIMARY KEY)");
-($status, $out, $err) = $node->psql('without_it', "SELECT status FROM move_indexes('t', 'regress_fast')", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+($status, $out, $err) = $node->psql('without_it', "SELECT status FROM move_indexes('t', 'regress_fast')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 is($out, '', 'without the extension: no rows');
 like($err, qr/ERROR:  55000: extension "index_mover" is not installed in this database\n/, 'without the extension: a clean error');
 done_testing();

@@ -1,6 +1,8 @@
 # The extension where PostgreSQL's own directories do not have it
 # (extension_control_path and dynamic_library_path, since 18): preloaded,
 # with the janitor, and not; caller, workers and reports.
+#
+# Fault (replication): the files outside of PostgreSQL's own directories (18)
 use strict;
 use warnings;
 
@@ -68,7 +70,8 @@ sub moves_ok
 	foreach my $method ('copy', 'rebuild')
 	{
 		is($session->run("SELECT DISTINCT status FROM move_indexes('zoo', 'regress_fast', '$method')"), 'moved', "$name: $method");
-		is($session->run('SELECT DISTINCT status FROM undo_move((SELECT max(job) FROM index_mover_history))'), 'moved', "$name: $method undone");
+		is($session->run('SELECT DISTINCT status FROM undo_move((SELECT max(job) FROM index_mover_history))'), 'moved',
+			"$name: $method undone");
 	}
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'regress_fast')"), 'moved', "$name: the table");
 	is($session->run("SELECT DISTINCT status FROM move_table('zoo', 'pg_default')"), 'moved', "$name: and back");

@@ -1,6 +1,9 @@
 # A ruin is never copied: an index whose file is missing, empty, or begins with what is
 # no page of its access method is rebuilt by "auto", with the reason, and refused by
 # "copy"; and a copy stops at a page that is damaged, and says which.
+#
+# Fault (storage): an index that is a ruin (missing, empty, zeros, a page of another kind at
+#   its start), and damaged pages in the middle of one: rebuilt or refused, never copied
 use strict;
 use warnings;
 
@@ -83,10 +86,12 @@ foreach my $ruin (sort keys %ruin)
 	$node->stop;
 	$ruin{$ruin}->($path{$_}, $table) foreach @ruined;
 	$node->start;
-	is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT status || ' ' || sqlstate, ',') FROM move_indexes('d', '$to', 'copy', dry_run => true) WHERE name IN ("
+	is($node->safe_psql('postgres',
+		"SELECT string_agg(DISTINCT status || ' ' || sqlstate, ',') FROM move_indexes('d', '$to', 'copy', dry_run => true) WHERE name IN ("
 			  . join(', ', map { "'d_$_'" } @ruined) . ')'),
 		'skipped XX002', "$ruin: a plan by copy");
-	my $plan = $node->safe_psql('postgres', "SELECT name || ': ' || method || ' ' || detail FROM move_indexes('d', '$to', dry_run => true) ORDER BY 1");
+	my $plan = $node->safe_psql('postgres',
+		"SELECT name || ': ' || method || ' ' || detail FROM move_indexes('d', '$to', dry_run => true) ORDER BY 1");
 	my @rebuilt = $plan =~ /^d_(\w+): rebuild Rebuild, because copy cannot move it: [^.]+\./mg;
 	is("@rebuilt", join(' ', sort @ruined), "$ruin: auto rebuilds") or diag($plan);
 	note $plan;
@@ -130,7 +135,9 @@ foreach my $checksums (0, 1)
 		{
 			my $call = $relation eq 'd' ? "move_table('d', 'regress_fast')" : "move_indexes('$relation', 'regress_fast', 'copy')";
 			$call = $call =~ s/regress_fast/regress_slow/r
-			  if $node->safe_psql('postgres', "SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = '$relation'::regclass AND spcname = 'regress_fast'");
+			  if $node->safe_psql('postgres',
+			  	"SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE c.oid = '$relation'::regclass AND "
+			  		. "spcname = 'regress_fast'");
 			my $row = $node->safe_psql('postgres', "SELECT status, sqlstate, detail FROM $call WHERE name = '$relation'");
 			like($row, qr/^failed\|XX00[12]\|invalid page in block $block{$relation} of relation/,
 				($checksums ? 'checksums, ' : '') . "$damage of $relation: the copy stops there, and says so");

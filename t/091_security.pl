@@ -1,6 +1,13 @@
 # What a move runs of other people's code, it runs as the owner of the table,
 # in a security-restricted operation, with a search_path of its own: the attack
 # by an index function, in all its variants.
+#
+# Fault (security): code of others in index expressions, operators, operator classes, domains,
+#   collations, triggers, as owner in a sandbox
+# Fault (security): who may move, steer and see what (also sql/privileges, 040)
+# Fault (security): keys in the message of a failed unique build, also under forced row
+#   security, and for who has only `MAINTAIN`
+# Fault (security): a search_path that an index function relies on: 42P01, and what to do
 use strict;
 use warnings;
 
@@ -121,7 +128,8 @@ my ($attempts, $attempts_blocked) = (0, 0);
 sub attempts
 {
 	return split /\|/, $node->safe_psql('postgres',
-		"SELECT count(*), count(*) FILTER (WHERE who = 'attacker' AND result ~ '^(42501|25001|55006) ') FROM evil.log WHERE step NOT IN ('search_path', 'unqualified', 'deferred trigger')");
+		"SELECT count(*), count(*) FILTER (WHERE who = 'attacker' AND result ~ '^(42501|25001|55006) ') FROM evil.log WHERE step NOT IN "
+			. "('search_path', 'unqualified', 'deferred trigger')");
 }
 
 # As superuser, as a superuser by SET ROLE, as the attacker; waiting or not.
@@ -182,7 +190,8 @@ note "count: attempts to escalate, blocked $attempts_blocked";
 # The same for what PostgreSQL itself has, and for pg_repack where it is.
 {
 	chomp(my $bindir = `pg_config --bindir`);
-	my %others = ('REINDEX CONCURRENTLY' => [ 'psql', '-Xq', '-d', $node->connstr('postgres'), '-c', 'REINDEX (TABLESPACE regress_fast) INDEX CONCURRENTLY evil.t_f' ]);
+	my %others = ('REINDEX CONCURRENTLY' => [ 'psql', '-Xq', '-d', $node->connstr('postgres'), '-c',
+		'REINDEX (TABLESPACE regress_fast) INDEX CONCURRENTLY evil.t_f' ]);
 	$others{pg_repack} = [ 'pg_repack', '-h', $node->host, '-p', $node->port, '-d', 'postgres', '-i', 'evil.t_f', '-s', 'regress_slow' ]
 	  if -x "$bindir/pg_repack" && $node->psql('postgres', 'CREATE EXTENSION pg_repack SCHEMA public') == 0;
 	foreach my $other (sort keys %others)
@@ -240,12 +249,14 @@ foreach my $method ('rebuild', 'copy')
 {
 	my $to = $method eq 'rebuild' ? 'regress_fast' : 'regress_slow';
 	$node->safe_psql('postgres', 'TRUNCATE evil.log');
-	my ($rc, $out, $err) = $node->psql('postgres', "SELECT DISTINCT status, sqlstate FROM public.move_indexes('evil.kinds', '$to', method => '$method')");
+	my ($rc, $out, $err) = $node->psql('postgres',
+		"SELECT DISTINCT status, sqlstate FROM public.move_indexes('evil.kinds', '$to', method => '$method')");
 	is($out, 'moved|', "hostile operator class, domain and collation, $method: moved") or diag $err;
 	is($node->safe_psql('postgres', "SELECT step, who, path, left(result, 5) FROM evil.log GROUP BY 1, 2, 3, 4 ORDER BY 1"),
 		$method eq 'copy' ? '' : "domain check|attacker|pg_catalog, pg_temp|42501\nsupport function|attacker|pg_catalog, pg_temp|42501",
 		"hostile operator class, domain and collation, $method: " . ($method eq 'copy' ? 'nothing is run' : 'run as the owner'));
-	is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f', "$method: the attacker is no superuser");
+	is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f',
+		"$method: the attacker is no superuser");
 	metadata_ok($node, 'evil.kinds', "hostile operator class, domain and collation, $method");
 	leftovers_ok($node, "hostile operator class, domain and collation, $method", within => 5);
 }
@@ -256,21 +267,25 @@ CREATE TABLE evil.factors (n int);
 INSERT INTO evil.factors VALUES (3);
 CREATE TABLE evil.path (i int);
 INSERT INTO evil.path VALUES (1);
-CREATE FUNCTION evil.times(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE SET search_path = evil AS 'BEGIN RETURN (SELECT i * n FROM factors); END';
+CREATE FUNCTION evil.times(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE
+  SET search_path = evil AS 'BEGIN RETURN (SELECT i * n FROM factors); END';
 CREATE INDEX path_times ON evil.path (evil.times(i)) TABLESPACE regress_slow;
 ALTER FUNCTION evil.times(int) RESET search_path;
 SQL
 {
 	my $move = "SELECT status, sqlstate, detail FROM public.move_indexes('evil.path_times', 'regress_fast', method => 'rebuild')";
 	is($node->safe_psql('postgres', $move),
-		'failed|42P01|relation "factors" does not exist: Functions of an index run with the search_path "pg_catalog, pg_temp" here; set search_path on the function.',
+		'failed|42P01|relation "factors" does not exist: Functions of an index run with the search_path "pg_catalog, pg_temp" here; set '
+			. 'search_path on the function.',
 		'a function that needs a search_path: the row says what to do');
 	leftovers_ok($node, 'a function that needs a search_path', within => 5);
 	# a function in place of the table; from 19 on the error has a detail of its own
 	$as_attacker->('CREATE FUNCTION evil.factor() RETURNS int LANGUAGE sql IMMUTABLE AS \'SELECT 3\'');
-	$as_attacker->('CREATE OR REPLACE FUNCTION evil.times(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS \'BEGIN RETURN i * factor(); END\'');
+	$as_attacker->('CREATE OR REPLACE FUNCTION evil.times(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS \'BEGIN RETURN i * factor(); '
+		. 'END\'');
 	is($node->safe_psql('postgres', $move),
-		'failed|42883|function factor() does not exist: Functions of an index run with the search_path "pg_catalog, pg_temp" here; set search_path on the function.',
+		'failed|42883|function factor() does not exist: Functions of an index run with the search_path "pg_catalog, pg_temp" here; set '
+			. 'search_path on the function.',
 		'the same for a function');
 	leftovers_ok($node, 'the same for a function', within => 5);
 	$as_attacker->('ALTER FUNCTION evil.times(int) SET search_path = evil');
@@ -322,7 +337,8 @@ is($as_attacker->('SELECT count(*) FROM evil.secret'), '0', 'row security hides 
 foreach my $curious (@curious)
 {
 	my ($rc, $out, $err) = $node->psql('postgres',
-		"\\set VERBOSITY verbose\nSELECT status, sqlstate, detail FROM public.move_indexes('evil.secret_v', 'regress_fast', method => 'rebuild')",
+		"\\set VERBOSITY verbose\nSELECT status, sqlstate, detail FROM public.move_indexes('evil.secret_v', 'regress_fast', method => "
+			. "'rebuild')",
 		extra_params => [ '-U', $curious ]);
 	like($out, qr/^failed\|23505\|could not create unique index/, "a unique build fails, called by $curious") or diag $err;
 	unlike("$out $err", qr/the secret/, 'and the caller is not told the key');
@@ -413,7 +429,8 @@ foreach my $case (
 	$node->safe_psql('defaults', "ALTER DEFAULT PRIVILEGES $in GRANT ALL ON $_ TO $to")
 	  foreach $to ? (qw(TABLES SEQUENCES FUNCTIONS TYPES), $in ? () : 'SCHEMAS') : ();
 	$node->safe_psql('defaults', 'CREATE EXTENSION index_mover CASCADE');
-	is(join("\n", sort split /\n/, $node->safe_psql('defaults', $privileges)), $expected, "$name: what others may do with the extension's objects");
+	is(join("\n", sort split /\n/, $node->safe_psql('defaults', $privileges)), $expected,
+		"$name: what others may do with the extension's objects");
 	$node->safe_psql('postgres', 'DROP DATABASE defaults');
 }
 

@@ -3,6 +3,10 @@
 # error that a user can read (never an internal one), in the same session, and
 # nothing changed.  And every function called by every kind of role: those may
 # who should, and nobody else.  (What the messages say: sql/bad_input.sql.)
+#
+# Fault (security): every function, called by every kind of role
+# Fault (input): each kind of nonsense in each argument of each function, each setting with wrong
+#   values, each wrong moment: one clean error, and nothing changed
 use strict;
 use warnings;
 
@@ -44,7 +48,8 @@ my %good = (
 	min_size => '0', max_size => '1000000', job => $job, setting => "'max_rate'", value => "'1MB'",
 	sample_pages => '10', exact => 'false', sample => 'false', duration => "'100 ms'", queue_depth => '4',
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
-	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'", policy_name => "'nosuch'", at => 'now()',
+	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
+		policy_name => "'nosuch'", at => 'now()',
 	raise => 'true', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');
@@ -54,7 +59,8 @@ my %bad = (
 	name => [ 'NULL', "''", "'nosuch'", "'pg_global'", "repeat('x', 70)::name", q{E'new\nline'}, q{'"regress_fast"'}, "'REGRESS_FAST'" ],
 	method => [ 'NULL', "''", "'fast'", "'copying'", q{E'copy\n'}, "repeat('x', 70)", "'%s'" ],
 	boolean => [ 'NULL', "'perhaps'" ],
-	settings => [ map { "'$_'" } '[1]', '"x"', '1', 'null', '{', '{"nosuch": 1}', '{"": 1}', '{"MAX_RATE": "1MB"}', '{"index_mover.max_rate": "1MB"}' ],
+	settings => [ map { "'$_'" } '[1]', '"x"', '1', 'null', '{', '{"nosuch": 1}', '{"": 1}', '{"MAX_RATE": "1MB"}',
+		'{"index_mover.max_rate": "1MB"}' ],
 	min_size => [ "'x'", '-1', '1000001', '9223372036854775808' ],
 	max_size => [ "'x'", '-1', '9223372036854775808' ],
 	name_like => [ q{'\\'} ],
@@ -71,13 +77,15 @@ my %bad = (
 	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.
-my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'index_mover_blockers regclass', "recommend_moves 'pg_global'",
+my %chooses = map { $_ => 1 } ('index_report regclass', 'index_report boolean', 'index_mover_blockers regclass',
+	"recommend_moves 'pg_global'",
 	# without a policy there is nothing to wait for
 	'run_tier_policies NULL');
 # Functions for our own views and functions only
 my $ours = qr/^index_mover\./;
 my @functions = split /\n/, $node->safe_psql('postgres', <<'SQL');
-SELECT CASE WHEN p.pronamespace = 'index_mover'::regnamespace THEN 'index_mover.' ELSE '' END || p.proname, p.prokind, p.proisstrict, p.pronargs - p.pronargdefaults,
+SELECT CASE WHEN p.pronamespace = 'index_mover'::regnamespace THEN 'index_mover.' ELSE '' END || p.proname, p.prokind, p.proisstrict,
+  p.pronargs - p.pronargdefaults,
 	   (SELECT string_agg(coalesce(p.proargnames[i], '') || ' ' || format_type(u.t, NULL), ',' ORDER BY i)
 		  FROM unnest(p.proargtypes) WITH ORDINALITY AS u(t, n)
 		 CROSS JOIN LATERAL (SELECT a.i FROM (
@@ -127,7 +135,8 @@ foreach (@functions)
 	}
 }
 my @settings = split /\n/, $node->safe_psql('postgres',
-	"LOAD 'index_mover'; SELECT substring(name, 13), vartype FROM pg_settings WHERE name LIKE 'index\\_mover.%' AND name NOT LIKE '%.test\\_%' ORDER BY 1");
+	"LOAD 'index_mover'; SELECT substring(name, 13), vartype FROM pg_settings WHERE name LIKE 'index\\_mover.%' AND name NOT LIKE "
+		. "'%.test\\_%' ORDER BY 1");
 foreach (@settings)
 {
 	my ($name, $type) = split /\|/;
@@ -150,7 +159,8 @@ push @calls,
   "BEGIN; DECLARE c CURSOR FOR SELECT * FROM $move; FETCH 1 FROM c",
   "BEGIN; CALL wait_for_move($job)",
   "DO \$\$ BEGIN BEGIN PERFORM * FROM $move; EXCEPTION WHEN division_by_zero THEN NULL; END; END \$\$",
-  "SELECT (SELECT count(*) FROM pg_class WHERE relname = 'x'), m.* FROM pg_class c, LATERAL move_indexes(c.oid, 'regress_fast') m WHERE c.relname = 'v'",
+  "SELECT (SELECT count(*) FROM pg_class WHERE relname = 'x'), m.* FROM pg_class c, LATERAL move_indexes(c.oid, 'regress_fast') m WHERE "
+  	. "c.relname = 'v'",
   "SET default_transaction_read_only = on; SELECT * FROM $move",
   "PREPARE p AS SELECT * FROM move_indexes(\$1, \$2); EXECUTE p('t', 'nosuch')",
   "SELECT * FROM index_mover_cleanup(NULL)";
@@ -167,7 +177,8 @@ my $script = PostgreSQL::Test::Utils::tempdir() . '/calls.sql';
 	append_to_file($script, "$text\\echo session\nSELECT pg_backend_pid();\n");
 }
 my ($out, $err) = ('', '');
-IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $script ], '>', \$out, '2>', \$err, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $script ], '>', \$out, '2>', \$err,
+	IPC::Run::timer($IndexMover::Test::TIMEOUT));
 my @pids = $out =~ /^session\n(\d+)$/mg;
 is(scalar(@pids), 2, 'the session goes on to its end') or diag $err;
 is($pids[0], $pids[1], 'it is the same one');
@@ -190,11 +201,14 @@ my %only = (
 		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
 		  tier_plan run_tier_policies)),
 	(map { $_ => 'scanner' } qw(index_mover.try_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
-	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.try_table_size index_mover.movable_methods index_mover.file_birth index_mover.stats_since index_report tablespace_probe index_mover.tablespace_facts
+	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.try_table_size index_mover.movable_methods
+		  index_mover.file_birth index_mover.stats_since index_report tablespace_probe index_mover.tablespace_facts
 		  take_index_sample index_mover.relation_heat index_mover.duplicate_of recommend_moves index_mover_blockers)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
-is($node->safe_psql('postgres', "SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', 'USAGE')"),
+is($node->safe_psql('postgres',
+	"SELECT string_agg(rolname, ' ') FROM pg_roles WHERE NOT rolsuper AND rolname !~ '^pg_' AND has_schema_privilege(oid, 'index_mover', "
+		. "'USAGE')"),
 	'', 'nobody but superusers calls what is ours');
 $node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA index_mover TO PUBLIC');
 my ($cells, $right) = (0, 0);
@@ -214,7 +228,8 @@ foreach my $role (sort keys %may)
 	$text .= "\\echo call $_\nSET ROLE \"$role\";\n$good_call{$names[$_]};\n\\echo :SQLSTATE x\nRESET ROLE;\n" for 0 .. $#names;
 	unlink $script;
 	append_to_file($script, $text);
-	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $script ], '>', \$out, '2>', \$err, IPC::Run::timer($IndexMover::Test::TIMEOUT));
+	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $script ], '>', \$out, '2>', \$err,
+		IPC::Run::timer($IndexMover::Test::TIMEOUT));
 	my %answer;
 	$answer{$1} = $2 while $out =~ /^call (\d+)\n(?:(?!call ).*\n)*?([0-9A-Z]{5}) x$/mg;
 	foreach my $i (0 .. $#names)
@@ -223,7 +238,8 @@ foreach my $role (sort keys %may)
 		my $expected = !$only{$name} || $may{$role}{ $only{$name} };
 		# EXECUTE is not enough: the table is its owner's, the job another role's;
 		# but all may wait
-		$expected = 0 if $role eq 'granted' && $name =~ /^(?:move_indexes|move_table|undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
+		$expected = 0 if $role eq 'granted'
+			&& $name =~ /^(?:move_indexes|move_table|undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
 		$expected = 0 if $role eq 'owner' && $name =~ /^(?:undo_move|cancel_move|pause_move|resume_move|alter_move)$/;
 		my $got = ($answer{$i} || '42501') ne '42501';
 		$cells++;

@@ -3,6 +3,11 @@
 # work meanwhile, nothing of his is run as anybody but himself: moves that give up
 # and say who was in the way, the clean-up that is asked for, that of the janitor,
 # and the reports.
+#
+# Fault (security): the owner of the database, and so of `public`: renames schemas beside
+#   moves, cleanup and the janitor, has twins of all our objects, functions with the names of
+#   core's in commands that we print, and index functions that are run while a statement is
+#   planned
 use strict;
 use warnings;
 
@@ -86,7 +91,8 @@ BEGIN
 			CASE f.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, f.proname, f.arguments,
 			CASE WHEN f.prokind = 'p' THEN '' ELSE 'RETURNS ' || f.result END,
 			format('BEGIN PERFORM trap.seen(%L); RETURN%s; END', f.proname,
-				CASE WHEN f.proretset OR f.prokind = 'p' OR 'o' = ANY (f.proargmodes) OR 'b' = ANY (f.proargmodes) THEN '' ELSE ' NULL' END));
+				CASE WHEN f.proretset OR f.prokind = 'p' OR 'o' = ANY (f.proargmodes) OR 'b' = ANY (f.proargmodes) THEN ''
+					ELSE ' NULL' END));
 	END LOOP;
 END $do$;
 CREATE VIEW evil.index_mover_progress AS SELECT trap.seen('index_mover_progress')::text;
@@ -135,7 +141,8 @@ sub pgbench
 		push @files, '-f', $file;
 	}
 	my $run = { name => $name, output => '' };
-	$run->{harness} = IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-T', $seconds, @files, $node->connstr('postgres') . " user=$user" ],
+	$run->{harness} = IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-T', $seconds, @files,
+		$node->connstr('postgres') . " user=$user" ],
 		'<', \'', '>&', \$run->{output}, IPC::Run::timer($IndexMover::Test::TIMEOUT));
 	return $run;
 }
@@ -172,7 +179,8 @@ CREATE TABLE trap.kept (i int);
 CREATE INDEX kept_i ON trap.kept (i) TABLESPACE regress_slow;
 SQL
 as_attacker("BEGIN; SELECT count(*) FROM trap.kept; PREPARE TRANSACTION 'stays'");
-like(sql("SELECT status, detail FROM public.move_indexes('trap.kept_i', 'regress_fast', method => 'rebuild', settings => '{\"lock_wait\": \"2s\"}')"),
+like(sql("SELECT status, detail FROM public.move_indexes('trap.kept_i', 'regress_fast', method => 'rebuild', settings => "
+	. "'{\"lock_wait\": \"2s\"}')"),
 	qr/^moved\|.*prepared transaction "stays"/, 'an index that is left over');
 sql('SELECT pg_terminate_backend(pid) FROM index_mover_progress');
 wait_for_no_worker($node);
@@ -181,7 +189,8 @@ is(sql($left), '1', 'and not removed');
 
 my $renaming = start_renaming(14);
 my $moving = pgbench('moves that give up', $MOVERS, 13, $super,
-	map { ($_ => "SELECT status FROM dba.move(format('trap.t%s_i', :client_id)::regclass, 'regress_fast', '$_', true);") } 'copy', 'rebuild');
+	map { ($_ => "SELECT status FROM dba.move(format('trap.t%s_i', :client_id)::regclass, 'regress_fast', '$_', true);") } 'copy',
+		'rebuild');
 cmp_ok(transactions($moving), '>', 20, 'moves that gave up');
 ok($node->log_contains(qr/could not get the exclusive lock on index "t\d_i"/, $log), 'copies gave up');
 ok($node->log_contains(qr/gave up waiting for transactions that use the table/, $log), 'and rebuilds');
@@ -191,7 +200,8 @@ nothing_was_run('moves');
 # moves that nobody waits for, as a schedule makes them, and the clean-up
 $renaming = start_renaming(6);
 my $queueing = pgbench('moves that nobody waits for', 1, 5, $super,
-	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', false);\n\\sleep 200 ms");
+	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', "
+		. "false);\n\\sleep 200 ms");
 my $cleaning = pgbench('clean-up', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
 cmp_ok(transactions($queueing), '>', 2, 'moves that were queued');
 cmp_ok(transactions($cleaning), '>', 2, 'calls of index_mover_cleanup()');
@@ -250,20 +260,23 @@ CREATE INDEX folded_g ON trap.folded USING gin (words) WHERE trap.f(3) = 3;
 SQL
 is(sql("SELECT count(*) FROM public.index_report('trap.folded', sample => true)"), '5', 'index_report, the table in it');
 sql($_) foreach 'SELECT count(*) FROM public.recommend_moves(\'regress_fast\')', "SELECT * FROM public.gin_pending_list('trap.folded_g')",
-  "SELECT * FROM public.index_mover_blockers('trap.folded')", 'SELECT public.take_index_sample()', 'SELECT * FROM public.tier_plan()', 'SELECT * FROM public.run_tier_policies()', 'SELECT * FROM public.relation_heat',
+  "SELECT * FROM public.index_mover_blockers('trap.folded')", 'SELECT public.take_index_sample()', 'SELECT * FROM public.tier_plan()',
+  	'SELECT * FROM public.run_tier_policies()', 'SELECT * FROM public.relation_heat',
   "SELECT * FROM public.move_indexes('trap.folded', 'regress_fast', dry_run => true)";
 sql("SELECT * FROM public.index_bloat('trap.$_')") foreach 'folded_e', 'folded_p', 'folded_b', 'folded_g';
 sql("SELECT * FROM public.index_bloat('trap.folded_e')");
 nothing_was_run('reports on indexes whose functions have constants for arguments');
 sql("SELECT * FROM public.index_bloat('trap.folded_b', exact => true)");
 is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_fast', method => 'copy')"), 'moved', 'copy');
-is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_slow', method => 'rebuild', settings => '{\"lock_wait\": \"60s\"}')"), 'moved', 'rebuild');
+is(sql("SELECT DISTINCT status FROM public.move_indexes('trap.folded', 'regress_slow', method => 'rebuild', settings => "
+	. "'{\"lock_wait\": \"60s\"}')"), 'moved', 'rebuild');
 ok($node->log_contains(qr/the attacker's expression runs as attacker/, $log), 'a rebuild runs them as the owner');
 nothing_was_run('moves of such indexes');
 sql('GRANT EXECUTE ON FUNCTION public.move_indexes TO attacker');
 foreach my $move ([ 'copy', 'regress_fast' ], [ 'rebuild', 'regress_slow' ])
 {
-	is(as_attacker("SELECT DISTINCT status FROM public.move_indexes('trap.folded', '$move->[1]', method => '$move->[0]', settings => '{\"lock_wait\": \"60s\"}')"),
+	is(as_attacker("SELECT DISTINCT status FROM public.move_indexes('trap.folded', '$move->[1]', method => '$move->[0]', settings => "
+		. "'{\"lock_wait\": \"60s\"}')"),
 		'moved', "$move->[0], his own");
 }
 nothing_was_run('his own moves of such indexes');
@@ -272,16 +285,21 @@ leftovers_ok($node, 'at the end', within => 5);
 # ---- his policies: planned by a superuser, run by one, and by the scheduler --------------------
 # Their functions try to become the user of the session, of the worker before 17 a superuser;
 # names and settings are hostile, too.
-sql('GRANT SELECT, INSERT, UPDATE, DELETE ON public.tier_policy TO attacker; GRANT EXECUTE ON FUNCTION public.tier_plan, public.run_tier_policies TO attacker');
+sql('GRANT SELECT, INSERT, UPDATE, DELETE ON public.tier_policy TO attacker; GRANT EXECUTE ON FUNCTION public.tier_plan, '
+	. 'public.run_tier_policies TO attacker');
 as_attacker(<<'SQL');
 CREATE FUNCTION trap.clock() RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
 	attempt text;
 BEGIN
-	FOREACH attempt IN ARRAY ARRAY['RESET SESSION AUTHORIZATION', 'RESET ROLE', 'SET SESSION AUTHORIZATION ' || (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10),
-		'SET ROLE ' || (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10), 'SET transaction_read_only = off', 'ALTER ROLE attacker SUPERUSER',
-		'UPDATE public.tier_policy SET owner_oid = 10', 'DELETE FROM index_mover.job_log', 'SELECT public.move_indexes(''trap.folded'', ''regress_fast'', wait => false)',
-		'SELECT public.run_tier_policies()', 'SELECT public.tier_plan()', 'DECLARE c CURSOR WITH HOLD FOR SELECT trap.seen(''cursor'')', 'CREATE TEMP TABLE shadow (i int)', 'LISTEN trap'] LOOP
+	FOREACH attempt IN ARRAY ARRAY['RESET SESSION AUTHORIZATION', 'RESET ROLE', 'SET SESSION AUTHORIZATION '
+		|| (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10),
+		'SET ROLE ' || (SELECT quote_ident(rolname) FROM pg_catalog.pg_roles WHERE oid = 10), 'SET transaction_read_only = off',
+			'ALTER ROLE attacker SUPERUSER',
+		'UPDATE public.tier_policy SET owner_oid = 10', 'DELETE FROM index_mover.job_log',
+			'SELECT public.move_indexes(''trap.folded'', ''regress_fast'', wait => false)',
+		'SELECT public.run_tier_policies()', 'SELECT public.tier_plan()', 'DECLARE c CURSOR WITH HOLD FOR SELECT trap.seen(''cursor'')',
+			'CREATE TEMP TABLE shadow (i int)', 'LISTEN trap'] LOOP
 		BEGIN
 			EXECUTE attempt;
 			PERFORM trap.seen('clock');
@@ -296,13 +314,17 @@ CREATE TABLE trap."""; DROP" PARTITION OF trap."a'); SELECT trap.seen('name'); -
 CREATE INDEX "'i" ON trap."""; DROP" ((i + trap.f(5)));
 INSERT INTO trap."""; DROP" VALUES ('2020-01-02', 1);
 INSERT INTO public.tier_policy (name, relation, to_tablespace, older_than, now_function, min_stay, every) VALUES
-	('%s''); SELECT trap.seen(''policy''); --', 'trap."a''); SELECT trap.seen(''name''); --"', 'regress_fast', '1 day', 'trap.clock()', '0', '1 s'),
+	('%s''); SELECT trap.seen(''policy''); --', 'trap."a''); SELECT trap.seen(''name''); --"', 'regress_fast', '1 day', 'trap.clock()',
+		'0', '1 s'),
 	('back', 'trap."a''); SELECT trap.seen(''name''); --"', 'regress_slow', '1 day', 'trap.clock()', '0', NULL);
-INSERT INTO public.tier_policy (name, schema, from_tablespace, to_tablespace, budget, settings) VALUES ('budget', 'trap', 'regress_slow', 'regress_fast', 1000000000, '{"rebuild_threshold": 0}');
+INSERT INTO public.tier_policy (name, schema, from_tablespace, to_tablespace, budget, settings)
+  VALUES ('budget', 'trap', 'regress_slow', 'regress_fast', 1000000000, '{"rebuild_threshold": 0}');
 SQL
-foreach my $settings ('{"on_blocker": "terminate"}', '{"copy_access_methods": "evil"}', '{"min_free_space": 0}', '{"role": "postgres"}', '{"session_authorization": "postgres"}')
+foreach my $settings ('{"on_blocker": "terminate"}', '{"copy_access_methods": "evil"}', '{"min_free_space": 0}', '{"role": "postgres"}',
+	'{"session_authorization": "postgres"}')
 {
-	my (undef, undef, $err) = $node->psql('postgres', "UPDATE public.tier_policy SET settings = '$settings'", extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
+	my (undef, undef, $err) = $node->psql('postgres', "UPDATE public.tier_policy SET settings = '$settings'",
+		extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
 	like(sqlstate_of($err), qr/^(?:42501|22023)$/, "not in his settings: $settings");
 }
 foreach my $round (1 .. 3)
@@ -312,23 +334,29 @@ foreach my $round (1 .. 3)
 	sql('SELECT count(*) FROM public.run_tier_policies(wait => true)');
 	as_attacker('SELECT count(*) FROM public.run_tier_policies()');
 	sql('SELECT pg_reload_conf()');
-	poll_until($node, q(SELECT count(*) > 0 FROM index_mover.policy_run WHERE policy ~ 'policy' AND started_at > now() - interval '3 s'), 't', 'the scheduler');
+	poll_until($node, q(SELECT count(*) > 0 FROM index_mover.policy_run WHERE policy ~ 'policy' AND started_at > now() - interval '3 s'),
+		't', 'the scheduler');
 	ok($node->log_contains(qr/the attacker's clock runs as attacker/, $clock), 'they run as he');
 	nothing_was_run("his policies, $round");
 }
-is(sql("SELECT string_agg(DISTINCT role::text, ' ') FROM public.index_mover_jobs WHERE policy IS NOT NULL"), 'attacker', 'his jobs are his');
+is(sql("SELECT string_agg(DISTINCT role::text, ' ') FROM public.index_mover_jobs WHERE policy IS NOT NULL"), 'attacker',
+	'his jobs are his');
 sql('DELETE FROM public.tier_policy');
 
 # ---- commands that the reports print, for others to run -------------------------------
 # (A literal is rather a text than a regclass or a name.)
 as_attacker(<<'SQL');
-CREATE FUNCTION public.pg_drop_replication_slot(text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_drop_replication_slot'); END $$;
-CREATE FUNCTION public.gin_clean_pending_list(text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('gin_clean_pending_list'); END $$;
-CREATE FUNCTION public.pg_terminate_backend(int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_terminate_backend'); END $$;
+CREATE FUNCTION public.pg_drop_replication_slot(text) RETURNS void
+	LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_drop_replication_slot'); END $$;
+CREATE FUNCTION public.gin_clean_pending_list(text) RETURNS void
+	LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('gin_clean_pending_list'); END $$;
+CREATE FUNCTION public.pg_terminate_backend(int) RETURNS void
+	LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_terminate_backend'); END $$;
 CREATE FUNCTION public.pg_cancel_backend(int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM trap.seen('pg_cancel_backend'); END $$;
 CREATE TABLE trap.words (t tsvector);
 CREATE INDEX words_t ON trap.words USING gin (t) WITH (fastupdate = on) TABLESPACE regress_slow;
-INSERT INTO trap.words SELECT to_tsvector('simple', string_agg(g || '_' || h, ' ')) FROM generate_series(1, 300) g, generate_series(1, 100) h GROUP BY g;
+INSERT INTO trap.words SELECT to_tsvector('simple', string_agg(g || '_' || h, ' ')) FROM generate_series(1, 300) g,
+  generate_series(1, 100) h GROUP BY g;
 SQL
 sub run_printed
 {
@@ -369,7 +397,8 @@ foreach my $try ('DROP FUNCTION public.index_mover_blockers', 'DROP VIEW public.
 	'CREATE RULE r AS ON SELECT TO public.index_mover_progress DO INSTEAD SELECT 1',
 	'CREATE TRIGGER t BEFORE INSERT ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION trap.seen()',
 	'CREATE INDEX ON index_mover.ledger ((trap.f(job::int)))', 'DROP EXTENSION index_mover', 'ALTER EXTENSION index_mover SET SCHEMA evil',
-	'ALTER EXTENSION index_mover DROP FUNCTION public.index_mover_blockers', 'CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION trap.seen()',
+	'ALTER EXTENSION index_mover DROP FUNCTION public.index_mover_blockers',
+		'CREATE EVENT TRIGGER e ON ddl_command_start EXECUTE FUNCTION trap.seen()',
 	'CREATE OPERATOR CLASS trap.ops DEFAULT FOR TYPE int USING btree AS FUNCTION 1 btint4cmp(int, int)')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', $try, extra_params => [ '-U', 'attacker', '-v', 'VERBOSITY=verbose' ]);
@@ -380,7 +409,8 @@ foreach my $try ('DROP FUNCTION public.index_mover_blockers', 'DROP VIEW public.
 # gone then, and nothing that has the names of its objects is taken for them.
 as_attacker('SET client_min_messages = error; DROP SCHEMA public CASCADE; ALTER SCHEMA evil RENAME TO public');
 as_attacker(join '; ', 'CREATE SCHEMA index_mover', map { "ALTER TABLE public.$_ SET SCHEMA index_mover" } @own_tables);
-is(sql("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0', 'the schema can be dropped, and the extension goes with it');
+is(sql("SELECT count(*) FROM pg_extension WHERE extname = 'index_mover'"), '0',
+	'the schema can be dropped, and the extension goes with it');
 $node->restart;
 wait_for_janitor();
 nothing_was_run('janitor, without the extension');

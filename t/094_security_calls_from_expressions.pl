@@ -1,5 +1,9 @@
 # Functions of ours that an index expression or a materialized view calls, where
 # they run for the owner of the table, in the worker of that very job.
+#
+# Fault (indexes): expressions, also on TOASTed values and ones that read tables; partial (also
+#   054)
+# Fault (security): calling us from an index expression
 use strict;
 use warnings;
 

@@ -2,6 +2,9 @@
 # in any more, and of one in a database that takes no more connections: each in
 # mid-copy and in mid-rebuild.  Rights are looked at again when the move has to take its
 # locks anew; one that has them goes on with the rights that it had when it took them.
+#
+# Fault (locks): the role is dropped, loses its rights (also `MAINTAIN`), cannot log in, has
+#   expired, has no connection left; the database takes no connections (also 053, sql/privileges)
 use strict;
 use warnings;
 
@@ -70,12 +73,16 @@ my @cases = (
 	[ mover => 'REVOKE USAGE ON SCHEMA public FROM mover, PUBLIC', $moved, $moved, undo => 'GRANT USAGE ON SCHEMA public TO PUBLIC' ],
 	[ mover => "ALTER ROLE mover NOLOGIN VALID UNTIL '2000-01-01' CONNECTION LIMIT 0", $moved, $moved ],
 	[ boss => 'ALTER ROLE boss NOSUPERUSER', $moved, $moved ],
-	[ boss => 'ALTER DATABASE closing ALLOW_CONNECTIONS false', $moved, $moved, db => 'closing', undo => 'ALTER DATABASE closing ALLOW_CONNECTIONS true' ],
-	[ boss => 'ALTER DATABASE closing CONNECTION LIMIT 0', $moved, $moved, db => 'closing', undo => 'ALTER DATABASE closing CONNECTION LIMIT -1' ],
+	[ boss => 'ALTER DATABASE closing ALLOW_CONNECTIONS false', $moved, $moved, db => 'closing',
+		undo => 'ALTER DATABASE closing ALLOW_CONNECTIONS true' ],
+	[ boss => 'ALTER DATABASE closing CONNECTION LIMIT 0', $moved, $moved, db => 'closing',
+		undo => 'ALTER DATABASE closing CONNECTION LIMIT -1' ],
 );
 push @cases,
-  [ heir => 'REVOKE MAINTAIN ON r FROM heir', $moved, $moved, before => 'GRANT MAINTAIN ON r TO heir; GRANT CREATE ON TABLESPACE regress_fast TO heir' ],
-  [ heir => 'REVOKE pg_maintain FROM heir', $moved, $moved, before => 'GRANT pg_maintain TO heir; GRANT CREATE ON TABLESPACE regress_fast TO heir' ]
+  [ heir => 'REVOKE MAINTAIN ON r FROM heir', $moved, $moved,
+  	before => 'GRANT MAINTAIN ON r TO heir; GRANT CREATE ON TABLESPACE regress_fast TO heir' ],
+  [ heir => 'REVOKE pg_maintain FROM heir', $moved, $moved,
+  	before => 'GRANT pg_maintain TO heir; GRANT CREATE ON TABLESPACE regress_fast TO heir' ]
   if $has_maintain;
 
 sub one_case
@@ -89,7 +96,8 @@ sub one_case
 	my $holder = IndexMover::Session->new($node, dbname => $db);
 	$holder->run('SELECT pg_advisory_lock(0, 5959)');
 	my $log = -s $node->logfile;
-	my $job = $node->safe_psql($db, "SET ROLE $who; SELECT job FROM move_indexes('r_s', 'regress_fast', method => '$method', wait => false)");
+	my $job = $node->safe_psql($db,
+		"SET ROLE $who; SELECT job FROM move_indexes('r_s', 'regress_fast', method => '$method', wait => false)");
 	$node->wait_for_log(qr/test point "$point{$method}": waiting/, $log);
 
 	my $session = IndexMover::Session->new($node);
@@ -125,7 +133,8 @@ sub one_case
 		metadata_ok($node, 'r', $name, dbname => $db) unless $do =~ /REASSIGN/;
 		verdict_ok($node, 'r', $name, dbname => $db, max_keys => 50);
 		my $to = elsewhere($node, 'r_s', dbname => $db);
-		is($node->safe_psql($db, "SELECT status FROM move_indexes('r_s', '$to', method => '$method')"), 'moved', "$name: the next call moves");
+		is($node->safe_psql($db, "SELECT status FROM move_indexes('r_s', '$to', method => '$method')"), 'moved',
+			"$name: the next call moves");
 	}
 	count_fault("changes of roles in mid-$method");
 	return;

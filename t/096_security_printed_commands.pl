@@ -5,6 +5,10 @@
 # prints them come from the source (scripts/check-commands): one that no case is for
 # fails this test.  Once with the extension in public, of which the owner of the
 # database is the attacker, and once in a schema in which he may create.
+#
+# Fault (security): commands that we print: each is run by a superuser, with overloads of every
+#   kind of each function beside ours, in `public` and in a schema of the extension's own; views
+#   and functions of the script take nothing that was there before (also scripts/check-commands)
 use strict;
 use warnings;
 
@@ -260,7 +264,8 @@ SQL
 	{
 		# another job is not meant
 		$job = paused_job();
-		$other = job_of(q(move_indexes('"sp; ace"', 'regress_fast', method => 'copy', wait => false, settings => '{"swap_after": "infinity"}')));
+		$other = job_of(q(move_indexes('"sp; ace"', 'regress_fast', method => 'copy', wait => false, settings => )
+			. q('{"swap_after": "infinity"}')));
 		run_printed($case->[0], told(sprintf $case->[1], $job));
 		ended($job, 'canceled', "$case->[0]: the job is canceled");
 		is(sql("SELECT index_mover.job_is_alive($other)"), 't', "$db: and no other");
@@ -323,7 +328,8 @@ SQL
 	$holder->run('BEGIN; SELECT count(*) FROM held');
 	my $log = -s $node->logfile;
 	my $to = other_place();
-	$job = job_of(qq(move_indexes('held', '$to', method => 'copy', wait => false, settings => '{"on_blocker": "wait", "lock_wait": "1ms"}')));
+	$job = job_of(qq(move_indexes('held', '$to', method => 'copy', wait => false, settings => )
+		. qq('{"on_blocker": "wait", "lock_wait": "1ms"}')));
 	$node->wait_for_log(qr/HINT:.*To see more: /, $log);
 	my ($hint) = slurp_file($node->logfile, $log) =~ /(HINT:.*To see more: .*)/;
 	run_printed('src/copy/copy_locks.c blockers', $hint);
@@ -401,7 +407,8 @@ SQL
 		foreach my $value ('temp_tablespaces = pg_default, regress_slow', 'default_tablespace = regress_slow')
 		{
 			sql("ALTER $setting SET $value");
-			run_printed('src/plan/plan_stays.c alter_setting', skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "kind = 'setting'"));
+			run_printed('src/plan/plan_stays.c alter_setting',
+				skipped("evacuate_tablespace('regress_slow', 'regress_fast'", "kind = 'setting'"));
 			is(sql('SELECT count(*) FROM pg_db_role_setting WHERE setconfig::text LIKE \'%regress_slow%\''), '0', "$db: $setting: reset");
 			unlike(slurp_file($node->data_dir . '/postgresql.auto.conf'), qr/regress_slow/, "$db: $setting, of the server: reset");
 		}
@@ -428,7 +435,8 @@ SQL
 		  . sql("SELECT c.relfilenode FROM pg_class c WHERE c.oid = ($toast)"), '');
 	sql("UPDATE pg_class c SET reltablespace = t.oid FROM pg_tablespace t WHERE t.spcname = 'regress_slow' AND c.oid = ($toast)");
 	run_printed('src/call/cleanup_call.c move_table', sql(q(SELECT action FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')));
-	is(sql(q(SELECT count(*) FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')), '0', "$db: the TOAST table is with its table");
+	is(sql(q(SELECT count(*) FROM dba.index_mover_cleanup(true) WHERE kind = 'TOAST apart')), '0',
+		"$db: the TOAST table is with its table");
 
 	# --- reports
 	sql("ALTER TABLESPACE $_ RESET (random_page_cost, effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
@@ -513,7 +521,8 @@ SQL
 	as_attacker($TRAP);
 	as_attacker($OVERLOADS);
 	# it works: a call is taken, and a complete one with the exact types stopped
-	as_attacker("CREATE FUNCTION $schema.resume_move(int) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM trap.seen(''resume_move''); END'");
+	as_attacker("CREATE FUNCTION $schema.resume_move(int) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM trap.seen(''resume_move''); "
+		. "END'");
 	told("SELECT $schema.resume_move(999999)");
 	attack();
 	is(sql('SELECT is_called FROM trap.captured'), 't', "$db: an overload of the attacker's is what a call of resume_move() runs");
@@ -558,7 +567,8 @@ BEGIN
 		EXECUTE format('CREATE FUNCTION trap.%I(a %s, b %s) RETURNS %s LANGUAGE plpgsql '
 					   'AS $$ BEGIN PERFORM trap.seen(''operator''); RETURN NULL; END $$',
 			'op ' || o.symbol, o.l, o.r, o.result);
-		EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, PROCEDURE = trap.%I)', o.symbol, o.l, o.r, 'op ' || o.symbol);
+		EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, PROCEDURE = trap.%I)', o.symbol, o.l, o.r,
+			'op ' || o.symbol);
 	END LOOP;
 END $do$;
 SQL

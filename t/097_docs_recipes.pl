@@ -48,7 +48,8 @@ SQL
 
 # ---- a whole database ---------------------------------------------------------
 run_recipe($node, 'app', recipe('A whole database on a new disk'));
-is($node->safe_psql('postgres', "SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace WHERE datname = 'app'"),
+is($node->safe_psql('postgres',
+	"SELECT s.spcname FROM pg_database d JOIN pg_tablespace s ON s.oid = d.dattablespace WHERE datname = 'app'"),
 	'new_disk_catalogs', 'its catalogs are on the new disk');
 is($node->safe_psql('app', "SELECT tablespace FROM pg_tables WHERE tablename = 'kept'"), 'new_disk', 'and its tables');
 is($node->safe_psql('app', <<'SQL'), '2000', 'and it has its rows');
@@ -78,7 +79,8 @@ my $dump = "$PostgreSQL::Test::Utils::tmp_check/reports.sql";
 command_ok([ 'pg_dump', '-t', 'index_reports', '-f', $dump, '-d', $node->connstr('app') ], 'a dump of the reports');
 $node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $node->connstr('elsewhere') ], 'can be restored');
-is($node->safe_psql('elsewhere', "SELECT count(*) > 1 FROM index_reports r WHERE r::text LIKE '%quick_pkey%' OR r::text LIKE '%kept_pkey%'"),
+is($node->safe_psql('elsewhere',
+	"SELECT count(*) > 1 FROM index_reports r WHERE r::text LIKE '%quick_pkey%' OR r::text LIKE '%kept_pkey%'"),
 	't', 'and names what is gone');
 
 # ---- a full disk ------------------------------------------------------------------

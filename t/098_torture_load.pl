@@ -3,6 +3,13 @@
 # transactions, reads by index compared with reads by scan, vacuum.  No client
 # may fail, and at the end every index must be right.  After core's
 # contrib/amcheck/t/002_cic.pl and 003_cic_2pc.pl.
+#
+# Fault (transactions): savepoints, many subtransactions, 10,000 rows rolled back, multixacts
+#   (also 057, 099)
+# Fault (transactions): HOT chains, pruning, VACUUM (also without index cleanup, and then with
+#   it), FREEZE (also 057, 099)
+# Fault (indexes): btree, hash, GIN, GiST, SP-GiST, BRIN, bloom (also 110, 030, 099)
+# Fault (indexes): operator class parameters, collations, also non-deterministic (also 054)
 use strict;
 use warnings;
 
@@ -44,15 +51,25 @@ SQL
 	my %scripts = (
 		insert => "INSERT INTO $table SELECT $row FROM (SELECT nextval('${table}_ids')::int AS g) s;\n",
 		update_hot => "\\set id random(1, 2000)\nUPDATE $table SET rng = rng WHERE id = :id;\n",
-		update_key => "\\set id random(1, 2000)\n\\set n random(1, 1000)\nUPDATE $table SET grp = :n, txt = 'changed ' || :n, pt = point(:n, :n), arr = ARRAY[:n], doc = to_tsvector('simple', 'c' || :n), js = jsonb_build_object('k', :n), maybe = :n % 50 WHERE id = :id;\n",
+		update_key => "\\set id random(1, 2000)\n\\set n random(1, 1000)\nUPDATE $table SET grp = :n, txt = 'changed ' || :n, pt = "
+			. "point(:n, :n), arr = ARRAY[:n], doc = to_tsvector('simple', 'c' || :n), js = jsonb_build_object('k', :n), maybe = :n % 50 "
+				. "WHERE id = :id;\n",
 		delete => "\\set id random(1, 2000)\nDELETE FROM $table WHERE id = :id;\n",
-		upsert => "\\set id $upsert_id\nINSERT INTO $table SELECT $upsert_row FROM (SELECT :id::int AS g) s ON CONFLICT (id) DO UPDATE SET grp = EXCLUDED.grp, txt = EXCLUDED.txt;\n",
-		savepoint => "\\set id random(1, 2000)\nBEGIN;\nSAVEPOINT a;\nINSERT INTO $table SELECT $row FROM (SELECT nextval('${table}_ids')::int AS g) s;\nUPDATE $table SET txt = 'rolled back' WHERE id = :id;\nROLLBACK TO a;\nUPDATE $table SET grp = grp + 1 WHERE id = :id;\nCOMMIT;\n",
-		prepared => "\\set id random(1, 2000)\nBEGIN;\nUPDATE $table SET txt = 'prepared' WHERE id = :id;\nPREPARE TRANSACTION 'p_:client_id';\nCOMMIT PREPARED 'p_:client_id';\n",
+		upsert => "\\set id $upsert_id\nINSERT INTO $table SELECT $upsert_row FROM (SELECT :id::int AS g) s ON CONFLICT (id) DO UPDATE "
+			. "SET grp = EXCLUDED.grp, txt = EXCLUDED.txt;\n",
+		savepoint => "\\set id random(1, 2000)\nBEGIN;\nSAVEPOINT a;\nINSERT INTO $table SELECT $row FROM (SELECT "
+			. "nextval('${table}_ids')::int AS g) s;\nUPDATE $table SET txt = 'rolled back' WHERE id = :id;\nROLLBACK TO a;\nUPDATE "
+				. "$table SET grp = grp + 1 WHERE id = :id;\nCOMMIT;\n",
+		prepared => "\\set id random(1, 2000)\nBEGIN;\nUPDATE $table SET txt = 'prepared' WHERE id = :id;\nPREPARE TRANSACTION "
+			. "'p_:client_id';\nCOMMIT PREPARED 'p_:client_id';\n",
 		rolled_back => "\\set id random(1, 2000)\nBEGIN;\nDELETE FROM $table WHERE id = :id;\nROLLBACK;\n",
 		# one snapshot, two ways: a difference is a division by zero
-		compare => "\\set n random(0, 96)\nBEGIN ISOLATION LEVEL REPEATABLE READ;\nSET LOCAL enable_seqscan = off;\nSELECT count(*) AS by_index FROM $table WHERE grp = :n AND maybe IS NULL \\gset\nSET LOCAL enable_seqscan = on;\nSET LOCAL enable_indexscan = off;\nSET LOCAL enable_indexonlyscan = off;\nSET LOCAL enable_bitmapscan = off;\nSELECT 1 / (count(*) = :by_index)::int FROM $table WHERE grp = :n AND maybe IS NULL;\nCOMMIT;\n",
-		vacuum => "SELECT pg_try_advisory_lock(43)::int AS got \\gset\n\\if :got\nVACUUM $table;\nSELECT pg_advisory_unlock(43);\n\\endif\n",
+		compare => "\\set n random(0, 96)\nBEGIN ISOLATION LEVEL REPEATABLE READ;\nSET LOCAL enable_seqscan = off;\nSELECT count(*) AS "
+			. "by_index FROM $table WHERE grp = :n AND maybe IS NULL \\gset\nSET LOCAL enable_seqscan = on;\nSET LOCAL enable_indexscan "
+				. "= off;\nSET LOCAL enable_indexonlyscan = off;\nSET LOCAL enable_bitmapscan = off;\nSELECT 1 / (count(*) = "
+					. ":by_index)::int FROM $table WHERE grp = :n AND maybe IS NULL;\nCOMMIT;\n",
+		vacuum => "SELECT pg_try_advisory_lock(43)::int AS got \\gset\n\\if :got\nVACUUM $table;\nSELECT "
+			. "pg_advisory_unlock(43);\n\\endif\n",
 	);
 	my %weight = (insert => 20, update_hot => 30, update_key => 30, delete => 10, upsert => 15,
 		savepoint => 10, prepared => 5, rolled_back => 5, compare => 5, vacuum => 1);

@@ -4,6 +4,9 @@
 # everything is checked.  scripts/torture runs it for as long as you like, with a
 # new seed each time; here it is always the same, so that what a change breaks is
 # seen by the change.
+#
+# Fault (processes): kills, crashes and restarts at random, under load
+# Fault (replication): promotion after the random test
 use strict;
 use warnings;
 

@@ -189,8 +189,10 @@ CALL(ssize_t, preadv, "read", (int fd, const struct iovec *iov, int n, off_t off
 CALL(ssize_t, preadv64, "read", (int fd, const struct iovec *iov, int n, off64_t off), slow_down(fd, size_of(iov, n)), (fd, iov, n, off))
 CALL(ssize_t, pwrite, "write", (int fd, const void *buf, size_t size, off_t off), size = as_much_as(fd, size), (fd, buf, size, off))
 CALL(ssize_t, pwrite64, "write", (int fd, const void *buf, size_t size, off64_t off), size = as_much_as(fd, size), (fd, buf, size, off))
-CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off), struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
-CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off), struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
+CALL(ssize_t, pwritev, "write", (int fd, const struct iovec *iov, int n, off_t off),
+	 struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
+CALL(ssize_t, pwritev64, "write", (int fd, const struct iovec *iov, int n, off64_t off),
+	 struct iovec cut; n = as_many_as(fd, &iov, n, &cut), (fd, iov, n, off))
 CALL(int, fsync, "fsync", (int fd), (void) 0, (fd))
 CALL(int, fdatasync, "fsync", (int fd), (void) 0, (fd))
 CALL(int, ftruncate, "truncate", (int fd, off_t size), (void) 0, (fd, size))

@@ -133,7 +133,8 @@ sub set_tests_to
 {
 	my ($node, %settings) = @_;
 	$node->safe_psql('postgres', join '; ', "LOAD 'index_mover'",
-		(map { $settings{$_} ? "ALTER SYSTEM SET index_mover.$_ = '$settings{$_}'" : "ALTER SYSTEM RESET index_mover.$_" } sort keys %settings),
+		(map { $settings{$_} ? "ALTER SYSTEM SET index_mover.$_ = '$settings{$_}'"
+			: "ALTER SYSTEM RESET index_mover.$_" } sort keys %settings),
 		'SELECT pg_reload_conf()');
 	return;
 }

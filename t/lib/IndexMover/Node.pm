@@ -180,7 +180,8 @@ SQL
 		$node->safe_psql($db, "SELECT move_indexes('behind_$method', 'regress_fast', '$method', wait => false, settings => '$settings')");
 		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE $state", 't', $state, dbname => $db);
 		kill 'KILL', worker_pid($node, dbname => $db);
-		poll_until($node, "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'index_mover')
+		poll_until($node, "SELECT pg_postmaster_start_time() IS NOT NULL
+		                   AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'index_mover')
 		                   AND NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory')",
 			't', 'restart after a kill');
 		$gate->end;

@@ -117,9 +117,12 @@ sub files_on_record
 }
 
 my %by = (
-	'sequential scan' => [ 'SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SET enable_seqscan = on', 't' ],
-	'index scan' => [ 'SET enable_indexscan = on; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SET enable_seqscan = off', 't' ],
-	'index-only scan' => [ 'SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = on; SET enable_seqscan = off', 'id' ]);
+	'sequential scan' => [ 'SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SET enable_seqscan '
+		. '= on', 't' ],
+	'index scan' => [ 'SET enable_indexscan = on; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SET enable_seqscan = off',
+		't' ],
+	'index-only scan' => [ 'SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = on; SET enable_seqscan = '
+		. 'off', 'id' ]);
 
 # The rows are those of the twin, in each way to read them; what the visibility map says
 # is true; amcheck finds nothing in the table, its TOAST table and the indexes; and the
@@ -187,7 +190,8 @@ sub masked
 sub different_blocks
 {
 	my ($one, $other, $relation, $fork, $db, $number) = @_;
-	my $sql = "SELECT encode(get_raw_page('$relation', '$fork', b::int), 'hex') FROM generate_series(0, pg_relation_size('$relation', '$fork') / current_setting('block_size')::int - 1) b ORDER BY b";
+	my $sql = "SELECT encode(get_raw_page('$relation', '$fork', b::int), 'hex') FROM generate_series(0, pg_relation_size('$relation', "
+		. "'$fork') / current_setting('block_size')::int - 1) b ORDER BY b";
 	my @pages = map { [ map { pack 'H*', $_ } split /\n/, $_->safe_psql($db, $sql) ] } $one, $other;
 	my @different;
 	foreach my $block (0 .. List::Util::max($#{ $pages[0] }, $#{ $pages[1] }))

@@ -22,12 +22,18 @@ use PostgreSQL::Test::Utils ();
 use Test::More;
 
 our @EXPORT = (
-	qw(faults long picked needs_faults needs_test_points needs_citus has_test_points has_sanitizer no_finding_ok),
+	qw(faults long picked needs_faults needs_test_points needs_citus has_test_points has_sanitizer no_finding_ok joined unfolded),
 	@IndexMover::Call::EXPORT, @IndexMover::Node::EXPORT, @IndexMover::Oracle::EXPORT, @IndexMover::Together::EXPORT,
 	@IndexMover::Wait::EXPORT);
 
 our $TIMEOUT = $IndexMover::Wait::TIMEOUT;
 our $SLACK = $IndexMover::Wait::SLACK;
+
+# One regular expression of parts, for messages that are longer than a line.
+sub joined { my $all = join '', @_; return qr/$all/; }
+
+# Rows that are expected, of which a long one goes on in a line that begins with a tab.
+sub unfolded { my ($rows) = @_; return $rows =~ s/\n\t/ /gr =~ s/\n\z//r; }
 
 # ---------------------------------------------------------------------------
 # How much is tested

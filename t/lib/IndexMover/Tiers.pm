@@ -34,10 +34,12 @@ CREATE TABLE orders (id bigint, at timestamptz NOT NULL, what text, PRIMARY KEY 
 CREATE INDEX ON orders (at);
 DO $$ BEGIN FOR m IN 0 .. 23 LOOP
 	EXECUTE format('CREATE TABLE orders_%s PARTITION OF orders FOR VALUES FROM (%L) TO (%L)',
-		lpad(m::text, 2, '0'), timestamptz '2024-01-01 UTC' + make_interval(months => m), timestamptz '2024-01-01 UTC' + make_interval(months => m + 1));
+		lpad(m::text, 2, '0'), timestamptz '2024-01-01 UTC' + make_interval(months => m), timestamptz '2024-01-01 UTC'
+			+ make_interval(months => m + 1));
 END LOOP; END $$;
 CREATE TABLE orders_rest PARTITION OF orders DEFAULT;
-INSERT INTO orders SELECT g, timestamptz '2024-01-01 UTC' + make_interval(hours => g % 17000), 'order ' || g FROM generate_series(1, 30000) g;
+INSERT INTO orders SELECT g, timestamptz '2024-01-01 UTC' + make_interval(hours => g % 17000), 'order ' || g
+  FROM generate_series(1, 30000) g;
 CREATE TABLE clock (now timestamptz);
 INSERT INTO clock VALUES ('2024-01-15 UTC');
 CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT now FROM public.clock';
@@ -74,29 +76,36 @@ SQL
 		$misplaced += $sql->(<<'SQL');
 SELECT count(*) FROM pg_partition_tree('orders') p
   JOIN pg_class r ON r.oid = p.relid AND p.isleaf
- CROSS JOIN LATERAL (SELECT r.oid AS relation, coalesce(substring(pg_get_expr(r.relpartbound, r.oid) FROM $re$TO \('(.*)'\)$re$), 'DEFAULT') AS upper) l
+ CROSS JOIN LATERAL (SELECT r.oid AS relation,
+   coalesce(substring(pg_get_expr(r.relpartbound, r.oid) FROM $re$TO \('(.*)'\)$re$), 'DEFAULT') AS upper) l
   JOIN pg_class c ON c.oid = l.relation OR c.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = l.relation)
   LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace
  WHERE l.upper <> 'DEFAULT' AND (t.spcname IS NOT DISTINCT FROM 'regress_slow') <> (l.upper::timestamptz <= clock() - interval '90 days')
 SQL
 	}
 	is($misplaced, 0, "$name: $steps steps: every partition and index is where its age says after each");
-	my $in = sub { return $sql->("SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = '$_[0]' AND c.relname ~ '^orders'") };
+	my $in = sub { return $sql->(
+		"SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relkind = 'r' AND t.spcname = '$_[0]' "
+			. "AND c.relname ~ '^orders'") };
 	my $old = $in->('regress_slow');
 	cmp_ok($old, '>', 20, "$name: most are old by now");
-	is($sql->("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE job > $before AND status = 'moved' GROUP BY name HAVING count(*) > 1) m"),
+	is($sql->("SELECT count(*) FROM (SELECT FROM index_mover_history WHERE job > $before AND status = 'moved' GROUP BY name HAVING "
+		. "count(*) > 1) m"),
 		0, "$name: nothing has moved twice");
 	is($sql->("SELECT count(DISTINCT policy) || ' ' || min(policy) FROM index_mover_jobs WHERE job > $before"),
 		'1 old orders', "$name: the history tells which policy moved what");
-	my $oldest = $sql->("SELECT count(*) FROM tier_plan('oldest orders') WHERE NOT moves AND reason ~ 'but job \\d+ has moved it less than 7 days ago'");
+	my $oldest = $sql->("SELECT count(*) FROM tier_plan('oldest orders') WHERE NOT moves AND reason ~ 'but job \\d+ has moved it less "
+		. "than 7 days ago'");
 	cmp_ok($oldest, '>', 10, "$name: what another policy wants stays for min_stay");
 	$sql->("UPDATE tier_policy SET min_stay = '0' WHERE name = 'oldest orders'");
 	$carry_out->();
 	is(join(' ', map { $in->($_) } 'regress_slow', 'regress_fast'), ($old - $oldest) . " $oldest", "$name: and no longer");
-	is($sql->("SELECT count(*) FROM index_mover_history WHERE job > $before AND status NOT IN ('moved', 'skipped')"), 0, "$name: nothing failed");
+	is($sql->("SELECT count(*) FROM index_mover_history WHERE job > $before AND status NOT IN ('moved', 'skipped')"), 0,
+		"$name: nothing failed");
 	$sql->("DELETE FROM tier_policy WHERE name = 'oldest orders'");
 	note "$name: ", $sql->(<<SQL);
-SELECT format('%s moves in %s jobs, exclusive locks up to %s; the writer has committed %s times', count(*), count(DISTINCT job), max(lock_time), (SELECT count(*) FROM orders WHERE id > 100000))
+SELECT format('%s moves in %s jobs, exclusive locks up to %s; the writer has committed %s times', count(*), count(DISTINCT job),
+  max(lock_time), (SELECT count(*) FROM orders WHERE id > 100000))
   FROM index_mover_history WHERE job > $before AND status = 'moved'
 SQL
 	$sql->("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'writer'");

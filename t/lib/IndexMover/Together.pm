@@ -5,6 +5,9 @@
 #   that still run at the end of the file; there it is one assertion.
 #
 #   my $apart = apart($node, 'postgres');    # the tables of one database, in lines
+#
+# Fault (tables): a table apart from its TOAST table at the end of any test, in any database
+#   (also sql/teardown)
 package IndexMover::Together;
 
 use strict;

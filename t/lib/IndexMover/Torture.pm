@@ -34,7 +34,8 @@ use constant { CLIENTS => 4, MOVERS => 3, CALM_ROUND => 4 };
 # What the load may meet when it is disturbed: connections lost, statements
 # canceled.  Anything else is an error of ours.  (23505 from INSERT .. ON
 # CONFLICT while a unique index is rebuilt is in PostgreSQL's manual.)
-my $expected_by_load = qr/^(57P0[123]|57014|08\w{3}|42704: prepared transaction|55000: prepared transaction|23505|40001: could not serialize|25P0[12])/;
+my $expected_by_load = qr/^(57P0[123]|57014|08\w{3}|42704:\ prepared\ transaction|55000:\ prepared\ transaction|23505
+	|40001:\ could\ not\ serialize|25P0[12])/x;
 
 sub set_up
 {
@@ -70,7 +71,8 @@ CONF
 
 	$node->safe_psql('postgres', join('',
 		"SELECT oracle.remember_metadata('$_'), oracle.remember_keys('$_');\n")) for ('zoo', 'wide', 'side', 'forgetful');
-	$node->safe_psql('postgres', "SELECT oracle.remember_metadata('parts'), oracle.remember_keys('parts_0'), oracle.remember_keys('parts_1')");
+	$node->safe_psql('postgres',
+		"SELECT oracle.remember_metadata('parts'), oracle.remember_keys('parts_0'), oracle.remember_keys('parts_1')");
 
 	$node->backup('start');
 	my $standby = PostgreSQL::Test::Cluster->new('torture_standby');
@@ -110,7 +112,9 @@ sub wait_for_processes
 		usleep(100_000);
 		if (%left && time > $deadline)
 		{
-			diag quick_sql($t->{connstr}, 'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid), left(query, 120) FROM pg_stat_activity', 20);
+			diag quick_sql($t->{connstr},
+				'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid), left(query, 120) FROM '
+					. 'pg_stat_activity', 20);
 			$hung += keys %left;
 			kill 'KILL', keys %left;
 			$deadline = time + 10;
@@ -246,7 +250,8 @@ sub drop_cores
 sub rows_of
 {
 	my ($node, $db, $table, $columns) = @_;
-	return $node->safe_psql($db, "SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SELECT $columns FROM $table ORDER BY id");
+	return $node->safe_psql($db,
+		"SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SELECT $columns FROM $table ORDER BY id");
 }
 
 # Where two texts differ first.

@@ -42,7 +42,8 @@ sub poll_until
 	$session->end if $session;
 	return $took if defined $out && $out eq $expected;
 	my $state = $node->safe_psql('postgres',
-		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE datname IS NOT NULL");
+		"SELECT pid, backend_type, state, wait_event_type, wait_event, backend_xmin, left(query, 100) FROM pg_stat_activity WHERE "
+			. "datname IS NOT NULL");
 	die 'gave up waiting for ' . ($what || $query)
 	  . "\nlast answer: " . (defined $out ? $out : '(none)') . " $err\nsessions:\n$state\n";
 }
@@ -88,9 +89,11 @@ sub wait_for_no_worker
 {
 	my ($node, %options) = @_;
 	return poll_until($node, <<'SQL', 't', 'end of all workers', %options);
-SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%janitor%' AND datname = current_database())
+SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_mover%' AND backend_type NOT LIKE '%janitor%'
+  AND datname = current_database())
    AND CASE WHEN to_regclass('index_mover.job_log') IS NULL THEN true
-       ELSE NOT EXISTS (SELECT FROM ts_stat('SELECT array_to_tsvector(ARRAY[job::text]) FROM index_mover.job_log WHERE index_mover.job_is_alive(job)')) END
+       ELSE NOT EXISTS (SELECT FROM ts_stat('SELECT array_to_tsvector(ARRAY[job::text]) FROM index_mover.job_log
+											 WHERE index_mover.job_is_alive(job)')) END
 SQL
 }
 

@@ -115,7 +115,8 @@ my %faults = (
 	'cancel worker' => [ 8, sub { signal_some($_[0], 'INT', $_[1] ? $mover : $worker) } ],
 	'terminate worker' => [ 6, sub { signal_some($_[0], 'TERM', $_[1] ? $mover : $worker) } ],
 	'kill -9 worker' => [ 6, sub { signal_some($_[0], 'KILL', $worker) } ],
-	'kill -9 backend of a client' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
+	'kill -9 backend of a client' => [ 1,
+		sub { signal_some($_[0], 'KILL', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
 	'kill -9 postmaster' => [ 3, sub { restart_primary($_[0], 'kill9') } ],
 	'immediate restart' => [ 2, sub { restart_primary($_[0], 'immediate') } ],
 	'fast restart' => [ 2, sub { restart_primary($_[0], 'fast') } ],
@@ -123,8 +124,10 @@ my %faults = (
 	'kill -9 checkpointer' => [ 1, sub { signal_some($_[0], 'KILL', "backend_type = 'checkpointer'") } ],
 	'kill -9 client of a move' => [ 5, sub { kill_psql($_[0], $_[0]{movers}) } ],
 	'kill -9 client of the load' => [ 3, sub { kill_psql($_[0], $_[0]{clients}) } ],
-	'terminate backend of a client' => [ 3, sub { signal_some($_[0], 'TERM', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
-	'cancel waiting call' => [ 4, sub { signal_some($_[0], 'INT', "backend_type = 'client backend' AND query LIKE '%move%' AND pid <> pg_backend_pid()") } ],
+	'terminate backend of a client' => [ 3,
+		sub { signal_some($_[0], 'TERM', "backend_type = 'client backend' AND pid <> pg_backend_pid()") } ],
+	'cancel waiting call' => [ 4,
+		sub { signal_some($_[0], 'INT', "backend_type = 'client backend' AND query LIKE '%move%' AND pid <> pg_backend_pid()") } ],
 	'cancel_move' => [ 4, sub { steer($_[0], 'SELECT cancel_move(%d)') } ],
 	'pause and resume' => [ 6, sub {
 			my ($t) = @_;
@@ -145,14 +148,18 @@ my %faults = (
 	'index_mover_cleanup' => [ 3, sub { defined one($_[0], 'SELECT count(*) FROM index_mover_cleanup()') } ],
 	'checkpoint' => [ 6, sub { defined one($_[0], 'CHECKPOINT') } ],
 	'switch of the WAL file' => [ 3, sub { defined one($_[0], 'SELECT pg_switch_wal()') } ],
-	'vacuum' => [ 8, sub { defined one($_[0], 'VACUUM ' . ('zoo', 'parts', 'wide', 'side', '(FREEZE) zoo', '(FREEZE) wide')[ int(rand(6)) ]) } ],
-	'add column' => [ 3, sub { my $n = 'c' . ++$serial; ddl($_[0], "ALTER TABLE zoo ADD COLUMN $n int DEFAULT 7", "ALTER TABLE zoo DROP COLUMN $n") } ],
+	'vacuum' => [ 8, sub { defined one($_[0],
+		'VACUUM ' . ('zoo', 'parts', 'wide', 'side', '(FREEZE) zoo', '(FREEZE) wide')[ int(rand(6)) ]) } ],
+	'add column' => [ 3, sub { my $n = 'c' . ++$serial;
+		ddl($_[0], "ALTER TABLE zoo ADD COLUMN $n int DEFAULT 7", "ALTER TABLE zoo DROP COLUMN $n") } ],
 	'rename index' => [ 4, sub {
 			my $from = ('zoo_multi', 'zoo_trgm', 'parts_0_txt_idx')[ int(rand(3)) ];
 			my $n = $from . ++$serial;
 			ddl($_[0], "ALTER INDEX $from RENAME TO $n", "ALTER INDEX IF EXISTS $n RENAME TO $from");
 		} ],
-	'create index' => [ 3, sub { my $n = 'extra' . ++$serial; ddl($_[0], "CREATE INDEX $n ON zoo (txt, id) TABLESPACE regress_slow", "DROP INDEX IF EXISTS $n") } ],
+	'create index' => [ 3,
+		sub { my $n = 'extra' . ++$serial;
+			ddl($_[0], "CREATE INDEX $n ON zoo (txt, id) TABLESPACE regress_slow", "DROP INDEX IF EXISTS $n") } ],
 	'drop index' => [ 3, sub {
 			my ($t) = @_;
 			my ($undo) = grep { /^DROP INDEX/ } @{ $t->{undo} };
@@ -164,13 +171,19 @@ my %faults = (
 			defined one($t, "SET statement_timeout = '8s'", 'REINDEX INDEX CONCURRENTLY zoo_other');
 		} ],
 	'reindex' => [ 2, sub { defined one($_[0], 'REINDEX INDEX ' . ('zoo_arr', 'parts_1_pkey', 'side_txt')[ int(rand(3)) ]) } ],
-	'alter index set tablespace' => [ 2, sub { defined one($_[0], 'ALTER INDEX zoo_sp SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
-	'alter table set tablespace' => [ 2, sub { defined one($_[0], 'ALTER TABLE ' . ('side', 'wide', 'parts_0')[ int(rand(3)) ] . ' SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
-	'open grant' => [ 3, sub { defined one($_[0], 'BEGIN; GRANT SELECT ON ' . ('zoo', 'wide', 'parts_1')[ int(rand(3)) ] . ' TO pg_monitor; SELECT pg_sleep(0.5); ' . (rand() < 0.5 ? 'COMMIT' : 'ROLLBACK')) } ],
+	'alter index set tablespace' => [ 2,
+		sub { defined one($_[0], 'ALTER INDEX zoo_sp SET TABLESPACE ' . (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
+	'alter table set tablespace' => [ 2,
+		sub { defined one($_[0], 'ALTER TABLE ' . ('side', 'wide', 'parts_0')[ int(rand(3)) ] . ' SET TABLESPACE '
+			. (rand() < 0.5 ? 'regress_fast' : 'regress_slow')) } ],
+	'open grant' => [ 3, sub { defined one($_[0], 'BEGIN; GRANT SELECT ON ' . ('zoo', 'wide', 'parts_1')[ int(rand(3)) ]
+		. ' TO pg_monitor; SELECT pg_sleep(0.5); ' . (rand() < 0.5 ? 'COMMIT' : 'ROLLBACK')) } ],
 	'cluster' => [ 2, sub { defined one($_[0], 'CLUSTER side USING side_pkey') } ],
-	'truncate' => [ 2, sub { defined one($_[0], 'TRUNCATE side; INSERT INTO side SELECT g, md5(g::text) FROM generate_series(1, 3000) g') } ],
+	'truncate' => [ 2, sub { defined one($_[0],
+		'TRUNCATE side; INSERT INTO side SELECT g, md5(g::text) FROM generate_series(1, 3000) g') } ],
 	'vacuum full' => [ 1, sub { defined one($_[0], 'VACUUM FULL side') } ],
-	'old snapshot' => [ 3, sub { defined one($_[0], 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo; SELECT pg_sleep(1.5); COMMIT') } ],
+	'old snapshot' => [ 3,
+		sub { defined one($_[0], 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zoo; SELECT pg_sleep(1.5); COMMIT') } ],
 	'lock on the table' => [ 3, sub { defined one($_[0], 'BEGIN; LOCK TABLE zoo IN SHARE MODE; SELECT pg_sleep(0.3); COMMIT') } ],
 	'dead standby' => [ 2, sub {
 			my ($t) = @_;

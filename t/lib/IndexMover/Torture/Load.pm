@@ -63,7 +63,8 @@ sub zoo_row
 	my ($id, $v) = @_;
 	my $maybe = $v % 3 ? 'NULL' : $v % 50;
 	return sprintf(
-		"%d, %d, 'text %d', %d, point(%d, %d), int4range(%d, %d), ARRAY[%d, %d], to_tsvector('simple', 'w%d x%d'), jsonb_build_object('k', %d), %s",
+		"%d, %d, 'text %d', %d, point(%d, %d), int4range(%d, %d), ARRAY[%d, %d], to_tsvector('simple', 'w%d x%d'), "
+			. "jsonb_build_object('k', %d), %s",
 		$id, $v % 97, $v % 1009, $id, $v % 71, $v % 53, $v, $v + 10, $v % 31, $v % 7,
 		$v % 211, $v % 11, $v % 101, $maybe);
 }
@@ -77,19 +78,23 @@ sub change
 	my $to = $id + 5;
 	return "DELETE FROM zoo WHERE id = $id; INSERT INTO zoo VALUES (" . zoo_row($id, $v) . ')'
 	  if $what < 3;
-	return 'INSERT INTO zoo VALUES (' . zoo_row($id, $v) . ') ON CONFLICT (id) DO UPDATE SET grp = EXCLUDED.grp, txt = EXCLUDED.txt, doc = EXCLUDED.doc'
+	return 'INSERT INTO zoo VALUES (' . zoo_row($id, $v)
+		. ') ON CONFLICT (id) DO UPDATE SET grp = EXCLUDED.grp, txt = EXCLUDED.txt, doc = EXCLUDED.doc'
 	  if $what == 3;
 	return "UPDATE zoo SET rng = rng WHERE id BETWEEN $id AND $to" if $what == 4;
-	return "UPDATE zoo SET grp = $v % 97, txt = 'changed $v', pt = point($v % 71, $v), arr = ARRAY[$v % 31], doc = to_tsvector('simple', 'c$v'), js = jsonb_build_object('k', $v % 101), maybe = $v % 50 WHERE id = $id"
+	return "UPDATE zoo SET grp = $v % 97, txt = 'changed $v', pt = point($v % 71, $v), arr = ARRAY[$v % 31], doc = to_tsvector('simple', "
+		. "'c$v'), js = jsonb_build_object('k', $v % 101), maybe = $v % 50 WHERE id = $id"
 	  if $what < 7;
 	return "UPDATE zoo SET num = -num WHERE id BETWEEN $id AND $to" if $what == 7;
 	return "DELETE FROM zoo WHERE id BETWEEN $id AND $to" if $what == 8;
-	return "INSERT INTO parts VALUES ($id, $part, md5('$v'), ARRAY[$v % 17, $v % 5]) ON CONFLICT (id, part) DO UPDATE SET txt = EXCLUDED.txt, tags = EXCLUDED.tags"
+	return "INSERT INTO parts VALUES ($id, $part, md5('$v'), ARRAY[$v % 17, $v % 5]) ON CONFLICT (id, part) DO UPDATE SET txt = "
+		. "EXCLUDED.txt, tags = EXCLUDED.tags"
 	  if $what < 11;
 	return "DELETE FROM parts WHERE id BETWEEN $id AND $to" if $what == 11;
 	return "UPDATE parts SET tags = tags || $v % 13, txt = txt WHERE id = $id AND cardinality(tags) < 8"
 	  if $what == 12;
-	return "INSERT INTO wide VALUES ($id, repeat(md5('$v'), 90), int4range($v, $v + 5)) ON CONFLICT (id) DO UPDATE SET body = EXCLUDED.body, during = EXCLUDED.during"
+	return "INSERT INTO wide VALUES ($id, repeat(md5('$v'), 90), int4range($v, $v + 5)) ON CONFLICT (id) DO UPDATE SET body = "
+		. "EXCLUDED.body, during = EXCLUDED.during"
 	  if $what == 13;
 	return "DELETE FROM wide WHERE id = $id; INSERT INTO wide VALUES ($id, repeat('$v', 40), int4range($v, $v + 5))"
 	  if $what == 14;
@@ -150,7 +155,8 @@ sub transaction
 		my $last = $first + 50;
 		my $v = int(rand(100_000));
 		$text .= rand() < 0.5
-		  ? "UPDATE zoo SET txt = 'bulk ' || (id + $v) % 1009, maybe = (id + $v) % 50, arr = ARRAY[(id + $v) % 31, id % 7] WHERE id BETWEEN $first AND $last"
+		  ? "UPDATE zoo SET txt = 'bulk ' || (id + $v) % 1009, maybe = (id + $v) % 50, arr = ARRAY[(id + $v) % 31, id % 7] WHERE id "
+		  	. "BETWEEN $first AND $last"
 		  : "DELETE FROM parts WHERE id BETWEEN $first AND $last;\n"
 		  . "INSERT INTO parts SELECT g, g % 2, md5((g + $v)::text), ARRAY[g % 17, $v % 5] FROM generate_series($first, $last) g";
 	}

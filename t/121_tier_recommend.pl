@@ -1,4 +1,6 @@
 # recommend_moves(): what earns the fast space; and the samples that it goes by.
+#
+# Fault (storage): probes that differ on one device
 use strict;
 use warnings;
 
@@ -21,7 +23,8 @@ sub notice
 }
 
 # each tablespace a device of its own; of the default's nothing is known, or it is no slower
-my %file_system = (regress_slow => '1:1000000000:1000000000', regress_fast => '2:1000000000:1000000000', regress_same => '3:1000000000:1000000000', pg_default => '4:1000000000:1000000000');
+my %file_system = (regress_slow => '1:1000000000:1000000000', regress_fast => '2:1000000000:1000000000',
+	regress_same => '3:1000000000:1000000000', pg_default => '4:1000000000:1000000000');
 
 sub file_systems
 {
@@ -33,7 +36,8 @@ sub file_systems
 	return;
 }
 sql("CREATE TABLESPACE regress_same LOCATION ''");
-sql("ALTER TABLESPACE $_->[0] SET (random_page_cost = $_->[1])") foreach [ regress_slow => 4.1 ], [ regress_fast => 1.1 ], [ regress_same => 4.1 ];
+sql("ALTER TABLESPACE $_->[0] SET (random_page_cost = $_->[1])") foreach [ regress_slow => 4.1 ], [ regress_fast => 1.1 ],
+	[ regress_same => 4.1 ];
 file_systems();
 
 # blocks read a second in so many seconds, of the others none; all of them were wanted
@@ -48,7 +52,8 @@ INSERT INTO index_mover.sample VALUES (now() - interval '$seconds s', 0, NULL, 0
 INSERT INTO index_mover.sample
 	SELECT now() - interval '$seconds s', coalesce(i.indrelid, h.relation), CASE WHEN i.indrelid IS NOT NULL THEN h.relation::text END,
 		   pg_stat_get_blocks_fetched(h.relation) - pg_stat_get_blocks_hit(h.relation) - coalesce(r.rate, 0) * $seconds, -1000000000000
-	  FROM relation_heat h LEFT JOIN pg_index i ON i.indexrelid = h.relation LEFT JOIN (VALUES $rows) r(name, rate) ON r.name = h.relation::text;
+	  FROM relation_heat h LEFT JOIN pg_index i ON i.indexrelid = h.relation LEFT JOIN (VALUES $rows) r(name, rate)
+	  	ON r.name = h.relation::text;
 COMMIT;
 SQL
 }
@@ -58,14 +63,16 @@ sub advice
 {
 	my ($tablespace, $budget) = @_;
 	return sql(<<SQL);
-SELECT concat_ws(' ', rank, coalesce(index, table_name), method, from_tablespace, to_tablespace, round(gain_ms_per_second::numeric, 1)) FROM recommend_moves('$tablespace', $budget)
+SELECT concat_ws(' ', rank, coalesce(index, table_name), method, from_tablespace, to_tablespace, round(gain_ms_per_second::numeric, 1))
+  FROM recommend_moves('$tablespace', $budget)
 SQL
 }
 # only what goes there
 sub going { return join ' ', map { (split ' ')[1] } grep { / $_[0] -?[\d.]+$/ } split /\n/, advice(@_); }
 
 is(notice("SELECT * FROM recommend_moves('regress_fast')"),
-	'NOTICE:  nothing to gain: index scans and changes want no relation in a slower tablespace than "regress_fast" more than 0.01 blocks a second', 'nothing is known');
+	'NOTICE:  nothing to gain: index scans and changes want no relation in a slower tablespace than "regress_fast" more than 0.01 blocks '
+		. 'a second', 'nothing is known');
 
 sql(<<'SQL');
 CREATE TABLE hot (id int, a int, b text, c int[], d int) TABLESPACE regress_slow;
@@ -152,26 +159,35 @@ is(advice('regress_fast', 1000000000), <<'ROWS' =~ s/\n\z//r, 'the greatest gain
 3 hot_b copy regress_slow regress_fast 6.0
 4 hot_a copy regress_slow regress_fast 3.6
 ROWS
-is(sql("SELECT string_agg(concat_ws(' ', index, size_after < size, round(reads_per_second), bloat_ratio > 0.5, pending_pages > 16), ', ' ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000)"),
+is(sql("SELECT string_agg(concat_ws(' ', index, size_after < size, round(reads_per_second), bloat_ratio > 0.5, pending_pages > 16), ', ' "
+	. "ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000)"),
 	'hot_bloated t 40 t, hot_c f 30 t, hot_b f 20 f, hot_a f 12 f', 'a bloated one shrinks, and one has a pending list');
 my $reasons = sql(q(SELECT reason FROM recommend_moves('regress_fast', 1000000000) WHERE index::text IN ('hot_bloated', 'hot_c')));
-is($reasons =~ s/[\d.]+ block reads per second, [\d.]+ of them/N block reads per second, N of them/gr =~ s/over [\d:]+/over T/gr =~ s/back [\d.]+/back N/r =~ s/the \d+ pages/the N pages/r,
-	<<'ROWS' =~ s/\n\z//r, 'reasons');
-N block reads per second, N of them for index scans and changes (a sample over T), read times assumed from random_page_cost; a rebuild gives back N of it
-N block reads per second, N of them for index scans and changes (a sample over T), read times assumed from random_page_cost; every search reads the N pages of its pending list: flush it first: SELECT pg_catalog.gin_clean_pending_list('public.hot_c');
+is($reasons =~ s/[\d.]+ block reads per second, [\d.]+ of them/N block reads per second, N of them/gr =~ s/over [\d:]+/over T/gr
+	  =~ s/back [\d.]+/back N/r =~ s/the \d+ pages/the N pages/r,
+	unfolded(<<'ROWS'), 'reasons');
+N block reads per second, N of them for index scans and changes (a sample over T), read times assumed from random_page_cost;
+	a rebuild gives back N of it
+N block reads per second, N of them for index scans and changes (a sample over T), read times assumed from random_page_cost;
+	every search reads the N pages of its pending list: flush it first: SELECT pg_catalog.gin_clean_pending_list('public.hot_c');
 ROWS
 is(sql(q(SELECT command FROM recommend_moves('regress_fast', 1000000000) WHERE index = 'hot_bloated'::regclass)),
 	q(SELECT * FROM index_mover_call.move_indexes('public.hot_bloated', 'regress_fast', 'rebuild');), 'command');
 
 # ---- budgets ----------------------------------------------------------------------------------
 my %size = map { $_ => sql("SELECT pg_relation_size('$_')") } qw(hot_a hot_b hot_d hot_e cold cold_id);
-is(advice('regress_fast', $size{hot_a} + 8192 * 20), "1 hot_d copy regress_fast regress_slow 0.0\n2 hot_bloated rebuild regress_slow regress_fast 12.0",
+is(advice('regress_fast', $size{hot_a} + 8192 * 20),
+	"1 hot_d copy regress_fast regress_slow 0.0\n2 hot_bloated rebuild regress_slow regress_fast 12.0",
 	'a budget for one and what is there: the unread one has to leave');
-cmp_ok(sql("SELECT sum(size_after) FROM recommend_moves('regress_fast', $size{hot_a} + 8192 * 20) WHERE to_tablespace = 'regress_fast'"), '<=', $size{hot_a} + 8192 * 20, 'it fits');
-like(sql("SELECT reason FROM recommend_moves('regress_fast', 8192 * 12)"), qr/^does not fit into the budget of 98304 bytes; /, 'no space at all');
+cmp_ok(sql("SELECT sum(size_after) FROM recommend_moves('regress_fast', $size{hot_a} + 8192 * 20) WHERE to_tablespace = 'regress_fast'"),
+	'<=', $size{hot_a} + 8192 * 20, 'it fits');
+like(sql("SELECT reason FROM recommend_moves('regress_fast', 8192 * 12)"), qr/^does not fit into the budget of 98304 bytes; /,
+	'no space at all');
 
 # the default is what is free and what is there already, less the reserve
-my $default = sub { my ($free, $reserve) = @_; file_systems(regress_fast => "2:$free:10000000"); return sql("SET index_mover.min_free_space = '$reserve'; SELECT string_agg(index::text, ' ' ORDER BY rank) FROM recommend_moves('regress_fast')"); };
+my $default = sub { my ($free, $reserve) = @_; file_systems(regress_fast => "2:$free:10000000");
+	return sql("SET index_mover.min_free_space = '$reserve'; SELECT string_agg(index::text, ' ' ORDER BY rank) FROM "
+		. "recommend_moves('regress_fast')"); };
 is($default->(10000000 - $size{hot_d}, '50%'), 'hot_bloated hot_c hot_b hot_a', 'half of a file system');
 is($default->(10000000 - $size{hot_d}, '93.75%'), 'hot_d hot_bloated hot_a', 'a sixteenth');
 is($default->(10000000 - $size{hot_d}, '100%'), 'hot_d', 'nothing of it');
@@ -186,24 +202,32 @@ rates(10000, %rate, hot_d => 15);
 is(advice('regress_same', 'NULL'), '1 hot_d copy regress_fast regress_same 60.0', 'as probed');
 like(sql("SELECT reason FROM recommend_moves('regress_same')"), qr/read times as probed/, 'it says so');
 file_systems(map { $_ => '1:1000000000:1000000000' } keys %file_system);
-is(notice("SELECT * FROM recommend_moves('regress_same')"), 'NOTICE:  nothing to gain: all tablespaces are on the same device as "regress_same"', 'on one device nothing is gained, whatever the probes say');
+is(notice("SELECT * FROM recommend_moves('regress_same')"),
+	'NOTICE:  nothing to gain: all tablespaces are on the same device as "regress_same"',
+		'on one device nothing is gained, whatever the probes say');
 like(sql("SELECT gain_ms_per_second, reason FROM recommend_moves('regress_fast', 0) WHERE index = 'hot_d'::regclass"),
 	qr/^0\|does not fit into the budget of 0 bytes; .* both tablespaces are on the same device, where reads take as long/, 'nor lost');
 file_systems((map { $_ => '1:1000000000:1000000000' } keys %file_system), pg_default => '0:0:0');
-like(notice("SELECT * FROM recommend_moves('pg_default', 1000000000)"), qr/^NOTICE:  nothing to gain: the directory of tablespace "pg_default" is missing$/, 'a missing directory');
+like(notice("SELECT * FROM recommend_moves('pg_default', 1000000000)"),
+	qr/^NOTICE:  nothing to gain: the directory of tablespace "pg_default" is missing$/, 'a missing directory');
 file_systems((map { $_ => '1:1000000000:1000000000' } keys %file_system), pg_default => '4:1:1');
 is(notice("SELECT * FROM recommend_moves('regress_same')"),
-	'NOTICE:  nothing to gain: no tablespace is known to be slower than "regress_same" (on the same device: "regress_fast", "regress_slow"); set its and the others\' random_page_cost, or run for it and the others: SELECT * FROM index_mover_call.tablespace_probe(\'regress_same\');',
+	'NOTICE:  nothing to gain: no tablespace is known to be slower than "regress_same" (on the same device: "regress_fast", '
+		. '"regress_slow"); set its and the others\' random_page_cost, or run for it and the others: SELECT * FROM '
+			. 'index_mover_call.tablespace_probe(\'regress_same\');',
 	'no other is slower');
 file_systems();
 sql('DELETE FROM index_mover.probe');
 # neither probed, and costs equal: by heat alone
-like(sql("SELECT string_agg(index::text, ' ' ORDER BY rank), min(reason) FROM recommend_moves('regress_same')"), qr/^hot_bloated hot_c hot_b hot_a\|.*read times not known, as if 1 ms longer/, 'by heat alone');
+like(sql("SELECT string_agg(index::text, ' ' ORDER BY rank), min(reason) FROM recommend_moves('regress_same')"),
+	qr/^hot_bloated hot_c hot_b hot_a\|.*read times not known, as if 1 ms longer/, 'by heat alone');
 
 # ---- tables compete as indexes do -------------------------------------------------------------
 rates(10000, cold => 50, cold_id => 40);
-is(sql("SELECT string_agg(concat_ws(' ', rank, index, table_name, method, round(reads_per_second), command), ' / ' ORDER BY rank) FROM recommend_moves('regress_fast', 1000000000) WHERE table_name = 'cold'::regclass"),
-	"1 cold copy 50 SELECT * FROM index_mover_call.move_table('public.cold', 'regress_fast'); / 2 cold_id cold copy 40 SELECT * FROM index_mover_call.move_indexes('public.cold_id', 'regress_fast', 'copy');",
+is(sql("SELECT string_agg(concat_ws(' ', rank, index, table_name, method, round(reads_per_second), command), ' / ' ORDER BY rank) FROM "
+	. "recommend_moves('regress_fast', 1000000000) WHERE table_name = 'cold'::regclass"),
+	"1 cold copy 50 SELECT * FROM index_mover_call.move_table('public.cold', 'regress_fast'); / 2 cold_id cold copy 40 SELECT * FROM "
+		. "index_mover_call.move_indexes('public.cold_id', 'regress_fast', 'copy');",
 	'a table and its index');
 # the default's reads take as long as the fast one's: it was probed, and the other was not
 sql("INSERT INTO index_mover.probe SELECT now(), oid, 0.11, 1, 1, 1, 1 FROM pg_tablespace WHERE spcname = 'pg_default'");
@@ -211,8 +235,11 @@ sql('ALTER TABLE cold SET TABLESPACE regress_fast');
 my %cold = (cold => 50, cold_id => 40);
 rates(10000, %cold);
 is(going('regress_fast', $size{cold_id} + 8192), 'cold_id', 'a resident that gains nothing makes room');
-is(advice('regress_fast', $size{cold_id} + 8192), "1 cold copy regress_fast pg_default 0.0\n2 hot_d copy regress_fast regress_slow 0.0\n3 cold_id copy regress_slow regress_fast 12.0", 'a table to the default tablespace');
-is(advice('regress_fast', $size{cold} + $size{cold_id} + $size{hot_d}), '1 cold_id copy regress_slow regress_fast 12.0', 'if there is space, it stays');
+is(advice('regress_fast', $size{cold_id} + 8192),
+	"1 cold copy regress_fast pg_default 0.0\n2 hot_d copy regress_fast regress_slow 0.0\n3 cold_id copy regress_slow regress_fast 12.0",
+		'a table to the default tablespace');
+is(advice('regress_fast', $size{cold} + $size{cold_id} + $size{hot_d}), '1 cold_id copy regress_slow regress_fast 12.0',
+	'if there is space, it stays');
 sql("DELETE FROM index_mover.probe; ALTER TABLESPACE pg_default SET (random_page_cost = 4.1)");
 is(advice('regress_fast', $size{cold}), '1 hot_d copy regress_fast regress_slow 0.0', 'one that gains more stays');
 # one that is there leaves only for what is better by a fifth: of two indexes alike
@@ -249,12 +276,15 @@ sql('ALTER EXTENSION pgstattuple DROP TABLE cold');
 
 # ---- what it goes by --------------------------------------------------------------------------
 rates(1000, cold_id => 10);
-like(sql("SELECT reason FROM recommend_moves('regress_fast') WHERE index = 'cold_id'::regclass"), qr/warning: the statistics cover only 00:16:40$/, 'a quarter of an hour only');
+like(sql("SELECT reason FROM recommend_moves('regress_fast') WHERE index = 'cold_id'::regclass"),
+	qr/warning: the statistics cover only 00:16:40$/, 'a quarter of an hour only');
 sql('DELETE FROM index_mover.sample; SELECT pg_stat_force_next_flush()');
 sql("SELECT pg_stat_reset()");
 $node->restart;
-sql("SET enable_seqscan = off; SELECT count(*) FROM generate_series(1, 100) g, LATERAL (SELECT 1 FROM hot WHERE b = md5(g::text)) x; SELECT pg_stat_force_next_flush()");
-like(sql("SELECT reason FROM recommend_moves('regress_fast') WHERE index = 'hot_b'::regclass"), qr/\(cumulative statistics, no samples\)/, 'without samples');
+sql("SET enable_seqscan = off; SELECT count(*) FROM generate_series(1, 100) g, LATERAL (SELECT 1 FROM hot WHERE b = md5(g::text)) x; "
+	. "SELECT pg_stat_force_next_flush()");
+like(sql("SELECT reason FROM recommend_moves('regress_fast') WHERE index = 'hot_b'::regclass"), qr/\(cumulative statistics, no samples\)/,
+	'without samples');
 
 # ---- a big one, where the greatest gain per byte would keep it out -----------------------------
 rates(10000, hot_a => 12, hot_b => 20);
@@ -265,10 +295,13 @@ is(going('regress_fast', $size{hot_b} - 8192), 'hot_a', 'if that does not fit, t
 is(going('regress_fast', $size{hot_a} + $size{hot_b}), 'hot_b hot_a', 'both');
 
 # ---- errors, privileges ----------------------------------------------------------------------
-foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ], [ q('regress_fast', -1), '22023: budget must not be negative' ],
-	[ 'NULL', '22004: tablespace must not be null' ], [ q('pg_global'), '22023: only shared relations can be placed in pg_global tablespace' ])
+foreach my $case ([ q('no_such'), '42704: tablespace "no_such" does not exist' ],
+	[ q('regress_fast', -1), '22023: budget must not be negative' ],
+	[ 'NULL', '22004: tablespace must not be null' ],
+		[ q('pg_global'), '22023: only shared relations can be placed in pg_global tablespace' ])
 {
-	my (undef, undef, $err) = $node->psql('postgres', "SELECT * FROM recommend_moves($case->[0])", extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT * FROM recommend_moves($case->[0])",
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	like($err, qr/ERROR:  \Q$case->[1]\E\n/, $case->[1]);
 }
 sql('CREATE ROLE monitor IN ROLE pg_monitor; CREATE ROLE nobody');
@@ -278,7 +311,8 @@ foreach my $call ("recommend_moves('regress_fast')", 'take_index_sample()', 'rel
 	is($rc, 0, "$call: for pg_monitor");
 	like(notice("SET ROLE nobody; SELECT count(*) FROM $call"), qr/ERROR:  permission denied/, "$call: not for others");
 }
-like(notice("BEGIN READ ONLY; SELECT take_index_sample()"), qr/cannot execute take_index_sample\(\) in a read-only transaction/, 'it writes');
+like(notice("BEGIN READ ONLY; SELECT take_index_sample()"), qr/cannot execute take_index_sample\(\) in a read-only transaction/,
+	'it writes');
 
 # ---- samples: only what changed, and fewer with age --------------------------------------------
 sql('DELETE FROM index_mover.sample');
@@ -287,7 +321,8 @@ is(sql('SELECT take_index_sample()'), 0, 'the next one none');
 is(sql('SELECT count(*) FROM index_mover.sample WHERE table_oid = 0'), 2, 'but its moment');
 sql("SET enable_seqscan = off; SELECT count(a) FROM hot WHERE a = 3; SELECT pg_stat_force_next_flush()");
 sql('SELECT take_index_sample()');
-is(sql("SELECT string_agg(coalesce(index_name, table_oid::regclass::text), ' ' ORDER BY index_name) FROM index_mover.sample WHERE taken_at = (SELECT max(taken_at) FROM index_mover.sample) AND table_oid <> 0"),
+is(sql("SELECT string_agg(coalesce(index_name, table_oid::regclass::text), ' ' ORDER BY index_name) FROM index_mover.sample WHERE "
+	. "taken_at = (SELECT max(taken_at) FROM index_mover.sample) AND table_oid <> 0"),
 	'hot_a hot', 'what was used, and its table');
 # a hundred days, a sample of one relation every ten minutes
 sql(<<'SQL');
@@ -296,21 +331,27 @@ INSERT INTO index_mover.sample SELECT now() - g * interval '10 min', t, CASE WHE
   FROM generate_series(12, 14400 + 2000) g, (VALUES (0::oid), ('hot'::regclass)) r(t);
 SELECT take_index_sample();
 SQL
-my $days = sql("SELECT count(*) FILTER (WHERE taken_at > now() - interval '1 day'), count(*) FILTER (WHERE taken_at BETWEEN now() - interval '7 days' AND now() - interval '1 day'),
-	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '100 days' AND now() - interval '7 days'), count(*) FILTER (WHERE taken_at < now() - interval '100 days')
+my $days = sql("SELECT count(*) FILTER (WHERE taken_at > now() - interval '1 day'),
+	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '7 days' AND now() - interval '1 day'),
+	count(*) FILTER (WHERE taken_at BETWEEN now() - interval '100 days' AND now() - interval '7 days'),
+	count(*) FILTER (WHERE taken_at < now() - interval '100 days')
 	FROM index_mover.sample WHERE index_name = 'hot_a'");
 like($days, qr/^13[1-3]\|14[45]\|9[345]\|1$/, "thinned: $days rows of a day, a week, the rest and before");
-is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE relation = 'hot_a'::regclass"), 't', 'a counter that went back makes no rate negative');
+is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE relation = 'hot_a'::regclass"), 't',
+	'a counter that went back makes no rate negative');
 
 # ---- idle: since when, as far as is known -------------------------------------------------------
 $node->append_conf('postgresql.conf', 'index_mover.test_stats_age = 200');
 $node->restart;
-my $idle = "SELECT relation, extract(day FROM now() - last_use), extract(day FROM now() - last_index_use), extract(day FROM now() - last_change), extract(day FROM now() - known_since) FROM relation_heat WHERE relation = ";
-sql("CREATE TABLE idle (id int PRIMARY KEY, v int); INSERT INTO idle SELECT g, g FROM generate_series(1, 1000) g; SELECT pg_stat_force_next_flush()");
+my $idle = "SELECT relation, extract(day FROM now() - last_use), extract(day FROM now() - last_index_use), extract(day FROM now() - "
+	. "last_change), extract(day FROM now() - known_since) FROM relation_heat WHERE relation = ";
+sql("CREATE TABLE idle (id int PRIMARY KEY, v int); INSERT INTO idle SELECT g, g FROM generate_series(1, 1000) g; SELECT "
+	. "pg_stat_force_next_flush()");
 my $built = sql("SELECT pg_stat_get_numscans('idle'::regclass)");    # the index was
 my $sample = sub {
 	my ($days, $scans, $other, $changes) = @_;
-	sql("INSERT INTO index_mover.sample VALUES (now() - interval '$days days 1 hour', 0, NULL, 0, 0, 0, 0, 0), (now() - interval '$days days 1 hour', 'idle'::regclass, NULL, 0, 0, $scans, $built + $other, $changes)");
+	sql("INSERT INTO index_mover.sample VALUES (now() - interval '$days days 1 hour', 0, NULL, 0, 0, 0, 0, 0), (now() - interval '$days "
+		. "days 1 hour', 'idle'::regclass, NULL, 0, 0, $scans, $built + $other, $changes)");
 };
 sql('DELETE FROM index_mover.sample');
 is(sql("$idle 'idle'::regclass"), 'idle||||0', 'without samples, of a new table: nothing is known');

@@ -46,33 +46,42 @@ CREATE INDEX ON ${role}s (n);
 CREATE FUNCTION ${role}_now() RETURNS timestamptz LANGUAGE plpgsql AS \$\$ BEGIN
 	RAISE WARNING 'the clock runs as %, super %', current_user, (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user);
 	RETURN pg_catalog.now(); END \$\$;
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES ('$role', '${role}s', 'regress_slow', '1 year', '${role}_now()');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
+  VALUES ('$role', '${role}s', 'regress_slow', '1 year', '${role}_now()');
 SQL
 }
 is(as('alice', 'SELECT name, owner, now_function FROM tier_policy'), 'alice|alice|public.alice_now()', 'a role sees its own');
 is(as('bob', 'SELECT policy, relation, moves FROM tier_plan()'), 'bob|bobs_1|t', 'and plans its own');
-is(as('alice', "DELETE FROM tier_policy WHERE name = 'bob' RETURNING 1; UPDATE tier_policy SET enabled = false WHERE name = 'bob' RETURNING 1"), '', 'it cannot write another\'s');
+is(as('alice', "DELETE FROM tier_policy WHERE name = 'bob' RETURNING 1; UPDATE tier_policy SET enabled = false WHERE name = 'bob' "
+	. "RETURNING 1"), '', 'it cannot write another\'s');
 is(error_of('alice', "SELECT * FROM tier_plan('bob')"), '42704: tier policy "bob" does not exist', 'nor plan it');
 is(error_of('alice', "SELECT * FROM run_tier_policies('bob')"), '42704: tier policy "bob" does not exist', 'nor run it');
 my $insert = 'INSERT INTO tier_policy (name, relation, to_tablespace, older_than';
 my $may_not = '42501: must be able to SET ROLE';
-is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super')"), qq($may_not "$super"), 'no owner that it is not: a superuser');
-is(error_of('alice', "$insert, owner, owner_oid) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super', 10)"), qq($may_not "$super"), 'with its OID');
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super')"), qq($may_not "$super"),
+	'no owner that it is not: a superuser');
+is(error_of('alice', "$insert, owner, owner_oid) VALUES ('x', 'alices', 'regress_slow', '1 day', '$super', 10)"), qq($may_not "$super"),
+	'with its OID');
 is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'bob')"), qq($may_not "bob"), 'another role');
-is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'nobody')"), '42704: role "nobody" does not exist', 'nobody');
+is(error_of('alice', "$insert, owner) VALUES ('x', 'alices', 'regress_slow', '1 day', 'nobody')"), '42704: role "nobody" does not exist',
+	'nobody');
 is(error_of('alice', "UPDATE tier_policy SET owner = '$super'"), qq($may_not "$super"), 'by UPDATE');
 as('alice', 'UPDATE tier_policy SET owner_oid = 10');
 is(as('alice', 'SELECT owner, owner_oid::regrole FROM tier_policy'), 'alice|alice', 'its OID is what it is');
-is(error_of('alice', "INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'bob', 'alices', 'regress_slow', '1 day' ON CONFLICT (name) DO UPDATE SET now_function = 'alice_now()'"),
+is(error_of('alice', "INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'bob', 'alices', 'regress_slow', '1 "
+	. "day' ON CONFLICT (name) DO UPDATE SET now_function = 'alice_now()'"),
 	'42501: new row violates row-level security policy (USING expression) for table "tier_policy"', 'nor over what it does not see');
 as('alice', "$insert, owner) VALUES ('of the team', 'alices', 'regress_fast', '1 year', 'team')");
-is(as('alice', "SELECT reason FROM tier_plan('of the team')"), 'its rows end at 2020-02-01; but must be owner of table "alices_1"', 'a role that it may set, whose privileges count');
+is(as('alice', "SELECT reason FROM tier_plan('of the team')"), 'its rows end at 2020-02-01; but must be owner of table "alices_1"',
+	'a role that it may set, whose privileges count');
 as('alice', "DELETE FROM tier_policy WHERE name = 'of the team'");
 
 # settings are checked as for the owner, when they are written
-is(error_of('alice', "UPDATE tier_policy SET settings = '{\"on_blocker\": \"terminate\"}'"), '42501: permission denied to set parameter "index_mover.on_blocker"', 'a setting of superusers');
+is(error_of('alice', "UPDATE tier_policy SET settings = '{\"on_blocker\": \"terminate\"}'"),
+	'42501: permission denied to set parameter "index_mover.on_blocker"', 'a setting of superusers');
 is(error_of('alice', "UPDATE tier_policy SET settings = '{\"max_rat\": 1}'"), '22023: unrecognized setting "max_rat"', 'one that is none');
-is(error_of($super, "UPDATE tier_policy SET settings = '{\"max_lock_time\": 5}' WHERE name = 'alice'"), '42501: permission denied to set parameter "index_mover.max_lock_time"', 'nor does it help who writes it');
+is(error_of($super, "UPDATE tier_policy SET settings = '{\"max_lock_time\": 5}' WHERE name = 'alice'"),
+	'42501: permission denied to set parameter "index_mover.max_lock_time"', 'nor does it help who writes it');
 
 # whoever plans and runs
 my $rows;
@@ -82,16 +91,20 @@ my $runs_as = sub {
 	$rows = $out;
 	return join(', ', sort $err =~ /the clock runs as (\w+, super \w)/g);
 };
-is($runs_as->('SELECT policy, relation, moves FROM tier_plan() ORDER BY policy'), 'alice, super f, bob, super f', 'a superuser plans: each clock runs as its owner');
+is($runs_as->('SELECT policy, relation, moves FROM tier_plan() ORDER BY policy'), 'alice, super f, bob, super f',
+	'a superuser plans: each clock runs as its owner');
 is($rows, "alice|alices_1|t\nbob|bobs_1|t", 'all of them');
-is($runs_as->('SELECT name, kind, status FROM run_tier_policies(wait => true)'), 'alice, super f, bob, super f', 'a superuser runs them: the same');
+is($runs_as->('SELECT name, kind, status FROM run_tier_policies(wait => true)'), 'alice, super f, bob, super f',
+	'a superuser runs them: the same');
 is($rows, join("\n", map { ("${_}s_1|table|moved", "${_}s_1_n_idx|index|moved") } qw(alice bob)), 'and they are moved');
-is(sql("SELECT string_agg(DISTINCT policy || ' ' || role, ', ') FROM index_mover_history JOIN index_mover_jobs USING (job, role)"), 'alice alice, bob bob', 'jobs of their owners');
+is(sql("SELECT string_agg(DISTINCT policy || ' ' || role, ', ') FROM index_mover_history JOIN index_mover_jobs USING (job, role)"),
+	'alice alice, bob bob', 'jobs of their owners');
 
 # an owner that is gone, or another of its name
 sql('DROP OWNED BY bob');
 sql('REASSIGN OWNED BY bob TO alice; DROP ROLE bob; CREATE ROLE bob SUPERUSER LOGIN');
-sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('well', 'alices', 'regress_fast', '1 year', '0')");
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay) VALUES ('well', 'alices', 'regress_fast', '1 year', "
+	. "'0')");
 my $again = 'its owner is to be set again';
 is(sql("SELECT policy, moves, reason FROM tier_plan('bob')"), "bob|f|$again", 'a role of the same name is another one');
 my ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
@@ -105,7 +118,8 @@ unlike(sql("SELECT reason FROM tier_plan('bob')"), qr/owner/, 'but setting it do
 sql('ALTER ROLE alice RENAME TO alicia');
 is(sql("SELECT DISTINCT reason FROM tier_plan('alice')"), $again, 'a role that was renamed');
 sql("ALTER ROLE alicia RENAME TO alice; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; UPDATE tier_policy SET min_stay = '0'");
-is(as('alice', "SELECT reason FROM tier_plan('alice')"), 'its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"', 'a role that has lost a privilege');
+is(as('alice', "SELECT reason FROM tier_plan('alice')"), 'its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"',
+	'a role that has lost a privilege');
 sql('DELETE FROM tier_policy');
 
 # ---- each by itself ----------------------------------------------------------------------------
@@ -120,18 +134,23 @@ CREATE TABLE gone (d date) PARTITION BY RANGE (d);
 CREATE SCHEMA going;
 CREATE ROLE loser;
 INSERT INTO tier_policy (name, relation, schema, to_tablespace, older_than) VALUES
-	('far', 'far', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'), ('gone', 'gone', NULL, 'regress_slow', '1 day'),
-	('good', 'good', NULL, 'regress_slow', '1 day'), ('no schema', NULL, 'going', 'regress_slow', '1 day'), ('no settings', 'good', NULL, 'regress_slow', '1 day'),
-	('plain', 'plain', NULL, 'regress_slow', '1 day'), ('shared', 'good', NULL, 'pg_global', '1 day'), ('loser', 'good', NULL, 'regress_slow', '1 day');
+	('far', 'far', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'),
+		('gone', 'gone', NULL, 'regress_slow', '1 day'),
+	('good', 'good', NULL, 'regress_slow', '1 day'), ('no schema', NULL, 'going', 'regress_slow', '1 day'),
+		('no settings', 'good', NULL, 'regress_slow', '1 day'),
+	('plain', 'plain', NULL, 'regress_slow', '1 day'), ('shared', 'good', NULL, 'pg_global', '1 day'),
+		('loser', 'good', NULL, 'regress_slow', '1 day');
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('nowhere', 'regress_fast', 'no_such_place', 1);
-INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('from nowhere', 'no_such_place', 'regress_fast', 0.9, 0.8);
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at)
+  VALUES ('from nowhere', 'no_such_place', 'regress_fast', 0.9, 0.8);
 UPDATE tier_policy SET owner = 'loser' WHERE name = 'loser';
 DROP TABLE gone; DROP SCHEMA going; DROP ROLE loser;
 ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
 UPDATE tier_policy SET settings = '{"max_rate": "fast"}' WHERE name = 'no settings';
 ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
 SQL
-is(sql("SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"), <<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
+is(sql("SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"),
+	<<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
 farther||f|timestamp out of range
 from nowhere||f|tablespace "no_such_place" does not exist
 gone||f|relation with OID N does not exist
@@ -146,12 +165,15 @@ ROWS
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", '0 good_1|moved', 'and the good one is carried out');
 is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 9, 'a WARNING for each of the others');
-is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"), qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
+is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"),
+	qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
 is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 8, 'and of the second');
-is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"), 'failed|"plain" is not a partitioned table||', 'monitors see it');
+is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"),
+	'failed|"plain" is not a partitioned table||', 'monitors see it');
 is(sql("SELECT result, job IS NOT NULL FROM tier_policy_status WHERE policy = 'good'"), 'nothing to move|f', 'and what succeeded');
-sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('plain', 'far', 'regress_slow', '1 day')");
+sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('plain', 'far', "
+	. "'regress_slow', '1 day')");
 is(sql('SELECT count(*) FROM tier_plan()'), 0, 'a new policy has no past, and a bound of the year 300000 is not old');
 
 # ---- at another time --------------------------------------------------------------------------
@@ -195,16 +217,21 @@ is(sql($idle), 'scanned scanned_pkey unused unused_pkey', 'sequential scans do n
 sql("UPDATE tier_policy SET idle_of = 'change', parts = 'table'");
 is(sql($idle), 'scanned unused used', 'nor any scan');
 sql("UPDATE tier_policy SET idle_of = 'use', parts = 'all', idle_for = '160 days'");
-like(sql(q{SELECT relation IS NULL, moves, reason FROM tier_plan('idle')}), qr/^t\|f\|of \d relations nothing is known on this server before \d{4}-\S+ [\d:+]+$/, 'no sample reaches back so far');
+like(sql(q{SELECT relation IS NULL, moves, reason FROM tier_plan('idle')}),
+	qr/^t\|f\|of \d relations nothing is known on this server before \d{4}-\S+ [\d:+]+$/, 'no sample reaches back so far');
 is(sql("SELECT count(*) FROM tier_plan('idle', at => now() + interval '11 days') WHERE moves"), 3, 'but will');
 sql("UPDATE tier_policy SET idle_for = '100 days'; SELECT pg_stat_reset()");
 is(sql($idle), '', 'after a reset nothing is idle');
 sql('ALTER DATABASE postgres RESET index_mover.test_stats_age');
 
 # ---- what hinders a move: the plan and the run agree ---------------------------------------------
-my $h_parts = join("\n", map { sprintf("CREATE %s TABLE h_%s PARTITION OF h FOR VALUES FROM ('2020-01-%02d') TO ('2020-01-%02d')%s;", $_->[1], $_->[0], $_->[2], $_->[2] + 1, $_->[3] // '') }
-	([ 'plain', '', 1 ], [ 'unlogged', 'UNLOGGED', 2 ], [ 'am', '', 3, ' USING other_heap' ], [ 'anothers', '', 4 ], [ 'busy', '', 5 ], [ 'index', '', 6 ], [ 'large', '', 7 ],
-		[ 'moved', '', 8 ], [ 'there', '', 9, ' TABLESPACE regress_slow' ], [ 'claimed', '', 10 ], [ 'space', '', 11 ], [ 'last', '', 12 ]));
+my $h_parts = join("\n",
+	map { sprintf("CREATE %s TABLE h_%s PARTITION OF h FOR VALUES FROM ('2020-01-%02d') TO ('2020-01-%02d')%s;", $_->[1], $_->[0], $_->[2],
+		$_->[2] + 1, $_->[3] // '') }
+	([ 'plain', '', 1 ], [ 'unlogged', 'UNLOGGED', 2 ], [ 'am', '', 3, ' USING other_heap' ], [ 'anothers', '', 4 ], [ 'busy', '', 5 ],
+		[ 'index', '', 6 ], [ 'large', '', 7 ],
+		[ 'moved', '', 8 ], [ 'there', '', 9, ' TABLESPACE regress_slow' ], [ 'claimed', '', 10 ], [ 'space', '', 11 ],
+			[ 'last', '', 12 ]));
 sql(<<SQL);
 DELETE FROM tier_policy;
 GRANT CREATE ON TABLESPACE regress_slow TO index_admin;
@@ -216,10 +243,13 @@ INSERT INTO h SELECT '2020-01-01'::date + g % 12, g, repeat('x', 100) FROM gener
 INSERT INTO h_large SELECT '2020-01-07', g, repeat('x', 500) FROM generate_series(1, 4000) g;
 INSERT INTO h_space SELECT '2020-01-11', g, repeat('x', 500) FROM generate_series(1, 2000) g;
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'h_index_n_idx'::regclass;
-DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT oid::regclass AS t FROM pg_class WHERE relname ~ '^h(_|\$)' AND relkind IN ('r', 'p') AND relname <> 'h_anothers' LOOP
+DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT oid::regclass AS t FROM pg_class WHERE relname ~ '^h(_|\$)' AND relkind IN ('r', 'p')
+  AND relname <> 'h_anothers' LOOP
 	EXECUTE format('ALTER TABLE %s OWNER TO alice', r.t); END LOOP; END \$\$;
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, max_bytes_per_run, owner) VALUES ('h', 'h', 'regress_slow', '1 year', 1800000, 'alice');
-INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, relation, owner) VALUES ('a first', 'pg_default', 'regress_fast', 8192, 'h_claimed', 'alice');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, max_bytes_per_run, owner)
+  VALUES ('h', 'h', 'regress_slow', '1 year', 1800000, 'alice');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, relation, owner)
+  VALUES ('a first', 'pg_default', 'regress_fast', 8192, 'h_claimed', 'alice');
 SQL
 my $moved = sql("SELECT DISTINCT job FROM move_table('h_moved', 'regress_fast')");
 my $busy = sql(q{SELECT max(job) FROM move_table('h_busy', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
@@ -227,10 +257,13 @@ my $busy = sql(q{SELECT max(job) FROM move_table('h_busy', 'regress_slow', wait 
 my $session = IndexMover::Session->new($node);
 $session->run('CREATE TEMP TABLE ht (d date) PARTITION BY RANGE (d)');
 $session->run("CREATE TEMP TABLE ht_1 PARTITION OF ht FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')");
-sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'temporary', oid, 'regress_slow', '1 day' FROM pg_class WHERE relname = 'ht'");
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) SELECT 'temporary', oid, 'regress_slow', '1 day' FROM pg_class "
+	. "WHERE relname = 'ht'");
 # space for all but h_space
-sql("ALTER DATABASE postgres SET index_mover.min_free_space = 0; ALTER DATABASE postgres SET index_mover.test_file_systems = 'regress_slow:1:900000:100000000'");
-is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), moves, regexp_replace(reason, '^its rows end at \\S+(; but )?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
+sql("ALTER DATABASE postgres SET index_mover.min_free_space = 0; ALTER DATABASE postgres SET index_mover.test_file_systems = "
+	. "'regress_slow:1:900000:100000000'");
+is(sql("SELECT policy, regexp_replace(relation::text, 'temp_\\d+', 'temp_N'), moves, regexp_replace(reason, '^its rows end at \\S+(; but "
+	. ")?|[.] Under an exclusive lock.*', '', 'g') FROM tier_plan() WHERE policy <> 'a first' ORDER BY policy, relation::text"),
 	<<"ROWS" =~ s/\n\z//r, 'hindrances of every kind');
 h|h_am|t|
 h|h_anothers|f|must be owner of table "h_anothers"

@@ -32,10 +32,13 @@ CREATE TABLE events (d date, n int) PARTITION BY RANGE (d);
 CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
 INSERT INTO events SELECT '2020-01-10', g FROM generate_series(1, 100) g;
 CREATE FUNCTION fails() RETURNS date LANGUAGE sql AS 'SELECT (1 / 0)::text::date';
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every) VALUES ('old', 'events', 'regress_slow', '1 year', '0', '1 s');
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, every) VALUES ('fails', 'events', 'regress_slow', '1 year', 'fails()', '1 s');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every)
+  VALUES ('old', 'events', 'regress_slow', '1 year', '0', '1 s');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, every)
+  VALUES ('fails', 'events', 'regress_slow', '1 year', 'fails()', '1 s');
 SQL
-my $place = "SELECT coalesce((SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = 'events_1'), 'default')";
+my $place = "SELECT coalesce((SELECT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname = "
+	. "'events_1'), 'default')";
 sub moves_ok
 {
 	my ($name, $on, $database) = @_;
@@ -50,12 +53,17 @@ sub moves_ok
 sql($tables);
 moves_ok('with nobody who calls');
 ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM index_mover.sample'), 'a sample is taken');
-ok($node->poll_query_until('postgres', q{SELECT reason ~ '^it has failed \d+ times in a row: now_function "public.fails\(\)" has failed: division by zero' FROM tier_plan('fails') LIMIT 1}),
+ok($node->poll_query_until('postgres',
+	q{SELECT reason ~ '^it has failed \d+ times in a row: now_function "public.fails\(\)" has failed: division by zero' FROM }
+		. q{tier_plan('fails') LIMIT 1}),
 	'a policy that always fails is in the plan');
-like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  .*now_function "public.fails\(\)" has failed: division by zero\n.*(?:\n.*)*?CONTEXT:.*(?:\n\t.*)*index_mover policy "fails"/, 'and in the log, with its name');
+like(PostgreSQL::Test::Utils::slurp_file($node->logfile),
+	qr/ERROR:  .*now_function "public.fails\(\)" has failed: division by zero\n.*(?:\n.*)*?CONTEXT:.*(?:\n\t.*)*index_mover policy "fails"/,
+		'and in the log, with its name');
 is(sql("SELECT result, next_run IS NOT NULL FROM tier_policy_status WHERE policy = 'fails'"), 'failed|t', 'and monitors see it');
 is(sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'fails'"), 0, 'it has no job');
-is(sql("SELECT count(DISTINCT role) || ' ' || min(role) FROM index_mover_history WHERE status = 'moved'"), '1 ' . sql('SELECT current_user'), 'the jobs are their owner\'s');
+is(sql("SELECT count(DISTINCT role) || ' ' || min(role) FROM index_mover_history WHERE status = 'moved'"),
+	'1 ' . sql('SELECT current_user'), 'the jobs are their owner\'s');
 like(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/database "missing" does not exist/, 'a database that is missing is told of');
 my $before = -s $node->logfile;
 look();
@@ -71,13 +79,17 @@ SQL
 look();
 sleep 3;
 is(sql($place), 'default', 'a window that is closed');
-is(sql("SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"), 't', 'the next run is when it opens');
+is(sql("SELECT next_run - now() BETWEEN '1 h 55 min' AND '2 h 5 min' FROM tier_policy_status WHERE policy = 'old'"), 't',
+	'the next run is when it opens');
 # the day's midnight is always between these two
-sql("UPDATE tier_policy SET window_start = (now() - interval '1 min')::time, window_end = (now() - interval '1 h')::time WHERE name = 'old'");
+sql("UPDATE tier_policy SET window_start = (now() - interval '1 min')::time, window_end = (now() - interval '1 h')::time WHERE name = "
+	. "'old'");
 moves_ok('a window over midnight');
-is(sql("SELECT (settings->>'max_duration') IS NOT NULL FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't', 'no relation begins after its end')
+is(sql("SELECT (settings->>'max_duration') IS NOT NULL FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 't',
+	'no relation begins after its end')
   or diag sql("SELECT settings FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1");
-sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'; ALTER TABLE events_1 SET TABLESPACE pg_default");
+sql("UPDATE tier_policy SET window_start = NULL, window_end = NULL, every = NULL WHERE name = 'old'; ALTER TABLE events_1 SET TABLESPACE "
+	. "pg_default");
 look();
 sleep 3;
 is(sql($place), 'default', 'a policy without "every" is for calls only');
@@ -86,7 +98,8 @@ sql("UPDATE tier_policy SET every = '1 s' WHERE name = 'old'");
 # one run of a policy at a time
 sql("UPDATE tier_policy SET settings = '{\"swap_after\": \"infinity\"}' WHERE name = 'old'");
 look();
-ok($node->poll_query_until('postgres', "SELECT status = 'running' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"), 'a run that lasts');
+ok($node->poll_query_until('postgres', "SELECT status = 'running' FROM index_mover_jobs WHERE policy = 'old' ORDER BY job DESC LIMIT 1"),
+	'a run that lasts');
 my $runs = sql("SELECT count(*) FROM index_mover_jobs WHERE policy = 'old'");
 look();
 sleep 3;
@@ -156,7 +169,8 @@ my $standby = PostgreSQL::Test::Cluster->new('scheduler_standby');
 $standby->init_from_backup($node, 'before', has_streaming => 1);
 $standby->start;
 $node->wait_for_catchup($standby);
-is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'index_mover'"), 0, 'nothing of it runs on a standby');
+is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'index_mover'"), 0,
+	'nothing of it runs on a standby');
 like($standby->safe_psql('postgres', 'SELECT policy FROM tier_plan() LIMIT 1'), qr/^\w+$/, 'where policies can be planned');
 $node->stop;
 $standby->promote;

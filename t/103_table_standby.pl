@@ -3,6 +3,9 @@
 # is promoted, a backup, a chain of incremental backups, a point in time and a rewound
 # server in the middle of a copy have a table that is right, wherever it is; and a query
 # of a standby that is in the way of the swap is canceled there, as documented.
+#
+# Fault (tables): standby and cascaded standby, logical subscriber, a query of the standby,
+#   promotion, backups, recovery to a point in time; pg_rewind (also 038)
 use strict;
 use warnings;
 
@@ -20,7 +23,8 @@ needs_test_points();
 
 my $has_incremental = `pg_config --version` =~ /PostgreSQL (\d+)/ && $1 >= 17;
 # no checksums, and no WAL for hints: what is not logged then is most
-my $primary = new_node('primary', streaming => 1, extra => $has_incremental && `pg_config --version` =~ / (?:1[89]|2)/ ? ['--no-data-checksums'] : [],
+my $primary = new_node('primary', streaming => 1, extra => $has_incremental && `pg_config --version` =~ / (?:1[89]|2)/
+	? ['--no-data-checksums'] : [],
 	conf => <<CONF . ($has_incremental ? "summarize_wal = on\n" : ''));
 wal_level = logical
 wal_log_hints = off
@@ -53,7 +57,8 @@ $subscriber->init;
 $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE TABLE heap (id int PRIMARY KEY, v int NOT NULL, filler text NOT NULL, big text)');
 $primary->safe_psql('postgres', 'CREATE PUBLICATION heap FOR TABLE heap');
-$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION heap CONNECTION 'host=" . $primary->host . ' port=' . $primary->port . " dbname=postgres' PUBLICATION heap");
+$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION heap CONNECTION 'host=" . $primary->host . ' port=' . $primary->port
+	. " dbname=postgres' PUBLICATION heap");
 $subscriber->wait_for_subscription_sync($primary, 'heap');
 
 my $changes = 0;
@@ -64,7 +69,9 @@ foreach my $round (1 .. (faults() ? 6 : 1))
 {
 	my $to = target();
 	my $again = 'SELECT coalesce(sum(blocks_recopied), 0) FROM index_mover_history';
-	my $call = start_call($primary, 'mover', "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => '{\"max_rate\": \"6MB\", \"order\": \"name\"}')");
+	my $call = start_call($primary, 'mover',
+		"SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => "
+			. "'{\"max_rate\": \"6MB\", \"order\": \"name\"}')");
 	do { change_table($primary, 'heap', ++$changes); freeze_table($primary, 'heap') if $changes % 3 == 0 } while (call_is_running($call));
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved\n", "round $round: moved") or diag $err;
@@ -80,9 +87,11 @@ foreach my $round (1 .. (faults() ? 6 : 1))
 	my $rows = 'SELECT count(*), sum(hashtextextended(t::text, 0)), md5(string_agg(md5(t::text), NULL ORDER BY id)) FROM heap t';
 	is($subscriber->safe_psql('postgres', $rows), $primary->safe_psql('postgres', $rows), "round $round, subscriber: the same rows");
 }
-my ($recopied, $moves) = split /\|/, $primary->safe_psql('postgres', "SELECT sum(blocks_recopied), count(*) FROM index_mover_history WHERE name = 'heap'");
+my ($recopied, $moves) = split /\|/,
+	$primary->safe_psql('postgres', "SELECT sum(blocks_recopied), count(*) FROM index_mover_history WHERE name = 'heap'");
 cmp_ok($recopied, '>', $moves, 'blocks were changed after they were copied');
-is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL'), '1', 'the subscription is at work');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL'), '1',
+	'the subscription is at work');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION heap');
 $subscriber->stop;
 
@@ -90,9 +99,11 @@ $subscriber->stop;
 {
 	my $reader = IndexMover::Session->new($standby);
 	$reader->send("SELECT count(pg_sleep(100)) FROM (SELECT FROM heap LIMIT 5) h");
-	poll_until($standby, 'SELECT count(*) > 0 FROM pg_locks WHERE pid = ' . $reader->pid . " AND relation = 'heap'::regclass", 't', 'the query of the standby');
+	poll_until($standby, 'SELECT count(*) > 0 FROM pg_locks WHERE pid = ' . $reader->pid . " AND relation = 'heap'::regclass", 't',
+		'the query of the standby');
 	my $to = target();
-	is($primary->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to')"), 'moved', 'beside a query of the standby: moved');
+	is($primary->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to')"), 'moved',
+		'beside a query of the standby: moved');
 	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 	$reader->answer;
 	like($reader->errors, qr/40001: canceling statement due to conflict with recovery/,
@@ -117,7 +128,8 @@ sub other_ok
 	files_ok($other, $name);
 	change_table($other, 'heap', 900);
 	my $to = other_place((split / /, $place)[0]);
-	is($other->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to')") =~ /moved/, 1, "$name: a move works");
+	is($other->safe_psql('postgres', "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to')") =~ /moved/, 1,
+		"$name: a move works");
 	is(places_of_table($other, 'heap'), all_at($to), "$name: where it is then");
 	table_ok($other, 'heap', "$name, moved");
 	$other->teardown_node;
@@ -148,8 +160,8 @@ sub held_move
 
 my $n = 0;
 foreach my $point (picked { /^(?:copy-half|swap-file-set:2|swap-before-commit|old-file-drop:2)$/ } 'points of a promotion',
-	qw(copy-created copy-half copy-half:2 copy-synced swap-file-locked:2 swap-locked swap-file-set:2 swap-before-commit swapped prewarmed old-file-start old-file-drop
-	old-file-drop:2))
+	qw(copy-created copy-half copy-half:2 copy-synced swap-file-locked:2 swap-locked swap-file-set:2 swap-before-commit
+		swapped prewarmed old-file-start old-file-drop old-file-drop:2))
 {
 	my $other = PostgreSQL::Test::Cluster->new('promoted' . $n++);
 	$primary->backup("promoted$n");
@@ -182,7 +194,8 @@ foreach my $point (@points)
 my $last = $primary->safe_psql('postgres', 'SELECT pg_walfile_name(pg_current_wal_lsn())');
 $primary->safe_psql('postgres', 'SELECT pg_switch_wal(), txid_current()');
 poll_until($primary, "SELECT last_archived_wal >= '$last' FROM pg_stat_archiver", 't', 'the archiver');
-foreach my $case (map { [ $_, '', $_, $unfinished{$_} ], [ $_, "after $_", "after $_", 0 ], [ 'before', "at $_", $_, $unfinished{$_} ] } @points)
+foreach my $case (map { [ $_, '', $_, $unfinished{$_} ], [ $_, "after $_", "after $_", 0 ],
+	[ 'before', "at $_", $_, $unfinished{$_} ] } @points)
 {
 	my ($backup, $target, $at, $unfinished) = @$case;
 	my $name = "backup $backup" . ($target ? ", recovered to $target" : '');

@@ -4,6 +4,9 @@
 # command of ours is sent on to other nodes.  Only where Citus is installed, or
 # scripts/citus-for-tests can build it.  Run by "scripts/test --long", for it takes
 # minutes.
+#
+# Fault (security): a Citus cluster of three servers: everything copied, canceled and resumed,
+#   undone, rebuilt from one statement beside clients
 use strict;
 use warnings;
 
@@ -85,7 +88,8 @@ SQL
 sub all_in
 {
 	my ($tablespace, $name) = @_;
-	my $others = indexes("string_agg(c.relname || ' in ' || coalesce(s.spcname, 'pg_default'), ', ')", "coalesce(s.spcname, 'pg_default') <> '$tablespace'");
+	my $others = indexes("string_agg(c.relname || ' in ' || coalesce(s.spcname, 'pg_default'), ', ')",
+		"coalesce(s.spcname, 'pg_default') <> '$tablespace'");
 	$others =~ s/\n//g;
 	is($others, '', "$name: every index of every node is in $tablespace");
 	return;
@@ -158,17 +162,21 @@ sub indexes_are_right
 		leftovers_ok($node, $where, within => 5);
 		files_ok($node, $where);
 		my ($sums, $same, $checked) = (0, 0, 0);
-		foreach my $table (split /\n/, $node->safe_psql('postgres', "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^(orders|country)_\\d+\$'"))
+		foreach my $table (split /\n/,
+			$node->safe_psql('postgres', "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^(orders|country)_\\d+\$'"))
 		{
 			foreach my $column ($table =~ /^orders/ ? qw(customer note amount) : 'id')
 			{
-				my $sum = "SELECT count(*), coalesce(sum(hashtextextended(ctid::text || $column, 0)), 0) FROM $table WHERE $column IS NOT NULL";
-				my $scan = $node->safe_psql('postgres', "SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; $sum");
+				my $sum = "SELECT count(*), coalesce(sum(hashtextextended(ctid::text || $column, 0)), 0) FROM $table WHERE $column IS "
+					. "NOT NULL";
+				my $scan = $node->safe_psql('postgres',
+					"SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; $sum");
 				my $index = $node->safe_psql('postgres', "SET enable_seqscan = off; SET enable_bitmapscan = off; $sum");
 				$sums++;
 				$same++ if $scan eq $index && $scan !~ /^0\|/;
 			}
-			$checked += $node->safe_psql('postgres', "SELECT count(oracle.structure(indexrelid)) FROM pg_index WHERE indrelid = '$table'::regclass");
+			$checked += $node->safe_psql('postgres',
+				"SELECT count(oracle.structure(indexrelid)) FROM pg_index WHERE indrelid = '$table'::regclass");
 		}
 		ok($sums > 0 && $same == $sums, "$where: sums by index and by scan are the same ($same of $sums)");
 		cmp_ok($checked, '>', 0, "$where: amcheck of $checked indexes");
@@ -228,7 +236,8 @@ like(states(), qr/^moved\nmoved\nmoved$/, 'copy: all moved');
 all_in('regress_fast', 'copy');
 
 on_all_nodes(<<'SQL');
-SELECT count(*) FROM (SELECT DISTINCT job FROM index_mover_history WHERE job > (SELECT max(job) FROM seen)) m, undo_move(m.job, wait => false)
+SELECT count(*) FROM (SELECT DISTINCT job FROM index_mover_history WHERE job > (SELECT max(job) FROM seen)) m,
+  undo_move(m.job, wait => false)
 SQL
 wait_for_the_end('undo');
 all_in('regress_slow', 'undo');
@@ -236,7 +245,9 @@ all_in('regress_slow', 'undo');
 # ---- cancel, resume -------------------------------------------------------------------
 forget_jobs();
 move_all('regress_fast', q{method => 'copy', settings => '{"max_rate": "64kB"}'});
-poll_until($coordinator, "SELECT count(*) > 2 FROM run_command_on_all_nodes(\$\$ SELECT count(*) FROM index_mover_progress WHERE blocks_done > 0 \$\$) WHERE result::int > 0",
+poll_until($coordinator,
+	"SELECT count(*) > 2 FROM run_command_on_all_nodes(\$\$ SELECT count(*) FROM index_mover_progress WHERE blocks_done > 0 \$\$) WHERE "
+		. "result::int > 0",
 	't', 'a copy on every node');
 my $progress = progress();
 like($progress, qr/^\d+\|\d+\|orders\w*\|running\|[^|]+\|\d+\|\d+\|/m, 'progress of the whole cluster in one query');
@@ -283,23 +294,29 @@ foreach my $method ('rebuild', 'auto', 'copy')
 	like(states(), qr/^moved\nmoved\nmoved$|skipped/, "empty tables by $method: moved") unless $method eq 'copy';
 	is(indexes($files, $shards), $before, "empty tables by $method: no shard was touched");
 }
-unlike(slurp_file($_->logfile), qr/40P01|REINDEX .*CONCURRENTLY.*_\d{6}/, $_->name . ': no deadlock, and no REINDEX was sent') foreach @nodes;
+unlike(slurp_file($_->logfile), qr/40P01|REINDEX .*CONCURRENTLY.*_\d{6}/, $_->name . ': no deadlock, and no REINDEX was sent')
+	foreach @nodes;
 
 # ---- a caller that waits ----------------------------------------------------------------
 # Its session on the coordinator waits for itself, by way of Citus: the rebuild there
 # would wait for its snapshot.
 forget_jobs();
 my $start = time;
-my $rows = on_all_nodes("SELECT string_agg(status || coalesce(' ' || sqlstate, ''), ', ') FROM move_indexes('orders', 'regress_slow', method => 'rebuild')");
+my $rows = on_all_nodes(
+	"SELECT string_agg(status || coalesce(' ' || sqlstate, ''), ', ') FROM move_indexes('orders', 'regress_slow', method => 'rebuild')");
 my $took = time - $start;
 note $rows;
 is(scalar(() = $rows =~ /^t\|moved, moved, moved, moved$/mg), 2, 'a waiting call, rebuild: moved on the workers');
-is(scalar(() = $rows =~ /^t\|failed 40P01, failed 40P01, failed 40P01, failed 40P01$/mg), 1, 'a waiting call, rebuild: refused on the coordinator');
+is(scalar(() = $rows =~ /^t\|failed 40P01, failed 40P01, failed 40P01, failed 40P01$/mg), 1,
+	'a waiting call, rebuild: refused on the coordinator');
 soon_ok($took, 15, 'a waiting call, rebuild: no hang');
-is(on_all_nodes("SELECT count(*) FROM move_indexes('orders', 'regress_slow') WHERE status = 'moved'"), "t|4\nt|0\nt|0", 'a waiting call, copy: the rest is moved');
+is(on_all_nodes("SELECT count(*) FROM move_indexes('orders', 'regress_slow') WHERE status = 'moved'"), "t|4\nt|0\nt|0",
+	'a waiting call, copy: the rest is moved');
 
 my ($rc, $out, $err) = $coordinator->psql('postgres', "SELECT count(*) FROM move_indexes('orders', 'pg_default', dry_run => true)");
-my $notice = qr/NOTICE:  table "orders" is distributed by Citus, and its shards are not moved with it\nHINT:  To move the shards, too: (SELECT .*)$/m;
+my $notice = joined(
+	qr/NOTICE:  table "orders" is distributed by Citus, and its shards are not moved with it\nHINT:  To move the /m,
+	qr/shards, too: (SELECT .*)$/m);
 like($err, $notice, 'a call on one node: its user is told');
 my ($hint) = $err =~ $notice;
 forget_jobs();
@@ -325,19 +342,22 @@ sql('CREATE ROLE regress_app LOGIN');
 sql('ALTER TABLE orders OWNER TO regress_app');
 on_all_nodes('GRANT EXECUTE ON FUNCTION move_schema_indexes TO regress_app');
 on_all_nodes('GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO regress_app');
-is($workers[0]->safe_psql('postgres', <<SQL, extra_params => [ '-U', 'regress_app' ]), "$_|" . ($_ eq 'on' ? 'f' : 't'), "the history of a shard for the table's owner, Citus's hiding $_")
+is($workers[0]->safe_psql('postgres', <<SQL, extra_params => [ '-U', 'regress_app' ]), "$_|" . ($_ eq 'on' ? 'f' : 't'),
 SET citus.override_table_visibility = $_;
 SELECT '$_', count(*) > 0 FROM index_mover_history WHERE name LIKE 'orders_note_1%' AND role <> 'regress_app';
 SQL
+	"the history of a shard for the table's owner, Citus's hiding $_")
   foreach 'on', 'off';
 forget_jobs();
 my $other = other_place(tablespace_of_index($coordinator, 'orders_note'));
 sql("SET ROLE regress_app; " . <<SQL);
-SELECT count(*) FROM run_command_on_all_nodes(\$\$ SELECT max(job) FROM move_schema_indexes('public', '$other', name_like => 'orders%', wait => false) \$\$) WHERE success
+SELECT count(*) FROM run_command_on_all_nodes(\$\$ SELECT max(job)
+  FROM move_schema_indexes('public', '$other', name_like => 'orders%', wait => false) \$\$) WHERE success
 SQL
 wait_for_the_end('the jobs of another role');
 like(states(), qr/^moved\nmoved\nmoved$/, 'another role, the owner of the table: all moved');
-is($workers[0]->safe_psql('postgres', "SET citus.override_table_visibility = $_; SELECT '$_', count(*) > 0 FROM index_report() WHERE index::text ~ '^orders_note_\\d+\$'"),
+is($workers[0]->safe_psql('postgres',
+	"SET citus.override_table_visibility = $_; SELECT '$_', count(*) > 0 FROM index_report() WHERE index::text ~ '^orders_note_\\d+\$'"),
 	"$_|" . ($_ eq 'on' ? 'f' : 't'), "index_report(), Citus's hiding $_")
   foreach 'on', 'off';
 indexes_are_right('end');

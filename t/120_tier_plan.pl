@@ -2,6 +2,9 @@
 # goes on month by month; every partition ends where its age says, frozen, and later
 # vacuums pass over it; nothing moves twice, and no client fails.  Then what hinders
 # a policy, keys of other types, a budget, and a file system that is full.
+#
+# Fault (tables): 24 partitions under a policy of age, month by month; what hinders a policy; a
+#   budget; a full file system (also 070)
 use strict;
 use warnings;
 
@@ -21,19 +24,23 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 # ---- month by month, under load ------------------------------------------------------------
 orders_by_month($node);
-tiers_by_month_ok($node, 'month by month', faults() ? 100 : 9, sub { sql('SELECT count(*) FROM run_tier_policies()'); wait_for_jobs($node); });
+tiers_by_month_ok($node, 'month by month', faults() ? 100 : 9, sub { sql('SELECT count(*) FROM run_tier_policies()'); wait_for_jobs($node);
+	});
 
 # ---- frozen before, and the map goes along: a later vacuum reads next to nothing ---------------
 sql("UPDATE clock SET now = '2026-06-01 UTC'");
-sql("CREATE TABLE cold (LIKE orders); INSERT INTO cold SELECT g, timestamptz '2023-12-15 UTC', 'old order ' || g FROM generate_series(1, 30000) g");
-sql("ALTER TABLE cold ADD PRIMARY KEY (id, at); ALTER TABLE orders ATTACH PARTITION cold FOR VALUES FROM ('2023-12-01 UTC') TO ('2024-01-01 UTC')");
+sql("CREATE TABLE cold (LIKE orders); INSERT INTO cold SELECT g, timestamptz '2023-12-15 UTC', 'old order ' || g FROM generate_series(1, "
+	. "30000) g");
+sql("ALTER TABLE cold ADD PRIMARY KEY (id, at); ALTER TABLE orders ATTACH PARTITION cold FOR VALUES FROM ('2023-12-01 UTC') TO "
+	. "('2024-01-01 UTC')");
 is(sql("SELECT string_agg(relation::text, ' ') FROM tier_plan() WHERE moves"), 'cold orders_23', 'one more, and the last');
 sql('SELECT count(*) FROM run_tier_policies()');
 wait_for_jobs($node);
 my $frozen = sql("SELECT relallvisible = relpages AND relpages > 100 FROM pg_class WHERE relname = 'cold'");
 is($frozen, 't', 'it was vacuumed');
 my (undef, undef, $verbose) = $node->psql('postgres', 'VACUUM (VERBOSE, FREEZE) cold');
-my ($scanned, $pages) = $verbose =~ /(\d+) scanned \([\d.]+% of total\)/ ? ($1, sql("SELECT relpages FROM pg_class WHERE relname = 'cold'")) : (-1, 0);
+my ($scanned, $pages) = $verbose =~ /(\d+) scanned \([\d.]+% of total\)/
+	? ($1, sql("SELECT relpages FROM pg_class WHERE relname = 'cold'")) : (-1, 0);
 ok($scanned >= 0 && $scanned <= 2, "the next vacuum against wraparound reads $scanned of $pages pages");
 
 # ---- what hinders it: rows, not errors -------------------------------------------------------
@@ -57,7 +64,7 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function
 	('lists', 'lists', 'regress_slow', '1 day', NULL),
 	('nowhere', 'days', 'no_such_place', '1 year', NULL);
 SQL
-is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r, 'what a policy does, and what it leaves alone');
+is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r,
 days|days_1|t|its rows end at 2020-02-01
 days|days_2|f|the partition has no upper bound
 lists|lists_1|f|it is in no range of dates, timestamps or integers
@@ -67,18 +74,24 @@ number|numbers_1|t|its rows end at 1000
 number without|numbers_1|f|an integer key needs a now_function(interval) that returns an integer
 number without|numbers_2_a|f|an integer key needs a now_function(interval) that returns an integer
 ROWS
+	'what a policy does, and what it leaves alone');
 sql('SELECT count(*) FROM run_tier_policies(wait => true)');
-is(sql("SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE t.spcname = 'regress_slow' AND c.relname ~ '^(days|numbers|lists)'"),
+is(sql("SELECT string_agg(c.relname, ' ' ORDER BY c.relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE "
+	. "t.spcname = 'regress_slow' AND c.relname ~ '^(days|numbers|lists)'"),
 	'days_1 numbers_1', 'they are moved, one job for each policy');
 sql(q{UPDATE tier_policy SET older_than = '3000 days', max_bytes_per_run = 1000 WHERE name = 'number'});
-is(sql("SELECT relation, moves, reason FROM tier_plan('number')"), 'numbers_2_a|f|its rows end at 2000; but it is larger than max_bytes_per_run', 'a bound for each run');
+is(sql("SELECT relation, moves, reason FROM tier_plan('number')"),
+	'numbers_2_a|f|its rows end at 2000; but it is larger than max_bytes_per_run', 'a bound for each run');
 sql(q{UPDATE tier_policy SET to_tablespace = 'regress_fast', max_bytes_per_run = NULL WHERE name = 'number'});
-like(sql("SELECT relation, moves, reason FROM tier_plan('number') ORDER BY 1 LIMIT 1"), qr/^numbers_1\|f\|its rows end at 1000; but job \d+ has moved it less than 7 days ago$/, 'what was moved stays for min_stay');
-is(sql("ALTER TABLE numbers DETACH PARTITION numbers_1; SELECT count(*) FROM tier_plan('number') WHERE relation = 'numbers_1'::regclass"), 0, 'a partition that was detached');
+like(sql("SELECT relation, moves, reason FROM tier_plan('number') ORDER BY 1 LIMIT 1"),
+	qr/^numbers_1\|f\|its rows end at 1000; but job \d+ has moved it less than 7 days ago$/, 'what was moved stays for min_stay');
+is(sql("ALTER TABLE numbers DETACH PARTITION numbers_1; SELECT count(*) FROM tier_plan('number') WHERE relation = 'numbers_1'::regclass"),
+	0, 'a partition that was detached');
 
 # one that is being moved
 my $job = sql(q{SELECT max(job) FROM move_table('numbers_2_a', 'regress_slow', wait => false, settings => '{"swap_after": "infinity"}')});
-like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/, 'a partition that is being moved');
+like(sql("SELECT reason FROM tier_plan('number') WHERE relation = 'numbers_2_a'::regclass"), qr/but job $job is moving it$/,
+	'a partition that is being moved');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
 
@@ -107,32 +120,40 @@ my %reasons = (
 	sample => 'now_function "public.take_index_sample(interval)" has failed: cannot execute take_index_sample() in a read-only transaction',
 	writes => 'now_function "public.writes(interval)" has failed: cannot execute INSERT in a read-only transaction');
 is(sql('SELECT policy, relation, moves, reason FROM tier_plan() WHERE moves OR relation IS NULL ORDER BY policy'),
-	join("\n", sort((map { "$_||f|$reasons{$_}" } keys %reasons), 'plain|days_1|t|its rows end at 2020-02-01')) , 'functions that serve not: rows');
+	join("\n", sort((map { "$_||f|$reasons{$_}" } keys %reasons), 'plain|days_1|t|its rows end at 2020-02-01')) ,
+		'functions that serve not: rows');
 my (undef, $rows, $said) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is($rows, 'days_1|moved', 'and the other policy is carried out');
 like($said, qr/WARNING:  policy "$_" moves nothing: \Q$reasons{$_}\E/, "a WARNING: $_") foreach sort keys %reasons;
 is(join(' ', sql('SELECT count(*) FROM called'), sql('SELECT count(*) FROM index_mover.sample')), "0 $samples", 'nothing is written');
 sql('BEGIN; SELECT count(*) FROM tier_plan(); CREATE TABLE writable (); COMMIT');
-is(sql("SELECT count(*) FROM tier_plan() WHERE policy = 'fails' AND reason ~ '^its last run has failed: now_function'"), 1, 'a run that has failed is told of');
+is(sql("SELECT count(*) FROM tier_plan() WHERE policy = 'fails' AND reason ~ '^its last run has failed: now_function'"), 1,
+	'a run that has failed is told of');
 
 # ---- what a policy cannot be -----------------------------------------------------------------
 my $needs = 'start_at needs from_tablespace, which is too full then';
 my $shares = 'start_at and stop_at must be: 0 < stop_at < start_at <= 1';
 foreach my $case (
 	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL, NULL, NULL}, 'a policy has one of older_than, idle_for, budget and start_at' ],
-	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', 5, NULL, NULL}, 'a policy has one of older_than, idle_for, budget and start_at' ],
-	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', NULL, 0.9, 0.8}, 'a policy has one of older_than, idle_for, budget and start_at' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', 5, NULL, NULL},
+		'a policy has one of older_than, idle_for, budget and start_at' ],
+	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', NULL, 0.9, 0.8},
+		'a policy has one of older_than, idle_for, budget and start_at' ],
 	[ q{'x', NULL, NULL, 'regress_slow', 'some', '1 day', NULL, NULL, NULL}, 'parts must be table, indexes or all' ],
 	[ q{'x', NULL, NULL, 'regress_slow', 'all', '-1 day', NULL, NULL, NULL}, 'older_than must not be negative' ],
 	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, 5, NULL, NULL}, 'a budget needs from_tablespace, where the rest goes back to' ],
-	[ q{'x', NULL, 'regress_slow', 'regress_slow', 'all', '1 day', NULL, NULL, NULL}, 'from_tablespace and to_tablespace must not be the same' ],
+	[ q{'x', NULL, 'regress_slow', 'regress_slow', 'all', '1 day', NULL, NULL, NULL},
+		'from_tablespace and to_tablespace must not be the same' ],
 	[ q{'x', NULL, NULL, 'regress_slow', 'all', NULL, NULL, 0.9, 0.8}, $needs ],
 	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', NULL, NULL, 0.9, NULL}, 'start_at and stop_at go together' ],
 	[ q{'x', NULL, 'regress_fast', 'regress_slow', 'all', '1 day', NULL, NULL, 0.8}, 'start_at and stop_at go together' ],
-	(map { [ "'x', NULL, 'regress_fast', 'regress_slow', 'all', NULL, NULL, $_", $shares ] } '0.8, 0.9', '0.8, 0.8', '90, 80', '0.9, 0', q{'NaN', 0.5}))
+	(map { [ "'x', NULL, 'regress_fast', 'regress_slow', 'all', NULL, NULL, $_", $shares ] } '0.8, 0.9', '0.8, 0.8', '90, 80', '0.9, 0',
+		q{'NaN', 0.5}))
 {
 	my ($values, $message) = @$case;
-	my (undef, undef, $err) = $node->psql('postgres', "INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, older_than, budget, start_at, stop_at) VALUES ($values)");
+	my (undef, undef, $err) = $node->psql('postgres',
+		"INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, older_than, budget, start_at, stop_at) VALUES "
+			. "($values)");
 	like($err, qr/violates check constraint "\Q$message\E"/, "$message: $values");
 }
 
@@ -141,35 +162,43 @@ own_devices($node);
 sql(<<'SQL');
 DELETE FROM tier_policy;
 CREATE SCHEMA heat;
-CREATE TABLE heat.hot (id int PRIMARY KEY, pad text); CREATE TABLE heat.warm (id int PRIMARY KEY, pad text); CREATE TABLE heat.scanned (id int PRIMARY KEY, pad text);
+CREATE TABLE heat.hot (id int PRIMARY KEY, pad text); CREATE TABLE heat.warm (id int PRIMARY KEY, pad text);
+CREATE TABLE heat.scanned (id int PRIMARY KEY, pad text);
 INSERT INTO heat.hot SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g;
 INSERT INTO heat.warm SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g;
 INSERT INTO heat.scanned SELECT g, repeat('x', 500) FROM generate_series(1, 60000) g;
 VACUUM ANALYZE heat.hot, heat.warm, heat.scanned;
 SELECT pg_stat_reset();
-INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES ('hot', 'heat', 'pg_default', 'regress_fast', 'table', 2000000, '0');
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay)
+  VALUES ('hot', 'heat', 'pg_default', 'regress_fast', 'table', 2000000, '0');
 SQL
 $node->restart;    # nothing is cached
 sql('SELECT take_index_sample()');
-sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM heat.hot WHERE id = ANY (ARRAY(SELECT generate_series(1, 2000)))");
+sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM heat.hot WHERE id = ANY (ARRAY(SELECT "
+	. "generate_series(1, 2000)))");
 sql("SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM heat.warm WHERE id IN (1, 100, 200)");
 sql('SELECT count(pad) FROM heat.scanned; VACUUM (DISABLE_PAGE_SKIPPING) heat.scanned');
 command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-f', '/dev/null', '-n', 'heat' ], 'pg_dump reads all of it');
 poll_until($node, "SELECT heat > 0 FROM relation_heat WHERE relation = 'heat.hot'::regclass", 't', 'statistics');
-is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat h WHERE h.relation IN ('heat.scanned'::regclass, 'heat.hot'::regclass) ORDER BY h.relation::text"),
+is(sql("SELECT h.relation, h.reads_per_second > 0, h.heat > 0 FROM relation_heat h WHERE h.relation IN ('heat.scanned'::regclass, "
+	. "'heat.hot'::regclass) ORDER BY h.relation::text"),
 	"heat.hot|t|t\nheat.scanned|t|f", 'sequential scans, VACUUM and pg_dump heat nothing');
 is(sql("SELECT relation, to_tablespace FROM tier_plan('hot') WHERE moves"), 'heat.hot|regress_fast', 'the hottest that fits');
 sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
 is(sql("SELECT count(*) FROM tier_plan('hot')"), 0, 'nothing goes to and fro');
 sql("UPDATE tier_policy SET budget = 100000");
-is(sql("SELECT relation, to_tablespace, reason FROM tier_plan('hot') WHERE moves"), 'heat.hot|pg_default|not among the hottest that fit into the budget', 'the rest goes back');
+is(sql("SELECT relation, to_tablespace, reason FROM tier_plan('hot') WHERE moves"),
+	'heat.hot|pg_default|not among the hottest that fit into the budget', 'the rest goes back');
 sql("SELECT count(*) FROM run_tier_policies('hot', wait => true)");
 is(sql("SELECT reltablespace FROM pg_class WHERE oid = 'heat.hot'::regclass"), 0, 'and is back');
 
 sql("UPDATE tier_policy SET budget = 2000000, parts = 'all', relation = 'heat.hot'");
-is(sql("SELECT string_agg(relation::text || ' ' || kind, ', ' ORDER BY relation::text) FROM tier_plan('hot') WHERE moves"), 'heat.hot table, heat.hot_pkey index', 'a table and its index each by itself');
-is(sql("SELECT string_agg(name || ' ' || kind, ', ' ORDER BY name) FROM run_tier_policies('hot', wait => true) WHERE status = 'moved' AND kind NOT LIKE 'toast%'"), 'heat.hot table, heat.hot_pkey index', 'as planned');
-sql("UPDATE tier_policy SET relation = NULL, budget = (SELECT size + 100000 FROM relation_heat WHERE relation = 'heat.hot'::regclass), parts = 'table'");
+is(sql("SELECT string_agg(relation::text || ' ' || kind, ', ' ORDER BY relation::text) FROM tier_plan('hot') WHERE moves"),
+	'heat.hot table, heat.hot_pkey index', 'a table and its index each by itself');
+is(sql("SELECT string_agg(name || ' ' || kind, ', ' ORDER BY name) FROM run_tier_policies('hot', wait => true) WHERE status = 'moved' "
+	. "AND kind NOT LIKE 'toast%'"), 'heat.hot table, heat.hot_pkey index', 'as planned');
+sql("UPDATE tier_policy SET relation = NULL, budget = (SELECT size + 100000 FROM relation_heat WHERE relation = 'heat.hot'::regclass), "
+	. "parts = 'table'");
 is(sql("SELECT count(*) FROM tier_plan('hot') WHERE moves"), 0, 'what does not fit makes nothing leave that does');
 
 # a clock without a time, and two policies for the same partition
@@ -179,14 +208,16 @@ CREATE FUNCTION no_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::time
 CREATE TABLE twice (d date, n int) PARTITION BY RANGE (d);
 CREATE TABLE twice_1 PARTITION OF twice FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function) VALUES
-	('a', 'twice', 'regress_fast', '1 year', 'public.no_time()'), ('b', 'twice', 'regress_fast', '1 year', NULL), ('c', 'twice', 'regress_slow', '2 years', NULL);
+	('a', 'twice', 'regress_fast', '1 year', 'public.no_time()'), ('b', 'twice', 'regress_fast', '1 year', NULL),
+		('c', 'twice', 'regress_slow', '2 years', NULL);
 SQL
 is(sql('SELECT policy, moves, reason FROM tier_plan() ORDER BY 1'), <<'ROWS' =~ s/\n\z//r, 'the others go on, and one of them has it');
 a|f|now_function must take nothing, or an interval, and return a date, timestamp or integer, and not NULL
 b|t|its rows end at 2020-02-01
 c|f|its rows end at 2020-02-01; but policy "b" has its table first
 ROWS
-is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01', 'whatever the style of dates');
+is(sql("SET TimeZone = 'Asia/Jakarta'; SET DateStyle = 'SQL, DMY'; SELECT reason FROM tier_plan('b')"), 'its rows end at 2020-02-01',
+	'whatever the style of dates');
 
 # ---- two policies for parts of one table, which is in one job at a time ---------------------------
 sql(<<'SQL');
@@ -199,12 +230,14 @@ INSERT INTO halves.u SELECT generate_series(1, 1000);
 INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, budget, min_stay) VALUES
 	('a', 'halves', 'pg_default', 'regress_fast', 'table', 1000, '0'), ('b', 'halves', 'pg_default', 'regress_fast', 'indexes', 1000, '0');
 SQL
-my $halves = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relnamespace = 'halves'::regnamespace AND c.relkind IN ('r', 'i')";
-is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r, 'the second has its other tables only');
+my $halves = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN "
+	. "pg_tablespace t ON t.oid = c.reltablespace WHERE c.relnamespace = 'halves'::regnamespace AND c.relkind IN ('r', 'i')";
+is(sql('SELECT policy, relation, moves, reason FROM tier_plan() ORDER BY policy, relation::text'), <<'ROWS' =~ s/\n\z//r,
 a|halves.t|t|not among the hottest that fit into the budget
 b|halves.t_pkey|f|not among the hottest that fit into the budget; but policy "a" has its table first
 b|halves.u_pkey|t|not among the hottest that fit into the budget
 ROWS
+	'the second has its other tables only');
 foreach my $then ('t default, t_pkey regress_fast, u default, u_pkey default', 't default, t_pkey default, u default, u_pkey default')
 {
 	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');
@@ -221,9 +254,11 @@ INSERT INTO tier_policy (name, relation, to_tablespace, older_than, parts) VALUE
 	('a', 'twice', 'regress_fast', '1 year', 'table'), ('b', 'twice', 'regress_fast', '1 year', 'indexes');
 SQL
 is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'twice_1', 'by age: the table');
-is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'twice_1_n', 'and its index in the next run, whatever min_stay');
+is(sql("SELECT string_agg(name, ' ') FROM run_tier_policies(wait => true)"), 'twice_1_n',
+	'and its index in the next run, whatever min_stay');
 sql("SELECT count(*) FROM move_indexes('twice_1_n', 'regress_slow')");
-is(sql('SELECT policy, moves, reason FROM tier_plan()') =~ s/job \d+/job N/r, 'b|f|its rows end at 2020-02-01; but job N has moved it less than 7 days ago', 'which holds for the index itself');
+is(sql('SELECT policy, moves, reason FROM tier_plan()') =~ s/job \d+/job N/r,
+	'b|f|its rows end at 2020-02-01; but job N has moved it less than 7 days ago', 'which holds for the index itself');
 
 # ---- from_tablespace counts for each part of a table by itself ------------------------------------
 sql(<<'SQL');
@@ -233,11 +268,15 @@ CREATE TABLE apart_1 PARTITION OF apart FOR VALUES FROM ('2020-01-01') TO ('2020
 CREATE INDEX apart_n ON apart_1 (n);
 CREATE INDEX apart_d ON apart_1 (d) TABLESPACE regress_fast;
 INSERT INTO apart SELECT '2020-01-10', g FROM generate_series(1, 1000) g;
-INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than, min_stay) VALUES ('apart', 'apart', 'regress_fast', 'regress_slow', '1 year', '0');
+INSERT INTO tier_policy (name, relation, from_tablespace, to_tablespace, older_than, min_stay)
+  VALUES ('apart', 'apart', 'regress_fast', 'regress_slow', '1 year', '0');
 SQL
-is(sql("SELECT size = (SELECT sum(pg_relation_size(c.oid) + pg_relation_size(c.oid, 'fsm') + pg_relation_size(c.oid, 'vm')) FROM unnest(ARRAY['apart_1', 'apart_d', (SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'apart_1'::regclass)]::regclass[]) c(oid)) FROM tier_plan()"),
+is(sql("SELECT size = (SELECT sum(pg_relation_size(c.oid) + pg_relation_size(c.oid, 'fsm') + pg_relation_size(c.oid, 'vm')) FROM "
+		. "unnest(ARRAY['apart_1', 'apart_d', (SELECT reltoastrelid::regclass::text FROM pg_class "
+		. "WHERE oid = 'apart_1'::regclass)]::regclass[]) c(oid)) FROM tier_plan()"),
 	't', 'the size is that of the parts that are there');
-my $where = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname IN ('apart_1', 'apart_n', 'apart_d')";
+my $where = "SELECT string_agg(c.relname || ' ' || coalesce(t.spcname, 'default'), ', ' ORDER BY c.relname) FROM pg_class c LEFT JOIN "
+	. "pg_tablespace t ON t.oid = c.reltablespace WHERE c.relname IN ('apart_1', 'apart_n', 'apart_d')";
 is(sql("SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies(wait => true) WHERE kind IN ('table', 'index'); $where"),
 	"apart_1 apart_d\napart_1 regress_slow, apart_d regress_slow, apart_n default", 'and they move');
 sql("SELECT count(*) FROM move_indexes('apart_n', 'regress_fast')");
@@ -262,8 +301,9 @@ CREATE TABLE by_day_3_rest PARTITION OF by_day_3 DEFAULT;
 CREATE TABLE by_number_1 PARTITION OF by_number FOR VALUES FROM (1) TO (10) PARTITION BY RANGE (d);
 CREATE TABLE by_number_1_1 PARTITION OF by_number_1 FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
 SQL
-sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('day', 'by_day', 'regress_slow', '0'), ('number', 'by_number', 'regress_slow', '0')");
-is(sql("SELECT relation, reason FROM tier_plan() ORDER BY relation::text"), <<'ROWS' =~ s/\n\z//r, 'the date counts, and a lower level of the same column');
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('day', 'by_day', 'regress_slow', '0'), ('number', "
+	. "'by_number', 'regress_slow', '0')");
+is(sql("SELECT relation, reason FROM tier_plan() ORDER BY relation::text"), <<'ROWS' =~ s/\n\z//r,
 by_day_1_1|its rows end at 2020-02-01
 by_day_2_1|its rows end at 2020-02-05
 by_day_2_2_1|the partition has no upper bound
@@ -272,6 +312,7 @@ by_day_3_2|its rows end at 2019-02-01
 by_day_3_rest|its rows end at 2019-02-01
 by_number_1_1|its rows end at 2020-02-01
 ROWS
+	'the date counts, and a lower level of the same column');
 sql('DELETE FROM tier_policy');
 
 # ---- a file system that is too full: as if it had 100 MB --------------------------------------
@@ -286,10 +327,12 @@ INSERT INTO full_of.cold SELECT g, repeat('x', 500) FROM generate_series(1, 5000
 INSERT INTO full_of.cool SELECT g, repeat('x', 500) FROM generate_series(1, 6000) g;
 INSERT INTO full_of.warm SELECT g, repeat('x', 500) FROM generate_series(1, 7000) g;
 INSERT INTO full_of.hot SELECT g, repeat('x', 500) FROM generate_series(1, 8000) g;
-INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, start_at, stop_at) VALUES ('full', 'full_of', 'regress_fast', 'regress_slow', 'table', 0.9, 0.85);
+INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, parts, start_at, stop_at)
+  VALUES ('full', 'full_of', 'regress_fast', 'regress_slow', 'table', 0.9, 0.85);
 SQL
 own_devices($node, 'off');
-is(sql('SELECT relation IS NULL, moves, reason FROM tier_plan()'), 't|f|tablespaces "regress_fast" and "regress_slow" are on the same file system', 'a move that would free nothing');
+is(sql('SELECT relation IS NULL, moves, reason FROM tier_plan()'),
+	't|f|tablespaces "regress_fast" and "regress_slow" are on the same file system', 'a move that would free nothing');
 # what is used of either, in MB
 my $use = sub {
 	my ($fast, $slow) = map { (100 - $_) * 1000000 } @_;
@@ -305,7 +348,8 @@ $use->(90, 10);
 my $why = 'file system of "regress_fast" is 90% full, stop_at is 85%';
 is(sql($plan), "full_of.hot|t|$why\nfull_of.warm|t|$why", 'full: without samples, and nothing read, the largest');
 # the moment, and what was counted then
-sql("INSERT INTO index_mover.sample SELECT now() - interval '10000 s', CASE WHEN n = '' THEN 0 ELSE to_regclass('full_of.' || n)::oid END, NULL, -b, -b FROM (VALUES ('', 0), ('cold', 0), ('cool', 10000), ('warm', 100000), ('hot', 1000000)) v(n, b)");
+sql("INSERT INTO index_mover.sample SELECT now() - interval '10000 s', CASE WHEN n = '' THEN 0 ELSE to_regclass('full_of.' || n)::oid "
+	. "END, NULL, -b, -b FROM (VALUES ('', 0), ('cold', 0), ('cool', 10000), ('warm', 100000), ('hot', 1000000)) v(n, b)");
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'by samples, the coldest, until less than stop_at is used');
 sql("UPDATE tier_policy SET max_bytes_per_run = 4000000");
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but a later run moves it: max_bytes_per_run", 'a bound for each run');
@@ -313,7 +357,8 @@ sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
 $use->(90, 95);
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it", 'the target is full');
 $use->(90, 100);
-is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved", map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
+is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
+	map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
 is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'nothing moves then');
 
 # what cannot move is not in the way of others: too large for the target, or an
@@ -321,10 +366,12 @@ is(sql("SELECT count(*) FROM run_tier_policies('full', wait => true)"), 0, 'noth
 sql("ALTER TABLE full_of.cold SET (fillfactor = 10); VACUUM FULL full_of.cold");
 my $free = 100 - int(sql("SELECT pg_relation_size('full_of.cold') / 1000000"));
 $use->(90, $free);
-is(sql("SELECT string_agg(relation::text || ' ' || moves, ', ') FROM tier_plan('full')"), 'full_of.cold false, full_of.cool true, full_of.warm true', 'the coldest is too large for the target');
+is(sql("SELECT string_agg(relation::text || ' ' || moves, ', ') FROM tier_plan('full')"),
+	'full_of.cold false, full_of.cool true, full_of.warm true', 'the coldest is too large for the target');
 sql("ALTER TABLE full_of.cold RESET (fillfactor); VACUUM FULL full_of.cold");
 $use->(90, 10);
-sql("CREATE INDEX bad ON full_of.cold (pad, id) TABLESPACE regress_fast; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'full_of.bad'::regclass; UPDATE tier_policy SET parts = 'all'");
+sql("CREATE INDEX bad ON full_of.cold (pad, id) TABLESPACE regress_fast; UPDATE pg_index SET indisvalid = false WHERE indexrelid = "
+	. "'full_of.bad'::regclass; UPDATE tier_policy SET parts = 'all'");
 is(sql("SELECT count(*) FROM tier_plan('full') WHERE relation = 'full_of.bad'::regclass"), 0, 'an invalid index');
 sql("DROP INDEX full_of.bad; UPDATE tier_policy SET parts = 'table'");
 
@@ -333,15 +380,19 @@ $job = sql(q{SELECT max(job) FROM move_table('full_of.cold', 'regress_slow', wai
 is(sql($plan), "full_of.cold|f|$why; but job $job is moving it\nfull_of.cool|t|$why", 'one that another job moves out');
 sql("SELECT cancel_move($job)");
 wait_for_job_end($node, $job);
-is(sql(q{SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies('full', wait => true) WHERE status = 'moved' AND kind = 'table'}), 'full_of.cold full_of.cool', 'they are moved');
+is(sql(q{SELECT string_agg(name, ' ' ORDER BY name) FROM run_tier_policies('full', wait => true) WHERE status = 'moved' AND kind = }
+	. q{'table'}), 'full_of.cold full_of.cool', 'they are moved');
 is(sql($plan), "full_of.warm|t|$why\nfull_of.hot|t|$why", 'if that is not enough, the next');
 $job = sql("SELECT max(job) FROM move_table('full_of.cold', 'regress_fast')");
-is(sql($plan), "full_of.cold|f|$why; but job $job has moved it less than 7 days ago\nfull_of.warm|t|$why\nfull_of.hot|t|$why", 'what was moved stays for min_stay, and others go');
+is(sql($plan), "full_of.cold|f|$why; but job $job has moved it less than 7 days ago\nfull_of.warm|t|$why\nfull_of.hot|t|$why",
+	'what was moved stays for min_stay, and others go');
 
 # it cannot be met
 sql("UPDATE tier_policy SET stop_at = 0.1, parts = 'all'");
-is(sql("$plan ORDER BY relation::text, reason"), join("\n", 'full_of.cold|f|' . ($why =~ s/85/10/r) . "; but job $job has moved it less than 7 days ago",
-		(map { "full_of.$_|t|" . ($why =~ s/85/10/r) } qw(hot hot_id warm)), '|f|' . ($why =~ s/85/10/r) . '; but only 8248 kB of 76 MB may be moved'), 'a policy that cannot be met');
+is(sql("$plan ORDER BY relation::text, reason"),
+	join("\n", 'full_of.cold|f|' . ($why =~ s/85/10/r) . "; but job $job has moved it less than 7 days ago",
+		(map { "full_of.$_|t|" . ($why =~ s/85/10/r) } qw(hot hot_id warm)),
+			'|f|' . ($why =~ s/85/10/r) . '; but only 8248 kB of 76 MB may be moved'), 'a policy that cannot be met');
 sql("UPDATE tier_policy SET schema = 'pg_toast'");
 is(sql($plan), '|f|' . ($why =~ s/85/10/r) . '; but only 0 bytes of 76 MB may be moved', 'nothing to move');
 sql("UPDATE tier_policy SET from_tablespace = 'no_such_place'");
@@ -358,7 +409,8 @@ SKIP:
 	sql("CREATE TABLESPACE regress_small LOCATION '$small'");
 	sql("SELECT count(*) FROM move_table('full_of.$_', 'regress_small')") foreach qw(cold cool warm hot);
 	sql("CREATE TABLE full_of.more TABLESPACE regress_small AS SELECT g AS id, repeat('x', 500) AS pad FROM generate_series(1, 17000) g");
-	sql("INSERT INTO index_mover.sample SELECT max(taken_at), 'full_of.more'::regclass, NULL, -10000000, -10000000 FROM index_mover.sample WHERE table_oid = 0");
+	sql("INSERT INTO index_mover.sample SELECT max(taken_at), 'full_of.more'::regclass, NULL, -10000000, -10000000 FROM "
+		. "index_mover.sample WHERE table_oid = 0");
 	sql("UPDATE tier_policy SET schema = 'full_of', from_tablespace = 'regress_small', min_stay = '0', start_at = 0.8, stop_at = 0.6");
 	my $full = "SELECT 1 - free_bytes::float8 / total_bytes FROM index_mover.tablespace_facts('regress_small')";
 	cmp_ok(sql($full), '>=', 0.8, 'a file system is full');
@@ -366,7 +418,8 @@ SKIP:
 	sql('SELECT count(*) FROM run_tier_policies()') foreach 1 .. 5;
 	wait_for_jobs($node);
 	cmp_ok(sql($full), '<', 0.6, 'and no more');
-	is(sql("SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname = 'regress_small' AND relkind = 'r'"),
+	is(sql("SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname "
+		. "= 'regress_small' AND relkind = 'r'"),
 		'hot more', 'the coldest have left it, and not more than had to');
 	is(sql('SELECT count(*) FROM tier_plan()'), 0, 'that is all');
 	sql('DROP TABLE full_of.hot, full_of.more; DROP TABLESPACE regress_small');

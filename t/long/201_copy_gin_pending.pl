@@ -2,6 +2,9 @@
 # middle, by an INSERT whose rows are too many for it; while the copy wants its lock, by
 # gin_clean_pending_list(), and by VACUUM; and beside a rebuild.  Run by "scripts/test --long",
 # for it takes minutes; t/057_world_transactions.pl has the same in small.
+#
+# Fault (transactions): a GIN pending list of 64 MB, flushed in mid-copy, while the swap waits
+#   for its lock, and in mid-rebuild
 use strict;
 use warnings;
 

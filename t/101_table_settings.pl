@@ -1,6 +1,9 @@
 # Moves of a table under each setting that decides what is in the WAL: the table is right
 # after a crash, behind a checkpoint or not, although recovery meets records of a file
 # that is gone.
+#
+# Fault (tables): checksums, logged hints, wal_level, full_page_writes, with a crash behind a
+#   checkpoint or not
 use strict;
 use warnings;
 
@@ -22,7 +25,8 @@ my @no_checksums = $version >= 18 ? '--no-data-checksums' : ();
 my %picked = map { $_ => 1 } 'minimal off off off', 'replica off off on', 'logical on on off';
 foreach my $case (
 	picked { $picked{"@$_"} } 'combinations of settings',
-	map { my $wal = $_; map { my $pages = $_; map { my $hints = $_; map { [ $wal, $pages, $hints, $_ ] } qw(on off) } qw(on off) } qw(on off) } qw(minimal replica logical))
+	map { my $wal = $_; map { my $pages = $_;
+		map { my $hints = $_; map { [ $wal, $pages, $hints, $_ ] } qw(on off) } qw(on off) } qw(on off) } qw(minimal replica logical))
 {
 	my ($wal_level, $full_pages, $hints, $checksums) = @$case;
 	my $name = "wal_level $wal_level, full_page_writes $full_pages, wal_log_hints $hints, checksums $checksums";
@@ -49,7 +53,8 @@ CONF
 		change_table($node, 'heap', ++$changes);
 		freeze_table($node, 'heap') if $changes % 2;
 		change_table($node, 'heap', ++$changes);
-		my $sql = "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => '{\"order\": \"name\", \"max_workers\": 1}')";
+		my $sql = "SELECT string_agg(DISTINCT status, ',') FROM move_table('heap', '$to', indexes => true, settings => "
+			. "'{\"order\": \"name\", \"max_workers\": 1}')";
 		my $call = held_at($node, $point =~ /^copy-half|^swapped/ ? $point : 'copy-end', $sql);
 		if ($point eq 'copy-half' || $point eq 'swapped')
 		{
@@ -57,7 +62,8 @@ CONF
 			finish_call($call);
 			let_go($call);
 			$node->start;
-			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $point eq 'swapped' ? '3' : '1', "$step: what is left is on record");
+			is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), $point eq 'swapped' ? '3' : '1',
+				"$step: what is left is on record");
 			$node->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 			is(places_of_table($node, 'heap'), join(' ', ($point eq 'swapped' ? $to : $from) x 3), "$step: where it is");
 		}

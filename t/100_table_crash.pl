@@ -3,6 +3,11 @@
 # where they were, or all where they were to be, whole, with their visibility maps, here
 # and on a standby; their rows say the same; what is left is on record and goes; what has
 # not moved is moved by resume_move(), and what has goes back with undo_move().
+#
+# Fault (tables): worker killed, aborted, failed, canceled, terminated at every step of each of
+#   the three files of a table, its TOAST table and the index of that, within the swap, too: all
+#   three or none; each followed by `resume_move()` or `undo_move()`; a full or failing target at
+#   each file; immediate shutdown, death of the postmaster
 use strict;
 use warnings;
 
@@ -137,8 +142,10 @@ sub fault_at
 	{
 		# the table has more than 256 pages with rows, and is the largest of the three, and
 		# so the first
-		$node->safe_psql('postgres', "UPDATE $_ SET filler = repeat(md5(id::text), 50) WHERE id <= 1000000") foreach $table, "${table}_twin";
-		until ($node->safe_psql('postgres', "SELECT pg_relation_size(oid) > pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = '$table'::regclass") eq 't')
+		$node->safe_psql('postgres', "UPDATE $_ SET filler = repeat(md5(id::text), 50) WHERE id <= 1000000")
+			foreach $table, "${table}_twin";
+		until ($node->safe_psql('postgres',
+			"SELECT pg_relation_size(oid) > pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = '$table'::regclass") eq 't')
 		{
 			$node->safe_psql('postgres', "UPDATE $_ SET v = v") foreach $table, "${table}_twin";
 		}

@@ -3,6 +3,13 @@
 # pg_dump's kind, COPY, LOCK TABLE; who holds its TOAST table alone, DDL on any of them,
 # and whatever ends a move half-way.  In no case is the copy thrown away without need,
 # and in none is a table apart from its TOAST table.
+#
+# Fault (tables): in the way of the swap: an open GRANT, a reader of the kind of pg_dump, COPY,
+#   LOCK TABLE
+# Fault (tables): the same of the TOAST table alone: a reader, a prepared transaction, VACUUM,
+#   autovacuum; one lock of the three not to be had (also 059)
+# Fault (tables): REINDEX, VACUUM FULL, a rewrite, TRUNCATE, DROP of a table, its TOAST table
+#   or the index of that, a TOAST table that comes or goes, in mid-copy of each file
 use strict;
 use warnings;
 
@@ -36,7 +43,9 @@ my $sum = "SELECT count(*), sum(hashtextextended(held::text, 0)) FROM held";
 my $rows = $s->run($sum);
 my $blocks = $s->run("SELECT pg_relation_size('held') / current_setting('block_size')::int");
 
-sub place { return $s->run("SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), 'default') FROM pg_class WHERE oid = 'held'::regclass"); }
+sub place { return $s->run(
+	"SELECT coalesce((SELECT spcname FROM pg_tablespace t WHERE t.oid = reltablespace), 'default') FROM pg_class WHERE oid = "
+		. "'held'::regclass"); }
 sub elsewhere { return place() eq 'regress_fast' ? 'regress_slow' : 'regress_fast'; }
 
 sub move
@@ -53,7 +62,8 @@ sub moved_by_one_copy_ok
 	my ($rc, $out, $err) = finish_call($call);
 	is($out, "moved||\n", "$name: moved") or diag $err;
 	is(place(), $to, "$name: where it was to be");
-	my ($copied, $attempts) = split /\|/, $s->run("SELECT blocks_copied, lock_attempts FROM index_mover_history WHERE name = 'held' ORDER BY job DESC LIMIT 1");
+	my ($copied, $attempts) = split /\|/,
+		$s->run("SELECT blocks_copied, lock_attempts FROM index_mover_history WHERE name = 'held' ORDER BY job DESC LIMIT 1");
 	is($copied, $blocks, "$name: each block was copied once ($attempts attempts)");
 	unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
 	is($s->run($sum), $rows, "$name: the same rows");
@@ -76,13 +86,15 @@ if (part('open'))
 		my $log = -s $node->logfile;
 		my $to = elsewhere();
 		my $call = start_call($node, 'mover', move());
-		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%' AND blocked_by " . ($pid ? "= '{$pid}'" : 'IS NOT NULL'),
+		poll_until($node, "SELECT count(*) > 0 FROM index_mover_progress WHERE phase LIKE 'waiting%' AND blocked_by "
+			. ($pid ? "= '{$pid}'" : 'IS NOT NULL'),
 			't', "$name: published");
 		note $node->safe_psql('postgres', 'SELECT phase, blocked_by, throttled_by FROM index_mover_progress');
 		note $node->safe_psql('postgres', 'SELECT * FROM index_mover_blockers()');
 		# it does not wait in the exclusive lock, nor in its queue
 		is($s->run($sum), $rows, "$name: readers pass");
-		is($s->run("SELECT count(*) FROM pg_locks WHERE relation = 'held'::regclass AND mode = 'AccessExclusiveLock'"), '0', "$name: no exclusive lock meanwhile");
+		is($s->run("SELECT count(*) FROM pg_locks WHERE relation = 'held'::regclass AND mode = 'AccessExclusiveLock'"), '0',
+			"$name: no exclusive lock meanwhile");
 		$how eq 'prepared' ? $s->run(q{COMMIT PREPARED 'granter'}) : $holder->run('COMMIT');
 		my $attempts = moved_by_one_copy_ok($call, $to, $name, $log);
 		is($attempts, 1, "$name: and at the first attempt");
@@ -99,11 +111,13 @@ if (part('between'))
 {
 	# from 18 on GRANT takes a lock on the table: there, by hand what it does to the row
 	my $grant = $node->pg_version < 18 ? 'GRANT SELECT ON held TO regress_reader' : <<SQL;
-UPDATE pg_class SET relacl = coalesce(relacl, acldefault('r', relowner)) || makeaclitem('regress_reader'::regrole, relowner, 'SELECT', false)
+UPDATE pg_class SET relacl = coalesce(relacl, acldefault('r', relowner))
+  || makeaclitem('regress_reader'::regrole, relowner, 'SELECT', false)
  WHERE oid = 'held'::regclass
 SQL
 	foreach my $case ((map { [ 'swap-row', $_ ] } 'open', 'commits', 'rolls back', 'has committed'),
-		picked { $_->[0] eq 'swap-asking' } 'points at which a GRANT comes', map { my $point = $_; map { [ $point, $_ ] } 'open', 'has committed' } 'swap-asking', 'swap-locked', 'swap-copied')
+		picked { $_->[0] eq 'swap-asking' } 'points at which a GRANT comes',
+			map { my $point = $_; map { [ $point, $_ ] } 'open', 'has committed' } 'swap-asking', 'swap-locked', 'swap-copied')
 	{
 		my ($point, $how) = @$case;
 		my $name = "GRANT at $point, $how";
@@ -118,7 +132,8 @@ SQL
 		if ($how eq 'open')
 		{
 			$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
-			poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published then");
+			poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't',
+				"$name: published then");
 			is($s->run($sum), $rows, "$name: and readers pass");
 			$holder->run('COMMIT');
 		}
@@ -129,7 +144,8 @@ SQL
 		}
 		my $attempts = moved_by_one_copy_ok($call, $to, $name, $log);
 		cmp_ok($attempts, '<=', 3, "$name: $attempts attempts");
-		is($s->run("SELECT has_table_privilege('regress_reader', 'held', 'SELECT')"), $how eq 'rolls back' ? 'f' : 't', "$name: what it did is in the catalog");
+		is($s->run("SELECT has_table_privilege('regress_reader', 'held', 'SELECT')"), $how eq 'rolls back' ? 'f' : 't',
+			"$name: what it did is in the catalog");
 		$s->run('REVOKE ALL ON held FROM regress_reader');
 		$holder->end;
 		set_test_point($node, '');
@@ -146,9 +162,11 @@ if (part('in vain'))
 		my ($what, $function, $change) = @$case;
 		my $name = "$what, its row is changed under the lock";
 		my $log = -s $node->logfile;
-		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') FROM pg_class WHERE relname = '$what'") eq 't'
+		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') "
+			. "FROM pg_class WHERE relname = '$what'") eq 't'
 		  ? 'regress_fast' : 'regress_slow';
-		my $call = held_at($node, 'swap-row', "SELECT status, sqlstate FROM $function('$what', '$to', settings => '{\"lock_timeout\": \"100ms\"}') WHERE name = '$what'");
+		my $call = held_at($node, 'swap-row',
+			"SELECT status, sqlstate FROM $function('$what', '$to', settings => '{\"lock_timeout\": \"100ms\"}') WHERE name = '$what'");
 		my $holder = IndexMover::Session->new($node);
 		my $start = time;
 		$holder->run("BEGIN; $change");
@@ -156,7 +174,8 @@ if (part('in vain'))
 		let_go($call);
 		my $held = time - $start;
 		$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
-		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published");
+		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't',
+			"$name: published");
 		$holder->run('ROLLBACK');
 		$holder->end;
 		my ($rc, $out, $err) = finish_call($call);
@@ -164,7 +183,8 @@ if (part('in vain'))
 		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
 		cmp_ok($s->run("SELECT extract(epoch FROM lock_time) FROM index_mover_history WHERE name = '$what' ORDER BY job DESC LIMIT 1"),
 			'>=', 0.3, sprintf('%s: lock_time is that of the longest attempt, at least 0.3 of the %.2f s', $name, $held));
-		cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE name = '$what' ORDER BY job DESC LIMIT 1"), '>', 1, "$name: and there were several");
+		cmp_ok($s->run("SELECT lock_attempts FROM index_mover_history WHERE name = '$what' ORDER BY job DESC LIMIT 1"), '>', 1,
+			"$name: and there were several");
 		verdict_ok($node, 'held', $name, max_keys => 20, large => 1);
 		files_ok($node, $name);
 		leftovers_ok($node, $name, within => 5);
@@ -177,15 +197,18 @@ if (part('in vain'))
 if (part('catalogs'))
 {
 	my $attempts = 'SELECT max(lock_attempts) FROM index_mover_progress';
-	foreach my $case (picked { $_->[1] =~ /attribute|opclass/ } 'catalogs that are locked', map { my $what = $_; map { [ $what, $_ ] } qw(pg_attribute pg_index pg_opclass pg_constraint pg_extension) } 'held', 'held_pkey')
+	foreach my $case (picked { $_->[1] =~ /attribute|opclass/ } 'catalogs that are locked',
+		map { my $what = $_; map { [ $what, $_ ] } qw(pg_attribute pg_index pg_opclass pg_constraint pg_extension) } 'held', 'held_pkey')
 	{
 		my ($what, $catalog) = @$case;
 		my $name = "$what, $catalog is locked";
 		my $function = $what eq 'held' ? 'move_table' : 'move_indexes';
-		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') FROM pg_class WHERE relname = '$what'") eq 't'
+		my $to = $s->run("SELECT reltablespace = 0 OR reltablespace <> (SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast') "
+			. "FROM pg_class WHERE relname = '$what'") eq 't'
 		  ? 'regress_fast' : 'regress_slow';
 		my $log = -s $node->logfile;
-		my $call = held_at($node, 'swap-ready', "SELECT status, sqlstate FROM $function('$what', '$to') WHERE name = '$what'", then => 'swap-locked:wait2');
+		my $call = held_at($node, 'swap-ready', "SELECT status, sqlstate FROM $function('$what', '$to') WHERE name = '$what'",
+			then => 'swap-locked:wait2');
 		my $locker = IndexMover::Session->new($node);
 		my $second = IndexMover::Session->new($node);
 		$second->run('SELECT pg_advisory_lock(0, 5960)');
@@ -195,7 +218,8 @@ if (part('catalogs'))
 		my $deadline = time + 180;
 		select(undef, undef, undef, 0.05) while $s->run($attempts) < 2 && time < $deadline;
 		cmp_ok($s->run($attempts), '>', 1, "$name: attempts in vain");
-		is($s->run("SELECT count(*) FROM pg_locks WHERE relation IN ('held'::regclass, 'held_pkey'::regclass) AND mode = 'AccessExclusiveLock' AND granted"), '0', "$name: without an exclusive lock");
+		is($s->run("SELECT count(*) FROM pg_locks WHERE relation IN ('held'::regclass, 'held_pkey'::regclass) AND mode = "
+			. "'AccessExclusiveLock' AND granted"), '0', "$name: without an exclusive lock");
 		$locker->run('ROLLBACK');
 		$node->wait_for_log(qr/test point "swap-locked": waiting/, $log);
 		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN; LOCK TABLE $catalog IN SHARE MODE NOWAIT");
@@ -270,9 +294,13 @@ if (part('holders'))
 		my $to = elsewhere();
 		# a short lock_wait: it says so, and goes on waiting
 		my $call = start_call($node, 'mover', move(lock_wait => '100ms'));
-		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't', "$name: published");
-		is($s->run("SELECT count(*) FROM index_mover_blockers('held', NULL) WHERE holds_back ~ 'swap of a copy' AND pid = " . $holder->pid), '1', "$name: in index_mover_blockers()");
-		$node->wait_for_log(qr/WARNING: .*the copy of table "held" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The lock is held by: process @{[$holder->pid]}/, $log);
+		poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress WHERE phase LIKE 'waiting%'", 't',
+			"$name: published");
+		is($s->run("SELECT count(*) FROM index_mover_blockers('held', NULL) WHERE holds_back ~ 'swap of a copy' AND pid = " . $holder->pid),
+			'1', "$name: in index_mover_blockers()");
+		$node->wait_for_log(joined(
+			qr/WARNING: .*the copy of table "held" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The /,
+			qr/lock is held by: process @{[$holder->pid]}/), $log);
 		is($s->run($sum), $rows, "$name: readers pass meanwhile");
 		# what is written meanwhile is copied
 		$s->run('UPDATE held SET v = v + 1 WHERE id BETWEEN 20000 AND 20100; UPDATE held SET v = v - 1 WHERE id BETWEEN 20000 AND 20100')
@@ -293,10 +321,13 @@ if (part('holders'))
 # ---- VACUUM, ANALYZE, and DDL that waits, pass in mid-copy --------------------------
 if (part('pass'))
 {
-	foreach my $case (picked { $_->[0] =~ /^(VACUUM|a column|VACUUM FULL)$/ } 'commands beside a copy', [ 'VACUUM', 'VACUUM held' ], [ 'VACUUM FREEZE', 'VACUUM (FREEZE) held' ], [ 'ANALYZE', 'ANALYZE held' ],
+	foreach my $case (picked { $_->[0] =~ /^(VACUUM|a column|VACUUM FULL)$/ } 'commands beside a copy', [ 'VACUUM', 'VACUUM held' ],
+		[ 'VACUUM FREEZE', 'VACUUM (FREEZE) held' ], [ 'ANALYZE', 'ANALYZE held' ],
 		[ 'CREATE INDEX CONCURRENTLY', 'CREATE INDEX CONCURRENTLY held_v ON held (v)' ],
 		[ 'a column', 'ALTER TABLE held ADD n int' ], [ 'no column', 'ALTER TABLE held DROP n' ],
-		[ 'VACUUM FULL', 'VACUUM FULL held', 1 ], [ 'TRUNCATE', 'BEGIN; CREATE TABLE kept AS TABLE held; TRUNCATE held; INSERT INTO held TABLE kept; COMMIT; DROP TABLE kept', 1 ])
+		[ 'VACUUM FULL', 'VACUUM FULL held', 1 ],
+			[ 'TRUNCATE', 'BEGIN; CREATE TABLE kept AS TABLE held; TRUNCATE held; INSERT INTO held TABLE kept; COMMIT; DROP TABLE kept',
+				1 ])
 	{
 		my ($name, $sql, $again) = @$case;
 		my $log = -s $node->logfile;
@@ -320,7 +351,8 @@ if (part('pass'))
 		$s->run("CALL wait_for_move($job)");
 		is($s->run("SELECT status FROM index_mover_history WHERE job = $job"), 'moved', "$name: moved");
 		is(place(), $to, "$name: where it was to be");
-		if ($again) { like(slurp_file($node->logfile, $log), qr/starting the copy of table "held" again, because/, "$name: the copy was made again, of the new file"); }
+		if ($again) { like(slurp_file($node->logfile, $log), qr/starting the copy of table "held" again, because/,
+			"$name: the copy was made again, of the new file"); }
 		else { unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away"); }
 		is($s->run('SELECT count(*), sum(id) FROM held'), '30000|450015000', "$name: all rows");
 		verdict_ok($node, 'held', $name, max_keys => 20, large => 1);
@@ -334,16 +366,22 @@ if (part('pass'))
 # table's index, which is copied slowly and then to be swapped, is not given up for that.
 if (part('pass'))
 {
-	$s->run(q{CREATE TABLE kept (id int PRIMARY KEY WITH (fillfactor = 10), t char(300)); INSERT INTO kept SELECT g, 'x' FROM generate_series(1, 10000) g});
+	$s->run(q{CREATE TABLE kept (id int PRIMARY KEY WITH (fillfactor = 10), t char(300)); INSERT INTO kept SELECT g, 'x' FROM }
+		. q{generate_series(1, 10000) g});
 	my $copying = IndexMover::Session->new($node);
 	my $stop = PostgreSQL::Test::Utils::tempdir() . '/stop';
 	append_to_file($stop, '');
 	$copying->send("COPY kept TO PROGRAM 'while [ -e $stop ]; do sleep 0.1; done; cat > /dev/null'");
 	poll_until($node, q{SELECT count(*) FROM pg_locks WHERE relation = 'kept'::regclass AND granted}, '1', 'COPY stands');
-	my $call = start_call($node, 'mover', q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, freeze_first => true, settings => '{"lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY name});
-	poll_until($node, q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}, 'kept: freezing, kept_pkey: waiting for lock to swap', 'an index beside its table');
+	my $call = start_call($node, 'mover',
+		q{SELECT name, status, sqlstate FROM move_table('kept', 'regress_fast', indexes => true, freeze_first => true, settings => }
+			. q{'{"lock_wait": "300ms", "on_blocker": "fail", "max_workers": "2", "max_rate": "512kB"}') WHERE name ~ '^kept' ORDER BY }
+				. q{name});
+	poll_until($node, q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress},
+		'kept: freezing, kept_pkey: waiting for lock to swap', 'an index beside its table');
 	sleep 2;
-	is($s->run(q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}), 'kept: freezing, kept_pkey: waiting for lock to swap', 'our own VACUUM is waited for longer than lock_wait');
+	is($s->run(q{SELECT string_agg(name || ': ' || phase, ', ' ORDER BY name) FROM index_mover_progress}),
+		'kept: freezing, kept_pkey: waiting for lock to swap', 'our own VACUUM is waited for longer than lock_wait');
 	$s->run(q{SELECT alter_move(max(job), 'max_rate', '0') FROM index_mover_progress});
 	unlink $stop;
 	$copying->answer;
@@ -381,11 +419,13 @@ if (part('block'))
 	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\n" . $call->('true') . ";\nROLLBACK;");
 	like($err, qr/ERROR:  25001: /, 'in a transaction block: refused');
 	# (the bug: the rows' places are used again, and the index has them twice)
-	$node->safe_psql('postgres', 'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; ROLLBACK');
+	$node->safe_psql('postgres',
+		'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; ROLLBACK');
 	wait_for_no_worker($node);
 	is(place(), $where, 'with wait => false, rolled back: nothing happens');
 	is($s->run('SELECT count(*) FROM index_mover_progress'), '0', 'with wait => false, rolled back: no job');
-	$node->safe_psql('postgres', 'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; COMMIT');
+	$node->safe_psql('postgres',
+		'BEGIN; ' . $call->('false') . '; INSERT INTO held SELECT g, g FROM generate_series(100001, 100100) g; COMMIT');
 	my $job = $s->run('SELECT max(job) FROM index_mover_jobs');
 	$s->run("CALL wait_for_move($job)");
 	isnt(place(), $where, 'with wait => false, committed: moved then');
@@ -403,12 +443,15 @@ sub make_wide
 	my (%options) = @_;
 	$s->run(<<SQL);
 DROP TABLE IF EXISTS wide, wide_kept;
-CREATE TABLE wide (id int PRIMARY KEY, v int, filler char(300) DEFAULT 'x', big text) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off) TABLESPACE regress_slow;
+CREATE TABLE wide (id int PRIMARY KEY, v int, filler char(300) DEFAULT 'x', big text)
+  WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off) TABLESPACE regress_slow;
 ALTER TABLE wide ALTER big SET STORAGE external;
 INSERT INTO wide SELECT g, 0, 'f', repeat(md5(g::text), 100) FROM generate_series(1, 1500) g;
 CREATE TABLE wide_kept AS SELECT id, md5(big) AS digest FROM wide;
 SQL
-	($toast, $toast_index) = split /\|/, $s->run(q{SELECT reltoastrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = 'wide'::regclass});
+	($toast, $toast_index) = split /\|/,
+		$s->run(q{SELECT reltoastrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid }
+			. q{WHERE c.oid = 'wide'::regclass});
 	return;
 }
 
@@ -426,7 +469,8 @@ sub wide_ok
 {
 	my ($job, $name, $status, $place, %options) = @_;
 	$s->run("CALL wait_for_move($job, raise => false)");
-	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ','), count(DISTINCT (started_at, finished_at, lock_time, lock_attempts)) FROM index_mover_history WHERE job = $job"),
+	is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ','), count(DISTINCT (started_at, finished_at, lock_time, "
+		. "lock_attempts)) FROM index_mover_history WHERE job = $job"),
 		"$status|1", "$name: the rows of all are alike");
 	is(places_of_table($node, 'wide'), $options{no_toast} ? '' : all_at($place), "$name: where table, TOAST table and its index are");
 	is($s->run('SELECT count(*) FROM wide JOIN wide_kept k USING (id) WHERE md5(big) = digest'), '1500', "$name: each value is what it was")
@@ -437,7 +481,9 @@ sub wide_ok
 	return;
 }
 
-my $exclusive = sub { return $s->run("SELECT count(*) FROM pg_locks WHERE relation IN ('wide'::regclass, '$toast'::regclass, '$toast_index'::regclass) AND mode = 'AccessExclusiveLock'"); };
+my $exclusive = sub { return $s->run(
+	"SELECT count(*) FROM pg_locks WHERE relation IN ('wide'::regclass, '$toast'::regclass, '$toast_index'::regclass) AND mode = "
+		. "'AccessExclusiveLock'"); };
 
 # Somebody holds one of them when the move comes to its swap.
 if (part('toast held'))
@@ -459,26 +505,34 @@ if (part('toast held'))
 		my $holder = IndexMover::Session->new($node);
 		$name =~ /VACUUM/ ? $holder->send($sql) : $holder->run($sql);
 		my $pid = $name =~ /prepared/ ? 0 : $holder->pid;
-		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE granted AND pid = $pid AND relation = '$toast'::regclass", 't', "$name: it holds") if $name =~ /VACUUM/;
+		poll_until($node, "SELECT count(*) > 0 FROM pg_locks WHERE granted AND pid = $pid AND relation = '$toast'::regclass", 't',
+			"$name: it holds") if $name =~ /VACUUM/;
 		my $job = $s->run(move_wide($to, lock_wait => '100ms', %$settings));
 		if (!$settings->{on_blocker})
 		{
-			poll_until($node, "SELECT blocked_by = '{$pid}' FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", 't', "$name: published");
+			poll_until($node, "SELECT blocked_by = '{$pid}' FROM index_mover_progress WHERE phase = 'waiting for lock to swap'", 't',
+				"$name: published");
 			my $who = $pid ? "process $pid" : 'prepared transaction "prep"';
-			$node->wait_for_log(qr/WARNING: .*the copy of table "wide" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The lock is held by: $who/, $log);
-			is($s->run("SELECT count(*) FROM index_mover_blockers('wide', NULL) WHERE holds_back ~ 'swap of a copy' AND " . ($pid ? "pid = $pid" : "name = 'prep'")), '1', "$name: in index_mover_blockers()");
+			$node->wait_for_log(joined(
+				qr/WARNING: .*the copy of table "wide" has waited for a lock for 0.1 seconds, and goes on waiting\n.*DETAIL:  The /,
+				qr/lock is held by: $who/), $log);
+			is($s->run("SELECT count(*) FROM index_mover_blockers('wide', NULL) WHERE holds_back ~ 'swap of a copy' AND "
+				. ($pid ? "pid = $pid" : "name = 'prep'")), '1', "$name: in index_mover_blockers()");
 			is($exclusive->(), '0', "$name: no exclusive lock meanwhile");
 			if ($name =~ /cancel_move/) { is($s->run("SELECT cancel_move($job)"), '1', "$name: canceled"); }
 			elsif ($name =~ /VACUUM/) { $s->run("SELECT pg_cancel_backend($pid)"); }
 			elsif ($name =~ /prepared/) { $holder->run(q{COMMIT PREPARED 'prep'}); }
 			else { $holder->run('COMMIT'); }
 		}
-		my ($status, $place) = $name =~ /cancel_move/ ? ('canceled 57014', $from) : $name =~ /too long/ ? ('failed 55P03', $from) : ('moved', $to);
-		poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND kind = 'table'", (split / /, $status)[0], "$name: its end");
+		my ($status, $place) = $name =~ /cancel_move/ ? ('canceled 57014', $from) : $name =~ /too long/ ? ('failed 55P03', $from)
+			: ('moved', $to);
+		poll_until($node, "SELECT status FROM index_mover_history WHERE job = $job AND kind = 'table'", (split / /, $status)[0],
+			"$name: its end");
 		# (whoever still holds the TOAST table is in no one's way)
 		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'table'"),
 			qr/exclusive lock on table "wide" within 0.1 seconds.*process $pid/s, "$name: the row says who") if $name =~ /too long/;
-		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'toast'"), qr/It has terminated process $pid|terminated process $pid/, "$name: the row says whom") if $name =~ /terminated/;
+		like($s->run("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'toast'"),
+			qr/It has terminated process $pid|terminated process $pid/, "$name: the row says whom") if $name =~ /terminated/;
 		wide_ok($job, $name, $status, $place);
 		$holder->end;
 	}
@@ -492,7 +546,8 @@ CREATE SCHEMA two CREATE TABLE a (t text) CREATE TABLE b (t text);
 SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'two.a'::regclass
 SQL
 	my $told = "SELECT string_agg(concat_ws(' ', name, status, sqlstate), ', ' ORDER BY name) FROM (SELECT count(*) FROM $of) held";
-	is($s->run("$told, move_schema_tables('two', 'regress_fast') WHERE kind = 'table'"), 'two.a skipped 55006, two.b moved', 'own TOAST table held: the others move');
+	is($s->run("$told, move_schema_tables('two', 'regress_fast') WHERE kind = 'table'"), 'two.a skipped 55006, two.b moved',
+		'own TOAST table held: the others move');
 	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$told, move_table('two.a', 'regress_fast')");
 	like($err, qr/ERROR:  55006: cannot move .* because the current transaction holds a lock/, 'own TOAST table held: refused alone');
 	$s->run('DROP SCHEMA two CASCADE');
@@ -514,7 +569,8 @@ if (part('toast apart'))
 			$s->run("INSERT INTO wide SELECT g, 0, 'f', repeat(md5(g::text), 100) FROM generate_series(1, 1500) g");
 			my $holder = IndexMover::Session->new($node);
 			my $log = -s $node->logfile;
-			$holder->run("BEGIN; SELECT count(big) FROM wide; SELECT count(chunk_data) FROM $toast WHERE chunk_id > 0") if $what eq 'a reader';
+			$holder->run("BEGIN; SELECT count(big) FROM wide; SELECT count(chunk_data) FROM $toast WHERE chunk_id > 0")
+				if $what eq 'a reader';
 			my $job = $s->run(move_wide($far, lock_wait => '100ms', $what eq 'a reader' ? () : (swap_after => 'infinity')));
 			if ($what eq 'a reader')
 			{
@@ -525,7 +581,8 @@ if (part('toast apart'))
 			}
 			else
 			{
-				poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE phase = $$waiting for time to swap$$', 1, "$name: it waits");
+				poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE phase = $$waiting for time to swap$$', 1,
+					"$name: it waits");
 				if ($what eq 'DDL') { $s->run('ALTER TABLE wide SET (fillfactor = 90)'); sleep 1; }
 				$s->run("SELECT alter_move($job, 'swap_after', '')");
 			}
@@ -540,7 +597,8 @@ if (part('toast apart'))
 if (part('toast back'))
 {
 	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
-	foreach my $case ([ 'the TOAST table is held', qr/another transaction is in the way/, {} ], [ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ])
+	foreach my $case ([ 'the TOAST table is held', qr/another transaction is in the way/, {} ],
+		[ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ])
 	{
 		my ($name, $why, $settings) = @$case;
 		my ($from) = split / /, places_of_table($node, 'wide');
@@ -576,12 +634,15 @@ if (part('toast back'))
 if (part('toast ddl'))
 {
 	foreach my $case (
-		picked { $_->[0] =~ /copy-half 1|copy-half 3/ && $_->[1] =~ /^(?:VACUUM FULL wide|REINDEX INDEX C|no TOAST|new TOAST|DROP)/ || $_->[0] eq 'copy-synced 3' && $_->[1] eq 'REINDEX INDEX' } 'commands beside a copy, and when',
+		picked { $_->[0] =~ /copy-half 1|copy-half 3/ && $_->[1] =~ /^(?:VACUUM FULL wide|REINDEX INDEX C|no TOAST|new TOAST|DROP)/
+			|| $_->[0] eq 'copy-synced 3' && $_->[1] eq 'REINDEX INDEX' } 'commands beside a copy, and when',
 		map { my $point = $_; map { [ $point, @$_ ] }
 			[ 'VACUUM FULL wide', 'VACUUM FULL wide' ], [ 'CLUSTER', 'CLUSTER wide USING wide_pkey' ],
-			[ 'TRUNCATE', 'TRUNCATE wide' ], [ 'VACUUM FULL of TOAST', 'VACUUM FULL %s' ], [ 'rewrite', 'ALTER TABLE wide ALTER v TYPE bigint' ],
+			[ 'TRUNCATE', 'TRUNCATE wide' ], [ 'VACUUM FULL of TOAST', 'VACUUM FULL %s' ],
+				[ 'rewrite', 'ALTER TABLE wide ALTER v TYPE bigint' ],
 			[ 'REINDEX INDEX', 'REINDEX INDEX %2$s' ], [ 'REINDEX TABLE', 'REINDEX TABLE %s' ],
-			[ 'REINDEX INDEX CONCURRENTLY', 'REINDEX INDEX CONCURRENTLY %2$s' ], [ 'REINDEX TABLE CONCURRENTLY', 'REINDEX TABLE CONCURRENTLY %s' ],
+			[ 'REINDEX INDEX CONCURRENTLY', 'REINDEX INDEX CONCURRENTLY %2$s' ],
+				[ 'REINDEX TABLE CONCURRENTLY', 'REINDEX TABLE CONCURRENTLY %s' ],
 			[ 'no TOAST', 'VACUUM FULL wide' ], [ 'new TOAST', 'ALTER TABLE wide ADD big text' ],
 			[ 'DROP TABLE', 'DROP TABLE wide' ], [ 'SET TABLESPACE', 'ALTER TABLE wide SET TABLESPACE pg_default' ]
 		} 'copy-half 1', 'copy-half 3', 'copy-synced 3', $node->pg_version < 17 ? 'swap-ready 1' : ())
@@ -609,14 +670,17 @@ if (part('toast ddl'))
 		if ($what eq 'DROP TABLE')
 		{
 			$s->run("CALL wait_for_move($job, raise => false)");
-			is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"), 'skipped 42704', "$name: the rows say so");
+			is($s->run("SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM index_mover_history WHERE job = $job"),
+				'skipped 42704', "$name: the rows say so");
 			files_ok($node, $name);
 			leftovers_ok($node, $name, within => 5);
 			next;
 		}
 		wide_ok($job, $name, 'moved', 'regress_fast', no_toast => $what eq 'no TOAST', empty => $what =~ /TRUNCATE|new TOAST/);
-		is($s->run(q{SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'wide'::regclass}), 'regress_fast', "$name: where the table is");
-		like(slurp_file($node->logfile, $log), qr/starting the copy of table "wide" again, because its (?:TOAST table|file) was/, "$name: the copy was made again");
+		is($s->run(q{SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = 'wide'::regclass}),
+			'regress_fast', "$name: where the table is");
+		like(slurp_file($node->logfile, $log), qr/starting the copy of table "wide" again, because its (?:TOAST table|file) was/,
+			"$name: the copy was made again");
 	}
 }
 
@@ -631,7 +695,8 @@ if (part('toast steered'))
 	$s->run("SELECT pause_move($job)");
 	let_go($call);
 	poll_until($node, q{SELECT throttled_by FROM index_mover_progress}, 'pause_move()', 'paused in the second file');
-	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'paused', 'paused: the rows are alike');
+	is($s->run("SELECT string_agg(DISTINCT status, ',') FROM index_mover_history WHERE job = $job"), 'paused',
+		'paused: the rows are alike');
 	is(places_of_table($node, 'wide'), all_at('regress_slow'), 'paused: nothing has moved');
 	$s->run("SELECT resume_move($job)");
 	wide_ok($job, 'resumed', 'moved', 'regress_fast');
@@ -654,7 +719,8 @@ if (part('toast steered'))
 	$job = $s->run("SELECT max(job) FROM move_table('wide', 'regress_fast', wait => false, rehearse => true)");
 	wide_ok($job, 'rehearsal', 'rehearsed', 'regress_slow');
 	like($s->run("SELECT string_agg(message, ' ') FROM index_mover_history WHERE job = $job AND kind = 'toast'"),
-		qr/Copied .*In the way of the swap would have been: process @{[$holder->pid]}/, 'rehearsal: the row says who would have been in the way');
+		qr/Copied .*In the way of the swap would have been: process @{[$holder->pid]}/,
+			'rehearsal: the row says who would have been in the way');
 	$holder->end;
 }
 
@@ -662,31 +728,40 @@ if (part('toast steered'))
 if (part('toast many'))
 {
 	$s->run('CREATE SCHEMA many');
-	$s->run("CREATE TABLE many.t$_ (id int PRIMARY KEY, v int, " . ($_ % 3 ? 'big text' : 'n int') . ") TABLESPACE regress_slow; INSERT INTO many.t$_ SELECT g, 0, "
-		. ($_ % 3 ? q{(SELECT string_agg(md5((g + h)::text), '') FROM generate_series(1, 150) h)} : 'g') . ' FROM generate_series(1, 200) g') foreach 1 .. 12;
+	$s->run("CREATE TABLE many.t$_ (id int PRIMARY KEY, v int, " . ($_ % 3 ? 'big text' : 'n int')
+		. ") TABLESPACE regress_slow; INSERT INTO many.t$_ SELECT g, 0, "
+		. ($_ % 3 ? q{(SELECT string_agg(md5((g + h)::text), '') FROM generate_series(1, 150) h)} : 'g')
+			. ' FROM generate_series(1, 200) g') foreach 1 .. 12;
 	my $writer = IndexMover::Session->new($node);
-	$writer->send(q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXECUTE format('UPDATE many.t%s SET v = v + 1 WHERE id = %s', i % 12 + 1, i % 200 + 1); COMMIT; END LOOP; END $$});
+	$writer->send(q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXECUTE format('UPDATE many.t%s SET v = v + 1 WHERE id = %s', i % 12 + 1, i % }
+		. q{200 + 1); COMMIT; END LOOP; END $$});
 	foreach my $to ('regress_fast', 'regress_slow')
 	{
-		my $job = $s->run("SELECT max(job) FROM move_schema_tables('many', '$to', indexes => true, wait => false, settings => '{\"max_workers\": 2}')");
+		my $job = $s->run("SELECT max(job) FROM move_schema_tables('many', '$to', indexes => true, wait => false, settings => "
+			. "'{\"max_workers\": 2}')");
 		$s->run("CALL wait_for_move($job, raise => false)");
 		is($s->run("SELECT kind, status, count(*) FROM index_mover_history WHERE job = $job GROUP BY 1, 2 ORDER BY 1"),
 			"index|moved|12\ntable|moved|12\ntoast|moved|8\ntoast index|moved|8", "two workers, to $to: all moved");
 	}
 	# the time is over between two tables, never within one
-	my $job = $s->run(q{SELECT max(job) FROM move_schema_tables('many', 'regress_fast', wait => false, settings => '{"max_workers": 1, "max_duration": "1s", "max_rate": "1MB"}')});
+	my $job = $s->run(q{SELECT max(job) FROM move_schema_tables('many', 'regress_fast', wait => false, settings => }
+		. q{'{"max_workers": 1, "max_duration": "1s", "max_rate": "1MB"}')});
 	$s->run("CALL wait_for_move($job, raise => false)");
-	is($s->run("SELECT string_agg(DISTINCT status, ',' ORDER BY status) FROM index_mover_history WHERE job = $job"), 'moved,skipped', 'max_duration: some were not moved');
+	is($s->run("SELECT string_agg(DISTINCT status, ',' ORDER BY status) FROM index_mover_history WHERE job = $job"), 'moved,skipped',
+		'max_duration: some were not moved');
 	is($s->run(<<SQL), '0', 'max_duration: the rows of each are alike');
 SELECT count(*)
   FROM index_mover.move_log p
- CROSS JOIN LATERAL (SELECT * FROM index_mover.move_log t WHERE t.job = p.job AND t.item < p.item AND t.kind = 'table' ORDER BY t.item DESC LIMIT 1) t
- WHERE p.job = $job AND p.kind <> 'table' AND (p.status, p.started_at, p.finished_at, p.lock_time) IS DISTINCT FROM (t.status, t.started_at, t.finished_at, t.lock_time)
+ CROSS JOIN LATERAL (SELECT * FROM index_mover.move_log t WHERE t.job = p.job AND t.item < p.item AND t.kind = 'table'
+   ORDER BY t.item DESC LIMIT 1) t
+ WHERE p.job = $job AND p.kind <> 'table' AND (p.status, p.started_at, p.finished_at, p.lock_time) IS DISTINCT
+   FROM (t.status, t.started_at, t.finished_at, t.lock_time)
 SQL
 	$writer->answer;
 	is($writer->errors, '', 'two workers: the writer had no error');
 	$writer->end;
-	is($s->run("SELECT count(*) FROM pg_class c, LATERAL oracle.verify_heapam(c.oid, check_toast => true) WHERE relnamespace = 'many'::regnamespace AND relkind = 'r'"), '0', 'two workers: nothing is damaged');
+	is($s->run("SELECT count(*) FROM pg_class c, LATERAL oracle.verify_heapam(c.oid, check_toast => true) WHERE relnamespace = "
+		. "'many'::regnamespace AND relkind = 'r'"), '0', 'two workers: nothing is damaged');
 	files_ok($node, 'two workers');
 	leftovers_ok($node, 'two workers', within => 5);
 }

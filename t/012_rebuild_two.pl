@@ -43,7 +43,9 @@ my $phases = "SELECT string_agg(phase, ', ' ORDER BY phase) FROM index_mover_pro
 poll_until($node, $phases, 'building index, waiting for writers before build', 'one builds, the other waits for a writer');
 $writer->run('COMMIT');
 poll_until($node, $phases, 'building index, waiting for old snapshots', 'then for the one who builds');
-is($node->safe_psql('postgres', "SELECT a.blocked_by = ARRAY[b.pid] FROM index_mover_progress a, index_mover_progress b WHERE a.phase LIKE 'waiting%' AND b.phase LIKE 'building%'"),
+is($node->safe_psql('postgres',
+	"SELECT a.blocked_by = ARRAY[b.pid] FROM index_mover_progress a, index_mover_progress b WHERE a.phase LIKE 'waiting%' AND b.phase "
+		. "LIKE 'building%'"),
 	't', 'and says so');
 sleep $LOCK_WAIT + 2;
 is($node->safe_psql('postgres', $phases), 'building index, waiting for old snapshots', 'it still waits after lock_wait');

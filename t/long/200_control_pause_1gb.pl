@@ -91,8 +91,10 @@ sub progress
 # ---------------------------------------------------------------------------
 # To the middle
 # ---------------------------------------------------------------------------
-my $job = sql(q{SELECT max(job) FROM move_indexes('big_s', 'regress_fast', method => 'copy', wait => false, settings => '{"max_rate": "40MB", "verify": "on"}')});
-poll_until($node, "SELECT blocks_done >= blocks_total / 2 AND blocks_total > 0 FROM index_mover_progress WHERE job = $job", 't', 'half of the copy');
+my $job = sql(q{SELECT max(job) FROM move_indexes('big_s', 'regress_fast', method => 'copy', wait => false, settings => }
+	. q{'{"max_rate": "40MB", "verify": "on"}')});
+poll_until($node, "SELECT blocks_done >= blocks_total / 2 AND blocks_total > 0 FROM index_mover_progress WHERE job = $job", 't',
+	'half of the copy');
 sql("SELECT pause_move($job)");
 poll_until($node, "SELECT throttled_by FROM index_mover_progress WHERE job = $job", 'pause_move()', 'the pause');
 my $pid = worker_pid($node);
@@ -136,7 +138,8 @@ SQL
 my $transactions = finish_writing($writing, 'during the pause');
 my $wal_written = sql("SELECT pg_current_wal_lsn() - '$wal_start'");
 my $checkpoints = () = PostgreSQL::Test::Utils::slurp_file($node->logfile, $log) =~ /checkpoint complete/g;
-note sprintf('%d transactions in %.0f s, %.0f MB of WAL, %d checkpoints, pg_wal at most %.0f MB; memory of the worker %d kB, at most %d kB; %d looks',
+note sprintf('%d transactions in %.0f s, %.0f MB of WAL, %d checkpoints, pg_wal at most %.0f MB; memory of the worker %d kB, at most %d '
+	. 'kB; %d looks',
 	$transactions, time - $start, $wal_written / 1048576, $checkpoints, $most_wal / 1048576, $memory, $most_memory, $looks);
 is($bad, '', 'all the time it was paused, and held back nobody');
 cmp_ok($wal_written, '>', 10 * 64 * 1024 * 1024, 'more than ten times max_wal_size was written');
@@ -155,14 +158,19 @@ sql("SELECT alter_move($job, 'max_rate', '0'), resume_move($job)");
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $job", '0', 'the end of the job', timeout => 600);
 note sprintf('resumed and moved in %.1f s', time - $start);
 finish_writing($writing, 'after the pause');
-is(sql("SELECT name || ' ' || status || coalesce(': ' || message, '') FROM index_mover_history WHERE job = $job AND status <> 'moved'"), '', 'the index is moved');
-note sql("SELECT 'copied ' || blocks_copied || ', again ' || blocks_recopied || ', lock ' || lock_time FROM index_mover_history WHERE job = $job");
-is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'big_s'"), 'regress_fast', 'and where it should be');
+is(sql("SELECT name || ' ' || status || coalesce(': ' || message, '') FROM index_mover_history WHERE job = $job AND status <> 'moved'"), '',
+	'the index is moved');
+note sql("SELECT 'copied ' || blocks_copied || ', again ' || blocks_recopied || ', lock ' || lock_time FROM index_mover_history WHERE "
+	. "job = $job");
+is(sql("SELECT spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE relname = 'big_s'"), 'regress_fast',
+	'and where it should be');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/starting the copy of index .* again/, 'what was done was kept');
 all_right($node, 'big', 'after ten minutes of pause', no_metadata => 1, max_keys => 500, within => 5);
 # every row, both ways
-is( sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SELECT count(*), sum(hashtextextended(ctid::text, i)) FROM big WHERE s >= ''}),
-	sql(q{SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SELECT count(*), sum(hashtextextended(ctid::text, i)) FROM big WHERE s >= ''}),
+is( sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SELECT count(*), }
+	. q{sum(hashtextextended(ctid::text, i)) FROM big WHERE s >= ''}),
+	sql(q{SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SELECT count(*), }
+		. q{sum(hashtextextended(ctid::text, i)) FROM big WHERE s >= ''}),
 	'every row by the index and by a scan');
 
 done_testing();

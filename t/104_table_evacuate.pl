@@ -1,6 +1,9 @@
 # evacuate_tablespace(): two databases are emptied out of a tablespace under load,
 # through a cancel and a restart of the server, and then DROP TABLESPACE works; what
 # stays has a row that says why, until it is gone.
+#
+# Fault (tables): a tablespace emptied in two databases under load, through a cancel and a
+#   restart
 use strict;
 use warnings;
 
@@ -50,7 +53,8 @@ $temporary->run('CREATE TEMPORARY TABLE mine (i int) TABLESPACE regress_slow');
 
 my $writer = <<'SQL';
 DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
-	UPDATE accounts SET balance = balance + 1, note = CASE WHEN i % 20 = 0 THEN repeat(md5(i::text), 150) ELSE note END WHERE id = 1 + (i * 7919) % 10000;
+	UPDATE accounts SET balance = balance + 1, note = CASE WHEN i % 20 = 0 THEN repeat(md5(i::text), 150) ELSE note END
+		WHERE id = 1 + (i * 7919) % 10000;
 	INSERT INTO parts VALUES (i % 2000, 'new') ON CONFLICT DO NOTHING;
 	COMMIT;
 END LOOP; END $$;
@@ -66,15 +70,19 @@ my $rows = sub
 };
 
 # ---- the plan touches nothing --------------------------------------------------------------
-is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), <<'ROWS' =~ s/\n\z//r, 'what would stay, and why');
-other|database|0A000|This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others, in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
+is($rows->('postgres', 'name, kind, sqlstate, detail', ', dry_run => true) WHERE (status = \'skipped\''), unfolded(<<'ROWS'),
+other|database|0A000|This database has files in the tablespace, too. Those that were removed go at the next checkpoint; to move the others,
+	in that database: SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
 default_tablespace|setting|55000|It names the tablespace: ALTER DATABASE other RESET default_tablespace;
 default_tablespace|setting|55000|It names the tablespace: ALTER ROLE app RESET default_tablespace;
 temp_tablespaces|setting|55000|It names the tablespace: ALTER ROLE app IN DATABASE other SET temp_tablespaces TO pg_default;
 mine|table|0A000|It is temporary, and goes with its session.
-scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. Under an exclusive lock: ALTER TABLE public.scratch SET TABLESPACE regress_fast;
+scratch|table|0A000|It cannot be copied: the table is unlogged, so no WAL tells which of its blocks change. Under an exclusive lock: ALTER
+	TABLE public.scratch SET TABLESPACE regress_fast;
 ROWS
-is($rows->('postgres', 'kind, count(*)', ", dry_run => true) WHERE (status = 'planned') GROUP BY kind, 'x'::text ORDER BY kind --"), <<'ROWS' =~ s/\n\z//r, 'what would move');
+	'what would stay, and why');
+is($rows->('postgres', 'kind, count(*)', ", dry_run => true) WHERE (status = 'planned') GROUP BY kind, 'x'::text ORDER BY kind --"),
+	<<'ROWS' =~ s/\n\z//r, 'what would move');
 default|2
 index|5
 table|5
@@ -84,16 +92,20 @@ ROWS
 
 # ---- canceled, resumed, and through a restart -------------------------------------------------
 my $job = $node->safe_psql('postgres',
-	"SELECT max(job) FROM evacuate_tablespace('regress_slow', 'regress_fast', wait => false, settings => '{\"max_rate\": \"200kB\", \"max_workers\": 1}')");
+	"SELECT max(job) FROM evacuate_tablespace('regress_slow', 'regress_fast', wait => false, settings => "
+		. "'{\"max_rate\": \"200kB\", \"max_workers\": 1}')");
 poll_until($node, "SELECT moved > 0 FROM index_mover_jobs WHERE job = $job", 't', 'its first move');
 $node->safe_psql('postgres', "SELECT cancel_move($job)");
 $node->safe_psql('postgres', "CALL wait_for_move($job, raise => false)");
-like($node->safe_psql('postgres', "SELECT status, moved < total FROM index_mover_jobs WHERE job = $job"), qr/^canceled\|t$/, 'canceled in the middle');
+like($node->safe_psql('postgres', "SELECT status, moved < total FROM index_mover_jobs WHERE job = $job"), qr/^canceled\|t$/,
+	'canceled in the middle');
 $job = $node->safe_psql('postgres', "SELECT resume_move($job)");
 poll_until($node, "SELECT moved > 0 FROM index_mover_jobs WHERE job = $job", 't', 'the first move of the rest');
-finish_call($_) foreach map { $node->psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'writer%'"); $_ } @writers;
+finish_call($_) foreach map { $node->psql('postgres',
+	"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'writer%'"); $_ } @writers;
 $node->restart;
-like($node->safe_psql('postgres', "SELECT status FROM index_mover_jobs WHERE job = $job"), qr/^(?:interrupted|canceled)\z/, 'a restart ends it');
+like($node->safe_psql('postgres', "SELECT status FROM index_mover_jobs WHERE job = $job"), qr/^(?:interrupted|canceled)\z/,
+	'a restart ends it');
 @writers = map { start_call($node, "writer_$_", $writer, dbname => $_) } @databases;
 $job = $node->safe_psql('postgres', "SELECT resume_move($job, '{\"max_rate\": \"0\", \"max_workers\": \"2\"}')");
 $node->safe_psql('postgres', "CALL wait_for_move($job)");
@@ -102,7 +114,8 @@ is($node->safe_psql('postgres', "SELECT status, moved = total FROM index_mover_j
 # ---- the other database, and what had stayed -----------------------------------------------------
 my ($rc, $out, $err) = $node->psql('postgres', 'DROP TABLESPACE regress_slow');
 like($err, qr/tablespace "regress_slow" (?:is not empty|cannot be dropped)/, 'the tablespace is still used');
-is($rows->('other', 'count(*)', ") WHERE (status <> 'moved' AND kind NOT IN ('setting', 'database')) GROUP BY 'x'::text --"), '', 'all of the other database moves');
+is($rows->('other', 'count(*)', ") WHERE (status <> 'moved' AND kind NOT IN ('setting', 'database')) GROUP BY 'x'::text --"), '',
+	'all of the other database moves');
 $node->safe_psql('postgres', <<'SQL');
 DROP TABLE scratch;
 ALTER ROLE app RESET default_tablespace;
@@ -126,10 +139,14 @@ foreach my $db (@databases)
 	is($node->safe_psql($db, <<'SQL'), '0|0|0|0', "$db: tables, TOAST and maps are right");
 SELECT (SELECT count(*) FROM pg_check_visible('accounts')), (SELECT count(*) FROM pg_check_frozen('accounts')),
 	   (SELECT count(*) FROM oracle.verify_heapam('accounts', check_toast => true)),
-	   (SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE t.spcname <> 'regress_fast' AND c.relname ~ 'accounts|parts|totals|ird')
+	   (SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE t.spcname <> 'regress_fast'
+	   	AND c.relname ~ 'accounts|parts|totals|ird')
 SQL
-	$node->safe_psql($db, "SELECT oracle.bt_index_check(indexrelid, heapallindexed => true) FROM pg_index WHERE indrelid IN ('accounts'::regclass, 'parts_1'::regclass, 'parts_2'::regclass)");
-	is($node->safe_psql($db, "SELECT count(*) FROM accounts WHERE note = 'short' OR length(note) IN (6400, 4800)"), 10000, "$db: every row is there, whole");
+	$node->safe_psql($db,
+		"SELECT oracle.bt_index_check(indexrelid, heapallindexed => true) FROM pg_index WHERE indrelid IN ('accounts'::regclass, "
+			. "'parts_1'::regclass, 'parts_2'::regclass)");
+	is($node->safe_psql($db, "SELECT count(*) FROM accounts WHERE note = 'short' OR length(note) IN (6400, 4800)"), 10000,
+		"$db: every row is there, whole");
 	leftovers_ok($node, $db, dbname => $db, within => 5);
 	files_ok($node, $db, dbname => $db);
 }
@@ -149,17 +166,23 @@ SELECT format('ALTER %s %s SET TABLESPACE regress_fast', CASE relkind WHEN 'r' T
 SQL
 is($node->safe_psql('postgres', $own), 'regress_fast', q{the extension's tables are put into a tablespace});
 my ($toast, $toast_index) = split /\|/, $node->safe_psql('postgres',
-	q{SELECT i.indrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = 'index_mover.move_log'::regclass});
+	q{SELECT i.indrelid::regclass, i.indexrelid::regclass FROM pg_class c JOIN pg_index i ON i.indrelid = c.reltoastrelid WHERE c.oid = }
+		. q{'index_mover.move_log'::regclass});
 foreach my $call (
-	"move_table('index_mover.move_log', 'pg_default', indexes => true)", "move_table('$toast', 'pg_default')", "move_indexes('$toast', 'pg_default')",
-	"move_indexes('$toast_index', 'pg_default')", "move_schema_tables('index_mover', 'pg_default', indexes => true)", "move_schema_indexes('index_mover', 'pg_default')",
+	"move_table('index_mover.move_log', 'pg_default', indexes => true)", "move_table('$toast', 'pg_default')",
+		"move_indexes('$toast', 'pg_default')",
+	"move_indexes('$toast_index', 'pg_default')", "move_schema_tables('index_mover', 'pg_default', indexes => true)",
+		"move_schema_indexes('index_mover', 'pg_default')",
 	"move_tablespace_indexes('regress_fast', 'pg_default')", "evacuate_tablespace('regress_fast', 'pg_default')")
 {
-	my (undef, $moved, $errors) = $node->psql('postgres', "SELECT name FROM $call WHERE status <> 'skipped' AND (kind ~ 'toast' OR name ~ 'index_mover|tier_policy')");
+	my (undef, $moved, $errors) = $node->psql('postgres',
+		"SELECT name FROM $call WHERE status <> 'skipped' AND (kind ~ 'toast' OR name ~ 'index_mover|tier_policy')");
 	is($moved, '', "$call moves none of them") or diag $errors;
 	is($node->safe_psql('postgres', $own), 'regress_fast', '... and they are where they were');
 }
-is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT index_mover.movable_methods(c.oid)::text, ' ') FROM pg_class c WHERE c.relname ~ '^pg_toast' AND c.relkind IN ('t', 'i') AND c.reltablespace <> 0"),
+is($node->safe_psql('postgres',
+	"SELECT string_agg(DISTINCT index_mover.movable_methods(c.oid)::text, ' ') FROM pg_class c WHERE c.relname ~ '^pg_toast' AND "
+		. "c.relkind IN ('t', 'i') AND c.reltablespace <> 0"),
 	'{}', 'nor does a policy find a way to');
 
 $node->stop;
