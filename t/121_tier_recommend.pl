@@ -106,20 +106,23 @@ my %rate = (hot_a => 12, hot_b => 20, hot_c => 30, hot_bloated => 40, hot_e => 1
 rates(10000, %rate);
 
 # ---- the ranking by itself, on arrays ------------------------------------------------------
-sql("CREATE FUNCTION ranking(bigint[], float8[], boolean[], boolean[], bigint) RETURNS int[] AS 'index_mover', 'index_mover_test_ranking' LANGUAGE C");
+sql("CREATE FUNCTION ranking(bigint[], float8[], boolean[], boolean[], bigint) RETURNS int[] AS 'index_mover', "
+	. "'index_mover_test_ranking' LANGUAGE C");
 # fates of [size, value, resident, fixed] in a budget: r(emains), g(oes), s(tays), l(eaves)
 sub rank_call
 {
 	my ($budget, @them) = @_;
 	my @columns = map { my $c = $_; join ', ', map { $c < 2 ? $_->[$c] : $_->[$c] ? 'true' : 'false' } @them } 0 .. 3;
-	return "translate(array_to_string(ranking(ARRAY[$columns[0]]::bigint[], ARRAY[$columns[1]]::float8[], ARRAY[$columns[2]]::boolean[], ARRAY[$columns[3]]::boolean[], $budget), ''), '0123', 'rgsl')";
+	return "translate(array_to_string(ranking(ARRAY[$columns[0]]::bigint[], ARRAY[$columns[1]]::float8[], ARRAY[$columns[2]]::boolean[], "
+		. "ARRAY[$columns[3]]::boolean[], $budget), ''), '0123', 'rgsl')";
 }
 sub fates { return sql('SELECT ' . rank_call(@_)); }
 is(fates(100, [ 50, 10 ], [ 50, 5 ], [ 50, 1 ]), 'ggr', 'the greatest value per byte first');
 is(fates(100, [ 60, 60 ], [ 60, 50 ], [ 40, 1 ]), 'grg', 'what does not fit is passed over');
 is(fates(100, [ 10, 20 ], [ 100, 100 ]), 'rg', 'or the most valuable, if that is more');
 is(fates(100, [ 10, 0 ], [ 10, -5 ], [ 10, 0, 1 ], [ 10, -5, 1 ]), 'rrsl', 'what gains nothing remains or stays, what loses leaves');
-is(fates(100, [ 100, 11.9 ], [ 100, 10, 1 ]) . fates(100, [ 100, 12.1 ], [ 100, 10, 1 ]), 'rsgl', 'a resident leaves for what is better by more than a fifth');
+is(fates(100, [ 100, 11.9 ], [ 100, 10, 1 ]) . fates(100, [ 100, 12.1 ], [ 100, 10, 1 ]), 'rsgl',
+	'a resident leaves for what is better by more than a fifth');
 is(fates(100, [ 50, 10 ], [ 60, 0, 1, 1 ]), 'rs', 'one without another place stays, and has its bytes');
 is(fates(0, [ 1, 1 ], [ 0, 1 ], [ 1, 1, 1 ]), 'rgl', 'nothing fits into nothing but nothing');
 my (@random, @calls);
@@ -131,7 +134,8 @@ foreach (1 .. 300)
 }
 my @first = split /\n/, sql(join "\nUNION ALL ", map { 'SELECT ' . rank_call(@$_) } @random);
 # what was chosen is moved: another look
-my @moved = map { my ($budget, @them) = @{ $random[$_] }; my @fate = split //, $first[$_]; [ $budget, map { [ @{ $them[$_] }[ 0, 1 ], $fate[$_] =~ /[gs]/, 0 ] } 0 .. $#them ] } 0 .. $#random;
+my @moved = map { my ($budget, @them) = @{ $random[$_] }; my @fate = split //, $first[$_];
+	[ $budget, map { [ @{ $them[$_] }[ 0, 1 ], $fate[$_] =~ /[gs]/, 0 ] } 0 .. $#them ] } 0 .. $#random;
 my @second = split /\n/, sql(join "\nUNION ALL ", map { 'SELECT ' . rank_call(@$_) } @moved);
 my ($fits, $half, $stable) = (0, 0, 0);
 foreach my $n (0 .. $#random)
