@@ -39,6 +39,9 @@
 #include "compat.h"
 #include "plan/plan.h"
 
+/* For the tests, see test_points.c */
+#define OTHER_STORAGE	IM_MUTATION("other-storage")
+
 /*
  * Handlers of extensions that log each change of a block by generic WAL
  * records, and a whole build by page images (t/027_copy_access_methods.pl).
@@ -144,7 +147,7 @@ storage_is_core(Form_pg_class form)
 {
 	RelFileLocator locator = {form->reltablespace, MyDatabaseId, form->relfilenode};
 
-	if (IM_MUTATION("other-storage"))
+	if (OTHER_STORAGE)
 		return false;
 	if (!OidIsValid(locator.spcOid))
 		locator.spcOid = MyDatabaseTableSpace;
