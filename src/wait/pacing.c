@@ -178,7 +178,7 @@ walsender_next(int *i)
 	return NULL;
 }
 
-/* The same of replication slots; so long as it is used, with ReplicationSlotControlLock. */
+/* The same of replication slots, under ReplicationSlotControlLock or in a signal handler. */
 ReplicationSlot *
 slot_next(int *i)
 {
