@@ -251,7 +251,7 @@ CREATE FUNCTION index_mover.running(
 	OUT method text, OUT phase text, OUT throttled_by text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz)
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -276,6 +276,7 @@ COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at t
 COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
 COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this relation';
+COMMENT ON COLUMN index_mover_progress.blocked_since IS 'since when it waits for other processes, with interruptions of less than a minute';
 
 -- Not even an operator of a view may be what another role has put into the
 -- extension's schema before.
@@ -937,6 +938,38 @@ COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to m
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'why the run itself has failed';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'when the scheduler begins the next one at the earliest; NULL: it does not';
 
+CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_problems'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+CREATE FUNCTION @extschema@.index_mover_check(
+	max_wait interval DEFAULT '10 min',
+	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
+BEGIN ATOMIC
+	SELECT CASE WHEN p.kind IN ('lost file', 'TOAST apart') THEN 'error' ELSE 'warning' END, p.kind, p.object,
+		   CASE p.kind WHEN 'lost file' THEN p.action WHEN 'TOAST apart' THEN 'its TOAST table is in another tablespace'
+					   ELSE format('an interrupted move has left it: %s', coalesce(pg_size_pretty(p.size), 'no file')) END,
+		   CASE p.kind WHEN 'lost file' THEN NULL
+					   WHEN 'TOAST apart' THEN index_mover.printed_command('move_table', p.object, p.tablespace::text)
+					   ELSE index_mover.printed_command('cleanup') END
+	  FROM index_mover.problems() p
+	UNION ALL
+	SELECT 'warning', 'waiting job', 'job ' || r.job,
+		   format('%s has waited since %s for process %s', r.name, r.blocked_since::timestamptz(0), array_to_string(r.blocked_by, ', ')),
+		   index_mover.printed_command('blockers')
+	  FROM index_mover.running() r
+	 WHERE r.blocked_since < clock_timestamp() - coalesce($1, '10 min')
+	UNION ALL
+	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
+		   CASE WHEN t.job IS NOT NULL THEN index_mover.printed_command('resume_move', t.job::text) END
+	  FROM @extschema@.tier_policy_status t WHERE t.result IN ('failed', 'interrupted');
+END;
+COMMENT ON FUNCTION @extschema@.index_mover_check(interval)
+	IS 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing policies, jobs that have waited longer than max_wait; no row: all is well';
+
 CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
 	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
@@ -1036,6 +1069,11 @@ CREATE FUNCTION index_mover_call.index_mover_blockers(
 RETURNS SETOF record LANGUAGE sql
 BEGIN ATOMIC SELECT b.* FROM @extschema@.index_mover_blockers(NULL::regclass, '1 s'::interval) b; END;
 
+CREATE FUNCTION index_mover_call.index_mover_check(
+	OUT severity text, OUT kind text, OUT object text, OUT detail text, OUT command text)
+RETURNS SETOF record LANGUAGE sql
+BEGIN ATOMIC SELECT c.* FROM @extschema@.index_mover_check('10 min'::interval) c; END;
+
 CREATE FUNCTION index_mover_call.tablespace_probe(
 	tablespace name,
 	OUT random_read_ms float8, OUT random_read_iops float8, OUT random_read_iops_deep float8,
@@ -1090,7 +1128,7 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
-	@extschema@.index_mover_blockers(regclass, interval), index_mover.try_size, index_mover.try_table_size,
+	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems, index_mover.try_size, index_mover.try_table_size,
 	index_mover.movable_methods, index_mover.duplicate_of, index_mover.tablespace_facts, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;

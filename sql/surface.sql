@@ -18,7 +18,7 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
  ORDER BY c.relname, a.attnum;
 SELECT p.proname, a.name, a.type::regtype
   FROM pg_proc p CROSS JOIN unnest(p.proargnames, p.proallargtypes, p.proargmodes) WITH ORDINALITY a(name, type, mode, n)
- WHERE p.oid IN ('index_mover_cleanup'::regproc, 'index_mover_blockers'::regproc) AND a.mode <> 'i'
+ WHERE p.oid IN ('index_mover_cleanup'::regproc, 'index_mover_blockers'::regproc, 'index_mover_check'::regproc) AND a.mode <> 'i'
  ORDER BY p.proname, a.n;
 
 -- what \df and \dv list, and how the calls are written; nothing else of the extension is outside its own schema

@@ -189,6 +189,7 @@ typedef enum JobPurpose
 								 * the tables of the (skipped) items */
 } JobPurpose;
 
+#define IM_BLOCKED_GAP	(60 * USECS_PER_SEC)
 #define IM_PREPARED_LEN	64
 #define IM_THROTTLED_LEN	128
 
@@ -266,6 +267,8 @@ typedef struct RunnerSlot
 	int64		wal_lag;
 	int			nblockers;
 	int			blockers[IM_MAX_BLOCKERS];
+	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
+	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
 	char		prepared[IM_PREPARED_LEN];	/* name of a prepared transaction
 											 * among them; clipped, "" =
 											 * unknown */

@@ -548,12 +548,20 @@ progress_lock_attempt(void)
 void
 progress_blockers(const int *pids, int npids)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	if (my_runner == NULL)
 		return;
 	npids = Min(npids, IM_MAX_BLOCKERS);
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	if (npids > 0)
+	{
 		memcpy(my_runner->blockers, pids, npids * sizeof(int));
+		/* a copy that waits catches up in between */
+		if (now - my_runner->blocked_at > IM_BLOCKED_GAP)
+			my_runner->blocked_since = now;
+		my_runner->blocked_at = now;
+	}
 	my_runner->nblockers = npids;
 	LWLockRelease(&area->lock);
 }

@@ -182,7 +182,7 @@ SKIP:
 		my $db = old_database($current);
 		update($db, $next);
 		$node->safe_psql('postgres', 'CREATE DATABASE fresh_next');
-		$node->safe_psql('fresh_next', "CREATE EXTENSION pgstattuple; CREATE EXTENSION index_mover VERSION '$next'");
+		$node->safe_psql('fresh_next', "CREATE EXTENSION index_mover VERSION '$next'");
 		is(objects($db), objects('fresh_next'), 'next: after the update, the same objects as a new one');
 		1;
 	};

@@ -404,16 +404,16 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
 SQL
 my %expected = (
 	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive_jobs job_is_alive job_is_paused printed_command running)),
-		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace index_mover_blockers index_mover_cleanup
-			  move_indexes move_schema_indexes move_schema_tables move_table resume_move tablespace_probe)),
+		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace index_mover_blockers index_mover_check
+			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table resume_move tablespace_probe)),
 	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_history index_mover_jobs index_mover_progress)),
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
-		map({ "index_mover.$_" } qw(duplicate_of file_birth is_ours movable_methods relation_heat stats_since
+		map({ "index_mover.$_" } qw(duplicate_of file_birth is_ours movable_methods problems relation_heat stats_since
 			  tablespace_facts try_size try_table_size)),
-		qw(index_mover_blockers index_report recommend_moves tablespace_probe take_index_sample)),
-	'pg_monitor SELECT' => 'relation_heat',
+		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
+	'pg_monitor SELECT' => 'relation_heat tier_policy_status',
 	'pg_stat_scan_tables EXECUTE' =>
 	  'index_mover.try_bloat index_mover.try_gin_pending_list gin_pending_list index_bloat');
 my $expected = join "\n", map { "$_|$expected{$_}" } sort keys %expected;

@@ -74,6 +74,7 @@ my %bad = (
 	queue_depth => [ 'NULL', '0', '1000000', @numbers ],
 	retention => [ "'x'" ],
 	min_age => [ "'x'" ],
+	max_wait => [ "'x'" ],
 	budget => [ "'x'", '-1', '9223372036854775808' ]);
 
 # Reports choose by what they are given: of what has no indexes they show none.
@@ -203,7 +204,8 @@ my %only = (
 	(map { $_ => 'scanner' } qw(index_mover.try_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.try_table_size index_mover.movable_methods
 		  index_mover.file_birth index_mover.stats_since index_report tablespace_probe index_mover.tablespace_facts
-		  take_index_sample index_mover.relation_heat index_mover.duplicate_of recommend_moves index_mover_blockers)));
+		  take_index_sample index_mover.relation_heat index_mover.duplicate_of recommend_moves index_mover_blockers
+		  index_mover_check index_mover.problems)));
 # Functions of ours are out of reach for who may not look into their schema, and
 # their privileges the same as those of the functions that use them.
 is($node->safe_psql('postgres',

@@ -16,16 +16,19 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
+#include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
+PG_FUNCTION_INFO_V1(index_mover_problems);
 
 /*
  * Pick from a plan one row for each table that has leftovers and nothing to
@@ -145,7 +148,7 @@ put_tables_apart(ReturnSetInfo *rsinfo)
 {
 	ListCell   *lc;
 
-	foreach(lc, tables_apart())
+	foreach(lc, relations_such(table_is_apart))
 	{
 		RelationFacts facts;
 		char	   *name;
@@ -234,5 +237,57 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	}
 	put_tables_apart(rsinfo);
 	expire_history(rsinfo, &settings, dry_run);
+	return (Datum) 0;
+}
+
+/* Return whether the file of a relation is missing. */
+static bool
+file_is_missing(Form_pg_class form)
+{
+	Oid			tablespace = OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace;
+	RelationFacts facts;
+
+	if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence == RELPERSISTENCE_TEMP ||
+		!RelFileNumberIsValid(form->relfilenode) ||
+		relation_fork_size(tablespace, form->relfilenode, MAIN_FORKNUM) >= 0)
+		return false;
+	/* whoever drops or replaces it says so before the file is removed */
+	AcceptInvalidationMessages();
+	return relation_facts(form->oid, &facts) && facts.relfilenumber == form->relfilenode &&
+		facts.tablespace == tablespace;
+}
+
+/*
+ * index_mover.problems(OUT kind text, OUT object text, OUT tablespace name,
+ *		OUT size bigint, OUT action text) RETURNS SETOF record
+ *
+ * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
+ * for the history, and relations whose files are missing.  No leftovers on a
+ * standby, which does not know which jobs are still running on the primary.
+ */
+Datum
+index_mover_problems(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, RecoveryInProgress() ? NIL : leftovers_list())
+	{
+		const Leftover *leftover = lfirst(lc);
+
+		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
+					 action_name(leftover, true, false));
+	}
+	put_tables_apart(rsinfo);
+	foreach(lc, relations_such(file_is_missing))
+	{
+		RelationFacts facts;
+
+		if (relation_facts(lfirst_oid(lc), &facts))
+			put_leftover(rsinfo, "lost file",
+						 quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
+						 facts.tablespace, -1, "its file is missing, or cannot be read");
+	}
 	return (Datum) 0;
 }

@@ -240,7 +240,7 @@ blocked_by(const RunnerSlot *runner, const Progress *progress)
 Datum
 index_mover_running(PG_FUNCTION_ARGS)
 {
-#define RUNNING_COLS 17
+#define RUNNING_COLS 18
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners;
@@ -300,6 +300,8 @@ index_mover_running(PG_FUNCTION_ARGS)
 			if (runner->wal_lag >= 0)
 				SET(15, Int64GetDatum(runner->wal_lag));
 			SET(16, TimestampTzGetDatum(runner->started_at));
+			if (GetCurrentTimestamp() - runner->blocked_at <= IM_BLOCKED_GAP)
+				SET(17, TimestampTzGetDatum(runner->blocked_since));
 		}
 #undef SET
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

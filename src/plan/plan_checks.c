@@ -178,13 +178,11 @@ parts_are_in(const RelationFacts *facts, Oid tablespace)
 }
 
 /*
- * Return the tables of this database, but catalogs, that are in another
- * tablespace than what TOAST keeps of them.  Core never has them apart, and
- * pg_upgrade --swap would lose the values; an earlier version of ours could
- * leave them so.
+ * Return the OIDs of the relations of this database whose pg_class rows are such.
+ * No relation is locked: is_such() must know that a row may be outdated.
  */
 List *
-tables_apart(void)
+relations_such(bool (*is_such) (Form_pg_class form))
 {
 	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
@@ -194,16 +192,28 @@ tables_apart(void)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-		RelationFacts facts;
 
 		CHECK_FOR_INTERRUPTS();
-		if (OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
-			relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace))
+		if (is_such(form))
 			result = lappend_oid(result, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
 	return result;
+}
+
+/*
+ * Return whether a table, but a catalog, is in another tablespace than what TOAST
+ * keeps of it.  Core never has them apart, and pg_upgrade --swap would lose the
+ * values; an earlier version of ours could leave them so.
+ */
+bool
+table_is_apart(Form_pg_class form)
+{
+	RelationFacts facts;
+
+	return OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
+		relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace);
 }
 
 /* Copy names and tablespace of the relation to its row. */

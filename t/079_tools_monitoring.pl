@@ -1,0 +1,311 @@
+# index_mover_check(), and what deploy/ has for monitors: every query runs as pg_monitor
+# on a server with jobs of every state and gives the columns that the files name; the
+# files parse; the exporters and Prometheus themselves, where they are installed.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use HTTP::Tiny;
+use IndexMover::Session;
+use IndexMover::Test;
+use JSON::PP;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+
+my $deploy = "$FindBin::RealBin/../deploy";
+plan skip_all => 'no folder deploy' unless -d $deploy;
+my $node = new_node('monitored', conf => "listen_addresses = '127.0.0.1'\n");
+my $sql = sub { return $node->safe_psql('postgres', @_); };
+my $as_monitor = sub { return $node->safe_psql('postgres', $_[0], extra_params => [ '-U', 'monitor' ]); };
+$sql->('CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor');
+
+# ---------------------------------------------------------------------------
+# index_mover_check()
+# ---------------------------------------------------------------------------
+my $check = 'SELECT severity, kind, object, command FROM index_mover_check(%s) ORDER BY kind';
+is($as_monitor->(sprintf $check, ''), '', 'all is well: no row');
+
+leave_behind($node, 'postgres');
+my $cleanup = 'SELECT * FROM index_mover_call.index_mover_cleanup();';
+my $rows = $as_monitor->(sprintf $check, '');
+my ($of_rebuild, $of_copy) = (qr/invalid index\|[^|]*behind_rebuild_i_ccnew/, qr/unfinished copy\|pg_tblspc\/[^|]*/);
+like($rows, qr/\Awarning\|$of_rebuild\|\Q$cleanup\E\nwarning\|$of_copy\|\Q$cleanup\E\z/, 'leftovers');
+is($sql->("SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_jobs"), 'interrupted interrupted', 'and interrupted jobs');
+
+$sql->(<<'SQL');
+CREATE TABLE apart (i int, t text);
+CALL oracle.mix('apart', 'regress_fast', 'regress_slow', 'regress_slow');
+CREATE TABLE lost (i int PRIMARY KEY);
+CHECKPOINT;
+SQL
+my $path = $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('lost_pkey')");
+rename $path, "$path.away" or die "$path: $!";
+my $apart = "SELECT * FROM index_mover_call.move_table('public.apart', 'regress_fast');";
+is( $as_monitor->("SELECT severity, kind, object, command FROM index_mover_check() WHERE severity = 'error' ORDER BY kind COLLATE \"C\""),
+	"error|TOAST apart|public.apart|$apart\nerror|lost file|public.lost_pkey|", 'a table apart from its TOAST table, and a lost file');
+rename "$path.away", $path or die "$path: $!";
+$sql->($apart);
+# (the move has removed the file that another has left)
+like($as_monitor->(sprintf $check, ''), qr/\Awarning\|invalid index\|[^\n]*\z/, 'both mended');
+
+$sql->(<<'SQL');
+CREATE TABLE whole (i int);
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('fails', 'whole', 'regress_slow', '1 day');
+SQL
+$node->psql('postgres', 'SELECT * FROM run_tier_policies()');
+is($as_monitor->("SELECT severity, object, detail, command FROM index_mover_check() WHERE kind = 'failing policy'"),
+	'warning|fails|"whole" is not a partitioned table|', 'a policy that fails');
+$sql->('DELETE FROM tier_policy');
+
+# Relations that come, go and get other files meanwhile are no lost files.
+my $ddl = start_call($node, 'ddl', join "\n",
+	map { "CREATE TABLE come$_ (i int PRIMARY KEY); TRUNCATE come$_; REINDEX TABLE come$_; DROP TABLE come$_;" } 1 .. 300);
+my ($looks, $found) = (0, '');
+while (call_is_running($ddl))
+{
+	$found .= $sql->("SELECT object FROM index_mover_check() WHERE kind = 'lost file'");
+	$looks++;
+}
+finish_call($ddl);
+is($found, '', "no lost file in $looks looks beside DDL");
+
+# ---------------------------------------------------------------------------
+# Jobs of every state
+# ---------------------------------------------------------------------------
+$sql->("CREATE TABLE $_ (i int); INSERT INTO $_ SELECT generate_series(1, 20000); CREATE INDEX ${_}_i ON $_ (i) TABLESPACE regress_slow")
+  foreach qw(done tried in_place broken stopped waits rests works);
+$sql->("SELECT move_indexes('done', 'regress_fast')");
+$sql->("SELECT move_indexes('tried', 'regress_fast', rehearse => true)");
+$sql->("SELECT move_indexes('in_place', 'regress_slow', wait => false)");
+set_tests($node, test_mutation => 'read-back');
+$sql->("SELECT move_indexes('broken', 'regress_fast', 'copy')");
+set_tests($node);
+my $rests = "SELECT count(*) FROM index_mover_progress WHERE job = %d AND throttled_by = '%s'";
+my $job = begin_job($node, 'stopped', 'regress_fast', max_rate => '64kB');
+poll_until($node, sprintf($rests, $job, 'max_rate'), 1, 'it copies');
+$sql->("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+$job = begin_job($node, 'rests', 'regress_fast', max_rate => '64kB');
+poll_until($node, sprintf($rests, $job, 'max_rate'), 1, 'it copies');
+$sql->("SELECT pause_move($job)");
+poll_until($node, "SELECT status FROM index_mover_jobs WHERE job = $job", 'paused', 'it is paused');
+my $holder = IndexMover::Session->new($node);
+$holder->run('BEGIN; SELECT count(*) FROM waits');
+my $waiting = begin_job($node, 'waits', 'regress_fast');
+poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE job = $waiting AND blocked_by <> '{}' AND blocked_since < now()",
+	1, 'it waits for the reader');
+begin_job($node, 'works', 'regress_fast', max_rate => '64kB');
+poll_until($node, "SELECT count(*) FROM index_mover_progress", 3, 'three at work');
+is($sql->('SELECT string_agg(DISTINCT status, \' \' ORDER BY status) FROM index_mover_jobs'),
+	'canceled failed interrupted moved paused rehearsed running skipped', 'jobs of every state');
+my $pid = $holder->pid;
+like($as_monitor->("SELECT severity, object, detail, command FROM index_mover_check('0 s') WHERE kind = 'waiting job'"),
+	qr/^warning\|job $waiting\|waits_i has waited since .* for process $pid\|SELECT .*\.index_mover_blockers\(\);$/,
+	'a job that waits, and who is in the way');
+is($as_monitor->("SELECT count(*) FROM index_mover_check('1 hour') WHERE kind = 'waiting job'"), '0', 'but not for an hour');
+
+# ---------------------------------------------------------------------------
+# The files
+# ---------------------------------------------------------------------------
+# By way of JSON, because Perl alone reads no YAML.
+my $reads_yaml = system(q(python3 -c 'import yaml' 2> /dev/null)) == 0;
+sub yaml
+{
+	my ($file) = @_;
+	my $program = 'import sys, json, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))';
+	my ($json) = run_command([ 'python3', '-c', $program, "$deploy/$file" ]);
+	return decode_json($json);
+}
+
+my %metrics;	# in the names of alerts and dashboard
+my @queries;	# file, name, SQL, columns
+my $dashboard = decode_json(slurp_file("$deploy/grafana.json"));
+cmp_ok(scalar @{ $dashboard->{panels} }, '>=', 8, 'the dashboard has panels');
+SKIP:
+{
+	skip 'Python has no yaml', 1 unless $reads_yaml;
+	my $collector = yaml('sql_exporter.collector.yml');
+	my %columns;
+	foreach my $metric (@{ $collector->{metrics} })
+	{
+		my ($query, @values) = ($metric->{query_ref}, @{ $metric->{values} });
+		push @{ $columns{$query} }, @{ $metric->{key_labels} || [] }, @values;
+		is($metric->{metric_name}, "index_mover_${query}_$values[0]", "$metric->{metric_name} has the name of its column");
+		$metrics{ $metric->{metric_name} } = 1;
+	}
+	push @queries, map { [ 'sql_exporter.collector.yml', @$_{qw(query_name query)}, $columns{ $_->{query_name} } ] }
+	  @{ $collector->{queries} };
+	my %others = map { $_->[1] => $_->[2] } @queries;
+	foreach my $query (@{ yaml('prometheus-sql-exporter.yml')->{jobs}[0]{queries} })
+	{
+		push @queries, [ 'prometheus-sql-exporter.yml', @$query{qw(name query)}, [ map { @{ $_ || [] } } @$query{qw(labels values)} ] ];
+		(my $name = $query->{name}) =~ s/^index_mover_//;
+		is(delete $others{$name}, $query->{query}, "$query->{name}: the same in both exporters");
+		ok($metrics{"$query->{name}_$_"}, "$query->{name}, $_: has the same name") foreach @{ $query->{values} };
+	}
+	is(join(' ', %others), '', 'both exporters have all queries');
+	my $pgwatch = yaml('pgwatch.yaml');
+	foreach my $name (sort keys %{ $pgwatch->{metrics} })
+	{
+		my ($statement) = values %{ $pgwatch->{metrics}{$name}{sqls} };
+		my @named = $statement =~ /q\.\w+ AS (tag_\w+)|, q\.(\w+)(?= *[,\n])/g;
+		push @queries, [ 'pgwatch.yaml', $name, $statement, [ 'epoch_ns', grep { defined } @named ] ];
+		ok(exists $pgwatch->{presets}{index_mover}{metrics}{$name}, "pgwatch: $name is in the preset");
+		ok($metrics{"${name}_$_"}, "pgwatch: $name, $_: has the same name") foreach grep { defined && !/^tag_/ } @named;
+	}
+	# what alerts and dashboard show is there
+	my @alerts = map { @{ $_->{rules} } } @{ yaml('alerts.yml')->{groups} };
+	my @expressions = ((map { [ "alert $_->{alert}", $_->{expr} ] } @alerts),
+		map { my $p = $_; map { [ "panel \"$p->{title}\"", $_->{expr} ] } @{ $p->{targets} } } @{ $dashboard->{panels} });
+	foreach my $expression (@expressions)
+	{
+		my @unknown = grep { !$metrics{$_} } $expression->[1] =~ /\b(index_mover_\w+)/g;
+		is("@unknown", '', "$expression->[0]: knows its metrics");
+	}
+}
+foreach my $query (@queries)
+{
+	my ($file, $name, $statement, $columns) = @$query;
+	my ($rc, $out, $err) = $node->psql('postgres', $statement,
+		extra_params => [ '-U', 'monitor', '-P', 'tuples_only=off', '-P', 'footer=off' ]);
+	is($rc, 0, "$file, $name: runs as pg_monitor") or diag($err);
+	my ($head, @lines) = split /\n/, $out;
+	my %has = map { $_ => 1 } split /\|/, $head // '';
+	is(join(' ', grep { !$has{$_} } @$columns), '', "$file, $name: has its columns");
+	cmp_ok(scalar @lines, '>', 0, "$file, $name: has rows");
+	unlike($out, qr/\|(\||$)/m, "$file, $name: no value is missing");
+}
+
+# ---------------------------------------------------------------------------
+# The real ones
+# ---------------------------------------------------------------------------
+my @running;
+my $last_log;
+my $dir = PostgreSQL::Test::Utils::tempdir;
+sub in_path
+{
+	my ($program) = @_;
+	return grep { -x "$_/$program" } split /:/, $ENV{PATH};
+}
+
+sub run_server
+{
+	my (@command) = @_;
+	$last_log = "$dir/$command[0].log";
+	push @running, IPC::Run::start(\@command, '<', \undef, '>&', $last_log);
+	return;
+}
+
+# Ask what was started last until it answers with something like this; returns the answer.
+sub ask
+{
+	my ($url, $expected) = @_;
+	my $answer = '';
+	foreach (1 .. 600)
+	{
+		my $response = HTTP::Tiny->new(timeout => 10)->get($url);
+		$answer = $response->{content};
+		return $answer if $response->{success} && $answer =~ $expected;
+		select(undef, undef, undef, 0.1);
+	}
+	diag(slurp_file($last_log));
+	return $answer;
+}
+
+my $url = 'postgres://monitor@127.0.0.1:' . $node->port . '/postgres?sslmode=disable';
+my %port = map { $_ => PostgreSQL::Test::Cluster::get_free_port() } qw(debian exporter pgwatch prometheus);
+
+SKIP:
+{
+	skip 'prometheus-sql-exporter is not installed', 1 unless in_path('prometheus-sql-exporter');
+	my $config = slurp_file("$deploy/prometheus-sql-exporter.yml");
+	$config =~ s{postgres://\S+}{$url} or die;
+	$config =~ s{interval: \d+s}{interval: 1s} or die;
+	append_to_file("$dir/debian.yml", $config);
+	run_server('prometheus-sql-exporter', '-config.file', "$dir/debian.yml", '-web.listen-address', "127.0.0.1:$port{debian}");
+	my $answer = ask("http://127.0.0.1:$port{debian}/metrics", qr/^sql_index_mover_problem\{.*^sql_index_mover_jobs/ms);
+	like($answer, qr/^sql_index_mover_jobs\{col="count",.*status="failed".*\} 1$/m, 'prometheus-sql-exporter: the failed job');
+	like($answer, qr/^sql_index_mover_blocked\{blocked_by="$pid",.*\} [\d.e+-]+$/m, 'prometheus-sql-exporter: who blocks');
+	like($answer, qr/^sql_index_mover_problem\{.*kind="invalid index".*\} 1$/m, 'prometheus-sql-exporter: the leftover');
+}
+
+SKIP:
+{
+	skip 'sql_exporter is not installed', 1 unless in_path('sql_exporter');
+	append_to_file("$dir/exporter.yml", <<YAML);
+target:
+  data_source_name: '$url'
+  collectors: [index_mover]
+collector_files: ['$deploy/sql_exporter.collector.yml']
+YAML
+	run_server('sql_exporter', '-config.file', "$dir/exporter.yml", '-web.listen-address', "127.0.0.1:$port{exporter}");
+	my $answer = ask("http://127.0.0.1:$port{exporter}/metrics", qr/^index_mover_problem_present\{/m);
+	like($answer, qr/^index_mover_jobs_count\{status="failed"\} 1$/m, 'sql_exporter: the failed job');
+	like($answer, qr/^index_mover_blocked_seconds\{blocked_by="$pid",.*\} [\d.e+-]+$/m, 'sql_exporter: who blocks');
+	like($answer, qr/^index_mover_problem_present\{.*kind="invalid index".*\} 1$/m, 'sql_exporter: the leftover');
+	is(join(' ', grep { $answer !~ /^$_[{ ]/m } sort keys %metrics), '', 'sql_exporter: all metrics');
+}
+
+SKIP:
+{
+	skip 'pgwatch is not installed', 1 unless in_path('pgwatch');
+	append_to_file("$dir/sources.yaml", <<YAML);
+- name: monitored
+  conn_str: $url
+  kind: postgres
+  is_enabled: true
+  custom_metrics: {index_mover_jobs: 1, index_mover_move: 1, index_mover_blocked: 1, index_mover_day: 1, index_mover_problem: 1}
+YAML
+	run_server('pgwatch', "--sources=$dir/sources.yaml", "--metrics=$deploy/pgwatch.yaml",
+		"--sink=prometheus://127.0.0.1:$port{pgwatch}", '--web-disable');
+	my $answer = ask("http://127.0.0.1:$port{pgwatch}/metrics", qr/^pgwatch_index_mover_problem_present\{.*/m);
+	like($answer, qr/^pgwatch_index_mover_jobs_count\{.*status="failed".*\} 1\b/m, 'pgwatch: the failed job');
+	like($answer, qr/^pgwatch_index_mover_problem_present\{.*kind="invalid index".*\} 1\b/m, 'pgwatch: the leftover');
+}
+
+SKIP:
+{
+	skip 'promtool is not installed', 1 unless in_path('promtool');
+	foreach my $case ([ 'rules', 'alerts.yml' ], [ 'config', 'prometheus.yml' ])
+	{
+		my ($out, $err) = run_command([ 'promtool', 'check', $case->[0], "$deploy/$case->[1]" ]);
+		like($out, qr/SUCCESS/, "$case->[1]: promtool finds nothing") or diag("$out\n$err");
+	}
+}
+
+SKIP:
+{
+	skip 'prometheus and prometheus-sql-exporter are not both installed', 1
+	  unless in_path('prometheus') && in_path('prometheus-sql-exporter');
+	my $config = slurp_file("$deploy/prometheus.yml");
+	$config =~ s{localhost:9237}{127.0.0.1:$port{debian}} or die;
+	$config =~ s{localhost:9399}{127.0.0.1:$port{exporter}} or die;
+	$config =~ s{localhost:9188}{127.0.0.1:$port{pgwatch}} or die;
+	append_to_file("$dir/prometheus.yml", "global: {scrape_interval: 1s, evaluation_interval: 1s}\n$config");
+	# not after 30 minutes
+	append_to_file("$dir/alerts.yml", slurp_file("$deploy/alerts.yml") =~ s/for: 30m/for: 1s/r =~ s/> 600/> 0/r);
+	run_server('prometheus', "--config.file=$dir/prometheus.yml", "--storage.tsdb.path=$dir/tsdb",
+		"--web.listen-address=127.0.0.1:$port{prometheus}");
+	my $answer = ask("http://127.0.0.1:$port{prometheus}/api/v1/alerts",
+		qr/(?=.*"IndexMoverJobWaits")(?=.*"IndexMoverLeftovers"(?:(?!"labels").)*"state":"firing")/s);
+	# (each exporter has its own)
+	my %state = map { $_->{labels}{alertname} => $_ }
+	  sort { ($a->{state} eq 'firing') <=> ($b->{state} eq 'firing') } @{ decode_json($answer)->{data}{alerts} };
+	is($state{IndexMoverLeftovers}{state}, 'firing', 'Prometheus: the alert of leftovers');
+	like($state{IndexMoverJobWaits}{annotations}{summary}, qr/^job $waiting has waited for .* for process $pid /,
+		'Prometheus: that of a job that waits says who blocks');
+	ok(!exists $state{IndexMoverDataInDanger}, 'Prometheus: and no other') or diag($answer);
+}
+
+$_->kill_kill foreach @running;
+$holder->end;
+$sql->('SELECT cancel_move()');
+wait_for_no_worker($node);
+$sql->('SELECT * FROM index_mover_cleanup()');
+is($as_monitor->(sprintf $check, ''), '', 'in the end all is well');
+$node->stop;
+done_testing();
