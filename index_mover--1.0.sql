@@ -483,6 +483,7 @@ COMMENT ON FUNCTION index_mover_cleanup(boolean)
 -- every name in them is resolved here, once, with nothing but pg_catalog in
 -- the path, so that neither the caller's search_path nor an object that
 -- another role has put into this schema can redirect them.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400, exact boolean DEFAULT false,
@@ -825,10 +826,6 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "parts must be table, indexes or all" CHECK (parts IN ('table', 'indexes', 'all')),
 	older_than interval
 		CONSTRAINT "older_than must not be negative" CHECK (older_than >= '0'),
-	idle_for interval
-		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0'),
-	idle_of text NOT NULL DEFAULT 'use'
-		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	now_function text,				-- neither it nor schema by OID: pg_upgrade refuses
 									-- the types for that
 	budget bigint
@@ -840,12 +837,16 @@ CREATE TABLE @extschema@.tier_policy (
 		CONSTRAINT "min_stay must not be negative" CHECK (min_stay >= '0'),
 	max_bytes_per_run bigint
 		CONSTRAINT "max_bytes_per_run must be a positive number of bytes" CHECK (max_bytes_per_run > 0),
+	settings jsonb
+		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
+	idle_for interval
+		CONSTRAINT "idle_for must be positive" CHECK (idle_for > '0'),
+	idle_of text NOT NULL DEFAULT 'use'
+		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	every interval
 		CONSTRAINT "every must be a second at least" CHECK (every >= '1 s'),
 	window_start time,
 	window_end time,
-	settings jsonb
-		CONSTRAINT "settings must be a JSON object" CHECK (jsonb_typeof(settings) = 'object'),
 	owner name,						-- with its OID, which says that it is this role still
 	owner_oid oid,
 	CONSTRAINT "a policy has one of older_than, idle_for, budget and start_at" CHECK (num_nonnulls(older_than, idle_for, budget, start_at) = 1),

@@ -434,5 +434,61 @@ foreach my $case (
 	$node->safe_psql('postgres', 'DROP DATABASE defaults');
 }
 
+# ---- policies: what their author may name is run as he, whoever plans and runs them -----------------
+$node->safe_psql('postgres', <<'SQL');
+GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO attacker;
+GRANT EXECUTE ON FUNCTION tier_plan, run_tier_policies TO attacker, victim;
+SQL
+my $steps = join ', ', map { my $what = $_; $what =~ s/'/''/g; "'$what'" }
+  ('ALTER ROLE attacker SUPERUSER', 'RESET ROLE', 'SET ROLE victim', 'SET SESSION AUTHORIZATION victim',
+	'RESET SESSION AUTHORIZATION', 'CREATE TEMP TABLE shadow (i int)',
+	q(SELECT public.move_indexes('evil.t', 'regress_slow', wait => false)), 'SELECT * FROM public.tier_plan()',
+	'SELECT * FROM public.run_tier_policies()', 'DELETE FROM index_mover.policy_run',
+	'UPDATE public.tier_policy SET owner_oid = 10', 'DECLARE c CURSOR WITH HOLD FOR SELECT 1',
+	'INSERT INTO evil.trap VALUES (1)', q(COPY evil.t TO PROGRAM 'id'));
+$as_attacker->(<<SQL);
+CREATE FUNCTION evil.clock() RETURNS timestamptz LANGUAGE plpgsql AS \$\$
+DECLARE
+	what text;
+	outcome text;
+BEGIN
+	FOREACH what IN ARRAY ARRAY[$steps] LOOP
+		BEGIN
+			EXECUTE what;
+			outcome := 'done';
+		EXCEPTION WHEN OTHERS THEN
+			outcome := SQLSTATE;
+		END;
+		RAISE WARNING 'tried as %: % %', current_user, outcome, what;
+	END LOOP;
+	PERFORM pg_catalog.set_config('search_path', 'evil', false);
+	RETURN pg_catalog.now();
+END \$\$;
+CREATE TABLE evil.parts (d date) PARTITION BY RANGE (d);
+CREATE TABLE evil.parts_1 PARTITION OF evil.parts FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function, min_stay) VALUES
+	('there', 'evil.parts', 'regress_fast', '1 day', 'evil.clock()', '0');
+SQL
+foreach my $caller ([ $super, '' ], [ $super, 'SET ROLE victim;' ], [ 'attacker', '' ])
+{
+	my ($user, $before) = @$caller;
+	foreach my $call ('tier_plan()', 'run_tier_policies()', 'run_tier_policies(wait => true)')
+	{
+		my $self = $before ? 'victim' : $user;
+		my ($rc, $out, $err) = $node->psql('postgres',
+			"SET search_path = evil, public; $before\nSELECT count(*) FROM public.$call;\n" .
+			  "SELECT current_user || ' ' || session_user || ' ' || current_setting('search_path')",
+			extra_params => [ '-U', $user ]);
+		is($rc, 0, "$self, $call: the call succeeds") or diag $err;
+		like($out, qr/^$self $user evil, public$/m, "$self, $call: user and search_path of the session are as before");
+		my @tried = $err =~ /tried as (\w+: \w+ .*)/g;
+		is(scalar(@tried), 14, "$self, $call: all is tried");
+		is(join("\n", grep { !/^attacker: (?:42501|25006|25001|55006) / } @tried), '', "$self, $call: in vain");
+		wait_for_no_worker($node);
+		$node->safe_psql('postgres', 'ALTER TABLE evil.parts_1 SET TABLESPACE pg_default');
+	}
+}
+is($node->safe_psql('postgres', "SELECT rolsuper FROM pg_roles WHERE rolname = 'attacker'"), 'f', 'he is no superuser');
+
 $node->stop;
 done_testing();

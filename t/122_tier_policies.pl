@@ -280,6 +280,11 @@ h|h_there|t|
 h|h_unlogged|f|it cannot be copied: the table is unlogged, so no WAL tells which of its blocks change
 temporary|pg_temp_N.ht_1|f|it cannot be copied: the table is temporary
 ROWS
+# nor does a plan wait for who has all of it locked
+my $locker = IndexMover::Session->new($node);
+$locker->run('BEGIN; LOCK TABLE h, h_plain IN ACCESS EXCLUSIVE MODE');
+is(sql("SET statement_timeout = '60s'; SELECT count(*) FROM tier_plan('h')"), 13, 'a plan waits for no lock');
+$locker->end;
 sql('CREATE TABLE before AS SELECT policy, relation, moves FROM tier_plan() WHERE relation IS NOT NULL');
 sql('SELECT count(*) FROM run_tier_policies()');
 poll_until($node, "SELECT count(*) = 0 FROM index_mover.job_log j WHERE job <> $busy AND index_mover.job_is_alive(j.job)", 't', 'the jobs');

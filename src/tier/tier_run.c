@@ -284,12 +284,7 @@ start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle 
 
 	namestrcpy(&extra.policy, policy);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", policy);
-	strlcpy(worker.bgw_type, "index_mover policy", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "index_mover_policy_main", BGW_MAXLEN);
+	worker_describe(&worker, "index_mover policy", "index_mover_policy_main");
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
 	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;

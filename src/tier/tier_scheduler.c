@@ -123,13 +123,8 @@ tier_scheduler_register(void)
 							NULL, NULL, NULL);
 	if (!process_shared_preload_libraries_in_progress || scheduler_databases[0] == '\0')
 		return;
-	strlcpy(worker.bgw_name, "index_mover scheduler", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "index_mover scheduler", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");
 	worker.bgw_restart_time = RESTART_S;
-	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "index_mover_scheduler_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }
 
@@ -298,12 +293,7 @@ start_look(Watched *watched, int n, dsm_segment *segment, int64 now)
 		return;
 	extra.sample = sample_interval > 0 && now >= watched->next_sample;
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", watched->name);
-	strlcpy(worker.bgw_type, "index_mover scheduler", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "index_mover_scheduler_look_main", BGW_MAXLEN);
+	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_look_main");
 	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;

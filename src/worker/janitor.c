@@ -45,13 +45,8 @@ janitor_register(void)
 {
 	BackgroundWorker worker = {0};
 
-	strlcpy(worker.bgw_name, "index_mover janitor", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "index_mover janitor", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker_describe(&worker, "index_mover janitor", "index_mover_janitor_main");
 	worker.bgw_restart_time = RESTART_S;
-	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "index_mover_janitor_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }
 

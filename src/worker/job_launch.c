@@ -165,6 +165,23 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 }
 
 /*
+ * Fill in what background workers of ours have in common: they start when recovery
+ * has ended, and are not started again.  name: as type, if it is still empty.
+ */
+void
+worker_describe(BackgroundWorker *worker, const char *type, const char *function)
+{
+	if (worker->bgw_name[0] == '\0')
+		strlcpy(worker->bgw_name, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker->bgw_library_name, "index_mover", sizeof(worker->bgw_library_name));
+	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
+}
+
+/*
  * Ask the postmaster for a worker of a job that has a slot.  Returns NULL if
  * there is no free worker slot.  runner: 0 for the first, which asks for the
  * others.  notify_pid: the process to signal at its start and end, or 0.
@@ -182,13 +199,8 @@ job_launch_register(int slot, int64 job, int runner, int notify_pid)
 		strlcpy(worker.bgw_name, "index_mover cleanup", BGW_MAXLEN);
 	else
 		snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover job " INT64_FORMAT, job);
-	strlcpy(worker.bgw_type, "index_mover", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	/* a failed job is not retried without the user's knowledge */
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "index_mover", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "index_mover_worker_main", BGW_MAXLEN);
+	worker_describe(&worker, "index_mover", "index_mover_worker_main");
 	worker.bgw_main_arg = Int32GetDatum(slot);
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = notify_pid;

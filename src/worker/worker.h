@@ -26,6 +26,7 @@ extern bool job_launch_is_optional(int64 job, JobPurpose purpose,
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 
+extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
 extern void worker_connect_as(Oid database, Oid role);
 extern void worker_apply_settings(void);
 extern void freeze_table(const MoveItem *item);
