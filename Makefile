@@ -79,6 +79,8 @@ OBJS = \
 	src/job.o \
 	src/own_tables.o \
 	src/printed_command.o \
+	src/progress.o \
+	src/relation_facts.o \
 	src/runner.o \
 	src/settings.o
 

@@ -125,17 +125,17 @@ CREATE TYPE move_result AS (
 	sqlstate text,
 	detail text
 );
-COMMENT ON TYPE move_result IS 'what became of one relation of a call, or the plan for it';
+COMMENT ON TYPE move_result IS 'the outcome of one relation of a call, or the plan for it';
 COMMENT ON COLUMN move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
-COMMENT ON COLUMN move_result.name IS 'what moves, as regclass prints it';
+COMMENT ON COLUMN move_result.name IS 'the table or index, as regclass prints it';
 COMMENT ON COLUMN move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
 COMMENT ON COLUMN move_result.status IS 'planned, queued, moved, rehearsed, skipped, failed or canceled';
 COMMENT ON COLUMN move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
 COMMENT ON COLUMN move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
-COMMENT ON COLUMN move_result.elapsed IS 'time it took, waits included; in a plan the estimate';
+COMMENT ON COLUMN move_result.elapsed IS 'time that the move took, waits included; in a plan the estimate';
 COMMENT ON COLUMN move_result.lock_time IS 'how long a copy held the exclusive lock; NULL where there was none';
-COMMENT ON COLUMN move_result.sqlstate IS 'why it was skipped or has failed; with status moved: what went wrong afterwards';
-COMMENT ON COLUMN move_result.detail IS 'why it was not moved; in a plan: why this method, WAL, and free space; else NULL';
+COMMENT ON COLUMN move_result.sqlstate IS 'SQLSTATE why the relation was skipped or has failed; with status moved: of an error after the move';
+COMMENT ON COLUMN move_result.detail IS 'why the relation was not moved; in a plan: why this method, WAL, and free space; else NULL';
 
 CREATE FUNCTION move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
@@ -261,22 +261,22 @@ CREATE VIEW index_mover_progress AS
 COMMENT ON VIEW index_mover_progress IS 'the running moves of this database, one row per worker';
 COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
 COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
-COMMENT ON COLUMN index_mover_progress.name IS 'what moves, as regclass prints it';
+COMMENT ON COLUMN index_mover_progress.name IS 'the table or index that moves, as regclass prints it';
 COMMENT ON COLUMN index_mover_progress.kind IS 'table, toast, toast index, index or default';
 COMMENT ON COLUMN index_mover_progress.table_name IS 'the table, or the table of the index';
 COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
 COMMENT ON COLUMN index_mover_progress.phase IS 'the step that the worker is in';
-COMMENT ON COLUMN index_mover_progress.throttled_by IS 'why it rests; NULL if it works';
+COMMENT ON COLUMN index_mover_progress.throttled_by IS 'why the worker rests; NULL if it works';
 COMMENT ON COLUMN index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
 COMMENT ON COLUMN index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
 COMMENT ON COLUMN index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
 COMMENT ON COLUMN index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
 COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied';
 COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that it waits for; 0: a prepared transaction';
+COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that the worker waits for; 0: a prepared transaction';
 COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
-COMMENT ON COLUMN index_mover_progress.started_at IS 'start of this relation';
-COMMENT ON COLUMN index_mover_progress.blocked_since IS 'since when it waits for other processes, with interruptions of less than a minute';
+COMMENT ON COLUMN index_mover_progress.started_at IS 'when the move of this relation began';
+COMMENT ON COLUMN index_mover_progress.blocked_since IS 'since when the worker waits for other processes, with interruptions of less than a minute';
 
 -- Not even an operator of a view may be what another role has put into the
 -- extension's schema before.
@@ -296,7 +296,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   l.from_tablespace,
 		   l.to_tablespace,
 		   l.method,
-		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
+		   CASE WHEN l.status IN ('queued', 'running') AND NOT a.alive
 				-- a standby cannot know which jobs of the primary are alive
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'interrupted'
@@ -314,7 +314,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   l.blocks_recopied,
 		   l.wal_bytes,
 		   l.sqlstate,
-		   CASE WHEN l.status IN ('queued', 'running', 'paused') AND NOT a.alive
+		   CASE WHEN l.status IN ('queued', 'running') AND NOT a.alive
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 					 || index_mover.printed_command('resume_move', l.job::text)
@@ -332,25 +332,25 @@ SELECT pg_catalog.set_config('search_path',
 							 pg_catalog.current_setting('index_mover_install.search_path'), true);
 COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
 COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_history.name IS 'what moved, as regclass prints it';
+COMMENT ON COLUMN index_mover_history.name IS 'the table or index, as regclass prints it';
 COMMENT ON COLUMN index_mover_history.kind IS 'table, toast, toast index, index or default';
 COMMENT ON COLUMN index_mover_history.table_name IS 'the table, or the table of the index';
-COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace it was in';
-COMMENT ON COLUMN index_mover_history.to_tablespace IS 'tablespace it was to go to';
-COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned index';
+COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace of the relation before the move';
+COMMENT ON COLUMN index_mover_history.to_tablespace IS 'target tablespace of the move';
+COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned table or index';
 COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN index_mover_history.size_before IS 'bytes, of all its files';
-COMMENT ON COLUMN index_mover_history.size_after IS 'bytes, of all its files';
-COMMENT ON COLUMN index_mover_history.started_at IS 'start of this relation';
-COMMENT ON COLUMN index_mover_history.finished_at IS 'end of this relation';
-COMMENT ON COLUMN index_mover_history.elapsed IS 'time it took, waits included';
+COMMENT ON COLUMN index_mover_history.size_before IS 'bytes of all files of the relation before the move';
+COMMENT ON COLUMN index_mover_history.size_after IS 'bytes of all files of the relation after the move';
+COMMENT ON COLUMN index_mover_history.started_at IS 'when the move of this relation began';
+COMMENT ON COLUMN index_mover_history.finished_at IS 'when the move of this relation ended';
+COMMENT ON COLUMN index_mover_history.elapsed IS 'time that the move took, waits included';
 COMMENT ON COLUMN index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
 COMMENT ON COLUMN index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
 COMMENT ON COLUMN index_mover_history.blocks_copied IS 'blocks that a copy has copied in its first pass';
 COMMENT ON COLUMN index_mover_history.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
-COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for it';
-COMMENT ON COLUMN index_mover_history.sqlstate IS 'why it was not moved, or what went wrong';
-COMMENT ON COLUMN index_mover_history.message IS 'why it was not moved; else why this method';
+COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for this relation';
+COMMENT ON COLUMN index_mover_history.sqlstate IS 'SQLSTATE why the relation was not moved, or of an error after the move';
+COMMENT ON COLUMN index_mover_history.message IS 'why the relation was not moved; else why this method';
 COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
 
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -389,7 +389,7 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 			SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, l.*
 			  FROM index_mover.job_log k
 			 CROSS JOIN LATERAL (
-					SELECT CASE WHEN bool_or(l.status IN ('queued', 'running', 'paused'))
+					SELECT CASE WHEN bool_or(l.status IN ('queued', 'running'))
 								THEN CASE WHEN pg_is_in_recovery() THEN 'running' ELSE 'interrupted' END
 								-- the worst of them
 								ELSE coalesce((array_agg(l.status ORDER BY array_position('{failed,canceled,moved,rehearsed,skipped}', l.status)))[1],
@@ -398,7 +398,7 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 						   count(*)::int,
 						   coalesce(sum(l.size_before), 0)::bigint,
 						   coalesce(sum(l.size_before) FILTER (WHERE l.status = 'moved'), 0)::bigint,
-						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running', 'paused'))::bigint,
+						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running'))::bigint,
 						   max(l.lock_time),
 						   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
 						   min(l.started_at),
@@ -427,18 +427,18 @@ SELECT pg_catalog.set_config('search_path',
 							 pg_catalog.current_setting('index_mover_install.search_path'), true);
 COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
 COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted it';
+COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted the job';
 COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_jobs.moved IS 'relations that were moved';
 COMMENT ON COLUMN index_mover_jobs.total IS 'relations of the job';
-COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of its bytes that were moved';
-COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all its relations before the move';
-COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that its copies write now';
-COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at this rate; NULL if unknown';
-COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that one of its copies held the exclusive lock';
-COMMENT ON COLUMN index_mover_jobs.tablespace IS 'tablespace that it moves to; NULL if there are several';
-COMMENT ON COLUMN index_mover_jobs.started_at IS 'start of its first relation, or when it was submitted';
-COMMENT ON COLUMN index_mover_jobs.finished_at IS 'end of its last relation; NULL if it has not ended';
+COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of the job''s bytes that were moved';
+COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all relations of the job before the move';
+COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that the job''s copies write now';
+COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at the rate of bytes_per_second; NULL if unknown';
+COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that a copy of the job held the exclusive lock';
+COMMENT ON COLUMN index_mover_jobs.tablespace IS 'target tablespace; NULL if there are several';
+COMMENT ON COLUMN index_mover_jobs.started_at IS 'when the move of the first relation began, or else when the job was submitted';
+COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last relation ended; NULL if the job has not ended';
 COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
 

@@ -11,37 +11,23 @@
  * that have changed since they were copied.
  *
  * Locks: the caller's session holds none of ours when the wait begins; the
- * planner releases what it takes.
+ * planner releases the locks that it takes.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <math.h>
-
-#include "access/htup_details.h"
-#include "access/xact.h"
-#include "catalog/pg_type_d.h"
-#include "commands/tablespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "storage/bufpage.h"
-#include "storage/ipc.h"
-#include "tcop/utility.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/jsonb.h"
 
 #include "call/call.h"
-#include "history.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "rebuild/snapshot_guard.h"
-#include "report/report.h"
 #include "settings.h"
 #include "test_points.h"
 #include "tier/tier.h"
@@ -103,7 +89,7 @@ _PG_init(void)
 
 /*
  * Plan the moves, carry them out, and return their rows.  The caller has set
- * what the request is for; the last arguments begin with number n.
+ * the relations of the request; the last arguments begin with number n.
  */
 static Datum
 move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
@@ -111,9 +97,9 @@ move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
 	bool		freeze = request->settings.terms.freeze_first;
 	bool		wait;
 
-	call_reject_null(fcinfo, n + LAST_REHEARSE, "rehearse");
-	call_reject_null(fcinfo, n + LAST_DRY_RUN, "dry_run");
-	call_reject_null(fcinfo, n + LAST_WAIT, "wait");
+	reject_null(fcinfo, n + LAST_REHEARSE, "rehearse");
+	reject_null(fcinfo, n + LAST_DRY_RUN, "dry_run");
+	reject_null(fcinfo, n + LAST_WAIT, "wait");
 	request->dry_run = PG_GETARG_BOOL(n + LAST_DRY_RUN);
 	wait = PG_GETARG_BOOL(n + LAST_WAIT);
 	call_check_moment(function, request->dry_run, wait);
@@ -131,8 +117,8 @@ move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
 static Datum
 move_indexes(FunctionCallInfo fcinfo, const char *function, PlanRequest *request)
 {
-	call_reject_null(fcinfo, 1, request->scope == SCOPE_TABLESPACE ? "to_tablespace" : "tablespace");
-	call_reject_null(fcinfo, 2, "method");
+	reject_null(fcinfo, 1, request->scope == SCOPE_TABLESPACE ? "to_tablespace" : "tablespace");
+	reject_null(fcinfo, 2, "method");
 	request->indexes = true;
 	request->method = call_parse_method(text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	return move(fcinfo, function, request, 3);
@@ -143,10 +129,10 @@ static Datum
 move_tables(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 			const char *object)
 {
-	call_reject_null(fcinfo, 0, object);
-	call_reject_null(fcinfo, 1, "tablespace");
-	call_reject_null(fcinfo, 2, "indexes");
-	call_reject_null(fcinfo, 4, "freeze_first");
+	reject_null(fcinfo, 0, object);
+	reject_null(fcinfo, 1, "tablespace");
+	reject_null(fcinfo, 2, "indexes");
+	reject_null(fcinfo, 4, "freeze_first");
 	request->object = PG_GETARG_OID(0);
 	request->tables = true;
 	request->indexes = PG_GETARG_BOOL(2);
@@ -163,8 +149,8 @@ move_tables(FunctionCallInfo fcinfo, const char *function, PlanRequest *request,
 }
 
 /*
- * Get what of a schema or tablespace to move, from four arguments from this
- * one on: name_like, name_not_like, min_size, max_size.  NULL picks all.
+ * Get the filters from four arguments from number arg on: name_like,
+ * name_not_like, min_size, max_size.  NULL picks all.
  */
 static void
 get_picks(FunctionCallInfo fcinfo, int arg, PlanRequest *request)
@@ -215,7 +201,7 @@ index_mover_move_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_RELATION};
 
-	call_reject_null(fcinfo, 0, "relation");
+	reject_null(fcinfo, 0, "relation");
 	request.object = PG_GETARG_OID(0);
 	return move_indexes(fcinfo, "move_indexes()", &request);
 }
@@ -236,7 +222,7 @@ index_mover_move_schema_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_SCHEMA};
 
-	call_reject_null(fcinfo, 0, "schema");
+	reject_null(fcinfo, 0, "schema");
 	request.object = PG_GETARG_OID(0);
 	get_picks(fcinfo, 3 + LAST_PICKS, &request);
 	return move_indexes(fcinfo, "move_schema_indexes()", &request);
@@ -254,7 +240,7 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 {
 	PlanRequest request = {.scope = SCOPE_TABLESPACE};
 
-	call_reject_null(fcinfo, 0, "from_tablespace");
+	reject_null(fcinfo, 0, "from_tablespace");
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	get_picks(fcinfo, 3 + LAST_PICKS, &request);
 	return move_indexes(fcinfo, "move_tablespace_indexes()", &request);
@@ -302,7 +288,7 @@ index_mover_move_table(PG_FUNCTION_ARGS)
  * As move_table(), for every table and materialized view of a schema.  A table
  * that the caller may not move has a row "skipped" with 42501.  A table that
  * the LIKE patterns for its name or the limits of its own size in bytes
- * exclude has no row, and what belongs to it has none either.
+ * exclude has no row, nor have its TOAST table and its indexes.
  */
 Datum
 index_mover_move_schema_tables(PG_FUNCTION_ARGS)
@@ -331,36 +317,10 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.tables = true,.indexes = true,
 	.evacuate = true};
 
-	call_reject_null(fcinfo, 0, "from_tablespace");
-	call_reject_null(fcinfo, 1, "to_tablespace");
-	call_reject_null(fcinfo, 2, "freeze_first");
+	reject_null(fcinfo, 0, "from_tablespace");
+	reject_null(fcinfo, 1, "to_tablespace");
+	reject_null(fcinfo, 2, "freeze_first");
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	request.settings.terms.freeze_first = PG_GETARG_BOOL(2);
 	return move(fcinfo, "evacuate_tablespace()", &request, 3);
-}
-
-PG_FUNCTION_INFO_V1(index_mover_movable_methods);
-
-/*
- * index_mover_movable_methods(relation regclass) returns text[]
- *
- * For index_report(): returns the methods that can move the index or table, by
- * the same checks as a move.  Reads only catalogs.  EXECUTE: pg_monitor.
- */
-Datum
-index_mover_movable_methods(PG_FUNCTION_ARGS)
-{
-	MoveSettings settings;
-	Datum		names[2];
-	int			n = 0;
-	bool		copy;
-	bool		rebuild;
-
-	settings_capture(&settings);
-	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
-	if (copy)
-		names[n++] = CStringGetTextDatum("copy");
-	if (rebuild)
-		names[n++] = CStringGetTextDatum("rebuild");
-	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

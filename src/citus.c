@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * citus.c
- *	  What we have to know of Citus.
+ *	  Citus: where its calls come from, and which tables have shards.
  *
  * Nothing here needs Citus: its catalogs are looked up by name in pg_catalog,
  * where only a superuser can make a table, and read as tables of that shape

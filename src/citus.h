@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * citus.h
- *	  What we have to know of Citus.
+ *	  Citus: where its calls come from, and which tables have shards.
  *
  *-------------------------------------------------------------------------
  */

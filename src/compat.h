@@ -156,13 +156,26 @@ extern bool pq_check_connection(void);
 	PortalRun(portal, count, top, true, dest, altdest, qc)
 #endif
 
+/* loops over lists came with 17 */
+#if PG_VERSION_NUM < 170000
+#define foreach_internal(type, pointer, var, lst, func) \
+	for (type pointer var = 0, pointer var##__outerloop = (type pointer) 1; \
+		 var##__outerloop; var##__outerloop = 0) \
+		for (ForEachState var##__state = {(lst), 0}; \
+			 (var##__state.l != NIL && var##__state.i < var##__state.l->length && \
+			  (var = func(&var##__state.l->elements[var##__state.i]), true)); \
+			 var##__state.i++)
+#define foreach_ptr(type, var, lst) foreach_internal(type, *, var, lst, lfirst)
+#define foreach_oid(var, lst) foreach_internal(Oid, , var, lst, lfirst_oid)
+#endif
+
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
 /* it got a third argument with 17 */
 #define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
 #endif
 
-/* what a runner needs to set its caller's latch */
+/* for the latch of a runner's caller */
 static inline int
 im_my_procno(void)
 {
@@ -231,7 +244,7 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 #endif
 
 /*
- * What REINDEX requires: ownership of the table, or since 17 the privilege
+ * The privilege that REINDEX requires: ownership of the table, or since 17 the privilege
  * MAINTAIN (which owners have, too, unless they have revoked it).
  */
 #if PG_VERSION_NUM >= 170000
@@ -299,7 +312,7 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 #endif
 
 /*
- * A hook that may change what the planner knows of a relation.  19 has
+ * A hook that may change the planner's facts of a relation.  19 has
  * another one in place of get_relation_info_hook, called at the same time.
  */
 #if PG_VERSION_NUM >= 190000

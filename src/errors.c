@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * errors.c
- *	  Errors that do not end what they happen in.
+ *	  Catching errors, so that a job or a loop goes on after one.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,10 +9,9 @@
 
 #include "access/xact.h"
 #include "storage/lock.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "own_tables.h"
+#include "errors.h"
 
 /*
  * Take the error in PG_CATCH() of a worker, and end all transactions and
@@ -43,8 +42,8 @@ errors_take(MemoryContext context)
 
 /*
  * Run work(arg) in a subtransaction.  Returns NULL or, after its rollback, the
- * error, palloc'd in the current context; the caller frees it or passes it to
- * ReThrowError().  Needs no transaction ID, so it works on a standby.
+ * error, palloc'd in the current context.  Needs no transaction ID, so it works
+ * on a standby.
  */
 ErrorData *
 errors_catch(void (*work) (void *arg), void *arg)
@@ -53,6 +52,7 @@ errors_catch(void (*work) (void *arg), void *arg)
 	ResourceOwner oldowner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 
+	Assert(IsTransactionState());
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(oldcontext);
 	PG_TRY();
@@ -71,4 +71,14 @@ errors_catch(void (*work) (void *arg), void *arg)
 	MemoryContextSwitchTo(oldcontext);
 	CurrentResourceOwner = oldowner;
 	return error;
+}
+
+/* Refuse NULL as argument n of a function, with ERROR 22004. */
+void
+reject_null(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
 }

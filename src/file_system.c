@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * file_system.c
- *	  What the operating system knows of a tablespace's directory.
+ *	  Facts of the operating system about a tablespace's directory.
  *
  * A tablespace is a symbolic link or a subdirectory of the data directory;
  * pg_default is the directory "base".  A path "pg_tblspc/<oid>" follows the
@@ -18,34 +18,25 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "catalog/pg_am.h"
 #include "catalog/pg_tablespace.h"
+#include "commands/tablespace.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
-#include "storage/bufmgr.h"
-#include "storage/bufpage.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "compat.h"
 #include "file_system.h"
+#include "relation_facts.h"
 #include "test_points.h"
-
-#ifndef WIN32
-#include <sys/statvfs.h>
-#endif
 
 #ifdef __linux__
 #include <sys/vfs.h>
@@ -94,8 +85,8 @@ tablespace_directory(Oid tablespace, char *buffer, Size size)
 }
 
 /*
- * Return what prevents a tablespace from getting files, in words that follow its
- * name; NULL if nothing does.
+ * Return why a tablespace cannot get files, in words that follow its name; NULL
+ * if it can.
  */
 const char *
 tablespace_hindrance(Oid tablespace)
@@ -108,6 +99,15 @@ tablespace_hindrance(Oid tablespace)
 		psprintf("cannot be written to: %m");
 }
 
+/* Return the name of a tablespace, "?" if it was dropped. */
+const char *
+tablespace_name(Oid tablespace)
+{
+	char	   *name = get_tablespace_name(tablespace);
+
+	return name ? name : "?";
+}
+
 /* Return "tmpfs" or "ramfs" if a reboot loses its files, else NULL. */
 static const char *
 volatile_file_system(const char *directory)
@@ -116,12 +116,8 @@ volatile_file_system(const char *directory)
 	struct statfs fs;
 
 	if (statfs(directory, &fs) == 0)
-	{
-		if ((unsigned int) fs.f_type == TMPFS_TYPE)
-			return "tmpfs";
-		if ((unsigned int) fs.f_type == RAMFS_TYPE)
-			return "ramfs";
-	}
+		return (unsigned int) fs.f_type == TMPFS_TYPE ? "tmpfs" :
+			(unsigned int) fs.f_type == RAMFS_TYPE ? "ramfs" : NULL;
 #endif
 	return NULL;
 }
@@ -130,7 +126,6 @@ volatile_file_system(const char *directory)
 bool
 directory_facts(const char *directory, FileSystemFacts *facts)
 {
-#ifndef WIN32
 	struct statvfs vfs;
 	struct stat st;
 
@@ -141,9 +136,6 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 	facts->device = (int64) st.st_dev;
 	facts->lost_on_reboot = volatile_file_system(directory);
 	return true;
-#else
-	return false;
-#endif
 }
 
 /* The same for the directory of a tablespace.  Needs no privileges. */
@@ -162,23 +154,17 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 List *
 tablespaces_on_device(int64 device, Oid but_not)
 {
-	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
-	HeapTuple	tuple;
 	List	   *result = NIL;
 
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
 	{
-		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
 		FileSystemFacts facts;
 
-		if (form->oid == but_not || form->oid == GLOBALTABLESPACE_OID)
-			continue;
-		if (file_system_facts(form->oid, &facts) && facts.device == device)
-			result = lappend(result, pstrdup(NameStr(form->spcname)));
+		if (form->oid != but_not && form->oid != GLOBALTABLESPACE_OID &&
+			file_system_facts(form->oid, &facts) && facts.device == device)
+			result = lappend(result, NameStr(form->spcname));
 	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return result;
 }
 

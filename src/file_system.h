@@ -25,6 +25,7 @@ typedef struct FileSystemFacts
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern const char *tablespace_hindrance(Oid tablespace);
+extern const char *tablespace_name(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 extern void buffer_copy_page(Buffer buffer, char *page);

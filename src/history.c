@@ -5,9 +5,9 @@
  *	  index_mover_history.
  *
  * The runner writes a row in transactions of its own, so that a failed,
- * canceled or killed move is recorded, and in C, so that no user can forge a
- * row.  A row says "queued" or "running" until the runner writes more; the
- * view turns that into "interrupted" if the job has no live runner.
+ * canceled or killed move is recorded.  A row says "queued" or "running" until
+ * the runner writes more; the view turns that into "interrupted" if the job has
+ * no live runner.
  *
  * All functions run in the caller's transaction and need no privileges.
  *
@@ -22,8 +22,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
-#include "commands/tablespace.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -34,9 +32,11 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "errors.h"
 #include "history.h"
 #include "job.h"
 #include "own_tables.h"
+#include "row.h"
 #include "test_points.h"
 
 #define JOB_TABLE		"job_log"
@@ -100,86 +100,43 @@ enum
 	Natts_move = Anum_message
 };
 
-static void
-put_int64(Datum *values, bool *nulls, int attnum, int64 value)
-{
-	nulls[attnum - 1] = (value < 0);
-	values[attnum - 1] = Int64GetDatum(value);
-}
-
-static void
-put_timestamp(Datum *values, bool *nulls, int attnum, TimestampTz value)
-{
-	nulls[attnum - 1] = (value == 0);
-	values[attnum - 1] = TimestampTzGetDatum(value);
-}
-
-/* NULL if it is negative */
-static void
-put_microseconds(Datum *values, bool *nulls, int attnum, int64 value)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = value;
-	nulls[attnum - 1] = (value < 0);
-	values[attnum - 1] = IntervalPGetDatum(interval);
-}
-
-static void
-put_text(Datum *values, bool *nulls, int attnum, const char *value)
-{
-	nulls[attnum - 1] = (value == NULL || value[0] == '\0');
-	values[attnum - 1] = nulls[attnum - 1] ? (Datum) 0 : CStringGetTextDatum(value);
-}
-
-static void
-put_tablespace(Datum *values, bool *nulls, int attnum, Oid tablespace)
-{
-	char	   *name = get_tablespace_name(tablespace);
-
-	nulls[attnum - 1] = (name == NULL);
-	values[attnum - 1] = (Datum) 0;
-	if (name != NULL)
-		values[attnum - 1] = DirectFunctionCall1(namein, CStringGetDatum(name));
-}
-
 /* Form the row of one item in its current state. */
-static void
-form_values(const JobShared *job, int n, Datum *values, bool *nulls)
+static HeapTuple
+form_move(Relation rel, const JobShared *job, int n)
 {
 	const MoveItem *item = &job->items[n];
+	Row			row;
 
-	memset(nulls, 0, sizeof(bool) * Natts_move);
-	values[Anum_job - 1] = Int64GetDatum(job->job);
-	values[Anum_item - 1] = Int32GetDatum(n);
-	values[Anum_relation - 1] = ObjectIdGetDatum(item->relid);
-	values[Anum_old_relation - 1] = ObjectIdGetDatum(item->old_relid);
-	values[Anum_relation_name - 1] = CStringGetTextDatum(NameStr(item->relname));
-	values[Anum_kind - 1] =
-		CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name)));
-	values[Anum_table_oid - 1] = ObjectIdGetDatum(item->heap_oid);
-	values[Anum_table_name - 1] =
-		CStringGetTextDatum(quote_qualified_identifier(NameStr(item->schema_name),
-													   NameStr(item->heap_name)));
-	put_tablespace(values, nulls, Anum_from_tablespace, item->from_tablespace);
-	put_tablespace(values, nulls, Anum_to_tablespace, item->to_tablespace);
-	values[Anum_from_tablespace_oid - 1] = ObjectIdGetDatum(item->from_tablespace);
-	values[Anum_to_tablespace_oid - 1] = ObjectIdGetDatum(item->to_tablespace);
-	values[Anum_requested - 1] = CStringGetTextDatum(method_name(item->requested));
-	values[Anum_method - 1] = CStringGetTextDatum(method_name(item->method));
-	values[Anum_status - 1] = CStringGetTextDatum(status_name(item->status));
-	put_int64(values, nulls, Anum_size_before, item->size_before);
-	put_int64(values, nulls, Anum_size_after, item->size_after);
-	put_timestamp(values, nulls, Anum_started_at, item->started_at);
-	put_timestamp(values, nulls, Anum_finished_at, item->finished_at);
-	put_int64(values, nulls, Anum_idle, item->idle / 1000);
-	put_microseconds(values, nulls, Anum_lock_time, item->lock_time);
-	put_int64(values, nulls, Anum_lock_attempts, item->lock_attempts);
-	put_int64(values, nulls, Anum_blocks_copied, item->blocks_copied);
-	put_int64(values, nulls, Anum_blocks_recopied, item->blocks_recopied);
-	put_int64(values, nulls, Anum_wal_bytes, item->wal_written);
-	put_text(values, nulls, Anum_sqlstate, item->sqlstate);
-	put_text(values, nulls, Anum_message, item->detail);
+	row_clear(&row);
+	row_set(&row, Anum_job, Int64GetDatum(job->job));
+	row_set(&row, Anum_item, Int32GetDatum(n));
+	row_set(&row, Anum_relation, ObjectIdGetDatum(item->relid));
+	row_set(&row, Anum_old_relation, ObjectIdGetDatum(item->old_relid));
+	row_set(&row, Anum_relation_name, CStringGetTextDatum(NameStr(item->relname)));
+	row_text(&row, Anum_kind, relation_kind(item->relkind, NameStr(item->schema_name)));
+	row_set(&row, Anum_table_oid, ObjectIdGetDatum(item->heap_oid));
+	row_text(&row, Anum_table_name, quote_qualified_identifier(NameStr(item->schema_name),
+															   NameStr(item->heap_name)));
+	row_tablespace(&row, Anum_from_tablespace, item->from_tablespace);
+	row_tablespace(&row, Anum_to_tablespace, item->to_tablespace);
+	row_set(&row, Anum_from_tablespace_oid, ObjectIdGetDatum(item->from_tablespace));
+	row_set(&row, Anum_to_tablespace_oid, ObjectIdGetDatum(item->to_tablespace));
+	row_text(&row, Anum_requested, method_name(item->requested));
+	row_text(&row, Anum_method, method_name(item->method));
+	row_text(&row, Anum_status, status_name(item->status));
+	row_int64(&row, Anum_size_before, item->size_before);
+	row_int64(&row, Anum_size_after, item->size_after);
+	row_time(&row, Anum_started_at, item->started_at);
+	row_time(&row, Anum_finished_at, item->finished_at);
+	row_int64(&row, Anum_idle, item->idle / 1000);
+	row_interval(&row, Anum_lock_time, item->lock_time);
+	row_int64(&row, Anum_lock_attempts, item->lock_attempts);
+	row_int64(&row, Anum_blocks_copied, item->blocks_copied);
+	row_int64(&row, Anum_blocks_recopied, item->blocks_recopied);
+	row_int64(&row, Anum_wal_bytes, item->wal_written);
+	row_text(&row, Anum_sqlstate, item->sqlstate);
+	row_text(&row, Anum_message, item->detail);
+	return heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls);
 }
 
 /* Begin a scan for the rows of a job in one of the two tables. */
@@ -213,31 +170,27 @@ void
 history_insert_job(int64 job, const HistoryJob *entry)
 {
 	Relation	rel = extension_open(JOB_TABLE);
-	Datum		values[Natts_job] = {0};
-	bool		nulls[Natts_job] = {0};
-	HeapTuple	tuple;
+	Row			row;
 
-	memset(&nulls[Anum_job_status - 1], true, Natts_job - Anum_job_status + 1);
-	values[Anum_job_job - 1] = Int64GetDatum(job);
-	values[Anum_job_role - 1] = ObjectIdGetDatum(entry->role);
-	values[Anum_job_submitted_at - 1] = TimestampTzGetDatum(entry->submitted_at);
-	values[Anum_job_settings - 1] =
-		DirectFunctionCall1(jsonb_in, CStringGetDatum(entry->settings));
-	values[Anum_job_undo_of - 1] = Int64GetDatum(entry->terms.undo_of);
-	values[Anum_job_policy - 1] = NameGetDatum(&entry->terms.policy);
-	nulls[Anum_job_policy - 1] = (NameStr(entry->terms.policy)[0] == '\0');
-	values[Anum_job_rehearse - 1] = BoolGetDatum(entry->terms.rehearse);
-	values[Anum_job_freeze_first - 1] = BoolGetDatum(entry->terms.freeze_first);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	extension_insert(rel, tuple);
-	heap_freetuple(tuple);
+	row_clear(&row);
+	row_set(&row, Anum_job_job, Int64GetDatum(job));
+	row_set(&row, Anum_job_role, ObjectIdGetDatum(entry->role));
+	row_set(&row, Anum_job_submitted_at, TimestampTzGetDatum(entry->submitted_at));
+	row_set(&row, Anum_job_settings,
+			DirectFunctionCall1(jsonb_in, CStringGetDatum(entry->settings)));
+	row_set(&row, Anum_job_undo_of, Int64GetDatum(entry->terms.undo_of));
+	if (NameStr(entry->terms.policy)[0] != '\0')
+		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
+	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
+	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
+	extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls));
 	extension_close(rel);
 }
 
 /*
  * Record a job's altered settings.  It is no error if its row is gone, or
- * another transaction is altering it; and if a session waits to drop the
- * table, which waits for the job, do not queue behind it.
+ * another transaction is altering it.  Does not queue behind a session that
+ * waits to drop the table, which waits for the job.
  */
 void
 history_alter_job(int64 job, const char *settings)
@@ -255,9 +208,9 @@ history_alter_job(int64 job, const char *settings)
 	CommandCounterIncrement();
 }
 
-/* Set the columns of a job's row that say what became of its moves. */
+/* Set the columns of a job's row that tell of its moves together. */
 static void
-sum_up(int64 job, Datum *values, bool *nulls)
+sum_up(int64 job, Row *row)
 {
 	static const MoveStatus order[] = {
 		STATUS_FAILED, STATUS_CANCELED, STATUS_MOVED, STATUS_REHEARSED, STATUS_SKIPPED
@@ -265,13 +218,9 @@ sum_up(int64 job, Datum *values, bool *nulls)
 	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
 	SysScanDesc scan = scan_job(rel, MOVE_PKEY, job);
 	HeapTuple	tuple;
+	JobTotals	totals = {0};
 	int			count[STATUS_REHEARSED + 1] = {0};
-	int			total = 0;
-	int64		size = 0;
-	int64		size_moved = 0;
 	int64		longest_lock = -1;
-	Oid			tablespace = InvalidOid;
-	bool		one_tablespace = true;
 	TimestampTz started_at = 0;
 	TimestampTz finished_at = 0;
 	int			worst = 0;
@@ -281,22 +230,16 @@ sum_up(int64 job, Datum *values, bool *nulls)
 		Datum		move[Natts_move];
 		bool		isnull[Natts_move];
 		MoveStatus	status;
-		int64		bytes;
-		Oid			target;
+		int64		lock_time;
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), move, isnull);
 		status = status_of_name(TextDatumGetCString(move[Anum_status - 1]));
-		bytes = isnull[Anum_size_before - 1] ? 0 : DatumGetInt64(move[Anum_size_before - 1]);
-		target = DatumGetObjectId(move[Anum_to_tablespace_oid - 1]);
+		lock_time = isnull[Anum_lock_time - 1] ? -1 : DatumGetIntervalP(move[Anum_lock_time - 1])->time;
+		longest_lock = Max(longest_lock, lock_time);
 		count[status]++;
-		size += bytes;
-		if (status == STATUS_MOVED)
-			size_moved += bytes;
-		if (!isnull[Anum_lock_time - 1])
-			longest_lock = Max(longest_lock, DatumGetIntervalP(move[Anum_lock_time - 1])->time);
-		if (total++ == 0)
-			tablespace = target;
-		one_tablespace &= target == tablespace;
+		job_totals_add(&totals, false, status,
+					   isnull[Anum_size_before - 1] ? 0 : DatumGetInt64(move[Anum_size_before - 1]),
+					   DatumGetObjectId(move[Anum_to_tablespace_oid - 1]), lock_time);
 		if (!isnull[Anum_started_at - 1] &&
 			(started_at == 0 || DatumGetTimestampTz(move[Anum_started_at - 1]) < started_at))
 			started_at = DatumGetTimestampTz(move[Anum_started_at - 1]);
@@ -308,22 +251,21 @@ sum_up(int64 job, Datum *values, bool *nulls)
 
 	while (count[order[worst]] == 0 && order[worst] != STATUS_SKIPPED)
 		worst++;
-	put_text(values, nulls, Anum_job_status, status_name(order[worst]));
-	put_int64(values, nulls, Anum_job_size, size);
-	put_int64(values, nulls, Anum_job_size_moved, size_moved);
-	values[Anum_job_moved - 1] = Int32GetDatum(count[STATUS_MOVED]);
-	values[Anum_job_total - 1] = Int32GetDatum(total);
-	nulls[Anum_job_moved - 1] = nulls[Anum_job_total - 1] = false;
-	put_microseconds(values, nulls, Anum_job_longest_lock, longest_lock);
-	put_tablespace(values, nulls, Anum_job_tablespace, one_tablespace ? tablespace : InvalidOid);
-	put_timestamp(values, nulls, Anum_job_started_at, started_at);
-	put_timestamp(values, nulls, Anum_job_finished_at, finished_at);
+	row_text(row, Anum_job_status, status_name(order[worst]));
+	row_int64(row, Anum_job_size, totals.size);
+	row_int64(row, Anum_job_size_moved, totals.size_moved);
+	row_set(row, Anum_job_moved, Int32GetDatum(totals.moved));
+	row_set(row, Anum_job_total, Int32GetDatum(totals.total));
+	row_interval(row, Anum_job_longest_lock, longest_lock);
+	row_tablespace(row, Anum_job_tablespace, totals.tablespace);
+	row_time(row, Anum_job_started_at, started_at);
+	row_time(row, Anum_job_finished_at, finished_at);
 }
 
 /*
- * If all moves of a job have ended, keep with the job what they have come to, so that
- * index_mover_jobs need not read them; where this is left out, it does.  So it is no
- * error if the row is gone, and a lock is not waited for.
+ * If all moves of a job have ended, keep their totals with the job, so that
+ * index_mover_jobs need not read them; where this is left out, it does.  So it
+ * is no error if the row is gone, and a lock is not waited for.
  */
 static void
 close_job(const JobShared *job)
@@ -333,7 +275,7 @@ close_job(const JobShared *job)
 	HeapTuple	tuple;
 
 	for (int i = 0; i < job->nitems; i++)
-		if (job->items[i].status <= STATUS_PAUSED)
+		if (job->items[i].status <= STATUS_RUNNING)
 			return;
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
@@ -343,13 +285,12 @@ close_job(const JobShared *job)
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
-		Datum		values[Natts_job];
-		bool		nulls[Natts_job];
+		Row			row;
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		sum_up(job->job, values, nulls);
+		heap_deform_tuple(tuple, RelationGetDescr(rel), row.values, row.nulls);
+		sum_up(job->job, &row);
 		if (extension_delete(rel, tuple))
-			extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+			extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls));
 	}
 	systable_endscan(scan);
 	extension_close(rel);
@@ -360,22 +301,15 @@ void
 history_insert(const JobShared *job, int n)
 {
 	Relation	rel = extension_open(MOVE_TABLE);
-	Datum		values[Natts_move];
-	bool		nulls[Natts_move];
-	HeapTuple	tuple;
 
-	form_values(job, n, values, nulls);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	IM_POINT("history-insert");
-	extension_insert(rel, tuple);
-	heap_freetuple(tuple);
+	extension_insert(rel, form_move(rel, job, n));
 	extension_close(rel);
 }
 
 /*
- * Update the item's row, and the job's if it was the last.  It is no error if the
- * row is gone: a user with that
- * right may delete it at any time.  But ERROR 40001 if another transaction
+ * Update the item's row, and the job's if it was the last.  It is no error if
+ * the row is gone: a user with that right may delete it.  But ERROR 40001 if another transaction
  * updates it now; the caller retries.
  */
 void
@@ -393,19 +327,9 @@ history_update(const JobShared *job, int n)
 	scan = systable_beginscan(rel, extension_relation(MOVE_PKEY), true,
 							  NULL, 2, key);
 	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		Datum		values[Natts_move];
-		bool		nulls[Natts_move];
-		HeapTuple	newtuple;
-
-		form_values(job, n, values, nulls);
-		newtuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-		IM_POINT("history-update");
-		if (extension_delete(rel, tuple))
-			extension_insert(rel, newtuple);
-		heap_freetuple(newtuple);
-	}
+	IM_POINT("history-update");
+	if (HeapTupleIsValid(tuple) && extension_delete(rel, tuple))
+		extension_insert(rel, form_move(rel, job, n));
 	systable_endscan(scan);
 	extension_close(rel);
 	close_job(job);
@@ -541,12 +465,12 @@ history_last_moves(TimestampTz since)
 }
 
 /* ----------------------------------------------------------------
- *	What has become of the relations of a job since
+ *	Tracing the relations of a job
  *
  * They are followed by OID, because a relation can be renamed, and another one
- * get its name.  A rebuild gives an index another OID, and its row has both.
- * Only where neither is in use any more, because a rebuild was not recorded or
- * was not ours, is an index found by its name.
+ * get its name.  The row of a rebuild has the OIDs before and after.  Only where
+ * neither exists any more (a rebuild that was not recorded, or not ours) is an
+ * index found by its name.
  * ----------------------------------------------------------------
  */
 
@@ -563,13 +487,9 @@ note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
 {
 	bool		moved = (status == STATUS_MOVED);
 
-	if (status == STATUS_RUNNING || status == STATUS_PAUSED)
-	{
-		Oid			place = get_rel_tablespace(entry->relid);
-
+	if (status == STATUS_RUNNING)
 		moved = get_rel_relkind(entry->relid) != '\0' && from != to &&
-			(OidIsValid(place) ? place : MyDatabaseTableSpace) == to;
-	}
+			tablespace_from_catalog(get_rel_tablespace(entry->relid)) == to;
 	entry->last_from = moved ? to : from;
 	entry->last_to = to;
 	return moved;
@@ -667,29 +587,23 @@ find_rebuilt(const HistoryEntry *entry)
 	if (entry->relid == entry->heap_oid || !OidIsValid(result) ||
 		IndexGetRelation(result, true) != entry->heap_oid)
 		return InvalidOid;
-	place = get_rel_tablespace(result);
-	if (!OidIsValid(place))
-		place = MyDatabaseTableSpace;
+	place = tablespace_from_catalog(get_rel_tablespace(result));
 	return place == entry->last_from || place == entry->last_to ? result : InvalidOid;
 }
 
 /*
- * Find out for the entries of a job, as history_read() returns them, what
- * relations they are now, and what jobs have done with them.  Reads the later
- * part of the history once, or, if indexes have to be found by their names,
- * twice.
+ * Find out for the entries of a job, as history_read() returns them, which
+ * relations they are now, and which jobs have moved them.  Reads the later
+ * part of the history once, or twice if indexes have to be found by name.
  */
 void
 history_trace(int64 job, List *entries)
 {
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Trace),.hcxt = CurrentMemoryContext};
 	List	   *followed = entries;
-	ListCell   *lc;
 
-	foreach(lc, entries)
+	foreach_ptr(HistoryEntry, entry, entries)
 	{
-		HistoryEntry *entry = lfirst(lc);
-
 		entry->movers = list_make1(palloc(sizeof(int64)));
 		*(int64 *) linitial(entry->movers) = job;
 		(void) note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace);
@@ -700,9 +614,8 @@ history_trace(int64 job, List *entries)
 											HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 		List	   *found_by_name = NIL;
 
-		foreach(lc, followed)
+		foreach_ptr(HistoryEntry, entry, followed)
 		{
-			HistoryEntry *entry = lfirst(lc);
 			Trace	   *trace = hash_search(relations, &entry->relid, HASH_ENTER, NULL);
 
 			trace->entry = entry;
@@ -710,10 +623,8 @@ history_trace(int64 job, List *entries)
 		follow(job, relations);
 		hash_destroy(relations);
 
-		foreach(lc, followed)
+		foreach_ptr(HistoryEntry, entry, followed)
 		{
-			HistoryEntry *entry = lfirst(lc);
-
 			if (still_exists(entry))
 				continue;
 			entry->relid = round == 0 ? find_rebuilt(entry) : InvalidOid;
@@ -722,10 +633,8 @@ history_trace(int64 job, List *entries)
 		}
 		followed = found_by_name;
 	}
-	foreach(lc, entries)
+	foreach_ptr(HistoryEntry, entry, entries)
 	{
-		HistoryEntry *entry = lfirst(lc);
-
 		entry->moved = list_length(entry->movers) == 1 && entry->undone_by == 0 ?
 			note_move(entry, entry->status, entry->from_tablespace, entry->to_tablespace) :
 			entry->status == STATUS_MOVED;

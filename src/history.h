@@ -10,7 +10,7 @@
 
 #include "job.h"
 
-/* What a job was to do with one relation, and what became of it */
+/* One relation of a job: the request, and the outcome */
 typedef struct HistoryEntry
 {
 	Oid			relid;			/* by then, after a rebuild the new one;
@@ -43,7 +43,7 @@ typedef struct HistoryJob
 {
 	Oid			role;			/* of the user that submitted the job */
 	TimestampTz submitted_at;
-	const char *settings;		/* those that are not the default, JSON */
+	const char *settings;		/* settings that are not the default, JSON */
 	JobTerms	terms;
 } HistoryJob;
 

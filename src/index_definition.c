@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * index_definition.c
- *	  Which indexes a table has, and which of them are alike.
+ *	  Which indexes are alike.
  *
  * Reads only catalogs, and takes no lock on the indexes or their table.
  *
@@ -25,27 +25,6 @@
 #include "utils/syscache.h"
 
 #include "index_definition.h"
-
-/* Return the OIDs of all indexes of a table, not those of its partitions. */
-List *
-indexes_of_table(Oid heap_oid)
-{
-	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
-	List	   *indexes = NIL;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(heap_oid));
-	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		indexes = lappend_oid(indexes,
-							  ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
-	systable_endscan(scan);
-	table_close(pg_index, AccessShareLock);
-	return indexes;
-}
 
 /*
  * Compare one column of two catalog rows.  as_nodes: compare expressions,

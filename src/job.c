@@ -5,16 +5,16 @@
  *
  * Assumption: the area is so small (20 kB) that it fits into the slack of the
  * main shared memory of 15 and 16, and nothing must be preloaded; from 17 on
- * it is a named DSM segment.  What grows with the number of indexes is in a
- * DSM segment per job.
+ * it is a named DSM segment.  The items of a job, however many, are in a DSM
+ * segment of its own.
  *
  * Locks: one LWLock guards all slots, for moments only.  A second one,
  * submit_lock, is held while a new job's tables are compared with those of
  * the other jobs, which requires mapping their segments.  Only submitters
  * take it, and always before the first.
  *
- * A job that has a slot has a runner, too: what jobs may have together is
- * counted when a slot is taken, and when a job asks for further runners.
+ * A job that has a slot has a runner, too: runners are counted when a slot is
+ * taken, and when a job asks for further ones.
  *
  * Tricky: a slot is freed by its last runner, even when that exits with
  * FATAL.  But the postmaster may fail to start the worker.  So a slot that
@@ -28,9 +28,8 @@
 #include <limits.h>
 
 #include "catalog/pg_class.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -67,12 +66,10 @@ static const char *const status_names[] = {
 	[STATUS_PLANNED] = "planned",
 	[STATUS_QUEUED] = "queued",
 	[STATUS_RUNNING] = "running",
-	[STATUS_PAUSED] = "paused",
 	[STATUS_MOVED] = "moved",
 	[STATUS_SKIPPED] = "skipped",
 	[STATUS_FAILED] = "failed",
 	[STATUS_CANCELED] = "canceled",
-	[STATUS_INTERRUPTED] = "interrupted",
 	[STATUS_REHEARSED] = "rehearsed",
 };
 
@@ -100,22 +97,24 @@ status_name(MoveStatus status)
 MoveMethod
 method_of_name(const char *name)
 {
-	for (int i = 0; i < lengthof(method_names); i++)
-		if (strcmp(method_names[i], name) == 0)
-			return (MoveMethod) i;
-	return METHOD_AUTO;
+	int			i = lengthof(method_names) - 1;
+
+	while (i > METHOD_AUTO && strcmp(method_names[i], name) != 0)
+		i--;
+	return (MoveMethod) i;
 }
 
 MoveStatus
 status_of_name(const char *name)
 {
-	for (int i = 0; i < lengthof(status_names); i++)
-		if (strcmp(status_names[i], name) == 0)
-			return (MoveStatus) i;
-	return STATUS_FAILED;
+	int			i = lengthof(status_names) - 1;
+
+	while (i > 0 && strcmp(status_names[i], name) != 0)
+		i--;
+	return (MoveStatus) i;
 }
 
-/* Return the kind of what moves, as the column "kind" has it. */
+/* Return the kind of a relation, as the column "kind" has it. */
 const char *
 relation_kind(char relkind, const char *schema_name)
 {
@@ -136,24 +135,6 @@ relation_kind(char relkind, const char *schema_name)
 			return "temporary files";
 		case ITEM_SETTING:
 			return "setting";
-		default:
-			return "table";
-	}
-}
-
-/* Return the word for what moves that messages have before its name. */
-const char *
-relation_noun(char relkind)
-{
-	switch (relkind)
-	{
-		case RELKIND_INDEX:
-		case RELKIND_PARTITIONED_INDEX:
-			return "index";
-		case RELKIND_TOASTVALUE:
-			return "TOAST table";
-		case RELKIND_MATVIEW:
-			return "materialized view";
 		default:
 			return "table";
 	}
@@ -197,6 +178,7 @@ job_parts_follow(JobShared *shared, int n)
 	{
 		MoveItem   *part = &shared->items[i];
 
+		Assert(part->part_of == table->relid);
 		part->status = table->status;
 		part->started_at = table->started_at;
 		part->finished_at = table->finished_at;
@@ -211,14 +193,101 @@ job_parts_follow(JobShared *shared, int n)
 	return last;
 }
 
-/* Return the word for what a job moves, as many as they are. */
-const char *
-job_noun(const JobShared *shared)
+static void
+pg_attribute_printf(2, 0)
+item_vsay(MoveItem *item, const char *fmt, va_list args)
 {
-	for (int i = 0; i < shared->nitems; i++)
-		if (strcmp(relation_noun(shared->items[i].relkind), "index") != 0)
-			return shared->nitems == 1 ? "relation" : "relations";
-	return shared->nitems == 1 ? "index" : "indexes";
+	char		sentence[1024];
+	int			used = strlen(item->detail);
+	int			len;
+	int			room;
+	int			written;
+	bool		clipped;
+
+	written = vsnprintf(sentence, sizeof(sentence), fmt, args);
+	if (used > 0 && used < IM_DETAIL_LEN - 1)
+		item->detail[used++] = ' ';
+	len = strlen(sentence);
+	room = IM_DETAIL_LEN - 1 - used;
+	clipped = written > len || len > room;
+	/* half of a command must not be a command: it would do something else */
+	if (clipped)
+		len = pg_mbcliplen(sentence, len, Max(Min(len, room) - 3, 0));
+	memcpy(item->detail + used, sentence, len);
+	strlcpy(item->detail + used + len, clipped ? "..." : "", room - len + 1);
+}
+
+/* Append a sentence to the row's detail, clipped at a character boundary. */
+void
+item_say(MoveItem *item, const char *fmt,...)
+{
+	va_list		args;
+
+	va_start(args, fmt);
+	item_vsay(item, fmt, args);
+	va_end(args);
+}
+
+/*
+ * Skip the row, with the reason as its only detail, and return false.
+ * sqlerrcode is 0 if nothing is wrong, but there is nothing to do.
+ */
+bool
+item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
+{
+	va_list		args;
+
+	item->status = STATUS_SKIPPED;
+	strlcpy(item->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
+			sizeof(item->sqlstate));
+	item->detail[0] = '\0';
+
+	va_start(args, fmt);
+	item_vsay(item, fmt, args);
+	va_end(args);
+	return false;
+}
+
+/* Add a relation to the totals. */
+void
+job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
+			   Oid to_tablespace, int64 lock_time)
+{
+	size = Max(size, 0);
+	if (totals->total++ == 0)
+		totals->tablespace = to_tablespace;
+	else if (totals->tablespace != to_tablespace)
+		totals->tablespace = InvalidOid;
+	totals->has_tables |= !is_index;
+	totals->size += size;
+	totals->rehearsed += (status == STATUS_REHEARSED);
+	if (status == STATUS_MOVED)
+	{
+		totals->moved++;
+		totals->size_moved += size;
+		totals->longest_lock = Max(totals->longest_lock, lock_time);
+	}
+}
+
+/* Return the totals of a job. */
+JobTotals
+job_totals(const MoveItem *items, int nitems)
+{
+	JobTotals	totals = {0};
+
+	for (int i = 0; i < nitems; i++)
+		job_totals_add(&totals, relkind_is_index(items[i].relkind), items[i].status,
+					   items[i].size_before, items[i].to_tablespace, items[i].lock_time);
+	return totals;
+}
+
+/* Return the word for these relations, as many as they are. */
+const char *
+relations_noun(const JobTotals *totals)
+{
+	if (totals->has_tables)
+		return totals->total == 1 ? "relation" : "relations";
+	return totals->total == 1 ? "index" : "indexes";
 }
 
 const char *
@@ -256,11 +325,37 @@ job_area(void)
 	return area;
 }
 
+static void
+lock_area(LWLockMode mode)
+{
+	LWLockAcquire(&job_area()->lock, mode);
+}
+
+static void
+unlock_area(void)
+{
+	LWLockRelease(&area->lock);
+}
+
 /* Return the job that a mapped segment holds. */
 JobShared *
 job_shared(dsm_segment *segment)
 {
 	return (JobShared *) dsm_segment_address(segment);
+}
+
+/*
+ * Map the segment of a job; NULL if it has just ended.  *mapped: it was mapped
+ * before, because this transaction has queued the job, or this is its worker
+ * (an index expression may call us); the caller does not detach it then.
+ */
+dsm_segment *
+job_map_segment(const JobSlot *slot, bool *mapped)
+{
+	dsm_segment *segment = dsm_find_mapping(slot->segment);
+
+	*mapped = (segment != NULL);
+	return *mapped ? segment : dsm_attach(slot->segment);
 }
 
 /* Return the size of the segment of such a job. */
@@ -280,10 +375,11 @@ job_queue(JobShared *shared, int runner, Size *size)
 					   runner * MESSAGE_QUEUE_SIZE);
 }
 
-/* Free a slot.  The caller holds the lock exclusively. */
+/* Free a slot. */
 void
 job_free_slot_locked(JobSlot *slot)
 {
+	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
 	if (slot->segment != DSM_HANDLE_INVALID)
 		dsm_unpin_segment(slot->segment);
 	memset(slot, 0, sizeof(JobSlot));
@@ -306,7 +402,7 @@ is_lost(const JobSlot *slot, TimestampTz now)
 		TimestampDifferenceExceeds(slot->since, now, START_TIMEOUT_MS);
 }
 
-/* Free the slots of lost jobs.  The caller holds the lock exclusively. */
+/* Free the slots of lost jobs. */
 static void
 free_lost_locked(void)
 {
@@ -322,27 +418,15 @@ static void
 for_each_item(void (*visit) (const JobSlot *slot, const MoveItem *item, void *arg), void *arg)
 {
 	JobSlot		jobs[IM_MAX_JOBS];
+	int			njobs = job_read_slots(jobs);
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
-	memcpy(jobs, area->jobs, sizeof(jobs));
-	LWLockRelease(&area->lock);
-
-	for (int i = 0; i < IM_MAX_JOBS; i++)
+	for (int i = 0; i < njobs; i++)
 	{
-		dsm_segment *segment;
 		bool		mapped;
+		dsm_segment *segment;
 		const JobShared *job;
 
-		if (jobs[i].state == JOB_FREE || jobs[i].purpose != JOB_MOVE ||
-			jobs[i].database != MyDatabaseId)
-			continue;
-
-		/* a job that this transaction has queued is mapped already */
-		segment = dsm_find_mapping(jobs[i].segment);
-		mapped = (segment != NULL);
-		if (!mapped)
-			segment = dsm_attach(jobs[i].segment);
+		segment = job_map_segment(&jobs[i], &mapped);
 		if (segment == NULL)
 			continue;			/* it has just ended */
 		job = job_shared(segment);
@@ -405,13 +489,15 @@ job_bytes_leaving(Oid tablespace)
 
 /*
  * Raise ERROR 55006 if another job of this database works on a table of this
- * one.  The caller holds submit_lock, so that no job can be added in between.
+ * one.
  */
 static void
 check_tables_are_free(const JobShared *shared)
 {
 	HTAB	   *busy = job_busy_tables();
 
+	/* so that no job can be added in between */
+	Assert(LWLockHeldByMe(&area->submit_lock));
 	for (int i = 0; i < shared->nitems; i++)
 	{
 		const MoveItem *item = &shared->items[i];
@@ -441,8 +527,7 @@ check_tables_are_free(const JobShared *shared)
  * than none.  One role has half of them at most, whichever it is, and the last
  * ones are for superusers, as with superuser_reserved_connections.  Sets *most
  * to the limit that is reached first, and *of_role if that is the role's.  A
- * cleanup that no one has called counts for no role: InvalidOid.  The caller
- * holds the lock.
+ * cleanup that no one has called counts for no role: InvalidOid.
  */
 static int
 runners_left(Oid role, bool superuser, int *most, bool *of_role)
@@ -452,6 +537,7 @@ runners_left(Oid role, bool superuser, int *most, bool *of_role)
 	int			all = Min(IM_MAX_RUNNERS, max_worker_processes);
 	int			share = Max((all + 1) / 2, 1);
 
+	Assert(LWLockHeldByMe(&area->lock));
 	all = Max(superuser ? all : all - IM_RESERVED_RUNNERS, 1);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
@@ -483,13 +569,13 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
 	/* first, because a lost job must not keep its tables */
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	lock_area(LW_EXCLUSIVE);
 	free_lost_locked();
-	LWLockRelease(&area->lock);
+	unlock_area();
 	if (purpose == JOB_MOVE)
 		check_tables_are_free(shared);
 
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	lock_area(LW_EXCLUSIVE);
 	left = runners_left(called ? shared->role : InvalidOid, superuser, &most, &of_role);
 	for (int i = 0; i < IM_MAX_JOBS && slot == NULL && left > 0; i++)
 	{
@@ -507,7 +593,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 				.runners = 1,.since = slot_time()
 		};
 	}
-	LWLockRelease(&area->lock);
+	unlock_area();
 	LWLockRelease(&area->submit_lock);
 
 	if (slot != NULL)
@@ -516,6 +602,17 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 					superuser ? "%d workers can run at the same time." :
 					"%d workers of roles without the SUPERUSER attribute can run at the same time.",
 					most);
+}
+
+/* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
+JobSlot *
+job_slot_locked(int slot, int64 job)
+{
+	JobSlot    *result = &area->jobs[slot % IM_MAX_JOBS];
+
+	Assert(LWLockHeldByMe(&area->lock));
+	return (result->state != JOB_FREE && result->use == slot &&
+			result->job == job) ? result : NULL;
 }
 
 /*
@@ -530,13 +627,13 @@ job_more_runners(int slot, int64 job)
 	int			most;
 	bool		result;
 
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	lock_area(LW_EXCLUSIVE);
 	mine = job_slot_locked(slot, job);
 	result = mine != NULL &&
 		runners_left(mine->role, mine->superuser, &most, &of_role) > 1;
 	if (result)
 		mine->runners++;
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return result;
 }
 
@@ -546,20 +643,10 @@ job_no_more_runners(int slot, int64 job)
 {
 	JobSlot    *mine;
 
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	lock_area(LW_EXCLUSIVE);
 	if ((mine = job_slot_locked(slot, job)) != NULL)
 		mine->runners--;
-	LWLockRelease(&area->lock);
-}
-
-/* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
-JobSlot *
-job_slot_locked(int slot, int64 job)
-{
-	JobSlot    *result = &area->jobs[slot % IM_MAX_JOBS];
-
-	return (result->state != JOB_FREE && result->use == slot &&
-			result->job == job) ? result : NULL;
+	unlock_area();
 }
 
 /* Free a job's slot and unpin its segment.  No-op if it is already free. */
@@ -568,12 +655,10 @@ job_free_slot(int slot, int64 job)
 {
 	JobSlot    *mine;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	mine = job_slot_locked(slot, job);
-	if (mine != NULL)
+	lock_area(LW_EXCLUSIVE);
+	if ((mine = job_slot_locked(slot, job)) != NULL)
 		job_free_slot_locked(mine);
-	LWLockRelease(&area->lock);
+	unlock_area();
 }
 
 /* Set the state of a slot.  Returns false if it is not this job's. */
@@ -582,16 +667,14 @@ job_set_state(int slot, int64 job, JobState state)
 {
 	JobSlot    *mine;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	mine = job_slot_locked(slot, job);
-	if (mine != NULL)
+	lock_area(LW_EXCLUSIVE);
+	if ((mine = job_slot_locked(slot, job)) != NULL)
 	{
 		mine->state = state;
 		/* the transaction that commits now may have been open for hours */
 		mine->since = slot_time();
 	}
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return mine != NULL;
 }
 
@@ -601,19 +684,18 @@ job_get_slot(int slot, int64 job, JobSlot *copy)
 {
 	JobSlot    *mine;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
-	mine = job_slot_locked(slot, job);
-	if (mine != NULL)
+	lock_area(LW_SHARED);
+	if ((mine = job_slot_locked(slot, job)) != NULL)
 		*copy = *mine;
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return mine != NULL;
 }
 
-/* Find a job of this database by its number.  The caller holds the lock. */
+/* Find a job of this database by its number. */
 static JobSlot *
 find_locked(int64 job)
 {
+	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (area->jobs[i].state != JOB_FREE && area->jobs[i].job == job &&
 			area->jobs[i].database == MyDatabaseId)
@@ -630,20 +712,19 @@ job_find(int64 job, JobSlot *copy)
 {
 	JobSlot    *slot;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
+	lock_area(LW_SHARED);
 	slot = find_locked(job);
 	if (slot != NULL && is_lost(slot, GetCurrentTimestamp()))
 	{
 		/* a job reported as gone must not begin later */
-		LWLockRelease(&area->lock);
-		LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+		unlock_area();
+		lock_area(LW_EXCLUSIVE);
 		free_lost_locked();
 		slot = find_locked(job);
 	}
 	if (slot != NULL)
 		*copy = *slot;
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return slot != NULL;
 }
 
@@ -656,13 +737,12 @@ job_read_slots(JobSlot *copies)
 {
 	int			n = 0;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
+	lock_area(LW_SHARED);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 		if (area->jobs[i].state != JOB_FREE && area->jobs[i].purpose == JOB_MOVE &&
 			area->jobs[i].database == MyDatabaseId)
 			copies[n++] = area->jobs[i];
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return n;
 }
 
@@ -681,34 +761,31 @@ job_alter_settings(JobShared *shared, Jsonb *json)
 bool
 runner_is_alive(int64 job, int pid)
 {
-	bool		result = false;
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			n = job_read_runners(runners);
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
-	for (int i = 0; i < IM_MAX_RUNNERS; i++)
-		if (area->runners[i].in_use && area->runners[i].job == job &&
-			area->runners[i].pid == pid && pid != MyProcPid)
-			result = true;
-	LWLockRelease(&area->lock);
-	return result;
+	while (n-- > 0)
+		if (runners[n].job == job && runners[n].pid == pid && pid != MyProcPid)
+			return true;
+	return false;
 }
 
 /*
- * Cancel a job of this database; false if it is not running (any more).  The
- * flag is for the runner's own loops, the signal for core's waits.
+ * Have a job of this database canceled, paused or resumed; false if it is not
+ * running (any more).
  */
 bool
-job_request_cancel(int64 job)
+job_request(int64 job, JobRequest request)
 {
 	JobSlot    *slot;
 	bool		found;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
+	lock_area(LW_EXCLUSIVE);
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
-	if (found)
+	if (found && request == REQUEST_CANCEL)
 	{
+		/* the flag is for the runner's own loops, the signal for core's waits */
 		slot->cancel = true;
 		/* under the lock, so that the pid is still that runner's */
 		for (int i = 0; i < IM_MAX_RUNNERS; i++)
@@ -717,29 +794,14 @@ job_request_cancel(int64 job)
 				area->runners[i].pid != MyProcPid)
 				kill(area->runners[i].pid, SIGINT);
 	}
-	LWLockRelease(&area->lock);
-	return found;
-}
-
-/* Pause or resume a job of this database; false if it is not running. */
-bool
-job_request_pause(int64 job, bool pause)
-{
-	JobSlot    *slot;
-	bool		found;
-
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	slot = find_locked(job);
-	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
-	if (found)
+	else if (found)
 	{
 		/* resuming a paused job does not also ask for the swap */
-		if (!pause && !slot->pause)
+		if (request == REQUEST_RESUME && !slot->pause)
 			slot->swap_now = true;
-		slot->pause = pause;
+		slot->pause = (request == REQUEST_PAUSE);
 	}
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return found;
 }
 
@@ -749,11 +811,10 @@ job_read_runners(RunnerSlot *copies)
 {
 	int			n = 0;
 
-	(void) job_area();
-	LWLockAcquire(&area->lock, LW_SHARED);
+	lock_area(LW_SHARED);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (area->runners[i].in_use)
 			copies[n++] = area->runners[i];
-	LWLockRelease(&area->lock);
+	unlock_area();
 	return n;
 }

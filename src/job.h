@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * job.h
- *	  Jobs: what one call asked for, in shared memory.
+ *	  Jobs, which calls submit, in shared memory.
  *
  * A *job* is one call; a *move* is one relation of it, a table or an index (a
  * MoveItem); a *runner* is a background worker that carries out moves of one
  * job, one after the other.
  *
  * A job is in two places.  A small slot in the main shared memory (JobSlot,
- * RunnerSlot) tells what runs in which phase, and is read by
+ * RunnerSlot) tells which move is in which phase, and is read by
  * index_mover_progress.  A DSM segment of its own (JobShared: settings,
  * items, results, message queues) is kept mapped by a waiting caller until it
  * has read the rows.
@@ -26,6 +26,7 @@
 #include "storage/shm_mq.h"
 #include "utils/hsearch.h"
 
+#include "relation_facts.h"
 #include "settings.h"
 
 typedef enum MoveMethod
@@ -43,12 +44,10 @@ typedef enum MoveStatus
 	STATUS_PLANNED,
 	STATUS_QUEUED,
 	STATUS_RUNNING,
-	STATUS_PAUSED,
 	STATUS_MOVED,
 	STATUS_SKIPPED,
 	STATUS_FAILED,
 	STATUS_CANCELED,
-	STATUS_INTERRUPTED,
 	STATUS_REHEARSED,			/* a copy was made, and discarded */
 } MoveStatus;
 
@@ -88,8 +87,8 @@ typedef enum MovePhase
  */
 typedef struct MoveItem
 {
-	Oid			relid;			/* what moves; after a rebuild the new index */
-	Oid			old_relid;		/* what was to be moved */
+	Oid			relid;			/* table or index; after a rebuild the new one */
+	Oid			old_relid;		/* the same before the move */
 	Oid			heap_oid;		/* the index's table; the same for a table */
 	Oid			part_of;		/* of a TOAST table and its index: the table
 								 * with which it moves, a few items before;
@@ -101,7 +100,7 @@ typedef struct MoveItem
 	Oid			from_tablespace;	/* never 0: the database default by its
 									 * OID */
 	Oid			to_tablespace;
-	MoveMethod	requested;		/* what the caller asked for */
+	MoveMethod	requested;		/* by the caller */
 	MoveMethod	method;
 	MoveStatus	status;
 	bool		repair;			/* planner: an invalid index that the user
@@ -125,8 +124,21 @@ typedef struct MoveItem
 	char		detail[IM_DETAIL_LEN];
 } MoveItem;
 
+/* The relations of a job or a plan, together */
+typedef struct JobTotals
+{
+	int			total;
+	int			moved;
+	int			rehearsed;
+	bool		has_tables;		/* not only indexes */
+	int64		size;			/* bytes */
+	int64		size_moved;
+	Oid			tablespace;		/* the target; 0 = several */
+	int64		longest_lock;	/* microseconds */
+} JobTotals;
+
 /*
- * What the runners of a job share by need, see runner_use().  Under the area's
+ * Budgets that the runners of a job share by need, see runner_use().  Under the area's
  * lock, all by runners.
  */
 typedef enum JobBudget
@@ -167,7 +179,8 @@ typedef struct JobShared
 								 * rows_final, however it ends */
 	pg_atomic_uint32 rows_final;	/* items are final; set by the last runner
 									 * that could change one */
-	pg_atomic_uint32 end_logged;	/* by one of those that found them final */
+	pg_atomic_uint32 end_logged;	/* by the first runner that found them
+									 * final */
 	pg_atomic_uint32 extension_gone;	/* dropped, as a runner has found: the
 										 * reason why it cancels the job */
 	int			max_runners;	/* constant: how many may run at the same time */
@@ -288,6 +301,13 @@ typedef struct BusyTable
 	bool		cleaning_up;
 } BusyTable;
 
+typedef enum JobRequest
+{
+	REQUEST_CANCEL,
+	REQUEST_PAUSE,
+	REQUEST_RESUME,
+} JobRequest;
+
 extern void job_request_shmem(void);
 extern HTAB *job_busy_tables(void);
 extern int64 job_bytes_leaving(Oid tablespace);
@@ -300,9 +320,9 @@ extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
 extern int	job_read_slots(JobSlot *copies);
-extern bool job_request_cancel(int64 job);
-extern bool job_request_pause(int64 job, bool pause);
+extern bool job_request(int64 job, JobRequest request);
 extern int	job_read_runners(RunnerSlot *copies);
+extern dsm_segment *job_map_segment(const JobSlot *slot, bool *mapped);
 extern JobShared *job_shared(dsm_segment *segment);
 extern void job_alter_settings(JobShared *shared, Jsonb *json);
 extern Size job_shared_size(int nitems, int nrunners);
@@ -322,7 +342,7 @@ extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);
 extern double runner_use(JobBudget budget, double amount);
-extern double runner_owes(JobBudget budget, double turn, double rate);
+extern double runner_owes(JobBudget budget, double mark, double rate);
 extern bool runner_is_alone(void);
 extern bool runner_rows_are_final(void);
 
@@ -331,8 +351,14 @@ extern bool runner_rows_are_final(void);
 #define CLAIM_LATER	(-2)
 extern int	runner_claim(JobShared *shared, bool anything_left);
 
-/* progress of a runner; all are no-ops elsewhere */
+/* progress of a runner (progress.c); no-ops elsewhere */
 
+/* a number of its slot */
+#define progress_set(field, value) \
+	(StaticAssertExpr(sizeof(((RunnerSlot *) NULL)->field) == sizeof(int64), #field), \
+	 progress_set_number(offsetof(RunnerSlot, field), value))
+
+extern void progress_set_number(Size offset, int64 value);
 extern void progress_begin(const MoveItem *item);
 extern void progress_part(const MoveItem *item);
 extern void progress_end(void);
@@ -341,11 +367,7 @@ extern void progress_rested(int64 us);
 extern int64 progress_idle(void);
 extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
-extern void progress_changed(int64 blocks_changed);
-extern void progress_rate(int64 bytes_per_second);
-extern void progress_change_rate(int64 blocks_per_second);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */
-extern void progress_wal_lag(int64 bytes);
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
 extern void progress_prepared(const char *name);	/* of a blocker; "" =
@@ -365,20 +387,24 @@ extern const char *method_name(MoveMethod method);
 extern MoveMethod method_of_name(const char *name);
 extern MoveStatus status_of_name(const char *name);
 
-/* In place of a relkind: what stays in a tablespace that is to be emptied */
+/* In place of a relkind, for things that stay in an evacuated tablespace */
 #define ITEM_DATABASE	'D'
 #define ITEM_CATALOGS	'C'
 #define ITEM_FILES		'F'
 #define ITEM_SETTING	'G'
 
 extern const char *relation_kind(char relkind, const char *schema_name);
-extern const char *relation_noun(char relkind);
 extern const char *kind_noun(const char *kind);
-extern const char *job_noun(const JobShared *shared);
+extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
+extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
+extern const char *relations_noun(const JobTotals *totals);
+extern void job_totals_add(JobTotals *totals, bool is_index, MoveStatus status, int64 size,
+						   Oid to_tablespace, int64 lock_time);
+extern JobTotals job_totals(const MoveItem *items, int nitems);
 extern const char *status_name(MoveStatus status);
 extern const char *phase_name(MovePhase phase);
 
-/* What the methods get: one item in a runner */
+/* The argument of the methods: one item in a runner */
 typedef struct MoveContext
 {
 	JobShared  *job;

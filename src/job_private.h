@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * job_private.h
- *	  The shared area, for job.c and runner.c only.
+ *	  The shared area, for job.c, runner.c and progress.c only.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_JOB_PRIVATE_H
 #define IM_JOB_PRIVATE_H
-
 
 #include "job.h"
 
@@ -24,5 +23,6 @@ typedef struct JobArea
 extern JobArea *job_area(void);
 extern JobSlot *job_slot_locked(int slot, int64 job);
 extern void job_free_slot_locked(JobSlot *slot);
+extern void progress_attach(RunnerSlot *slot);
 
 #endif							/* IM_JOB_PRIVATE_H */

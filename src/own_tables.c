@@ -8,15 +8,13 @@
  * open the relation with the lock they need.
  *
  * The rows are about this cluster, and core cannot exclude a table from a
- * publication FOR ALL TABLES.  A row that reached a clone of this cluster
- * would name files there that are not ours, and one that reached a server
- * without the extension would stop its subscription.  So the history and the
- * ledger are not decoded.  Rows are inserted with HEAP_INSERT_NO_LOGICAL, and
- * deleted without a replica identity, which the SQL script has removed; an
- * update would be decoded, so it is a deletion and an insertion here.  Rows
- * can still come by the initial copy of a subscription, or because a user has
- * changed our tables in SQL on the publisher: a trigger that fires only for
- * replication, index_mover_not_by_replication(), discards them.
+ * publication FOR ALL TABLES.  A row that reached a clone would name files that
+ * are not ours, and one that reached a server without the extension would stop
+ * its subscription.  So the history and the ledger are not decoded: rows are
+ * inserted with HEAP_INSERT_NO_LOGICAL, deleted without a replica identity, and
+ * never updated.  Rows can still come by the initial copy of a subscription, or
+ * because a user has changed our tables on the publisher: a trigger that fires
+ * only for replication, index_mover_not_by_replication(), discards them.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,24 +22,20 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
-#include "catalog/objectaccess.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
-#include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "storage/pmsignal.h"
 #include "utils/acl.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -56,6 +50,7 @@
 void
 set_commit(const char *value)
 {
+	Assert(IsTransactionState());
 	(void) set_config_option("synchronous_commit", value, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
@@ -100,6 +95,17 @@ extension_schema(void)
 				 errmsg("extension \"%s\" is not installed in this database",
 						"index_mover")));
 	return result;
+}
+
+/*
+ * Return whether this is a table of the extension itself.  A job writes to
+ * them while it runs, so it cannot move them.
+ */
+bool
+extension_owns(Oid table)
+{
+	return get_rel_namespace(table) == extension_schema() ||
+		getExtensionOfObject(RelationRelationId, table) == get_extension_oid("index_mover", true);
 }
 
 /* As extension_find_relation(); ERROR 42P01 if it was dropped. */
@@ -155,14 +161,14 @@ release_first(int n)
 
 /*
  * Keep the extension's tables and sequences from being dropped until the end
- * of the session or extension_release().  The caller is in a transaction.
- * While a move runs, DROP EXTENSION waits for these locks, because only the
- * ledger knows what the move has made.  Every error releases them with all
- * other locks; call this again then.
+ * of the session or extension_release().  While a move runs, DROP EXTENSION
+ * waits for these locks, because only the ledger names the files of the move.
+ * Every error releases them with all other locks; call this again then.
  */
 ExtensionHold
 extension_hold(Oid *busy)
 {
+	Assert(IsTransactionState());
 	if (is_held)
 	{
 		LOCKTAG		tag;
@@ -219,7 +225,7 @@ extension_held(int n)
 	return is_held && n < lengthof(held_relations) ? held[n].relId : InvalidOid;
 }
 
-/* Release what extension_hold() has locked.  No-op if that is nothing. */
+/* Release the locks of extension_hold(), if any. */
 void
 extension_release(void)
 {
@@ -252,7 +258,7 @@ extension_open(const char *name)
 	return rel;
 }
 
-/* Close what extension_open() has opened.  The lock stays. */
+/* Close a table after extension_open().  The lock stays. */
 void
 extension_close(Relation rel)
 {
@@ -270,6 +276,7 @@ extension_insert(Relation rel, HeapTuple tuple)
 	CatalogIndexState indexes = CatalogOpenIndexes(rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true) && ActiveSnapshotSet());
 	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
 	ExecStoreHeapTuple(tuple, slot, false);
 	for (int i = 0; i < indexes->ri_NumIndices; i++)
@@ -291,9 +298,8 @@ extension_insert(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Delete a row without logical decoding.  Returns false if another
- * transaction has deleted it or is just doing so; simple_heap_delete(), and
- * so CatalogTupleDelete(), would make the latter an error.
+ * Delete a row without logical decoding.  Returns false if another transaction
+ * has deleted it or is just doing so, an error of CatalogTupleDelete().
  */
 bool
 extension_delete(Relation rel, HeapTuple tuple)
@@ -301,6 +307,7 @@ extension_delete(Relation rel, HeapTuple tuple)
 	TM_FailureData failure;
 	TM_Result	result = IM_HEAP_DELETE(rel, &tuple->t_self, &failure);
 
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	/* we never update a row, but a user may do so by hand */
 	if (result != TM_Ok && result != TM_Deleted)
 		ereport(ERROR,

@@ -13,6 +13,7 @@
 
 extern bool extension_installed(void);
 extern Oid	extension_schema(void);
+extern bool extension_owns(Oid table);
 extern Oid	extension_relation(const char *name);
 extern Oid	extension_find_relation(const char *name);
 extern int64 extension_nextval(const char *sequence);
@@ -21,7 +22,7 @@ extern void extension_close(Relation rel);
 extern void extension_insert(Relation rel, HeapTuple tuple);
 extern bool extension_delete(Relation rel, HeapTuple tuple);
 
-/* What extension_hold() has found */
+/* Results of extension_hold() */
 typedef enum ExtensionHold
 {
 	EXTENSION_HELD,
@@ -33,8 +34,6 @@ extern ExtensionHold extension_hold(Oid *busy);
 extern Oid	extension_held(int n);
 extern void extension_release(void);
 extern void commit_locally(void);
-extern ErrorData *errors_take(MemoryContext context);
-extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
 extern void set_commit(const char *value);
 
 #endif							/* IM_OWN_TABLES_H */

@@ -124,7 +124,7 @@ printed_command(const char *name,...)
 			va_arg(args, char *);
 
 		Assert(count < MAX_ARGUMENTS);
-		/* NULL is the name of what was dropped just now */
+		/* NULL is the name of an object that was dropped just now */
 		arguments[count++] = argument ? argument : "";
 	}
 	va_end(args);

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * runner.c
- *	  A background worker as a runner of its job: claims, progress, flags.
+ *	  A background worker as a runner of its job: claims, budgets, flags.
  *
  * Assumption: a process is the runner of at most one job in its lifetime.  In
- * any other process, the functions that report progress or read flags are
- * no-ops, so code that calls them can run anywhere.
+ * any other process, the functions that read flags are no-ops, so code that
+ * calls them can run anywhere.
  *
  * Locks: the area's lock, for moments.  The flags of the own job are read
  * without it: each is a bool of its own, and may be read late.
@@ -21,7 +21,6 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 
 #include "compat.h"
 #include "job_private.h"
@@ -41,10 +40,6 @@ static JobSlot *my_job = NULL;
 static JobShared *my_shared = NULL;
 static MoveSettings my_settings;
 static uint32 my_version;
-
-/* of the current item: rests and waits, from which estimates must not learn */
-static int64 idle_us = 0;
-static TimestampTz phase_since = 0;
 
 static char my_name[2 * NAMEDATALEN + 40] = "cleanup";	/* for the server log */
 
@@ -75,6 +70,7 @@ runner_settings(void)
 bool
 runner_attach(JobShared *shared)
 {
+	Assert(my_job == NULL);		/* at most one job in a lifetime */
 	area = job_area();
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	my_job = job_slot_locked(shared->slot, shared->job);
@@ -101,25 +97,19 @@ runner_attach(JobShared *shared)
 
 	if (my_job == NULL)
 		return false;
+	progress_attach(my_runner);
 	my_shared = shared;
 	read_settings();
 	return true;
 }
 
-/*
- * Set what the lines of this runner in the server log begin with.  In a
- * transaction.
- */
+/* Set the name with which the lines of this runner in the server log begin. */
 void
 runner_set_name(const JobShared *shared, JobPurpose purpose)
 {
-	int			len = 0;
-
-	if (purpose == JOB_MOVE)
-		len = snprintf(my_name, sizeof(my_name), "job " INT64_FORMAT, shared->job);
-	else
-		len = snprintf(my_name, sizeof(my_name), "cleanup");
-	snprintf(my_name + len, sizeof(my_name) - len, " (%s, by %s)",
+	Assert(IsTransactionState());
+	snprintf(my_name, sizeof(my_name), "%s (%s, by %s)",
+			 purpose == JOB_MOVE ? psprintf("job " INT64_FORMAT, shared->job) : "cleanup",
 			 get_database_name(shared->database),
 			 GetUserNameFromId(shared->role, true));
 }
@@ -139,11 +129,12 @@ is_of_our_job(const RunnerSlot *runner)
 
 /*
  * Return whether another runner of this job is attached or, with at_work, one
- * that may still change a row.  The caller holds the lock.
+ * that may still change a row.
  */
 static bool
 have_company(bool at_work)
 {
+	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 		if (is_of_our_job(&area->runners[i]) && &area->runners[i] != my_runner &&
 			!(at_work && area->runners[i].rows_final))
@@ -165,7 +156,7 @@ runner_knows_pid(int pid)
 	return false;
 }
 
-/* Return whether this process is a runner of our job; also without a lock. */
+/* Return whether this process is a runner of our job.  Takes no lock, either. */
 bool
 runner_of_same_job(int pid)
 {
@@ -176,35 +167,35 @@ runner_of_same_job(int pid)
 }
 
 /*
- * The budgets of a job.  A runner takes what it uses at once, and learns its
- * turn: how much all runners of the job had used by then.  Time pays it back
- * at a rate, and the runner rests until its turn is paid.  So the rate holds
- * for the job, a runner that needs nothing leaves it to the others, and those
- * that need more than there is take turns.  It is kept in what was used, not
- * in time, so that a new rate holds for what was used before, too.
+ * A token bucket for each budget of a job.  A runner uses tokens at once, and
+ * gets its mark: how many all runners of the job had used by then.  Time pays
+ * for tokens at a rate, and the runner rests until its mark is paid.  So the
+ * rate holds for the job, and a runner that needs nothing leaves it to the
+ * others.  It is kept in tokens, not in time, so that a new rate holds for the
+ * tokens used before, too.
  */
 
-/* Use so much of a budget; return the turn to wait for. */
+/* Use so much of a budget; return the mark to wait for. */
 double
 runner_use(JobBudget budget, double amount)
 {
-	double		turn;
+	double		mark;
 
 	if (my_shared == NULL)
 		return 0;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	turn = (my_shared->accounts[budget].used += amount);
+	mark = (my_shared->accounts[budget].used += amount);
 	LWLockRelease(&area->lock);
-	return turn;
+	return mark;
 }
 
 /*
- * Return how much has to be paid until the turn has come, at so much a
- * second; with rate 0 all is paid at once.  To be called before each use, too:
- * time in which nothing is owed is not saved.
+ * Return how much has to be paid up to the mark, at so much a second; with rate
+ * 0 all is paid at once.  To be called before each use, too: time in which
+ * nothing is owed is not saved.
  */
 double
-runner_owes(JobBudget budget, double turn, double rate)
+runner_owes(JobBudget budget, double mark, double rate)
 {
 	JobAccount *account;
 	instr_time	now;
@@ -226,7 +217,7 @@ runner_owes(JobBudget budget, double turn, double rate)
 							account->paid + INSTR_TIME_GET_DOUBLE(passed) * rate);
 	}
 	account->paid_at = now;
-	owed = turn - account->paid;
+	owed = mark - account->paid;
 	LWLockRelease(&area->lock);
 	return Max(owed, 0);
 }
@@ -268,15 +259,14 @@ runner_detach(void)
 	else if (final)
 		my_job->state = JOB_CLEANING_UP;
 	LWLockRelease(&area->lock);
-	my_runner = NULL;
+	progress_attach(my_runner = NULL);
 	my_job = NULL;
 	return final;
 }
 
 /*
- * Declare that this runner will change no row any more, and that no caller
- * needs to wait for the rest of its work.  Return true if that holds for all
- * others, too: the caller then has to publish the rows.
+ * Declare that this runner will change no row any more.  Return true if that
+ * holds for all others, too: the caller then has to publish the rows.
  */
 bool
 runner_rows_are_final(void)
@@ -298,16 +288,16 @@ runner_rows_are_final(void)
  * Return whether this item may begin now.  Indexes of one table are rebuilt
  * one after the other, and not while one of them is copied, because a rebuild
  * waits for all transactions that use the table.  The default for new
- * partitions is set at the very end.  The caller holds the lock.
+ * partitions is set at the very end.
  */
 static bool
 may_begin(const JobShared *shared, const MoveItem *item)
 {
+	Assert(LWLockHeldByMe(&area->lock));
 	for (int i = 0; i < shared->nitems; i++)
 	{
 		const MoveItem *other = &shared->items[i];
-		bool		running = (other->status == STATUS_RUNNING ||
-							   other->status == STATUS_PAUSED);
+		bool		running = (other->status == STATUS_RUNNING);
 
 		if (other == item)
 			continue;
@@ -362,220 +352,9 @@ runner_nap(JobShared *shared, int ms)
 	if (QueryCancelPending)		/* pg_cancel_backend() */
 	{
 		QueryCancelPending = false;
-		(void) job_request_cancel(shared->job);
+		(void) job_request(shared->job, REQUEST_CANCEL);
 	}
 	CHECK_FOR_INTERRUPTS();
-}
-
-/* Show which relation is being moved.  The caller holds the lock. */
-static void
-show_relation(const MoveItem *item)
-{
-	my_runner->heap_oid = item->heap_oid;
-	my_runner->relid = item->relid;
-	my_runner->relname = item->relname;
-	my_runner->relkind = item->relkind;
-	my_runner->schema_name = item->schema_name;
-	my_runner->heap_name = item->heap_name;
-}
-
-/* Show which part of a table is being copied, within the same move. */
-void
-progress_part(const MoveItem *item)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	show_relation(item);
-	my_runner->blocks_total = 0;
-	my_runner->blocks_done = 0;
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_begin(const MoveItem *item)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	show_relation(item);
-	my_runner->method = item->method;
-	my_runner->phase = PHASE_INITIALIZING;
-	idle_us = 0;
-	my_runner->throttled_by[0] = '\0';
-	my_runner->blocks_total = 0;
-	my_runner->blocks_done = 0;
-	my_runner->blocks_changed = 0;
-	my_runner->bytes_per_second = 0;
-	my_runner->changed_per_second = -1;
-	my_runner->eta = -1;
-	my_runner->lock_attempts = 0;
-	my_runner->wal_lag = -1;
-	my_runner->nblockers = 0;
-	my_runner->prepared[0] = '\0';
-	my_runner->started_at = GetCurrentTimestamp();
-	my_runner->step_back_for = 0;
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_end(void)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->heap_oid = InvalidOid;
-	my_runner->relid = InvalidOid;
-	my_runner->nblockers = 0;
-	LWLockRelease(&area->lock);
-}
-
-/* Return whether another session ends this phase, or the clock. */
-static bool
-is_wait(MovePhase phase)
-{
-	return phase == PHASE_WAIT_START || phase == PHASE_WAIT_SWAP_TIME ||
-		phase == PHASE_WAIT_SWAP_LOCK || phase == PHASE_WAIT_WRITERS ||
-		phase == PHASE_WAIT_SNAPSHOTS || phase == PHASE_GIVING_WAY;
-}
-
-
-/* Publish a phase.  Return the previous one, for the caller to restore. */
-MovePhase
-progress_phase(MovePhase phase)
-{
-	MovePhase	before = PHASE_INITIALIZING;
-
-	if (my_runner == NULL)
-		return before;
-	if (is_wait(my_runner->phase))
-		idle_us += GetCurrentTimestamp() - phase_since;
-	phase_since = GetCurrentTimestamp();
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	before = my_runner->phase;
-	my_runner->phase = phase;
-	my_runner->throttled_by[0] = '\0';
-	LWLockRelease(&area->lock);
-	return before;
-}
-
-/* Count a rest in a phase of work. */
-void
-progress_rested(int64 us)
-{
-	if (my_runner != NULL && !is_wait(my_runner->phase))
-		idle_us += us;
-}
-
-/* Return the microseconds that the item has rested or waited, up to now. */
-int64
-progress_idle(void)
-{
-	return idle_us + (my_runner != NULL && is_wait(my_runner->phase) ?
-					  GetCurrentTimestamp() - phase_since : 0);
-}
-
-/* Say why the runner rests; NULL if it does not any more. */
-void
-progress_throttled(const char *why)
-{
-	if (my_runner == NULL || strcmp(my_runner->throttled_by, why ? why : "") == 0)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	strlcpy(my_runner->throttled_by, why ? why : "", sizeof(my_runner->throttled_by));
-	LWLockRelease(&area->lock);
-}
-
-/* Set one number of the runner's slot. */
-#define PROGRESS_SET(field, value) \
-	do { \
-		if (my_runner != NULL) \
-		{ \
-			LWLockAcquire(&area->lock, LW_EXCLUSIVE); \
-			my_runner->field = (value); \
-			LWLockRelease(&area->lock); \
-		} \
-	} while (0)
-
-void
-progress_blocks(int64 total, int64 done)
-{
-	PROGRESS_SET(blocks_total, total);
-	PROGRESS_SET(blocks_done, done);
-}
-
-void
-progress_changed(int64 blocks_changed)
-{
-	PROGRESS_SET(blocks_changed, blocks_changed);
-}
-
-void
-progress_rate(int64 bytes_per_second)
-{
-	PROGRESS_SET(bytes_per_second, bytes_per_second);
-}
-
-void
-progress_change_rate(int64 blocks_per_second)
-{
-	PROGRESS_SET(changed_per_second, blocks_per_second);
-}
-
-void
-progress_eta(double seconds)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	my_runner->eta = seconds;
-	my_runner->eta_at = GetCurrentTimestamp();
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_wal_lag(int64 bytes)
-{
-	PROGRESS_SET(wal_lag, bytes);
-}
-
-void
-progress_lock_attempt(void)
-{
-	PROGRESS_SET(lock_attempts, my_runner->lock_attempts + 1);
-}
-
-void
-progress_blockers(const int *pids, int npids)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (my_runner == NULL)
-		return;
-	npids = Min(npids, IM_MAX_BLOCKERS);
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	if (npids > 0)
-	{
-		memcpy(my_runner->blockers, pids, npids * sizeof(int));
-		/* a copy that waits catches up in between */
-		if (now - my_runner->blocked_at > IM_BLOCKED_GAP)
-			my_runner->blocked_since = now;
-		my_runner->blocked_at = now;
-	}
-	my_runner->nblockers = npids;
-	LWLockRelease(&area->lock);
-}
-
-void
-progress_prepared(const char *name)
-{
-	if (my_runner == NULL)
-		return;
-	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	memset(my_runner->prepared, 0, IM_PREPARED_LEN);
-	memcpy(my_runner->prepared, name,
-		   pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
-	LWLockRelease(&area->lock);
 }
 
 bool
@@ -600,11 +379,8 @@ job_swap_now_requested(void)
 
 /*
  * CHECK_FOR_INTERRUPTS(), plus ERROR 57014 after cancel_move() or the loss of
- * the waiting caller, and 40P01 when the waiting caller asks to step back
- * from this index.
- *
- * Every loop of a runner calls this.  So it also reads a changed
- * configuration again, if no transaction is open.
+ * the waiting caller, and 40P01 when the waiting caller asks to step back.
+ * Every loop of a runner calls this, so it also reads a changed configuration.
  */
 void
 job_check_cancel(void)
@@ -625,22 +401,21 @@ job_check_cancel(void)
 }
 
 /*
- * Ask a runner to give up its index, because the index waits for a process
- * that waits for the calling session.  Called by the session that waits for
- * the job; "seen" is its copy of the runner's slot.  Return false if that
- * does not help: the runner is between two indexes, or was asked before and
- * is still in the same wait.
+ * Ask a runner to give up its relation, because its move waits for a process
+ * that waits for the calling session.  "seen" is a copy of the runner's slot.
+ * Return false if that does not help: the runner is between two relations, or
+ * was asked before and is still in the same wait.
  */
 bool
 runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 {
-	JobArea    *shared_area = job_area();
 	bool		helps = true;
 
-	LWLockAcquire(&shared_area->lock, LW_EXCLUSIVE);
+	area = job_area();
+	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < IM_MAX_RUNNERS; i++)
 	{
-		RunnerSlot *runner = &shared_area->runners[i];
+		RunnerSlot *runner = &area->runners[i];
 
 		/* otherwise it has gone on, or ended */
 		if (!runner->in_use || runner->pid != seen->pid || runner->slot != seen->slot ||
@@ -657,7 +432,7 @@ runner_ask_to_step_back(const RunnerSlot *seen, int blocker)
 			runner->step_back_since = GetCurrentTimestamp();
 		}
 	}
-	LWLockRelease(&shared_area->lock);
+	LWLockRelease(&area->lock);
 	return helps;
 }
 

@@ -4,13 +4,12 @@
  *	  The settings of index_mover, and the copy of them that a job carries.
  *
  * A job's worker does not see the caller's SETs, so the caller's effective
- * values are captured when the job is submitted.  The "settings" argument is
- * applied by core's routine and so with the privileges that SET needs.  It
+ * values are captured when the job is submitted.  The "settings" argument
  * exists because pg_cron runs one statement per transaction, where nothing
  * can be SET before.
  *
- * A job's settings are recorded in its row of the job log, as a JSON object of
- * those that are not the default, in the words of SHOW, so that a later
+ * A job's settings that are not the default are recorded in its row of the job
+ * log, as a JSON object in the words of SHOW, so that a later
  * resume_move() or undo_move() works with the same ones.
  *
  * A setting is added in two places: a field of MoveSettings, and a row of
@@ -27,7 +26,6 @@
 #include "miscadmin.h"
 #include "optimizer/optimizer.h"
 #include "utils/builtins.h"
-#include "utils/datetime.h"
 #include "utils/guc_tables.h"
 #include "utils/json.h"
 #include "utils/numeric.h"
@@ -64,7 +62,6 @@ static const struct config_enum_entry direct_io_options[] = {
 	{NULL, 0, false}
 };
 
-/* the values of this session; strings are converted at capture */
 static const struct config_enum_entry verify_options[] = {
 	{"auto", VERIFY_AUTO, false},
 	{"off", VERIFY_OFF, false},
@@ -78,6 +75,7 @@ static const struct config_enum_entry verify_options[] = {
 	{NULL, 0, false}
 };
 
+/* the values of this session; strings are converted at capture */
 static MoveSettings session;
 static char *min_free_space = NULL;
 static char *copy_access_methods = NULL;
@@ -153,7 +151,7 @@ static const Setting settings[] = {
 	REAL_SETTING(rebuild_threshold, 0.3, 0.0, 1.0, PGC_USERSET, 0,
 				 "Bloat ratio above which method \"auto\" rebuilds an index.",
 				 NULL),
-	INT_SETTING(max_workers, 2, 1, 8, PGC_SUSET, 0,
+	INT_SETTING(max_workers, 2, 1, MAX_WORKERS, PGC_SUSET, 0,
 				"Number of relations that one call moves at the same time.",
 				NULL),
 	ENUM_SETTING(order, ORDER_SMALLEST, PGC_USERSET, 0,
@@ -185,27 +183,20 @@ static const Setting settings[] = {
 				"0 keeps all."),
 };
 
-/*
- * Check a list of names and its length, because a job has it in shared memory
- * of fixed size.  Whether the access methods exist cannot be looked up here.
- */
+/* Whether the access methods exist cannot be looked up here. */
 static bool
 check_copy_access_methods(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval);
 	List	   *names;
-	bool		is_list = SplitIdentifierString(copy, ',', &names);
 
-	list_free(names);
-	pfree(copy);
-	if (!is_list)
+	if (!SplitIdentifierString(pstrdup(*newval), ',', &names))
 	{
 		GUC_check_errdetail("List syntax is invalid.");
 		return false;
 	}
 	if (strlen(*newval) >= sizeof(((MoveSettings *) NULL)->copy_access_methods))
 	{
-		GUC_check_errdetail("The list is too long.");
+		GUC_check_errdetail("The list is too long.");	/* for shared memory */
 		return false;
 	}
 	return true;
@@ -218,8 +209,7 @@ check_copy_access_methods(char **newval, void **extra, GucSource source)
 static bool
 parse_free_space(const char *text, FreeSpaceRule *rule)
 {
-	char	   *copy = pstrdup(text);
-	char	   *rest = copy;
+	char	   *rest = pstrdup(text);
 	char	   *part;
 
 	rule->share = -1;
@@ -245,7 +235,6 @@ parse_free_space(const char *text, FreeSpaceRule *rule)
 		else
 			return false;
 	}
-	pfree(copy);
 	return true;
 }
 
@@ -575,7 +564,7 @@ settings_check_alterable(int64 job, Jsonb *json)
 
 /*
  * As settings_capture(), with a call's "settings" argument, which may be NULL,
- * applied like SET LOCAL and with the privileges that SET needs.
+ * applied like SET LOCAL.
  */
 void
 settings_capture_with(MoveSettings *result, Jsonb *json)
@@ -587,10 +576,15 @@ settings_capture_with(MoveSettings *result, Jsonb *json)
 	AtEOXact_GUC(true, nestlevel);
 }
 
-/* Set all settings as recorded, or else to the default, and then as in json. */
-static void
-load(MoveSettings *result, const char *recorded, Jsonb *json, bool trusted,
-	 const char *but_not)
+/*
+ * As settings_capture_with(), but from the settings that were recorded for an
+ * earlier job, but_not one of them.  Those that only a superuser may set are a
+ * superuser's policy, which may have changed since: unless trusted these are
+ * the session's.
+ */
+void
+settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
+			  bool trusted, const char *but_not)
 {
 	Jsonb	   *object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
 															CStringGetDatum(recorded)));
@@ -616,19 +610,6 @@ load(MoveSettings *result, const char *recorded, Jsonb *json, bool trusted,
 }
 
 /*
- * As settings_capture_with(), but from the settings that were recorded for an
- * earlier job, but_not one of them.  Those that only a superuser may set are a
- * superuser's policy, which may have changed since: for others these are the
- * session's.
- */
-void
-settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
-			  const char *but_not)
-{
-	load(result, recorded, json, superuser(), but_not);
-}
-
-/*
  * Change settings of *result, and its description, as the JSON object says.
  * The change is made under the lock, because other processes read the values
  * and must not see half of one.  ERROR as SET: 22023, 42501.
@@ -644,7 +625,7 @@ settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json)
 		LWLockAcquire(lock, LW_SHARED);
 		strlcpy(recorded, result->not_default, sizeof(recorded));
 		LWLockRelease(lock);
-		load(&altered, recorded, json, true, NULL);
+		settings_load(&altered, recorded, json, true, NULL);
 
 		LWLockAcquire(lock, LW_EXCLUSIVE);
 		if (strcmp(recorded, result->not_default) == 0)

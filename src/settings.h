@@ -21,6 +21,7 @@ typedef enum OnBlocker
 } OnBlocker;
 
 #define DEFAULT_MAX_LOCK_TIME	10	/* ms */
+#define MAX_WORKERS				8	/* of a job */
 
 typedef enum OnFailure
 {
@@ -110,7 +111,7 @@ typedef struct MoveSettings
 
 	JobTerms	terms;
 
-	/* those that are not the default, as a JSON object; see settings_load() */
+	/* settings that are not the default, a JSON object; see settings_load() */
 	char		not_default[IM_SETTINGS_LEN];
 } MoveSettings;
 
@@ -123,7 +124,7 @@ extern void settings_define(void);
 extern void settings_capture(MoveSettings *result);
 extern void settings_capture_with(MoveSettings *result, Jsonb *json);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
-						  const char *but_not);
+						  bool trusted, const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);
 extern void settings_check_alterable(int64 job, Jsonb *json);
 extern void settings_alter(MoveSettings *result, LWLock *lock, Jsonb *json);

@@ -99,34 +99,40 @@ int			test_damages = 0;
 int			test_seed = 0;
 int			test_stats_age = 0;
 
+static const struct
+{
+	const char *name;
+	char	  **value;
+}			strings[] =
+
+{
+	{"index_mover.test_point", &test_points},
+	{"index_mover.test_mutation", &test_mutations},
+	{"index_mover.test_file_systems", &test_file_systems},
+};
+
+static const struct
+{
+	const char *name;
+	int		   *value;
+}			numbers[] =
+
+{
+	{"index_mover.test_damages", &test_damages},
+	{"index_mover.test_seed", &test_seed},
+	{"index_mover.test_stats_age", &test_stats_age},
+};
+
 /* Define the settings; called by _PG_init() of a test build. */
 void
 test_points_define(void)
 {
-	DefineCustomStringVariable("index_mover.test_point",
-							   "What a test build does at which point.",
-							   NULL, &test_points, "",
-							   PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("index_mover.test_mutation",
-							   "What a test build leaves out of a copy.",
-							   NULL, &test_mutations, "",
-							   PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomStringVariable("index_mover.test_file_systems",
-							   "What a test build takes file systems to be.",
-							   NULL, &test_file_systems, "",
-							   PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.test_damages",
-							"How often a test build measures each page with damage.",
-							NULL, &test_damages, 0, 0, INT_MAX,
-							PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.test_seed",
-							"What the damage depends on.",
-							NULL, &test_seed, 0, 0, INT_MAX,
-							PGC_SUSET, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("index_mover.test_stats_age",
-							"How many days old a test build takes the statistics to be.",
-							NULL, &test_stats_age, 0, 0, INT_MAX,
-							PGC_SUSET, 0, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(strings); i++)
+		DefineCustomStringVariable(strings[i].name, "For tests.", NULL, strings[i].value, "",
+								   PGC_SUSET, 0, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(numbers); i++)
+		DefineCustomIntVariable(numbers[i].name, "For tests.", NULL, numbers[i].value, 0,
+								0, INT_MAX, PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
 /*
@@ -136,9 +142,8 @@ test_points_define(void)
 void
 test_points_keep(void)
 {
-	SetConfigOption("index_mover.test_point", pstrdup(test_points), PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("index_mover.test_mutation", pstrdup(test_mutations), PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("index_mover.test_file_systems", pstrdup(test_file_systems), PGC_SUSET, PGC_S_OVERRIDE);
+	for (int i = 0; i < lengthof(strings); i++)
+		SetConfigOption(strings[i].name, pstrdup(*strings[i].value), PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* Find "name:" in the list, or a whole "name"; return what follows. */

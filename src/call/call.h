@@ -13,48 +13,42 @@
 #include "nodes/pg_list.h"
 #include "utils/jsonb.h"
 
+#include "errors.h"
 #include "history.h"
 #include "job.h"
 #include "settings.h"
 
-/* What a job was to do, and what became of it */
+/* A job as its client is told of it */
 typedef struct JobSummary
 {
 	int64		job;
-	int			total;
-	int			moved;
-	int			rehearsed;
+	JobTotals	totals;
 	int			not_moved;		/* failed, canceled, interrupted */
-	bool		has_tables;		/* not only indexes */
-	int64		size;			/* bytes */
-	int64		size_moved;
-	Oid			tablespace;		/* 0 = several */
-	char	   *target;			/* its name */
-	int64		longest_lock;	/* microseconds */
+	char	   *target;			/* name of the tablespace */
 	StringInfoData failures;
 } JobSummary;
 
 extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_prevent_in_block(const char *function, const char *hint);
 extern MoveMethod call_parse_method(const char *name);
-extern void call_reject_null(FunctionCallInfo fcinfo, int n, const char *name);
 extern int64 call_size_argument(FunctionCallInfo fcinfo, int n, const char *name);
-extern Jsonb *call_settings_argument(FunctionCallInfo fcinfo, int n);
+
+/* argument n, a job's settings; NULL if it is NULL */
+#define call_settings_argument(fcinfo, n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
 extern void result_rows_of_plan(FunctionCallInfo fcinfo, List *plan,
 								const MoveSettings *settings, bool dry_run, bool wait);
 extern void progress_view_notices(int64 job);
 
 extern char *notices_name(Oid relation, const char *schema, const char *name);
+#define item_name(item) \
+	notices_name((item)->relid, NameStr((item)->schema_name), NameStr((item)->relname))
 extern char *notices_duration(double seconds);
-extern void summary_add(JobSummary *summary, MoveStatus status, const char *kind,
-						int64 size, Oid to_tablespace, int64 lock_time);
-extern const char *summary_noun(const JobSummary *summary);
-extern void notices_begin(const JobSummary *summary);
-extern void notices_end(const JobSummary *summary, double seconds);
+extern void notices_begin(JobSummary *summary);
+extern void notices_end(JobSummary *summary, double seconds);
 extern void notices_failure(JobSummary *summary, const char *noun,
 							const char *name, const char *sqlstate,
 							const char *reason, bool warn);
-extern void notices_raise(const JobSummary *summary);
+extern void notices_raise(const JobSummary *summary, bool raise);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);

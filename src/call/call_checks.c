@@ -12,24 +12,9 @@
 #include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "storage/ipc.h"
-#include "tcop/utility.h"
-#include "utils/guc.h"
-#include "utils/jsonb.h"
 
 #include "call/call.h"
 #include "job.h"
-
-/* Refuse NULL as argument n, with ERROR 22004. */
-void
-call_reject_null(FunctionCallInfo fcinfo, int n, const char *name)
-{
-	if (PG_ARGISNULL(n))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-}
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */
 MoveMethod
@@ -60,13 +45,6 @@ call_size_argument(FunctionCallInfo fcinfo, int n, const char *name)
 				 errmsg("%s must not be negative", name),
 				 errhint("It is in bytes, as of pg_size_bytes('10GB').")));
 	return size;
-}
-
-/* Return argument n, a job's settings; NULL if it is NULL. */
-Jsonb *
-call_settings_argument(FunctionCallInfo fcinfo, int n)
-{
-	return PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n);
 }
 
 /* Error context callback: add a hint to core's error. */

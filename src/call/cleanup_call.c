@@ -25,6 +25,7 @@
 #include "job.h"
 #include "plan/plan.h"
 #include "printed_command.h"
+#include "row.h"
 #include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
@@ -40,23 +41,18 @@ pick_tables(const List *plan, bool waits)
 {
 	List	   *tables = leftovers_tables();
 	List	   *result = NIL;
-	ListCell   *lc;
 
 	if (tables == NIL)
 		return NIL;
-	foreach(lc, plan)
+	foreach_ptr(const MoveItem, item, plan)
 	{
-		const MoveItem *item = lfirst(lc);
-
 		if (item->status != STATUS_SKIPPED)
 			tables = list_delete_oid(tables, item->heap_oid);
 	}
-	foreach(lc, plan)
+	foreach_ptr(MoveItem, item, plan)
 	{
-		MoveItem   *item = lfirst(lc);
-
 		if (!list_member_oid(tables, item->heap_oid) ||
-			!plan_may_move(item->heap_oid) ||
+			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK ||
 			(waits && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
 			continue;
 		tables = list_delete_oid(tables, item->heap_oid);
@@ -66,10 +62,9 @@ pick_tables(const List *plan, bool waits)
 }
 
 /*
- * Remove what dead jobs have left on those tables of a plan (of MoveItem)
- * that have nothing to move: a job that moves does it itself.  Waits for the
- * worker, which does not wait long for other users of the table.  ERRORs:
- * those of wait_for_rows().
+ * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
+ * that have nothing to move: a job that moves does it itself.  ERRORs: those of
+ * wait_for_rows().
  */
 void
 cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
@@ -97,12 +92,8 @@ cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
 static bool
 is_among(const Leftover *leftover, const List *leftovers)
 {
-	ListCell   *lc;
-
-	foreach(lc, leftovers)
+	foreach_ptr(const Leftover, other, leftovers)
 	{
-		const Leftover *other = lfirst(lc);
-
 		if (other->index_oid == leftover->index_oid && other->ledger_id == leftover->ledger_id)
 			return true;
 	}
@@ -129,31 +120,27 @@ static void
 put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
 			 int64 size, const char *action)
 {
-	char	   *name = OidIsValid(tablespace) ? get_tablespace_name(tablespace) : NULL;
-	Datum		values[5] = {0};
-	bool		nulls[5] = {false, false, name == NULL, size < 0, false};
+	Row			row;
 
-	values[0] = CStringGetTextDatum(kind);
-	values[1] = CStringGetTextDatum(object);
-	if (name != NULL)
-		values[2] = DirectFunctionCall1(namein, CStringGetDatum(name));
-	values[3] = Int64GetDatum(size);
-	values[4] = CStringGetTextDatum(action);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	row_clear(&row);
+	row_text(&row, 1, kind);
+	row_text(&row, 2, object);
+	row_tablespace(&row, 3, tablespace);
+	row_int64(&row, 4, size);
+	row_text(&row, 5, action);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
 /* Add a row for each table that is apart from its TOAST table. */
 static void
 put_tables_apart(ReturnSetInfo *rsinfo)
 {
-	ListCell   *lc;
-
-	foreach(lc, relations_such(table_is_apart))
+	foreach_oid(relid, relations_such(table_is_apart))
 	{
 		RelationFacts facts;
 		char	   *name;
 
-		if (!relation_facts(lfirst_oid(lc), &facts))
+		if (!relation_facts(relid, &facts))
 			continue;
 		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
 		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
@@ -203,10 +190,9 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	bool		dry_run;
 	List	   *before;
 	List	   *after = NIL;
-	ListCell   *lc;
 	MoveSettings settings;
 
-	call_reject_null(fcinfo, 0, "dry_run");
+	reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call this in a worker that removes leftovers */
 	call_check_moment("index_mover_cleanup()", true, false);
@@ -228,10 +214,8 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, NIL, &settings);
 		after = leftovers_list();
 	}
-	foreach(lc, before)
+	foreach_ptr(const Leftover, leftover, before)
 	{
-		const Leftover *leftover = lfirst(lc);
-
 		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
 					 action_name(leftover, dry_run, is_among(leftover, after)));
 	}

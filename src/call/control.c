@@ -7,9 +7,8 @@
  * A runner checks its job's flags in all its own loops; a cancel sends a
  * signal, too, which ends core's waits.
  *
- * From the history come the relations, their old and new tablespaces, and the
- * method and settings that were asked for.  Everything else is planned again,
- * because conditions have changed since.
+ * From the history come the relations, their tablespaces, and the method and
+ * settings that were asked for.  Everything else is planned again.
  *
  * Privileges: all functions here are for members of the job's role and for
  * superusers.
@@ -42,7 +41,7 @@ PG_FUNCTION_INFO_V1(index_mover_resume_move);
 PG_FUNCTION_INFO_V1(index_mover_alter_move);
 PG_FUNCTION_INFO_V1(index_mover_undo_move);
 
-/* Write to the server log what a user has done to a job. */
+/* Write the action of a user on a job to the server log. */
 static void
 log_control(int64 job, const char *what)
 {
@@ -53,24 +52,11 @@ log_control(int64 job, const char *what)
 }
 
 /*
- * Raise ERROR 42501 unless the current user is a member of the job's role or
- * a superuser.
- */
-static void
-check_privilege(int64 job, Oid role)
-{
-	if (!has_privs_of_role(GetUserId(), role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to control job " INT64_FORMAT, job),
-				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
-}
-
-/*
  * Find a job to control.  Returns true if it is running; else *entry is its
  * row in the history.
  *
- * ERRORs: 42704 there never was such a job; 42501 as check_privilege().
+ * ERRORs: 42704 there never was such a job; 42501 the current user is no member
+ * of the job's role, and no superuser.
  */
 static bool
 find_job(int64 job, JobSlot *slot, HistoryJob *entry)
@@ -82,7 +68,11 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("job " INT64_FORMAT " does not exist", job),
 				 errhint("See %s.", printed_command("jobs"))));
-	check_privilege(job, running ? slot->role : entry->role);
+	if (!has_privs_of_role(GetUserId(), running ? slot->role : entry->role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to control job " INT64_FORMAT, job),
+				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
 	return running;
 }
 
@@ -99,19 +89,12 @@ find_running_job(int64 job, JobSlot *slot)
 	return false;
 }
 
-static bool
-request_pause(int64 job)
-{
-	return job_request_pause(job, true);
-}
-
 /*
  * Apply a request to the job that argument 0 names, or, if it is NULL, to all
- * jobs of this database that the current user may control.  Returns how many
- * were still running.
+ * jobs that the current user may control.  Returns how many were still running.
  */
 static int
-control_jobs(FunctionCallInfo fcinfo, bool (*request) (int64 job), const char *what)
+control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 {
 	JobSlot		slots[IM_MAX_JOBS];
 	int			nslots;
@@ -123,7 +106,7 @@ control_jobs(FunctionCallInfo fcinfo, bool (*request) (int64 job), const char *w
 		nslots = find_running_job(PG_GETARG_INT64(0), &slots[0]) ? 1 : 0;
 	for (int i = 0; i < nslots; i++)
 	{
-		if (!has_privs_of_role(GetUserId(), slots[i].role) || !request(slots[i].job))
+		if (!has_privs_of_role(GetUserId(), slots[i].role) || !job_request(slots[i].job, request))
 			continue;
 		done++;
 		log_control(slots[i].job, what);
@@ -142,7 +125,7 @@ control_jobs(FunctionCallInfo fcinfo, bool (*request) (int64 job), const char *w
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT32(control_jobs(fcinfo, job_request_cancel, "canceled"));
+	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_CANCEL, "canceled"));
 }
 
 /*
@@ -154,21 +137,16 @@ index_mover_cancel_move(PG_FUNCTION_ARGS)
 Datum
 index_mover_pause_move(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT32(control_jobs(fcinfo, request_pause, "paused"));
+	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_PAUSE, "paused"));
 }
 
 /* Change settings of a running job; returns false if it has just ended. */
 static bool
 alter_job(const JobSlot *slot, Jsonb *json)
 {
-	dsm_segment *segment;
 	bool		mapped;
+	dsm_segment *segment = job_map_segment(slot, &mapped);
 
-	/* mapped already if an index expression calls this in the job's worker */
-	segment = dsm_find_mapping(slot->segment);
-	mapped = (segment != NULL);
-	if (!mapped)
-		segment = dsm_attach(slot->segment);
 	if (segment == NULL)
 		return false;
 	job_alter_settings(job_shared(segment), json);
@@ -178,21 +156,10 @@ alter_job(const JobSlot *slot, Jsonb *json)
 	return true;
 }
 
-static bool
-has_item(List *items, Oid relid)
-{
-	ListCell   *lc;
-
-	foreach(lc, items)
-		if (((MoveItem *) lfirst(lc))->relid == relid)
-		return true;
-	return false;
-}
-
 /*
- * Add to the plan what moves the relation of a history entry, traced, to where
- * it was to go or, back, to where it was.  What has become of it, or of the
- * tablespace, is told in a NOTICE or in its row.
+ * Add to the plan the items that move the relation of a history entry, traced,
+ * to where it was to go or, back, to where it was.  If the relation or the
+ * tablespace is gone, a NOTICE or the row tells.
  */
 static List *
 plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
@@ -202,11 +169,9 @@ plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 	Oid			relid = OidIsValid(table) ? table : entry->relid;
 	Oid			tablespace;
 	ListCell   *lc;
+	ListCell   *lc2;
 
-	/*
-	 * In the history of a version that moved it apart, what TOAST keeps may
-	 * have come from another tablespace than its table.
-	 */
+	/* an earlier version moved a TOAST table without its table */
 	foreach(lc, moves)
 		if (OidIsValid(table) && ((const HistoryEntry *) lfirst(lc))->relid == table)
 		entry = lfirst(lc);
@@ -226,11 +191,12 @@ plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 	request->indexes = !request->tables;
 	request->to_tablespace = tablespace;
 	request->part = true;
-	foreach(lc, plan_moves(request))
+	foreach_ptr(MoveItem, item, plan_moves(request))
 	{
-		MoveItem   *item = lfirst(lc);
-
-		if (has_item(plan, item->relid))
+		foreach(lc2, plan)
+			if (((MoveItem *) lfirst(lc2))->relid == item->relid)
+			break;
+		if (lc2 != NULL)
 			continue;
 		plan = lappend(plan, item);
 		if (get_tablespace_name(tablespace) == NULL)
@@ -247,8 +213,7 @@ plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 }
 
 /*
- * Queue a job for what the job of these moves (of HistoryEntry) has not moved,
- * to start when this transaction commits, by its method and with its settings
+ * Queue a job for the rest of a job with these moves (of HistoryEntry), to start when this transaction commits, by its method and with its settings
  * but for those in json.  Returns its number, or 0 if nothing can be moved;
  * a WARNING tells of each relation that cannot, and why.
  */
@@ -259,31 +224,25 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 	JobSummary	summary = {0};
 	List	   *plan = NIL;
 	List	   *items = NIL;
-	ListCell   *lc;
 	int64		rest;
 
-	settings_load(&request.settings, entry->settings, json, NULL);
+	settings_load(&request.settings, entry->settings, json, superuser(), NULL);
 	request.settings.terms = entry->terms;
 	history_trace(job, moves);
-	foreach(lc, moves)
+	foreach_ptr(const HistoryEntry, move, moves)
 	{
-		const HistoryEntry *move = lfirst(lc);
-
 		if (!STATUS_IS_DONE(move->status))
 			plan = plan_entry(plan, move, moves, false, &request);
 	}
 	plan_complete(plan, &request);
 	submit_skip_busy(plan);
-	foreach(lc, plan)
+	foreach_ptr(MoveItem, item, plan)
 	{
-		MoveItem   *item = lfirst(lc);
-
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
 		else if (item->sqlstate[0] != '\0' && !OidIsValid(item->part_of))
 			notices_failure(&summary, relation_noun(item->relkind),
-							notices_name(item->relid, NameStr(item->schema_name),
-										 NameStr(item->relname)),
+							item_name(item),
 							item->sqlstate, item->detail, true);
 	}
 	cleanup_call_at_commit(plan, &request.settings);
@@ -320,13 +279,13 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	HistoryJob	entry;
 	int64		rest;
 
-	call_reject_null(fcinfo, 0, "job");
+	reject_null(fcinfo, 0, "job");
 	job = PG_GETARG_INT64(0);
 	if (find_job(job, &slot, &entry))
 	{
 		if (json != NULL)
 			settings_check_alterable(job, json);
-		if (!job_request_pause(job, false))
+		if (!job_request(job, REQUEST_RESUME))
 			PG_RETURN_NULL();
 		if (json != NULL)
 			(void) alter_job(&slot, json);
@@ -359,9 +318,9 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 	StringInfoData object;
 	Jsonb	   *json;
 
-	call_reject_null(fcinfo, 0, "job");
-	call_reject_null(fcinfo, 1, "setting");
-	call_reject_null(fcinfo, 2, "value");
+	reject_null(fcinfo, 0, "job");
+	reject_null(fcinfo, 1, "setting");
+	reject_null(fcinfo, 2, "value");
 	initStringInfo(&object);
 	appendStringInfoChar(&object, '{');
 	escape_json(&object, text_to_cstring(PG_GETARG_TEXT_PP(1)));
@@ -397,13 +356,12 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	List	   *moves;
 	PlanRequest request = {0};
 	List	   *plan = NIL;
-	ListCell   *lc;
 	JobSlot		slot;
 	HistoryJob	entry;
 
-	call_reject_null(fcinfo, 0, "job");
-	call_reject_null(fcinfo, 1, "dry_run");
-	call_reject_null(fcinfo, 2, "wait");
+	reject_null(fcinfo, 0, "job");
+	reject_null(fcinfo, 1, "dry_run");
+	reject_null(fcinfo, 2, "wait");
 	job = PG_GETARG_INT64(0);
 	dry_run = PG_GETARG_BOOL(1);
 	wait = PG_GETARG_BOOL(2);
@@ -416,16 +374,15 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 				 errhint("Cancel it first: %s", printed_command("cancel_move", job))));
 
 	/* the time of the swap was for the way there */
-	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3), "swap_after");
+	settings_load(&request.settings, entry.settings, call_settings_argument(fcinfo, 3),
+				  superuser(), "swap_after");
 	request.settings.terms.undo_of = job;
 	request.waits = wait;
 	request.dry_run = dry_run;
 	moves = history_read(job);
 	history_trace(job, moves);
-	foreach(lc, moves)
+	foreach_ptr(const HistoryEntry, move, moves)
 	{
-		const HistoryEntry *move = lfirst(lc);
-
 		if (move->moved)
 			plan = plan_entry(plan, move, moves, true, &request);
 	}

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * notices.c
- *	  What a waiting client is told: a line when a job begins and one when it
- *	  ends, and what was not moved.
+ *	  The messages to a waiting client: a line when a job begins, one when it
+ *	  ends, and one for each relation that was not moved.
  *
  * A waiting call has the job's items, wait_for_move() has its history; both
  * make a JobSummary of them.
@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "commands/tablespace.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -58,94 +57,56 @@ notices_duration(double seconds)
 	return psprintf("%.1f h", seconds / 3600);
 }
 
-/* Add a relation of this kind, see relation_kind(), to the summary. */
-void
-summary_add(JobSummary *summary, MoveStatus status, const char *kind,
-			int64 size, Oid to_tablespace, int64 lock_time)
-{
-	if (strcmp(kind, "table") == 0 || strcmp(kind, "toast") == 0)
-		summary->has_tables = true;
-	if (summary->total++ == 0)
-	{
-		summary->tablespace = to_tablespace;
-		if (summary->target == NULL)
-			summary->target = get_tablespace_name(to_tablespace);
-	}
-	else if (summary->tablespace != to_tablespace)
-		summary->tablespace = InvalidOid;
-	summary->size += Max(size, 0);
-	if (status == STATUS_REHEARSED)
-		summary->rehearsed++;
-	if (status == STATUS_MOVED)
-	{
-		summary->moved++;
-		summary->size_moved += Max(size, 0);
-		summary->longest_lock = Max(summary->longest_lock, lock_time);
-	}
-}
-
-/* Return the word for what the job moves, as many as they are. */
-const char *
-summary_noun(const JobSummary *summary)
-{
-	if (summary->has_tables)
-		return summary->total == 1 ? "relation" : "relations";
-	return summary->total == 1 ? "index" : "indexes";
-}
-
 /* Return the tablespace in quotes, or words for several of them. */
 static const char *
-target_words(const JobSummary *summary)
+target_words(JobSummary *summary)
 {
-	return OidIsValid(summary->tablespace) && summary->target != NULL ?
+	if (summary->target == NULL)
+		summary->target = get_tablespace_name(summary->totals.tablespace);
+	return OidIsValid(summary->totals.tablespace) && summary->target != NULL ?
 		psprintf("\"%s\"", summary->target) : "several";
 }
 
 /* Send the line at the beginning of a job. */
 void
-notices_begin(const JobSummary *summary)
+notices_begin(JobSummary *summary)
 {
-	if (summary->total == 0)
+	const JobTotals *totals = &summary->totals;
+
+	if (totals->total == 0)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": nothing is to be moved",
 						summary->job)));
 	else
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": %d %s, %s, to tablespace %s",
-						summary->job, summary->total, summary_noun(summary),
-						size_text(summary->size), target_words(summary))));
+						summary->job, totals->total, relations_noun(totals),
+						size_text(totals->size), target_words(summary))));
 }
 
 /* Send the line at the end of a job that took so many seconds. */
 void
-notices_end(const JobSummary *summary, double seconds)
+notices_end(JobSummary *summary, double seconds)
 {
-	if (summary->total == 0)
-		return;
-	if (summary->rehearsed > 0)
+	const JobTotals *totals = &summary->totals;
+
+	if (totals->rehearsed > 0)
 		ereport(NOTICE,
 				(errmsg("job " INT64_FORMAT ": the move of %d of %d %s was rehearsed in %s, and nothing was moved",
-						summary->job, summary->rehearsed, summary->total,
-						summary_noun(summary), notices_duration(seconds))));
-	else if (summary->longest_lock > 0)
+						summary->job, totals->rehearsed, totals->total,
+						relations_noun(totals), notices_duration(seconds))));
+	else if (totals->total > 0)
 		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s, longest lock %.1f ms",
-						summary->job, summary->moved,
-						summary->total, summary_noun(summary), target_words(summary),
-						size_text(summary->size_moved),
-						notices_duration(seconds),
-						summary->longest_lock / 1000.0)));
-	else
-		ereport(NOTICE,
-				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s",
-						summary->job, summary->moved,
-						summary->total, summary_noun(summary), target_words(summary),
-						size_text(summary->size_moved),
-						notices_duration(seconds))));
+				(errmsg("job " INT64_FORMAT ": %d of %d %s moved to %s, %s in %s%s",
+						summary->job, totals->moved, totals->total,
+						relations_noun(totals), target_words(summary),
+						size_text(totals->size_moved), notices_duration(seconds),
+						totals->longest_lock == 0 ? "" :
+						psprintf(", longest lock %.1f ms", totals->longest_lock / 1000.0))));
 }
 
 /*
- * Note what was not moved: with on_failure = row a WARNING, else a line of the
+ * Note a relation that was not moved: with on_failure = row by a WARNING, else a line of the
  * ERROR that notices_raise() raises.
  */
 void
@@ -170,19 +131,22 @@ notices_failure(JobSummary *summary, const char *noun, const char *name,
 	}
 }
 
-/* Raise ERROR 55000 if something was not moved. */
+/* If something was not moved, raise ERROR 55000, or else a WARNING. */
 void
-notices_raise(const JobSummary *summary)
+notices_raise(const JobSummary *summary, bool raise)
 {
-	if (summary->not_moved > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg_plural("%d of %d %s was not moved",
-							   "%d of %d %s were not moved",
-							   summary->total, summary->not_moved, summary->total,
-							   summary_noun(summary)),
-				 summary->failures.len > 0 ?
-				 errdetail_internal("%s", summary->failures.data) : 0,
-				 errhint("To move the rest: %s",
-						 printed_command("resume_move", summary->job))));
+	int			total = summary->totals.total;
+
+	if (summary->not_moved == 0)
+		return;
+	ereport(raise ? ERROR : WARNING,
+			(errcode(raise ? ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE : ERRCODE_WARNING),
+			 errmsg_plural("%d of %d %s was not moved",
+						   "%d of %d %s were not moved",
+						   total, summary->not_moved, total, relations_noun(&summary->totals)),
+			 raise && summary->failures.len > 0 ?
+			 errdetail_internal("%s", summary->failures.data) : 0,
+			 raise ?
+			 errhint("To move the rest: %s", printed_command("resume_move", summary->job)) :
+			 errhint("See job " INT64_FORMAT " in %s.", summary->job, printed_command("history"))));
 }

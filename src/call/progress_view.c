@@ -8,9 +8,9 @@
  * are read from there, with the phase names of pg_stat_progress_create_index.
  *
  * Every user sees that a job is running.  Only the job's role, the table's
- * owner and pg_read_all_stats see what it is working on.
+ * owner and pg_read_all_stats see the relation and the numbers.
  *
- * Locks: the slots' LWLock briefly, and what pg_blocking_pids() takes.
+ * Locks: the slots' LWLock briefly, and those of pg_blocking_pids().
  *
  *-------------------------------------------------------------------------
  */
@@ -19,11 +19,9 @@
 #include <math.h>
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
 #include "commands/progress.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -40,7 +38,7 @@
 #include "call/call.h"
 #include "compat.h"
 #include "job.h"
-#include "wait/wait.h"
+#include "row.h"
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
@@ -174,7 +172,7 @@ notice_runner(const RunnerSlot *runner)
 	pfree(buf.data);
 }
 
-/* Return whether the current user may see what the runner is working on. */
+/* Return whether the current user may see the relation of a runner. */
 static bool
 may_see_job(const RunnerSlot *runner)
 {
@@ -212,21 +210,16 @@ progress_view_notices(int64 job)
 static Datum
 blocked_by(const RunnerSlot *runner, const Progress *progress)
 {
-	Datum		pids[IM_MAX_BLOCKERS];
+	Datum		pids[IM_MAX_BLOCKERS] = {Int32GetDatum(progress->core_blocker)};
+	int			npids = runner->nblockers;
 
-	if (runner->nblockers > 0)
-	{
-		for (int i = 0; i < runner->nblockers; i++)
-			pids[i] = Int32GetDatum(runner->blockers[i]);
-		return PointerGetDatum(construct_array(pids, runner->nblockers, INT4OID,
-											   sizeof(int32), true, TYPALIGN_INT));
-	}
-	if (progress->core_blocker != 0)
-	{
-		pids[0] = Int32GetDatum(progress->core_blocker);
-		return PointerGetDatum(construct_array(pids, 1, INT4OID, sizeof(int32),
+	for (int i = 0; i < npids; i++)
+		pids[i] = Int32GetDatum(runner->blockers[i]);
+	if (npids == 0 && progress->core_blocker != 0)
+		npids = 1;
+	if (npids > 0)
+		return PointerGetDatum(construct_array(pids, npids, INT4OID, sizeof(int32),
 											   true, TYPALIGN_INT));
-	}
 	return DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(runner->pid));
 }
 
@@ -234,13 +227,12 @@ blocked_by(const RunnerSlot *runner, const Progress *progress)
  * index_mover_running(OUT ...) RETURNS SETOF record
  *
  * Returns one row per runner of this database; rates in bytes per second.
- * Every user may call it; the columns that tell what a runner is working on
- * are NULL where may_see_job() returns false.
+ * Every user may call it; the columns that tell of the relation are
+ * NULL where may_see_job() returns false.
  */
 Datum
 index_mover_running(PG_FUNCTION_ARGS)
 {
-#define RUNNING_COLS 18
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners;
@@ -251,60 +243,46 @@ index_mover_running(PG_FUNCTION_ARGS)
 	for (int i = 0; i < nrunners; i++)
 	{
 		const RunnerSlot *runner = &runners[i];
-		Datum		values[RUNNING_COLS] = {0};
-		bool		nulls[RUNNING_COLS];
-		Progress	progress;
-		double		left;
+		Row			row;
 
 		if (runner->database != MyDatabaseId)
 			continue;
-
-		memset(nulls, true, sizeof(nulls));
-#define SET(n, datum) (values[n] = (datum), nulls[n] = false)
-		SET(0, Int32GetDatum(runner->pid));
-		SET(1, Int64GetDatum(runner->job));
+		row_clear(&row);
+		row_set(&row, 1, Int32GetDatum(runner->pid));
+		row_set(&row, 2, Int64GetDatum(runner->job));
 		if (may_see_job(runner))
 		{
 			const char *schema = NameStr(runner->schema_name);
+			Progress	progress;
+			double		left = seconds_left(runner);
 
 			look_at_backend(runner, &progress);
-			left = seconds_left(runner);
+			/* a worker that only cleans up has no relation of its own */
 			if (OidIsValid(runner->heap_oid))
 			{
-				SET(2, CStringGetTextDatum(notices_name(runner->relid, schema,
-														NameStr(runner->relname))));
-				SET(3, CStringGetTextDatum(relation_kind(runner->relkind, schema)));
-				SET(4, CStringGetTextDatum(notices_name(runner->heap_oid, schema,
-														NameStr(runner->heap_name))));
-				SET(5, CStringGetTextDatum(method_name(runner->method)));
-				SET(8, Int64GetDatum(progress.blocks_total));
-				SET(9, Int64GetDatum(progress.blocks_done));
-				SET(10, Int64GetDatum(runner->blocks_changed));
-				SET(13, Int64GetDatum(runner->lock_attempts));
+				row_text(&row, 3, notices_name(runner->relid, schema, NameStr(runner->relname)));
+				row_text(&row, 4, relation_kind(runner->relkind, schema));
+				row_text(&row, 5, notices_name(runner->heap_oid, schema, NameStr(runner->heap_name)));
+				row_text(&row, 6, method_name(runner->method));
+				row_set(&row, 9, Int64GetDatum(progress.blocks_total));
+				row_set(&row, 10, Int64GetDatum(progress.blocks_done));
+				row_set(&row, 11, Int64GetDatum(runner->blocks_changed));
+				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
 			}
-			/* a worker that only cleans up has no index of its own */
-			SET(6, CStringGetTextDatum(progress.phase));
-			if (runner->throttled_by[0] != '\0')
-				SET(7, CStringGetTextDatum(runner->throttled_by));
+			row_text(&row, 7, progress.phase);
+			row_text(&row, 8, runner->throttled_by);
 			if (runner->bytes_per_second > 0)
-				SET(11, Int64GetDatum(runner->bytes_per_second));
-			if (left >= 0)
-			{
-				Interval   *eta = palloc0(sizeof(Interval));
-
-				/* in hundredths of a second: smaller units are noise */
-				eta->time = (TimeOffset) rint(left * 100) * (USECS_PER_SEC / 100);
-				SET(12, IntervalPGetDatum(eta));
-			}
-			SET(14, blocked_by(runner, &progress));
-			if (runner->wal_lag >= 0)
-				SET(15, Int64GetDatum(runner->wal_lag));
-			SET(16, TimestampTzGetDatum(runner->started_at));
+				row_set(&row, 12, Int64GetDatum(runner->bytes_per_second));
+			/* in hundredths of a second: smaller units are noise */
+			row_interval(&row, 13, left < 0 ? -1 :
+						 (int64) rint(left * 100) * (USECS_PER_SEC / 100));
+			row_set(&row, 15, blocked_by(runner, &progress));
+			row_int64(&row, 16, runner->wal_lag);
+			row_set(&row, 17, TimestampTzGetDatum(runner->started_at));
 			if (GetCurrentTimestamp() - runner->blocked_at <= IM_BLOCKED_GAP)
-				SET(17, TimestampTzGetDatum(runner->blocked_since));
+				row_set(&row, 18, TimestampTzGetDatum(runner->blocked_since));
 		}
-#undef SET
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;
 }

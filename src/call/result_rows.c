@@ -3,12 +3,8 @@
  * result_rows.c
  *	  Have a plan carried out, and return its rows.
  *
- * Assumption: the caller has made the plan in this very call; nothing is
- * locked, and the worker checks everything again.
- *
  * A plan with nothing to move may have something to remove: a job that was
- * interrupted right after its last swap has left all indexes where they
- * should be, and also an old index or its file.
+ * interrupted right after its last swap has left an old index, or a file.
  *
  * Tricky: the result is materialized, so that the move runs once and to its
  * end whatever LIMIT or cursor the call is in.
@@ -19,13 +15,9 @@
 
 #include <math.h>
 
-#include "access/xact.h"
 #include "commands/tablespace.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "storage/proc.h"
-#include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -34,82 +26,56 @@
 #include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
+#include "row.h"
 #include "settings.h"
 
 #define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */
-
-static Datum
-interval_datum(int64 microseconds)
-{
-	Interval   *result = palloc0(sizeof(Interval));
-
-	result->time = microseconds;
-	return IntervalPGetDatum(result);
-}
-
-/* Return the bytes that a row shows: of the result, or to be written. */
-static int64
-shown_size(const MoveItem *item)
-{
-	if (item->status == STATUS_MOVED)
-		return item->size_after;
-	if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED)
-		return item->bytes_to_write;
-	return item->size_before;
-}
 
 /* Put the row of an item.  job: 0 in a dry run. */
 static void
 put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 {
-#define MOVE_RESULT_COLS 10
-	Datum		values[MOVE_RESULT_COLS] = {0};
-	bool		nulls[MOVE_RESULT_COLS];
-	int64		size = shown_size(item);
+	bool		planned = item->status == STATUS_PLANNED || item->status == STATUS_QUEUED;
+	bool		has_method = item->method == METHOD_COPY || item->method == METHOD_REBUILD;
+	Row			row;
 
-	memset(nulls, true, sizeof(nulls));
-#define SET(n, datum) (values[n] = (datum), nulls[n] = false)
+	row_clear(&row);
 	if (job != 0)
-		SET(0, Int64GetDatum(job));
-	SET(1, CStringGetTextDatum(notices_name(item->relid, NameStr(item->schema_name),
-											NameStr(item->relname))));
-	SET(2, CStringGetTextDatum(relation_kind(item->relkind, NameStr(item->schema_name))));
-	SET(3, CStringGetTextDatum(status_name(item->status)));
+		row_set(&row, 1, Int64GetDatum(job));
+	row_text(&row, 2, item_name(item));
+	row_text(&row, 3, relation_kind(item->relkind, NameStr(item->schema_name)));
+	row_text(&row, 4, status_name(item->status));
 	/* NULL without a file, or if the index is not moved */
-	if (item->method == METHOD_COPY || item->method == METHOD_REBUILD)
-		SET(4, CStringGetTextDatum(method_name(item->method)));
-	if (size >= 0)
-		SET(5, Int64GetDatum(size));
+	if (has_method)
+		row_text(&row, 5, method_name(item->method));
+	row_int64(&row, 6, planned ? item->bytes_to_write :
+			  item->status == STATUS_MOVED ? item->size_after : item->size_before);
 
 	/*
 	 * in milliseconds, an estimate from 0.1 s on in tenths of a second; never
 	 * zero
 	 */
 	if (item->started_at != 0 && item->finished_at != 0)
-		SET(6, interval_datum((item->finished_at - item->started_at + 999) / 1000 * 1000));
-	else if (item->estimated >= 0 &&
-			 (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED))
+		row_interval(&row, 7, (item->finished_at - item->started_at + 999) / 1000 * 1000);
+	else if (item->estimated >= 0 && planned)
 	{
 		int			parts = item->estimated < 0.1 ? 1000 : 10;
 
-		SET(6, interval_datum((int64) ceil(item->estimated * parts) * (USECS_PER_SEC / parts)));
+		row_interval(&row, 7, (int64) ceil(item->estimated * parts) * (USECS_PER_SEC / parts));
 	}
-	if (item->method == METHOD_COPY && item->lock_time >= 0)
-		SET(7, interval_datum(item->lock_time));
-	if (item->sqlstate[0] != '\0')
-		SET(8, CStringGetTextDatum(item->sqlstate));
+	if (item->method == METHOD_COPY)
+		row_interval(&row, 8, item->lock_time);
+	row_text(&row, 9, item->sqlstate);
 	/* why this method was chosen is of interest in a plan only */
-	if (item->status == STATUS_PLANNED && !nulls[4])
-		SET(9, CStringGetTextDatum(psprintf("%s%sWrites %s of WAL.%s", item->detail,
-											item->detail[0] != '\0' ? " " : "",
-											size_text(Max(item->wal_bytes, 0)),
-											item->fits > 0 ? " Fits." : "")));
-	else if (item->detail[0] != '\0' &&
-			 (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
-			  item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0'))
-		SET(9, CStringGetTextDatum(item->detail));
-#undef SET
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	if (item->status == STATUS_PLANNED && has_method)
+		row_text(&row, 10, psprintf("%s%sWrites %s of WAL.%s", item->detail,
+									item->detail[0] != '\0' ? " " : "",
+									size_text(Max(item->wal_bytes, 0)),
+									item->fits > 0 ? " Fits." : ""));
+	else if (item->status == STATUS_PLANNED || item->status == STATUS_SKIPPED ||
+			 item->status == STATUS_REHEARSED || item->sqlstate[0] != '\0')
+		row_text(&row, 10, item->detail);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
 static void
@@ -152,12 +118,9 @@ static void
 notice_rebuilds(List *items)
 {
 	int			n = 0;
-	ListCell   *lc;
 
-	foreach(lc, items)
+	foreach_ptr(const MoveItem, item, items)
 	{
-		const MoveItem *item = lfirst(lc);
-
 		if (item->requested == METHOD_AUTO && item->method == METHOD_REBUILD)
 			n++;
 	}
@@ -172,43 +135,33 @@ notice_rebuilds(List *items)
 static void
 notice_plan(List *plan, const MoveSettings *settings)
 {
-	JobSummary	summary = {0};
+	JobTotals	totals = {0};
 	int64		wal = 0;
-	double		estimate = plan_seconds(plan, settings);
-	ListCell   *lc;
 	FileSystemFacts facts;
 
-	foreach(lc, plan)
+	foreach_ptr(const MoveItem, item, plan)
 	{
-		const MoveItem *item = lfirst(lc);
-
 		if (item->status != STATUS_PLANNED)
 			continue;
-		summary_add(&summary, item->status,
-					relation_kind(item->relkind, NameStr(item->schema_name)),
-					item->bytes_to_write, item->to_tablespace, -1);
+		job_totals_add(&totals, relkind_is_index(item->relkind), item->status,
+					   item->bytes_to_write, item->to_tablespace, -1);
 		wal += Max(item->wal_bytes, 0);
 	}
-	if (summary.total == 0)
+	if (totals.total == 0)
 		ereport(NOTICE, (errmsg("nothing is to be moved")));
-	else if (OidIsValid(summary.tablespace) &&
-			 file_system_facts(summary.tablespace, &facts))
-		ereport(NOTICE,
-				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s; tablespace \"%s\" has %s free",
-						summary.total, summary_noun(&summary),
-						size_text(summary.size), size_text(wal),
-						notices_duration(estimate),
-						get_tablespace_name(summary.tablespace),
-						size_text(facts.free_bytes))));
 	else
 		ereport(NOTICE,
-				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s",
-						summary.total, summary_noun(&summary),
-						size_text(summary.size), size_text(wal),
-						notices_duration(estimate))));
+				(errmsg("the plan is to move %d %s: %s written, %s of WAL, about %s%s",
+						totals.total, relations_noun(&totals),
+						size_text(totals.size), size_text(wal),
+						notices_duration(plan_seconds(plan, settings)),
+						!OidIsValid(totals.tablespace) || !file_system_facts(totals.tablespace, &facts) ? "" :
+						psprintf("; tablespace \"%s\" has %s free",
+								 get_tablespace_name(totals.tablespace),
+								 size_text(facts.free_bytes)))));
 }
 
-/* Run the job, put the rows of its items, and tell what became of them. */
+/* Run the job, put the rows of its items, and tell the outcome. */
 static void
 run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 		const MoveSettings *settings)
@@ -218,27 +171,21 @@ run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 	int			nrows = list_length(items);
 	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
 
-	/* before the job: an error afterwards would hide what became of it */
+	/* before the job: an error afterwards would hide the outcome */
 	summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
 	rows = wait_for_rows(summary->job, JOB_MOVE, items, settings);
+	summary->totals = job_totals(rows, nrows);
 	for (int i = 0; i < nrows; i++)
 	{
-		summary_add(summary, rows[i].status,
-					relation_kind(rows[i].relkind, NameStr(rows[i].schema_name)),
-					rows[i].size_before, rows[i].to_tablespace, rows[i].lock_time);
 		put_row(rsinfo, &rows[i], summary->job);
-	}
-	for (int i = 0; i < nrows; i++)
-	{
 		if (STATUS_IS_DONE(rows[i].status))
 			continue;
-		/* of a table and what its TOAST keeps, one line */
+		/* one line for a table and its TOAST table */
 		if (OidIsValid(rows[i].part_of))
 			summary->not_moved++;
 		else
 			notices_failure(summary, relation_noun(rows[i].relkind),
-							notices_name(rows[i].relid, NameStr(rows[i].schema_name),
-										 NameStr(rows[i].relname)),
+							item_name(&rows[i]),
 							rows[i].sqlstate, rows[i].detail, as_rows);
 	}
 	if (settings->progress_interval > 0)
@@ -275,10 +222,8 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 
 	submit_skip_busy(plan);
 	summary.job = job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
-	foreach(lc, plan)
+	foreach_ptr(MoveItem, item, plan)
 	{
-		MoveItem   *item = lfirst(lc);
-
 		if (item->status == STATUS_SKIPPED)
 			put_row(rsinfo, item, job);
 		else
@@ -304,7 +249,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		}
 		cleanup_call_and_wait(plan, settings);
 		if (settings->on_failure == ON_FAILURE_ERROR)
-			notices_raise(&summary);
+			notices_raise(&summary, true);
 	}
 	else
 	{
@@ -312,10 +257,8 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 		if (job_items == NIL)
 			return;
 		submit_at_commit(job, JOB_MOVE, job_items, settings);
-		foreach(lc, job_items)
+		foreach_ptr(MoveItem, item, job_items)
 		{
-			MoveItem   *item = lfirst(lc);
-
 			item->status = STATUS_QUEUED;
 			put_row(rsinfo, item, job);
 		}

@@ -8,7 +8,7 @@
  * callback starts its work.
  *
  * Tricky: a commit that writes only our numbers and records must not wait for
- * a synchronous standby, see commit_numbers_locally().
+ * a synchronous standby, see only_ours_upto.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +18,6 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "call/call.h"
@@ -47,27 +46,43 @@ static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
 
 static int64 last_job = 0;		/* of this session, not a queued one */
 
-/* End of this transaction's WAL while it has only drawn and recorded jobs. */
-static XLogRecPtr only_numbers_upto = InvalidXLogRecPtr;
+/*
+ * End of this transaction's WAL while it has only drawn and recorded jobs.  Its
+ * commit must not wait for a synchronous standby: if that is stopped, the move
+ * would end, but the call would not; and a job is altered when one is in trouble.
+ */
+static XLogRecPtr only_ours_upto = InvalidXLogRecPtr;
+
+/* Return whether the transaction has written nothing else so far. */
+static bool
+only_ours(void)
+{
+	return !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		(!XLogRecPtrIsInvalid(only_ours_upto) && only_ours_upto == XactLastRecEnd);
+}
+
+/* Count as ours all WAL since only_ours() returned this. */
+static void
+count_as_ours(bool before)
+{
+	only_ours_upto = before ? XactLastRecEnd : InvalidXLogRecPtr;
+}
 
 /*
  * Draw a number for a job, one that the history does not have: replication of
- * sequences may have set ours back.  This may write WAL and assign an xid;
- * see commit_numbers_locally() for the consequence.
+ * sequences may have set ours back.  This may write WAL and assign an xid.
  */
 int64
 submit_next_job(void)
 {
-	bool		only_numbers = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
-		 only_numbers_upto == XactLastRecEnd);
+	bool		ours = only_ours();
 	int64		result;
 	HistoryJob	other;
 
 	do
 		result = extension_nextval(JOB_SEQUENCE);
 	while (history_read_job(result, &other));
-	only_numbers_upto = only_numbers ? XactLastRecEnd : InvalidXLogRecPtr;
+	count_as_ours(ours);
 	return result;
 }
 
@@ -115,18 +130,14 @@ record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
 	queued->moves = true;
 }
 
-/*
- * Record a job that has nothing to move.  A commit that writes nothing else
- * still waits for no standby.
- */
+/* Record a job that has nothing to move. */
 void
 submit_record_job(int64 job, const MoveSettings *settings)
 {
-	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+	bool		ours = !XLogRecPtrIsInvalid(only_ours_upto);
 
 	record_job(queue_job(), job, settings);
-	if (only_ours)
-		only_numbers_upto = XactLastRecEnd;
+	count_as_ours(ours);
 }
 
 /*
@@ -139,13 +150,10 @@ submit_skip_busy(List *plan)
 	HTAB	   *busy = job_busy_tables();
 	List	   *skipped = NIL;
 	bool		all = true;
-	ListCell   *lc;
 
-	foreach(lc, plan)
+	foreach_ptr(MoveItem, item, plan)
 	{
-		MoveItem   *item = lfirst(lc);
-
-		/* what TOAST keeps goes with its table */
+		/* a TOAST table goes with its table */
 		if (item->status != STATUS_PLANNED || OidIsValid(item->part_of))
 			continue;
 		if (hash_search(busy, &item->heap_oid, HASH_FIND, NULL) != NULL)
@@ -153,9 +161,8 @@ submit_skip_busy(List *plan)
 		else
 			all = false;
 	}
-	foreach(lc, all ? NIL : skipped)
+	foreach_ptr(MoveItem, item, all ? NIL : skipped)
 	{
-		MoveItem   *item = lfirst(lc);
 		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
 
 		item_skip(item, ERRCODE_OBJECT_IN_USE,
@@ -166,21 +173,6 @@ submit_skip_busy(List *plan)
 	}
 	hash_destroy(busy);
 	plan_skip_parts(plan);
-}
-
-/*
- * Before the commit of a transaction that has only drawn and recorded jobs,
- * make it not wait for a synchronous standby.  If a standby is stopped, the
- * move would end, but the call would not.
- */
-static void
-commit_numbers_locally(void)
-{
-	if (!XLogRecPtrIsInvalid(only_numbers_upto) &&
-		only_numbers_upto == XactLastRecEnd &&
-		synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
-		(void) set_config_option("synchronous_commit", "local", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 /*
@@ -195,7 +187,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	dsm_segment *segment;
 	JobShared  *shared;
 	QueuedJob  *queued = queue_job();
-	bool		only_ours = !XLogRecPtrIsInvalid(only_numbers_upto);
+	bool		ours = !XLogRecPtrIsInvalid(only_ours_upto);
 
 	/* the segment is pinned, so it outlives our mapping */
 	shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
@@ -208,10 +200,7 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 	queued->starts = true;
 	queued->optional = job_launch_is_optional(job, purpose, items);
 
-	/*
-	 * Record the job here, because a worker that never starts cannot do so. A
-	 * commit that writes nothing else still waits for no standby.
-	 */
+	/* here, because a worker that never starts cannot do so */
 	if (purpose == JOB_MOVE)
 		record_job(queued, job, settings);
 	shared->recorded = true;
@@ -220,41 +209,32 @@ submit_at_commit(int64 job, JobPurpose purpose, List *items,
 		shared->items[i].status = STATUS_QUEUED;
 		history_insert(shared, i);
 	}
-	if (only_ours)
-		only_numbers_upto = XactLastRecEnd;
+	count_as_ours(ours);
 	dsm_detach(segment);
 }
 
-/*
- * Record altered settings of a job.  Like submit_record_job(), this makes no
- * commit wait for a standby, since a job is altered when one is in trouble.
- */
+/* Record altered settings of a job. */
 void
 submit_alter_job(int64 job, const char *settings)
 {
-	bool		only_ours = !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		(!XLogRecPtrIsInvalid(only_numbers_upto) &&
-		 only_numbers_upto == XactLastRecEnd);
+	bool		ours = only_ours();
 
 	history_alter_job(job, settings);
-	if (only_ours)
-		only_numbers_upto = XactLastRecEnd;
+	count_as_ours(ours);
 }
 
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	ListCell   *lc;
+	if (event == XACT_EVENT_PRE_COMMIT && !XLogRecPtrIsInvalid(only_ours_upto) &&
+		only_ours_upto == XactLastRecEnd &&
+		synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
+		commit_locally();
+	else if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
+		only_ours_upto = InvalidXLogRecPtr;
 
-	if (event == XACT_EVENT_PRE_COMMIT)
-		commit_numbers_locally();
-	else if (event != XACT_EVENT_PRE_PREPARE)
-		only_numbers_upto = InvalidXLogRecPtr;
-
-	foreach(lc, queued_jobs)
+	foreach_ptr(QueuedJob, queued, queued_jobs)
 	{
-		QueuedJob  *queued = lfirst(lc);
-
 		if (event == XACT_EVENT_COMMIT && queued->moves)
 			last_job = queued->job;
 		if (!queued->starts)

@@ -16,8 +16,6 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "call/call.h"
@@ -46,21 +44,18 @@ may_see_role(Oid role)
 		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
-/* Add the moves of a job to its summary, and say what was not moved. */
+/* Add the moves of a job to its summary, and tell of each failure. */
 static void
 summarize(JobSummary *summary, bool ended, bool may_see)
 {
-	ListCell   *lc;
-
-	foreach(lc, history_read(summary->job))
+	foreach_ptr(const HistoryEntry, move, history_read(summary->job))
 	{
-		const HistoryEntry *move = lfirst(lc);
-
-		summary_add(summary, move->status, move->kind, move->size,
-					move->to_tablespace, move->lock_time);
+		job_totals_add(&summary->totals,
+					   strcmp(move->kind, "table") != 0 && strcmp(move->kind, "toast") != 0,
+					   move->status, move->size, move->to_tablespace, move->lock_time);
 		if (!ended || STATUS_IS_DONE(move->status))
 			continue;
-		/* of a table and what its TOAST keeps, one line */
+		/* one line for a table and its TOAST table */
 		if (may_see && strncmp(move->kind, "toast", 5) != 0)
 			notices_failure(summary, kind_noun(move->kind), move->relname, move->sqlstate,
 							move->sqlstate != NULL ? move->message :
@@ -78,10 +73,10 @@ summarize(JobSummary *summary, bool ended, bool may_see)
  * the last one of this session.  Sends the NOTICEs of a call that waits for
  * its move.  Interrupting the wait does not cancel the job.
  *
- * Privileges: EXECUTE; the names of what was not moved, and why, only for
+ * Privileges: EXECUTE; the names of relations that were not moved, and why, only for
  * members of the job's role and of pg_read_all_stats.  ERRORs: 25001 in a
  * transaction block or function; 42704 there never was such a job; 55000 NULL
- * without a job of this session; 55000 with raise, if an index was not moved.
+ * without a job of this session; 55000 with raise, if a relation was not moved.
  */
 Datum
 index_mover_wait_for_move(PG_FUNCTION_ARGS)
@@ -97,7 +92,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	bool		was_running;
 	ErrorContextCallback callback;
 
-	call_reject_null(fcinfo, 1, "raise");
+	reject_null(fcinfo, 1, "raise");
 	raise = PG_GETARG_BOOL(1);
 
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
@@ -122,7 +117,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	{
 		summarize(&summary, false, false);
 		/* the worker of a call that waits may not have recorded it yet */
-		if (summary.total > 0)
+		if (summary.totals.total > 0)
 			notices_begin(&summary);
 		/* no catalog snapshot while waiting */
 		SPI_commit();
@@ -152,14 +147,6 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	summarize(&summary, true, may_see);
 	if (was_running && settings.progress_interval > 0 && may_see)
 		notices_end(&summary, (GetCurrentTimestamp() - entry.submitted_at) / 1e6);
-	if (raise)
-		notices_raise(&summary);
-	else if (summary.not_moved > 0)
-		ereport(WARNING,
-				(errmsg_plural("%d of %d %s was not moved",
-							   "%d of %d %s were not moved",
-							   summary.total, summary.not_moved, summary.total,
-							   summary_noun(&summary)),
-				 errhint("See job " INT64_FORMAT " in %s.", job, printed_command("history"))));
+	notices_raise(&summary, raise);
 	PG_RETURN_VOID();
 }

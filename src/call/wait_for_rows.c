@@ -5,8 +5,7 @@
  *
  * wait_for_rows() starts a worker at once and waits on its latch, relaying
  * the worker's messages and reporting its progress; whatever ends the wait
- * early (a cancel, a timeout, the loss of the client) cancels the job.  For
- * jobs that start at the caller's commit see submit.c.
+ * early (a cancel, a timeout, the loss of the client) cancels the job.
  *
  * Locks: none is held while waiting.  But the caller's snapshot is, and a
  * rebuild would wait for it without end: see rebuild/snapshot_guard.c.
@@ -20,6 +19,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/tablespace.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
 #include "miscadmin.h"
@@ -40,7 +40,6 @@
 #include "printed_command.h"
 #include "rebuild/snapshot_guard.h"
 #include "settings.h"
-#include "test_points.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
 
@@ -49,7 +48,6 @@
 #define CANCEL_WAIT_MS		4000	/* for the end of the worker after a
 									 * cancel */
 
-/* State of the wait, for its cleanup. */
 typedef struct JobWait
 {
 	JobShared  *shared;
@@ -71,42 +69,30 @@ nap_for_rows(int ms)
 }
 
 static void
-relay_messages_of(JobWait *wait, shm_mq_handle *messages)
-{
-	for (;;)
-	{
-		Size		nbytes;
-		void	   *data;
-		StringInfoData msg;
-		char		msgtype;
-
-		if (shm_mq_receive(messages, &nbytes, &data, true) != SHM_MQ_SUCCESS)
-			return;
-
-		initStringInfo(&msg);
-		appendBinaryStringInfo(&msg, data, nbytes);
-		msgtype = pq_getmsgbyte(&msg);
-
-		/* errors of moves are in the rows; other errors end the worker */
-		if (msgtype == 'N' || msgtype == 'E')
-		{
-			ErrorData	edata;
-
-			pq_parse_errornotice(&msg, &edata);
-			if (msgtype == 'N')
-				ThrowErrorData(&edata);
-			else
-				wait->worker_error = edata;
-		}
-		pfree(msg.data);
-	}
-}
-
-static void
 relay_messages(JobWait *wait)
 {
+	Size		nbytes;
+	void	   *data;
+
 	for (int i = 0; i < wait->shared->max_runners; i++)
-		relay_messages_of(wait, wait->messages[i]);
+		while (shm_mq_receive(wait->messages[i], &nbytes, &data, true) == SHM_MQ_SUCCESS)
+		{
+			StringInfoData msg;
+			char		msgtype;
+			ErrorData	edata;
+
+			initStringInfo(&msg);
+			appendBinaryStringInfo(&msg, data, nbytes);
+			msgtype = pq_getmsgbyte(&msg);
+			/* errors of moves are in the rows; other errors end the worker */
+			if (msgtype == 'N' || msgtype == 'E')
+				pq_parse_errornotice(&msg, &edata);
+			if (msgtype == 'N')
+				ThrowErrorData(&edata);
+			else if (msgtype == 'E')
+				wait->worker_error = edata;
+			pfree(msg.data);
+		}
 }
 
 /* Become the receiver of the messages of all runners. */
@@ -133,7 +119,7 @@ is_runner_of(int64 job, const RunnerSlot *runner)
 
 /*
  * If a process that a runner of the job waits for waits for us, directly or
- * not, have the runner step back from its index: the others can still be
+ * not, have the runner step back from its relation: the others can still be
  * moved.  Where that does not help, raise the error that the deadlock detector
  * would raise if our wait were for a lock.
  */
@@ -240,11 +226,11 @@ abandon_job(int code, Datum arg)
 		return;
 	wait->abandoned = true;
 	snapshot_guard_end();
-	(void) job_request_cancel(shared->job);
+	(void) job_request(shared->job, REQUEST_CANCEL);
 
 	/*
-	 * After an error the user's next command should find the table free. Only
-	 * briefly, because interrupts are not served here.
+	 * The user's next command should find the table free.  Only briefly,
+	 * because interrupts are not served here.
 	 */
 	while (!proc_exit_inprogress &&
 		   job_get_slot(shared->slot, shared->job, &slot) &&
@@ -260,15 +246,15 @@ abandon_job(int code, Datum arg)
 }
 
 /*
- * In PG_CATCH(), rethrow a cancel with what was moved by then.  Ends the job
- * first, because an index may be moved until then.
+ * In PG_CATCH(), rethrow a cancel with the number of moves by then.  Ends the
+ * job first, because a move may end until then.
  */
 static void
 rethrow_with_outcome(JobWait *wait, MemoryContext context)
 {
 	const JobShared *shared = wait->shared;
 	ErrorData  *error;
-	int			moved = 0;
+	JobTotals	totals;
 
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
@@ -277,15 +263,13 @@ rethrow_with_outcome(JobWait *wait, MemoryContext context)
 	FlushErrorState();
 
 	abandon_job(0, PointerGetDatum(wait));
-	for (int i = 0; i < shared->nitems; i++)
-		if (shared->items[i].status == STATUS_MOVED)
-			moved++;
+	totals = job_totals(shared->items, shared->nitems);
 	error->detail = psprintf(ngettext("%d of %d %s of job " INT64_FORMAT " has been moved.",
 									  "%d of %d %s of job " INT64_FORMAT " have been moved.",
-									  shared->nitems),
-							 moved, shared->nitems, job_noun(shared), shared->job);
+									  totals.total),
+							 totals.moved, totals.total, relations_noun(&totals), shared->job);
 	/* before that it is not in the history */
-	if (moved < shared->nitems && shared->begun)
+	if (totals.moved < totals.total && shared->begun)
 		error->hint = psprintf("To move the rest: %s",
 							   printed_command("resume_move", shared->job));
 	ReThrowError(error);
@@ -349,9 +333,9 @@ collect_rows(JobWait *wait)
 	}
 }
 
-/* As collect_rows(), with what the client of a move is told. */
+/* As collect_rows(), with the messages to the client of a move. */
 static void
-collect_rows_of_move(JobWait *wait, const JobSummary *begin)
+collect_rows_of_move(JobWait *wait, JobSummary *begin)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 
@@ -377,8 +361,8 @@ collect_rows_of_move(JobWait *wait, const JobSummary *begin)
  * For a JOB_CLEANUP with items, do nothing and return NULL if there is no
  * slot or no worker.
  *
- * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 what
- * the job waits for waits for us; 57014 and the like after canceling the job.
+ * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
+ * job waits for a process that waits for us; 57014 and the like after canceling the job.
  */
 MoveItem *
 wait_for_rows(int64 job, JobPurpose purpose, List *items,
@@ -389,23 +373,16 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	dsm_segment *segment;
 	MoveItem   *result;
 	Size		size;
-	ListCell   *lc;
 
 	/* first, because it may fail, which would cancel the job */
-	foreach(lc, items)
-	{
-		const MoveItem *item = lfirst(lc);
-
-		summary_add(&begin, STATUS_QUEUED,
-					relation_kind(item->relkind, NameStr(item->schema_name)),
-					item->size_before, item->to_tablespace, -1);
-	}
+	if (items != NIL)
+		begin.target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
 
 	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
 									JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
 		return NULL;
-
+	begin.totals = job_totals(wait.shared->items, wait.shared->nitems);
 	attach_queues(&wait, segment);
 
 	/* before the job can start: see snapshot_guard_hide_callers() */
@@ -454,10 +431,7 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	return result;
 }
 
-/*
- * Show others whether this session has a transaction, in pg_locks and in
- * pg_stat_activity.
- */
+/* Show in pg_locks and pg_stat_activity whether this session has a transaction. */
 static void
 show_transaction(bool show)
 {

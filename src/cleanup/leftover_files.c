@@ -67,6 +67,7 @@
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
 #include "job.h"
 #include "own_tables.h"

@@ -44,6 +44,7 @@
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
+#include "errors.h"
 #include "file_system.h"
 #include "index_definition.h"
 #include "job.h"

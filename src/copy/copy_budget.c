@@ -230,7 +230,7 @@ copy_change_rate(CopyState *cs)
 
 		if (ms < SHORTEST_WINDOW_MS)
 			return;
-		progress_change_rate(Max(changes - cs->eta.changes, 0) * 1000 / ms);
+		progress_set(changed_per_second, Max(changes - cs->eta.changes, 0) * 1000 / ms);
 	}
 	cs->eta.changes_at = now;
 	cs->eta.changes = changes;

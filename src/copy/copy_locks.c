@@ -421,7 +421,7 @@ copy_drain_to(CopyState *cs, XLogRecPtr upto, bool locked)
 			cs->first->start_again = "WAL that tells its changes was removed before it was read";
 			return START_AGAIN;
 	}
-	progress_changed(copy_changes_left(cs));
+	progress_set(blocks_changed, copy_changes_left(cs));
 	copy_change_rate(cs);
 	return GO_ON;
 }

@@ -51,6 +51,7 @@
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
 #include "copy/copy_private.h"
+#include "errors.h"
 #include "file_system.h"
 #include "own_tables.h"
 #include "plan/plan.h"

@@ -87,7 +87,7 @@
 
 #include "cleanup/cleanup.h"
 #include "copy/copy_private.h"
-#include "index_definition.h"
+#include "errors.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 

@@ -33,8 +33,8 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
-#include "own_tables.h"
 #include "plan/plan.h"
 #include "report/report.h"
 

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  What to move, in which order, by which method, and why.
+ *	  The plan: which relations move, in which order, by which method, and why.
  *
- * A plan is a list of rows.  What prevents the move of one index is told in
+ * A plan is a list of rows.  A relation that cannot be moved has the reason in
  * its row; errors are for the call as a whole.  The plan is made without
  * locks, so it can be outdated when a runner comes to an item: plan_recheck()
  * repeats the checks then.
@@ -21,9 +21,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
+#include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
@@ -40,17 +39,14 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "citus.h"
-#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
-#include "index_definition.h"
 #include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
@@ -60,7 +56,6 @@
 #include "settings.h"
 
 #define SMALL_INDEX		(128 * 1024)	/* auto does not rebuild up to here */
-
 
 /*
  * Tell the user that tables that inherit from the named one, other than
@@ -141,7 +136,7 @@ is_picked(const NameData *name, int64 size, const PlanRequest *request)
 		(request->max_size <= 0 || size <= request->max_size);
 }
 
-/* Add to a list what is to be moved of a table: itself, its indexes, or both. */
+/* Add to a list the table, its indexes, or both, as requested. */
 static List *
 add_table(List *list, Oid table, const PlanRequest *request)
 {
@@ -152,7 +147,7 @@ add_table(List *list, Oid table, const PlanRequest *request)
 	return list;
 }
 
-/* Return what is to be moved of the relation that the user has named. */
+/* Return the relations to move of the relation that the user has named. */
 static List *
 relations_of_named(const PlanRequest *request)
 {
@@ -160,9 +155,8 @@ relations_of_named(const PlanRequest *request)
 	List	   *relids = NIL;
 	char		relkind = get_rel_relkind(relid);
 	char	   *relname = get_rel_name(relid);
-	ListCell   *lc;
 
-	/* one of many, whose row tells what is wrong with it */
+	/* one of many, whose row tells the error */
 	if (request->scope == SCOPE_ONE)
 		return list_make1_oid(relid);
 	if (relkind == '\0' || relname == NULL)
@@ -180,13 +174,13 @@ relations_of_named(const PlanRequest *request)
 			return find_all_inheritors(relid, NoLock, NULL);
 
 		case RELKIND_PARTITIONED_TABLE:
-			foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+			foreach_oid(child, find_all_inheritors(relid, NoLock, NULL))
 			{
 				/* skip foreign tables and the like, as REINDEX does */
-				relkind = get_rel_relkind(lfirst_oid(lc));
+				relkind = get_rel_relkind(child);
 				if (relkind == RELKIND_RELATION ||
 					relkind == RELKIND_PARTITIONED_TABLE)
-					relids = add_table(relids, lfirst_oid(lc), request);
+					relids = add_table(relids, child, request);
 			}
 			break;
 
@@ -233,8 +227,8 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
 	return request->evacuate ||
-		!plan_is_own_table(relkind_is_index(form->relkind) ?
-						   IndexGetRelation(form->oid, true) : form->oid);
+		!extension_owns(relkind_is_index(form->relkind) ?
+						IndexGetRelation(form->oid, true) : form->oid);
 }
 
 /*
@@ -262,42 +256,25 @@ table_elsewhere(Oid relid, Oid tablespace, const PlanRequest *request)
 }
 
 /*
- * Return what is to be moved of a schema or of a tablespace, whichever is
- * valid.  Passes over what ALTER INDEX ALL IN TABLESPACE passes over:
- * catalogs, shared and temporary relations.  What TOAST keeps goes with its
- * table.
+ * Return the relations to move of a schema or of a tablespace, whichever is
+ * valid.  As ALTER INDEX ALL IN TABLESPACE, passes over catalogs, shared and
+ * temporary relations.
  */
 static List *
 relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 {
 	List	   *relids = NIL;
 	List	   *tables = NIL;
-	ListCell   *lc;
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
+	List	   *rows = OidIsValid(schema) ?
+		catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, schema,
+					 0, InvalidOid) :
+		catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+					 Anum_pg_class_reltablespace, tablespace_in_catalog(tablespace),
+					 0, InvalidOid);
 
-	if (OidIsValid(schema))
+	foreach_ptr(HeapTupleData, row, rows)
 	{
-		ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber,
-					F_OIDEQ, ObjectIdGetDatum(schema));
-		scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 1, &key);
-	}
-	else
-	{
-		/* the database's default tablespace is stored as 0 */
-		ScanKeyInit(&key, Anum_pg_class_reltablespace, BTEqualStrategyNumber,
-					F_OIDEQ,
-					ObjectIdGetDatum(tablespace == MyDatabaseTableSpace ?
-									 InvalidOid : tablespace));
-		scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true,
-								  NULL, 1, &key);
-	}
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Oid			table;
 
 		if (IsToastNamespace(form->relnamespace) &&
@@ -310,19 +287,18 @@ relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 		else
 			relids = lappend_oid(relids, form->oid);
 	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
+	list_free_deep(rows);
 
-	/* a table is picked, and what belongs to it goes with it */
-	foreach(lc, tables)
+	/* a table is picked, with its indexes */
+	foreach_oid(relid, tables)
 	{
 		RelationFacts facts;
 
-		if (relation_facts(lfirst_oid(lc), &facts) &&
+		if (relation_facts(relid, &facts) &&
 			is_picked(&facts.relname,
 					  relation_files_size(facts.tablespace, facts.relfilenumber),
 					  request))
-			relids = add_table(relids, lfirst_oid(lc), request);
+			relids = add_table(relids, relid, request);
 	}
 	return relids;
 }
@@ -351,15 +327,7 @@ relations_of_schema(const PlanRequest *request)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot move system relations"),
 				 errdetail("Schema \"%s\" is the system's.", name)));
-	if (isOtherTempNamespace(schema))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move temporary tables of other sessions")));
-	if (isAnyTempNamespace(schema))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move temporary tables"),
-				 errdetail("A background worker makes the move, and it cannot access them.")));
+	plan_refuse_temporary(schema, NULL);
 
 	relids = relations_in(schema, InvalidOid, request);
 	if (relids == NIL)
@@ -401,7 +369,7 @@ relations_of_tablespace(const PlanRequest *request)
 	char	   *name = get_tablespace_name(tablespace);
 	List	   *relids;
 
-	/* dropped since the caller looked up its name: no test sees this */
+	/* dropped since the caller looked up its name */
 	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -422,10 +390,7 @@ relations_of_tablespace(const PlanRequest *request)
 	return relids;
 }
 
-/*
- * Measure bloat unless table or index is locked exclusively, because a plan
- * must not wait.  The measuring code then locks them again without blocking.
- */
+/* Measure bloat unless table or index is locked exclusively: a plan does not wait. */
 static bool
 measure_bloat(const RelationFacts *facts, double *ratio)
 {
@@ -534,23 +499,19 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 static void
 say_what_rebuild_ignores(MoveItem *item, const MoveSettings *settings)
 {
-	StringInfoData names;
+	bool		rate = settings->max_rate > 0;
+	bool		time = settings->swap_after > 0;
 
 	if (item->method != METHOD_REBUILD || item->status != STATUS_PLANNED)
 		return;
-	initStringInfo(&names);
-	if (settings->max_rate > 0)
-		appendStringInfoString(&names, ", max_rate");
-	if (settings->swap_after > 0)
-		appendStringInfoString(&names, ", swap_after");
-	if (names.len > 0)
-		item_say(item, "A rebuild does not obey: %s.", names.data + 2);
+	if (rate || time)
+		item_say(item, "A rebuild does not obey: %s%s%s.", rate ? "max_rate" : "",
+				 rate && time ? ", " : "", time ? "swap_after" : "");
 	if (settings->max_replica_lag > 0)
 		item_say(item, "A rebuild waits for standbys before it builds, and not from then on.");
-	pfree(names.data);
 }
 
-/* Skip what cannot be rehearsed, if that is what is asked for. */
+/* Skip an item that cannot be rehearsed, if a rehearsal is requested. */
 static void
 skip_rehearsal(MoveItem *item, const MoveSettings *settings)
 {
@@ -564,7 +525,7 @@ skip_rehearsal(MoveItem *item, const MoveSettings *settings)
 static PlanEntry *
 new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 {
-	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
+	PlanEntry  *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
 
 	if (!relation_facts(relid, &entry->facts))
@@ -577,26 +538,16 @@ new_entry(Oid relid, Oid to_tablespace, MoveMethod method)
 	item->requested = item->method = method;
 	item->size_before = relation_files_size(entry->facts.tablespace,
 											entry->facts.relfilenumber);
-	item->size_after = -1;
-	item->bytes_to_write = -1;
-	item->wal_bytes = item->sort_bytes = -1;
-	item->fits = item->estimated = item->lock_time = -1;
-	entry->bloat_ratio = -1;
 	return entry;
 }
 
-/*
- * Add the rows of what moves with a table: its TOAST table and the index of
- * that.  They move if it does, or are skipped for the same reason.
- */
+/* Add the rows of a table's TOAST table and the index of that. */
 static void
 add_parts(PlanEntry *table)
 {
-	ListCell   *lc;
-
-	foreach(lc, parts_of_table(&table->facts))
+	foreach_oid(oid, parts_of_table(&table->facts))
 	{
-		PlanEntry  *part = new_entry(lfirst_oid(lc), table->item.to_tablespace, METHOD_COPY);
+		PlanEntry  *part = new_entry(oid, table->item.to_tablespace, METHOD_COPY);
 
 		if (part == NULL)
 			continue;
@@ -644,7 +595,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 	else if (request->settings.order != ORDER_NAME)
 		entry->rank = item->size_before;
 
-	/* only what the user names, which excludes TOAST's, can be repaired */
+	/* only an index that the user names can be repaired */
 	item->repair = !entry->facts.valid &&
 		(request->scope == SCOPE_RELATION || request->scope == SCOPE_ONE) &&
 		request->object == relid &&
@@ -707,6 +658,7 @@ plan_moves(const PlanRequest *request)
 	List	   *tables;
 	ListCell   *lc;
 
+	Assert(IsTransactionState());
 	switch (request->scope)
 	{
 		case SCOPE_RELATION:
@@ -721,12 +673,12 @@ plan_moves(const PlanRequest *request)
 			break;
 	}
 
-	foreach(lc, relids)
+	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;
 
 		CHECK_FOR_INTERRUPTS();
-		entry = plan_relation(lfirst_oid(lc), request);
+		entry = plan_relation(relid, request);
 		if (entry != NULL)
 			entries = lappend(entries, entry);
 	}
@@ -751,10 +703,7 @@ plan_moves(const PlanRequest *request)
 	return entries;
 }
 
-/*
- * Skip all of a table and what its TOAST keeps, if one of them was skipped, for
- * its reason.
- */
+/* Skip a table, its TOAST table and the index of that together, for one reason. */
 void
 plan_skip_parts(const List *items)
 {
@@ -788,9 +737,9 @@ plan_skip_parts(const List *items)
 }
 
 /*
- * Complete a plan of plan_moves(), in order of execution: skip what this
- * transaction has locked, fill in for each MoveItem what it will take and
- * whether the free space suffices, and warn of a failing archiver.
+ * Complete a plan of plan_moves(), in order of execution: skip the tables that
+ * this transaction has locked, estimate each MoveItem and whether the free space
+ * suffices, and warn of a failing archiver.
  * plan_moves() has done so unless its request is part of a larger one.  ERROR
  * 55006 if all that would be moved is locked.
  */

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * plan.h
- *	  What to move, in which order, by which method, and why.
+ *	  The plan: which relations move, in which order, by which method, and why.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_PLAN_H
 #define IM_PLAN_H
 
-#include "catalog/pg_class.h"
+#include "utils/acl.h"
 
 #include "job.h"
 #include "settings.h"
@@ -29,7 +29,7 @@ typedef struct PlanRequest
 	Oid			object;
 	bool		tables;			/* tables, each with its TOAST table */
 	bool		indexes;		/* their indexes */
-	bool		evacuate;		/* say what stays in the tablespace */
+	bool		evacuate;		/* with rows for things that stay there */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
@@ -57,7 +57,7 @@ extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern bool plan_recheck(MoveItem *item, bool began);
-extern bool plan_may_move(Oid heap_oid);
+extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
 extern bool copy_can_move(Oid relid, const char *access_methods,
@@ -65,7 +65,7 @@ extern bool copy_can_move(Oid relid, const char *access_methods,
 extern bool rebuild_can_move(Oid index_oid, char **reason);
 extern bool recovery_needs_full_pages(Oid relid);
 
-/* What a move needs of one file system: the sum over the places on it. */
+/* The need of a move on one file system: the sum over the places on it. */
 typedef struct SpaceNeed
 {
 	const char *what;			/* "tablespace "x"", "pg_wal": the first place */
@@ -83,7 +83,7 @@ typedef struct SpaceNeeds
 	SpaceNeed	need[SPACE_PLACES];
 } SpaceNeeds;
 
-/* Return the bytes of what is to be copied: nothing of a part that is in place. */
+/* Return the bytes to copy: 0 of a part that is in place. */
 static inline int64
 space_to_copy(const MoveItem *item)
 {
@@ -98,43 +98,7 @@ extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);
 extern void space_check_again(const MoveItem *item, const MoveSettings *settings);
 
-/*
- * What pg_class and pg_index say about an index, or a table, which is its own
- * heap here.  Read without a lock.
- */
-typedef struct RelationFacts
-{
-	Oid			relid;			/* the relation itself */
-	Oid			heap_oid;
-	Oid			schema_oid;
-	NameData	relname;
-	NameData	schema_name;
-	NameData	heap_name;
-	char		relkind;
-	char		persistence;
-	Oid			tablespace;		/* never 0: the database default by its OID */
-	Oid			relam;
-	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */
-	Oid			heap_tablespace;	/* the same three of the table */
-	RelFileNumber heap_relfilenumber;
-	Oid			toast_oid;		/* of a table; 0: it has none */
-	bool		valid;
-	bool		live;
-} RelationFacts;
-
-/* an index, also a partitioned one, as opposed to a table of any kind */
-#define relkind_is_index(relkind) \
-	((relkind) == RELKIND_INDEX || (relkind) == RELKIND_PARTITIONED_INDEX)
-
-extern bool relation_facts(Oid relid, RelationFacts *facts);
 extern const char *lost_file(const RelationFacts *facts, bool all_pages);
-extern List *parts_of_table(const RelationFacts *facts);
-extern bool parts_are_in(const RelationFacts *facts, Oid tablespace);
-extern Oid	table_of_toast(Oid relid);
-extern List *relations_such(bool (*is_such) (Form_pg_class form));
-extern bool table_is_apart(Form_pg_class form);
 extern void item_fill(MoveItem *item, const RelationFacts *facts);
-extern void item_say(MoveItem *item, const char *fmt,...) pg_attribute_printf(2, 3);
-extern bool item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...) pg_attribute_printf(3, 4);
 
 #endif							/* IM_PLAN_H */

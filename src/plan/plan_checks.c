@@ -1,219 +1,56 @@
 /*-------------------------------------------------------------------------
  *
  * plan_checks.c
- *	  What a relation is, and whether the current user may move it now.
+ *	  Whether the current user may move a relation now.
  *
- * The planner, without a lock, and later the runner, with the index locked,
+ * The planner, without a lock, and later the runner, with the relation locked,
  * check the same conditions (item_check).  These fail with a row, not with an
- * error: one index that cannot be moved must not stop the others.  Errors are
- * only for what the user named (plan_check_named_relation, the target).
+ * error: one relation that cannot be moved must not stop the others.  Errors
+ * are only for the relation and the tablespace that the user names.
  *
- * User relations are not locked.  Everything comes from the system caches; an
- * index that vanishes in between does not exist, which is no error.
- *
- * Tricky: plan_skip_locked() checks what *this* transaction has
- * locked.  That works only because nothing in the planner keeps a lock on a
- * user's relation.
+ * Tricky: plan_skip_locked() looks at the locks of *this* transaction.  That
+ * works only because nothing in the planner keeps a lock on a user's relation.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
+#include "access/xact.h"
 #include "catalog/catalog.h"
-#include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_tablespace.h"
-#include "commands/extension.h"
 #include "commands/tablespace.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
 #include "compat.h"
-#include "index_definition.h"
+#include "file_system.h"
 #include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "printed_command.h"
 
-/*
- * Fetch what the catalogs say about an index or a table; false if it does not
- * exist.
- */
-bool
-relation_facts(Oid relid, RelationFacts *facts)
+/* Return an entry without a relation: nothing is known, measured or estimated. */
+PlanEntry *
+plan_new_entry(void)
 {
-	HeapTuple	tuple;
-	Form_pg_index index_form;
-	Form_pg_class class_form;
-	char	   *schema_name;
+	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
+	MoveItem   *item = &entry->item;
 
-	memset(facts, 0, sizeof(RelationFacts));
-	facts->relid = relid;
-	facts->heap_oid = relid;
-	facts->valid = facts->live = true;
-
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(relid));
-	if (HeapTupleIsValid(tuple))
-	{
-		index_form = (Form_pg_index) GETSTRUCT(tuple);
-		facts->heap_oid = index_form->indrelid;
-		facts->valid = index_form->indisvalid;
-		facts->live = index_form->indislive;
-		ReleaseSysCache(tuple);
-	}
-
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	class_form = (Form_pg_class) GETSTRUCT(tuple);
-	facts->relname = class_form->relname;
-	facts->schema_oid = class_form->relnamespace;
-	facts->relkind = class_form->relkind;
-	facts->persistence = class_form->relpersistence;
-	facts->tablespace = OidIsValid(class_form->reltablespace) ?
-		class_form->reltablespace : MyDatabaseTableSpace;
-	facts->relam = class_form->relam;
-	facts->relfilenumber = class_form->relfilenode;
-	facts->toast_oid = class_form->reltoastrelid;
-	ReleaseSysCache(tuple);
-
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->heap_oid));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	class_form = (Form_pg_class) GETSTRUCT(tuple);
-	facts->heap_name = class_form->relname;
-	facts->heap_tablespace = OidIsValid(class_form->reltablespace) ?
-		class_form->reltablespace : MyDatabaseTableSpace;
-	facts->heap_relfilenumber = class_form->relfilenode;
-	ReleaseSysCache(tuple);
-
-	schema_name = get_namespace_name(facts->schema_oid);
-	if (schema_name == NULL)
-		return false;
-	namestrcpy(&facts->schema_name, schema_name);
-	pfree(schema_name);
-
-	return true;
-}
-
-/*
- * Return the OIDs of what is kept where a table is: its TOAST table and the
- * indexes of that, also invalid ones, in the order in which core locks them.
- */
-List *
-parts_of_table(const RelationFacts *facts)
-{
-	if (!OidIsValid(facts->toast_oid))
-		return NIL;
-	return list_concat(list_make1_oid(facts->toast_oid), indexes_of_table(facts->toast_oid));
-}
-
-/*
- * Return the table of a TOAST table, or of an index of one; InvalidOid for any
- * other relation.  pg_class has the other direction only, without an index.
- */
-Oid
-table_of_toast(Oid relid)
-{
-	Oid			toast = relkind_is_index(get_rel_relkind(relid)) ?
-		IndexGetRelation(relid, true) : relid;
-	Oid			result = InvalidOid;
-	Relation	pg_depend;
-	ScanKeyData key[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	if (get_rel_relkind(toast) != RELKIND_TOASTVALUE)
-		return InvalidOid;
-	ScanKeyInit(&key[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&key[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(toast));
-	pg_depend = table_open(DependRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_depend, DependDependerIndexId, true, NULL, 2, key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
-
-		if (form->deptype == DEPENDENCY_INTERNAL && form->refclassid == RelationRelationId)
-			result = form->refobjid;
-	}
-	systable_endscan(scan);
-	table_close(pg_depend, AccessShareLock);
-	return result;
-}
-
-/* Return whether all that is kept where a table is is in this tablespace. */
-bool
-parts_are_in(const RelationFacts *facts, Oid tablespace)
-{
-	ListCell   *lc;
-
-	foreach(lc, parts_of_table(facts))
-	{
-		RelationFacts part;
-
-		if (relation_facts(lfirst_oid(lc), &part) && part.tablespace != tablespace)
-			return false;
-	}
-	return true;
-}
-
-/*
- * Return the OIDs of the relations of this database whose pg_class rows are such.
- * No relation is locked: is_such() must know that a row may be outdated.
- */
-List *
-relations_such(bool (*is_such) (Form_pg_class form))
-{
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
-	List	   *result = NIL;
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		CHECK_FOR_INTERRUPTS();
-		if (is_such(form))
-			result = lappend_oid(result, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-	return result;
-}
-
-/*
- * Return whether a table, but a catalog, is in another tablespace than what TOAST
- * keeps of it.  Core never has them apart, and pg_upgrade --swap would lose the
- * values; an earlier version of ours could leave them so.
- */
-bool
-table_is_apart(Form_pg_class form)
-{
-	RelationFacts facts;
-
-	return OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
-		relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace);
+	item->size_before = item->size_after = item->bytes_to_write = -1;
+	item->wal_bytes = item->sort_bytes = item->lock_time = -1;
+	item->fits = item->estimated = entry->bloat_ratio = -1;
+	return entry;
 }
 
 /* Copy names and tablespace of the relation to its row. */
@@ -229,64 +66,7 @@ item_fill(MoveItem *item, const RelationFacts *facts)
 	item->from_tablespace = facts->tablespace;
 }
 
-static void
-pg_attribute_printf(2, 0)
-item_vsay(MoveItem *item, const char *fmt, va_list args)
-{
-	char		sentence[1024];
-	int			used = strlen(item->detail);
-	int			len;
-	int			room;
-	int			written;
-	bool		clipped;
-
-	written = vsnprintf(sentence, sizeof(sentence), fmt, args);
-	if (used > 0 && used < IM_DETAIL_LEN - 1)
-		item->detail[used++] = ' ';
-	len = strlen(sentence);
-	room = IM_DETAIL_LEN - 1 - used;
-	clipped = written > len || len > room;
-	/* half of a command must not be a command: it would do something else */
-	if (clipped)
-		len = pg_mbcliplen(sentence, len, Max(Min(len, room) - 3, 0));
-	memcpy(item->detail + used, sentence, len);
-	strlcpy(item->detail + used + len, clipped ? "..." : "", room - len + 1);
-}
-
-/* Append a sentence to the row's detail, clipped at a character boundary. */
-void
-item_say(MoveItem *item, const char *fmt,...)
-{
-	va_list		args;
-
-	va_start(args, fmt);
-	item_vsay(item, fmt, args);
-	va_end(args);
-}
-
-/*
- * Skip the row, with the reason as its only detail, and return false.
- * sqlerrcode is 0 if nothing is wrong, but there is nothing to do.
- */
-bool
-item_skip(MoveItem *item, int sqlerrcode, const char *fmt,...)
-{
-	va_list		args;
-
-	item->status = STATUS_SKIPPED;
-	strlcpy(item->sqlstate, sqlerrcode ? unpack_sql_state(sqlerrcode) : "",
-			sizeof(item->sqlstate));
-	item->detail[0] = '\0';
-
-	va_start(args, fmt);
-	item_vsay(item, fmt, args);
-	va_end(args);
-	return false;
-}
-
-/*
- * Return core's command for the move of a relation.
- */
+/* Return core's command for the move of a relation. */
 char *
 item_core_command(const MoveItem *item)
 {
@@ -298,44 +78,24 @@ item_core_command(const MoveItem *item)
 						   get_tablespace_name(item->to_tablespace));
 }
 
-/*
- * Return whether this is a table of the extension itself.  A job writes to
- * them while it runs, so it cannot move them.
- */
-bool
-plan_is_own_table(Oid heap_oid)
-{
-	return get_rel_namespace(heap_oid) == extension_schema() ||
-		getExtensionOfObject(RelationRelationId, heap_oid) == get_extension_oid("index_mover", true);
-}
-
-/*
- * Return whether the current user may use names in this schema, as REINDEX
- * does for the index.  No user has, or needs, that right for pg_toast.
- */
+/* Return whether the current user may use names in this schema, as REINDEX does. */
 static bool
 may_use_schema(Oid schema_oid)
 {
+	/* no user has, or needs, that right for pg_toast */
 	return IsToastNamespace(schema_oid) ||
 		object_aclcheck(NamespaceRelationId, schema_oid, GetUserId(),
 						ACL_USAGE) == ACLCHECK_OK;
 }
 
 /*
- * Return whether the current user may move this table's indexes: as its owner
- * or, from 17 on, with MAINTAIN.
+ * Check whether the current user may move a table, as ALTER TABLE does, or its
+ * indexes, as REINDEX.
  */
-bool
-plan_may_move(Oid heap_oid)
+AclResult
+plan_aclcheck(Oid heap_oid, bool indexes)
 {
-	return table_maintain_aclcheck(heap_oid, GetUserId()) == ACLCHECK_OK;
-}
-
-/* The same for the table itself, or its indexes: as ALTER TABLE, or REINDEX. */
-static AclResult
-check_may_move(Oid heap_oid, char relkind)
-{
-	if (relkind_is_index(relkind))
+	if (indexes)
 		return table_maintain_aclcheck(heap_oid, GetUserId());
 	return object_ownercheck(RelationRelationId, heap_oid, GetUserId()) ?
 		ACLCHECK_OK : ACLCHECK_NOT_OWNER;
@@ -365,7 +125,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	const char *to_name;
 	AclResult	aclresult;
 
-	aclresult = check_may_move(facts->heap_oid, facts->relkind);
+	aclresult = plan_aclcheck(facts->heap_oid, relkind_is_index(facts->relkind));
 	if (aclresult == ACLCHECK_NOT_OWNER)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Must be owner of table \"%s\".", heap_name);
@@ -389,16 +149,16 @@ item_check(MoveItem *item, const RelationFacts *facts)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "It moves with the table that it belongs to.");
 
-	if (plan_is_own_table(facts->heap_oid))
+	if (extension_owns(facts->heap_oid))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "The extension writes to this table during a move. Under an exclusive lock: %s",
 						 item_core_command(item));
 
 	if (facts->relkind == RELKIND_INDEX)
 	{
-		const char *command = printed_command("drop_index",
-											  quote_qualified_identifier(NameStr(facts->schema_name),
-																		 NameStr(facts->relname)));
+		const char *name = quote_qualified_identifier(NameStr(facts->schema_name),
+													  NameStr(facts->relname));
+		const char *command = printed_command("drop_index", name);
 		bool		leftover_name = is_reindex_leftover_name(NameStr(facts->relname));
 
 		if ((!facts->valid || !facts->live || leftover_name) &&
@@ -411,14 +171,10 @@ item_check(MoveItem *item, const RelationFacts *facts)
 							 "The index is being dropped; if no session is at it any more: %s",
 							 command);
 		if (!facts->valid && !item->repair)
-		{
-			if (leftover_name)
-				return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-								 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s",
-								 command);
-			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "The index is not valid; to repair and move it, name it itself with method rebuild.");
-		}
+			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, leftover_name ?
+							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s" :
+							 "The index is not valid; to repair and move it, name it itself with method rebuild.",
+							 command);
 	}
 
 	/* an invalid index is repaired in any tablespace */
@@ -436,32 +192,6 @@ item_check(MoveItem *item, const RelationFacts *facts)
 						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");
 
 	return true;
-}
-
-/*
- * Return which methods can move an index or a table, regardless of the user and
- * of its tablespace.  access_methods is as for copy_can_move().  Takes no locks.
- */
-void
-movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)
-{
-	RelationFacts facts;
-
-	*copy = *rebuild = false;
-	if (!relation_facts(relid, &facts) ||
-		!(relkind_is_index(facts.relkind) || RELKIND_HAS_TABLE_AM(facts.relkind)) ||
-		!facts.live ||
-		facts.persistence == RELPERSISTENCE_TEMP ||
-		IsCatalogRelationOid(facts.heap_oid) || plan_is_own_table(facts.heap_oid) ||
-		OidIsValid(table_of_toast(relid)))
-		return;
-	/* the next move removes what an interrupted one has left */
-	if (!facts.valid && leftover_index_is_ours(relid))
-		return;
-	if (recovery_needs_full_pages(relid))
-		return;
-	*copy = facts.valid && copy_can_move(relid, access_methods, NULL);
-	*rebuild = relkind_is_index(facts.relkind) && rebuild_can_move(relid, NULL);
 }
 
 /* Return the OID of the named tablespace; ERROR 42704, with a hint. */
@@ -498,6 +228,25 @@ plan_target_tablespace(const char *name)
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
 	return tablespace;
+}
+
+/*
+ * Raise ERROR 0A000 if a schema is that of temporary tables.  type: of the
+ * ALTER that can move one, or NULL.
+ */
+void
+plan_refuse_temporary(Oid schema, const char *type)
+{
+	if (isOtherTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables of other sessions")));
+	if (isAnyTempNamespace(schema))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot move temporary tables"),
+				 errdetail("A background worker makes the move, and it cannot access them."),
+				 type ? errhint("Use ALTER %s ... SET TABLESPACE.", type) : 0));
 }
 
 /*
@@ -553,7 +302,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
 					   get_namespace_name(schema_oid));
 
-	aclresult = check_may_move(heap_oid, tables ? relkind : RELKIND_INDEX);
+	aclresult = plan_aclcheck(heap_oid, !tables);
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, get_relkind_objtype(relkind), relname);
 
@@ -570,17 +319,7 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 				 errdetail("A TOAST table and its index are where their table is."),
 				 errhint("Move its table, \"%s\".", get_rel_name(table))));
 
-	if (isOtherTempNamespace(schema_oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move temporary tables of other sessions")));
-
-	if (get_rel_persistence(heap_oid) == RELPERSISTENCE_TEMP)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot move temporary tables"),
-				 errdetail("A background worker makes the move, and it cannot access them."),
-				 errhint("Use ALTER %s ... SET TABLESPACE.", tables ? "TABLE" : "INDEX")));
+	plan_refuse_temporary(schema_oid, tables ? "TABLE" : "INDEX");
 }
 
 /*
@@ -591,16 +330,15 @@ static Oid
 find_own_lock(Oid heap_oid)
 {
 	List	   *tables = list_make1_oid(heap_oid);
-	ListCell   *lc;
 	ListCell   *lc2;
 
 	if (get_rel_relispartition(heap_oid))
 		tables = list_concat(tables, get_partition_ancestors(heap_oid));
-	foreach(lc, tables)
+	foreach_oid(relid, tables)
 	{
-		if (CheckRelationOidLockedByMe(lfirst_oid(lc), AccessShareLock, true))
-			return lfirst_oid(lc);
-		foreach(lc2, indexes_of_table(lfirst_oid(lc)))
+		if (CheckRelationOidLockedByMe(relid, AccessShareLock, true))
+			return relid;
+		foreach(lc2, indexes_of_table(relid))
 			if (CheckRelationOidLockedByMe(lfirst_oid(lc2), AccessShareLock, true))
 			return lfirst_oid(lc2);
 	}
@@ -619,15 +357,13 @@ find_own_lock(Oid heap_oid)
 void
 plan_skip_locked(const List *items)
 {
-	ListCell   *lc;
-	List	   *seen = NIL;
+	List	   *free_tables = NIL;
 	List	   *locked = NIL;	/* of MoveItem, and the relation of each */
 	List	   *relids = NIL;
 	int			planned = 0;
 
-	foreach(lc, items)
+	foreach_ptr(MoveItem, item, items)
 	{
-		MoveItem   *item = lfirst(lc);
 		MoveItem   *last;
 		Oid			relid;
 
@@ -638,7 +374,7 @@ plan_skip_locked(const List *items)
 		else if (locked != NIL &&
 				 (last = llast(locked), last->relid == item->part_of || last->part_of == item->part_of))
 			continue;			/* one is enough for the whole table */
-		if (list_member_oid(seen, item->heap_oid))
+		if (list_member_oid(free_tables, item->heap_oid))
 			continue;
 		CHECK_FOR_INTERRUPTS();
 		relid = find_own_lock(item->heap_oid);
@@ -648,7 +384,7 @@ plan_skip_locked(const List *items)
 			relids = lappend_oid(relids, relid);
 		}
 		else
-			seen = lappend_oid(seen, item->heap_oid);
+			free_tables = lappend_oid(free_tables, item->heap_oid);
 	}
 	for (int i = 0; i < list_length(locked); i++)
 	{
@@ -666,18 +402,14 @@ plan_skip_locked(const List *items)
 		item_skip(item, ERRCODE_OBJECT_IN_USE, "The current transaction holds a lock on \"%s\".",
 				  relname ? relname : "?");
 	}
-	list_free(seen);
 }
 
 /*
- * Repeat all checks in the runner after it has locked table and index.  If
- * the index cannot be moved any more (dropped, already in place, invalid, no
- * privilege ...), skip the row with the reason and return false; otherwise
- * update the row's names and source tablespace and return true.  began: the
- * work itself has begun; this affects only the wording.
- *
- * The caller is in a transaction.  The index is identified by
- * item->relid: a new index of the same name is another one.
+ * Repeat all checks in the runner after it has locked the relation.  If that
+ * cannot be moved any more (dropped, already in place, invalid, no privilege
+ * ...), skip the row with the reason and return false; otherwise update the
+ * row's names and source tablespace and return true.  began: the work itself
+ * has begun; this affects only the wording.
  */
 bool
 plan_recheck(MoveItem *item, bool began)
@@ -689,6 +421,8 @@ plan_recheck(MoveItem *item, bool began)
 	const char *when = began ? "while it was being moved" : "before its move began";
 	char	   *reason;
 
+	Assert(IsTransactionState());
+	/* by OID: a new index of the same name is another one */
 	if (!relation_facts(item->relid, &facts) ||
 		facts.heap_oid != item->heap_oid)
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
@@ -721,12 +455,7 @@ plan_recheck(MoveItem *item, bool began)
 		item_say(item, "When the move was planned, the %s was \"%s\".\"%s\".",
 				 relation_noun(item->relkind), NameStr(old_schema), NameStr(old_name));
 	if (old_tablespace != item->from_tablespace)
-	{
-		char	   *old = get_tablespace_name(old_tablespace);
-
 		item_say(item, "When the move was planned, the %s was in tablespace \"%s\".",
-				 relation_noun(item->relkind), old ? old : "?");
-	}
-
+				 relation_noun(item->relkind), tablespace_name(old_tablespace));
 	return true;
 }

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * plan_estimate.c
- *	  What a move will read, write and take.
+ *	  How much a move will read and write, and how long it takes.
  *
  * Sizes are those of the files that pg_class names.  No relation is opened,
  * so planning never waits for a lock.  If a file vanishes in between
  * (TRUNCATE, REINDEX) the size is unknown, which is no error.
  *
  * Time is estimated from past moves of the same method in this database: a
- * small one tells what each move takes whatever its size, a large one the rate;
+ * small one tells the fixed cost of a move, a large one the rate;
  * without them, from SECONDS_PER_* and the low rates DEFAULT_*.  That of a copy
  * also from a megabyte that is read here from each tablespace, because it
  * rests where that is slow, and past moves may be from another one.
@@ -31,7 +31,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "file_system.h"
@@ -45,9 +44,8 @@
 #define MB						(1024.0 * 1024.0)
 
 /*
- * Bytes of index per second without experience.  Measured on two cores and
- * one fast disk under load: copy 55-300 MB/s; rebuild of a btree 38 MB/s, of
- * a GIN or GiST 10-30 MB/s.  We assume a third to a half of that.
+ * Bytes per second without experience: a third to a half of the rates measured
+ * on two cores and one fast disk under load.
  */
 #define DEFAULT_COPY_RATE		(50 * MB)
 #define DEFAULT_BTREE_RATE		(15 * MB)
@@ -66,7 +64,7 @@
 #define EXPERIENCE_MAX_SMALL	(1 * MB)	/* not much but SECONDS_PER_* */
 #define EXPERIENCE_MIN_SMALL	5	/* so many, because one may have waited */
 
-/* What past moves by one method have taken */
+/* The sums of past moves by one method */
 typedef struct Experience
 {
 	int			moves;			/* large ones */
@@ -77,8 +75,8 @@ typedef struct Experience
 } Experience;
 
 /*
- * Read what the latest successful moves by copy (experience[0]) and by rebuild
- * (experience[1]) have taken.
+ * Sum up the latest successful moves by copy (experience[0]) and by rebuild
+ * (experience[1]).
  *
  * Reads the log of moves without a check of privileges on it: nothing but
  * averages leaves this file.
@@ -103,6 +101,7 @@ read_experience(Experience experience[2])
 	{
 		Datum		columns[lengthof(names)];
 		bool		isnull = false;
+		MoveMethod	method;
 		Experience *e;
 		int64		size;
 		double		elapsed;
@@ -111,15 +110,12 @@ read_experience(Experience experience[2])
 			columns[n] = heap_getattr(tuple, get_attnum(log_oid, names[n]),
 									  RelationGetDescr(log), &isnull);
 		if (isnull ||
-			strcmp(TextDatumGetCString(columns[1]), status_name(STATUS_MOVED)) != 0)
+			status_of_name(TextDatumGetCString(columns[1])) != STATUS_MOVED)
 			continue;
-
-		if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_COPY)) == 0)
-			e = &experience[0];
-		else if (strcmp(TextDatumGetCString(columns[0]), method_name(METHOD_REBUILD)) == 0)
-			e = &experience[1];
-		else
+		method = method_of_name(TextDatumGetCString(columns[0]));
+		if (method != METHOD_COPY && method != METHOD_REBUILD)
 			continue;
+		e = &experience[method == METHOD_REBUILD];
 
 		size = DatumGetInt64(columns[2]);
 		/* of work only: the next move may not rest or wait */
@@ -144,7 +140,7 @@ read_experience(Experience experience[2])
 	table_close(log, AccessShareLock);
 }
 
-/* Return what a move takes whatever its size, in seconds. */
+/* Return the fixed cost of a move, in seconds. */
 static double
 seconds_per_move(const Experience *e, double by_default)
 {
@@ -155,19 +151,11 @@ seconds_per_move(const Experience *e, double by_default)
 static double
 default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(entry->item.relid));
-	bool		is_btree = false;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		is_btree = ((Form_pg_class) GETSTRUCT(tuple))->relam == BTREE_AM_OID;
-		ReleaseSysCache(tuple);
-	}
-	return new_size / (is_btree ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE) +
+	return new_size / (entry->facts.relam == BTREE_AM_OID ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE) +
 		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
 }
 
-/* What reading from a tablespace takes, measured once in a plan */
+/* The speed of a tablespace, measured once in a plan */
 typedef struct SourceSpace
 {
 	Oid			tablespace;
@@ -294,20 +282,16 @@ keep_largest(int64 *largest, int nlargest, int64 number)
 static int64
 sum_of(const int64 *numbers, int n)
 {
-	int64		sum = 0;
-
-	for (int i = 0; i < n; i++)
-		sum += numbers[i];
-	return sum;
+	return n == 0 ? 0 : numbers[n - 1] + sum_of(numbers, n - 1);
 }
 
-/* What the moves to one file system use there */
+/* The space that moves use on one file system */
 typedef struct TargetSpace
 {
 	int64		device;
 	int64		kept;			/* permanently, by the moves before */
-	int64	   *largest;		/* of moves that keep nothing, and can run at
-								 * the same time */
+	int64		largest[MAX_WORKERS];	/* of moves that keep nothing, and can
+										 * run at the same time */
 } TargetSpace;
 
 /* What is known of a plan that is made in parts */
@@ -318,8 +302,9 @@ struct PlanParts
 	List	   *sources;		/* of SourceSpace */
 	List	   *targets;		/* of TargetSpace */
 	int			nlargest;
-	int64	   *largest_all;	/* of concurrent moves to any target: WAL, */
-	int64	   *largest_sort;	/* sort files */
+	int64		largest_all[MAX_WORKERS];	/* of concurrent moves to any
+											 * target: WAL, */
+	int64		largest_sort[MAX_WORKERS];	/* sort files */
 	bool		warned;			/* of a directory; or it is not to be warned */
 };
 
@@ -341,13 +326,11 @@ plan_parts_begin(const MoveSettings *settings)
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
 
 	parts->nlargest = Max(settings->max_workers - 1, 0);
-	parts->largest_all = palloc0(sizeof(int64) * (parts->nlargest + 1));
-	parts->largest_sort = palloc0(sizeof(int64) * (parts->nlargest + 1));
 	return parts;
 }
 
 static TargetSpace *
-find_free_space(List **targets, int64 device, int nlargest)
+find_free_space(List **targets, int64 device)
 {
 	TargetSpace *target;
 	ListCell   *lc;
@@ -357,7 +340,6 @@ find_free_space(List **targets, int64 device, int nlargest)
 		return lfirst(lc);
 	target = palloc0(sizeof(TargetSpace));
 	target->device = device;
-	target->largest = palloc0(sizeof(int64) * (nlargest + 1));
 	*targets = lappend(*targets, target);
 	return target;
 }
@@ -425,7 +407,7 @@ take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *se
 		size += new_file_size(part);
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
-	target = find_free_space(&parts->targets, facts.device, n);
+	target = find_free_space(&parts->targets, facts.device);
 
 	space_needs(needs, item->to_tablespace,
 				target->kept + sum_of(target->largest, n) + size,
@@ -535,7 +517,7 @@ plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *setti
 	}
 }
 
-/* Say in a plan what the swap of a copy would have to wait for. */
+/* Say in a plan that the swap would have to wait for a VACUUM. */
 static void
 foretell_wait(MoveItem *item)
 {
@@ -551,12 +533,8 @@ foretell_wait(MoveItem *item)
 void
 plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request)
 {
-	ListCell   *lc;
-
-	foreach(lc, entries)
+	foreach_ptr(PlanEntry, entry, entries)
 	{
-		PlanEntry  *entry = (PlanEntry *) lfirst(lc);
-
 		if (entry->item.status != STATUS_PLANNED)
 			continue;
 		estimate(parts, entry, &request->settings);
@@ -574,12 +552,9 @@ plan_seconds(const List *items, const MoveSettings *settings)
 {
 	int			sharing = settings->max_rate > 0 ? 1 : settings->max_workers;
 	double		seconds = 0;
-	ListCell   *lc;
 
-	foreach(lc, items)
+	foreach_ptr(const MoveItem, item, items)
 	{
-		const MoveItem *item = lfirst(lc);
-
 		if (item->status == STATUS_PLANNED && item->estimated > 0)
 			seconds += item->estimated / (item->size_before < EXPERIENCE_MIN_SIZE ? sharing : 1);
 	}
@@ -592,15 +567,12 @@ plan_warn_archiver(const List *items)
 {
 	PgStat_ArchiverStats *stats;
 	int64		wal_bytes = 0;
-	ListCell   *lc;
 
 	if (!XLogArchivingActive())
 		return;
 
-	foreach(lc, items)
+	foreach_ptr(const MoveItem, item, items)
 	{
-		const MoveItem *item = (const MoveItem *) lfirst(lc);
-
 		if (item->status == STATUS_PLANNED && item->wal_bytes > 0)
 			wal_bytes += item->wal_bytes;
 	}

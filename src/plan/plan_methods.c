@@ -27,8 +27,11 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type_d.h"
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/smgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -36,7 +39,9 @@
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
+#include "cleanup/cleanup.h"
 #include "compat.h"
+#include "own_tables.h"
 #include "plan/plan.h"
 
 /* For the tests, see test_points.c */
@@ -239,7 +244,7 @@ rebuild_can_move(Oid index_oid, char **reason)
  * (brin_xlog.c) asks for the block number of the buffer it has not got.
  * Since 16, where GetBufferDescriptor() takes an unsigned number, that is a
  * segmentation fault, again at each start.  We see only the current setting,
- * not what it was since the checkpoint.
+ * not the one since the checkpoint.
  */
 bool
 recovery_needs_full_pages(Oid relid)
@@ -261,4 +266,52 @@ recovery_needs_full_pages(Oid relid)
 		handler_of(form->relam, &am_name) == F_BRINHANDLER;
 	ReleaseSysCache(tuple);
 	return result;
+}
+
+/*
+ * Return which methods can move an index or a table, by the same checks as a
+ * move, regardless of the user and of its tablespace.  access_methods is as for
+ * copy_can_move().  Reads only catalogs, without locks.
+ */
+void
+movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)
+{
+	RelationFacts facts;
+	bool		can = relation_facts(relid, &facts) &&
+		(relkind_is_index(facts.relkind) || RELKIND_HAS_TABLE_AM(facts.relkind)) &&
+		facts.live && facts.persistence != RELPERSISTENCE_TEMP &&
+		!IsCatalogRelationOid(facts.heap_oid) && !extension_owns(facts.heap_oid) &&
+		!OidIsValid(table_of_toast(relid)) &&
+	/* the next move removes the leftovers of an interrupted one */
+		(facts.valid || !leftover_index_is_ours(relid)) &&
+		!recovery_needs_full_pages(relid);
+
+	*copy = can && facts.valid && copy_can_move(relid, access_methods, NULL);
+	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_can_move(relid, NULL);
+}
+
+PG_FUNCTION_INFO_V1(index_mover_movable_methods);
+
+/*
+ * index_mover_movable_methods(relation regclass) returns text[]
+ *
+ * For index_report(): movable_methods() with the session's settings.  EXECUTE:
+ * pg_monitor.
+ */
+Datum
+index_mover_movable_methods(PG_FUNCTION_ARGS)
+{
+	MoveSettings settings;
+	Datum		names[2];
+	int			n = 0;
+	bool		copy;
+	bool		rebuild;
+
+	settings_capture(&settings);
+	movable_methods(PG_GETARG_OID(0), settings.copy_access_methods, &copy, &rebuild);
+	if (copy)
+		names[n++] = CStringGetTextDatum("copy");
+	if (rebuild)
+		names[n++] = CStringGetTextDatum("rebuild");
+	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

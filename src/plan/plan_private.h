@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan_private.h
- *	  What the parts of the planner share.
+ *	  Declarations that the parts of the planner share.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +16,6 @@
 
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
 extern char *item_core_command(const MoveItem *item);
-extern bool plan_is_own_table(Oid heap_oid);
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
 									  const PlanRequest *request);
@@ -29,8 +28,12 @@ typedef struct PlanEntry
 	RelationFacts facts;
 	double		bloat_ratio;	/* -1: not measured */
 	int64		rank;			/* position among the moves: smaller first */
-	List	   *parts;			/* PlanEntry of what moves with it */
+	List	   *parts;			/* PlanEntry of its TOAST table and the index
+								 * of that */
 } PlanEntry;
+
+extern PlanEntry *plan_new_entry(void);
+extern void plan_refuse_temporary(Oid schema, const char *type);
 extern void plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request);
 extern void plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings);
 extern void plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * plan_stays.c
- *	  What a move of all of a tablespace leaves there, and why.
+ *	  Rows for the things that an evacuation leaves in a tablespace, and why.
  *
  * DROP TABLESPACE wants the tablespace empty in all databases.  So a call that
  * empties it has a row, skipped, for each thing that this database's user
@@ -39,7 +39,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
@@ -47,7 +46,6 @@
 #include "compat.h"
 #include "file_system.h"
 #include "job.h"
-#include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "printed_command.h"
 
@@ -66,52 +64,29 @@ has_files(const char *path)
 	return entry != NULL;
 }
 
-/* Return the databases in which something without a file names a tablespace. */
-static List *
-databases_that_depend(Oid tablespace)
-{
-	Relation	rel = table_open(SharedDependRelationId, AccessShareLock);
-	List	   *result = NIL;
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&keys[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(TableSpaceRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(tablespace));
-	scan = systable_beginscan(rel, SharedDependReferenceIndexId, true, NULL, 2, keys);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = list_append_unique_oid(result, ((Form_pg_shdepend) GETSTRUCT(tuple))->dbid);
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
 /*
  * Return the OIDs of the other databases that have files in a tablespace, or
- * would make them there.
+ * in which something without a file names it.
  */
 List *
 plan_other_databases(Oid tablespace)
 {
-	List	   *depend = databases_that_depend(tablespace);
-	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	List	   *depend = NIL;
 	List	   *result = NIL;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_rows(SharedDependRelationId, SharedDependReferenceIndexId,
+												 Anum_pg_shdepend_refclassid, TableSpaceRelationId,
+												 Anum_pg_shdepend_refobjid, tablespace))
+		depend = lappend_oid(depend, ((Form_pg_shdepend) GETSTRUCT(row))->dbid);
+	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
-		Oid			database = ((Form_pg_database) GETSTRUCT(tuple))->oid;
+		Oid			database = ((Form_pg_database) GETSTRUCT(row))->oid;
 
 		/* the directory stays after its last file has gone */
 		if (database != MyDatabaseId &&
 			(list_member_oid(depend, database) || has_files(GetDatabasePath(database, tablespace))))
 			result = lappend_oid(result, database);
 	}
-	systable_endscan(scan);
-	table_close(pg_database, AccessShareLock);
 	return result;
 }
 
@@ -124,16 +99,13 @@ plan_other_databases(Oid tablespace)
 static char *
 alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 {
-	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
 	char	   *name = get_database_name(database);
 	char	   *best = NULL;
 	int			best_rank = 0;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(TableSpaceRelationId))
 	{
-		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
 		int			rank = form->oid == to ? 3 : form->oid == DEFAULTTABLESPACE_OID ? 2 : 1;
 
 		if (rank > best_rank && form->oid != from && form->oid != filled &&
@@ -141,11 +113,9 @@ alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 			!has_files(GetDatabasePath(database, form->oid)))
 		{
 			best_rank = rank;
-			best = pstrdup(NameStr(form->spcname));
+			best = NameStr(form->spcname);
 		}
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return best == NULL || name == NULL ? NULL :
 		printed_command("alter_database", name, best);
 }
@@ -154,16 +124,13 @@ alter_database_command(Oid database, Oid from, Oid to, Oid filled)
 static MoveItem *
 add_row(List **entries, char relkind, const char *name, Oid tablespace)
 {
-	PlanEntry  *entry = palloc0(sizeof(PlanEntry));
+	PlanEntry  *entry = plan_new_entry();
 	MoveItem   *item = &entry->item;
 
 	item->relkind = relkind;
 	namestrcpy(&item->relname, name);
 	item->from_tablespace = tablespace;
 	item->method = METHOD_DEFAULT;
-	item->size_before = item->size_after = -1;
-	item->bytes_to_write = item->wal_bytes = item->sort_bytes = -1;
-	item->fits = item->estimated = item->lock_time = -1;
 	*entries = lappend(*entries, entry);
 	return item;
 }
@@ -183,17 +150,11 @@ alter_catalog_command(const MoveItem *item)
 static void
 add_relations(List **entries, Oid tablespace, Oid to)
 {
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_class_reltablespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(tablespace == MyDatabaseTableSpace ? InvalidOid : tablespace));
-	scan = systable_beginscan(pg_class, ClassTblspcRelfilenodeIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_rows(RelationRelationId, ClassTblspcRelfilenodeIndexId,
+												 Anum_pg_class_reltablespace, tablespace_in_catalog(tablespace),
+												 0, InvalidOid))
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
 		if (isAnyTempNamespace(form->relnamespace) && RELKIND_HAS_STORAGE(form->relkind))
 			(void) item_skip(add_row(entries, form->relkind, NameStr(form->relname), tablespace),
@@ -211,11 +172,9 @@ add_relations(List **entries, Oid tablespace, Oid to)
 							 alter_catalog_command(item));
 		}
 	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
 }
 
-/* Add what is in a tablespace because it is the default of this database. */
+/* Add the catalogs, which are in the default tablespace of this database. */
 static void
 add_catalogs(List **entries, Oid tablespace, Oid to)
 {
@@ -239,7 +198,7 @@ static const char *const setting_names[] = {"default_tablespace", "temp_tablespa
 
 /*
  * Return whether the value of setting_names[i] names a tablespace, and set
- * *action to what makes it name it no more, and nothing else that it names.
+ * *action to a change after which it names the others only.
  */
 static bool
 names_tablespace(int i, const char *value, const char *tablespace, char **action)
@@ -370,7 +329,7 @@ add_settings(List **entries, Oid tablespace)
 	add_file_settings(entries, tablespace, name, ConfigFileName, false, added);
 
 	/*
-	 * what a new session of this role would have is one of these, or the
+	 * a new session of this role would have one of these values, or the
 	 * server's
 	 */
 	for (int i = 0; i < lengthof(setting_names); i++)

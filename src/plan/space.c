@@ -22,7 +22,6 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
-#include "miscadmin.h"
 #include "storage/fd.h"
 
 #include "file_system.h"
@@ -31,7 +30,7 @@
 #include "settings.h"
 #include "wait/wait.h"
 
-/* what all moves together may write until the next check */
+/* all moves together may write so much until the next check */
 #define NEXT_BYTES		(4 * 1024 * 1024)
 
 static bool
@@ -68,9 +67,7 @@ report_no_space(const SpaceNeed *need, const FreeSpaceRule *rule)
 static char *
 tablespace_words(Oid tablespace)
 {
-	char	   *name = get_tablespace_name(tablespace);
-
-	return psprintf("tablespace \"%s\"", name ? name : "?");
+	return psprintf("tablespace \"%s\"", tablespace_name(tablespace));
 }
 
 /* Return the bytes of the WAL files in pg_wal. */
@@ -88,7 +85,7 @@ wal_on_disk(void)
 	return result;
 }
 
-/* Add bytes to what is needed of a place's file system. */
+/* Add bytes to the need on a place's file system. */
 static void
 add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int64 bytes)
 {
@@ -113,8 +110,8 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 }
 
 /*
- * Collect what is needed of the file systems of the target, of pg_wal and, if
- * anything is sorted on disk, of temp_tablespaces.  Call it in a transaction.
+ * Collect the needs on the file systems of the target, of pg_wal and, if
+ * anything is sorted on disk, of temp_tablespaces.
  */
 void
 space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
@@ -122,6 +119,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 {
 	FileSystemFacts facts;
 
+	Assert(IsTransactionState());
 	needs->n = 0;
 	if (file_system_facts(target, &facts))
 		add_need(needs, tablespace_words(target), &facts, new_bytes);
@@ -138,7 +136,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 			places[n++] = InvalidOid;
 		for (int i = 0; i < n; i++)
 		{
-			Oid			place = OidIsValid(places[i]) ? places[i] : MyDatabaseTableSpace;
+			Oid			place = tablespace_from_catalog(places[i]);
 
 			if (file_system_facts(place, &facts))
 				add_need(needs, tablespace_words(place), &facts, sort_bytes);
@@ -165,9 +163,9 @@ space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 }
 
 /*
- * Raise ERROR 53100 if the move, together with those that run at the same time
- * (what moves with a table among them), would leave less than min_free_space of
- * a file system that it writes to.  The caller is in a transaction.
+ * Raise ERROR 53100 if the move, together with the moves that run at the same
+ * time (also of the table's TOAST), would leave less than min_free_space of a
+ * file system that it writes to.
  */
 void
 space_check(const JobShared *job, const MoveItem *item,
@@ -178,7 +176,7 @@ space_check(const JobShared *job, const MoveItem *item,
 	SpaceNeeds	needs;
 	const SpaceNeed *missing;
 
-	/* what the job's other moves still have to write */
+	/* the job's other moves have still to write so much */
 	for (int i = 0; i < job->nitems; i++)
 	{
 		const MoveItem *other = &job->items[i];
@@ -215,15 +213,13 @@ check_next_bytes(Oid tablespace, const FileSystemFacts *facts, const FreeSpaceRu
 	report_no_space(&need, rule);
 }
 
-/*
- * The same for the next few MB, before each MB is written.  The caller has no
- * transaction open.
- */
+/* The same for the next few MB, before each MB is written. */
 void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
 
+	Assert(!IsTransactionState());
 	if (file_system_facts(item->to_tablespace, &facts))
 		check_next_bytes(item->to_tablespace, &facts, &settings->min_free_space);
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))

@@ -24,6 +24,7 @@
 #include "utils/syscache.h"
 
 #include "index_definition.h"
+#include "relation_facts.h"
 #include "report/report.h"
 
 PG_FUNCTION_INFO_V1(index_mover_duplicate_of);

@@ -23,7 +23,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 
-#include "own_tables.h"
+#include "errors.h"
 #include "report/report_private.h"
 
 /*

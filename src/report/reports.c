@@ -35,6 +35,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
 #include "printed_command.h"
 #include "report/report.h"
@@ -51,16 +52,6 @@ PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 #define PROBE_MAX_SECONDS	60
 
 #define PROBE_MAX_DEPTH		1024
-
-/* Raise ERROR 22004 if the argument is null. */
-static void
-reject_null(FunctionCallInfo fcinfo, int argno, const char *name)
-{
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-}
 
 static Datum
 result_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)

@@ -48,11 +48,11 @@
 #include "utils/tuplestore.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "file_system.h"
 #include "history.h"
 #include "index_definition.h"
 #include "job.h"
-#include "own_tables.h"
 #include "plan/plan.h"
 #include "tier/policy.h"
 

@@ -449,7 +449,7 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	ListCell   *lc2;
 	bool		wait;
 
-	call_reject_null(fcinfo, 1, "wait");
+	reject_null(fcinfo, 1, "wait");
 	wait = PG_GETARG_BOOL(1);
 	call_check_moment("run_tier_policies()", false, wait);
 	/* not in a subtransaction, which would close its file */

@@ -49,6 +49,7 @@
 #include "utils/varlena.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "job.h"
 #include "own_tables.h"
 #include "tier/policy.h"

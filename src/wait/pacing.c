@@ -84,7 +84,7 @@ throttle_written(Throttle *throttle, int64 bytes)
 
 		/* smoothed, so that the time left does not jump */
 		throttle->rate = throttle->rate > 0 ? (throttle->rate + rate) / 2 : rate;
-		progress_rate((int64) throttle->rate);
+		progress_set(bytes_per_second, (int64) throttle->rate);
 		throttle->bytes = 0;
 		throttle->shown = now;
 	}
@@ -370,7 +370,7 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 
 	look_at_walsenders(&laggard, end, limit);
 	look_at_slots(&laggard, &endangered, &unread, end);
-	progress_wal_lag(Max(laggard.bytes, endangered.bytes));
+	progress_set(wal_lag, Max(laggard.bytes, endangered.bytes));
 
 	if (is_too_large(state->waiting, laggard.bytes, limit))
 		reason = &laggard;

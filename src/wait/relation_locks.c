@@ -27,7 +27,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "own_tables.h"
+#include "errors.h"
 #include "wait/wait.h"
 
 typedef struct LockWork

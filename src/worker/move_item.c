@@ -30,8 +30,8 @@
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
+#include "errors.h"
 #include "file_system.h"
-#include "own_tables.h"
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "rebuild/rebuild.h"
@@ -293,7 +293,7 @@ move_find_out(MoveItem *item)
 
 	Assert(!IsTransactionState());
 	/* otherwise it has ended, and only the record is missing */
-	if (item->status != STATUS_RUNNING && item->status != STATUS_PAUSED)
+	if (item->status != STATUS_RUNNING)
 		return;
 	if (item->method == METHOD_REBUILD)
 	{

@@ -153,39 +153,27 @@ apply_job_settings(const MoveSettings *settings)
 static void
 log_start(const JobShared *shared)
 {
-	int64		size = 0;
+	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	for (int i = 0; i < shared->nitems; i++)
-		size += Max(shared->items[i].size_before, 0);
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("%s: begins to move %d %s, %s", runner_name(),
-					shared->nitems, job_noun(shared), size_text(size))));
+			 errmsg("%s: begins to move %d %s, %s", runner_name(), totals.total,
+					relations_noun(&totals), size_text(totals.size))));
 }
 
 /* Write the end of the job to the server log; for its last runner. */
 static void
 log_end(const JobShared *shared)
 {
-	int			moved = 0;
-	int64		longest_lock = 0;
+	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	for (int i = 0; i < shared->nitems; i++)
-	{
-		const MoveItem *item = &shared->items[i];
-
-		if (item->status != STATUS_MOVED)
-			continue;
-		moved++;
-		longest_lock = Max(longest_lock, item->lock_time);
-	}
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s",
-					runner_name(), moved, shared->nitems, job_noun(shared),
+			 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s", runner_name(),
+					totals.moved, totals.total, relations_noun(&totals),
 					(GetCurrentTimestamp() - shared->submitted_at) / 1e6,
-					longest_lock == 0 ? "" :
-					psprintf(", longest lock %.1f ms", longest_lock / 1000.0))));
+					totals.longest_lock == 0 ? "" :
+					psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0))));
 }
 
 /*
@@ -318,7 +306,7 @@ worker_exit(int code, Datum arg)
 
 	/* end the other runners of the job, too */
 	if (shared->nitems > 0)
-		(void) job_request_cancel(shared->job);
+		(void) job_request(shared->job, REQUEST_CANCEL);
 
 	if (current_item >= 0)
 		move_find_out(&shared->items[current_item]);
@@ -371,7 +359,7 @@ free_slot_at_exit(int code, Datum arg)
 		MoveItem   *item = &my_shared->items[n];
 
 		if (item->status == STATUS_PLANNED || item->status == STATUS_QUEUED ||
-			item->status == STATUS_RUNNING || item->status == STATUS_PAUSED)
+			item->status == STATUS_RUNNING)
 			note_termination(item);
 		n = job_parts_follow(my_shared, n);
 	}
@@ -430,6 +418,7 @@ start_other_runners(JobShared *shared)
 {
 	bool		may = true;
 	int			n = 1;
+	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
 	while (n < shared->max_runners && (may = job_more_runners(my_slot, my_job)))
 	{
@@ -443,7 +432,7 @@ start_other_runners(JobShared *shared)
 	if (n < shared->max_runners)
 		ereport(NOTICE,
 				(errmsg("moving %d instead of %d %s at the same time", n,
-						shared->max_runners, job_noun(shared)),
+						shared->max_runners, relations_noun(&totals)),
 				 may ? errdetail("There is no background worker slot left.") :
 				 errdetail("The last worker that its role can have is for another job."),
 				 errhint("You may need to increase \"max_worker_processes\".")));
@@ -485,7 +474,7 @@ run_item(JobShared *shared, int n)
 	{
 		if (canceled)
 		{
-			(void) job_request_cancel(shared->job);
+			(void) job_request(shared->job, REQUEST_CANCEL);
 			give_up_rest(shared, NULL);
 		}
 

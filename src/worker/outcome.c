@@ -19,6 +19,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/rel.h"
 
+#include "errors.h"
 #include "history.h"
 #include "own_tables.h"
 #include "wait/wait.h"

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * errors.h
+ *	  Catching errors, so that a job or a loop goes on after one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IM_ERRORS_H
+#define IM_ERRORS_H
+
+#include "fmgr.h"
+
+extern ErrorData *errors_take(MemoryContext context);
+extern ErrorData *errors_catch(void (*work) (void *arg), void *arg);
+extern void reject_null(FunctionCallInfo fcinfo, int n, const char *name);
+
+#endif							/* IM_ERRORS_H */

@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * progress.c
+ *	  The progress of a runner, in its slot: index_mover_progress.
+ *
+ * In a process that is no runner all of these do nothing, so code that calls
+ * them can run anywhere.
+ *
+ * Locks: the area's lock, for moments.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/timestamp.h"
+
+#include "job_private.h"
+
+static RunnerSlot *mine = NULL;
+
+/* of the current item: rests and waits, from which estimates must not learn */
+static int64 idle_us = 0;
+static TimestampTz phase_since = 0;
+
+/* Show progress in this slot from now on; NULL: nowhere. */
+void
+progress_attach(RunnerSlot *slot)
+{
+	mine = slot;
+}
+
+/* Lock the slot for changes; returns false if this is no runner. */
+static bool
+lock_slot(void)
+{
+	if (mine == NULL)
+		return false;
+	LWLockAcquire(&job_area()->lock, LW_EXCLUSIVE);
+	return true;
+}
+
+static void
+unlock_slot(void)
+{
+	LWLockRelease(&job_area()->lock);
+}
+
+static void
+show_relation(const MoveItem *item)
+{
+	Assert(LWLockHeldByMe(&job_area()->lock));
+	mine->heap_oid = item->heap_oid;
+	mine->relid = item->relid;
+	mine->relname = item->relname;
+	mine->relkind = item->relkind;
+	mine->schema_name = item->schema_name;
+	mine->heap_name = item->heap_name;
+	mine->blocks_total = 0;
+	mine->blocks_done = 0;
+}
+
+/* Show which part of a table is being copied, within the same move. */
+void
+progress_part(const MoveItem *item)
+{
+	if (!lock_slot())
+		return;
+	show_relation(item);
+	unlock_slot();
+}
+
+void
+progress_begin(const MoveItem *item)
+{
+	if (!lock_slot())
+		return;
+	show_relation(item);
+	mine->method = item->method;
+	mine->phase = PHASE_INITIALIZING;
+	idle_us = 0;
+	mine->throttled_by[0] = '\0';
+	mine->blocks_changed = 0;
+	mine->bytes_per_second = 0;
+	mine->changed_per_second = -1;
+	mine->eta = -1;
+	mine->lock_attempts = 0;
+	mine->wal_lag = -1;
+	mine->nblockers = 0;
+	mine->prepared[0] = '\0';
+	mine->started_at = GetCurrentTimestamp();
+	mine->step_back_for = 0;
+	unlock_slot();
+}
+
+void
+progress_end(void)
+{
+	if (!lock_slot())
+		return;
+	mine->heap_oid = InvalidOid;
+	mine->relid = InvalidOid;
+	mine->nblockers = 0;
+	unlock_slot();
+}
+
+/* Return whether another session ends this phase, or the clock. */
+static bool
+is_wait(MovePhase phase)
+{
+	return phase == PHASE_WAIT_START || phase == PHASE_WAIT_SWAP_TIME ||
+		phase == PHASE_WAIT_SWAP_LOCK || phase == PHASE_WAIT_WRITERS ||
+		phase == PHASE_WAIT_SNAPSHOTS || phase == PHASE_GIVING_WAY;
+}
+
+/* Publish a phase.  Return the previous one, for the caller to restore. */
+MovePhase
+progress_phase(MovePhase phase)
+{
+	MovePhase	before;
+
+	if (!lock_slot())
+		return PHASE_INITIALIZING;
+	before = mine->phase;
+	if (is_wait(before))
+		idle_us += GetCurrentTimestamp() - phase_since;
+	phase_since = GetCurrentTimestamp();
+	mine->phase = phase;
+	mine->throttled_by[0] = '\0';
+	unlock_slot();
+	return before;
+}
+
+/* Count a rest in a phase of work. */
+void
+progress_rested(int64 us)
+{
+	if (mine != NULL && !is_wait(mine->phase))
+		idle_us += us;
+}
+
+/* Return the microseconds that the item has rested or waited, up to now. */
+int64
+progress_idle(void)
+{
+	return idle_us + (mine != NULL && is_wait(mine->phase) ?
+					  GetCurrentTimestamp() - phase_since : 0);
+}
+
+/* Say why the runner rests; NULL if it does not any more. */
+void
+progress_throttled(const char *why)
+{
+	if (mine == NULL || strcmp(mine->throttled_by, why ? why : "") == 0)
+		return;
+	(void) lock_slot();
+	strlcpy(mine->throttled_by, why ? why : "", sizeof(mine->throttled_by));
+	unlock_slot();
+}
+
+/* Set a number of the slot, by progress_set(). */
+void
+progress_set_number(Size offset, int64 value)
+{
+	if (!lock_slot())
+		return;
+	*(int64 *) ((char *) mine + offset) = value;
+	unlock_slot();
+}
+
+void
+progress_blocks(int64 total, int64 done)
+{
+	progress_set(blocks_total, total);
+	progress_set(blocks_done, done);
+}
+
+void
+progress_eta(double seconds)
+{
+	if (!lock_slot())
+		return;
+	mine->eta = seconds;
+	mine->eta_at = GetCurrentTimestamp();
+	unlock_slot();
+}
+
+void
+progress_lock_attempt(void)
+{
+	if (mine != NULL)
+		progress_set(lock_attempts, mine->lock_attempts + 1);
+}
+
+void
+progress_blockers(const int *pids, int npids)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!lock_slot())
+		return;
+	mine->nblockers = Min(npids, IM_MAX_BLOCKERS);
+	for (int i = 0; i < mine->nblockers; i++)
+		mine->blockers[i] = pids[i];
+	if (npids > 0)
+	{
+		/* a copy that waits catches up in between */
+		if (now - mine->blocked_at > IM_BLOCKED_GAP)
+			mine->blocked_since = now;
+		mine->blocked_at = now;
+	}
+	unlock_slot();
+}
+
+void
+progress_prepared(const char *name)
+{
+	if (!lock_slot())
+		return;
+	memset(mine->prepared, 0, IM_PREPARED_LEN);
+	memcpy(mine->prepared, name,
+		   pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
+	unlock_slot();
+}

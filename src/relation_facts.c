@@ -1,0 +1,231 @@
+/*-------------------------------------------------------------------------
+ *
+ * relation_facts.c
+ *	  Facts from the catalogs about an index or a table.
+ *
+ * User relations are not locked, and no lock is kept on a catalog.  A relation
+ * that vanishes in between does not exist, which is no error.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "relation_facts.h"
+
+/*
+ * Fetch the facts about an index or a table; false if it does not exist.
+ */
+bool
+relation_facts(Oid relid, RelationFacts *facts)
+{
+	HeapTuple	tuple;
+	Form_pg_index index_form;
+	Form_pg_class class_form;
+	char	   *schema_name;
+
+	Assert(IsTransactionState());
+	memset(facts, 0, sizeof(RelationFacts));
+	facts->relid = relid;
+	facts->heap_oid = relid;
+	facts->valid = facts->live = true;
+
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		index_form = (Form_pg_index) GETSTRUCT(tuple);
+		facts->heap_oid = index_form->indrelid;
+		facts->valid = index_form->indisvalid;
+		facts->live = index_form->indislive;
+		ReleaseSysCache(tuple);
+	}
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	class_form = (Form_pg_class) GETSTRUCT(tuple);
+	facts->relname = class_form->relname;
+	facts->schema_oid = class_form->relnamespace;
+	facts->relkind = class_form->relkind;
+	facts->persistence = class_form->relpersistence;
+	facts->tablespace = tablespace_from_catalog(class_form->reltablespace);
+	facts->relam = class_form->relam;
+	facts->relfilenumber = class_form->relfilenode;
+	facts->toast_oid = class_form->reltoastrelid;
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->heap_oid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	class_form = (Form_pg_class) GETSTRUCT(tuple);
+	facts->heap_name = class_form->relname;
+	facts->heap_tablespace = tablespace_from_catalog(class_form->reltablespace);
+	facts->heap_relfilenumber = class_form->relfilenode;
+	ReleaseSysCache(tuple);
+
+	schema_name = get_namespace_name(facts->schema_oid);
+	if (schema_name == NULL)
+		return false;
+	namestrcpy(&facts->schema_name, schema_name);
+	return true;
+}
+
+/*
+ * Return the rows (HeapTuple, copied) of a catalog whose columns have these
+ * OIDs; column 0 is none.  index: one that begins with these columns, or 0.
+ */
+List *
+catalog_rows(Oid catalog, Oid index, AttrNumber column1, Oid key1,
+			 AttrNumber column2, Oid key2)
+{
+	Relation	rel = table_open(catalog, AccessShareLock);
+	List	   *result = NIL;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (column1 != 0)
+		ScanKeyInit(&keys[0], column1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(key1));
+	if (column2 != 0)
+		ScanKeyInit(&keys[1], column2, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(key2));
+	scan = systable_beginscan(rel, index, OidIsValid(index), NULL,
+							  (column1 != 0) + (column2 != 0), keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = lappend(result, heap_copytuple(tuple));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/* Return the OIDs of all indexes of a table, not those of its partitions. */
+List *
+indexes_of_table(Oid heap_oid)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(HeapTupleData, row, catalog_rows(IndexRelationId, IndexIndrelidIndexId,
+												 Anum_pg_index_indrelid, heap_oid, 0, InvalidOid))
+		result = lappend_oid(result, ((Form_pg_index) GETSTRUCT(row))->indexrelid);
+	return result;
+}
+
+/*
+ * Return the TOAST table of a table and the indexes of that, also invalid ones,
+ * in the order in which core locks them.
+ */
+List *
+parts_of_table(const RelationFacts *facts)
+{
+	if (!OidIsValid(facts->toast_oid))
+		return NIL;
+	return list_concat(list_make1_oid(facts->toast_oid), indexes_of_table(facts->toast_oid));
+}
+
+/*
+ * Return the table of a TOAST table, or of an index of one; InvalidOid for any
+ * other relation.  pg_class has the other direction only, without an index.
+ */
+Oid
+table_of_toast(Oid relid)
+{
+	Oid			toast = relkind_is_index(get_rel_relkind(relid)) ?
+		IndexGetRelation(relid, true) : relid;
+	Oid			result = InvalidOid;
+
+	if (get_rel_relkind(toast) != RELKIND_TOASTVALUE)
+		return InvalidOid;
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependDependerIndexId,
+												 Anum_pg_depend_classid, RelationRelationId,
+												 Anum_pg_depend_objid, toast))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
+
+		if (form->deptype == DEPENDENCY_INTERNAL && form->refclassid == RelationRelationId)
+			result = form->refobjid;
+	}
+	return result;
+}
+
+/* Return whether the TOAST table and its indexes are in this tablespace. */
+bool
+parts_are_in(const RelationFacts *facts, Oid tablespace)
+{
+	foreach_oid(relid, parts_of_table(facts))
+	{
+		RelationFacts part;
+
+		if (relation_facts(relid, &part) && part.tablespace != tablespace)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Return the OIDs of the relations of this database whose pg_class rows are such.
+ * No relation is locked: is_such() must know that a row may be outdated.
+ */
+List *
+relations_such(bool (*is_such) (Form_pg_class form))
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
+	List	   *result = NIL;
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		CHECK_FOR_INTERRUPTS();
+		if (is_such(form))
+			result = lappend_oid(result, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return result;
+}
+
+/*
+ * Return whether a table, but a catalog, is in another tablespace than its TOAST
+ * table.  Core never has them apart, and pg_upgrade --swap would lose the values;
+ * an earlier version of ours could leave them so.
+ */
+bool
+table_is_apart(Form_pg_class form)
+{
+	RelationFacts facts;
+
+	return OidIsValid(form->reltoastrelid) && !IsCatalogRelationOid(form->oid) &&
+		relation_facts(form->oid, &facts) && !parts_are_in(&facts, facts.tablespace);
+}
+
+/* Return the word for a relation that messages have before its name. */
+const char *
+relation_noun(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_INDEX:
+		case RELKIND_PARTITIONED_INDEX:
+			return "index";
+		case RELKIND_TOASTVALUE:
+			return "TOAST table";
+		case RELKIND_MATVIEW:
+			return "materialized view";
+		default:
+			return "table";
+	}
+}
