@@ -94,19 +94,14 @@ ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING;
 ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING;
 ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING;
 
-CREATE FUNCTION index_mover.not_by_replication()
-RETURNS trigger
-AS 'MODULE_PATHNAME', 'index_mover_not_by_replication'
-LANGUAGE C;
+CREATE FUNCTION index_mover.not_by_replication() RETURNS trigger
+AS 'MODULE_PATHNAME', 'index_mover_not_by_replication' LANGUAGE C;
 
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.ledger ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.job_log ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.move_log ENABLE REPLICA TRIGGER not_by_replication;
 
 ---------------------------------------------------------------------------
@@ -139,10 +134,8 @@ COMMENT ON COLUMN move_result.detail IS 'why the relation was not moved; in a pl
 
 CREATE FUNCTION move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_indexes'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)
 	IS 'move every index of a table, or one index, to a tablespace while reads and writes go on';
 
@@ -150,10 +143,8 @@ CREATE FUNCTION move_schema_indexes(
 	schema regnamespace, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
@@ -161,10 +152,8 @@ CREATE FUNCTION move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
@@ -172,10 +161,8 @@ CREATE FUNCTION move_table(
 	relation regclass, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_table'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_table' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
 
@@ -185,34 +172,27 @@ CREATE FUNCTION move_schema_tables(
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
 
 CREATE FUNCTION evacuate_tablespace(
 	from_tablespace name, to_tablespace name,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
 
 CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
-AS 'MODULE_PATHNAME', 'index_mover_wait_for_move'
-LANGUAGE C;
+AS 'MODULE_PATHNAME', 'index_mover_wait_for_move' LANGUAGE C;
 COMMENT ON PROCEDURE wait_for_move(bigint, boolean)
 	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled';
 
 CREATE FUNCTION undo_move(
-	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF move_result
-AS 'MODULE_PATHNAME', 'index_mover_undo_move'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_undo_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
 	IS 'move every relation of a job back to where it was, with the job''s settings';
 
@@ -220,41 +200,29 @@ COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
 -- Watching and steering
 ---------------------------------------------------------------------------
 
-CREATE FUNCTION index_mover.job_is_alive(job bigint)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_job_is_alive'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.job_is_alive(job bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_job_is_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-CREATE FUNCTION index_mover.alive_jobs()
-RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'index_mover_alive_jobs'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.alive_jobs() RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'index_mover_alive_jobs' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-CREATE FUNCTION index_mover.job_is_paused(job bigint)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_job_is_paused'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.job_is_paused(job bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_job_is_paused' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- src/printed_command.c
-CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}')
-RETURNS text
-AS 'MODULE_PATHNAME', 'index_mover_printed_command'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}') RETURNS text
+AS 'MODULE_PATHNAME', 'index_mover_printed_command' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 -- src/call/progress_view.c
-CREATE FUNCTION index_mover.is_ours(pid int)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_is_ours'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+CREATE FUNCTION index_mover.is_ours(pid int) RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_is_ours' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION index_mover.running(
 	OUT pid int, OUT job bigint, OUT name text, OUT kind text, OUT table_name text,
 	OUT method text, OUT phase text, OUT throttled_by text,
 	OUT blocks_total bigint, OUT blocks_done bigint, OUT blocks_changed bigint,
 	OUT bytes_per_second bigint, OUT eta interval, OUT lock_attempts bigint,
-	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_running'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW index_mover_progress AS
 	SELECT * FROM index_mover.running();
@@ -442,36 +410,26 @@ COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last rel
 COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
 
-CREATE FUNCTION cancel_move(job bigint DEFAULT NULL)
-RETURNS int
-AS 'MODULE_PATHNAME', 'index_mover_cancel_move'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+CREATE FUNCTION cancel_move(job bigint DEFAULT NULL) RETURNS int
+AS 'MODULE_PATHNAME', 'index_mover_cancel_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job, or all that the caller may control; what was moved stays moved; returns how many';
 
-CREATE FUNCTION pause_move(job bigint DEFAULT NULL)
-RETURNS int
-AS 'MODULE_PATHNAME', 'index_mover_pause_move'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+CREATE FUNCTION pause_move(job bigint DEFAULT NULL) RETURNS int
+AS 'MODULE_PATHNAME', 'index_mover_pause_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
 
-CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'index_mover_resume_move'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_resume_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
 
-CREATE FUNCTION alter_move(job bigint, setting text, value text)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_alter_move'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+CREATE FUNCTION alter_move(job bigint, setting text, value text) RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_alter_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
 
 CREATE FUNCTION index_mover_cleanup(
 	dry_run boolean DEFAULT false,
-	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_cleanup'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_cleanup' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION index_mover_cleanup(boolean)
 	IS 'remove what crashed or killed moves have left behind';
 
@@ -490,8 +448,7 @@ CREATE FUNCTION @extschema@.index_bloat(
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
 	OUT bloat_bytes bigint, OUT is_exact boolean)
-AS 'MODULE_PATHNAME', 'index_mover_index_bloat'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.index_bloat(regclass, int, boolean)
 	IS 'share of an index that a rebuild would give back, with a 95 % interval, from a random sample of its pages';
 
@@ -500,15 +457,13 @@ CREATE FUNCTION index_mover.try_bloat(
 	OUT pages bigint, OUT sampled_pages bigint, OUT leaf_density float8, OUT fillfactor float8,
 	OUT bloat_ratio float8, OUT bloat_ratio_low float8, OUT bloat_ratio_high float8,
 	OUT bloat_bytes bigint, OUT is_exact boolean)
-AS 'MODULE_PATHNAME', 'index_mover_index_bloat'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_index_bloat' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.gin_pending_list(
 	index regclass,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
-AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.gin_pending_list(regclass)
 	IS 'length of a GIN index''s pending list and what it costs each search';
 
@@ -516,43 +471,23 @@ CREATE FUNCTION index_mover.try_gin_pending_list(
 	index regclass, quiet boolean,
 	OUT pending_pages bigint, OUT pending_tuples bigint, OUT pending_bytes bigint,
 	OUT pending_limit_bytes bigint, OUT fastupdate boolean, OUT extra_pages_per_search bigint)
-AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_gin_pending_list' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 
-CREATE FUNCTION index_mover.try_size(relation regclass)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'index_mover_try_size'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+CREATE FUNCTION index_mover.try_size(relation regclass) RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_try_size' LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 
--- of a table with its TOAST table
-CREATE FUNCTION index_mover.try_table_size(relation regclass)
-RETURNS bigint
-LANGUAGE sql VOLATILE STRICT PARALLEL SAFE
-BEGIN ATOMIC
-	SELECT index_mover.try_size($1) + coalesce((SELECT index_mover.try_size(h.reltoastrelid::regclass)
-												  FROM pg_class h WHERE h.oid = $1::oid AND h.reltoastrelid <> 0), 0);
-END;
+CREATE FUNCTION index_mover.movable_methods(relation regclass) RETURNS text[]
+AS 'MODULE_PATHNAME', 'index_mover_movable_methods' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
-CREATE FUNCTION index_mover.movable_methods(relation regclass)
-RETURNS text[]
-AS 'MODULE_PATHNAME', 'index_mover_movable_methods'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-
-CREATE FUNCTION index_mover.file_birth(relation regclass)
-RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'index_mover_file_birth'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+CREATE FUNCTION index_mover.file_birth(relation regclass) RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'index_mover_file_birth' LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 
 -- src/tier/heat.c
-CREATE FUNCTION index_mover.stats_since()
-RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'index_mover_stats_since'
-LANGUAGE C VOLATILE PARALLEL SAFE;
+CREATE FUNCTION index_mover.stats_since() RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'index_mover_stats_since' LANGUAGE C VOLATILE PARALLEL SAFE;
 
-CREATE FUNCTION index_mover.duplicate_of(index regclass)
-RETURNS regclass
-AS 'MODULE_PATHNAME', 'index_mover_duplicate_of'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION index_mover.duplicate_of(index regclass) RETURNS regclass
+AS 'MODULE_PATHNAME', 'index_mover_duplicate_of' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
 CREATE FUNCTION @extschema@.index_report(
 	relation regclass DEFAULT NULL, sample boolean DEFAULT NULL,
@@ -600,7 +535,7 @@ BEGIN ATOMIC
 		   g.table_oid::regclass,
 		   g.amname,
 		   g.spcname,
-		   CASE WHEN g.is_index THEN index_mover.try_size(g.oid::regclass) ELSE index_mover.try_table_size(g.oid::regclass) END,
+		   index_mover.try_size(g.oid::regclass),
 		   CASE WHEN g.is_index THEN pg_stat_get_numscans(g.oid) END,
 		   s.fetched - s.hit,
 		   s.hit,
@@ -658,8 +593,7 @@ CREATE TABLE index_mover.probe (
 	sequential_read_mb_s float8 NOT NULL,
 	sync_write_ms float8 NOT NULL
 );
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.probe ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE FUNCTION @extschema@.tablespace_probe(
@@ -669,16 +603,9 @@ CREATE FUNCTION @extschema@.tablespace_probe(
 	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
 	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
 	OUT command text, OUT direct_io boolean, OUT remark text)
-AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
 	IS 'measure the storage of a tablespace with a temporary file, and suggest cost settings';
-
-CREATE FUNCTION index_mover.tablespace_facts(
-	tablespace name, OUT tablespace_oid oid, OUT free_bytes bigint, OUT reserved_bytes bigint,
-	OUT device bigint, OUT lost_on_reboot text, OUT total_bytes bigint)
-AS 'MODULE_PATHNAME', 'index_mover_tablespace_facts'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL SAFE;
 
 -- The counters of a relation, at moments at which they had changed (src/tier/heat.c);
 -- table_oid 0: samples were taken at this moment.  A rebuilt index has another OID,
@@ -694,14 +621,11 @@ CREATE TABLE index_mover.sample (
 	changes bigint NOT NULL DEFAULT 0
 );
 ALTER TABLE index_mover.sample REPLICA IDENTITY NOTHING;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
 
-CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days')
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'index_mover_take_index_sample'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
+AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
 	IS 'remember how much each index and table was used, for recommend_moves() and tier policies; to be called by a schedule';
 
@@ -710,10 +634,8 @@ CREATE FUNCTION @extschema@.recommend_moves(
 	OUT rank int, OUT index regclass, OUT table_name regclass, OUT method text,
 	OUT from_tablespace name, OUT to_tablespace name, OUT size bigint, OUT size_after bigint,
 	OUT reads_per_second float8, OUT gain_ms_per_second float8, OUT bloat_ratio float8,
-	OUT pending_pages bigint, OUT reason text, OUT command text)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_recommend_moves'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
+	OUT pending_pages bigint, OUT reason text, OUT command text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_recommend_moves' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 20;
 COMMENT ON FUNCTION @extschema@.recommend_moves(name, bigint)
 	IS 'which indexes and tables gain most from a tablespace, within a budget of bytes; which would have to leave; and why';
 
@@ -861,8 +783,7 @@ CREATE TABLE @extschema@.tier_policy (
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
 -- a restore may run with session_replication_role = replica, too
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
@@ -890,10 +811,8 @@ COMMENT ON COLUMN @extschema@.tier_policy.owner IS 'role as which it is planned 
 COMMENT ON COLUMN @extschema@.tier_policy.owner_oid IS 'OID of the owner, set by a trigger; NULL: the owner is to be set again';
 
 -- src/tier/policy.c
-CREATE FUNCTION index_mover.tier_policy_check()
-RETURNS trigger
-AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check'
-LANGUAGE C;
+CREATE FUNCTION index_mover.tier_policy_check() RETURNS trigger
+AS 'MODULE_PATHNAME', 'index_mover_tier_policy_check' LANGUAGE C;
 -- also in a restore with session_replication_role = replica
 CREATE TRIGGER tier_policy_check BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
 	FOR EACH ROW EXECUTE FUNCTION index_mover.tier_policy_check();
@@ -912,8 +831,7 @@ CREATE TABLE index_mover.policy_run (
 	message text
 );
 ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run
-	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.policy_run ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE VIEW @extschema@.tier_policy_status AS
@@ -939,10 +857,8 @@ COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to m
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'why the run itself has failed';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'when the scheduler begins the next one at the earliest; NULL: it does not';
 
-CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_problems'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.index_mover_check(
 	max_wait interval DEFAULT '10 min',
@@ -975,10 +891,8 @@ CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
 	OUT reads_per_second float8, OUT heat float8, OUT period interval, OUT samples bigint,
 	OUT last_use timestamptz, OUT last_index_use timestamptz, OUT last_change timestamptz,
-	OUT known_since timestamptz)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_relation_heat'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+	OUT known_since timestamptz) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_relation_heat' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 CREATE VIEW @extschema@.relation_heat AS SELECT * FROM index_mover.relation_heat();
 COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
@@ -999,17 +913,13 @@ CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
 	OUT policy name, OUT relation regclass, OUT kind text, OUT size bigint,
 	OUT from_tablespace name, OUT to_tablespace name, OUT moves boolean, OUT reason text,
-	OUT heat float8, OUT estimated interval)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'index_mover_tier_plan'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
+	OUT heat float8, OUT estimated interval) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_tier_plan' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION @extschema@.tier_plan(name, timestamptz)
 	IS 'what run_tier_policies() would move, now or at another time, and what not, and why; estimated from earlier moves';
 
-CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false)
-RETURNS SETOF @extschema@.move_result
-AS 'MODULE_PATHNAME', 'index_mover_run_tier_policies'
-LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
+CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false) RETURNS SETOF @extschema@.move_result
+AS 'MODULE_PATHNAME', 'index_mover_run_tier_policies' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION @extschema@.run_tier_policies(name, boolean)
 	IS 'move what tier_plan() says, in one job for each policy, as its owner';
 
@@ -1094,10 +1004,8 @@ CREATE VIEW index_mover_call.index_mover_jobs WITH (security_invoker) AS SELECT 
 -- ALTER DEFAULT PRIVILEGES has given it to roles, or to PUBLIC.
 ---------------------------------------------------------------------------
 
-CREATE FUNCTION index_mover.revoke(grantee oid, class oid, object oid)
-RETURNS void
-AS 'MODULE_PATHNAME', 'index_mover_revoke'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+CREATE FUNCTION index_mover.revoke(grantee oid, class oid, object oid) RETURNS void
+AS 'MODULE_PATHNAME', 'index_mover_revoke' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 SELECT index_mover.revoke(g.grantee, d.classid, d.objid)
   FROM pg_extension e
   JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
@@ -1129,8 +1037,8 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
-	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems, index_mover.try_size, index_mover.try_table_size,
-	index_mover.movable_methods, index_mover.duplicate_of, index_mover.tablespace_facts, index_mover.relation_heat,
+	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems, index_mover.try_size,
+	index_mover.movable_methods, index_mover.duplicate_of, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 

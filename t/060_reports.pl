@@ -104,8 +104,8 @@ CREATE OR REPLACE FUNCTION index_mover.file_birth(relation regclass) RETURNS tim
 	LANGUAGE sql AS $$ SELECT now() - interval '100 days' $$;
 SQL
 $node->wait_for_catchup($standby);
-my $remarks = q(SELECT index, substring(remark FROM 'unused[^;]*') FROM index_report('zoo') WHERE index IN ('young'::regclass, )
-	. q('zoo_arr'::regclass) ORDER BY index::text);
+my $remarks = q{SELECT index, substring(remark FROM 'unused[^;]*') FROM index_report('zoo')
+	WHERE index IN ('young'::regclass, 'zoo_arr'::regclass) ORDER BY index::text};
 is($node->safe_psql('postgres', $remarks), "young|\nzoo_arr|unused: no scan in 41 days on this server",
 	'an index that is younger by its commit timestamp is not called unused');
 is($standby->safe_psql('postgres', $remarks), "young|\nzoo_arr|", 'and none on a standby: the primary may use it');
@@ -302,10 +302,9 @@ sub size_of_probe
 SKIP:
 {
 	skip 'no /proc', 3 unless -d "/proc/$$/fd";
-	my $free = q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_fast'));
-	my $before = $node->safe_psql('postgres', $free);
+	my ($before) = file_system_of($node, 'regress_fast');
 	my $size = size_of_probe('regress_fast');
-	my $after = $node->safe_psql('postgres', $free);
+	my ($after) = file_system_of($node, 'regress_fast');
 	cmp_ok($size, '>=', 4 * 1024 * 1024, 'the file of a probe is big enough');
 	cmp_ok($size, '<=', 256 * 1024 * 1024, 'and not too big');
 	cmp_ok($size, '<=', ($before > $after ? $before : $after) / 10, 'nor more than a tenth of what is free');
@@ -424,14 +423,11 @@ INSERT INTO index_mover.sample VALUES (now() - interval '10000 s', 0, NULL, 0, 0
   (now() - interval '10000 s', 'zoo'::regclass, 'zoo_num_key', -1000000, -1000000);
 SQL
 	# nobody else writes there
-	my ($free, $total) = split /\|/,
-	  $node->safe_psql('postgres',
-	  	q(SET index_mover.min_free_space = '100%'; SELECT free_bytes, reserved_bytes FROM index_mover.tablespace_facts('regress_small')));
+	my ($free, $total) = file_system_of($node, 'regress_small');
 	my $size = size_of_probe('regress_small');
 	cmp_ok($size, '>=', 4 * 1024 * 1024, 'small file system: the file of a probe is big enough');
 	cmp_ok($size, '<=', $free / 10, 'and not more than a tenth of it');
-	is($node->safe_psql('postgres', q(SELECT free_bytes FROM index_mover.tablespace_facts('regress_small'))), $free,
-		'all of it is free again');
+	is((file_system_of($node, 'regress_small'))[0], $free, 'all of it is free again');
 	my $room = $free - int($total * (99.9 / 100));
 	cmp_ok($room, '>', 0, 'a thousandth of it is free beside the reserve');
 	($rc, $out, $err) = $node->psql('postgres',

@@ -411,7 +411,7 @@ my %expected = (
 	'PUBLIC USAGE' => 'index_mover_call move_result',
 	'pg_monitor EXECUTE' => join(' ',
 		map({ "index_mover.$_" } qw(duplicate_of file_birth is_ours movable_methods problems relation_heat stats_since
-			  tablespace_facts try_size try_table_size)),
+			  try_size)),
 		qw(index_mover_blockers index_mover_check index_report recommend_moves tablespace_probe take_index_sample)),
 	'pg_monitor SELECT' => 'relation_heat tier_policy_status',
 	'pg_stat_scan_tables EXECUTE' =>

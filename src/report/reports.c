@@ -21,6 +21,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_tablespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/tablespace.h"
@@ -32,6 +33,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -47,7 +49,6 @@ PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_file_birth);
 PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
-PG_FUNCTION_INFO_V1(index_mover_tablespace_facts);
 
 #define PROBE_MAX_SECONDS	60
 
@@ -210,7 +211,8 @@ file_path(Oid relid)
 }
 
 /*
- * index_mover.try_size(relation regclass) RETURNS bigint: bytes of its main fork
+ * index_mover.try_size(relation regclass) RETURNS bigint: bytes of its main fork,
+ * and of that of its TOAST table
  *
  * For reports over many relations: NULL if the relation is gone, has no
  * storage, or is locked exclusively.  Locks: AccessShareLock, for a moment,
@@ -228,6 +230,19 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 	path = file_path(relid);
 	if (path != NULL)
 		size = file_size(path);
+	if (size >= 0)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+		char	   *toast = NULL;
+
+		if (HeapTupleIsValid(tuple))
+		{
+			toast = file_path(((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid);
+			ReleaseSysCache(tuple);
+		}
+		if (toast != NULL)
+			size += Max(file_size(toast), 0);
+	}
 	UnlockRelationOid(relid, AccessShareLock);
 	if (size < 0)
 		PG_RETURN_NULL();
@@ -262,41 +277,6 @@ required_tablespace(FunctionCallInfo fcinfo, int argno)
 {
 	reject_null(fcinfo, argno, "tablespace");
 	return get_tablespace_oid(NameStr(*PG_GETARG_NAME(argno)), false);
-}
-
-/*
- * index_mover_tablespace_facts(tablespace name) returns tablespace_oid oid,
- *		free_bytes bigint, reserved_bytes bigint, device bigint,
- *		lost_on_reboot text, total_bytes bigint
- *
- * For recommend_moves() and tier_plan().  NULLs for what the file system does
- * not tell.  EXECUTE: pg_monitor.  Errors: 22004, 42704 no such tablespace.
- */
-Datum
-index_mover_tablespace_facts(PG_FUNCTION_ARGS)
-{
-	Oid			tablespace = required_tablespace(fcinfo, 0);
-	MoveSettings settings;
-	FileSystemFacts facts;
-	Datum		values[6] = {0};
-	bool		nulls[6] = {false, true, true, true, true, true};
-
-	values[0] = ObjectIdGetDatum(tablespace);
-	if (file_system_facts(tablespace, &facts))
-	{
-		values[1] = Int64GetDatum(facts.free_bytes);
-		settings_capture(&settings);
-		values[2] = Int64GetDatum(settings_reserved(&settings.min_free_space, facts.total_bytes));
-		values[3] = Int64GetDatum(facts.device);
-		values[5] = Int64GetDatum(facts.total_bytes);
-		nulls[1] = nulls[2] = nulls[3] = nulls[5] = false;
-		if (facts.lost_on_reboot)
-		{
-			values[4] = CStringGetTextDatum(facts.lost_on_reboot);
-			nulls[4] = false;
-		}
-	}
-	return result_row(fcinfo, values, nulls);
 }
 
 static Datum

@@ -4,18 +4,16 @@
  *	  How much each relation of this database is used on this server, from the
  *	  cumulative statistics and the samples of them.
  *
- * A sample is a row of index_mover.sample: what the counters of one relation were
- * at a moment.  A row is written only if they have changed, so the counters at a
- * moment are those of the last row at or before it; the moments themselves are
- * rows of relation 0.  samples.c writes and thins them.  A rebuilt index has
- * another OID, so rows are found by table and name.
+ * A row of index_mover.sample is what the counters of a relation were at a moment.
+ * It is written only if they have changed, so at any moment the counters are those
+ * of the last row at or before it; the moments themselves are rows of relation 0.
+ * A rebuilt index has another OID, so rows are found by table and name.
  *
  * A counter that went back was reset, and nothing is known of the use before that
- * step.  All were reset at heat_stats_since(), which is also the only moment at
- * which a counter can have been reset and have come back to the same value unseen.
- * So "no use" is said only of the time since then, and since the relation was
- * there: since its first sample, or since its file was made.  From 16 on the
- * statistics have the time of the last scan, too.
+ * step.  All were reset at heat_stats_since(), the last moment at which a counter can
+ * have come back to the same value unseen.  So "no use" is said only of the time
+ * since then, and since the relation was there: since its first sample, or since its
+ * file was made.  From 16 on the statistics have the time of the last scan, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,11 +47,6 @@
 #define RATE_DAYS		7		/* of the samples that rates are of */
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
-
-/* ----------------------------------------------------------------
- *	Samples
- * ----------------------------------------------------------------
- */
 
 static int
 compare_samples(const void *a, const void *b)
@@ -108,11 +101,6 @@ heat_samples(Relation rel, int *count)
 	return samples;
 }
 
-/* ----------------------------------------------------------------
- *	The statistics of now
- * ----------------------------------------------------------------
- */
-
 /* Return when the last history file was written: by a promotion.  0: never. */
 static TimestampTz
 promoted_at(void)
@@ -160,7 +148,7 @@ index_mover_stats_since(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(heat_stats_since());
 }
 
-/* Return when the relation's file was made, 0 if the file system does not tell. */
+/* Return when the file was made, 0 if the file system does not tell. */
 static TimestampTz
 file_birth(const Heat *heat)
 {
@@ -215,11 +203,6 @@ share_counters(Heat *table, Heat *index)
 	table->last_index_scan = Max(table->last_index_scan, index->last_scan);
 }
 
-/* ----------------------------------------------------------------
- *	The relations
- * ----------------------------------------------------------------
- */
-
 static int
 compare_relids(const void *a, const void *b)
 {
@@ -257,28 +240,13 @@ heat_size(const Heat *heat)
 	return Max(result, 0);
 }
 
-/* Begin a scan of a catalog without a snapshot of its own. */
-static SysScanDesc
-begin_scan(Oid catalog, Relation *rel)
-{
-	*rel = table_open(catalog, AccessShareLock);
-	return systable_beginscan(*rel, InvalidOid, false, NULL, 0, NULL);
-}
-
-static void
-end_scan(SysScanDesc scan, Relation rel)
-{
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-}
-
 /* Read pg_class. */
 static void
 read_relations(HeatTable *table)
 {
 	int			room = 1024;
-	Relation	rel;
-	SysScanDesc scan = begin_scan(RelationRelationId, &rel);
+	Relation	rel = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 
 	table->heats = palloc_array(Heat, room);
@@ -286,9 +254,7 @@ read_relations(HeatTable *table)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		if ((form->relkind != RELKIND_RELATION && form->relkind != RELKIND_MATVIEW &&
-			 form->relkind != RELKIND_INDEX) ||
-			form->oid < FirstNormalObjectId || IsToastNamespace(form->relnamespace) ||
+		if (strchr("rmi", form->relkind) == NULL || form->oid < FirstNormalObjectId || IsToastNamespace(form->relnamespace) ||
 			form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
 		if (table->n == room)
@@ -299,20 +265,18 @@ read_relations(HeatTable *table)
 				.table_oid = form->oid,
 				.name = form->relname,
 				.schema_oid = form->relnamespace,
-				.owner = form->relowner,
-				.access_method = form->relam,
 				.relkind = form->relkind,
 				.persistence = form->relpersistence,
 				.tablespace = OidIsValid(form->reltablespace) ?
 				form->reltablespace : MyDatabaseTableSpace,
 				.relfilenumber = form->relfilenode,
 				.toast_oid = form->reltoastrelid,
-				.is_partition = form->relispartition,
 				.is_valid = true,
 				.is_searched = true,
 		};
 	}
-	end_scan(scan, rel);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
 	qsort(table->heats, table->n, sizeof(Heat), compare_relids);
 }
 
@@ -320,8 +284,8 @@ read_relations(HeatTable *table)
 static void
 read_indexes(const HeatTable *table)
 {
-	Relation	rel;
-	SysScanDesc scan = begin_scan(IndexRelationId, &rel);
+	Relation	rel = table_open(IndexRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
@@ -339,7 +303,8 @@ read_indexes(const HeatTable *table)
 		index->of_extension = heap->of_extension;
 		share_counters(heap, index);
 	}
-	end_scan(scan, rel);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
 }
 
 /* Note the relations that are members of an extension, this one included. */
@@ -363,13 +328,9 @@ read_extensions(const HeatTable *table)
 		if (heat != NULL)
 			heat->of_extension = true;
 	}
-	end_scan(scan, rel);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
 }
-
-/* ----------------------------------------------------------------
- *	From counters and samples to heat
- * ----------------------------------------------------------------
- */
 
 /* What is the same for all relations */
 typedef struct HeatContext
@@ -483,17 +444,22 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatContext *context)
 		uses[k]->known_since = context->now;
 }
 
-/* The order of compare_samples() */
+/* Return the first of n samples that is not before the key. */
 static int
-compare_heats(const void *a, const void *b)
+first_sample(const HeatSample *samples, int n, const HeatSample *key)
 {
-	const Heat *x = *(Heat *const *) a;
-	const Heat *y = *(Heat *const *) b;
-	int			result = (x->table_oid > y->table_oid) - (x->table_oid < y->table_oid);
+	int			low = 0;
 
-	return result != 0 ? result :
-		strcmp(x->relkind == RELKIND_INDEX ? NameStr(x->name) : "",
-			   y->relkind == RELKIND_INDEX ? NameStr(y->name) : "");
+	while (low < n)
+	{
+		int			middle = low + (n - low) / 2;
+
+		if (compare_samples(&samples[middle], key) < 0)
+			low = middle + 1;
+		else
+			n = middle;
+	}
+	return low;
 }
 
 /*
@@ -507,47 +473,37 @@ heat_read(void)
 	HeatTable  *table = palloc0_object(HeatTable);
 	Relation	rel = table_open(extension_relation("sample"), AccessShareLock);
 	HeatContext context = {.now = GetCurrentTimestamp(),.stats_since = heat_stats_since()};
-	Heat	  **order;
 	int			n;
-	int			i = 0;
 	HeatSample *samples = heat_samples(rel, &n);
 
 	table_close(rel, AccessShareLock);
 	read_relations(table);
-	for (int k = 0; k < table->n; k++)
-		get_counters(&table->heats[k]);
+	for (int i = 0; i < table->n; i++)
+		get_counters(&table->heats[i]);
 	read_extensions(table);
 	read_indexes(table);
 
 	context.window = context.now;
 	context.moments = samples;
-	for (; i < n && !OidIsValid(samples[i].table_oid); i++)
-		if (samples[i].taken_at > context.now - RATE_DAYS * USECS_PER_DAY)
-			context.window = Min(context.window, samples[i].taken_at);
-	context.nmoments = i;
-	table->last_moment = i > 0 ? samples[i - 1].taken_at : 0;
-
-	order = palloc_array(Heat *, Max(table->n, 1));
-	for (int k = 0; k < table->n; k++)
-		order[k] = &table->heats[k];
-	qsort(order, table->n, sizeof(Heat *), compare_heats);
-	for (int k = 0; k < table->n; k++)
+	for (; context.nmoments < n && !OidIsValid(samples[context.nmoments].table_oid); context.nmoments++)
 	{
-		Heat	   *heat = order[k];
+		table->last_moment = samples[context.nmoments].taken_at;
+		if (table->last_moment > context.now - RATE_DAYS * USECS_PER_DAY)
+			context.window = Min(context.window, table->last_moment);
+	}
+	for (int i = 0; i < table->n; i++)
+	{
+		Heat	   *heat = &table->heats[i];
 		HeatSample	key = {.table_oid = heat->table_oid,.taken_at = PG_INT64_MIN};
 		int			first;
 
 		CHECK_FOR_INTERRUPTS();
 		if (heat->relkind == RELKIND_INDEX)
 			key.index_name = heat->name;
-		while (i < n && compare_samples(&samples[i], &key) < 0)
-			i++;
+		first = first_sample(samples, n, &key);
 		key.taken_at = PG_INT64_MAX;
-		for (first = i; i < n && compare_samples(&samples[i], &key) < 0; i++)
-			;
-		judge(heat, &samples[first], i - first, &context);
+		judge(heat, &samples[first], first_sample(samples, n, &key) - first, &context);
 	}
-	pfree(order);
 	pfree(samples);
 	return table;
 }

@@ -75,14 +75,11 @@ typedef struct Heat
 	Oid			table_oid;		/* of an index its table, else relid */
 	NameData	name;
 	Oid			schema_oid;
-	Oid			owner;
-	Oid			access_method;
 	char		relkind;		/* RELKIND_RELATION, _MATVIEW or _INDEX */
 	char		persistence;
 	Oid			tablespace;		/* never 0: the database's default by its OID */
 	RelFileNumber relfilenumber;
 	Oid			toast_oid;		/* of a table; 0 = none */
-	bool		is_partition;
 	bool		is_valid;		/* of an index: valid, ready and live */
 	bool		is_searched;	/* false: an index that enforces nothing, and
 								 * no scan has used as far back as the

@@ -12,7 +12,7 @@ use IndexMover::Wait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils ();
 
-our @EXPORT = qw(new_node setup_database own_devices make_zoo make_gate leave_behind tablespace_of_index block_size);
+our @EXPORT = qw(new_node setup_database own_devices file_system_of make_zoo make_gate leave_behind tablespace_of_index block_size);
 
 # Core's modules take away most of what psql would be told by the environment.
 BEGIN
@@ -90,6 +90,19 @@ sub own_devices
 	$node->reload;
 	$node->poll_query_until('postgres', "SELECT current_setting('index_mover.test_file_systems') = '$list'") or die;
 	return;
+}
+
+# The free and all bytes of a tablespace's file system, as the server sees it.
+sub file_system_of
+{
+	my ($node, $tablespace) = @_;
+	my $oid = $node->safe_psql('postgres', "SELECT oid FROM pg_tablespace WHERE spcname = '$tablespace'");
+	my ($free, $total, $block) = split ' ', $node->safe_psql('postgres', <<SQL);
+CREATE TEMP TABLE f (l text);
+COPY f FROM PROGRAM 'stat -f -c "%a %b %S" pg_tblspc/$oid/';
+TABLE f;
+SQL
+	return ($free * $block, $total * $block);
 }
 
 # Make the table $table with an index of every kind that core can rebuild
