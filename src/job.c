@@ -413,10 +413,13 @@ free_lost_locked(void)
 			job_free_slot_locked(&area->jobs[i]);
 }
 
-/* Call a function for each relation that a job of this database is to move. */
-static void
-for_each_item(void (*visit) (const JobSlot *slot, const MoveItem *item, void *arg), void *arg)
+/* Return the tables of this database that jobs work on: a hash of BusyTable. */
+HTAB *
+job_busy_tables(void)
 {
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),.hcxt = CurrentMemoryContext};
+	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
+									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	JobSlot		jobs[IM_MAX_JOBS];
 	int			njobs = job_read_slots(jobs);
 
@@ -431,60 +434,20 @@ for_each_item(void (*visit) (const JobSlot *slot, const MoveItem *item, void *ar
 			continue;			/* it has just ended */
 		job = job_shared(segment);
 		for (int j = 0; j < job->nitems; j++)
-			if (job->items[j].status != STATUS_SKIPPED)
-				visit(&jobs[i], &job->items[j], arg);
+		{
+			BusyTable  *table;
+
+			if (job->items[j].status == STATUS_SKIPPED)
+				continue;
+			table = hash_search(result, &job->items[j].heap_oid, HASH_ENTER, NULL);
+			table->job = jobs[i].job;
+			table->pid = jobs[i].runner_pid ? jobs[i].runner_pid : jobs[i].submitter_pid;
+			table->cleaning_up = (jobs[i].state == JOB_CLEANING_UP);
+		}
 		if (!mapped)
 			dsm_detach(segment);
 	}
-}
-
-static void
-note_busy(const JobSlot *slot, const MoveItem *item, void *arg)
-{
-	BusyTable  *table = hash_search(arg, &item->heap_oid, HASH_ENTER, NULL);
-
-	table->job = slot->job;
-	table->pid = slot->runner_pid ? slot->runner_pid : slot->submitter_pid;
-	table->cleaning_up = (slot->state == JOB_CLEANING_UP);
-}
-
-/* Return the tables of this database that jobs work on: a hash of BusyTable. */
-HTAB *
-job_busy_tables(void)
-{
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(BusyTable),.hcxt = CurrentMemoryContext};
-	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
-									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	for_each_item(note_busy, result);
 	return result;
-}
-
-/* Bytes that leave a tablespace */
-typedef struct Leaving
-{
-	Oid			tablespace;
-	int64		bytes;
-} Leaving;
-
-static void
-note_leaving(const JobSlot *slot, const MoveItem *item, void *arg)
-{
-	Leaving    *leaving = arg;
-
-	if (item->from_tablespace == leaving->tablespace && item->to_tablespace != leaving->tablespace &&
-		(item->status == STATUS_PLANNED || item->status == STATUS_QUEUED || item->status == STATUS_RUNNING))
-		leaving->bytes += Max(item->size_before, 0);
-}
-
-/* Return the bytes that jobs of this database still have to move out of a tablespace. */
-int64
-job_bytes_leaving(Oid tablespace)
-{
-	Leaving		leaving = {tablespace};
-
-	for_each_item(note_leaving, &leaving);
-	return leaving.bytes;
 }
 
 /*

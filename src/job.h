@@ -310,7 +310,6 @@ typedef enum JobRequest
 
 extern void job_request_shmem(void);
 extern HTAB *job_busy_tables(void);
-extern int64 job_bytes_leaving(Oid tablespace);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot, int64 job);

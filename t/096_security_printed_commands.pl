@@ -264,8 +264,8 @@ SQL
 	{
 		# another job is not meant
 		$job = paused_job();
-		$other = job_of(q(move_indexes('"sp; ace"', 'regress_fast', method => 'copy', wait => false, settings => )
-			. q('{"swap_after": "infinity"}')));
+		$other = job_of(q[move_indexes('"sp; ace"', 'regress_fast', method => 'copy', wait => false, ]
+			. q[settings => '{"swap_after": "infinity"}')]);
 		run_printed($case->[0], told(sprintf $case->[1], $job));
 		ended($job, 'canceled', "$case->[0]: the job is canceled");
 		is(sql("SELECT index_mover.job_is_alive($other)"), 't', "$db: and no other");

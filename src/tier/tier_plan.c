@@ -121,6 +121,7 @@ tier_plan_begin(TimestampTz at)
 
 	plan->now = at == 0 ? now : at;
 	plan->ahead = plan->now - now;
+	plan->places = places_read();
 	plan->busy = job_busy_tables();
 	plan->claimed = hash_create("index_mover claims", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	return plan;
@@ -141,20 +142,14 @@ the_heat(Work *work)
 	return work->plan->heat;
 }
 
-static const PlaceTable *
-the_places(Work *work)
-{
-	if (work->plan->places == NULL)
-		work->plan->places = places_read();
-	return work->plan->places;
-}
-
-/* Make a row about the policy itself. */
+/* Make a row, of a relation or, with 0, about the policy itself. */
 static TierRow *
-row_of_policy(const Policy *policy, char *reason)
+make_row(const Policy *policy, Oid relid, char *reason)
 {
 	TierRow    *row = palloc0(sizeof(TierRow));
 
+	row->relid = relid;
+	row->is_index = OidIsValid(relid) && relkind_is_index(get_rel_relkind(relid));
 	row->size = -1;
 	row->heat = row->estimated = -1;
 	row->to_tablespace = policy->to_tablespace;
@@ -258,19 +253,20 @@ plan_relation_to(Work *work, Oid relid, Oid to, char **hindrance)
 	return one.items;
 }
 
-/* The row of a relation that is wanted elsewhere, without a decision */
+/* The row of a relation that is wanted elsewhere; item: its own, or NULL */
 static TierRow *
-row_of(Work *work, const Wanted *wanted, const MoveItem *item)
+row_of(Work *work, const Wanted *wanted, Oid relid, const MoveItem *item)
 {
-	TierRow    *row = palloc0(sizeof(TierRow));
+	TierRow    *row = make_row(work->policy, relid, NULL);
 
-	row->relid = item != NULL ? item->relid : wanted->relid;
-	row->is_index = relkind_is_index(get_rel_relkind(row->relid));
-	row->size = item != NULL ? Max(item->size_before, 0) : -1;
-	row->from_tablespace = item != NULL ? item->from_tablespace : InvalidOid;
-	row->to_tablespace = OidIsValid(wanted->to) ? get_tablespace_name(wanted->to) : work->policy->to_tablespace;
+	if (OidIsValid(wanted->to))
+		row->to_tablespace = get_tablespace_name(wanted->to);
 	row->heat = wanted->heat;
-	row->estimated = -1;
+	if (item != NULL)
+	{
+		row->size = Max(item->size_before, 0);
+		row->from_tablespace = item->from_tablespace;
+	}
 	return row;
 }
 
@@ -308,7 +304,7 @@ examine(Work *work, Wanted *wanted)
 
 	if (wanted->left_alone != NULL)
 	{
-		wanted->row = row_of(work, wanted, NULL);
+		wanted->row = row_of(work, wanted, wanted->relid, NULL);
 		return true;
 	}
 	if (by_age && work->policy->indexes)
@@ -320,10 +316,8 @@ examine(Work *work, Wanted *wanted)
 
 		if (hindrance != NULL && lfirst_oid(lc) != wanted->relid)
 		{
-			TierRow    *row = row_of(work, wanted, items != NIL ? linitial(items) : NULL);
+			TierRow    *row = row_of(work, wanted, lfirst_oid(lc), items != NIL ? linitial(items) : NULL);
 
-			row->relid = lfirst_oid(lc);
-			row->is_index = true;
 			row->reason = psprintf("%s; but %s", wanted->why, hindrance);
 			work->rows = lappend(work->rows, row);
 			continue;
@@ -352,10 +346,9 @@ examine(Work *work, Wanted *wanted)
 	if (wanted->lists == NIL && wanted->hindrance == NULL)
 		return false;
 
-	wanted->row = row_of(work, wanted, first);
-	wanted->row->relid = wanted->relid;
-	wanted->row->is_index = is_index;
-	wanted->row->size = first != NULL ? wanted->size : -1;
+	wanted->row = row_of(work, wanted, wanted->relid, first);
+	if (first != NULL)
+		wanted->row->size = wanted->size;
 	wanted->table_oid = first != NULL ? first->heap_oid : wanted->relid;
 	if (wanted->hindrance != NULL)
 		return true;
@@ -374,7 +367,7 @@ examine(Work *work, Wanted *wanted)
 		wanted->hindrance = "it is larger than max_bytes_per_run";
 	else
 	{
-		const Place *place = places_find(the_places(work), wanted->to);
+		const Place *place = places_find(work->plan->places, wanted->to);
 
 		if (place != NULL && place->is_there && wanted->size > place->facts.free_bytes - place->reserved)
 			wanted->hindrance = psprintf("tablespace \"%s\" has no space for it", NameStr(place->name));
@@ -675,9 +668,8 @@ wanted_by_idleness(Work *work)
 	}
 	if (not_known > 0)
 		work->rows = lappend(work->rows,
-							 row_of_policy(work->policy,
-										   psprintf("of %d relations nothing is known on this server before %s",
-													not_known, moment_text(known_since))));
+							 make_row(work->policy, InvalidOid, psprintf("of %d relations nothing is known on this server before %s",
+																		 not_known, moment_text(known_since))));
 	return result;
 }
 
@@ -686,7 +678,7 @@ wanted_by_heat(Work *work)
 {
 	const Policy *policy = work->policy;
 	int			n;
-	Candidate  *candidates = candidates_collect(the_heat(work), the_places(work), work->to, work->from,
+	Candidate  *candidates = candidates_collect(the_heat(work), work->plan->places, work->to, work->from,
 												is_in_scope, work, &n);
 	Wanted	  **examined = palloc0(sizeof(Wanted *) * Max(n, 1));
 	List	   *result = NIL;
@@ -759,6 +751,26 @@ typedef struct Pressure
 	char	   *why;
 } Pressure;
 
+/* Return the bytes that jobs still have to move out of a tablespace, or to remove. */
+static int64
+bytes_leaving(Oid tablespace)
+{
+	JobSlot		slots[IM_MAX_JOBS];
+	int64		result = 0;
+	ListCell   *lc;
+
+	for (int i = job_read_slots(slots) - 1; i >= 0; i--)
+		foreach(lc, history_read(slots[i].job))
+	{
+		const HistoryEntry *entry = lfirst(lc);
+
+		if ((entry->status == STATUS_QUEUED || entry->status == STATUS_RUNNING) &&
+			entry->from_tablespace == tablespace && entry->to_tablespace != tablespace)
+			result += entry->size;
+	}
+	return result;
+}
+
 /*
  * Find out how full the file system of from_tablespace is.  Bytes of moves that
  * are on their way out count as gone.  ERROR if no move would help.
@@ -767,8 +779,8 @@ static void
 read_pressure(Work *work, Pressure *pressure)
 {
 	const Policy *policy = work->policy;
-	const Place *from = places_find(the_places(work), work->from);
-	const Place *to = places_find(the_places(work), work->to);
+	const Place *from = places_find(work->plan->places, work->from);
+	const Place *to = places_find(work->plan->places, work->to);
 	double		used;
 	double		total;
 	char	   *percent;
@@ -785,7 +797,7 @@ read_pressure(Work *work, Pressure *pressure)
 	total = from->facts.total_bytes;
 	used = total - from->facts.free_bytes;
 	pressure->is_full = used >= policy->start_at * total;
-	pressure->excess = used - policy->stop_at * total - job_bytes_leaving(work->from);
+	pressure->excess = used - policy->stop_at * total - bytes_leaving(work->from);
 	percent = psprintf("%.1f", used * 100 / total);
 	if (strcmp(percent + strlen(percent) - 2, ".0") == 0)
 		percent[strlen(percent) - 2] = '\0';
@@ -822,9 +834,8 @@ relieve(Work *work)
 	}
 	if (before <= pressure.excess)
 	{
-		TierRow    *row = row_of_policy(work->policy,
-										psprintf("%s; but only %s of %s may be moved", pressure.why,
-												 size_text((int64) before), size_text((int64) ceil(pressure.excess))));
+		TierRow    *row = make_row(work->policy, InvalidOid, psprintf("%s; but only %s of %s may be moved", pressure.why,
+																	  size_text((int64) before), size_text((int64) ceil(pressure.excess))));
 
 		row->from_tablespace = work->from;
 		work->rows = lcons(row, work->rows);
@@ -1027,15 +1038,15 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		if (failures != NULL)
-			put_tier_row(rsinfo, work.policy, row_of_policy(work.policy, failures));
+			put_tier_row(rsinfo, work.policy, make_row(work.policy, InvalidOid, failures));
 		if (!OidIsValid(work.policy->owner))
-			work.rows = list_make1(row_of_policy(work.policy, "its owner is to be set again"));
+			work.rows = list_make1(make_row(work.policy, InvalidOid, "its owner is to be set again"));
 		else
 			error = errors_catch(plan_as_owner, &work);
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
 		if (error != NULL)
-			work.rows = list_make1(row_of_policy(work.policy, error->message));
+			work.rows = list_make1(make_row(work.policy, InvalidOid, error->message));
 		foreach(lc2, work.rows)
 			put_tier_row(rsinfo, work.policy, lfirst(lc2));
 	}
