@@ -49,6 +49,7 @@ OBJS = \
 	src/rebuild/rebuild_timer.o \
 	src/rebuild/snapshot_guard.o \
 	src/plan/lost_file.o \
+	src/plan/lost_index.o \
 	src/plan/plan.o \
 	src/plan/plan_checks.o \
 	src/plan/plan_estimate.o \
@@ -77,6 +78,7 @@ OBJS = \
 	src/history.o \
 	src/index_definition.o \
 	src/job.o \
+	src/mount_point.o \
 	src/own_tables.o \
 	src/printed_command.o \
 	src/progress.o \

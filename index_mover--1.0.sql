@@ -90,6 +90,10 @@ CREATE TABLE index_mover.move_log (
 -- What these tables say is about this cluster only, and a publication FOR ALL
 -- TABLES includes them.  What C code writes is not decoded (src/own_tables.c):
 -- for deletions that needs tables without a replica identity.
+-- Below which mount point the tablespaces are; see mount_point.c
+CREATE TABLE index_mover.mount_point (tablespace oid NOT NULL, mount_point text NOT NULL);
+
+ALTER TABLE index_mover.mount_point REPLICA IDENTITY NOTHING;
 ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING;
 ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING;
 ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING;
@@ -99,6 +103,8 @@ AS 'MODULE_PATHNAME', 'index_mover_not_by_replication' LANGUAGE C;
 
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.ledger ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.mount_point FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.mount_point ENABLE REPLICA TRIGGER not_by_replication;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.job_log ENABLE REPLICA TRIGGER not_by_replication;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
@@ -184,6 +190,15 @@ CREATE FUNCTION evacuate_tablespace(
 AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
+
+CREATE FUNCTION heal_tablespace(
+	tablespace name, to_tablespace name DEFAULT NULL,
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
+RETURNS SETOF move_result
+AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION heal_tablespace(name, name, boolean, boolean, jsonb)
+	IS 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them';
 
 CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move' LANGUAGE C;
@@ -602,7 +617,7 @@ CREATE FUNCTION @extschema@.tablespace_probe(
 	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
 	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
 	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
-	OUT command text, OUT direct_io boolean, OUT remark text)
+	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
 AS 'MODULE_PATHNAME', 'index_mover_tablespace_probe' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.tablespace_probe(name, interval, int)
 	IS 'measure the storage of a tablespace with a temporary file, and suggest cost settings';
@@ -957,6 +972,10 @@ CREATE FUNCTION index_mover_call.evacuate_tablespace(from_tablespace name, to_ta
 RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
 BEGIN ATOMIC SELECT m.* FROM @extschema@.evacuate_tablespace($1, $2, false, false, false, true, NULL::jsonb) m; END;
 
+CREATE FUNCTION index_mover_call.heal_tablespace(tablespace name)
+RETURNS SETOF @extschema@.move_result LANGUAGE sql STRICT
+BEGIN ATOMIC SELECT m.* FROM @extschema@.heal_tablespace($1, NULL::name, false, true, NULL::jsonb) m; END;
+
 CREATE FUNCTION index_mover_call.cancel_move(job bigint)
 RETURNS int LANGUAGE sql STRICT
 BEGIN ATOMIC SELECT @extschema@.cancel_move($1); END;
@@ -991,7 +1010,7 @@ CREATE FUNCTION index_mover_call.tablespace_probe(
 	OUT sequential_read_mb_s float8, OUT sync_write_ms float8,
 	OUT free_bytes bigint, OUT total_bytes bigint, OUT same_device_as name[],
 	OUT suggested_random_page_cost float8, OUT suggested_effective_io_concurrency int,
-	OUT command text, OUT direct_io boolean, OUT remark text)
+	OUT command text, OUT direct_io boolean, OUT lost_on_reboot text, OUT remark text)
 LANGUAGE sql STRICT
 BEGIN ATOMIC SELECT p.* FROM @extschema@.tablespace_probe($1, '1 s'::interval, 32) p; END;
 

@@ -24,6 +24,7 @@
 #include "utils/jsonb.h"
 
 #include "call/call.h"
+#include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
@@ -43,6 +44,7 @@ PG_FUNCTION_INFO_V1(index_mover_move_tablespace_indexes);
 PG_FUNCTION_INFO_V1(index_mover_move_table);
 PG_FUNCTION_INFO_V1(index_mover_move_schema_tables);
 PG_FUNCTION_INFO_V1(index_mover_evacuate_tablespace);
+PG_FUNCTION_INFO_V1(index_mover_heal_tablespace);
 
 /* The arguments with which all of these end, from a number on */
 enum
@@ -323,4 +325,45 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	request.settings.terms.freeze_first = PG_GETARG_BOOL(2);
 	return move(fcinfo, "evacuate_tablespace()", &request, 3);
+}
+
+/*
+ * heal_tablespace(tablespace name, to_tablespace name DEFAULT NULL,
+ *		dry_run boolean DEFAULT false, wait boolean DEFAULT true,
+ *		settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+ *
+ * Rebuilds each index of this database in a tablespace whose file is lost or a ruin,
+ * where it was or, but for those of TOAST tables, in to_tablespace; before, hides it
+ * from the planner, so that queries work at once.  Makes the directory of the
+ * server's version, if it is missing.  One row for each lost relation; sizes before
+ * from pg_class.relpages.  Tables are only named (skipped, XX001).
+ *
+ * Locks: see plan/lost_index.c and rebuild.c; what REINDEX CONCURRENTLY cannot rebuild
+ * is rebuilt by REINDEX, for whose locks each attempt waits at most lock_timeout.
+ *
+ * ERRORs: those of move_indexes(); 55000 the file system may not be mounted.
+ */
+Datum
+index_mover_heal_tablespace(PG_FUNCTION_ARGS)
+{
+	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
+	.method = METHOD_REBUILD};
+	bool		wait;
+
+	reject_null(fcinfo, 0, "tablespace");
+	reject_null(fcinfo, 2, "dry_run");
+	reject_null(fcinfo, 3, "wait");
+	request.dry_run = PG_GETARG_BOOL(2);
+	wait = PG_GETARG_BOOL(3);
+	call_check_moment("heal_tablespace()", request.dry_run, wait);
+	settings_capture_with(&request.settings, call_settings_argument(fcinfo, 4));
+	request.waits = wait && !request.dry_run;
+	request.object = request.to_tablespace = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	if (!PG_ARGISNULL(1))
+		request.to_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(1)));
+	plan_check_mounted(request.object, request.dry_run || request.settings.heal_unmounted);
+	if (!request.dry_run && request.object == request.to_tablespace)
+		tablespace_make_directory(request.object);
+	result_rows_of_plan(fcinfo, plan_moves(&request), &request.settings, request.dry_run, wait);
+	return (Datum) 0;
 }

@@ -52,6 +52,7 @@ SELECT * FROM index_mover_call.move_table('owned', 'regress_fast');
 SELECT * FROM index_mover_call.move_schema_indexes('public', 'regress_fast', false);
 SELECT * FROM index_mover_call.move_schema_tables('public', 'regress_fast', false);
 SELECT * FROM index_mover_call.evacuate_tablespace('regress_slow', 'regress_fast');
+SELECT * FROM index_mover_call.heal_tablespace('regress_slow');
 SELECT index_mover_call.cancel_move(1);
 SELECT index_mover_call.resume_move(1);
 SELECT index_mover_call.alter_move(1, 'max_rate', '1MB');

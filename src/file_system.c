@@ -108,6 +108,22 @@ tablespace_name(Oid tablespace)
 	return name ? name : "?";
 }
 
+/*
+ * Make the directory of this server's version in that of a tablespace, if it is
+ * missing.  ERROR by errno.
+ */
+void
+tablespace_make_directory(Oid tablespace)
+{
+	char		buffer[64];
+	const char *directory = tablespace_directory(tablespace, buffer, sizeof(buffer));
+
+	if (MakePGDirectory(directory) < 0 && errno != EEXIST)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not create directory \"%s\": %m", directory)));
+}
+
 /* Return "tmpfs" or "ramfs" if a reboot loses its files, else NULL. */
 static const char *
 volatile_file_system(const char *directory)

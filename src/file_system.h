@@ -26,12 +26,17 @@ extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
 extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
+extern void tablespace_make_directory(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 extern void buffer_copy_page(Buffer buffer, char *page);
 extern BlockNumber file_blocks(const RelFileLocator *locator, ForkNumber fork);
 extern char *relation_segment_path(const RelFileLocator *locator, ForkNumber fork,
 								   BlockNumber block);
+
+extern char *mount_point(Oid tablespace);
+extern char *mount_point_noted(Oid tablespace);
+extern void mount_point_note(Oid tablespace);
 
 extern double relation_read_ms(Oid tablespace, RelFileNumber relfilenumber);
 extern int	errcode_for_file_write(void);

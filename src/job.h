@@ -105,6 +105,11 @@ typedef struct MoveItem
 	MoveStatus	status;
 	bool		repair;			/* planner: an invalid index that the user
 								 * named is rebuilt in any tablespace */
+	bool		heal;			/* planner: its file is lost */
+	bool		hide;			/* planner: lost, and hidden until it is
+								 * rebuilt */
+	bool		plain;			/* planner: lost, and rebuilt by REINDEX
+								 * without CONCURRENTLY */
 	int64		size_before;	/* bytes, all forks */
 	int64		size_after;
 	int64		bytes_to_write;

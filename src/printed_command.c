@@ -43,6 +43,7 @@ static const struct
 	{"cancel_move", "SELECT index_mover_call.cancel_move(%d);"},
 	{"cleanup", "SELECT * FROM index_mover_call.index_mover_cleanup();"},
 	{"evacuate", "SELECT * FROM index_mover_call.evacuate_tablespace(%L, %L);"},
+	{"heal", "SELECT * FROM index_mover_call.heal_tablespace(%L);"},
 	{"history", "index_mover_call.index_mover_history"},
 	{"jobs", "index_mover_call.index_mover_jobs"},
 	{"move_children", "SELECT m.* FROM (SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.inhrelid WHERE i.inhparent OPERATOR(pg_catalog.=) %L::pg_catalog.regclass AND c.relkind OPERATOR(pg_catalog.<>) 'f' AND c.relpersistence OPERATOR(pg_catalog.<>) 't' OFFSET 0) c, index_mover_call.move_indexes(c.inhrelid, %L) m;"},

@@ -61,6 +61,7 @@ relation_facts(Oid relid, RelationFacts *facts)
 	facts->schema_oid = class_form->relnamespace;
 	facts->relkind = class_form->relkind;
 	facts->persistence = class_form->relpersistence;
+	facts->pages = (BlockNumber) Max(class_form->relpages, 0);
 	facts->tablespace = tablespace_from_catalog(class_form->reltablespace);
 	facts->relam = class_form->relam;
 	facts->relfilenumber = class_form->relfilenode;

@@ -29,6 +29,7 @@ typedef struct RelationFacts
 	NameData	heap_name;
 	char		relkind;
 	char		persistence;
+	BlockNumber pages;			/* of the main fork, when they were counted */
 	Oid			relam;
 	Oid			tablespace;		/* never 0: the database default by its OID */
 	RelFileNumber relfilenumber;	/* 0: no storage, or mapped */

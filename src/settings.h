@@ -101,6 +101,8 @@ typedef struct MoveSettings
 	int			direct_io;		/* DirectIo */
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
+	bool		heal_at_start;
+	bool		heal_unmounted;
 	int			history_retention;	/* minutes; 0 = without limit */
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */

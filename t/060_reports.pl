@@ -363,14 +363,19 @@ SKIP:
 {
 	my ($type, $free) = split ' ', `stat -f -c '%T %a' /dev/shm 2>/dev/null` || 'none 0';
 	my $block = `stat -f -c '%S' /dev/shm 2>/dev/null` || 0;
-	skip 'no tmpfs at /dev/shm with 64 MB free', 3
+	skip 'no tmpfs at /dev/shm with 64 MB free', 6
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
-	skip 'the server itself is on /dev/shm', 3
+	skip 'the server itself is on /dev/shm', 6
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
 	my $folder = tempdir(DIR => '/dev/shm', CLEANUP => 1);
 	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$folder'");
 	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
 		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');
+	is($node->safe_psql('postgres', q(SELECT lost_on_reboot FROM tablespace_probe('regress_shm', '50 ms'))), 'tmpfs', 'in a column, too');
+	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_table('zoo', 'regress_shm', dry_run => true)));
+	like($err, qr/WARNING:  a reboot loses tables in tablespace "regress_shm", which is on tmpfs/, 'and so does the plan of a table');
+	($rc, $out, $err) = $node->psql('postgres', q(SELECT count(*) FROM move_indexes('zoo', 'regress_shm', dry_run => true)));
+	unlike($err, qr/reboot/, 'but not that of indexes');
 	is($node->safe_psql('postgres', q(SELECT same_device_as FROM tablespace_probe('regress_shm', '50 ms'))),
 		'{}', 'it shares its device with no other tablespace');
 	# what would have been read in the last 10,000 seconds

@@ -404,8 +404,9 @@ SELECT concat_ws(' ', coalesce(r.rolname, 'PUBLIC'), g.privilege_type || CASE WH
 SQL
 my %expected = (
 	'PUBLIC EXECUTE' => join(' ', map({ "index_mover.$_" } qw(alive_jobs job_is_alive job_is_paused printed_command running)),
-		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace index_mover_blockers index_mover_check
-			  index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table resume_move tablespace_probe)),
+		map { "index_mover_call.$_" } qw(alter_move cancel_move evacuate_tablespace heal_tablespace index_mover_blockers
+			  index_mover_check index_mover_cleanup move_indexes move_schema_indexes move_schema_tables move_table
+			  resume_move tablespace_probe)),
 	'PUBLIC SELECT' => join(' ', map({ "index_mover_call.$_" } qw(index_mover_history index_mover_jobs index_mover_progress)),
 		qw(index_mover_history index_mover_jobs index_mover_progress)),
 	'PUBLIC USAGE' => 'index_mover_call move_result',

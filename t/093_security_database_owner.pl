@@ -104,7 +104,7 @@ CREATE TYPE evil.move_result AS (i int);
 CREATE SEQUENCE evil.job_seq;
 CREATE SEQUENCE evil.ledger_seq;
 SQL
-my @own_tables = ('ledger', 'job_log', 'move_log', 'policy_run', 'probe', 'sample');
+my @own_tables = ('ledger', 'job_log', 'move_log', 'mount_point', 'policy_run', 'probe', 'sample');
 sql("CREATE TABLE evil.$_ (LIKE index_mover.$_ INCLUDING ALL); ALTER TABLE evil.$_ OWNER TO attacker") foreach @own_tables;
 sql('CREATE TABLE evil.tier_policy (LIKE public.tier_policy INCLUDING ALL); ALTER TABLE evil.tier_policy OWNER TO attacker');
 is(sql(q(SELECT (SELECT count(*) FROM pg_proc WHERE pronamespace = 'evil'::regnamespace) +

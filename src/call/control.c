@@ -165,7 +165,8 @@ static List *
 plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 		   PlanRequest *request)
 {
-	Oid			table = table_of_toast(entry->relid);
+	/* only a lost index of a TOAST table is rebuilt by itself */
+	Oid			table = entry->requested == METHOD_REBUILD ? InvalidOid : table_of_toast(entry->relid);
 	Oid			relid = OidIsValid(table) ? table : entry->relid;
 	Oid			tablespace;
 	ListCell   *lc;

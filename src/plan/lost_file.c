@@ -24,13 +24,11 @@
 
 #include <sys/stat.h>
 
-#include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/syscache.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -42,8 +40,6 @@ typedef struct LostFile
 {
 	RelFileLocator file;
 	const RelationFacts *facts;
-	Oid			relam;
-	BlockNumber counted;		/* pg_class.relpages */
 	bool		all_pages;
 	const char *problem;		/* NULL = none */
 }			LostFile;
@@ -74,7 +70,7 @@ look_at_segments(LostFile * lost)
 	else if (size < BLCKSZ && last == 0 && relkind_is_index(lost->facts->relkind))
 		lost->problem = "its file is empty";
 	for (unsigned int segment = last + 1;
-		 segment <= last + 1 || segment < lost->counted / RELSEG_SIZE; segment++)
+		 segment <= last + 1 || segment < lost->facts->pages / RELSEG_SIZE; segment++)
 		if (lost->problem == NULL && segment_size(&lost->file, MAIN_FORKNUM, segment) > 0)
 			lost->problem = psprintf("segment %u of its file is missing or too short", last);
 	if (lost->problem == NULL && lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
@@ -92,13 +88,13 @@ look_at_page(LostFile * lost, BlockNumber block, BlockNumber nblocks, BlockNumbe
 	Page		page = BufferGetPage(buffer);
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	if (block == 0 && (*root = page_root(lost->relam, page)) == InvalidBlockNumber)
+	if (block == 0 && (*root = page_root(lost->facts->relam, page)) == InvalidBlockNumber)
 		lost->problem = "its first page is invalid";
 	else if (block == 0 && *root >= nblocks)
 		lost->problem = psprintf("its file ends before block %u, the root", *root);
 	else if (PageIsNew(page) && (lost->all_pages || (block == *root && block > 0)))
 		lost->problem = psprintf("block %u is empty", block);
-	else if (!page_is_of(lost->relam, page))
+	else if (!page_is_of(lost->facts->relam, page))
 		lost->problem = psprintf("block %u is invalid", block);
 	UnlockReleaseBuffer(buffer);
 }
@@ -116,8 +112,10 @@ look_at_pages(void *arg)
 	BlockNumber root = 0;
 	BlockNumber block = 0;
 
-	if (lost->all_pages && nblocks < lost->counted)
-		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, lost->counted);
+	/* a crash empties what is unlogged */
+	if (lost->all_pages && nblocks < lost->facts->pages &&
+		lost->facts->persistence == RELPERSISTENCE_PERMANENT)
+		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, lost->facts->pages);
 	while (lost->problem == NULL && block < nblocks)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -136,15 +134,9 @@ const char *
 lost_file(const RelationFacts *facts, bool all_pages)
 {
 	LostFile	lost = {.facts = facts,.all_pages = all_pages};
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts->relid));
 	ErrorData  *error = NULL;
 	RelationFacts now;
 
-	if (!HeapTupleIsValid(tuple))
-		return NULL;
-	lost.relam = ((Form_pg_class) GETSTRUCT(tuple))->relam;
-	lost.counted = (BlockNumber) Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
-	ReleaseSysCache(tuple);
 	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind))
 		return NULL;
 

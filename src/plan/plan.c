@@ -204,6 +204,8 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 {
 	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
 		return false;
+	if (request->heal)
+		return RELKIND_HAS_STORAGE(form->relkind) && !IsCatalogNamespace(form->relnamespace);
 
 	switch (form->relkind)
 	{
@@ -380,11 +382,11 @@ relations_of_tablespace(const PlanRequest *request)
 				 errmsg("cannot move relations in to or out of pg_global tablespace")));
 
 	relids = relations_in(InvalidOid, tablespace, request);
-	if (relids == NIL && !request->evacuate)
+	if (relids == NIL && !request->evacuate && !request->heal)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("no matching relations in tablespace \"%s\" found", name)));
-	if (!request->evacuate)
+	if (!request->evacuate && !request->heal)
 		notice_other_databases(tablespace);
 
 	return relids;
@@ -586,6 +588,14 @@ plan_relation(Oid relid, const PlanRequest *request)
 		return entry;
 	}
 
+	if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
+	{
+		if (plan_lost(entry, request->all_pages))
+			return entry;
+		if (request->heal)
+			return NULL;
+	}
+
 	/* else its table was picked */
 	if (!request->tables && !is_picked(&item->relname, item->size_before, request))
 		return NULL;
@@ -612,6 +622,22 @@ plan_relation(Oid relid, const PlanRequest *request)
 	add_parts(entry);
 
 	return entry;
+}
+
+/* Return whether a look at a file and its first page finds one lost. */
+static bool
+any_is_lost(const List *relids)
+{
+	ListCell   *lc;
+	RelationFacts facts;
+
+	foreach(lc, relids)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (relation_facts(lfirst_oid(lc), &facts) && lost_file(&facts, false) != NULL)
+			return true;
+	}
+	return false;
 }
 
 /* Moves with a file come first, then the defaults, then the skipped rows. */
@@ -657,6 +683,7 @@ plan_moves(const PlanRequest *request)
 	List	   *entries = NIL;
 	List	   *tables;
 	ListCell   *lc;
+	PlanRequest suspicious;
 
 	Assert(IsTransactionState());
 	switch (request->scope)
@@ -673,6 +700,12 @@ plan_moves(const PlanRequest *request)
 			break;
 	}
 
+	if (request->heal && any_is_lost(relids))
+	{
+		suspicious = *request;
+		suspicious.all_pages = true;
+		request = &suspicious;
+	}
 	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;
@@ -682,9 +715,11 @@ plan_moves(const PlanRequest *request)
 		if (entry != NULL)
 			entries = lappend(entries, entry);
 	}
-	if (relids != NIL && entries == NIL)
+	if ((relids != NIL || request->heal) && entries == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
+				 request->heal ?
+				 errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
 				 errmsg(request->tables ? "no table is left to move" : "no index is left to move")));
 	list_free(relids);
 
@@ -756,6 +791,7 @@ plan_complete(List *items, const PlanRequest *request)
 	}
 	plan_estimate_entries(parts, items, request);
 	plan_estimate_space(parts, items, &request->settings);
+	plan_warn_lost_on_reboot(items);
 	plan_warn_archiver(items);
 }
 

@@ -30,6 +30,8 @@ typedef struct PlanRequest
 	bool		tables;			/* tables, each with its TOAST table */
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* with rows for things that stay there */
+	bool		heal;			/* only what is lost in the tablespace */
+	bool		all_pages;		/* something is: look at all pages of the rest */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
@@ -56,6 +58,8 @@ extern void plan_part_complete(PlanParts *parts, List *items, const PlanRequest 
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
+extern void plan_check_mounted(Oid tablespace, bool force);
+extern void lost_indexes_hide(JobShared *job);
 extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, const char *access_methods,

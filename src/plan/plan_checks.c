@@ -141,11 +141,12 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	if (to_name == NULL)
 		return item_skip(item, ERRCODE_UNDEFINED_OBJECT,
 						 "The target tablespace was dropped.");
-	if (target_aclcheck(item->to_tablespace) != ACLCHECK_OK)
+	if (!(item->heal && facts->tablespace == item->to_tablespace) &&
+		target_aclcheck(item->to_tablespace) != ACLCHECK_OK)
 		return item_skip(item, ERRCODE_INSUFFICIENT_PRIVILEGE,
 						 "Permission denied for tablespace \"%s\".", to_name);
 
-	if (IsToastNamespace(facts->schema_oid))
+	if (IsToastNamespace(facts->schema_oid) && !item->heal)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "It moves with the table that it belongs to.");
 
@@ -170,7 +171,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 							 "The index is being dropped; if no session is at it any more: %s",
 							 command);
-		if (!facts->valid && !item->repair)
+		if (!facts->valid && !item->repair && (!item->heal || leftover_name))
 			return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, leftover_name ?
 							 "The index is not valid: it is what an interrupted REINDEX CONCURRENTLY leaves, or one that runs now; to remove a leftover: %s" :
 							 "The index is not valid; to repair and move it, name it itself with method rebuild.",
@@ -178,7 +179,7 @@ item_check(MoveItem *item, const RelationFacts *facts)
 	}
 
 	/* an invalid index is repaired in any tablespace */
-	if (facts->tablespace == item->to_tablespace &&
+	if (facts->tablespace == item->to_tablespace && !item->heal &&
 		(facts->valid || !item->repair) && parts_are_in(facts, item->to_tablespace))
 		return item_skip(item, 0,
 						 facts->relkind == RELKIND_PARTITIONED_INDEX ?
@@ -445,7 +446,7 @@ plan_recheck(MoveItem *item, bool began)
 						 "The table was made unlogged %s; method rebuild can move its indexes." :
 						 "The table was made unlogged %s.",
 						 began ? "during the move" : "before the move began");
-	if (item->method == METHOD_REBUILD &&
+	if (item->method == METHOD_REBUILD && !item->heal &&
 		!rebuild_can_move(item->relid, &reason))
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 						 "Method rebuild cannot move the index: %s.", reason);

@@ -361,7 +361,8 @@ check_directories(MoveItem *item, bool *warned)
 		tablespace = item->from_tablespace;
 		hindrance = tablespace_hindrance(tablespace);
 	}
-	if (hindrance == NULL)
+	/* what heal_tablespace() lacks, it makes */
+	if (hindrance == NULL || (item->heal && tablespace == item->from_tablespace))
 		return true;
 	item->fits = false;
 	name = get_tablespace_name(tablespace);
@@ -559,6 +560,28 @@ plan_seconds(const List *items, const MoveSettings *settings)
 			seconds += item->estimated / (item->size_before < EXPERIENCE_MIN_SIZE ? sharing : 1);
 	}
 	return seconds > 0 ? SECONDS_PER_JOB + seconds : 0;
+}
+
+/* Warn of tables that are to be moved to where a reboot loses them. */
+void
+plan_warn_lost_on_reboot(const List *items)
+{
+	ListCell   *lc;
+	FileSystemFacts facts;
+
+	foreach(lc, items)
+	{
+		const MoveItem *item = lfirst(lc);
+
+		if (item->status != STATUS_PLANNED || !RELKIND_HAS_TABLE_AM(item->relkind) ||
+			!file_system_facts(item->to_tablespace, &facts) || facts.lost_on_reboot == NULL)
+			continue;
+		ereport(WARNING,
+				(errmsg("a reboot loses tables in tablespace \"%s\", which is on %s",
+						get_tablespace_name(item->to_tablespace), facts.lost_on_reboot),
+				 errhint("Put only indexes there, which can be made again from their tables.")));
+		return;
+	}
 }
 
 /* Warn if WAL will be written while the archiver fails: pg_wal keeps it. */

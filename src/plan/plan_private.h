@@ -34,9 +34,11 @@ typedef struct PlanEntry
 
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema, const char *type);
+extern bool plan_lost(PlanEntry *entry, bool all_pages);
 extern void plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request);
 extern void plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings);
 extern void plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings);
+extern void plan_warn_lost_on_reboot(const List *items);
 extern void plan_warn_archiver(const List *items);
 extern List *plan_other_databases(Oid tablespace);
 extern List *plan_what_stays(List *entries, Oid tablespace, Oid to);

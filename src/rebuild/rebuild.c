@@ -69,6 +69,8 @@
 #include "test_points.h"
 #include "wait/wait.h"
 
+#define PLAIN_RETRY_MS		1000	/* between attempts at the locks of
+									 * REINDEX */
 #define MAX_TRIES			3	/* waits for old transactions, see
 								 * wait_and_lock() */
 
@@ -238,7 +240,10 @@ set_core_lock_timeout(const MoveSettings *settings)
 {
 	int64		limit = settings->lock_wait;
 
-	if (limit > 0 && SIGNALS_BLOCKERS(settings))
+	/* all that want the table stand behind us */
+	if (rebuild.mc->item->plain)
+		limit = settings->lock_timeout;
+	else if (limit > 0 && SIGNALS_BLOCKERS(settings))
 		limit += BLOCKER_GRACE_MS;
 	SetConfigOption("lock_timeout", psprintf("%d", (int) Min(limit, INT_MAX)),
 					PGC_SUSET, PGC_S_SESSION);
@@ -374,8 +379,11 @@ run_reindex(MoveContext *mc)
 
 	/* it outlives core's own commits, after which core still reads it */
 	MemoryContextSwitchTo(rebuild_context);
-	text = psprintf("REINDEX (TABLESPACE %s) INDEX CONCURRENTLY %s",
-					quote_identifier(tablespace),
+	/* without TABLESPACE where it stays: TOAST's may have none */
+	text = psprintf("REINDEX %sINDEX %s%s",
+					mc->item->from_tablespace == mc->item->to_tablespace ? "" :
+					psprintf("(TABLESPACE %s) ", quote_identifier(tablespace)),
+					mc->item->plain ? "" : "CONCURRENTLY ",
 					quote_qualified_identifier(NameStr(mc->item->schema_name),
 											   NameStr(mc->item->relname)));
 
@@ -540,6 +548,13 @@ wait_and_lock(WaitLimits *limits)
 			limits->deadline = limits->signal_at = wait_deadline(settings->lock_wait);
 			tries = 1;
 		}
+		if (limits->item->plain)
+		{
+			/* REINDEX waits for no one but those who hold its locks */
+			limits->phase = PHASE_WAIT_START;
+			(void) lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits);
+			break;
+		}
 		limits->phase = PHASE_WAIT_WRITERS;
 		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
@@ -553,19 +568,9 @@ wait_and_lock(WaitLimits *limits)
 	}
 }
 
-/*
- * Move an index by a rebuild.  The caller is a background worker with the
- * job's role as its current user, with no transaction open and no lock held;
- * that also holds on return.
- *
- * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with item->detail
- * and sqlstate), and the outcome is committed.  After an ERROR the index is where
- * it was; unless item->status is STATUS_MOVED already, and only the old index
- * could not be removed.  The caller then aborts the transaction, releases all
- * locks, and calls rebuild_cleanup().
- */
-void
-move_by_rebuild(MoveContext *mc)
+/* Do move_by_rebuild() once. */
+static void
+rebuild_once(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
 	WaitLimits	limits = {.item = item,.settings = mc->settings,.caller_pid = mc->job->caller_pid,
@@ -636,6 +641,47 @@ move_by_rebuild(MoveContext *mc)
 		report_moved(item);
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
+}
+
+/*
+ * Move an index by a rebuild.  The caller is a background worker with the
+ * job's role as its current user, with no transaction open and no lock held;
+ * that also holds on return.
+ *
+ * On return, item->status is STATUS_MOVED (or STATUS_SKIPPED with item->detail
+ * and sqlstate), and the outcome is committed.  After an ERROR the index is where
+ * it was; unless item->status is STATUS_MOVED already, and only the old index
+ * could not be removed.  The caller then aborts the transaction, releases all
+ * locks, and calls rebuild_cleanup().
+ */
+void
+move_by_rebuild(MoveContext *mc)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	TimestampTz deadline = wait_deadline(mc->settings->lock_wait);
+	volatile bool again;
+
+	do
+	{
+		again = false;
+		PG_TRY();
+		{
+			rebuild_once(mc);
+		}
+		PG_CATCH();
+		{
+			/* an attempt at the locks of REINDEX, whose others pass meanwhile */
+			if (!mc->item->plain || geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE ||
+				(deadline != 0 && GetCurrentTimestamp() > deadline))
+				PG_RE_THROW();
+			MemoryContextSwitchTo(oldcontext);
+			FlushErrorState();
+			again = true;
+		}
+		PG_END_TRY();
+		if (again)
+			runner_nap(mc->job, PLAIN_RETRY_MS);
+	} while (again);
 }
 
 /* Do move_find_out() for an item that this process was rebuilding. */

@@ -315,7 +315,7 @@ probe_duration(FunctionCallInfo fcinfo, int argno)
  *		sequential_read_mb_s, sync_write_ms, free_bytes, total_bytes,
  *		same_device_as name[], suggested_random_page_cost,
  *		suggested_effective_io_concurrency, command text, direct_io boolean,
- *		remark text
+ *		lost_on_reboot text, remark text
  *
  * Writes, reads and removes a temporary file in the tablespace, and stores
  * the result in index_mover.probe if the transaction may write.  Locks:
@@ -337,8 +337,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	FileSystemFacts facts;
 	ProbeResult result;
 	StringInfoData remark;
-	Datum		values[13];
-	bool		nulls[13] = {false};
+	Datum		values[14];
+	bool		nulls[14] = {false};
 	double		cost;
 	int			concurrency;
 
@@ -385,7 +385,9 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	values[10] = CStringGetTextDatum(printed_command("tablespace_costs", name, psprintf("%.1f", cost),
 													 (int64) concurrency));
 	values[11] = BoolGetDatum(result.direct_io);
-	values[12] = CStringGetTextDatum(remark.data);
-	nulls[12] = remark.len == 0;
+	values[12] = CStringGetTextDatum(facts.lost_on_reboot ? facts.lost_on_reboot : "");
+	nulls[12] = facts.lost_on_reboot == NULL;
+	values[13] = CStringGetTextDatum(remark.data);
+	nulls[13] = remark.len == 0;
 	return result_row(fcinfo, values, nulls);
 }

@@ -45,6 +45,7 @@
 #include "file_system.h"
 #include "history.h"
 #include "own_tables.h"
+#include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "test_points.h"
 #include "worker/worker.h"
@@ -493,6 +494,17 @@ run_item(JobShared *shared, int n)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
+/* Note below which mount points the job's targets are. */
+static void
+note_targets(const JobShared *shared)
+{
+	StartTransactionCommand();
+	for (int i = 0; i < shared->nitems; i++)
+		if (i == 0 || shared->items[i].to_tablespace != shared->items[i - 1].to_tablespace)
+			mount_point_note(shared->items[i].to_tablespace);
+	CommitTransactionCommand();
+}
+
 static void
 run_moves(JobShared *shared, bool first)
 {
@@ -503,6 +515,8 @@ run_moves(JobShared *shared, bool first)
 	if (first && recorded)
 	{
 		log_start(shared);
+		note_targets(shared);
+		lost_indexes_hide(shared);
 		start_other_runners(shared);
 	}
 
@@ -564,6 +578,9 @@ run_cleanup(JobShared *shared)
 			publish_rows(shared);
 		(void) leftovers_remove(shared, runner_settings()->lock_wait);
 	}
+	/* at the start of the server, for the janitor */
+	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
+		janitor_look();
 	is_done = true;
 	stop_running(shared);
 }

@@ -42,6 +42,7 @@ extern void outcome_record_item(JobShared *shared, int n);
 extern bool outcome_extension_is_gone(JobShared *shared);
 
 extern void janitor_register(void);
+extern void janitor_look(void);
 
 typedef struct WorkerExtra
 {

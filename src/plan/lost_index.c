@@ -1,0 +1,258 @@
+/*-------------------------------------------------------------------------
+ *
+ * lost_index.c
+ *	  What heal_tablespace() makes of a relation whose file is lost.
+ *
+ * An index is rebuilt from its table.  Until then it is hidden from the planner,
+ * so that reads work at once, by pg_index.indisvalid alone: what else
+ * index_set_state_flags() clears would be lost for good.
+ *
+ *	- One that enforces a constraint stays ready: an insert, which would have to
+ *	  look into the missing file, fails, and no duplicate gets in.
+ *	- Another one is made not ready as well, so that writes work.
+ *	- A replica identity is not hidden where WAL is decoded, which would go on
+ *	  without the old keys; nor is an index of a TOAST table, which REINDEX
+ *	  would refuse then.  These are rebuilt first.
+ *
+ * A table is only named.
+ *
+ * Locks: while a row of pg_index changes, AccessShareLock on the table and
+ * ShareUpdateExclusiveLock on the index, which keep out whatever drops or replaces
+ * it, but neither reads, nor writes, nor VACUUM.  One that cannot be had at once is
+ * not waited for: that index is seen until it is rebuilt.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/catalog.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "commands/tablespace.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "errors.h"
+#include "file_system.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+#include "plan/plan_private.h"
+#include "test_points.h"
+
+/* First the planner's order, then the counts of blocks */
+#define RANK_OF_CLASS	(INT64CONST(1) << 56)
+
+/* Return the name of the first thing that depends on an index, such as a foreign key. */
+static char *
+dependent_of(Oid index)
+{
+	Relation	pg_depend = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData key[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	char	   *result = NULL;
+
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index));
+	scan = systable_beginscan(pg_depend, DependReferenceIndexId, true, NULL, 2, key);
+	while (result == NULL && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		ObjectAddress address = {form->classid, form->objid, form->objsubid};
+
+		if (form->deptype == DEPENDENCY_NORMAL)
+			result = getObjectDescription(&address, true);
+	}
+	systable_endscan(scan);
+	table_close(pg_depend, AccessShareLock);
+	return result;
+}
+
+/* Return whether decoding takes the old keys of a table's rows from an index. */
+static bool
+is_decoded(const Form_pg_index index)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index->indrelid));
+	char		identity = REPLICA_IDENTITY_NOTHING;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		/* what is unlogged is not decoded */
+		if (((Form_pg_class) GETSTRUCT(tuple))->relpersistence == RELPERSISTENCE_PERMANENT)
+			identity = ((Form_pg_class) GETSTRUCT(tuple))->relreplident;
+		ReleaseSysCache(tuple);
+	}
+	return XLogLogicalInfoActive() &&
+		((identity == REPLICA_IDENTITY_DEFAULT && index->indisprimary) ||
+		 (identity == REPLICA_IDENTITY_INDEX && index->indisreplident));
+}
+
+/* Decide how a lost index is rebuilt, and say it. */
+static void
+lost_index_decide(PlanEntry *entry, const char *lost)
+{
+	MoveItem   *item = &entry->item;
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(item->relid));
+	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry(item->relid);
+	Form_pg_index index;
+	bool		is_toast = IsToastNamespace(entry->facts.schema_oid);
+	bool		enforces;
+	char	   *dependent = dependent_of(item->relid);
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	index = (Form_pg_index) GETSTRUCT(tuple);
+	enforces = index->indisunique || index->indisexclusion;
+	item->hide = !is_toast && !is_decoded(index);
+	item->plain = !is_toast && !rebuild_can_move(item->relid, NULL);
+	entry->rank = (item->hide ? enforces ? 1 : 2 : 0) * RANK_OF_CLASS -
+		(stats ? Min(stats->blocks_fetched, RANK_OF_CLASS - 1) : 0);
+	ReleaseSysCache(tuple);
+
+	item_say(item, "Lost: %s.", lost);
+	if (is_toast)
+		item_say(item, "Rebuilt first and where it is: until then no value of the TOAST table can be read.");
+	else if (!item->hide)
+		item_say(item, "Rebuilt first: it is the replica identity, and must stay in use; until then what uses it fails.");
+	else if (enforces)
+		item_say(item, "Until it is rebuilt, queries do without it, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table.");
+	else
+		item_say(item, "Until it is rebuilt, queries and writes do without it.");
+	if (item->plain)
+		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
+	if (dependent != NULL)
+		item_say(item, "Needed by %s.", dependent);
+}
+
+/*
+ * Complete the row of a relation that may be lost.  Returns false if it is not;
+ * all_pages as for lost_file().  Otherwise the row is planned, or skipped with the
+ * reason.
+ */
+bool
+plan_lost(PlanEntry *entry, bool all_pages)
+{
+	MoveItem   *item = &entry->item;
+	const char *lost = lost_file(&entry->facts, all_pages);
+	const char *lost_table;
+	RelationFacts heap;
+
+	if (lost == NULL)
+		return false;
+	item->heal = true;
+	item->size_before = (int64) entry->facts.pages * BLCKSZ;
+	if (!relkind_is_index(item->relkind))
+		item_skip(item, ERRCODE_DATA_CORRUPTED,
+				  "Lost: %s. It cannot be made again: restore it from a backup, or promote a standby that has it.", lost);
+	else if (relation_facts(item->heap_oid, &heap) &&
+			 (lost_table = lost_file(&heap, all_pages && heap.tablespace == entry->facts.tablespace)) != NULL)
+		item_skip(item, ERRCODE_DATA_CORRUPTED, "Its table is lost: %s.", lost_table);
+	else
+	{
+		if (IsToastNamespace(entry->facts.schema_oid))
+			item->to_tablespace = entry->facts.tablespace;
+		if (item_check(item, &entry->facts))
+			lost_index_decide(entry, lost);
+	}
+	return true;
+}
+
+/*
+ * Refuse to heal a tablespace whose file system seems to be not mounted yet: whose
+ * directory does not exist, or is below another mount point than when it was last
+ * seen.  With "force" or in a dry run, warn.  ERROR 55000.
+ */
+void
+plan_check_mounted(Oid tablespace, bool force)
+{
+	char	   *before = mount_point_noted(tablespace);
+	char	   *now = mount_point(tablespace);
+
+	if (now != NULL && (before == NULL || strcmp(before, now) == 0))
+		return;
+	ereport(force ? WARNING : ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the file system of tablespace \"%s\" may not be mounted", get_tablespace_name(tablespace)),
+			 now == NULL ? errdetail("Its directory does not exist.") :
+			 errdetail("Its directory is below mount point \"%s\", and was below \"%s\" when it was last seen.", now, before),
+			 force ? 0 :
+			 errhint("Mount it. If it is gone for good, make its directory, and set index_mover.heal_unmounted.")));
+}
+
+/* Hide one index, if it is still lost and valid. */
+static void
+lost_index_hide(void *arg)
+{
+	MoveItem   *item = arg;
+	RelationFacts facts;
+	Relation	pg_index;
+	HeapTuple	tuple;
+	Form_pg_index form;
+
+	if (!ConditionalLockRelationOid(item->heap_oid, AccessShareLock) ||
+		!ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock) ||
+		!relation_facts(item->relid, &facts) || !facts.valid || !facts.live ||
+		facts.heap_oid != item->heap_oid || plan_aclcheck(facts.heap_oid, true) != ACLCHECK_OK ||
+		lost_file(&facts, true) == NULL)
+		return;
+	pg_index = table_open(IndexRelationId, RowExclusiveLock);
+	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(item->relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		form = (Form_pg_index) GETSTRUCT(tuple);
+		form->indisvalid = false;
+		/* what it enforces, it must go on to enforce */
+		form->indisready = form->indisready && (form->indisunique || form->indisexclusion);
+		CatalogTupleUpdate(pg_index, &tuple->t_self, tuple);
+		/* plans, and the list of the table's indexes */
+		CacheInvalidateRelcacheByRelid(item->heap_oid);
+	}
+	table_close(pg_index, RowExclusiveLock);
+}
+
+/*
+ * Hide the lost indexes of a job that can be hidden, each in a transaction of its
+ * own.  Called by its first runner, with no transaction open; one that cannot be
+ * hidden is a WARNING.
+ */
+void
+lost_indexes_hide(JobShared *job)
+{
+	for (int i = 0; i < job->nitems; i++)
+	{
+		ErrorData  *error;
+
+		if (!job->items[i].hide || job->items[i].status != STATUS_QUEUED)
+			continue;
+		job_check_cancel();
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		error = errors_catch(lost_index_hide, &job->items[i]);
+		if (error != NULL)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not hide index \"%s\"", NameStr(job->items[i].relname)),
+					 errdetail_internal("%s", error->message)));
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	IM_POINT("indexes-hidden");
+}

@@ -1,0 +1,224 @@
+# heal_tablespace(): a device with nothing but indexes on it comes back empty, and one
+# call brings them back: reads at once, then all of them, in place or elsewhere.
+#
+# Fault (storage): the device of the indexes comes back empty, after a clean shutdown, a
+#   crash, a crash in mid-write; one file is gone; a second loss while they are healed
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $location = PostgreSQL::Test::Utils::tempdir() . '/mnt/fast';
+make_path($location);
+my $node = new_node('heal', conf => "shared_preload_libraries = 'index_mover'\nwal_level = logical\ncheckpoint_timeout = 1h\n");
+value("CREATE TABLESPACE fast LOCATION '$location'");
+value(<<'SQL');
+CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v int, words tsvector, p point, r int4range NOT NULL,
+	EXCLUDE USING gist (r WITH &&));
+INSERT INTO t SELECT g, g, g % 100, to_tsvector('simple', 'a' || g % 100), point(g, g), int4range(g * 2, g * 2 + 1)
+  FROM generate_series(1, 3000) g;
+CREATE INDEX t_v ON t (v);
+CREATE INDEX t_hash ON t USING hash (v);
+CREATE INDEX t_words ON t USING gin (words);
+CREATE INDEX t_p ON t USING gist (p);
+CREATE INDEX t_spgist ON t USING spgist (p);
+CREATE INDEX t_brin ON t USING brin (id) WITH (pages_per_range = 1);
+CREATE UNIQUE INDEX t_half ON t ((v * 1000000 + id)) WHERE id % 2 = 0;
+ALTER TABLE t REPLICA IDENTITY NOTHING;
+CLUSTER t USING t_u_key;
+CREATE TABLE child (t int REFERENCES t, n int);
+INSERT INTO child SELECT g, g FROM generate_series(1, 500) g;
+CREATE TABLE ident (id int PRIMARY KEY, v int);
+CREATE INDEX ident_v ON ident (v);
+INSERT INTO ident SELECT g, g FROM generate_series(1, 500) g;
+CREATE TABLE part (i int, j int) PARTITION BY RANGE (i);
+CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100);
+CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (100) TO (200);
+CREATE UNIQUE INDEX part_i ON part (i);
+CREATE INDEX part_j ON part (j);
+INSERT INTO part SELECT g, g FROM generate_series(0, 199) g;
+CREATE UNLOGGED TABLE unlogged (i int PRIMARY KEY);
+SELECT oracle.remember_keys(c::regclass) FROM unnest('{t,ident,part_1,part_2}'::text[]) c;
+SQL
+my @tables = qw(t ident part part_1 part_2 unlogged child);
+my $oid = value("SELECT oid FROM pg_tablespace WHERE spcname = 'fast'");
+my $link = $node->data_dir . "/pg_tblspc/$oid";
+
+sub to_fast
+{
+	my (@what) = @_;
+	value("SELECT move_indexes('$_', 'fast')") foreach @what ? @what : qw(t ident part unlogged);
+	# exclusion constraints and all else are there, and on disk
+	return value('CHECKPOINT');
+}
+
+sub write_some
+{
+	return value(<<'SQL');
+UPDATE t SET v = v + 1, words = to_tsvector('simple', 'b' || v) WHERE id % 10 = 0;
+INSERT INTO t SELECT g, g, g % 100, to_tsvector('simple', 'a' || g % 100), point(g, g), int4range(g * 2, g * 2 + 1)
+  FROM (SELECT max(id) AS m FROM t) m, generate_series(m + 1, m + 300) g;
+DELETE FROM t WHERE id % 17 = 3 AND id > 600;
+UPDATE part SET j = j + 1 WHERE i % 3 = 0;
+INSERT INTO ident SELECT max(id) + 1, 7 FROM ident;
+SQL
+}
+
+# The device comes back empty.
+my %empty = (
+	'emptied' => sub { rmtree($location); make_path($location); },
+	'version directory' => sub { rmtree($location); make_path($location); mkdir "$location/" . version_directory(), 0700; },
+	'database directory missing' => sub { rmtree(glob("$location/PG_*/*")); });
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+my $version;
+sub version_directory { return $version //= (map { m{([^/]+)$} } glob("$location/PG_*"))[0]; }
+version_directory();
+
+sub answers
+{
+	my ($name, @which) = @_;
+	verdict_ok($node, $_, $name, max_keys => 200) foreach @which ? @which : qw(t ident part_1 part_2);
+	is(value("SELECT coalesce(string_agg(indexrelid::regclass::text, ' '), '') FROM pg_index
+	WHERE NOT (indisvalid AND indisready AND indislive)"),
+		'', "$name: no invalid index");
+	return;
+}
+
+sub heal_rows { return value("SELECT status, method, count(*) FROM heal_tablespace('fast'" . ($_[0] // '') . ') GROUP BY 1, 2
+	ORDER BY 1, 2'); }
+
+to_fast();
+is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'nothing is lost');
+my $lost = value("SELECT count(*) FROM pg_class WHERE reltablespace = $oid AND relkind = 'i'");
+
+# ---- every way to lose it ------------------------------------------------------------------------
+my @cases = map { my $end = $_; map { [ $end, $_ ] } sort keys %empty } 'clean shutdown', 'crash', 'crash in mid-write';
+foreach my $case (picked { $_->[1] eq 'emptied' } 'losses', @cases)
+{
+	my ($end, $what) = @$case;
+	my $name = "$end, $what";
+	value('CHECKPOINT');
+	value('INSERT INTO unlogged SELECT max(i) + 1 FROM (SELECT i FROM unlogged UNION ALL SELECT 0) u');
+	write_some() if $end =~ /mid-write/;
+	$node->stop($end eq 'clean shutdown' ? 'fast' : 'immediate');
+	$empty{$what}->();
+	$node->start;
+	isnt($node->psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM ident WHERE id = 5'), 0,
+	"$name: the table cannot be used");
+	my $plan = value("SELECT name, status, detail FROM heal_tablespace('fast', dry_run => true)");
+	# recovery may have the image of each page of a small index, which is whole then
+	my $found = () = $plan =~ /\|planned\|Lost: /g;
+	cmp_ok($found, '>=', $end =~ /mid-write/ ? $lost / 2 : $lost, "$name: the plan names all of them") or diag($plan);
+	note $plan if $case == $cases[0];
+	is(heal_rows(), "moved|rebuild|$found", "$name: healed");
+	answers($name);
+	is(value("SELECT count(*) FROM heal_tablespace('fast')"), '0', "$name: nothing more is lost");
+	is(value("SELECT count(*) FROM pg_class WHERE reltablespace = $oid AND relkind = 'i'"), $lost, "$name: where they were");
+	write_some();
+	value("SELECT oracle.remember_keys('t')");
+	answers("$name, after writes");
+	leftovers_ok($node, $name);
+}
+is(value("SELECT indisclustered FROM pg_index WHERE indexrelid = 't_u_key'::regclass"), 't', 'CLUSTER keeps its index');
+
+# ---- what works until it is well -----------------------------------------------------------------
+$node->stop;
+$empty{emptied}->();
+$node->start;
+my $holder = $node->background_psql('postgres', on_error_stop => 0);
+$holder->query_safe('BEGIN; LOCK TABLE t, ident, part, unlogged, child IN ROW EXCLUSIVE MODE');
+my $job = value("SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+$node->poll_query_until('postgres', "SELECT count(*) = $lost - 1 FROM pg_index WHERE NOT indisvalid") or die 'not hidden';
+is(value("SELECT string_agg(indexrelid::regclass::text, ' ' ORDER BY 1) FROM pg_index JOIN pg_class c ON c.oid = indexrelid
+	WHERE reltablespace = $oid AND indisvalid AND relkind = 'i'"),
+	'ident_pkey', 'the replica identity stays in use');
+is(value("SELECT string_agg(indexrelid::regclass::text, ' ' ORDER BY indexrelid::regclass::text) FROM pg_index
+	WHERE indisready AND NOT indisvalid"),
+	'part_1_i_idx part_2_i_idx t_half t_pkey t_r_excl t_u_key unlogged_pkey', 'what enforces something stays ready');
+is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 5 OR v = 5 AND words @@ $$a5$$'), value('SELECT sum(1) FROM t
+	WHERE id = 5 OR v = 5 AND words::text = $$\'a5\':1$$'),
+	'reads work');
+is($node->psql('postgres', 'UPDATE t SET p = p WHERE id = 7; DELETE FROM child WHERE t = 7; DELETE FROM t
+	WHERE id = 7; INSERT INTO child VALUES (8, 8)'), 0, 'so do HOT updates, deletes, and foreign keys');
+my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nINSERT INTO t SELECT id, u, v, words, p, r FROM t
+	WHERE id = 8");
+like($err, qr/58P01/, 'no duplicate gets in');
+($rc, $out, $err) = $node->psql('postgres',
+	"\\set VERBOSITY sqlstate\nINSERT INTO t SELECT * FROM t WHERE id = 8 ON CONFLICT (id) DO NOTHING");
+like($err, qr/42P10/, 'ON CONFLICT says so');
+# canceled before anything is rebuilt, and resumed: also what REINDEX CONCURRENTLY cannot rebuild, and what is not hidden
+value("SELECT cancel_move($job)");
+wait_for_no_worker($node);
+$holder->query_safe('COMMIT');
+my $rest = value("SELECT resume_move($job)");
+value("CALL wait_for_move($rest)");
+is(value("SELECT status, count(*) FROM index_mover_history WHERE job = $rest GROUP BY 1"), "moved|$lost", 'resumed');
+answers('after the holder', qw(ident part_1 part_2));
+value("SELECT oracle.remember_keys('t')");
+answers('after the holder');
+$holder->quit;
+
+# ---- one file of many, elsewhere, a second loss in the middle, duplicates ------------------------
+my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_words')");
+$node->stop;
+unlink $file or die $!;
+$node->start;
+is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_words|moved', 'one file of many');
+answers('one file');
+
+# an exclusion constraint, whose REINDEX asks for its locks again and again, each time for a moment
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_r_excl')");
+value('CHECKPOINT');
+$node->stop;
+unlink $file or die $!;
+$node->start;
+$holder = $node->background_psql('postgres', on_error_stop => 0);
+$holder->query_safe('BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE');
+$job = value("SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+my $asks = "SELECT count(*) = 1 FROM pg_locks WHERE relation = 't'::regclass AND mode = 'ShareLock' AND NOT granted";
+foreach my $attempt (1, 2)
+{
+	$node->poll_query_until('postgres', $asks) or die 'no attempt';
+	$node->poll_query_until('postgres', $asks, 'f') or die 'no end of an attempt';
+}
+is($node->psql('postgres', 'SET statement_timeout = 5000; DELETE FROM t WHERE id = 1009'), 0,
+	'others pass between its attempts at the locks');
+$holder->query_safe('COMMIT');
+$holder->quit;
+value("CALL wait_for_move($job)");
+is(value("SELECT relation_name, status FROM index_mover.move_log WHERE job = $job"), 't_r_excl|moved', 'and it is rebuilt');
+answers('exclusion constraint', 't');
+
+value('CHECKPOINT');
+$node->stop;
+$empty{emptied}->();
+$node->start;
+$holder = $node->background_psql('postgres', on_error_stop => 0);
+$holder->query_safe('BEGIN; LOCK TABLE part_2 IN ROW EXCLUSIVE MODE');
+$job = value("SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+$node->poll_query_until('postgres', "SELECT count(*) >= 9 FROM index_mover_history WHERE job = $job AND status = 'moved'")
+	or die 'nothing healed';
+value('CHECKPOINT');
+$node->stop('immediate');
+eval { $holder->quit };
+$empty{emptied}->();
+$node->start;
+$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM index_mover_progress');
+is(value("SELECT string_agg(DISTINCT status, ' ') FROM heal_tablespace('fast', 'regress_slow')"), 'moved',
+	'lost again in the middle: healed elsewhere');
+wait_for_no_worker($node);
+answers('lost twice');
+# what was rebuilt after the checkpoint is in the WAL as a whole, and so was not lost; and the defaults of partitioned indexes
+value("SELECT move_tablespace_indexes('fast', 'regress_slow')");
+is($node->psql('postgres', 'DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
+files_ok($node, 'in the end');
+leftovers_ok($node, 'in the end');
+$node->stop;
+done_testing();

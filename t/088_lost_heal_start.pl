@@ -1,0 +1,205 @@
+# A lost device, found without being asked: the janitor's warning, heal_at_start, a file
+# system that is mounted late; and who else may have lost it: a base backup without the
+# tablespace, a standby, TOAST, a table, an index that cannot be rebuilt.
+#
+# Fault (storage): the device of the indexes is mounted late; a base backup is without it;
+#   a standby has lost its own; a table was on it, or there are duplicates
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Path qw(make_path rmtree);
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $location = "$dir/fast";
+my $standbys = "$dir/standbys";
+make_path($location, $standbys);
+my $node = new_node('start', streaming => 1, conf => "shared_preload_libraries = 'index_mover'\n");
+value("CREATE TABLESPACE fast LOCATION '$location'");
+value(<<'SQL');
+CREATE TABLE t (id int PRIMARY KEY, v int, long text);
+ALTER TABLE t ALTER long SET STORAGE EXTERNAL;
+INSERT INTO t SELECT g, g % 100, repeat('x', 3000) FROM generate_series(1, 500) g;
+CREATE INDEX t_v ON t (v);
+SELECT oracle.remember_keys('t');
+SQL
+value("SELECT move_indexes('t', 'fast')");
+my $version = (map { m{([^/]+)$} } glob("$location/PG_*"))[0];
+
+sub value { return $node->safe_psql('postgres', $_[0]); }
+
+sub empty { rmtree($location); make_path($location); return; }
+sub restart_without
+{
+	value('CHECKPOINT');
+	$node->stop;
+	empty();
+	return $node->start;
+}
+
+sub well
+{
+	my ($name, $on) = @_;
+	verdict_ok($on // $node, 't', $name, max_keys => 200);
+	return is(($on // $node)->safe_psql('postgres', 'SELECT count(*) FROM pg_index WHERE NOT (indisvalid AND indisready)'), '0',
+	"$name: no invalid index");
+}
+
+# ---- the warning, and heal_at_start --------------------------------------------------------------
+restart_without();
+my $from = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/WARNING: .*2 indexes in tablespace "fast" are lost/, $from);
+$node->wait_for_log(qr/HINT:  To rebuild them, in database "postgres": SELECT \* FROM index_mover_call\.heal_tablespace\('fast'\);/, $from);
+ok(1, 'the janitor warns, with the call');
+is(value("SELECT string_agg(status, ' ') FROM index_mover_call.heal_tablespace('fast')"), 'moved moved', 'which heals');
+well('the call of the hint');
+$from = -s $node->logfile;
+$node->restart;
+wait_for_no_worker($node);
+unlike(slurp_file($node->logfile, $from), qr/lost/, 'nothing is said of what is well');
+
+$node->append_conf('postgresql.conf', 'index_mover.heal_at_start = on');
+restart_without();
+$node->poll_query_until('postgres', "SELECT count(*) = 2 FROM index_mover_history WHERE job = (SELECT max(job)
+	FROM index_mover_history) AND status = 'moved' AND started_at > pg_postmaster_start_time()")
+  or die 'not healed';
+wait_for_no_worker($node);
+well('heal_at_start');
+
+# ---- a file system that is mounted late ----------------------------------------------------------
+my ($rc, $out, $err);
+value('CHECKPOINT');
+$node->stop;
+rename $location, "$location.late" or die $!;
+$from = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/could not look for lost indexes: the file system of tablespace "fast" may not be mounted/, $from);
+($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM heal_tablespace('fast')");
+like($err, qr/55000: the file system of tablespace "fast" may not be mounted\nDETAIL:  Its directory does not exist\./,
+	'refused while there is no directory');
+($rc, $out, $err) = $node->psql('postgres', "SELECT count(*) FROM heal_tablespace('fast', dry_run => true)");
+like($err, qr/WARNING:  the file system of tablespace "fast" may not be mounted/, 'a plan warns');
+rename "$location.late", $location or die $!;
+is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'mounted: nothing was lost');
+well('mounted late');
+
+value("UPDATE index_mover.mount_point SET mount_point = '/mnt/nvme' WHERE tablespace = (SELECT oid FROM pg_tablespace
+	WHERE spcname = 'fast')");
+is(value('SELECT count(*) FROM index_mover.mount_point'), '1', 'the mount point was noted');
+$from = -s $node->logfile;
+$node->append_conf('postgresql.conf', 'index_mover.heal_at_start = off');
+restart_without();
+($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM heal_tablespace('fast')");
+like($err, qr/55000: .*may not be mounted\nDETAIL:  Its directory is below mount point ".*", and was below "\/mnt\/nvme" when /,
+	'below another mount point: refused');
+is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast', settings => '{\"heal_unmounted\": true}')"), 'moved moved',
+	'unless it is forced');
+isnt(value('SELECT mount_point FROM index_mover.mount_point'), '/mnt/nvme', 'and noted');
+well('forced');
+
+# ---- a base backup without the tablespace, and a standby that loses its own ----------------------
+$node->append_conf('postgresql.conf', "wal_keep_size = 1GB\n");
+$node->reload;
+sub backup
+{
+	my ($name, %options) = @_;
+	$node->run_log([ 'pg_basebackup', '-D', $node->backup_dir . "/$name", '-h', $node->host, '-p', $node->port, '-c', 'fast',
+			'-X', 'stream',
+			'--no-sync', "--tablespace-mapping=$location=$standbys/$name" ]) or die 'pg_basebackup';
+	# core's module does not like the link
+	my ($oid) = map { m{(\d+)$} } grep { -l } glob($node->backup_dir . "/$name/pg_tblspc/*");
+	unlink $node->backup_dir . "/$name/pg_tblspc/$oid" or die $!;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+	$standby->init_from_backup($node, $name, %options);
+	symlink("$standbys/$name", $standby->data_dir . "/pg_tblspc/$oid") or die $!;
+	return $standby;
+}
+my $restored = backup('restored');
+rmtree("$standbys/restored");
+make_path("$standbys/restored");
+$restored->start;
+is($restored->safe_psql('postgres', "SELECT string_agg(status, ' ')
+	FROM heal_tablespace('fast', settings => '{\"heal_unmounted\": true}')"), 'moved moved', 'a base backup that left it out: healed');
+well('restored', $restored);
+$restored->stop;
+
+my $standby = backup('standby', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby);
+$standby->stop;
+rmtree("$standbys/standby");
+make_path("$standbys/standby");
+value('UPDATE t SET v = v + 1; INSERT INTO t SELECT g, g, NULL FROM generate_series(501, 900) g');
+$standby->append_conf('postgresql.conf', 'ignore_invalid_pages = on');
+$standby->start;
+value("SELECT move_indexes('t', '$_')") foreach 'pg_default', 'fast';
+$node->wait_for_catchup($standby);
+$standby->append_conf('postgresql.conf', 'ignore_invalid_pages = off');
+$standby->restart;
+value('INSERT INTO t SELECT g, g, NULL FROM generate_series(901, 910) g');
+value("SELECT oracle.remember_keys('t')");
+standby_ok($node, $standby, ['t'], 'a standby that has lost its own');
+is($standby->safe_psql('postgres', "SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'a plan on a standby');
+($rc, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT count(*) FROM heal_tablespace('fast')");
+like($err, qr/25006/, 'it cannot heal');
+$standby->stop;
+
+# ---- TOAST, a table there, what cannot be rebuilt ------------------------------------------------
+my $toast = value("SELECT indexrelid::regclass FROM pg_index WHERE indrelid = (SELECT reltoastrelid FROM pg_class
+	WHERE oid = 't'::regclass)");
+my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('$toast')");
+value('CHECKPOINT');
+$node->stop;
+unlink $file or die $!;
+$node->start;
+isnt($node->psql('postgres', 'SELECT sum(length(long)) FROM (SELECT long || $$$$ AS long FROM t) t'), 0, 'long values cannot be read');
+is(value("SELECT name, kind, status FROM heal_tablespace('pg_default', 'fast')"), "$toast|toast index|moved", 'a TOAST index is rebuilt');
+is(value("SELECT reltablespace FROM pg_class WHERE oid = '$toast'::regclass"), '0', 'where it was');
+is(value('SELECT sum(length(long || $$$$)) FROM t'), '1500000', 'and they can');
+
+value(<<'SQL');
+CREATE TABLE there (i int PRIMARY KEY, v int) TABLESPACE fast;
+INSERT INTO there SELECT g, g FROM generate_series(1, 500) g;
+CREATE TABLE twice (i int, v int);
+INSERT INTO twice SELECT g, g FROM generate_series(1, 100) g;
+CREATE UNIQUE INDEX twice_i ON twice (i) TABLESPACE fast;
+SET allow_system_table_mods = on;
+UPDATE pg_index SET indisready = false WHERE indexrelid = 'twice_i'::regclass;
+SQL
+value("INSERT INTO twice VALUES (1, 1)");
+value('CREATE INDEX there_v ON there (v) TABLESPACE fast');
+restart_without();
+($rc, $out, $err) = $node->psql('postgres', "SELECT name, status, sqlstate, detail FROM heal_tablespace('fast')
+	ORDER BY name COLLATE \"C\"");
+like($out, qr/^t_pkey\|moved\|\|\nt_v\|moved\|\|
+\nthere\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ It\ cannot\ be\ made\ again:\ .*
+\nthere_v\|skipped\|XX001\|Its\ table\ is\ lost:\ its\ file\ is\ missing\.
+\ntwice_i\|failed\|23505\|could\ not\ create\ unique\ index\ "twice_i.*$/x,
+	'a lost table is named, duplicates fail, and the others are healed') or diag($out);
+like($err, qr/WARNING:  index "twice_i" was not moved/, 'with a warning');
+is($node->psql('postgres', 'DROP TABLE there, twice'), 0, 'they can be dropped');
+well('the rest');
+value(<<'SQL');
+CREATE ROLE regress_o;
+CREATE TABLE owned (i int PRIMARY KEY USING INDEX TABLESPACE fast);
+INSERT INTO owned SELECT generate_series(1, 100);
+ALTER TABLE owned OWNER TO regress_o;
+GRANT EXECUTE ON FUNCTION heal_tablespace TO regress_o;
+SQL
+restart_without();
+is(value("SET ROLE regress_o; SELECT name, status, sqlstate FROM heal_tablespace('fast') ORDER BY name COLLATE \"C\""),
+	"owned_pkey|moved|\nt_pkey|skipped|42501\nt_v|skipped|42501", 'an owner heals its own');
+is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast')"), 'moved moved', 'a superuser the rest');
+value('DROP TABLE owned; REVOKE ALL ON FUNCTION heal_tablespace FROM regress_o; DROP ROLE regress_o');
+leftovers_ok($node, 'in the end');
+value("SELECT move_indexes('t', 'regress_slow')");
+is($node->psql('postgres', 'CHECKPOINT; DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
+files_ok($node, 'in the end');
+$node->stop;
+done_testing();
