@@ -136,7 +136,7 @@ form_move(Relation rel, const JobShared *job, int n)
 	row_int64(&row, Anum_wal_bytes, item->wal_written);
 	row_text(&row, Anum_sqlstate, item->sqlstate);
 	row_text(&row, Anum_message, item->detail);
-	return heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls);
+	return extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
 }
 
 /* Begin a scan for the rows of a job in one of the two tables. */
@@ -183,7 +183,7 @@ history_insert_job(int64 job, const HistoryJob *entry)
 		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
 	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
 	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
-	extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls));
+	extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
 	extension_close(rel);
 }
 
@@ -232,7 +232,7 @@ sum_up(int64 job, Row *row)
 		MoveStatus	status;
 		int64		lock_time;
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), move, isnull);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_move, move, isnull);
 		status = status_of_name(TextDatumGetCString(move[Anum_status - 1]));
 		lock_time = isnull[Anum_lock_time - 1] ? -1 : DatumGetIntervalP(move[Anum_lock_time - 1])->time;
 		longest_lock = Max(longest_lock, lock_time);
@@ -287,10 +287,10 @@ close_job(const JobShared *job)
 	{
 		Row			row;
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), row.values, row.nulls);
+		extension_deform(tuple, RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
 		sum_up(job->job, &row);
 		if (extension_delete(rel, tuple))
-			extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), row.values, row.nulls));
+			extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
 	}
 	systable_endscan(scan);
 	extension_close(rel);
@@ -349,7 +349,7 @@ history_read_job(int64 job, HistoryJob *entry)
 		Datum		values[Natts_job];
 		bool		nulls[Natts_job];
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_job, values, nulls);
 		entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
 		entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);
 		entry->settings = JsonbToCString(NULL,
@@ -387,7 +387,7 @@ history_read(int64 job)
 		bool		nulls[Natts_move];
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
 		entry->relid = DatumGetObjectId(values[Anum_relation - 1]);
 		entry->heap_oid = DatumGetObjectId(values[Anum_table_oid - 1]);
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
@@ -447,7 +447,7 @@ history_last_moves(TimestampTz since)
 		LastMove   *move;
 
 		CHECK_FOR_INTERRUPTS();
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
 		if (nulls[Anum_finished_at - 1] || DatumGetTimestampTz(values[Anum_finished_at - 1]) <= since ||
 			strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
 			continue;
@@ -535,7 +535,7 @@ follow(int64 job, HTAB *relations)
 			entry->relid = relid;
 		}
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
 		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
 					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
@@ -677,7 +677,7 @@ history_expire(TimestampTz before, bool dry_run)
 		JobSlot		slot;
 		ErrorData  *error;
 
-		heap_deform_tuple(old.tuple, RelationGetDescr(old.rel), values, nulls);
+		extension_deform(old.tuple, RelationGetDescr(old.rel), Natts_job, values, nulls);
 		old.job = DatumGetInt64(values[Anum_job_job - 1]);
 		if (DatumGetTimestampTz(values[Anum_job_submitted_at - 1]) >= before ||
 			job_find(old.job, &slot))

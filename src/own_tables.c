@@ -267,6 +267,37 @@ extension_close(Relation rel)
 }
 
 /*
+ * Take a row apart into as many columns as we know.  The table is that of another
+ * version of the extension until ALTER EXTENSION UPDATE, or after it if the library
+ * is older: columns that it lacks are NULL, and columns that we do not know are left out.
+ */
+void
+extension_deform(HeapTuple tuple, TupleDesc desc, int natts, Datum *values, bool *nulls)
+{
+	for (int i = 0; i < natts; i++)
+	{
+		nulls[i] = true;
+		values[i] = i < desc->natts ? heap_getattr(tuple, i + 1, desc, &nulls[i]) : (Datum) 0;
+	}
+}
+
+/* Make a row of the columns that we know; others of the table are NULL. */
+HeapTuple
+extension_form(TupleDesc desc, int natts, const Datum *values, const bool *nulls)
+{
+	Datum	   *all = palloc0_array(Datum, desc->natts);
+	bool	   *is_null = palloc_array(bool, desc->natts);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		is_null[i] = i >= natts || nulls[i];
+		if (!is_null[i])
+			all[i] = values[i];
+	}
+	return heap_form_tuple(desc, all, is_null);
+}
+
+/*
  * Insert a row without logical decoding.  Otherwise like
  * CatalogTupleInsert(); the indexes have no expressions or predicates.
  */

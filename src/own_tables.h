@@ -19,6 +19,9 @@ extern Oid	extension_find_relation(const char *name);
 extern int64 extension_nextval(const char *sequence);
 extern Relation extension_open(const char *name);
 extern void extension_close(Relation rel);
+extern void extension_deform(HeapTuple tuple, TupleDesc desc, int natts,
+							 Datum *values, bool *nulls);
+extern HeapTuple extension_form(TupleDesc desc, int natts, const Datum *values, const bool *nulls);
 extern void extension_insert(Relation rel, HeapTuple tuple);
 extern bool extension_delete(Relation rel, HeapTuple tuple);
 

@@ -229,8 +229,8 @@ is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'and moved back');
 # ---------------------------------------------------------------------------
 sub begin_others
 {
-	return sql(q(SET ROLE regress_steer_other; SELECT max(job) FROM move_indexes('others', 'regress_fast', method => 'copy', wait => )
-		. q(false, settings => '{"swap_after": "infinity"}')));
+	return sql(q{SET ROLE regress_steer_other; SELECT max(job) FROM move_indexes('others', 'regress_fast', method => 'copy', }
+			. q{wait => false, settings => '{"swap_after": "infinity"}')});
 }
 my @jobs = (begin_job($node, 'small_pkey', 'regress_fast', swap_after => 'infinity'), begin_others());
 poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase = 'waiting for time to swap'", '2', 'two jobs');
@@ -249,8 +249,8 @@ is(sql('SELECT cancel_move()'), '0', 'cancel_move of none');
 # A wait that is interrupted: what the client is told, and what the job does
 # ---------------------------------------------------------------------------
 $waiter = start_call($node, 'waiter',
-	q(SELECT * FROM move_indexes('st', 'regress_fast', method => 'copy', settings => )
-		. q('{"max_rate": "1MB", "max_workers": 1, "order": "name"}')));
+	q{SELECT * FROM move_indexes('st', 'regress_fast', method => 'copy', settings => }
+		. q{'{"max_rate": "1MB", "max_workers": 1, "order": "name"}')});
 poll_until($node, "SELECT count(*) > 0 FROM index_mover_history WHERE status = 'moved' AND job = (SELECT max(job) FROM "
 	. "index_mover_history)", 't', 'the first index');
 $job = sql('SELECT max(job) FROM index_mover_history');

@@ -198,8 +198,10 @@ SKIP:
 	my $addition = <<'SQL';
 CREATE FUNCTION index_mover_addition(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 1';
 REVOKE ALL ON FUNCTION index_mover_addition(int) FROM PUBLIC;
-ALTER TABLE index_mover.move_log ADD COLUMN addition int;
 SQL
+	# the library reads and writes tables of the next version, until it is replaced, too
+	$addition .= "ALTER TABLE $_ ADD COLUMN addition int;\n"
+	  foreach (map { "index_mover.$_" } qw(ledger job_log move_log probe sample policy_run)), '@extschema@.tier_policy';
 	my $comment = "COMMENT ON FUNCTION index_mover_addition(int) IS 'for a test';\n";
 	my %script = (
 		"$current--right" => $addition . $comment,
@@ -214,6 +216,15 @@ SQL
 		my $db = old_database($current);
 		update($db, 'right');
 		is(objects($db), $right, 'after the update: the same objects as a new one');
+		is($node->safe_psql($db, <<'SQL'), "t\nt\nt\n0", 'samples, probes and policies with tables of the next version');
+SELECT take_index_sample() > 0;
+SELECT take_index_sample() >= 0;
+SELECT random_read_ms >= 0 FROM tablespace_probe('regress_slow', '0.01 s');
+INSERT INTO tier_policy (name, relation, to_tablespace, idle_for) VALUES ('p', 't', 'regress_slow', '1 day');
+UPDATE tier_policy SET relation = 't', now_function = NULL;
+SELECT count(*) FROM tier_plan() WHERE moves;
+SQL
+		is($node->safe_psql($db, "SELECT count(*) FROM run_tier_policies(wait => true)"), '0', 'a run, too');
 		$db = old_database($current);
 		update($db, 'wrong');
 		isnt(objects($db), $right, 'a comment that was forgotten is noticed');

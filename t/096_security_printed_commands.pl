@@ -328,8 +328,8 @@ SQL
 	$holder->run('BEGIN; SELECT count(*) FROM held');
 	my $log = -s $node->logfile;
 	my $to = other_place();
-	$job = job_of(qq(move_indexes('held', '$to', method => 'copy', wait => false, settings => )
-		. qq('{"on_blocker": "wait", "lock_wait": "1ms"}')));
+	$job = job_of(qq{move_indexes('held', '$to', method => 'copy', wait => false, }
+			. q{settings => '{"on_blocker": "wait", "lock_wait": "1ms"}')});
 	$node->wait_for_log(qr/HINT:.*To see more: /, $log);
 	my ($hint) = slurp_file($node->logfile, $log) =~ /(HINT:.*To see more: .*)/;
 	run_printed('src/copy/copy_locks.c blockers', $hint);

@@ -132,7 +132,7 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
 	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
 
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	tuple = extension_form(RelationGetDescr(rel), Natts_ledger, values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 
@@ -204,7 +204,7 @@ ledger_read(void)
 		bool		nulls[Natts_ledger];
 		LedgerEntry *entry;
 
-		heap_deform_tuple(tuple, desc, values, nulls);
+		extension_deform(tuple, desc, Natts_ledger, values, nulls);
 
 		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) != 0 ||
 			(DatumGetObjectId(values[Anum_database - 1]) != MyDatabaseId &&

@@ -343,7 +343,7 @@ tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 	nulls[4] = isnan(result->random_read_iops_deep);
 	values[5] = Float8GetDatum(result->sequential_read_mb_s);
 	values[6] = Float8GetDatum(result->sync_write_ms);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	tuple = extension_form(RelationGetDescr(rel), lengthof(values), values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);

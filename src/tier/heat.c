@@ -85,7 +85,7 @@ heat_samples(Relation rel, int *count)
 			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
 		sample = &samples[n++];
 		memset(sample, 0, sizeof(HeatSample));
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_sample, values, nulls);
 		sample->taken_at = DatumGetTimestampTz(values[Anum_sample_taken_at - 1]);
 		sample->table_oid = DatumGetObjectId(values[Anum_sample_table_oid - 1]);
 		if (!nulls[Anum_sample_index_name - 1])

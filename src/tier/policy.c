@@ -149,7 +149,7 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	char	   *parts;
 	char	   *idle_of;
 
-	heap_deform_tuple(tuple, desc, values, nulls);
+	extension_deform(tuple, desc, Natts_policy, values, nulls);
 #define VALUE(column)	(values[Anum_##column - 1])
 #define ISNULL(column)	(nulls[Anum_##column - 1])
 #define INTERVAL(column) \
@@ -363,6 +363,10 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	Datum		values[Natts_policy];
 	bool		nulls[Natts_policy];
 	bool		replace[Natts_policy] = {0};
+	int			columns[Natts_policy];
+	Datum		new_values[Natts_policy];
+	bool		new_nulls[Natts_policy];
+	int			n = 0;
 	bool		new_owner;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
@@ -370,7 +374,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	desc = RelationGetDescr(data->tg_relation);
 	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
 	tuple = update ? data->tg_newtuple : data->tg_trigtuple;
-	heap_deform_tuple(data->tg_trigtuple, desc, values, nulls);
+	extension_deform(data->tg_trigtuple, desc, Natts_policy, values, nulls);
 	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
 	{
 		forget_runs(NameStr(*DatumGetName(VALUE(name))));
@@ -381,7 +385,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	if (update && IS_SET(name))
 		forget_runs(NameStr(*DatumGetName(VALUE(name))));
 
-	heap_deform_tuple(tuple, desc, values, nulls);
+	extension_deform(tuple, desc, Natts_policy, values, nulls);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
 	if (new_owner && ISNULL(owner))
 	{
@@ -417,7 +421,15 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	}
 	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
 		policy_as_owner(DatumGetObjectId(VALUE(owner_oid)), check_settings, DatumGetJsonbP(VALUE(settings)));
-	return PointerGetDatum(heap_modify_tuple(tuple, desc, values, nulls, replace));
+	for (int i = 0; i < Natts_policy; i++)
+	{
+		if (!replace[i])
+			continue;
+		columns[n] = i + 1;
+		new_values[n] = values[i];
+		new_nulls[n++] = nulls[i];
+	}
+	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, desc, n, columns, new_values, new_nulls));
 }
 
 /* ----------------------------------------------------------------
@@ -442,7 +454,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 		Datum		values[Natts_run];
 		bool		nulls[Natts_run];
 
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		extension_deform(tuple, RelationGetDescr(rel), Natts_run, values, nulls);
 		run->started_at = DatumGetTimestampTz(values[Anum_run_started_at - 1]);
 		run->job = DatumGetInt64(values[Anum_run_job - 1]);
 		run->failures = DatumGetInt32(values[Anum_run_failures - 1]);
@@ -475,7 +487,7 @@ policy_run_write(const char *policy, const PolicyRun *run)
 		values[Anum_run_sqlstate - 1] = CStringGetTextDatum(run->sqlstate);
 		values[Anum_run_message - 1] = CStringGetTextDatum(run->message);
 	}
-	extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	extension_insert(rel, extension_form(RelationGetDescr(rel), Natts_run, values, nulls));
 	extension_close(rel);
 	CommandCounterIncrement();
 }

@@ -48,7 +48,7 @@ insert_sample(Relation rel, Oid table_oid, const char *index_name, TimestampTz a
 		CStringGetTextDatum(index_name);
 	for (int i = 0; i < HEAT_COUNTERS; i++)
 		values[Anum_sample_counters - 1 + i] = Int64GetDatum(counters[i]);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	tuple = extension_form(RelationGetDescr(rel), Natts_sample, values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 }
