@@ -188,6 +188,18 @@ cmp_ok(sql("SELECT sum(size_after) FROM recommend_moves('regress_fast', $size{ho
 like(sql("SELECT reason FROM recommend_moves('regress_fast', 8192 * 12)"), qr/^does not fit into the budget of 98304 bytes; /,
 	'no space at all');
 
+# a policy with that budget moves the same
+sql("INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget, min_stay) "
+	. "VALUES ('same', 'regress_slow', 'regress_fast', 1, '0')");
+foreach my $budget (1000000000, $size{hot_a} + 8192 * 20, 8192 * 12, 500000, 700000)
+{
+	sql("UPDATE tier_policy SET budget = $budget");
+	is(sql("SELECT string_agg(relation || ' ' || to_tablespace, ', ' ORDER BY relation::text) FROM tier_plan('same') WHERE moves"),
+		sql("SELECT string_agg(coalesce(index, table_name) || ' ' || to_tablespace, ', ' ORDER BY coalesce(index, table_name)::text) "
+			. "FROM recommend_moves('regress_fast', $budget)"), "a policy with a budget of $budget moves the same");
+}
+sql('DELETE FROM tier_policy');
+
 # the default is what is free and what is there already, less the reserve
 my $default = sub { my ($free, $reserve) = @_; file_systems(regress_fast => "2:$free:10000000");
 	return sql("SET index_mover.min_free_space = '$reserve'; SELECT string_agg(index::text, ' ' ORDER BY rank) FROM "
