@@ -470,6 +470,26 @@ SQL
 	$_->end foreach $gate, $caller;
 }
 
+# ---- a deadlock with a caller that stands still ------------------------------------
+# It does not look itself, so its runner has to.
+{
+	$node->safe_psql('postgres', 'CREATE TABLE still (i int); CREATE INDEX still_i ON still (i); CREATE TABLE of_caller ()');
+	my ($caller, $writer) = map { IndexMover::Session->new($node) } 1, 2;
+	$writer->run('BEGIN; INSERT INTO still VALUES (0)');
+	$caller->run('BEGIN; LOCK TABLE of_caller');
+	$caller->send(q{SELECT status, sqlstate FROM move_indexes('still', 'regress_fast', 'rebuild')});
+	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting for writers%'", '1', 'it waits for the writer');
+	kill 'STOP', $caller->pid;
+	$writer->send('LOCK TABLE of_caller');
+	poll_until($node, q{SELECT sqlstate FROM index_mover_history WHERE name = 'still_i'}, '40P01', 'the runner finds the deadlock');
+	kill 'CONT', $caller->pid;
+	is($caller->answer, 'failed|40P01', 'and its caller learns of it');
+	$caller->run('ROLLBACK');
+	$writer->answer;
+	$_->end foreach $caller, $writer;
+	$node->safe_psql('postgres', 'DROP TABLE still, of_caller');
+}
+
 # ---- the phases of this version's REINDEX CONCURRENTLY ----------------------------
 # Callers hide at the commit that ends validation (4 to 6), right before core makes its
 # list (7); see before_core_waits().

@@ -282,6 +282,24 @@ for my $sql ('ALTER INDEX am_gate_ccnew RENAME TO am_mine', 'ALTER TABLE am CLUS
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', "$sql: and it is forgotten");
 }
 
+# ... as the replica identity, of an index that a row of the ledger names
+{
+	new_table();
+	$node->safe_psql('postgres', <<'SQL');
+CREATE UNIQUE INDEX am_u ON am (id);
+CREATE UNIQUE INDEX am_u_ccnew ON am (id);
+INSERT INTO index_mover.ledger
+SELECT 1000000, system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), 'i', 0, 0,
+       'am'::regclass, 'am_u'::regclass, 'am_u_ccnew'::regclass, 1000000, 0, now(), 'am_u_ccnew'
+  FROM pg_control_system();
+SQL
+	my $listed = 'SELECT string_agg(kind, $$,$$) FROM index_mover_cleanup(true)';
+	is($node->safe_psql('postgres', $listed), 'duplicate index', 'a duplicate that nobody relies on would be removed');
+	$node->safe_psql('postgres', 'ALTER TABLE am REPLICA IDENTITY USING INDEX am_u_ccnew');
+	is($node->safe_psql('postgres', $listed), '', 'one that is the replica identity would not');
+	$node->safe_psql('postgres', 'DELETE FROM index_mover.ledger');
+}
+
 # ---------------------------------------------------------------------------
 # What can't be dropped is a WARNING, and stays on record
 # ---------------------------------------------------------------------------

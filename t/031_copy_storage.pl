@@ -52,6 +52,21 @@ my $size = $node->safe_psql('postgres', "SELECT pg_relation_size('store_s')");
 my $page_size = block_size($node);
 cmp_ok($size, '>', 17 * 1024 * 1024, 'the old file is removed in more than one step');
 
+# ---- a file system that has space for the new index, and for its sort files, but not both
+foreach my $case ([ 'one file system', 1, 1.5, 'f' ], [ 'one file system', 1, 3, 't' ], [ 'two', 2, 1.5, 't' ])
+{
+	my ($name, $device, $times, $fits) = @$case;
+	my $free = int($size * $times);
+	is($node->safe_psql('postgres', <<SQL), $fits, "$name with $times times the size of the index: whether it fits");
+SET index_mover.test_file_systems = 'regress_fast:1:$free:$free,regress_slow:$device:$free:$free';
+SET index_mover.min_free_space = 0;
+SET temp_tablespaces = regress_slow;
+SET maintenance_work_mem = '1MB';
+SET client_min_messages = error;
+SELECT message !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 'rebuild', dry_run => true);
+SQL
+}
+
 # ---------------------------------------------------------------------------
 # Helpers
 # ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ use IndexMover::Places;
 use IndexMover::Session;
 use IndexMover::Tables;
 use IndexMover::Test;
+use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -536,6 +537,38 @@ if (part('toast held'))
 		wide_ok($job, $name, $status, $place);
 		$holder->end;
 	}
+}
+
+# The move has queued for the table, behind one short transaction after the other, and has
+# it, when somebody takes the TOAST table: it gives back the table, and does not queue.
+if (part('toast taken'))
+{
+	my $name = 'the TOAST table is taken while the move has the table';
+	make_wide();
+	append_to_file($node->basedir . '/short.sql', "\\set id random(1, 1500)\nUPDATE wide SET v = v WHERE id = :id;\n");
+	my ($gate, $holder) = map { IndexMover::Session->new($node) } 1, 2;
+	$gate->run('SELECT pg_advisory_lock(0, 5959)');
+	set_test_point($node, 'swap-file-locked:wait');
+	my ($in, $out) = ('', '');
+	my $load = IPC::Run::start([ 'pgbench', '-n', '-c', 8, '-T', 3600, '-f', $node->basedir . '/short.sql', $node->connstr('postgres') ],
+		'<', \$in, '>', \$out, '2>&1');
+	poll_until($node, "SELECT count(*) > 2 FROM pg_locks WHERE relation = 'wide'::regclass AND mode = 'RowExclusiveLock'", 't',
+		"$name: load");
+	my $log = -s $node->logfile;
+	my $job = $s->run(move_wide('regress_fast', lock_timeout => '60s'));
+	$node->wait_for_log(qr/test point "swap-file-locked": waiting/, $log);
+	$holder->run("BEGIN; SELECT count(*) FROM $toast");
+	my $start = time;
+	$gate->end;
+	$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
+	soon_ok(time - $start, 3, "$name: it gives the table back soon");
+	poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress", 't', "$name: published then");
+	$load->signal('TERM');
+	eval { $load->finish };
+	$holder->run('COMMIT');
+	set_test_point($node, '');
+	wide_ok($job, $name, 'moved', 'regress_fast');
+	$holder->end;
 }
 
 # The caller's own transaction holds a TOAST table alone: that is one table, not two.

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cleanup.h
- *	  Removing what moves have left behind.
+ *	  Removing files and indexes that moves have left behind.
  *
  *-------------------------------------------------------------------------
  */

@@ -21,7 +21,7 @@
  *
  * A large file is truncated first, piece by piece, because removing it at
  * once stalls every fsync until the file system has discarded the blocks.
- * Each step does what core's RelationTruncate() does, in the same order: log,
+ * Each step is that of core's RelationTruncate(), in the same order: log,
  * flush, drop the buffers, truncate.  So redo finds no block missing, and a
  * standby truncates in small steps, too.  A crash between two steps leaves a
  * shorter file.

@@ -68,7 +68,7 @@ leftovers_tables(void)
 	return result;
 }
 
-/* Return, in a transaction, what dead jobs have left: indexes, then files. */
+/* Return, in a transaction, the leftovers of dead jobs: indexes, then files. */
 List *
 leftovers_list(void)
 {

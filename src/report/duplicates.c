@@ -3,7 +3,7 @@
  * duplicates.c
  *	  Which index can stand in for another one.
  *
- * One that the same queries can use, and that enforces no less.  Of two that are
+ * An index that the same queries can use, and that enforces no less.  Of two that are
  * alike the greater one is to be kept: the one that enforces more, that others rely
  * on, the constraint, the older one.
  *
@@ -29,7 +29,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_duplicate_of);
 
-/* What is to be kept first, in this order */
+/* Reasons to keep an index, the strongest first */
 enum
 {
 	KEEP_UNIQUE,

@@ -76,7 +76,7 @@ page_totals_density(const PageTotals *t)
 	return avail > 0 ? used / avail : get_float8_nan();
 }
 
-/* Set what is known of a rebuild without the metapage of hash. */
+/* Set all facts about a rebuild but those in the metapage of hash. */
 void
 rebuild_context_init(Relation index, RebuildContext *rc)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * report.h
- *	  The reports, and what they know of pages, for the upper rooms.
+ *	  Bloat, pending lists, duplicates and facts about pages, for upper rooms.
  *
  *-------------------------------------------------------------------------
  */

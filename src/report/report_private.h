@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * report_private.h
- *	  What the parts of the reports share.
+ *	  Types and functions that the files of the reports share.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,14 +28,14 @@ typedef enum PageKind
 	PAGE_KINDS
 } PageKind;
 
-/* What is on one page or, as a total, on all pages of one kind */
+/* The contents of one page or, as a total, of all pages of one kind */
 typedef struct PageMeasure
 {
 	PageKind	kind;
 	double		count;			/* pages: 1, or their number in a total */
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
-	double		packed;			/* of used, what a rebuild would write */
+	double		packed;			/* of used, written again by a rebuild */
 	double		items;			/* table rows pointed to, without dead ones */
 	double		dead;			/* tuples marked dead */
 	double		tuples;			/* tuples after the rebuild */
@@ -52,7 +52,7 @@ typedef struct PageTotals
 	PageMeasure of[PAGE_KINDS];
 } PageTotals;
 
-/* What page_measure() needs to know of the index as a whole */
+/* Facts about the whole index, for page_measure() */
 typedef struct MeasureContext
 {
 	Oid			relam;
@@ -70,7 +70,7 @@ extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumb
 #define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
 #endif
 
-/* What a rebuild depends on besides the pages */
+/* Facts about a rebuild that are not on the pages */
 typedef struct RebuildContext
 {
 	Oid			relam;
@@ -88,8 +88,8 @@ extern double page_totals_density(const PageTotals *totals);
 extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
 
 /*
- * A measurement of one index, at the start of a larger struct for what
- * measure() is told and finds out.
+ * A measurement of one index, at the start of a larger struct for the arguments
+ * and the results of measure().
  */
 typedef struct Report
 {
@@ -132,7 +132,6 @@ typedef struct PendingReport
 
 extern void gin_pending_measure(Relation index, Report *report);
 
-/* NaN = could not be measured */
 typedef struct ProbeResult
 {
 	double		random_read_ms;

@@ -34,7 +34,6 @@
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
-#include "utils/float.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -56,7 +55,10 @@ typedef struct Probe
 	char	   *chunk;			/* aligned, PROBE_CHUNK bytes */
 	uint32	   *order;			/* blocks of the file in random order */
 	uint32		nblocks;
-	uint32		next;			/* of order */
+	uint32		next;			/* of order, not read yet */
+	uint32		ahead;			/* of order, not announced yet */
+	uint32		queue_depth;
+	uint32		done;			/* by seconds_for_each() */
 } Probe;
 
 static double
@@ -179,84 +181,55 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 	}
 }
 
-/* Return the seconds to write and sync one block. */
+/*
+ * Do some work for n = 0, 1, ..., at least and at most so often, else until the
+ * time is over.  Returns the seconds for each time, which it counts in
+ * probe->done.
+ */
 static double
-measure_sync_write(Probe *probe, double seconds)
-{
-	double		start = now_seconds();
-	int			n = 0;
-
-	do
-	{
-		write_at(probe, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
-		sync_file(probe);
-		n++;
-	} while (n < 3 || now_seconds() < start + seconds);
-	return (now_seconds() - start) / n;
-}
-
-/* Return the seconds to read one random block. */
-static double
-measure_random_read(Probe *probe, double seconds)
+seconds_for_each(Probe *probe, void (*work) (Probe *probe, uint32 n), uint32 least, uint32 most,
+				 double seconds)
 {
 	double		start;
-	uint32		n = 0;
 
-	/* without O_DIRECT each block can be read once; leave half of them */
-	uint32		limit = probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1);
-
+	Assert(most > 0);
 	drop_from_page_cache(probe->buffered_fd, 0, 0);
 	start = now_seconds();
+	probe->done = 0;
 	do
-	{
-		read_at(probe, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
-		n++;
-	} while ((n < 4 || now_seconds() < start + seconds) && n < limit);
-	probe->next = probe->direct ? 0 : n;
-	return (now_seconds() - start) / n;
+		work(probe, probe->done++);
+	while (probe->done < most && (probe->done < least || now_seconds() < start + seconds));
+	return Max((now_seconds() - start) / probe->done, 1e-9);
 }
 
-/* Return the random reads per second with queue_depth announced ahead. */
-static double
-measure_deep_read(Probe *probe, double seconds, int queue_depth)
+static void
+write_and_sync(Probe *probe, uint32 n)
 {
-#if defined(USE_POSIX_FADVISE) && defined(POSIX_FADV_WILLNEED)
-	double		start;
-	uint32		ahead = probe->next;
-	uint32		n = 0;
-
-	drop_from_page_cache(probe->buffered_fd, 0, 0);
-	start = now_seconds();
-	while (probe->next + n < probe->nblocks &&
-		   (n < 4 || now_seconds() < start + seconds))
-	{
-		for (; ahead < probe->nblocks && ahead < probe->next + n + queue_depth; ahead++)
-			(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[ahead] * BLCKSZ,
-								 BLCKSZ, POSIX_FADV_WILLNEED);
-		read_at(probe, probe->buffered_fd, BLCKSZ, (int64) probe->order[probe->next + n] * BLCKSZ);
-		n++;
-	}
-	return n > 0 ? n / Max(now_seconds() - start, 1e-9) : get_float8_nan();
-#else
-	return get_float8_nan();
-#endif
+	write_at(probe, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+	sync_file(probe);
 }
 
-/* Return the bytes per second of a sequential read. */
-static double
-measure_sequential_read(Probe *probe, double seconds)
+static void
+read_at_random(Probe *probe, uint32 n)
 {
-	double		start;
-	int64		bytes = 0;
+	read_at(probe, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+}
 
-	drop_from_page_cache(probe->buffered_fd, 0, 0);
-	start = now_seconds();
-	do
-	{
-		read_at(probe, probe->fd, PROBE_CHUNK, bytes % probe->size);
-		bytes += PROBE_CHUNK;
-	} while (now_seconds() < start + seconds && (probe->direct || bytes < probe->size));
-	return bytes / Max(now_seconds() - start, 1e-9);
+/* The same with queue_depth reads announced ahead, of blocks not read before. */
+static void
+read_announced(Probe *probe, uint32 n)
+{
+	n += probe->next;
+	for (; probe->ahead < probe->nblocks && probe->ahead < n + probe->queue_depth; probe->ahead++)
+		(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[probe->ahead] * BLCKSZ,
+							 BLCKSZ, POSIX_FADV_WILLNEED);
+	read_at(probe, probe->buffered_fd, BLCKSZ, (int64) probe->order[n] * BLCKSZ);
+}
+
+static void
+read_sequentially(Probe *probe, uint32 n)
+{
+	read_at(probe, probe->fd, PROBE_CHUNK, (int64) n * PROBE_CHUNK % probe->size);
 }
 
 /*
@@ -284,12 +257,20 @@ tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 	fill_file(probe, max_bytes, seconds * 0.25);
 
 	result->direct_io = probe->direct;
-	result->sync_write_ms = measure_sync_write(probe, seconds * 0.15) * 1000;
-	latency = measure_random_read(probe, seconds * 0.25);
+	result->sync_write_ms = 1000 * seconds_for_each(probe, write_and_sync, 3, PG_UINT32_MAX, seconds * 0.15);
+	/* without O_DIRECT each block can be read once; leave half of them */
+	latency = seconds_for_each(probe, read_at_random, 4,
+							   probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1), seconds * 0.25);
 	result->random_read_ms = latency * 1000;
-	result->random_read_iops = 1 / Max(latency, 1e-9);
-	result->random_read_iops_deep = measure_deep_read(probe, seconds * 0.2, queue_depth);
-	result->sequential_read_mb_s = measure_sequential_read(probe, seconds * 0.15) / (1024 * 1024);
+	result->random_read_iops = 1 / latency;
+	probe->ahead = probe->next = probe->direct ? 0 : probe->done;
+	probe->queue_depth = queue_depth;
+	result->random_read_iops_deep = 1 / seconds_for_each(probe, read_announced, 4,
+														 probe->nblocks - probe->next, seconds * 0.2);
+	/* a chunk is a megabyte */
+	result->sequential_read_mb_s = 1 / seconds_for_each(probe, read_sequentially, 1,
+														probe->direct ? PG_UINT32_MAX : probe->size / PROBE_CHUNK,
+														seconds * 0.15);
 
 	if (probe->fd != probe->buffered_fd)
 		CloseTransientFile(probe->fd);
@@ -318,7 +299,7 @@ suggested_io_concurrency(const ProbeResult *result, int queue_depth)
 {
 	double		gain = result->random_read_iops_deep / result->random_read_iops;
 
-	if (isnan(gain) || gain < 1.5)
+	if (gain < 1.5)
 		return 1;
 	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
 }
@@ -340,7 +321,6 @@ tablespace_probe_record(Oid tablespace, const ProbeResult *result)
 	values[2] = Float8GetDatum(result->random_read_ms);
 	values[3] = Float8GetDatum(result->random_read_iops);
 	values[4] = Float8GetDatum(result->random_read_iops_deep);
-	nulls[4] = isnan(result->random_read_iops_deep);
 	values[5] = Float8GetDatum(result->sequential_read_mb_s);
 	values[6] = Float8GetDatum(result->sync_write_ms);
 	tuple = extension_form(RelationGetDescr(rel), lengthof(values), values, nulls);

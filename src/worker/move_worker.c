@@ -123,7 +123,7 @@ static const struct
 
 	/* a commit that waits for a standby would keep its locks */
 	{"synchronous_commit", "local"},
-	{"track_activities", "on"}, /* core_phase() reads what is published */
+	{"track_activities", "on"}, /* core_phase() reads published progress */
 	{"transaction_timeout", "0"},	/* 17 and later */
 	{"zero_damaged_pages", "off"},
 };
@@ -135,7 +135,7 @@ worker_apply_settings(void)
 		if (GetConfigOption(worker_settings[i].name, true, false) != NULL)
 			set_worker_option(worker_settings[i].name, worker_settings[i].value);
 
-	/* not PGC_S_OVERRIDE, which would be what a reset leads to */
+	/* not PGC_S_OVERRIDE, to which a reset would lead */
 	SetConfigOption("search_path", WORKER_SEARCH_PATH, PGC_SUSET, PGC_S_SESSION);
 
 	/* the waiting caller's backend converts the messages */
