@@ -476,7 +476,7 @@ SQL
 	$node->safe_psql('postgres', 'CREATE TABLE still (i int); CREATE INDEX still_i ON still (i); CREATE TABLE of_caller ()');
 	my ($caller, $writer) = map { IndexMover::Session->new($node) } 1, 2;
 	$writer->run('BEGIN; INSERT INTO still VALUES (0)');
-	$caller->run('BEGIN; LOCK TABLE of_caller');
+	$caller->run('BEGIN; LOCK TABLE of_caller IN ACCESS SHARE MODE');
 	$caller->send(q{SELECT status, sqlstate FROM move_indexes('still', 'regress_fast', 'rebuild')});
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting for writers%'", '1', 'it waits for the writer');
 	kill 'STOP', $caller->pid;

@@ -63,7 +63,7 @@ SET index_mover.min_free_space = 0;
 SET temp_tablespaces = regress_slow;
 SET maintenance_work_mem = '1MB';
 SET client_min_messages = error;
-SELECT message !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 'rebuild', dry_run => true);
+SELECT detail !~ 'Does not fit' FROM move_indexes('store_s', 'regress_fast', 'rebuild', dry_run => true);
 SQL
 }
 
