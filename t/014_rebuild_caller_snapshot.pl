@@ -473,21 +473,22 @@ SQL
 # ---- a deadlock with a caller that stands still ------------------------------------
 # It does not look itself, so its runner has to.
 {
-	$node->safe_psql('postgres', 'CREATE TABLE still (i int); CREATE INDEX still_i ON still (i); CREATE TABLE of_caller ()');
+	$node->safe_psql('postgres', 'CREATE TABLE still (i int); CREATE INDEX still_i ON still (i)');
 	my ($caller, $writer) = map { IndexMover::Session->new($node) } 1, 2;
 	$writer->run('BEGIN; INSERT INTO still VALUES (0)');
-	$caller->run('BEGIN; LOCK TABLE of_caller IN ACCESS SHARE MODE');
+	$caller->run('SELECT pg_advisory_lock(77)');
 	$caller->send(q{SELECT status, sqlstate FROM move_indexes('still', 'regress_fast', 'rebuild')});
 	poll_until($node, "SELECT count(*) FROM index_mover_progress WHERE phase LIKE 'waiting for writers%'", '1', 'it waits for the writer');
 	kill 'STOP', $caller->pid;
-	$writer->send('LOCK TABLE of_caller');
+	$writer->send('SELECT pg_advisory_lock(77)');
 	poll_until($node, q{SELECT sqlstate FROM index_mover_history WHERE name = 'still_i'}, '40P01', 'the runner finds the deadlock');
 	kill 'CONT', $caller->pid;
 	is($caller->answer, 'failed|40P01', 'and its caller learns of it');
-	$caller->run('ROLLBACK');
+	$caller->run('SELECT pg_advisory_unlock(77)');
 	$writer->answer;
+	$writer->run('ROLLBACK');
 	$_->end foreach $caller, $writer;
-	$node->safe_psql('postgres', 'DROP TABLE still, of_caller');
+	$node->safe_psql('postgres', 'DROP TABLE still');
 }
 
 # ---- the phases of this version's REINDEX CONCURRENTLY ----------------------------
