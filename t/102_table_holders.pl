@@ -539,8 +539,8 @@ if (part('toast held'))
 	}
 }
 
-# The move has queued for the table, behind one short transaction after the other, and has
-# it, when somebody takes the TOAST table: it gives back the table, and does not queue.
+# The move has got the table, among short transactions without end, when somebody takes the
+# TOAST table: it gives back the table, and does not wait with that.
 if (part('toast taken'))
 {
 	my $name = 'the TOAST table is taken while the move has the table';
