@@ -134,7 +134,17 @@ typedef struct TierRow
 typedef struct TierPlan TierPlan;
 
 extern TierPlan *tier_plan_begin(TimestampTz at);
-extern List *tier_plan_policy(TierPlan *plan, const Policy *policy, MoveSettings *settings);
+
+/* A policy to plan: rows and its job's settings are set */
+typedef struct PlanWork
+{
+	TierPlan   *plan;
+	const Policy *policy;
+	MoveSettings settings;
+	List	   *rows;			/* of TierRow, in the order of the moves */
+} PlanWork;
+
+extern void tier_plan_policy(void *arg);
 
 /* ----------------------------------------------------------------
  *	tier_run.c

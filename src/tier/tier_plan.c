@@ -879,13 +879,16 @@ look_up_names(Work *work)
 }
 
 /*
- * Plan one policy as the current user, its owner: return a List of TierRow, in the
- * order of the moves, and its job's settings.  ERROR if the policy itself is
- * wrong.  The caller has a subtransaction for that.
+ * Plan one policy, a PlanWork, as the current user, its owner.  ERROR if the policy
+ * itself is wrong.
  */
-List *
-tier_plan_policy(TierPlan *plan, const Policy *policy, MoveSettings *settings)
+void
+tier_plan_policy(void *arg)
 {
+	PlanWork   *result = arg;
+	TierPlan   *plan = result->plan;
+	const Policy *policy = result->policy;
+	MoveSettings *settings = &result->settings;
 	Work		work = {.plan = plan,.policy = policy,.settings = settings};
 	List	   *wanted = NIL;
 	int			nestlevel = NewGUCNestLevel();
@@ -925,30 +928,13 @@ tier_plan_policy(TierPlan *plan, const Policy *policy, MoveSettings *settings)
 			decide(&work, w);
 	}
 	AtEOXact_GUC(false, nestlevel);
-	return work.rows;
-}
-
-/* A policy to plan as its owner */
-typedef struct PlanAsOwner
-{
-	TierPlan   *plan;
-	const Policy *policy;
-	List	   *rows;
-} PlanAsOwner;
-
-static void
-plan_one_policy(void *arg)
-{
-	PlanAsOwner *work = arg;
-	MoveSettings settings;
-
-	work->rows = tier_plan_policy(work->plan, work->policy, &settings);
+	result->rows = work.rows;
 }
 
 static void
 plan_as_owner(void *arg)
 {
-	policy_as_owner(((PlanAsOwner *) arg)->policy->owner, plan_one_policy, arg);
+	policy_as_owner(((PlanWork *) arg)->policy->owner, tier_plan_policy, arg);
 }
 
 /* What is to be said of the last runs of a policy, or NULL */
@@ -1032,7 +1018,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(lc, policies)
 	{
-		PlanAsOwner work = {.plan = plan,.policy = lfirst(lc)};
+		PlanWork	work = {.plan = plan,.policy = lfirst(lc)};
 		ErrorData  *error = NULL;
 		char	   *failures = say_failures(work.policy);
 

@@ -104,24 +104,6 @@ tier_hold_extension(void)
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover")));
 }
 
-/* A policy to plan */
-typedef struct PlanWork
-{
-	const Policy *policy;
-	MoveSettings *settings;
-	List	   *items;
-} PlanWork;
-
-static void
-plan(void *arg)
-{
-	PlanWork   *work = arg;
-	ListCell   *lc;
-
-	foreach(lc, tier_plan_policy(tier_plan_begin(0), work->policy, work->settings))
-		work->items = list_concat(work->items, ((const TierRow *) lfirst(lc))->items);
-}
-
 /*
  * Plan the policy as the current user, its owner: return the items to move.  In a
  * security-restricted operation here, too: before 17 the session's own user is a
@@ -131,9 +113,11 @@ static List *
 plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 {
 	List	   *policies = policies_read(NameStr(extra->policy), false);
-	PlanWork	work = {policies != NIL ? linitial(policies) : NULL, settings, NIL};
+	PlanWork	work = {tier_plan_begin(0), policies != NIL ? linitial(policies) : NULL};
+	List	   *items = NIL;
 	bool		has_window;
 	int			left;
+	ListCell   *lc;
 
 	if (work.policy == NULL || work.policy->owner != GetUserId())
 		ereport(ERROR,
@@ -144,70 +128,69 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	if (has_window)
 		SetConfigOption("index_mover.max_duration", psprintf("%d", Max(left, 1)), PGC_SUSET, PGC_S_SESSION);
 	enable_timeout_after(STATEMENT_TIMEOUT, PLAN_TIMEOUT_MS);
-	policy_as_owner(work.policy->owner, plan, &work);
+	policy_as_owner(work.policy->owner, tier_plan_policy, &work);
 	disable_timeout(STATEMENT_TIMEOUT, false);
+	*settings = work.settings;
+	foreach(lc, work.rows)
+		items = list_concat(items, ((const TierRow *) lfirst(lc))->items);
 
 	/* whatever the policy's settings say */
 	if (has_window && (settings->max_duration == 0 || settings->max_duration > left))
 		settings->max_duration = Max(left, 1);
-	return work.items;
+	return items;
 }
 
-/* Carry out the policy, or hand back its plan, in a transaction of its own. */
-static List *
-carry_out(const RunExtra *extra, RunPlan *result)
+/* Record a run, which has submitted a job, or has failed. */
+static void
+record_run(const RunExtra *extra, int64 job, const ErrorData *error)
 {
 	PolicyRun	run;
 	char	   *why;
-	List	   *items;
+
+	policy_run_read(NameStr(extra->policy), &run);
+	run = (PolicyRun)
+	{
+		.started_at = GetCurrentTimestamp(),.job = job,.failures = policy_failures(&run, &why)
+	};
+	if (error != NULL)
+	{
+		run.sqlstate = unpack_sql_state(error->sqlerrcode);
+		run.message = error->message;
+	}
+	policy_run_write(NameStr(extra->policy), &run);
+}
+
+/*
+ * Carry out the policy, or hand back its plan, in a transaction of its own; or
+ * record that it has failed.
+ */
+static List *
+carry_out(const RunExtra *extra, RunPlan *result, const ErrorData *error)
+{
+	List	   *items = NIL;
+	int64		job = extra->job;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	tier_hold_extension();
-	policy_run_read(NameStr(extra->policy), &run);
-	run.failures = policy_failures(&run, &why);
-	run.started_at = GetCurrentTimestamp();
-	run.sqlstate = run.message = NULL;
 	MemoryContextSwitchTo(TopMemoryContext);
-	items = plan_items(extra, extra->job == 0, &result->settings);
-	result->settings.terms.role = GetUserId();
-	result->settings.terms.job = extra->job;
-	result->nitems = list_length(items);
-	run.job = items == NIL ? 0 : extra->job != 0 ? extra->job : submit_next_job();
-	policy_run_write(NameStr(extra->policy), &run);
+	if (error == NULL)
+	{
+		items = plan_items(extra, job == 0, &result->settings);
+		result->settings.terms.role = GetUserId();
+		result->settings.terms.job = job;
+		result->nitems = list_length(items);
+		if (items != NIL && job == 0)
+			job = submit_next_job();
+	}
+	record_run(extra, items == NIL ? 0 : job, error);
 	if (items != NIL && extra->job == 0)
-		submit_at_commit(run.job, JOB_MOVE, items, &result->settings);
+		submit_at_commit(job, JOB_MOVE, items, &result->settings);
 	commit_locally();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	extension_release();
 	return items;
-}
-
-/* Record that the run has failed; not if that is impossible now. */
-static void
-record_failure(const RunExtra *extra, const ErrorData *error)
-{
-	PolicyRun	run;
-	char	   *why;
-	Oid			busy;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (extension_hold(&busy) == EXTENSION_HELD)
-	{
-		policy_run_read(NameStr(extra->policy), &run);
-		run.failures = policy_failures(&run, &why);
-		run.started_at = GetCurrentTimestamp();
-		run.job = 0;
-		run.sqlstate = unpack_sql_state(error->sqlerrcode);
-		run.message = error->message;
-		policy_run_write(NameStr(extra->policy), &run);
-	}
-	commit_locally();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	extension_release();
 }
 
 void
@@ -245,7 +228,7 @@ index_mover_policy_main(Datum arg)
 
 	PG_TRY();
 	{
-		items = carry_out(&extra, &result);
+		items = carry_out(&extra, &result, NULL);
 	}
 	PG_CATCH();
 	{
@@ -255,7 +238,8 @@ index_mover_policy_main(Datum arg)
 	if (error != NULL)
 	{
 		disable_all_timeouts(false);
-		record_failure(&extra, error);
+		/* if the tables are locked, that is the error */
+		(void) carry_out(&extra, &result, error);
 		ReThrowError(error);
 	}
 	if (extra.queue != DSM_HANDLE_INVALID)
