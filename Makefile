@@ -38,6 +38,7 @@ OBJS = \
 	src/copy/copy_last.o \
 	src/copy/copy_locks.o \
 	src/copy/copy_prewarm.o \
+	src/copy/copy_resume.o \
 	src/copy/copy_rounds.o \
 	src/copy/copy_steps.o \
 	src/copy/copy_swap.o \

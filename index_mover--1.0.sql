@@ -30,7 +30,14 @@ CREATE TABLE index_mover.ledger (
 	job bigint NOT NULL,
 	pid int NOT NULL,
 	made_at timestamptz NOT NULL,
-	new_name name NOT NULL DEFAULT ''
+	new_name name NOT NULL DEFAULT '',
+	-- of a new file from which a copy can go on: what was copied, and how far
+	from_tablespace oid NOT NULL DEFAULT 0,
+	from_relfilenumber oid NOT NULL DEFAULT 0,
+	copied_blocks bigint NOT NULL DEFAULT 0,	-- on disk; 0: it cannot go on
+	changes_from pg_lsn NOT NULL DEFAULT '0/0',	-- what has changed since is copied again
+	timeline bigint NOT NULL DEFAULT 0,
+	keep_until timestamptz NOT NULL DEFAULT '-infinity'
 );
 
 -- Every job; read through the view index_mover_jobs.
@@ -301,7 +308,14 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 					 || index_mover.printed_command('resume_move', l.job::text)
-				ELSE l.message END AS message,
+				ELSE l.message END
+				|| CASE WHEN a.alive THEN '' ELSE coalesce(
+				(SELECT format(' Its copy goes on from %s of it, kept until %s.',
+							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
+							   min(k.keep_until)::timestamptz(0))
+				   FROM index_mover.ledger k
+				  WHERE k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0
+				 HAVING count(*) > 0), '') END AS message,
 		   pg_catalog.pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job
@@ -425,9 +439,9 @@ COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last rel
 COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
 
-CREATE FUNCTION cancel_move(job bigint DEFAULT NULL) RETURNS int
+CREATE FUNCTION cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION cancel_move(bigint) IS 'cancel a job, or all that the caller may control; what was moved stays moved; returns how many';
+COMMENT ON FUNCTION cancel_move(bigint, boolean) IS 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many';
 
 CREATE FUNCTION pause_move(job bigint DEFAULT NULL) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_pause_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
@@ -978,7 +992,7 @@ BEGIN ATOMIC SELECT m.* FROM @extschema@.heal_tablespace($1, NULL::name, false, 
 
 CREATE FUNCTION index_mover_call.cancel_move(job bigint)
 RETURNS int LANGUAGE sql STRICT
-BEGIN ATOMIC SELECT @extschema@.cancel_move($1); END;
+BEGIN ATOMIC SELECT @extschema@.cancel_move($1, false); END;
 
 CREATE FUNCTION index_mover_call.resume_move(job bigint)
 RETURNS bigint LANGUAGE sql STRICT

@@ -132,6 +132,31 @@ im_register_tranche(int tranche, const char *name)
 #define IM_STAT_LASTSCAN(stats) ((TimestampTz) 0)
 #endif
 
+/* WAL summaries came with 17; backup/walsummary.h is not installed */
+#if PG_VERSION_NUM >= 170000
+#define IM_HAS_WAL_SUMMARIES
+
+typedef struct WalSummaryIO
+{
+	int			file;			/* File */
+	off_t		filepos;
+} WalSummaryIO;
+
+typedef struct WalSummaryFile
+{
+	XLogRecPtr	start_lsn;
+	XLogRecPtr	end_lsn;
+	TimeLineID	tli;
+} WalSummaryFile;
+
+extern List *GetWalSummaries(TimeLineID tli, XLogRecPtr start_lsn, XLogRecPtr end_lsn);
+extern bool WalSummariesAreComplete(List *wslist, XLogRecPtr start_lsn,
+									XLogRecPtr end_lsn, XLogRecPtr *missing_lsn);
+extern int	OpenWalSummaryFile(WalSummaryFile *ws, bool missing_ok);
+extern int	ReadWalSummary(void *wal_summary_io, void *data, int length);
+extern void ReportWalSummaryError(void *callback_arg, char *fmt,...) pg_attribute_printf(2, 3);
+#endif
+
 /*
  * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
  * of PostgreSQL's headers do not depend.

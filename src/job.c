@@ -133,6 +133,8 @@ relation_kind(char relkind, const char *schema_name)
 			return "system catalogs";
 		case ITEM_FILES:
 			return "temporary files";
+		case ITEM_COPY:
+			return "unfinished copy";
 		case ITEM_SETTING:
 			return "setting";
 		default:
@@ -746,8 +748,11 @@ job_request(int64 job, JobRequest request)
 	lock_area(LW_EXCLUSIVE);
 	slot = find_locked(job);
 	found = (slot != NULL && slot->state != JOB_CLEANING_UP);
-	if (found && request == REQUEST_CANCEL)
+	if (found && (request == REQUEST_CANCEL || request == REQUEST_CANCEL_AND_KEEP))
 	{
+		/* the first cancel counts */
+		if (!slot->cancel)
+			slot->keep = (request == REQUEST_CANCEL_AND_KEEP);
 		/* the flag is for the runner's own loops, the signal for core's waits */
 		slot->cancel = true;
 		/* under the lock, so that the pid is still that runner's */

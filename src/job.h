@@ -226,7 +226,7 @@ typedef enum JobState
 /*
  * A job in the main shared memory.  All fields are protected by the area's
  * lock.  The submitter fills them, the job's runners change state and
- * runner_pid, and sessions that control the job set cancel, pause and
+ * runner_pid, and sessions that control the job set cancel, keep, pause and
  * swap_now.
  *
  * Everywhere else "int slot" is not the slot's index but the number of this
@@ -247,6 +247,7 @@ typedef struct JobSlot
 	int			runner_pid;		/* of the first runner; 0 = not started yet */
 	int			runners;		/* that it has, or may still get */
 	bool		cancel;
+	bool		keep;			/* ... but not what a copy can go on from */
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
 	TimestampTz since;			/* of submission or, once committed, of being
@@ -309,6 +310,7 @@ typedef struct BusyTable
 typedef enum JobRequest
 {
 	REQUEST_CANCEL,
+	REQUEST_CANCEL_AND_KEEP,	/* the files from which copies can go on */
 	REQUEST_PAUSE,
 	REQUEST_RESUME,
 } JobRequest;
@@ -378,6 +380,7 @@ extern void progress_prepared(const char *name);	/* of a blocker; "" =
 													 * unknown */
 
 extern bool job_cancel_requested(void);
+extern bool job_keep_requested(void);
 extern void job_check_cancel(void);
 extern void runner_serve_cancel(bool serve);
 extern bool runner_ask_to_step_back(const RunnerSlot *seen, int blocker);
@@ -395,6 +398,7 @@ extern MoveStatus status_of_name(const char *name);
 #define ITEM_DATABASE	'D'
 #define ITEM_CATALOGS	'C'
 #define ITEM_FILES		'F'
+#define ITEM_COPY		'K'
 #define ITEM_SETTING	'G'
 
 extern const char *relation_kind(char relkind, const char *schema_name);

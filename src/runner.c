@@ -364,6 +364,13 @@ job_cancel_requested(void)
 	return my_job != NULL && my_job->cancel;
 }
 
+/* Return whether that cancel is to leave what a copy can go on from. */
+bool
+job_keep_requested(void)
+{
+	return my_job != NULL && my_job->keep;
+}
+
 bool
 job_pause_requested(void)
 {

@@ -184,6 +184,12 @@ static const Setting settings[] = {
 	BOOL_SETTING(heal_unmounted, false, PGC_SUSET, 0,
 				 "Whether heal_tablespace() heals a tablespace whose file system may not be mounted.",
 				 NULL),
+	INT_SETTING(resumable_size, 10 * 1024 * 1024, -1, INT_MAX, PGC_SUSET, GUC_UNIT_KB,
+				"Size above which a copy records how far it is, so that it can go on after its end.",
+				"Needs summarize_wal, and so PostgreSQL 17. -1 is never."),
+	INT_SETTING(resumable_for, 3 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
+				"Time for which the file of such a copy is kept after the last record.",
+				"A cleanup that is asked for removes it at once."),
 	INT_SETTING(history_retention, 365 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
 				"Time after which index_mover_cleanup() deletes a job from the history.",
 				"0 keeps all."),
@@ -387,7 +393,7 @@ default_text(const Setting *s)
 		case PGC_STRING:
 			return s->boot_string;
 		default:
-			return psprintf("%g", s->boot);
+			return psprintf("%.15g", s->boot);
 	}
 }
 

@@ -104,6 +104,8 @@ typedef struct MoveSettings
 	bool		heal_at_start;
 	bool		heal_unmounted;
 	int			history_retention;	/* minutes; 0 = without limit */
+	int			resumable_size; /* kB; -1 = never */
+	int			resumable_for;	/* minutes */
 	char		copy_access_methods[256];
 	TimestampTz swap_after;		/* 0 = at once */
 

@@ -39,6 +39,11 @@
  *	other-storage	as if a relation's storage manager were not core's
  *	read-back		alter the block of the new file that is read back
  *	snapshot-guard	leave out the guard of a caller's snapshot
+ *	resume-summaries	go on with a copy without what WAL summaries name, or
+ *	resume-limit	without the length to which they say it was truncated
+ *	resume-late		record the present position as that from which changes count
+ *	resume-buffers	leave the file's pages in shared buffers
+ *	resume-unflushed	write recorded blocks again before their WAL is flushed
  *
  * index_mover.test_mutation may also have limits, name:number, or name alone for -1:
  *

@@ -65,6 +65,7 @@ my %elsewhere = (
 	'copy-logging' => 't/036_copy_backup.pl', (map { $_ => 't/112_exact_changes.pl' } qw(copy-read copy-read-again)),
 		'swap-given-back' => 't/030_copy_standby.pl', 'swap-turn' => 't/043_control_low_priority.pl',
 	'rebuild-aborted' => 't/055_world_ddl.pl', 'swap-ready' => 't/055_world_ddl.pl',
+	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
 	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)), 'swap-row' => 't/102_table_holders.pl',
 		'gave-way' => 't/114_exact_table_changes.pl',
 	'measure' => 't/062_reports_measuring.pl',

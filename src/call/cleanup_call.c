@@ -39,7 +39,7 @@ PG_FUNCTION_INFO_V1(index_mover_problems);
 static List *
 pick_tables(const List *plan, bool waits)
 {
-	List	   *tables = leftovers_tables();
+	List	   *tables = leftovers_tables(false);
 	List	   *result = NIL;
 
 	if (tables == NIL)
@@ -112,6 +112,10 @@ action_name(const Leftover *leftover, bool dry_run, bool kept)
 	if (!is_index && leftover->size < 0)
 		return dry_run ? "forget: there is no such file of ours" :
 			"forgotten: there is no such file of ours";
+	if (dry_run && leftover->keep_until != 0)
+		return psprintf("remove; otherwise kept until %s, for: %s",
+						timestamptz_to_str(leftover->keep_until),
+						printed_command("resume_move", leftover->job));
 	return dry_run ? "remove" : "removed";
 }
 
@@ -209,7 +213,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	settings_capture(&settings);
 	before = leftovers_list();
 	/* do so even if only rows of the ledger are left */
-	if (!dry_run && leftovers_tables() != NIL)
+	if (!dry_run && leftovers_tables(true) != NIL)
 	{
 		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, NIL, &settings);
 		after = leftovers_list();

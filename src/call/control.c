@@ -115,17 +115,20 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 }
 
 /*
- * cancel_move(job bigint DEFAULT NULL) RETURNS int
+ * cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
  *
  * Cancels a job, or, with NULL, all of this database that the caller may
  * control.  What was moved stays moved; a relation that is being moved stays
- * where it was.  Returns how many jobs were running.  ERRORs: those of
- * find_job().
+ * where it was.  With keep, the file of a copy that has recorded how far it is
+ * stays for resume_move().  Returns how many jobs were running.  ERRORs: 22004
+ * keep is NULL; those of find_job().
  */
 Datum
 index_mover_cancel_move(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT32(control_jobs(fcinfo, REQUEST_CANCEL, "canceled"));
+	reject_null(fcinfo, 1, "keep");
+	PG_RETURN_INT32(control_jobs(fcinfo, PG_GETARG_BOOL(1) ? REQUEST_CANCEL_AND_KEEP : REQUEST_CANCEL,
+								 "canceled"));
 }
 
 /*

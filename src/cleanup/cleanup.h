@@ -23,19 +23,26 @@ typedef struct Leftover
 								 * the first segment */
 	Oid			tablespace;		/* never 0 */
 	int64		size;			/* bytes, all forks; -1 = no such file */
+	int64		job;			/* of a file */
+	TimestampTz keep_until;		/* a copy can go on from it; 0 = none can */
 } Leftover;
 
 extern bool leftovers_of_job(int64 job);
 extern bool leftovers_remove(JobShared *shared, int max_wait_ms);
 extern void leftovers_remove_of_table(Oid heap_oid, int max_wait_ms);
-extern List *leftovers_tables(void);
+extern List *leftovers_tables(bool kept_too);
 extern List *leftovers_list(void);
 
 extern void leftover_file_drop_buffers(const RelFileLocator *locator);
 extern void leftover_file_drop(const LedgerEntry *entry, bool file_exists);
 extern void leftover_file_remove(const LedgerEntry *entry, bool paced,
 								 void (*between_steps) (void));
-extern void leftover_files_remove(void (*between_steps) (void));
+extern void leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks,
+								  bool paced);
+extern void leftover_files_remove(void (*between_steps) (void), bool kept_too);
+extern bool leftover_file_is_kept(const LedgerEntry *entry);
+extern LedgerEntry *leftover_kept_file(Oid relid, Oid tablespace);
+extern int64 leftover_kept_bytes(Oid relid, Oid tablespace);
 extern bool leftover_file_is_dead(const LedgerEntry *entry);
 extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 

@@ -35,6 +35,7 @@
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/pg_lsn.h"
 #include "utils/rel.h"
 
 #include "cleanup/ledger.h"
@@ -64,7 +65,13 @@ enum
 	Anum_pid,
 	Anum_made_at,
 	Anum_new_name,
-	Natts_ledger = Anum_new_name
+	Anum_from_tablespace,
+	Anum_from_relfilenumber,
+	Anum_copied_blocks,
+	Anum_changes_from,
+	Anum_timeline,
+	Anum_keep_until,
+	Natts_ledger = Anum_keep_until
 };
 
 static char *
@@ -131,6 +138,12 @@ ledger_insert(LedgerEntry *entry)
 	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
 	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
 	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
+	values[Anum_from_tablespace - 1] = ObjectIdGetDatum(entry->from_tablespace);
+	values[Anum_from_relfilenumber - 1] = ObjectIdGetDatum(entry->from_relfilenumber);
+	values[Anum_copied_blocks - 1] = Int64GetDatum(entry->copied_blocks);
+	values[Anum_changes_from - 1] = LSNGetDatum(entry->changes_from);
+	values[Anum_timeline - 1] = Int64GetDatum(entry->timeline);
+	values[Anum_keep_until - 1] = TimestampTzGetDatum(entry->keep_until);
 
 	tuple = extension_form(RelationGetDescr(rel), Natts_ledger, values, nulls);
 	extension_insert(rel, tuple);
@@ -156,6 +169,14 @@ ledger_delete(int64 id)
 
 	systable_endscan(scan);
 	extension_close(rel);
+}
+
+/* Replace a row by one with its number, in the current transaction. */
+void
+ledger_update(LedgerEntry *entry)
+{
+	ledger_delete(entry->id);
+	ledger_insert(entry);
 }
 
 /* Return whether the row still exists. */
@@ -225,6 +246,13 @@ ledger_read(void)
 		entry->pid = DatumGetInt32(values[Anum_pid - 1]);
 		entry->made_at = DatumGetTimestampTz(values[Anum_made_at - 1]);
 		entry->new_name = *DatumGetName(values[Anum_new_name - 1]);
+		entry->database = DatumGetObjectId(values[Anum_database - 1]);
+		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace - 1]);
+		entry->from_relfilenumber = DatumGetObjectId(values[Anum_from_relfilenumber - 1]);
+		entry->copied_blocks = DatumGetInt64(values[Anum_copied_blocks - 1]);
+		entry->changes_from = DatumGetLSN(values[Anum_changes_from - 1]);
+		entry->timeline = DatumGetInt64(values[Anum_timeline - 1]);
+		entry->keep_until = DatumGetTimestampTz(values[Anum_keep_until - 1]);
 		result = lappend(result, entry);
 	}
 	systable_endscan(scan);

@@ -12,7 +12,9 @@
 #ifndef IM_LEDGER_H
 #define IM_LEDGER_H
 
+#include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
+#include "storage/block.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -39,10 +41,20 @@ typedef struct LedgerEntry
 	int			pid;			/* of the runner that made it */
 	TimestampTz made_at;
 	NameData	new_name;		/* of new_index, "" for files */
+	Oid			database;		/* where the row was written */
+
+	/* of a new file from which a copy can go on; see copy/copy_resume.c */
+	Oid			from_tablespace;	/* the file that is copied */
+	RelFileNumber from_relfilenumber;
+	BlockNumber copied_blocks;	/* durable; 0 = it cannot go on */
+	XLogRecPtr	changes_from;	/* what has changed since is copied again */
+	TimeLineID	timeline;		/* of changes_from */
+	TimestampTz keep_until;
 } LedgerEntry;
 
 extern int64 ledger_new_id(void);
 extern void ledger_insert(LedgerEntry *entry);
+extern void ledger_update(LedgerEntry *entry);
 extern void ledger_delete(int64 id);
 extern bool ledger_exists(int64 id);
 extern List *ledger_read(void);

@@ -63,6 +63,7 @@
 #include "utils/rel.h"
 #include "utils/relmapper.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
 #include "cleanup/ledger.h"
@@ -167,6 +168,47 @@ is_file_row(const LedgerEntry *entry)
 }
 
 /*
+ * Return, in a transaction, whether the file of this row is kept, because a copy
+ * may go on from it (see copy/copy_resume.c).
+ */
+bool
+leftover_file_is_kept(const LedgerEntry *entry)
+{
+	return entry->kind == LEDGER_NEW_FILE && entry->copied_blocks > 0 &&
+		entry->database == MyDatabaseId && entry->keep_until > GetCurrentTimestamp() &&
+		SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid));
+}
+
+/*
+ * Return, in a transaction, the row of the file from which the copy of a relation
+ * into this tablespace can go on; NULL if there is none.
+ */
+LedgerEntry *
+leftover_kept_file(Oid relid, Oid tablespace)
+{
+	ListCell   *lc;
+
+	foreach(lc, ledger_read())
+	{
+		LedgerEntry *entry = lfirst(lc);
+
+		if (entry->relid == relid && entry->tablespace == tablespace &&
+			leftover_file_is_kept(entry))
+			return entry;
+	}
+	return NULL;
+}
+
+/* Return its bytes: so much less is needed there. */
+int64
+leftover_kept_bytes(Oid relid, Oid tablespace)
+{
+	LedgerEntry *entry = leftover_kept_file(relid, tablespace);
+
+	return entry != NULL ? (int64) entry->copied_blocks * BLCKSZ : 0;
+}
+
+/*
  * Return whether a process works on the file of this row by another row: a row
  * written by hand may name the file of a copy that is under way.
  */
@@ -218,11 +260,11 @@ shorten_segment(const RelFileLocator *locator, BlockNumber old_nblocks, BlockNum
 }
 
 /*
- * Truncate the main fork of an unused file to nblocks, logged; see the head
- * of this file.  In small pieces if paced.
+ * Truncate the main fork of a file that no relation owns to nblocks, logged; see
+ * the head of this file.  In small pieces if paced.
  */
-static void
-shorten_file(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
+void
+leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks, bool paced)
 {
 	SMgrRelation smgr = smgropen(*locator, INVALID_PROC_NUMBER);
 	ForkNumber	fork = MAIN_FORKNUM;
@@ -350,7 +392,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 		nblocks = Max(nblocks > step ? nblocks - step : 0,
 					  (nblocks - 1) / RELSEG_SIZE * RELSEG_SIZE);
 		StartTransactionCommand();
-		shorten_file(&locator, nblocks, paced);
+		leftover_file_shorten(&locator, nblocks, paced);
 		CommitTransactionCommand();
 		IM_POINT("old-file-step");
 		between_steps();
@@ -366,12 +408,13 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 }
 
 /*
- * Remove the files of all rows that no process works on.  A row whose file
- * belongs to a relation, or does not exist, is only deleted.  A file that cannot
- * be removed is a WARNING, and stays with its row.
+ * Remove the files of all rows that no process works on, with kept_too also those
+ * from which a copy can go on.  A row whose file belongs to a relation, or does
+ * not exist, is only deleted.  A file that cannot be removed is a WARNING, and
+ * stays with its row.
  */
 void
-leftover_files_remove(void (*between_steps) (void))
+leftover_files_remove(void (*between_steps) (void), bool kept_too)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ListCell   *cell;
@@ -391,7 +434,8 @@ leftover_files_remove(void (*between_steps) (void))
 
 			StartTransactionCommand();
 			locked = ledger_row_try(entry->id);
-			busy = !locked || is_named_by_others(entry);
+			busy = !locked || is_named_by_others(entry) ||
+				(!kept_too && leftover_file_is_kept(entry));
 			if (!busy && is_removable(&locator) && relation_file_size(&locator) >= 0)
 				ereport(LOG,
 						(errhidecontext(true),
@@ -444,6 +488,8 @@ leftover_file_describe(const LedgerEntry *entry)
 
 	leftover->kind = entry->kind == LEDGER_NEW_FILE ? "unfinished copy" : "old file";
 	leftover->ledger_id = entry->id;
+	leftover->job = entry->job;
+	leftover->keep_until = leftover_file_is_kept(entry) ? entry->keep_until : 0;
 	leftover->tablespace = entry->tablespace;
 	leftover->name = relation_fork_path(locator, MAIN_FORKNUM);
 	leftover->size = is_removable(&locator) ? relation_file_size(&locator) : -1;

@@ -21,15 +21,22 @@
 #include "own_tables.h"
 #include "wait/wait.h"
 
-/* Return, in a transaction, whether the ledger has a row of this job. */
+/*
+ * Return, in a transaction, whether the ledger has a row of this job, but for
+ * the files from which its copies can go on.
+ */
 bool
 leftovers_of_job(int64 job)
 {
 	ListCell   *lc;
 
 	foreach(lc, ledger_read())
-		if (((LedgerEntry *) lfirst(lc))->job == job)
-		return true;
+	{
+		const LedgerEntry *entry = lfirst(lc);
+
+		if (entry->job == job && !leftover_file_is_kept(entry))
+			return true;
+	}
 	return false;
 }
 
@@ -50,10 +57,11 @@ between_steps_of_move(void)
 
 /*
  * Return, in a transaction, the tables that dead jobs have left something on,
- * or only a row in the ledger.
+ * or only a row in the ledger; with kept_too, also a file from which a copy can
+ * go on.
  */
 List *
-leftovers_tables(void)
+leftovers_tables(bool kept_too)
 {
 	List	   *result = NIL;
 	ListCell   *lc;
@@ -62,7 +70,8 @@ leftovers_tables(void)
 	{
 		const LedgerEntry *entry = lfirst(lc);
 
-		if (leftover_index_is_dead(entry) || leftover_file_is_dead(entry))
+		if (leftover_index_is_dead(entry) ||
+			(leftover_file_is_dead(entry) && (kept_too || !leftover_file_is_kept(entry))))
 			result = list_append_unique_oid(result, entry->heap_oid);
 	}
 	return result;
@@ -89,6 +98,16 @@ leftovers_list(void)
 	return list_concat(indexes, files);
 }
 
+/*
+ * Return whether a cleanup is to remove the files from which copies can go on,
+ * too: only one that was asked for.
+ */
+static bool
+removes_kept_files(const JobShared *shared)
+{
+	return shared->job != CLEANUP_JOB && shared->nitems == 0;
+}
+
 /* Return whether nothing is left that this job is to remove. */
 static bool
 is_clean(const JobShared *shared)
@@ -97,7 +116,7 @@ is_clean(const JobShared *shared)
 	bool		result;
 
 	StartTransactionCommand();
-	tables = leftovers_tables();
+	tables = leftovers_tables(removes_kept_files(shared));
 	result = (shared->nitems > 0 || tables == NIL);
 	for (int i = 0; i < shared->nitems; i++)
 		if (list_member_oid(tables, shared->items[i].heap_oid))
@@ -125,7 +144,7 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 		return true;
 
 	progress_phase(PHASE_CLEANING_UP);
-	(void) leftover_files_remove(between_steps);
+	leftover_files_remove(between_steps, removes_kept_files(shared));
 	if (shared->nitems == 0)
 		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
 	for (int i = 0; i < shared->nitems; i++)
@@ -142,6 +161,6 @@ void
 leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)
 {
 	/* files of any table: their removal takes no lock on it */
-	(void) leftover_files_remove(between_steps_of_move);
+	leftover_files_remove(between_steps_of_move, false);
 	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
 }

@@ -468,6 +468,7 @@ copy_take_changes(CopyState *cs)
 {
 	BlockSet   *set = wal_changes_take(cs->changes);
 
+	cs->taken_at = wal_changes_position(cs->changes);
 	for (int64 n = FORGOTTEN_CHANGES; n != 0 && block_set_count(set) > 0; n--)
 		block_set_remove(set, block_set_next(set, n > 0 ? 1 : 0));
 	cs->changed_blocks += block_set_count(set);

@@ -107,6 +107,7 @@ typedef struct CopyState
 	bool		direct;			/* past the operating system's cache */
 
 	LedgerEntry new_file;		/* id 0 = no row */
+	bool		resumed;		/* the copy goes on from an earlier one's file */
 	bool		new_file_made;	/* by us; otherwise a file of that name is not
 								 * ours */
 	LedgerEntry old_file;		/* the same, after the swap */
@@ -124,6 +125,12 @@ typedef struct CopyState
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
 	BlockNumber copied;			/* blocks below are in the new file */
+	BlockNumber record_step;	/* record how far it is each time that so many
+								 * are copied; 0 = never */
+	XLogRecPtr	changes_from;	/* the copies of blocks have all changes that
+								 * begin before */
+	XLogRecPtr	taken_at;		/* the same when what is on the list is copied */
+	TimeLineID	timeline;		/* of changes_from */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	int64		changed_blocks; /* taken from the WAL so far */
 	int			rounds;			/* of copying changed blocks again */
@@ -166,6 +173,15 @@ extern void copy_prewarm(CopyState *cs);
 extern double copy_estimate_cached(const RelFileLocator *locator);
 extern void visibility_map_create(const CopyState *cs);
 extern void visibility_map_copy(CopyState *cs);
+#ifdef IM_HAS_WAL_SUMMARIES
+extern bool copy_resume(CopyState *cs);
+extern void copy_resume_begin(CopyState *cs);
+extern void copy_resume_record(CopyState *cs, bool synced);
+#else
+#define copy_resume(cs) false
+#define copy_resume_begin(cs) ((void) 0)
+#define copy_resume_record(cs, synced) ((void) 0)
+#endif
 extern CopyOutcome copy_rounds(CopyState *cs, bool first_time);
 extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);

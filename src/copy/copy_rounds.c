@@ -25,6 +25,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/storage_xlog.h"
 
 #include "copy/copy_private.h"
@@ -168,6 +169,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 			copy_look_at_round(cs, cs->copied);
 		copy_eta(cs, PART_COPY, Max(upto, cs->copied), cs->copied);
 
+		copy_resume_record(cs, false);
 		if ((outcome = copy_keep_up(cs)) != GO_ON)
 			return outcome;
 	}
@@ -213,6 +215,8 @@ copy_changed_directly(CopyState *cs)
 	if ((outcome = copy_drain(cs)) != GO_ON)
 		return outcome;
 	block_set_clear(cs->todo);
+	cs->changes_from = cs->taken_at;
+	cs->timeline = GetWALInsertionTimeLine();
 	return GO_ON;
 }
 
@@ -378,7 +382,8 @@ copy_free_space_map(CopyState *cs)
 	nblocks = file_blocks(&cs->from, FSM_FORKNUM);
 	if (nblocks > 0)
 	{
-		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, false);
+		/* it is there already if the copy goes on */
+		smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), FSM_FORKNUM, true);
 		log_smgrcreate(&cs->to, FSM_FORKNUM);
 	}
 	CommitTransactionCommand();

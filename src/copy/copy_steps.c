@@ -113,10 +113,10 @@ remove_left_file(LedgerEntry *entry, bool made)
  * no error: a file that cannot be removed stays in the ledger.  (In
  * cleanup_at_exit(), where every ERROR is FATAL, an error ends this function,
  * and the exit goes on.)  Removes nothing if the postmaster is gone, which may
- * be the reason for the error.
+ * be the reason for the error; with keep, no new file from which a copy can go on.
  */
 static void
-remove_what_is_left(CopyState *cs)
+remove_what_is_left(CopyState *cs, bool keep)
 {
 	if (!PostmasterIsAlive())
 		proc_exit(1);
@@ -124,6 +124,8 @@ remove_what_is_left(CopyState *cs)
 	{
 		file_copy_free(f->copy);
 		f->copy = NULL;
+		if (keep && f->new_file.copied_blocks > 0)
+			f->new_file.id = 0;
 		remove_left_file(&f->new_file, f->new_file_made);
 		remove_left_file(&f->old_file, true);
 	}
@@ -154,7 +156,7 @@ cleanup_at_exit(int code, Datum arg)
 	current = NULL;
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	remove_what_is_left(cs);
+	remove_what_is_left(cs, true);
 }
 
 /* Create the new file; its row in the ledger is flushed before it exists. */
@@ -272,7 +274,7 @@ after_swap(CopyState *cs)
 		FreeErrorData(error);
 
 		/* so remove it at once */
-		remove_what_is_left(cs);
+		remove_what_is_left(cs, false);
 	}
 	PG_END_TRY();
 }
@@ -384,21 +386,28 @@ copy_file(CopyState *cs)
 	memset(&cs->eta, 0, sizeof(cs->eta));
 	if (cs->mc->settings->prewarm)
 		cs->eta.cached = copy_estimate_cached(&cs->from);
-	make_file(cs);
+	StartTransactionCommand();
+	cs->direct = wants_direct_io(cs);
+	CommitTransactionCommand();
+	cs->todo = block_set_create(cs->cxt);
+	cs->resumed = copy_resume(cs);
+	if (!cs->resumed)
+		make_file(cs);
 
 	StartTransactionCommand();
 	oldcontext = MemoryContextSwitchTo(cs->cxt);
-	cs->direct = wants_direct_io(cs);
-	cs->changes = wal_changes_begin(&cs->from, cs->direct, copy_check_interrupts);
+	if (!cs->resumed)
+		cs->changes = wal_changes_begin(&cs->from, InvalidXLogRecPtr, cs->direct,
+										copy_check_interrupts);
 	while (cs->first->followers[nfollowers] != NULL)
 		nfollowers++;
 	cs->first->followers[nfollowers] = cs->changes;
 	cs->copy = file_copy_create(&cs->from, &cs->to, cs->first->followers, cs->relam,
 								cs->direct);
-	cs->todo = block_set_create(cs->cxt);
 	cs->unverified = block_set_create(cs->cxt);
 	MemoryContextSwitchTo(oldcontext);
 	CommitTransactionCommand();
+	copy_resume_begin(cs);
 
 	progress_phase(PHASE_COPYING);
 	if ((outcome = copy_rounds(cs, true)) != GO_ON)
@@ -412,6 +421,7 @@ copy_file(CopyState *cs)
 	StartTransactionCommand();
 	file_copy_sync(cs->copy);
 	CommitTransactionCommand();
+	copy_resume_record(cs, true);
 	IM_POINT("copy-synced");
 
 	/* a verification leaves out the blocks on the list */
@@ -576,7 +586,7 @@ copy_cleanup(void)
 	Assert(!IsTransactionState());
 	if (current == NULL)
 		return;
-	remove_what_is_left(current);
+	remove_what_is_left(current, job_keep_requested());
 	/* else keep it for another call */
 	foreach_file(f, current)
 		if (f->new_file.id != 0 || f->old_file.id != 0)

@@ -52,10 +52,11 @@
 /*
  * Set to zero all that may change in the page of a table without WAL, whatever the
  * settings: a crash loses it, too.  HEAP_XMIN_FROZEN is both bits of xmin, and
- * is logged.
+ * is logged.  With replayed, also the bytes that replay makes otherwise, as core's
+ * heap_mask() does: one of the two pages may be older than a crash or a promotion.
  */
 static void
-mask_hints(Page page)
+mask_hints(Page page, BlockNumber block, bool replayed)
 {
 	PageHeader	header = (PageHeader) page;
 
@@ -78,6 +79,14 @@ mask_hints(Page page)
 		if (!HeapTupleHeaderXminFrozen(tuple))
 			tuple->t_infomask &= ~(HEAP_XMIN_COMMITTED | HEAP_XMIN_INVALID);
 		tuple->t_infomask &= ~(HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID);
+		if (!replayed)
+			continue;
+		tuple->t_infomask &= ~HEAP_COMBOCID;
+		tuple->t_choice.t_heap.t_field3.t_cid = 0;
+		if (HeapTupleHeaderIsSpeculative(tuple))
+			ItemPointerSet(&tuple->t_ctid, block, n);
+		memset((char *) tuple + ItemIdGetLength(item), 0,
+			   Min(MAXALIGN(ItemIdGetLength(item)), BLCKSZ - ItemIdGetOffset(item)) - ItemIdGetLength(item));
 	}
 }
 
@@ -129,8 +138,8 @@ is_same_block(const CopyState *cs, BlockNumber block, BufferAccessStrategy strat
 		return cs->is_table && empty[0] && empty[1];
 	if (cs->is_table)
 	{
-		mask_hints((Page) pages[0].data);
-		mask_hints((Page) pages[1].data);
+		mask_hints((Page) pages[0].data, block, cs->resumed);
+		mask_hints((Page) pages[1].data, block, cs->resumed);
 		return memcmp(pages[0].data, pages[1].data, BLCKSZ) == 0;
 	}
 

@@ -153,6 +153,7 @@
 #define LOG_ONCE			IM_MUTATION("log-once")
 #define WITHOUT_SYNC		IM_MUTATION("sync")
 #define SPOIL_READ_BACK		IM_MUTATION("read-back")
+#define WRITE_UNFLUSHED		IM_MUTATION("resume-unflushed")
 #define DIRECT_FLAG			IM_LIMIT("no-direct", PG_O_DIRECT)
 
 /* The segment of the new file that is being written. */
@@ -192,6 +193,8 @@ struct FileCopy
 	bool		refused;		/* ... which the file system does not like */
 	bool		standard_pages; /* garbage in holes need not be kept */
 	bool		synced;			/* no direct writes any more */
+	BlockNumber recorded;		/* blocks of which a record says that they are
+								 * durable */
 	OpenSegment segment;
 	BlockNumber sample;			/* last block that began a direct write */
 	char	   *sample_page;	/* as written; see read_back() */
@@ -779,6 +782,9 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		redo = GetRedoRecPtr();
 		log_blocks(copy, fork, blocks, data, nblocks);
 		hand_over(copy, nblocks);
+		/* see file_copy_record() */
+		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM && !WRITE_UNFLUSHED)
+			XLogFlush(copy->last_record);
 		IM_POINT("copy-logged");
 		/* write consecutive blocks at once */
 		for (int i = 0, run; i < nblocks; i += run)
@@ -938,14 +944,31 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 }
 
 /*
- * Make the blocks that were written directly durable, and the files' directory
- * entries.  From here on, write only with file_copy_through_buffer().
+ * Make the directory entries of the new file durable.  Core need not sync the
+ * entry of a new file, because a crash replays the file's creation; but here a
+ * checkpoint may have come since, and then nothing is replayed.
+ */
+static void
+sync_directories(FileCopy *copy)
+{
+	char	   *directory = relation_fork_path(copy->to, MAIN_FORKNUM);
+
+	get_parent_directory(directory);
+	fsync_fname(directory, true);
+	/* the directory may be as new as the file */
+	get_parent_directory(directory);
+	fsync_fname(directory, true);
+	pfree(directory);
+}
+
+/*
+ * Make what was written directly durable, with the files' directory entries.
+ * From here on, write only with file_copy_through_buffer().
  */
 void
 file_copy_sync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-	char	   *directory;
 
 	close_segment(&copy->segment);
 	copy->synced = true;
@@ -955,19 +978,33 @@ file_copy_sync(FileCopy *copy)
 	if (smgrexists(smgr, FSM_FORKNUM))
 		smgrimmedsync(smgr, FSM_FORKNUM);
 	read_back(copy, smgr);
+	sync_directories(copy);
+}
 
-	/*
-	 * Core need not sync the entry of a new file, because a crash replays the
-	 * file's creation; but here a checkpoint may have come since, and then
-	 * nothing is replayed.
-	 */
-	directory = relation_fork_path(copy->to, MAIN_FORKNUM);
-	get_parent_directory(directory);
-	fsync_fname(directory, true);
-	/* the directory may be as new as the file */
-	get_parent_directory(directory);
-	fsync_fname(directory, true);
-	pfree(directory);
+/*
+ * Make the blocks below nblocks durable, for a record that says so.  The segments
+ * before the last recorded block were made durable then, and were not written
+ * since, or file_copy_sync() was called.
+ *
+ * From here on, these blocks are written only when the WAL of it is flushed.
+ * Else pg_rewind would not find in this server's WAL what is to be fetched
+ * again: see src/README, "A copy that goes on".
+ */
+void
+file_copy_record(FileCopy *copy, BlockNumber nblocks)
+{
+	for (BlockNumber block = copy->recorded; block < nblocks;
+		 block += RELSEG_SIZE - block % RELSEG_SIZE)
+	{
+		open_segment(copy, MAIN_FORKNUM, block, false);
+		if (pg_fsync(copy->segment.fd) != 0)
+			ereport(data_sync_elevel(ERROR),
+					(errcode_for_file_access(),
+					 errmsg("could not fsync file \"%s\": %m", copy->segment.path)));
+	}
+	close_segment(&copy->segment);
+	sync_directories(copy);
+	copy->recorded = nblocks;
 }
 
 /*
@@ -980,7 +1017,6 @@ file_copy_unsync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
-	Assert(copy->synced);
 	FlushRelationsAllBuffers(&smgr, 1);
 	DropRelationsAllBuffers(&smgr, 1);
 	copy->synced = false;

@@ -53,6 +53,7 @@ extern BlockNumber file_copy_set(FileCopy *copy, const BlockSet *set,
 								 BlockNumber from, FileCopyPace pace,
 								 XLogRecPtr *lsn, int *ncopied);
 extern void file_copy_sync(FileCopy *copy);
+extern void file_copy_record(FileCopy *copy, BlockNumber nblocks);
 extern void file_copy_unsync(FileCopy *copy);
 extern void file_copy_prepare(FileCopy *copy, BlockNumber nblocks,
 							  const BlockSet *set);

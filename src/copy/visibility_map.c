@@ -32,7 +32,8 @@ void
 visibility_map_create(const CopyState *cs)
 {
 	StartTransactionCommand();
-	smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), VISIBILITYMAP_FORKNUM, false);
+	/* it is there already if the copy goes on */
+	smgrcreate(smgropen(cs->to, INVALID_PROC_NUMBER), VISIBILITYMAP_FORKNUM, true);
 	log_smgrcreate(&cs->to, VISIBILITYMAP_FORKNUM);
 	CommitTransactionCommand();
 }

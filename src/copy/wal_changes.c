@@ -454,13 +454,15 @@ note_record(ChangedBlocks *changes, BlockNumber limit)
 
 /*
  * Start to follow the changes of a relation file's main fork: every change
- * whose record starts after this call will be reported.  Allocated in a
+ * whose record starts at or after this position, or, with InvalidXLogRecPtr,
+ * after this call, will be reported.  At the position, a record starts, and the
+ * WAL from there on is kept until this call has it open.  Allocated in a
  * context of its own below the current one; end it with wal_changes_end(), or
  * by deleting or resetting that context.  With "direct", the segments that were
  * read are given up in the page cache.
  */
 ChangedBlocks *
-wal_changes_begin(const RelFileLocator *locator, bool direct,
+wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from, bool direct,
 				  void (*check_interrupts) (void))
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
@@ -495,8 +497,12 @@ wal_changes_begin(const RelFileLocator *locator, bool direct,
 	changes->on_reset.arg = changes;
 	MemoryContextRegisterResetCallback(cxt, &changes->on_reset);
 
-	(void) wal_changes_mark();
-	XLogBeginRead(changes->reader, ProcLastRecPtr);
+	if (XLogRecPtrIsInvalid(from))
+	{
+		(void) wal_changes_mark();
+		from = ProcLastRecPtr;
+	}
+	XLogBeginRead(changes->reader, from);
 	hold_segments(changes);
 
 	MemoryContextSwitchTo(oldcontext);
@@ -526,6 +532,13 @@ wal_changes_mark(void)
 	end = XLogInsert(RM_XLOG_ID, XLOG_NOOP);
 	XLogFlush(end);
 	return end;
+}
+
+/* Return the position up to which the WAL was read: no record before it is missing. */
+XLogRecPtr
+wal_changes_position(const ChangedBlocks *changes)
+{
+	return changes->reader->EndRecPtr;
 }
 
 static void

@@ -22,11 +22,13 @@ typedef enum ChangesResult
 	CHANGES_WAL_GONE,			/* a segment was removed before it was read */
 } ChangesResult;
 
-extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator, bool direct,
+extern ChangedBlocks *wal_changes_begin(const RelFileLocator *locator, XLogRecPtr from,
+										bool direct,
 										void (*check_interrupts) (void));
 extern void wal_changes_end(ChangedBlocks *changes);
 
 extern XLogRecPtr wal_changes_mark(void);
+extern XLogRecPtr wal_changes_position(const ChangedBlocks *changes);
 extern ChangesResult wal_changes_read(ChangedBlocks *changes,
 									  XLogRecPtr upto, BlockNumber limit, bool locked);
 extern void wal_changes_seen(ChangedBlocks *changes, BlockNumber first,

@@ -33,6 +33,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "cleanup/cleanup.h"
 #include "file_system.h"
 #include "job.h"
 #include "own_tables.h"
@@ -258,11 +259,14 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 		item->wal_bytes = new_size;
 }
 
-/* Return the bytes of the new file; sort files go to temp_tablespaces. */
+/* Return the bytes still to be made of the new file; sort files go to temp_tablespaces. */
 static int64
 new_file_size(const MoveItem *item)
 {
-	return Max(item->bytes_to_write, 0) - Max(item->sort_bytes, 0);
+	int64		kept = item->method == METHOD_COPY ?
+		leftover_kept_bytes(item->relid, item->to_tablespace) : 0;
+
+	return Max(item->bytes_to_write - Max(item->sort_bytes, 0) - kept, 0);
 }
 
 /* Add a number to the nlargest largest ones, which are sorted downwards. */

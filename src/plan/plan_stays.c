@@ -43,6 +43,7 @@
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
+#include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
 #include "job.h"
@@ -387,6 +388,17 @@ plan_what_stays(List *entries, Oid tablespace, Oid to)
 		(void) item_skip(add_row(&entries, ITEM_FILES, PG_TEMP_FILES_DIR, tablespace),
 						 ERRCODE_OBJECT_IN_USE,
 						 "Queries have temporary files there, which go when they end.");
+	foreach(lc, leftovers_list())
+	{
+		const Leftover *file = lfirst(lc);
+
+		if (file->keep_until != 0 && file->tablespace == tablespace)
+			(void) item_skip(add_row(&entries, ITEM_COPY, file->name, tablespace),
+							 ERRCODE_OBJECT_IN_USE,
+							 "It is kept until %s, so that job " INT64_FORMAT " can go on. To remove it: %s",
+							 timestamptz_to_str(file->keep_until), file->job,
+							 printed_command("cleanup"));
+	}
 	add_settings(&entries, tablespace);
 	if (tablespace == MyDatabaseTableSpace)
 		add_catalogs(&entries, tablespace, to);

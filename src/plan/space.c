@@ -24,6 +24,7 @@
 #include "commands/tablespace.h"
 #include "storage/fd.h"
 
+#include "cleanup/cleanup.h"
 #include "file_system.h"
 #include "job.h"
 #include "plan/plan.h"
@@ -189,7 +190,8 @@ space_check(const JobShared *job, const MoveItem *item,
 
 	if (item->method == METHOD_DEFAULT || space_to_copy(item) + others <= 0)
 		return;
-	space_needs(&needs, item->to_tablespace, space_to_copy(item) + others,
+	space_needs(&needs, item->to_tablespace,
+				space_to_copy(item) + others - leftover_kept_bytes(item->relid, item->to_tablespace),
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
 	missing = space_missing(&needs, &settings->min_free_space);

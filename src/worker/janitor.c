@@ -11,7 +11,8 @@
  *
  * Then it sleeps: after a crash, the postmaster starts a worker again only if
  * it was alive.  While the directory of a tablespace is missing, which may be on
- * a file system that is mounted late, it looks now and then whether it has come.
+ * a file system that is mounted late, it looks now and then whether it has come;
+ * and once a day it does all of this again.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,6 +50,8 @@
 #define RESTART_S	60
 #define POLL_MS		100
 #define MOUNT_POLL_MS	5000
+/* for files that were kept until then */
+#define AGAIN_MS	(24 * 60 * 60 * 1000)
 
 static uint32 wait_event = 0;
 
@@ -253,10 +256,12 @@ index_mover_janitor_main(Datum arg)
 	for (;;)
 	{
 		uint64		missing = missing_tablespaces();
+		TimestampTz visited = GetCurrentTimestamp();
 
 		visit_databases();
 		do
-			wait_a_while(missing != 0 ? MOUNT_POLL_MS : -1);
-		while (missing_tablespaces() == missing);
+			wait_a_while(missing != 0 ? MOUNT_POLL_MS : AGAIN_MS);
+		while (missing_tablespaces() == missing &&
+			   !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
 	}
 }

@@ -1,0 +1,390 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_resume.c
+ *	  Method copy: recording how far a copy is, and going on after its end.
+ *
+ * A large copy records in its row of the ledger how many blocks of the new file are
+ * durable, and from which position in the WAL on a change of these may be missing
+ * in it.  After an end in mid-copy the file stays, and the next copy of the relation
+ * into that tablespace takes over the blocks that no WAL summary names since that
+ * position, nor the WAL behind the summaries.  All others are copied.
+ *
+ * Why this is right, also on a standby that was promoted, is in src/README, "A copy
+ * that goes on".  Whatever is not certain begins the copy again.
+ *
+ * Tricky: the summaries end at the redo position of some checkpoint.  We do not
+ * make one: the WAL behind it is read as that of any copy is.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/timeline.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "utils/timestamp.h"
+
+#include "cleanup/cleanup.h"
+#include "copy/copy_private.h"
+#include "errors.h"
+#include "file_system.h"
+#include "own_tables.h"
+#include "plan/plan.h"
+
+#ifdef IM_HAS_WAL_SUMMARIES
+#include "common/blkreftable.h"
+#include "postmaster/walsummarizer.h"
+
+/* Record so often at least; more often where index_mover.resumable_size is less */
+#define RECORD_BLOCKS		((BlockNumber) (1024 * 1024 * 1024 / BLCKSZ))
+
+/* Wait no longer for WAL summaries that do not get on */
+#define SUMMARIES_WAIT_MS	(60 * 1000)
+#define SUMMARIES_POLL_MS	100
+
+/* While the WAL behind the summaries is read, a checkpoint may remove some of it */
+#define MOST_TRIES			5
+
+/* For the tests, see test_points.c */
+#define IGNORE_SUMMARIES	IM_MUTATION("resume-summaries")
+#define IGNORE_LIMIT		IM_MUTATION("resume-limit")
+#define RECORD_LATE			IM_MUTATION("resume-late")
+#define KEEP_BUFFERS		IM_MUTATION("resume-buffers")
+
+/* What read_summaries() reads: some WAL of one timeline. */
+typedef struct SummarizedWal
+{
+	CopyState  *cs;
+	TimeLineID	timeline;
+	XLogRecPtr	begin;
+	XLogRecPtr	end;
+}			SummarizedWal;
+
+/* Add to the list what one summary names of the copied file. */
+static void
+read_summary(SummarizedWal * wal, WalSummaryFile *file)
+{
+	CopyState  *cs = wal->cs;
+	WalSummaryIO io = {.file = OpenWalSummaryFile(file, false)};
+	BlockRefTableReader *reader;
+	RelFileLocator locator;
+	ForkNumber	fork;
+	BlockNumber limit;
+
+	reader = CreateBlockRefTableReader(ReadWalSummary, &io, FilePathName(io.file),
+									   ReportWalSummaryError, NULL);
+	while (BlockRefTableReaderNextRelation(reader, &locator, &fork, &limit))
+	{
+		bool		is_ours = RelFileLocatorEquals(locator, cs->from) && fork == MAIN_FORKNUM;
+		BlockNumber blocks[256];
+		unsigned	nblocks;
+
+		/* it was truncated, or all of the database's files there are others */
+		if ((is_ours && !IGNORE_LIMIT) ||
+			(locator.relNumber == 0 && locator.dbOid == cs->from.dbOid &&
+			 (locator.spcOid == cs->from.spcOid || locator.spcOid == cs->to.spcOid)))
+			cs->copied = Min(cs->copied, limit);
+		while ((nblocks = BlockRefTableReaderGetBlocks(reader, blocks, lengthof(blocks))) > 0)
+		{
+			for (unsigned i = 0; i < nblocks && is_ours && !IGNORE_SUMMARIES; i++)
+				block_set_add(cs->todo, blocks[i]);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+	DestroyBlockRefTableReader(reader);
+	FileClose(io.file);
+}
+
+/* The same of all of them; ERROR if they do not tell all. */
+static void
+read_summaries(void *arg)
+{
+	SummarizedWal *wal = arg;
+	List	   *files = GetWalSummaries(wal->timeline, wal->begin, wal->end);
+	XLogRecPtr	missing;
+	ListCell   *lc;
+
+	if (!WalSummariesAreComplete(files, wal->begin, wal->end, &missing))
+		elog(ERROR, "there is no WAL summary from %X/%X on on timeline %u",
+			 LSN_FORMAT_ARGS(Max(missing, wal->begin)), wal->timeline);
+	foreach(lc, files)
+		read_summary(wal, lfirst(lc));
+}
+
+/*
+ * Wait until WAL is summarized up to the last checkpoint, on this timeline.  Sets
+ * *upto to where the summaries end, which is where a record starts.  Returns NULL,
+ * or why that is in vain.
+ */
+static const char *
+wait_for_summaries(TimeLineID timeline, XLogRecPtr *upto)
+{
+	XLogRecPtr	last_pending = InvalidXLogRecPtr;
+	TimestampTz since = GetCurrentTimestamp();
+
+	for (;;)
+	{
+		TimeLineID	summarized;
+		XLogRecPtr	pending;
+		int			pid;
+
+		GetWalSummarizerState(&summarized, upto, &pending, &pid);
+		if (!summarize_wal)
+			return "summarize_wal is off";
+		if (summarized == timeline && *upto >= GetRedoRecPtr())
+			return NULL;
+		if (pending != last_pending)
+			since = GetCurrentTimestamp();
+		else if (TimestampDifferenceExceeds(since, GetCurrentTimestamp(), SUMMARIES_WAIT_MS))
+			return psprintf("WAL summarization is not progressing from %X/%X",
+							LSN_FORMAT_ARGS(pending));
+		last_pending = pending;
+		WakeupWalSummarizer();
+		(void) throttle_rest(SUMMARIES_POLL_MS);
+	}
+}
+
+/*
+ * Put onto the list what the summaries name from the recorded position to where
+ * they end on this timeline, *upto, following the history of timelines.  Returns
+ * NULL, or why they do not tell all.
+ */
+static const char *
+find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
+{
+	TimeLineID	timeline = GetWALInsertionTimeLine();
+	const char *why = wait_for_summaries(timeline, upto);
+	MemoryContext oldcontext = CurrentMemoryContext;
+	ListCell   *lc;
+
+	if (why != NULL)
+		return why;
+	/* the WAL has all of it */
+	if (entry->timeline == timeline && entry->changes_from >= *upto)
+	{
+		*upto = entry->changes_from;
+		return NULL;
+	}
+
+	why = "what was copied is not in the history of this server";
+	StartTransactionCommand();
+	foreach(lc, readTimeLineHistory(timeline))
+	{
+		const TimeLineHistoryEntry *tle = lfirst(lc);
+		bool		first = tle->tli == entry->timeline;
+		SummarizedWal wal = {cs, tle->tli, tle->begin, tle->tli == timeline ? *upto : tle->end};
+		ErrorData  *error;
+
+		if (first)
+		{
+			if (entry->changes_from < wal.begin || entry->changes_from > wal.end)
+				break;
+			wal.begin = entry->changes_from;
+		}
+		error = wal.begin < wal.end ? errors_catch(read_summaries, &wal) : NULL;
+		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
+		if (error != NULL || first)
+		{
+			why = error != NULL ? MemoryContextStrdup(oldcontext, error->message) : NULL;
+			break;
+		}
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
+	return why;
+}
+
+/*
+ * Find out what of the file of a row may be trusted: set cs->copied to its length,
+ * cs->todo to the blocks of it that may have changed, and cs->changes to follow
+ * what comes.  Returns NULL, or why nothing may be.
+ */
+static const char *
+find_trusted(CopyState *cs, const LedgerEntry *entry)
+{
+	ChangesResult result = CHANGES_WAL_GONE;
+	BlockNumber length;
+	bool		map_is_cut;
+
+	if (entry->from_tablespace != cs->from.spcOid ||
+		entry->from_relfilenumber != cs->from.relNumber)
+		return "it has another file since";
+	StartTransactionCommand();
+	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
+		file_blocks(&cs->to, MAIN_FORKNUM) : 0;
+	/* blocks of zeros, by which it was extended, may be lost in a crash */
+	cs->copied = Min(entry->copied_blocks, file_blocks(&cs->from, MAIN_FORKNUM));
+	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
+	CommitTransactionCommand();
+	if (length < entry->copied_blocks)
+		return psprintf("the file that was kept has %u blocks instead of %u", length,
+						entry->copied_blocks);
+
+	for (int tries = 0; tries < MOST_TRIES && result == CHANGES_WAL_GONE; tries++)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
+		XLogRecPtr	upto;
+		const char *why = find_changes(cs, entry, &upto);
+
+		if (why == NULL)
+		{
+			wal_changes_end(cs->changes);
+			cs->changes = wal_changes_begin(&cs->from, upto, cs->direct, copy_check_interrupts);
+		}
+		MemoryContextSwitchTo(oldcontext);
+		if (why != NULL)
+			return why;
+		IM_POINT("resume-summaries");
+		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
+	}
+	if (result == CHANGES_WAL_GONE)
+		return "WAL that tells its changes was removed before it was read";
+	if (result == CHANGES_FILE_REPLACED)
+		return "its file was truncated, or changed in a way that the WAL does not tell block by block";
+	if (cs->copied == 0 || map_is_cut)
+		return "its file was truncated, or made anew";
+
+	for (BlockNumber block = block_set_next(cs->todo, cs->copied);
+		 block != InvalidBlockNumber;
+		 block = block_set_next(cs->todo, block + 1))
+		block_set_remove(cs->todo, block);
+	copy_take_changes(cs);
+	/* its changes are not all in the WAL */
+	block_set_add(cs->todo, 0);
+	return NULL;
+}
+
+/*
+ * Go on from the file that an earlier copy has left, if there is one and what is in
+ * it can be trusted.  Returns false, with a NOTICE and without that file, if it
+ * cannot.  No transaction is open.
+ */
+bool
+copy_resume(CopyState *cs)
+{
+	MemoryContext oldcontext = CurrentMemoryContext;
+	MoveItem   *item = cs->mc->item;
+	LedgerEntry *entry;
+	const char *why;
+	int64		job;
+
+	if (cs->mc->settings->resumable_size < 0 || cs->mc->settings->terms.rehearse)
+		return false;
+	StartTransactionCommand();
+	MemoryContextSwitchTo(cs->cxt);
+	entry = leftover_kept_file(cs->relid, item->to_tablespace);
+	if (entry != NULL && !ledger_row_claim_again(entry->id))
+		entry = NULL;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(oldcontext);
+	if (entry == NULL)
+		return false;
+	job = entry->job;
+	cs->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
+	why = find_trusted(cs, entry);
+	if (why != NULL)
+	{
+		ereport(NOTICE,
+				(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
+						NameStr(item->relname)),
+				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
+						   job, why)));
+		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
+				 job, why);
+		wal_changes_end(cs->changes);
+		cs->changes = NULL;
+		block_set_clear(cs->todo);
+		cs->copied = 0;
+		leftover_file_remove(entry, cs->mc->settings->pacing, copy_check_interrupts);
+		ledger_row_release(entry->id);
+		return false;
+	}
+
+	/* in this order: what comes may leave less of the file */
+	entry->copied_blocks = cs->copied;
+	entry->job = cs->mc->job->job;
+	entry->pid = MyProcPid;
+	StartTransactionCommand();
+	commit_locally();
+	ledger_update(entry);
+	CommitTransactionCommand();
+	cs->new_file = *entry;
+	cs->new_file_made = true;
+	IM_POINT("resume-recorded");
+	item_say(item, "The copy went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
+			 job, size_text((int64) cs->copied * BLCKSZ),
+			 size_text(block_set_count(cs->todo) * BLCKSZ));
+	return true;
+}
+
+/*
+ * Prepare for records of how far this copy is; and, if it goes on from an earlier
+ * one's file, the file.  No transaction is open.
+ */
+void
+copy_resume_begin(CopyState *cs)
+{
+	const MoveSettings *settings = cs->mc->settings;
+	int64		least = (int64) settings->resumable_size * 1024 / BLCKSZ;
+
+	StartTransactionCommand();
+	if (cs->resumed)
+	{
+		cs->changes_from = cs->new_file.changes_from;
+		cs->timeline = cs->new_file.timeline;
+		/* recovery has used buffers */
+		if (!KEEP_BUFFERS)
+			file_copy_unsync(cs->copy);
+		if (file_blocks(&cs->to, MAIN_FORKNUM) > cs->copied)
+			leftover_file_shorten(&cs->to, cs->copied, settings->pacing);
+		file_copy_record(cs->copy, cs->copied);
+	}
+	else
+	{
+		cs->changes_from = wal_changes_position(cs->changes);
+		cs->timeline = GetWALInsertionTimeLine();
+	}
+	cs->record_step = least < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
+		file_blocks(&cs->from, MAIN_FORKNUM) <= least ? 0 :
+		Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
+	CommitTransactionCommand();
+	if (cs->resumed)
+		IM_POINT("resume-begins");
+}
+
+/*
+ * If it is time, record how far the copy is.  synced: all of the new file is
+ * durable, so do it at once.  No transaction is open.
+ */
+void
+copy_resume_record(CopyState *cs, bool synced)
+{
+	LedgerEntry entry = cs->new_file;
+
+	if (cs->record_step == 0 || !summarize_wal ||
+		(!synced && cs->copied - entry.copied_blocks < cs->record_step))
+		return;
+	IM_POINT("resume-recording");
+	entry.from_tablespace = cs->from.spcOid;
+	entry.from_relfilenumber = cs->from.relNumber;
+	entry.copied_blocks = cs->copied;
+	entry.changes_from = RECORD_LATE ? GetXLogInsertRecPtr() : cs->changes_from;
+	entry.timeline = cs->timeline;
+	entry.keep_until = GetCurrentTimestamp() +
+		(int64) cs->mc->settings->resumable_for * 60 * USECS_PER_SEC;
+
+	StartTransactionCommand();
+	commit_locally();
+	file_copy_record(cs->copy, cs->copied);
+	ledger_update(&entry);
+	IM_POINT("resume-record");
+	/* flushes what the new file has of others' WAL, and that of our own */
+	CommitTransactionCommand();
+	cs->new_file = entry;
+	IM_POINT("resume-recorded");
+}
+
+#endif							/* IM_HAS_WAL_SUMMARIES */

@@ -1,0 +1,382 @@
+# A copy that goes on after its end: killed, stopped, canceled, or taken over by a
+# standby, at each point that leaves another file; with changes of each kind in
+# between.  What is taken over is right, byte by byte, here and on the standbys; what
+# is not certain begins again, and says why.  And the comparison would notice if
+# one of the rules were left out.
+#
+# Fault (processes): the end of a large copy, at each point of its record and behind it, by a
+#   kill, a cancel, a stop, and again while it goes on; it goes on, or begins again (17)
+# Fault (replication): one or two promotions in the middle of a large copy, which goes on there;
+#   the old primary rewound (17)
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IndexMover::Call;
+use IndexMover::Places;
+use IndexMover::Session;
+use IndexMover::Tables;
+use IndexMover::Test;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+needs_test_points();
+plan skip_all => 'WAL summaries came with PostgreSQL 17'
+  unless `pg_config --version` =~ /PostgreSQL (\d+)/ && $1 >= 17;
+
+my $only = $ENV{ONLY} || '.';
+
+my ($node, $standby, @others);
+{
+	my $conf = <<CONF;
+checkpoint_timeout = 1h
+max_wal_size = 1GB
+wal_keep_size = 512MB
+wal_retrieve_retry_interval = 100ms
+index_mover.resumable_size = 1MB
+index_mover.pacing = off
+index_mover.max_workers = 1
+CONF
+	$node = new_node('resume', streaming => 1, extra => ['--data-checksums'], conf => "$conf\nsummarize_wal = on");
+}
+sub sql { return $node->safe_psql('postgres', @_) }
+
+make_table($node, 'big', 3200);
+sub new_standby
+{
+	my ($name) = @_;
+	$node->backup($name);
+	my $new = PostgreSQL::Test::Cluster->new($name);
+	$new->init_from_backup($node, $name, has_streaming => 1);
+	$new->start;
+	return $new;
+}
+$standby = new_standby('standby');
+
+my $changes = 0;
+sub change { change_table($node, 'big', ++$changes); return; }
+
+# Have the move of the table end at a point.  Returns the job's number.
+sub interrupt
+{
+	my ($end, $point, %options) = @_;
+	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
+	my $move = "SELECT max(job) FROM move_table('big', '$to', wait => false)";
+	my $log = -s $node->logfile;
+	if ($end eq 'kill')
+	{
+		set_tests($node, test_point => "$point:kill", test_mutation => $options{mutation});
+		my $job = sql($move);
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+		wait_until_up($node);
+		set_tests($node);
+		return $job;
+	}
+	set_tests($node, test_point => "$point:wait" . ($options{then} ? ",$options{then}" : ''), test_mutation => $options{mutation});
+	sql("BEGIN; SELECT pg_advisory_xact_lock(0, 5959); PREPARE TRANSACTION 'holder'");
+	my $job = sql($move);
+	(my $name = $point) =~ s/:.*//;
+	$node->wait_for_log(qr/test point "$name[^"]*": waiting/, $log);
+	$options{meanwhile}->() if $options{meanwhile};
+	if ($options{then})
+	{
+		sql("ROLLBACK PREPARED 'holder'");
+		$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+		wait_until_up($node);
+		set_tests($node);
+		return $job;
+	}
+	if ($end eq 'cancel') { is(sql("SELECT cancel_move($job, keep => true)"), '1', 'canceled'); wait_for_no_worker($node); }
+	elsif ($end eq 'promote') { promote() }
+	else { $node->stop($end); $node->start; }
+	sql("ROLLBACK PREPARED 'holder'");
+	set_tests($node);
+	return $job;
+}
+
+# The standby takes over; the next one becomes its standby.
+sub promote
+{
+	$node->wait_for_catchup($_, 'replay', $node->lsn('insert')) foreach $standby, @others;
+	$node->stop('immediate');
+	$standby->promote;
+	poll_until($standby, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	($node, $standby) = ($standby, shift @others);
+	foreach my $other (grep { $_ } $standby, @others)
+	{
+		$other->enable_streaming($node);
+		$other->restart;
+	}
+	return;
+}
+
+# What is on record of the largest file.
+sub kept { return sql("SELECT coalesce(max(copied_blocks), 0) FROM index_mover.ledger WHERE kind = 'n'") }
+
+# Go on; returns "status, blocks copied in the first pass of the table, message".
+sub resume
+{
+	my ($job, %options) = @_;
+	set_tests($node, test_mutation => $options{mutation}) if $options{mutation};
+	my $rest = sql("SELECT resume_move($job)");
+	wait_for_job_end($node, $rest);
+	set_tests($node) if $options{mutation};
+	return sql("SELECT status, blocks_copied, message FROM index_mover_history WHERE job = $rest AND kind = 'table'");
+}
+
+sub blocks { return sql("SELECT pg_relation_size('big') / current_setting('block_size')::int") }
+
+sub goes_on_ok
+{
+	my ($job, $name, %options) = @_;
+	my $kept = kept();
+	cmp_ok($kept, '>', 0, "$name: $kept of " . blocks() . ' blocks are on record');
+	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
+	my ($status, $copied, $message) = split /\|/, resume($job);
+	if ($options{anew}) { like($message, qr/did not go on where job $job had ended, because $options{anew}/, "$name: begins again") }
+	else
+	{
+		like($message, qr/went on where job $job had ended, with .* of which/, "$name: goes on");
+		note $message;
+		is($copied, blocks() - $kept, "$name: the others are copied") unless $options{cut};
+	}
+	is($status, 'moved', "$name: moved");
+	is(places_of_table($node, 'big'), all_at($to), "$name: is there");
+	wait_for_no_worker($node);
+	table_ok($node, 'big', $name);
+	same_table_ok($node, $standby, 'big', $name);
+	is(sql('SELECT count(*) FROM index_mover.ledger'), '0', "$name: the ledger is empty");
+	files_ok($node, $name);
+	$node->wait_for_catchup($standby);
+	files_ok($standby, "$name, standby");
+	count_fault('copies that went on');
+	return;
+}
+
+# ---- each end, and changes after it -------------------------------------------------------
+foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 'kill', 'cancel', 'immediate', 'fast')
+{
+	# recovery makes other command ids
+	sql('CHECKPOINT');
+	change();
+	my $job = interrupt($end, 'copy-half');
+	if ($end eq 'cancel')
+	{
+		like(sql("SELECT action FROM index_mover_cleanup(dry_run => true) WHERE kind = 'unfinished copy' AND action <> 'remove'"),
+			qr/^remove; otherwise kept until .*, for: SELECT index_mover_call\.resume_move\($job\)/, 'a cleanup would remove it');
+		like(sql("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'table'"),
+			qr/Its copy goes on from \d+ kB of it, kept until /, 'the history names it');
+		like(sql("SELECT detail FROM evacuate_tablespace('regress_fast', 'regress_slow', dry_run => true) WHERE kind = 'unfinished copy'"
+				. " UNION ALL SELECT detail FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)"
+				. " WHERE kind = 'unfinished copy'"),
+			qr/so that job $job can go on. To remove it: SELECT \* FROM index_mover_call\.index_mover_cleanup\(\);/,
+			'it stays in the tablespace');
+		# what moves or cleans up something else leaves it
+		sql("CREATE TABLE other (i int) TABLESPACE regress_slow; SELECT FROM move_table('other', 'regress_fast'); DROP TABLE other");
+	}
+	change();
+	goes_on_ok($job, $end);
+}
+
+# ---- each point ---------------------------------------------------------------------------
+foreach my $point (grep { "points $_" =~ /$only/ } picked { /resume-record:2|copy-synced/ } 'points',
+	'resume-recording:2', 'resume-record:2', 'resume-recorded:2', 'copy-logged:5', 'copy-end', 'copy-round',
+	'copy-before-sync', 'copy-synced', 'copy-verifying', 'swap-asking', 'swap-before-commit')
+{
+	my $job;
+	if ($point eq 'copy-round')
+	{
+		$job = interrupt('cancel', 'copy-end', then => "$point:kill", meanwhile => \&change);
+	}
+	else { $job = interrupt('kill', $point) }
+	change();
+	sql('CHECKPOINT') if $changes % 2;
+	change();
+	goes_on_ok($job, "at $point");
+}
+
+# ---- other changes ------------------------------------------------------------------------
+sub recycle
+{
+	$node->wait_for_catchup($standby);
+	sql("SELECT pg_switch_wal(); SELECT txid_current()"), sql('CHECKPOINT') foreach 1 .. 3;
+}
+# VACUUM cuts off what comes from this block on.
+sub cut
+{
+	my ($block) = @_;
+	sql("DELETE FROM $_ WHERE id IN (SELECT id FROM big WHERE ctid >= '($block,0)')") foreach 'big_twin', 'big';
+	sql('VACUUM (TRUNCATE) big');
+	is(sql("SELECT pg_relation_size('big') / current_setting('block_size')::int"), $block, 'VACUUM has truncated the table');
+	return;
+}
+my %changes = (
+	nothing => sub { },
+	'WAL recycled' => sub { change(); recycle(); change(); recycle(); },
+	'hint bits' => sub {
+		sql("UPDATE $_ SET v = v + 1 WHERE id % 7 = 3; CHECKPOINT; SELECT count(*) FROM $_; CHECKPOINT") foreach 'big', 'big_twin'; },
+	extended => sub {
+		sql("INSERT INTO $_ SELECT 2000000 + g, g, repeat(md5(g::text), 50) FROM generate_series(1, 400) g") foreach 'big', 'big_twin';
+		sql('CHECKPOINT'); },
+	truncated => sub { cut(300); sql('CHECKPOINT') },
+	# the last blocks that were copied are gone, and most are there again
+	'truncated and extended' => sub {
+		cut(200);
+		sql("CHECKPOINT; INSERT INTO $_ SELECT 3000000 + g, g, repeat(md5(g::text), 50) FROM generate_series(1, 2000) g")
+		  foreach 'big', 'big_twin';
+		sql('CHECKPOINT'); },
+	'truncated in the WAL behind the summaries' => sub { cut(300) },
+	'another file' => sub { sql('VACUUM FULL big') },
+	'no summaries' => sub { sql('ALTER SYSTEM SET summarize_wal = off; SELECT pg_reload_conf()'); change(); },
+	'a gap in the summaries' => sub {
+		sql('CHECKPOINT');
+		sql('ALTER SYSTEM SET summarize_wal = off; SELECT pg_reload_conf()');
+		poll_until($node, "SELECT summarizer_pid IS NULL FROM pg_get_wal_summarizer_state()", 't', 'end of summaries');
+		sql('ALTER SYSTEM SET wal_keep_size = 0; SELECT pg_reload_conf()');
+		change(); recycle(); change(); recycle();
+		sql('ALTER SYSTEM RESET wal_keep_size; ALTER SYSTEM RESET summarize_wal; SELECT pg_reload_conf()'); },
+	'summaries removed' => sub { change(); sql('CHECKPOINT'); change(); sql('CHECKPOINT');
+		poll_until($node, 'SELECT summarized_lsn >= redo_lsn FROM pg_get_wal_summarizer_state(), pg_control_checkpoint()');
+		unlink glob $node->data_dir . '/pg_wal/summaries/*.summary'; },
+	'the file is gone' => sub {
+		$node->stop;
+		my ($file) = glob($node->data_dir . '/' . $_[0]);
+		truncate $file, 0 or die;
+		$node->start; });
+my %anew = (
+	'truncated in the WAL behind the summaries' => 'its file was truncated, or changed',
+	'another file' => 'it has another file since',
+	'no summaries' => 'summarize_wal is off',
+	'a gap in the summaries' => 'there is no WAL summary from [0-9A-F/]+ on on timeline 1',
+	'summaries removed' => 'there is no WAL summary from [0-9A-F/]+ on on timeline 1',
+	'the file is gone' => 'the file that was kept has 0 blocks instead of \d+');
+foreach my $what (grep { "changes $_" =~ /$only/ } picked { /WAL recycled|truncated|removed/ } 'changes', sort keys %changes)
+{
+	my $job = interrupt('kill', 'copy-end');
+	$changes{$what}->(sql(<<SQL));
+SELECT format('pg_tblspc/%s/PG_*/%s/%s', tablespace, database, relfilenumber) FROM index_mover.ledger WHERE copied_blocks > 500
+SQL
+	goes_on_ok($job, $what, anew => $anew{$what}, cut => $what =~ /truncated/ ? 1 : 0);
+	sql('ALTER SYSTEM RESET summarize_wal; SELECT pg_reload_conf()') if $what eq 'no summaries';
+	if ($what =~ /truncated|extended/)
+	{
+		sql(<<SQL) foreach 'big', 'big_twin';
+INSERT INTO $_ SELECT g, g, repeat(md5(g::text), 50), CASE WHEN g % 5 = 0 THEN repeat(md5(g::text), 120) END
+  FROM generate_series(1, 3200) g ON CONFLICT DO NOTHING
+SQL
+	}
+}
+
+# ---- an end while it goes on --------------------------------------------------------------
+foreach my $point (grep { "second ends $_" =~ /$only/ } picked { /resume-begins/ } 'second ends',
+	'resume-summaries', 'resume-recorded', 'resume-begins', 'copy-logged:2', 'copy-end', 'copy-synced')
+{
+	my $job = interrupt('kill', 'copy-half');
+	change();
+	my $log = -s $node->logfile;
+	set_test_point($node, "$point:kill");
+	my $rest = sql("SELECT resume_move($job)");
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+	wait_until_up($node);
+	set_tests($node);
+	change();
+	$job = $rest if kept() && sql("SELECT max(job) FROM index_mover.ledger") == $rest;
+	goes_on_ok($job, "a second end, at $point");
+}
+
+# ---- the comparison would notice ----------------------------------------------------------
+foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations', 'resume-summaries', 'resume-late', 'resume-buffers')
+{
+	my $job;
+	if ($mutation eq 'resume-late')
+	{
+		$job = interrupt('cancel', 'resume-recording:3', mutation => $mutation,
+			meanwhile => sub { change(); sql('CHECKPOINT') }, then => 'copy-end:kill');
+	}
+	else { $job = interrupt('kill', 'copy-end'); change(); sql('CHECKPOINT'); }
+	cmp_ok(kept(), '>', 0, "mutation $mutation: there is a record");
+	like(resume($job, mutation => $mutation eq 'resume-late' ? '' : $mutation),
+		qr/^failed\|.*the copy of table "big" differs from the original in block \d+/s, "mutation $mutation is noticed");
+	wait_for_no_worker($node);
+	sql('SELECT count(*) FROM index_mover_cleanup()');
+}
+
+# ---- a standby takes over, and another one from that ----------------------------------------
+foreach my $times (grep { "promotions $_" =~ /$only/ } picked { $_ == 2 } 'promotions', 1, 2)
+{
+	@others = map { new_standby("standby$times$_") } 1 .. $times;
+	change();
+	my $job = interrupt('promote', 'copy-end', meanwhile => sub { change(); sql('CHECKPOINT') });
+	change();
+	if ($times > 1)
+	{
+		sql('CHECKPOINT');
+		change();
+		promote();
+		change();
+	}
+	goes_on_ok($job, "promoted, $times");
+}
+# ---- the old primary comes back -------------------------------------------------------------
+# Behind the promotion it has copied changed blocks again; the WAL of that is lost, that
+# of the change not.  pg_rewind has to find them.
+sub goes_on_after_rewind
+{
+	my ($mutation) = @_;
+	my ($old, $new) = ($node, $standby);
+	my $name = $mutation ? "rewound, mutation $mutation" : 'rewound';
+	my $to = other_place((split / /, places_of_table($old, 'big'))[0]);
+	my $log = -s $old->logfile;
+	# enough to keep a round in memory
+	$old->append_conf('postgresql.conf', 'wal_buffers = 16MB');
+	$old->restart;
+	set_tests($old, test_point => 'copy-end:wait,copy-read-again:2:kill', test_mutation => $mutation);
+	my $holder = IndexMover::Session->new($old);
+	$holder->run('SELECT pg_advisory_lock(0, 5959)');
+	my $job = sql("SELECT max(job) FROM move_table('big', '$to', wait => false)");
+	$old->wait_for_log(qr/test point "copy-end": waiting/, $log);
+	# what was logged before that, pg_rewind does not look at
+	sql('CHECKPOINT');
+	$old->wait_for_catchup($new, 'replay', $old->lsn('insert'));
+	$new->promote;
+	poll_until($new, 'SELECT pg_is_in_recovery()', 'f', 'end of recovery');
+	$new->safe_psql('postgres', 'CHECKPOINT');
+	sql('UPDATE big SET v = v + 1');
+	my $writer = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill 'STOP', $writer;
+	$holder->send('SELECT pg_advisory_unlock(0, 5959)');
+	$old->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
+	wait_until_up($old);
+	$old->stop;
+	$new->stop;
+	my $settings = slurp_file($old->data_dir . '/postgresql.conf');
+	command_ok([ 'pg_rewind', '--target-pgdata', $old->data_dir, '--source-pgdata', $new->data_dir ], "$name: pg_rewind");
+	unlink $old->data_dir . '/postgresql.conf', $old->data_dir . '/postgresql.auto.conf';
+	append_to_file($old->data_dir . '/postgresql.conf', $settings);
+	$new->start;
+	$old->enable_streaming($new);
+	$old->set_standby_mode;
+	$old->start;
+	($node, $standby) = ($new, $old);
+	set_tests($node);
+	like(resume($job), qr/^moved\|.*went on where job $job had ended/, "$name: goes on");
+	return ($name, $job);
+}
+if (faults() && 'rewound' =~ /$only/)
+{
+	@others = ();
+	$standby = new_standby('rewind');
+	my ($name) = goes_on_after_rewind('');
+	table_ok($node, 'big', $name);
+	same_table_ok($node, $standby, 'big', $name);
+	($name) = goes_on_after_rewind('resume-unflushed');
+	table_ok($node, 'big', $name);
+	$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+	my @different = IndexMover::Tables::different_blocks($node, $standby, 'big', 'main', 'postgres', \my $number);
+	cmp_ok(scalar @different, '>', 0, "$name: the standby has other blocks");
+}
+$node->stop;
+$standby->stop;
+done_testing();
