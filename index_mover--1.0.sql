@@ -898,7 +898,7 @@ BEGIN ATOMIC
 	SELECT CASE WHEN p.kind IN ('lost file', 'TOAST apart') THEN 'error' ELSE 'warning' END, p.kind, p.object,
 		   CASE p.kind WHEN 'lost file' THEN p.action WHEN 'TOAST apart' THEN 'its TOAST table is in another tablespace'
 					   ELSE format('an interrupted move has left it: %s', coalesce(pg_size_pretty(p.size), 'no file')) END,
-		   CASE p.kind WHEN 'lost file' THEN NULL
+		   CASE p.kind WHEN 'lost file' THEN index_mover.printed_command('heal', p.tablespace::text)
 					   WHEN 'TOAST apart' THEN index_mover.printed_command('move_table', p.object, p.tablespace::text)
 					   ELSE index_mover.printed_command('cleanup') END
 	  FROM index_mover.problems() p

@@ -33,6 +33,7 @@ leave_behind($node, 'postgres');
 my $cleanup = 'SELECT * FROM index_mover_call.index_mover_cleanup();';
 my $rows = $as_monitor->(sprintf $check, '');
 my ($of_rebuild, $of_copy) = (qr/invalid index\|[^|]*behind_rebuild_i_ccnew/, qr/unfinished copy\|pg_tblspc\/[^|]*/);
+like($cleanup, qr/^SELECT \* FROM index_mover_call\./, 'a command that cannot be captured');
 like($rows, qr/\Awarning\|$of_rebuild\|\Q$cleanup\E\nwarning\|$of_copy\|\Q$cleanup\E\z/, 'leftovers');
 is($sql->("SELECT string_agg(status, ' ' ORDER BY job) FROM index_mover_jobs"), 'interrupted interrupted', 'and interrupted jobs');
 
@@ -46,7 +47,9 @@ my $path = $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('lost_pke
 rename $path, "$path.away" or die "$path: $!";
 my $apart = "SELECT * FROM index_mover_call.move_table('public.apart', 'regress_fast');";
 is( $as_monitor->("SELECT severity, kind, object, command FROM index_mover_check() WHERE severity = 'error' ORDER BY kind COLLATE \"C\""),
-	"error|TOAST apart|public.apart|$apart\nerror|lost file|public.lost_pkey|", 'a table apart from its TOAST table, and a lost file');
+	"error|TOAST apart|public.apart|$apart\nerror|lost file|public.lost_pkey|"
+	  . "SELECT * FROM index_mover_call.heal_tablespace('pg_default');",
+	'a table apart from its TOAST table, and a lost file');
 rename "$path.away", $path or die "$path: $!";
 $sql->($apart);
 # (the move has removed the file that another has left)

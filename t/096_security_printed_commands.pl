@@ -39,6 +39,10 @@ my %elsewhere = (
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
 	'src/job.c progress' => undef,
 	'src/wait/wait_others.c blockers' => undef,
+	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
+	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
+	'index_mover--1.0.sql cleanup' => '079_tools_monitoring.pl',
+	'index_mover--1.0.sql move_table' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,
 	'src/worker/job_launch.c jobs' => undef,
 	'src/worker/move_item.c cleanup' => undef);
@@ -280,7 +284,7 @@ SQL
 	my $settings = q(settings => '{"on_failure": "error", "lock_wait": "1ms"}');
 	my $text = told("SELECT * FROM dba.move_indexes('held', 'regress_fast', method => 'copy', $settings)");
 	($job) = $text =~ /resume_move\((\d+)\)/;
-	run_printed('src/call/wait_for_move.c history', told("CALL dba.wait_for_move($job, false)"));
+	run_printed('src/call/notices.c history', told("CALL dba.wait_for_move($job, false)"));
 	$holder->run('COMMIT');
 	my $rest = run_printed('src/call/notices.c resume_move', $text);
 	ended($rest, 'moved', 'the rest is moved');
@@ -348,6 +352,12 @@ SQL
 	$rest = run_printed('index_mover--1.0.sql resume_move', $text);
 	sql("SELECT dba.cancel_move($rest)");
 	poll_until($node, "SELECT index_mover.job_is_alive($rest)", 'f', 'its end', dbname => $db);
+
+	# --- what is not well
+	sql('CREATE TABLE gone (i int); CREATE INDEX gone_i ON gone (i) TABLESPACE regress_slow; CHECKPOINT');
+	unlink $node->data_dir . '/' . sql("SELECT pg_relation_filepath('gone_i')") or die $!;
+	run_printed('index_mover--1.0.sql heal', sql("SELECT command FROM dba.index_mover_check() WHERE kind = 'lost file'"));
+	is(sql("SELECT count(*) FROM dba.index_mover_check() WHERE kind = 'lost file'"), '0', "$db: the index is rebuilt");
 
 	# --- plans
 	sql(<<'SQL');
