@@ -254,5 +254,4 @@ lost_indexes_hide(JobShared *job)
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 	}
-	IM_POINT("indexes-hidden");
 }
