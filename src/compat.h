@@ -155,6 +155,9 @@ extern bool WalSummariesAreComplete(List *wslist, XLogRecPtr start_lsn,
 extern int	OpenWalSummaryFile(WalSummaryFile *ws, bool missing_ok);
 extern int	ReadWalSummary(void *wal_summary_io, void *data, int length);
 extern void ReportWalSummaryError(void *callback_arg, char *fmt,...) pg_attribute_printf(2, 3);
+#if PG_VERSION_NUM < 180000
+#define WakeupWalSummarizer() SetWalSummarizerLatch()
+#endif
 #endif
 
 /*

@@ -53,7 +53,6 @@
 #include "own_tables.h"
 #include "plan/plan.h"
 #include "plan/plan_private.h"
-#include "test_points.h"
 
 /* First the planner's order, then the counts of blocks */
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)

@@ -36,6 +36,7 @@
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/hsearch.h"
+#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
