@@ -50,7 +50,7 @@ my %good = (
 	retention => "'1 day'", budget => '1000000', quiet => 'false', exact_pages => 'NULL',
 	indexes => 'false', index_tablespace => 'NULL', rehearse => 'false', freeze_first => 'false', policy => "'nosuch'",
 		policy_name => "'nosuch'", at => 'now()',
-	raise => 'true', min_age => "'1 s'", message => "'x'");
+	raise => 'true', keep => 'false', min_age => "'1 s'", message => "'x'");
 my @relations = ("'v'", "'seq'", "'composite'", "'nosuch'", '0::oid', '4294967295::oid', '1259::regtype::oid');
 my @numbers = ('-1', "'x'", '9223372036854775808');
 my %bad = (
@@ -201,6 +201,7 @@ note 'count: bad inputs, one clean error ' . (@calls - @internal - @accepted);
 my %only = (
 	(map { $_ => 'superuser' } qw(move_indexes move_schema_indexes move_tablespace_indexes undo_move wait_for_move cancel_move
 		  pause_move resume_move alter_move index_mover_cleanup move_table move_schema_tables evacuate_tablespace
+		  heal_tablespace
 		  tier_plan run_tier_policies)),
 	(map { $_ => 'scanner' } qw(index_mover.try_bloat index_bloat gin_pending_list index_mover.try_gin_pending_list)),
 	(map { $_ => 'monitor' } qw(index_mover.try_size index_mover.movable_methods
