@@ -143,7 +143,7 @@ notices_raise(const JobSummary *summary, bool raise)
 			(errcode(raise ? ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE : ERRCODE_WARNING),
 			 errmsg_plural("%d of %d %s was not moved",
 						   "%d of %d %s were not moved",
-						   total, summary->not_moved, total, relations_noun(&summary->totals)),
+						   summary->not_moved, summary->not_moved, total, relations_noun(&summary->totals)),
 			 raise && summary->failures.len > 0 ?
 			 errdetail_internal("%s", summary->failures.data) : 0,
 			 raise ?

@@ -128,7 +128,7 @@ notice_rebuilds(List *items)
 		ereport(NOTICE,
 				(errmsg_plural("%d index will be rebuilt",
 							   "%d indexes will be rebuilt", n, n),
-				 errhint("Use method => 'copy' for a block copy, or dry_run => true for the reasons.")));
+				 errhint("The plan has the reasons: dry_run => true.")));
 }
 
 /* Tell the totals of a dry run. */
