@@ -429,7 +429,7 @@ last_move(HTAB *moves, Datum relid)
 	return result;
 }
 
-/* Return what was moved since a moment, by which job: a hash of LastMove. */
+/* Return the relations moved since a moment, and by which job: a hash of LastMove. */
 HTAB *
 history_last_moves(TimestampTz since)
 {

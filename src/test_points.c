@@ -249,7 +249,7 @@ save_coverage(void)
 #endif
 }
 
-/* Do what the setting says for this point. */
+/* Carry out the action of the setting for this point. */
 void
 test_point(const char *name)
 {

@@ -13,7 +13,7 @@
 #include "cleanup/ledger.h"
 #include "job.h"
 
-/* What a dead job has left, as index_mover_cleanup() reports it */
+/* A leftover of a dead job, as index_mover_cleanup() reports it */
 typedef struct Leftover
 {
 	const char *kind;

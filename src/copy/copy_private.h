@@ -129,7 +129,7 @@ typedef struct CopyState
 								 * are copied; 0 = never */
 	XLogRecPtr	changes_from;	/* the copies of blocks have all changes that
 								 * begin before */
-	XLogRecPtr	taken_at;		/* the same when what is on the list is copied */
+	XLogRecPtr	taken_at;		/* the same when the list is copied */
 	TimeLineID	timeline;		/* of changes_from */
 	BlockSet   *todo;			/* of these, the ones to be copied again */
 	int64		changed_blocks; /* taken from the WAL so far */

@@ -53,7 +53,7 @@
 #define RECORD_LATE			IM_MUTATION("resume-late")
 #define KEEP_BUFFERS		IM_MUTATION("resume-buffers")
 
-/* What read_summaries() reads: some WAL of one timeline. */
+/* The range that read_summaries() reads: some WAL of one timeline. */
 typedef struct SummarizedWal
 {
 	CopyState  *cs;
@@ -62,7 +62,7 @@ typedef struct SummarizedWal
 	XLogRecPtr	end;
 }			SummarizedWal;
 
-/* Add to the list what one summary names of the copied file. */
+/* Add to the list the blocks of the copied file that one summary names. */
 static void
 read_summary(SummarizedWal * wal, WalSummaryFile *file)
 {

@@ -112,7 +112,7 @@ look_at_pages(void *arg)
 	BlockNumber root = 0;
 	BlockNumber block = 0;
 
-	/* a crash empties what is unlogged */
+	/* a crash empties unlogged relations */
 	if (lost->all_pages && nblocks < lost->facts->pages &&
 		lost->facts->persistence == RELPERSISTENCE_PERMANENT)
 		lost->problem = psprintf("its file has %u pages, and had %u", nblocks, lost->facts->pages);

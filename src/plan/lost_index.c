@@ -94,7 +94,7 @@ is_decoded(const Form_pg_index index)
 
 	if (HeapTupleIsValid(tuple))
 	{
-		/* what is unlogged is not decoded */
+		/* an unlogged table is not decoded */
 		if (((Form_pg_class) GETSTRUCT(tuple))->relpersistence == RELPERSISTENCE_PERMANENT)
 			identity = ((Form_pg_class) GETSTRUCT(tuple))->relreplident;
 		ReleaseSysCache(tuple);

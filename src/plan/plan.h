@@ -30,7 +30,7 @@ typedef struct PlanRequest
 	bool		tables;			/* tables, each with its TOAST table */
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* with rows for things that stay there */
-	bool		heal;			/* only what is lost in the tablespace */
+	bool		heal;			/* only indexes lost in the tablespace */
 	bool		all_pages;		/* something is: look at all pages of the rest */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */

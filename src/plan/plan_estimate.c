@@ -231,7 +231,7 @@ estimate_item(PlanEntry *entry, const MoveSettings *settings,
 
 		case METHOD_REBUILD:
 
-			/* sorting what does not fit in memory writes it once more */
+			/* a sort that does not fit in memory writes its input once more */
 			heap_size = relation_files_size(entry->facts.heap_tablespace,
 											entry->facts.heap_relfilenumber);
 			item->bytes_to_write = new_size;
@@ -298,7 +298,7 @@ typedef struct TargetSpace
 										 * run at the same time */
 } TargetSpace;
 
-/* What is known of a plan that is made in parts */
+/* The state of a plan that is made in parts */
 struct PlanParts
 {
 	Experience	experience[2];
@@ -312,7 +312,7 @@ struct PlanParts
 	bool		warned;			/* of a directory; or it is not to be warned */
 };
 
-/* Estimate what a planned move takes. */
+/* Estimate the time and the bytes of a planned move. */
 static void
 estimate(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
 {

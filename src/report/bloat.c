@@ -454,7 +454,7 @@ typedef struct Estimates
 	double		value[NESTIMATES];
 } Estimates;
 
-/* What a sample says */
+/* The result of a sample */
 typedef struct Findings
 {
 	Estimates	estimates;

@@ -332,7 +332,7 @@ read_extensions(const HeatTable *table)
 	table_close(rel, AccessShareLock);
 }
 
-/* What is the same for all relations */
+/* The facts that are the same for all relations */
 typedef struct HeatContext
 {
 	TimestampTz now;
@@ -439,7 +439,7 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatContext *context)
 				   heat->relkind == RELKIND_INDEX ? heat->last_scan : heat->last_index_scan);
 	note_last_scan(&heat->scans, heat->counters[HEAT_INDEX_SCANS] + heat->counters[HEAT_OTHER_SCANS],
 				   Max(heat->last_scan, heat->last_index_scan));
-	/* what is not counted is not known */
+	/* without counting, no use is known */
 	for (int k = 0; k < lengthof(uses) && !pgstat_track_counts; k++)
 		uses[k]->known_since = context->now;
 }

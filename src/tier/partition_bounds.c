@@ -205,7 +205,7 @@ bound_number(const PartitionBound *bound)
 		bound->type == INT4OID ? DatumGetInt32(bound->value) : DatumGetInt64(bound->value);
 }
 
-/* What bounds of one policy are sorted by: microseconds, or the number */
+/* The sort key of the bounds of one policy: microseconds, or the number */
 double
 bound_order(const PartitionBound *bound)
 {

@@ -328,7 +328,7 @@ check_settings(void *arg)
 	settings_capture_with(&settings, arg);
 }
 
-/* Delete what is known of the runs of a policy. */
+/* Delete the record of the last run of a policy. */
 static void
 forget_runs(const char *policy)
 {

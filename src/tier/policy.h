@@ -116,7 +116,7 @@ extern int	policy_failures(const PolicyRun *run, char **why);
  * ----------------------------------------------------------------
  */
 
-/* What a policy does with one relation, or why it does nothing */
+/* The outcome of a policy for one relation, or the reason for none */
 typedef struct TierRow
 {
 	Oid			relid;			/* 0 = the policy itself */

@@ -114,7 +114,7 @@ typedef struct Advice
 	bool		any_goes;
 } Advice;
 
-/* First what has to leave, then by gain. */
+/* First the relations that have to leave, then by gain. */
 static int
 compare_gain(const void *a, const void *b)
 {

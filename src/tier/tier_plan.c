@@ -58,7 +58,7 @@
 
 PG_FUNCTION_INFO_V1(index_mover_tier_plan);
 
-/* What the policies of one call share */
+/* The state that the policies of one call share */
 struct TierPlan
 {
 	TimestampTz now;			/* or the moment that is planned for */
@@ -183,7 +183,7 @@ compare_wanted(const ListCell *a, const ListCell *b)
 }
 
 /* ----------------------------------------------------------------
- *	What hinders a move
+ *	Hindrances of a move
  * ----------------------------------------------------------------
  */
 
@@ -375,7 +375,7 @@ examine(Work *work, Wanted *wanted)
 	return true;
 }
 
-/* What else hinders a relation that moves with others, or NULL */
+/* Return another hindrance of a relation that moves with others, or NULL. */
 static char *
 not_now(Work *work, Wanted *wanted, const Claim *claim)
 {
@@ -847,7 +847,7 @@ relieve(Work *work)
  * ----------------------------------------------------------------
  */
 
-/* Look up what the policy names.  ERROR if one does not exist. */
+/* Look up the objects that the policy names.  ERROR if one does not exist. */
 static void
 look_up_names(Work *work)
 {
@@ -937,7 +937,7 @@ plan_as_owner(void *arg)
 	policy_as_owner(((PlanWork *) arg)->policy->owner, tier_plan_policy, arg);
 }
 
-/* What is to be said of the last runs of a policy, or NULL */
+/* Return a remark on the last runs of a policy, or NULL. */
 static char *
 say_failures(const Policy *policy)
 {
@@ -1000,7 +1000,7 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  *
  * Each policy is planned as its owner.  Locks: on catalogs and the extension's
  * own tables only.  EXECUTE is revoked from PUBLIC.
- * ERROR 42704 no such policy.  What is wrong with a policy is in its row.
+ * ERROR 42704 no such policy.  Faults of a policy are in its row.
  */
 Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)

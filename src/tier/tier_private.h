@@ -25,7 +25,7 @@
  * ----------------------------------------------------------------
  */
 
-/* What is counted of a relation; the order is that of the table "sample" */
+/* The counters of a relation; the order is that of the table "sample" */
 enum
 {
 	HEAT_READ,					/* blocks read into shared buffers */

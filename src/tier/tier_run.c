@@ -55,7 +55,7 @@ PGDLLEXPORT void index_mover_policy_main(Datum arg);
 
 static uint32 wait_event = 0;
 
-/* What the worker of a policy is told */
+/* The arguments of the worker of a policy */
 typedef struct RunExtra
 {
 	Oid			database;
@@ -68,7 +68,7 @@ typedef struct RunExtra
 
 StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
 
-/* What the worker tells its caller, before the items */
+/* The head of the worker's answer, before the items */
 typedef struct RunPlan
 {
 	MoveSettings settings;

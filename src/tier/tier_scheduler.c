@@ -78,7 +78,7 @@ typedef struct Watched
 	bool		missing;		/* it was said that there is no such database */
 } Watched;
 
-/* What a look is told */
+/* The arguments of a look */
 typedef struct LookExtra
 {
 	Oid			database;
