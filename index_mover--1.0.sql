@@ -867,7 +867,7 @@ CREATE VIEW @extschema@.tier_policy_status AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, nullif(r.job, 0) AS job,
 		   CASE WHEN r.sqlstate IS NOT NULL THEN 'failed' WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
 		   r.message,
-		   CASE WHEN p.enabled AND p.every IS NOT NULL AND p.owner_oid IS NOT NULL
+		   CASE WHEN p.enabled AND p.every IS NOT NULL AND p.owner_oid IS NOT NULL AND s.is_named
 				THEN CASE WHEN p.window_start IS NULL THEN d.due
 						  WHEN CASE WHEN p.window_start < p.window_end THEN d.due::time >= p.window_start AND d.due::time < p.window_end
 									ELSE d.due::time >= p.window_start OR d.due::time < p.window_end END THEN d.due
@@ -876,7 +876,9 @@ CREATE VIEW @extschema@.tier_policy_status AS
 	  FROM @extschema@.tier_policy p
 	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
 	  LEFT JOIN @extschema@.index_mover_jobs j ON j.job = r.job
-	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d;
+	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d
+	 CROSS JOIN (SELECT current_database()::text = ANY (string_to_array(translate(
+				current_setting('index_mover.scheduler_databases', true), ' "', ''), ',')) AS is_named) s;
 COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
 COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role as which it is carried out';
