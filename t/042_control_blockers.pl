@@ -254,6 +254,7 @@ sub rebuild_with
 	my $to = elsewhere($node, 'lt_gate');
 	my $gate = IndexMover::Session->new($node);
 	$gate->run('SELECT pg_advisory_lock(42)');
+	wait_for_no_worker($node);		# the one before may still be cleaning up
 	my $call = start_call($node, 'rebuilder',
 		told("move_indexes('lt', '$to', 'rebuild', settings => '{$settings}')"), user => $options{user});
 	poll_until($node, "SELECT phase FROM index_mover_progress", 'building index', "$name: the build");
