@@ -54,6 +54,8 @@
  *	hopeless		give up if a copy was written so often
  *	slow-blocks		take the last blocks to need so many us each, at first
  *	no-direct		the flag for O_DIRECT; 0 as if the file system refused it
+ *	no-background	no write in the background, with 0
+ *	background-failed	take so many bytes for not written by it
  *	long-ago		submit a job as of so many microseconds ago
  *
  * index_mover.test_file_systems is a list of tablespace:device:free:total, what a

@@ -46,7 +46,7 @@ $standby->init_from_backup($node, 'start', has_streaming => 1);
 $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB");
 $standby->start;
 
-my @before_swap = qw(copy-registered copy-created copy-logged copy-first copy-half copy-end copy-round
+my @before_swap = qw(copy-registered copy-created copy-logged copy-under-way copy-first copy-half copy-end copy-round
   copy-before-sync copy-synced copy-again copy-verifying copy-buffered-round prewarm-read
   swap-asking swap-locked swap-block swap-copied swap-before-commit);
 my @after_swap = qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped);
@@ -186,7 +186,7 @@ sub fault_at
 		$size = size_of_file($file);
 	}
 	my $sql = "SELECT status, sqlstate FROM move_indexes('crash_s', '$to', method => 'copy', settings => '{\"verify\": \"on\""
-		. ($point eq 'prewarm-read' ? ', "direct_io": "on"' : '') . "}')";
+		. ($point =~ /^(?:copy-under-way|prewarm-read)$/ ? ', "direct_io": "on"' : '') . "}')";
 	my $call;
 	if ($written{$point})
 	{
@@ -255,7 +255,7 @@ sub fault_at
 	return;
 }
 
-each_action_at(grep { $_ ne 'old-file-step' } @before_swap, @after_swap);
+each_action_at(grep { $_ ne 'old-file-step' && ($_ ne 'copy-under-way' || writes_directly()) } @before_swap, @after_swap);
 
 # Only if it is large the old file is removed in more than one step.
 $node->safe_psql('postgres', "INSERT INTO crash SELECT g, repeat(md5(g::text), 50) FROM generate_series($rows + 1, $large) g");

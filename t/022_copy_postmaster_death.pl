@@ -67,6 +67,7 @@ sub kill_at
 foreach my $case (
 	picked { $_->[0] =~ /^(?:copy-half|swap-before-commit|old-file-step|copy-end)$/ } 'points',
 	(map { [ $_, 0 ] } qw(copy-registered copy-created copy-logged copy-first copy-half)),
+	(writes_directly() ? [ 'copy-under-way', 0, direct_io => 'on' ] : ()),
 	[ 'copy-round', 0, written => 'copy-end' ],
 	[ 'copy-before-sync', 0 ],
 	[ 'copy-again', 0, mutation => 'again' ],

@@ -110,7 +110,9 @@ foreach my $case (
 	[ 'on', '', '', 0 ],
 	[ 'on', '', 'no-direct:0', 0 ],
 	[ 'auto', '8GB', '', 1 ],
-	[ 'auto', '8MB', '', 0 ])
+	[ 'auto', '8MB', '', 0 ],
+	[ 'on', '', 'no-background:0', 0 ],
+	[ 'on', '', 'background-failed:1', 0 ])
 {
 	my ($direct_io, $cache_size, $mutation, $warm) = @$case;
 	my $name = "direct_io = $direct_io" . ($cache_size && ", effective_cache_size = $cache_size") . ($mutation && ", $mutation");

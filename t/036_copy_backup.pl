@@ -134,7 +134,7 @@ sub restored_ok
 # ---- moves, each with a backup and a restore point in the middle -------------------
 # point, is the swap done by then, what is left out, direct_io
 # (a megabyte is logged in several records, the first of which comes before copy-logging;
-# with direct_io it is written past the page cache)
+# with direct_io it is written in the background, and logged again when that has ended)
 my %picked = map { $_ => 1 } qw(copy-logged copy-half old-file-step);
 my @points = picked { $picked{ $_->[2] || $_->[0] } } 'points of a backup', ([ 'copy-logged', 0, 'log-once' ], [ 'copy-logged', 0 ],
 	[ 'copy-logged', 0, 'log-once', 'on' ], [ 'copy-logged', 0, '', 'on' ], [ 'copy-logging', 0 ], [ 'copy-half', 0 ], [ 'swap-copied', 0 ],
@@ -178,7 +178,7 @@ foreach my $case (
 	[ 'log-once', 'log-once', 'after log-once', $at{'log-once'}{after}, 0 ],
 	[ 'backup between log and file, recovered to after the move', 'copy-logged', 'after copy-logged', $at{'copy-logged'}{after}, 0 ],
 	[ 'log-once-direct', 'log-once-direct', 'after log-once-direct', $at{'log-once-direct'}{after}, 0 ],
-	[ 'backup before a write past the page cache', 'copy-logged-direct', 'after copy-logged-direct', $at{'copy-logged-direct'}{after}, 0 ],
+	[ 'backup before a write in the background', 'copy-logged-direct', 'after copy-logged-direct', $at{'copy-logged-direct'}{after}, 0 ],
 	[ 'backup between two records of a megabyte, recovered to after the move', 'copy-logging', 'after copy-logging',
 		$at{'copy-logging'}{after}, 0 ],
 	[ 'backup at copy-half, recovered to after the move', 'copy-half', 'after copy-half', $at{'copy-half'}{after}, 0 ],

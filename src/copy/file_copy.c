@@ -61,6 +61,14 @@
  * write-back, what we have brought in.  Rounds are buffered: their blocks are
  * few, scattered, and in use.
  *
+ * In the background: what is written with O_DIRECT is written while what comes
+ * next is read and logged (see background_write.c), one write at a time.
+ * Its pages stay where they are until it has ended; there are two chunks for
+ * that.  Only then is it known whether a checkpoint has begun since they were
+ * logged, so both are repeated then.  Before a round may log one of them again,
+ * or the file is synced, the write has ended: or an older page could be logged,
+ * and written, behind a newer one.
+ *
  * Holes: the bytes between pd_lower and pd_upper of a page are logged only if
  * they have to be.
  *
@@ -128,6 +136,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "copy/background_write.h"
 #include "copy/block_set.h"
 #include "copy/file_copy.h"
 #include "copy/wal_changes.h"
@@ -163,8 +172,18 @@ typedef struct OpenSegment
 	BlockNumber number;
 	bool		direct;
 	int			fd;
+	off_t		length;
 	char	   *path;			/* NULL = none is open */
 } OpenSegment;
+
+/* Consecutive blocks of the new file that are being written in the background. */
+typedef struct UnderWay
+{
+	BlockNumber first;
+	BlockNumber nblocks;		/* 0 = none are */
+	char	   *data;
+	XLogRecPtr	redo;			/* when they were logged */
+} UnderWay;
 
 /* Blocks that were logged at once, and handed over to the WAL writer. */
 typedef struct LoggedPiece
@@ -183,6 +202,8 @@ struct FileCopy
 	Oid			relam;			/* see check_page() */
 	BufferAccessStrategy ring;
 	char	   *chunk;			/* FILE_COPY_CHUNK blocks, aligned for I/O */
+	char	   *other_chunk;	/* as many, which may be under way */
+	UnderWay	under_way;
 	XLogRecPtr	last_record;	/* end of the last record that we wrote */
 	LoggedPiece piece;			/* the last one */
 	LoggedPiece piece_before;
@@ -232,6 +253,7 @@ file_copy_create(const RelFileLocator *from, const RelFileLocator *to,
 		relam == HEAP_TABLE_AM_OID || NO_HOLES_LOGGED;
 	copy->ring = GetAccessStrategy(BAS_BULKREAD);
 	copy->chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
+	copy->other_chunk = palloc_aligned(size, PG_IO_ALIGN_SIZE, 0);
 	copy->sample = InvalidBlockNumber;
 	copy->sample_page = palloc_aligned(BLCKSZ, PG_IO_ALIGN_SIZE, 0);
 	return copy;
@@ -249,14 +271,15 @@ close_segment(OpenSegment *segment)
 }
 
 /*
- * Free the buffers' ring, and close the file; the memory is freed with its
- * context.  To be called before the new file is dropped.
+ * Wait for blocks under way, free the buffers' ring, and close the file; the
+ * memory is freed with its context.  To be called before the new file is dropped.
  */
 void
 file_copy_free(FileCopy *copy)
 {
 	if (copy == NULL || copy->ring == NULL)
 		return;
+	(void) background_write_finish();
 	close_segment(&copy->segment);
 	FreeAccessStrategy(copy->ring);
 	copy->ring = NULL;
@@ -484,6 +507,7 @@ open_segment(FileCopy *copy, ForkNumber fork, BlockNumber block, bool direct)
 	segment->fork = fork;
 	segment->number = block / RELSEG_SIZE;
 	segment->direct = direct;
+	segment->length = direct ? lseek(segment->fd, 0, SEEK_END) : 0;
 	segment->path = path;
 }
 
@@ -770,10 +794,78 @@ hand_over(FileCopy *copy, int nblocks)
 	INSTR_TIME_SET_CURRENT(copy->piece.at);
 }
 
-/* Log pages, have the WAL writer flush that, and write the pages to their places. */
+/*
+ * Start to write consecutive blocks of one segment in the background.  redo is
+ * the redo position when they were logged.  Return whether that worked.  The
+ * file is extended before, because a write that extends it waits for its end.
+ */
+static bool
+start_write(FileCopy *copy, BlockNumber first, BlockNumber nblocks, char *data,
+			XLogRecPtr redo)
+{
+	OpenSegment *segment = &copy->segment;
+	off_t		offset = (off_t) (first % RELSEG_SIZE) * BLCKSZ;
+	size_t		size = (size_t) nblocks * BLCKSZ;
+
+	open_segment(copy, MAIN_FORKNUM, first, true);
+	if (!segment->direct)
+		return false;
+	if (segment->length < offset + (off_t) size)
+	{
+		if (ftruncate(segment->fd, offset + (off_t) size) != 0)
+			return false;
+		segment->length = offset + (off_t) size;
+	}
+	if (!background_write_start(segment->fd, data, size, offset))
+		return false;
+	note_sample(copy, MAIN_FORKNUM, first, data);
+	copy->under_way = (UnderWay)
+	{
+		first, nblocks, data, redo
+	};
+	IM_POINT("copy-under-way");
+	return true;
+}
+
+/* Return whether a checkpoint has begun since: then what was logged is logged again. */
+static bool
+must_be_repeated(XLogRecPtr redo)
+{
+	if (LOG_ONCE)
+		return false;
+	return XLogIsNeeded() && GetRedoRecPtr() != redo;
+}
+
+static void log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
+						  char *data, int nblocks, bool direct, bool background);
+
+/* Wait for the blocks under way, and log and write them again if need be. */
+static void
+finish_write(FileCopy *copy)
+{
+	UnderWay	under_way = copy->under_way;
+	BlockNumber blocks[FILE_COPY_CHUNK];
+
+	if (under_way.nblocks == 0)
+		return;
+	copy->under_way.nblocks = 0;
+	if (background_write_finish() &&
+		!must_be_repeated(under_way.redo))
+		return;
+	for (BlockNumber i = 0; i < under_way.nblocks; i++)
+		blocks[i] = under_way.first + i;
+	log_and_write(copy, MAIN_FORKNUM, blocks, under_way.data, under_way.nblocks,
+				  true, false);
+}
+
+/*
+ * Log pages, have the WAL writer flush that, and write the pages to their
+ * places.  With "background", for consecutive blocks, the write goes on, and the
+ * one before has ended.
+ */
 static void
 log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
-			  char *data, int nblocks, bool direct)
+			  char *data, int nblocks, bool direct, bool background)
 {
 	XLogRecPtr	redo;
 
@@ -786,6 +878,10 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM && !WRITE_UNFLUSHED)
 			XLogFlush(copy->last_record);
 		IM_POINT("copy-logged");
+
+		finish_write(copy);
+		if (background && start_write(copy, blocks[0], nblocks, data, redo))
+			break;
 		/* write consecutive blocks at once */
 		for (int i = 0, run; i < nblocks; i += run)
 		{
@@ -796,9 +892,7 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 				run++;
 			write_blocks(copy, fork, blocks[i], run, data + (Size) i * BLCKSZ, direct);
 		}
-		if (LOG_ONCE)
-			break;
-	} while (XLogIsNeeded() && GetRedoRecPtr() != redo);
+	} while (must_be_repeated(redo));
 }
 
 /* Return whether other sessions, which take transaction IDs, have written since the last call. */
@@ -837,7 +931,15 @@ write_chunk(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		if (pace == FILE_COPY_PACED)
 			wait_for_flush(copy);
 		log_and_write(copy, fork, blocks + i, copy->chunk + (Size) i * BLCKSZ,
-					  Min(piece, nblocks - i), direct);
+					  Min(piece, nblocks - i), direct, direct);
+	}
+	/* the next chunk must not overwrite the pages under way */
+	if (copy->under_way.nblocks > 0)
+	{
+		char	   *chunk = copy->chunk;
+
+		copy->chunk = copy->other_chunk;
+		copy->other_chunk = chunk;
 	}
 	if (fork == MAIN_FORKNUM)
 		start_write_back(copy, blocks, nblocks, pace);
@@ -922,6 +1024,8 @@ file_copy_set(FileCopy *copy, const BlockSet *set, BlockNumber from,
 	instr_time	start;
 
 	Assert(IsTransactionState() && !copy->synced);
+	/* a block under way must not be logged again after a newer copy of it */
+	finish_write(copy);
 	*lsn = GetXLogInsertRecPtr();
 	INSTR_TIME_SET_CURRENT(start);
 	while (nblocks < FILE_COPY_CHUNK &&
@@ -970,6 +1074,7 @@ file_copy_sync(FileCopy *copy)
 {
 	SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
 
+	finish_write(copy);
 	close_segment(&copy->segment);
 	copy->synced = true;
 	if (WITHOUT_SYNC)
@@ -993,6 +1098,7 @@ file_copy_sync(FileCopy *copy)
 void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
 {
+	finish_write(copy);
 	for (BlockNumber block = copy->recorded; block < nblocks;
 		 block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
