@@ -3,7 +3,7 @@
 #   of the source tree, after scripts/lib.sh.
 #
 # Assumption: nothing but PostgreSQL, bash, awk and perl is there.  Each
-# benchmark has a throw-away server of its own, in a folder that is removed at
+# benchmark has a throw-away server of its own, in a directory that is removed at
 # the end, however it ends.
 #
 # A load is one pgbench with a log line for each transaction; what clients felt
@@ -25,7 +25,7 @@ common_option() {
   case "$1" in
     --rounds) ROUNDS=${2:?--rounds needs a number}; return 2 ;;
     --clients) CLIENTS=${2:?--clients needs a number}; return 2 ;;
-    --out) OUT=${2:?--out needs a folder}; return 2 ;;
+    --out) OUT=${2:?--out needs a directory}; return 2 ;;
     --installed) INSTALLED=1; return 1 ;;
     --keep) KEEP=1; return 1 ;;
     --smoke) SMOKE=1; return 1 ;;
@@ -70,7 +70,7 @@ install_index_mover() {
   mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || die "cannot make $OUT"
   [ -n "$INSTALLED" ] || "$HERE/scripts/setup" > /dev/null || exit 2
   find_pg_config || die "no pg_config found"
-  make_work_folder
+  make_work_directory
   trap finish EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
@@ -128,14 +128,14 @@ lsn() { value "SELECT pg_current_wal_insert_lsn()"; }
 wal_since() { value "SELECT pg_current_wal_insert_lsn() - '$1'::pg_lsn"; }
 size_of() { value "SELECT pg_relation_size('$1')"; }
 
-# Where an index is not: moved to and fro between two folders of the same disk.
+# Where an index is not: moved to and fro between two directories of the same disk.
 other_side() {
   value "SELECT CASE t.spcname WHEN 'a' THEN 'b' ELSE 'a' END
            FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = '$1'::regclass"
 }
 
 # Have $1 megabytes of WAL segments ready for use again, as on a server that has
-# been running for a while: making one anew costs as much as writing it, and it
+# been running for a while: creating one again costs as much as writing it, and it
 # would be chance whom that hits.  (min_wal_size keeps them.)
 warm_wal() {
   sql -c "SELECT count(pg_logical_emit_message(false, 'bench', repeat('x', 1048576))) FROM generate_series(1, $1)" -c CHECKPOINT > /dev/null
@@ -188,7 +188,7 @@ measure_full_rate() {
 }
 
 # Have the load ask for a third of that, of the median of three, each but the first
-# with the index made anew, as in the rounds: one alone has differed by a fifth from
+# with the index created again, as in the rounds: one alone has differed by a fifth from
 # the others, and from what the clients did in the quiet windows.
 ask_for_a_third() {
   local i rates=()

@@ -124,7 +124,7 @@ fresh_again() {
   if [ "$INDEX" = events_at ]; then bloat_again; else sql -c "REINDEX INDEX $INDEX"; fi
 }
 
-# Give an index that was built anew its empty space back.  The setting goes
+# Give an index that was rebuilt its empty space back.  The setting goes
 # again, so that whoever rebuilds it gets rid of the space.
 bloat_again() {
   sql -c "ALTER INDEX events_at SET (fillfactor = 20)" -c "REINDEX INDEX events_at" -c "ALTER INDEX events_at RESET (fillfactor)"

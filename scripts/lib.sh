@@ -1,5 +1,5 @@
 # lib.sh
-#   What the scripts of this folder share.  To be sourced by bash, with HERE set to
+#   What the scripts of this directory share.  To be sourced by bash, with HERE set to
 #   the top of the source tree.
 #
 # Assumption: PostgreSQL refuses to run as root, so where we are root every
@@ -38,9 +38,9 @@ die() {
 # What is fetched or built is kept here, outside of the tree; a reboot may empty it.
 BUILDS=${INDEX_MOVER_BUILDS:-${TMPDIR:-/tmp}/index_mover-builds}
 
-# Make a folder to keep things in, and print its path.  What is in it is run, as
+# Make a directory to keep things in, and print its path.  What is in it is run, as
 # root too, so it must be ours.
-own_folder() {          # folder, option that names another
+own_directory() {          # directory, option that names another
   mkdir -p "$1" || exit 2
   [ -O "$1" ] && [ ! -L "$1" ] || die "$1 belongs to another user, name another with $2"
   (cd "$1" && pwd)
@@ -60,7 +60,7 @@ releases() {
 }
 
 # Fetch packages, or sources, of releases of Debian that need not be this machine's:
-# into the folder we are in, with lists of their own.
+# into the directory we are in, with lists of their own.
 fetch_packages() {      # deb or deb-src, releases, package ...
   local kind=$1 releases=$2 from lists=$PWD/apt command=(download)
   shift 2
@@ -108,15 +108,15 @@ as_server() {
   fi
 }
 
-# Make WORK, a folder that the server's user owns; its name is short, because
+# Make WORK, a directory that the server's user owns; its name is short, because
 # the path of a Unix socket may have no more than 107 bytes.
-make_work_folder() {
+make_work_directory() {
   WORK=$(mktemp -d "${TMPDIR:-/tmp}/index_mover.XXXXXX")
   chmod 755 "$WORK"
   [ "$(id -u)" != 0 ] || chown postgres: "$WORK"
 }
 
-# Copy the source tree to the folder $1, without what a build in it has left:
+# Copy the source tree to the directory $1, without what a build in it has left:
 # the server's user may not be able to read the original (/root), and objects
 # in it would be found by a VPATH build.
 copy_source() {
@@ -127,7 +127,7 @@ copy_source() {
   chmod -R a+rX "$1"
 }
 
-# Copy the PostgreSQL installation of PG_CONFIG to the folder $1, and print the
+# Copy the PostgreSQL installation of PG_CONFIG to the directory $1, and print the
 # copy's pg_config.  The copies of several builds do not get in each other's way.
 private_postgres() {
   local dir from
@@ -152,7 +152,7 @@ private_postgres() {
 SANITIZE="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=alignment"
 
 # Prepare the server of a private copy of PostgreSQL, whose pg_config is $1, for a
-# module with AddressSanitizer; $2 is a folder to put a library into.  (Its library
+# module with AddressSanitizer; $2 is a directory to put a library into.  (Its library
 # can't just be loaded first: Debian's server then hangs at its start.)
 prepare_sanitizer() {
   local bin
