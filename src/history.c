@@ -271,28 +271,37 @@ static void
 close_job(const JobShared *job)
 {
 	Relation	rel;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	bool		closed;
 
 	for (int i = 0; i < job->nitems; i++)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
-	CommandCounterIncrement();
 	rel = extension_open(JOB_TABLE);
-	scan = scan_job(rel, JOB_PKEY, job->job);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
+	do
 	{
-		Row			row;
+		SysScanDesc scan;
+		HeapTuple	tuple;
 
-		extension_deform(tuple, RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
-		sum_up(job->job, &row);
-		if (extension_delete(rel, tuple))
-			extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
-	}
-	systable_endscan(scan);
+		CommandCounterIncrement();
+		scan = scan_job(rel, JOB_PKEY, job->job);
+		tuple = systable_getnext(scan);
+		closed = !HeapTupleIsValid(tuple);
+		if (!closed)
+		{
+			Row			row;
+
+			extension_deform(tuple, RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
+			sum_up(job->job, &row);
+			IM_POINT("history-close");
+			/* another runner, to whom our moves had not ended, may be first */
+			closed = extension_delete(rel, tuple);
+			if (closed)
+				extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
+		}
+		systable_endscan(scan);
+	} while (!closed);
 	extension_close(rel);
 }
 

@@ -68,7 +68,7 @@ my %elsewhere = (
 	(map { $_ => 't/117_exact_resume.pl' } qw(resume-recording resume-record resume-recorded resume-summaries resume-begins)),
 	(map { $_ => 't/100_table_crash.pl' } qw(swap-file-locked swap-file-set)), 'swap-row' => 't/102_table_holders.pl',
 		'gave-way' => 't/114_exact_table_changes.pl',
-	'measure' => 't/062_reports_measuring.pl',
+	'measure' => 't/062_reports_measuring.pl', 'history-close' => 't/025_copy_after_swap.pl',
 	'left-file-drop' => 'the end of this file');
 {
 	my %in_source;

@@ -342,6 +342,30 @@ SQL
 	all_right_in($to, 'crash behind the next checkpoint');
 }
 
+# ---------------------------------------------------------------------------
+# Two workers whose last moves end at the same time, and both record the end of the job
+# ---------------------------------------------------------------------------
+{
+	$s->run("CREATE TABLE $_ (i int); CREATE INDEX ${_}_i ON $_ (i) TABLESPACE regress_slow") foreach 'last_1', 'last_2';
+	set_test_point($node, 'swapped:wait,history-close:wait2');
+	my @gates = map { IndexMover::Session->new($node) } 1, 2;
+	$gates[0]->run('SELECT pg_advisory_lock(0, 5959)');
+	$gates[1]->run('SELECT pg_advisory_lock(0, 5960)');
+	my $log = -s $node->logfile;
+	my $job = $s->run(q{SELECT max(job) FROM move_schema_indexes('public', 'regress_fast', 'copy', wait => false, }
+		. q{name_like => 'last%', settings => '{"max_workers": 2}')});
+	foreach my $n (0, 1)
+	{
+		my $point = (qw(swapped history-close))[$n];
+		$node->wait_for_log(qr/(?:test point "$point": waiting.*){2}/s, $log);
+		$gates[$n]->end;
+	}
+	set_test_point($node, '');
+	$s->run("CALL wait_for_move($job)");
+	is($s->run("SELECT status, moved, total, percent FROM index_mover_jobs WHERE job = $job"), 'moved|2|2|100',
+		'two last moves at once: both are in the totals of the job');
+}
+
 verdict_ok($node, 'after_swap', 'at the end', max_keys => 200, large => 1);
 $s->end;
 $node->stop;
