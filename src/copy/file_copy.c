@@ -999,7 +999,7 @@ file_copy_range(FileCopy *copy, ForkNumber fork,
 		char	   *page = copy->chunk + (Size) i * BLCKSZ;
 
 		if (buffered[i] || i >= nread || !im_page_is_verified(page, first + i) ||
-			!page_is_of(copy->relam, page))
+			(fork == MAIN_FORKNUM && !page_is_of(copy->relam, page)))
 			read_block(copy, fork, first + i, page);
 		check_page(copy, fork, first + i, page);
 	}
