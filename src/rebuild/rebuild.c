@@ -568,11 +568,16 @@ wait_and_lock(WaitLimits *limits)
 	}
 }
 
-/* Do move_by_rebuild() once. */
-static void
-rebuild_once(MoveContext *mc)
+/*
+ * Do move_by_rebuild() once.  Returns false if it is to be done again: plain REINDEX
+ * asks for its locks again and again until the deadline, and lets others pass between.
+ */
+static bool
+rebuild_once(MoveContext *mc, TimestampTz deadline)
 {
+	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = mc->item;
+	bool		again = false;
 	WaitLimits	limits = {.item = item,.settings = mc->settings,.caller_pid = mc->job->caller_pid,
 	.cancellable = true,.pausable = true};
 	uint64		wal_before = pgWalUsage.wal_bytes;
@@ -630,9 +635,16 @@ rebuild_once(MoveContext *mc)
 			edata->detail = psprintf("It waited for %s.", list);
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
-		ReThrowError(edata);
+		again = item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
+			(deadline == 0 || GetCurrentTimestamp() <= deadline);
+		if (!again)
+			ReThrowError(edata);
+		FreeErrorData(edata);
+		MemoryContextSwitchTo(oldcontext);
 	}
 	PG_END_TRY();
+	if (again)
+		return false;
 
 	unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
 
@@ -641,6 +653,7 @@ rebuild_once(MoveContext *mc)
 		report_moved(item);
 		item->wal_written = pgWalUsage.wal_bytes - wal_before;
 	}
+	return true;
 }
 
 /*
@@ -657,31 +670,10 @@ rebuild_once(MoveContext *mc)
 void
 move_by_rebuild(MoveContext *mc)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
 	TimestampTz deadline = wait_deadline(mc->settings->lock_wait);
-	volatile bool again;
 
-	do
-	{
-		again = false;
-		PG_TRY();
-		{
-			rebuild_once(mc);
-		}
-		PG_CATCH();
-		{
-			/* an attempt at the locks of REINDEX, whose others pass meanwhile */
-			if (!mc->item->plain || geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE ||
-				(deadline != 0 && GetCurrentTimestamp() > deadline))
-				PG_RE_THROW();
-			MemoryContextSwitchTo(oldcontext);
-			FlushErrorState();
-			again = true;
-		}
-		PG_END_TRY();
-		if (again)
-			runner_nap(mc->job, PLAIN_RETRY_MS);
-	} while (again);
+	while (!rebuild_once(mc, deadline))
+		runner_nap(mc->job, PLAIN_RETRY_MS);
 }
 
 /* Do move_find_out() for an item that this process was rebuilding. */
