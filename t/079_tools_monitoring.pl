@@ -41,16 +41,22 @@ $sql->(<<'SQL');
 CREATE TABLE apart (i int, t text);
 CALL oracle.mix('apart', 'regress_fast', 'regress_slow', 'regress_slow');
 CREATE TABLE lost (i int PRIMARY KEY);
+CREATE TABLE ruin (i int PRIMARY KEY USING INDEX TABLESPACE regress_fast);
 CHECKPOINT;
 SQL
-my $path = $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('lost_pkey')");
+my ($path, $ruin) = map { $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('$_')") } qw(lost_pkey ruin_pkey);
 rename $path, "$path.away" or die "$path: $!";
+truncate $ruin, 0 or die "$ruin: $!";
 my $apart = "SELECT * FROM index_mover_call.move_table('public.apart', 'regress_fast');";
-is( $as_monitor->("SELECT severity, kind, object, command FROM index_mover_check() WHERE severity = 'error' ORDER BY kind COLLATE \"C\""),
-	"error|TOAST apart|public.apart|$apart\nerror|lost file|public.lost_pkey|"
-	  . "SELECT * FROM index_mover_call.heal_tablespace('pg_default');",
-	'a table apart from its TOAST table, and a lost file');
+my $heal = 'SELECT * FROM index_mover_call.heal_tablespace';
+is( $as_monitor->("SELECT severity, kind, object, detail, command FROM index_mover_check() WHERE severity = 'error' "
+		. 'ORDER BY kind COLLATE "C", object'),
+	"error|TOAST apart|public.apart|its TOAST table is in another tablespace|$apart\n"
+	  . "error|lost file|public.lost_pkey|its file is missing|$heal('pg_default');\n"
+	  . "error|lost file|public.ruin_pkey|its file is empty|$heal('regress_fast');",
+	'a table apart from its TOAST table, a lost file and a ruin');
 rename "$path.away", $path or die "$path: $!";
+$sql->('DROP TABLE ruin');
 $sql->($apart);
 # (the move has removed the file that another has left)
 like($as_monitor->(sprintf $check, ''), qr/\Awarning\|invalid index\|[^\n]*\z/, 'both mended');
@@ -66,7 +72,8 @@ $sql->('DELETE FROM tier_policy');
 
 # Relations that come, go and get other files meanwhile are no lost files.
 my $ddl = start_call($node, 'ddl', join "\n",
-	map { "CREATE TABLE come$_ (i int PRIMARY KEY); TRUNCATE come$_; REINDEX TABLE come$_; DROP TABLE come$_;" } 1 .. 300);
+	map { 'SET default_tablespace = ' . ($_ % 2 ? 'regress_fast' : 'pg_default')
+		  . "; CREATE TABLE come$_ (i int PRIMARY KEY); TRUNCATE come$_; REINDEX TABLE come$_; DROP TABLE come$_;" } 1 .. 300);
 my ($looks, $found) = (0, '');
 while (call_is_running($ddl))
 {

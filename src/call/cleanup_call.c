@@ -16,7 +16,6 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
@@ -228,21 +227,21 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Return whether the file of a relation is missing. */
+/*
+ * Return whether a relation's file is lost.  Devices are lost with the tablespaces
+ * on them, so elsewhere a file that exists is not looked into; nor is that of an
+ * invalid index, which may be in the making.
+ */
 static bool
-file_is_missing(Form_pg_class form)
+file_is_lost(Form_pg_class form)
 {
-	Oid			tablespace = OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace;
 	RelationFacts facts;
 
-	if (!RELKIND_HAS_STORAGE(form->relkind) || form->relpersistence == RELPERSISTENCE_TEMP ||
-		!RelFileNumberIsValid(form->relfilenode) ||
-		relation_fork_size(tablespace, form->relfilenode, MAIN_FORKNUM) >= 0)
-		return false;
-	/* whoever drops or replaces it says so before the file is removed */
-	AcceptInvalidationMessages();
-	return relation_facts(form->oid, &facts) && facts.relfilenumber == form->relfilenode &&
-		facts.tablespace == tablespace;
+	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
+		relation_facts(form->oid, &facts) &&
+		((OidIsValid(form->reltablespace) && facts.valid) ||
+		 relation_fork_size(facts.tablespace, facts.relfilenumber, MAIN_FORKNUM) < 0) &&
+		lost_file(&facts, false) != NULL;
 }
 
 /*
@@ -250,7 +249,7 @@ file_is_missing(Form_pg_class form)
  *		OUT size bigint, OUT action text) RETURNS SETOF record
  *
  * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
- * for the history, and relations whose files are missing.  No leftovers on a
+ * for the history, and relations whose files are lost.  No leftovers on a
  * standby, which does not know which jobs are still running on the primary.
  */
 Datum
@@ -268,14 +267,15 @@ index_mover_problems(PG_FUNCTION_ARGS)
 					 action_name(leftover, true, false));
 	}
 	put_tables_apart(rsinfo);
-	foreach(lc, relations_such(file_is_missing))
+	foreach(lc, relations_such(file_is_lost))
 	{
 		RelationFacts facts;
+		const char *lost = relation_facts(lfirst_oid(lc), &facts) ? lost_file(&facts, false) : NULL;
 
-		if (relation_facts(lfirst_oid(lc), &facts))
+		if (lost != NULL)
 			put_leftover(rsinfo, "lost file",
 						 quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
-						 facts.tablespace, -1, "its file is missing, or cannot be read");
+						 facts.tablespace, -1, lost);
 	}
 	return (Datum) 0;
 }

@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/inval.h"
 
 #include "compat.h"
 #include "errors.h"
@@ -71,7 +72,9 @@ look_at_segments(LostFile * lost)
 		lost->problem = "its file is empty";
 	for (unsigned int segment = last + 1;
 		 segment <= last + 1 || segment < lost->facts->pages / RELSEG_SIZE; segment++)
-		if (lost->problem == NULL && segment_size(&lost->file, MAIN_FORKNUM, segment) > 0)
+		if (lost->problem == NULL && segment_size(&lost->file, MAIN_FORKNUM, segment) > 0 &&
+		/* it may have grown since */
+			segment_size(&lost->file, MAIN_FORKNUM, last) != (int64) RELSEG_SIZE * BLCKSZ)
 			lost->problem = psprintf("segment %u of its file is missing or too short", last);
 	if (lost->problem == NULL && lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
 		segment_size(&lost->file, INIT_FORKNUM, 0) < 0)
@@ -80,8 +83,7 @@ look_at_segments(LostFile * lost)
 
 /* Look at one page; set *root if it is the first. */
 static void
-look_at_page(LostFile * lost, BlockNumber block, BlockNumber nblocks, BlockNumber *root,
-			 BufferAccessStrategy ring)
+look_at_page(LostFile * lost, BlockNumber block, BlockNumber *root, BufferAccessStrategy ring)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, ring,
 												   lost->facts->persistence == RELPERSISTENCE_PERMANENT);
@@ -90,7 +92,7 @@ look_at_page(LostFile * lost, BlockNumber block, BlockNumber nblocks, BlockNumbe
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	if (block == 0 && (*root = page_root(lost->facts->relam, page)) == InvalidBlockNumber)
 		lost->problem = "its first page is invalid";
-	else if (block == 0 && *root >= nblocks)
+	else if (block == 0 && *root >= file_blocks(&lost->file, MAIN_FORKNUM))
 		lost->problem = psprintf("its file ends before block %u, the root", *root);
 	else if (PageIsNew(page) && (lost->all_pages || (block == *root && block > 0)))
 		lost->problem = psprintf("block %u is empty", block);
@@ -119,11 +121,20 @@ look_at_pages(void *arg)
 	while (lost->problem == NULL && block < nblocks)
 	{
 		CHECK_FOR_INTERRUPTS();
-		look_at_page(lost, block, nblocks, &root, ring);
+		look_at_page(lost, block, &root, ring);
 		if (!all_pages && block == root)
 			break;
 		block = all_pages ? block + 1 : root;
 	}
+}
+
+/* Return whether a relation still has the file of its facts. */
+static bool
+has_file(const RelationFacts *facts)
+{
+	RelationFacts now;
+
+	return relation_facts(facts->relid, &now) && now.relfilenumber == facts->relfilenumber;
 }
 
 /*
@@ -135,19 +146,24 @@ lost_file(const RelationFacts *facts, bool all_pages)
 {
 	LostFile	lost = {.facts = facts,.all_pages = all_pages};
 	ErrorData  *error = NULL;
-	RelationFacts now;
 
 	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind))
 		return NULL;
 
 	lost.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
 	look_at_segments(&lost);
-	if (lost.problem == NULL && ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
+	if (lost.problem != NULL)
+	{
+		/* whoever drops or replaces it says so before the file is removed */
+		AcceptInvalidationMessages();
+		return has_file(facts) ? lost.problem : NULL;
+	}
+	if (ConditionalLockRelationOid(facts->heap_oid, AccessShareLock))
 	{
 		if (ConditionalLockRelationOid(facts->relid, AccessShareLock))
 		{
 			/* it may have got another file before we had the lock */
-			if (relation_facts(facts->relid, &now) && now.relfilenumber == facts->relfilenumber)
+			if (has_file(facts))
 				error = errors_catch(look_at_pages, &lost);
 			UnlockRelationOid(facts->relid, AccessShareLock);
 		}
