@@ -75,6 +75,7 @@ _PG_init(void)
 	test_points_define();
 #endif
 	tier_scheduler_register();	/* first, because then the prefix is reserved */
+	janitor_register();
 	settings_define();
 	submit_init();
 	snapshot_guard_init();
@@ -85,7 +86,6 @@ _PG_init(void)
 	{
 		prev_shmem_request_hook = shmem_request_hook;
 		shmem_request_hook = request_shmem;
-		janitor_register();
 	}
 }
 

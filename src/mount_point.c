@@ -22,7 +22,6 @@
 #include "access/table.h"
 #include "catalog/pg_tablespace_d.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -81,11 +80,8 @@ char *
 mount_point_noted(Oid tablespace)
 {
 	Relation	rel = table_open(extension_relation("mount_point"), AccessShareLock);
-	char	   *result;
+	char	   *result = find_note(rel, tablespace, false);
 
-	PushActiveSnapshot(GetTransactionSnapshot());
-	result = find_note(rel, tablespace, false);
-	PopActiveSnapshot();
 	table_close(rel, AccessShareLock);
 	return result;
 }

@@ -101,7 +101,6 @@ typedef struct MoveSettings
 	int			direct_io;		/* DirectIo */
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
-	bool		heal_at_start;
 	bool		heal_unmounted;
 	int			history_retention;	/* minutes; 0 = without limit */
 	int			resumable_size; /* kB; -1 = never */

@@ -2,8 +2,9 @@
 # system that is mounted late; and who else may have lost it: a base backup without the
 # tablespace, a standby, TOAST, a table, an index that cannot be rebuilt.
 #
-# Fault (storage): the device of the indexes is mounted late; a base backup is without it;
-#   a standby has lost its own; a table was on it, or there are duplicates
+# Fault (storage): the device of the indexes is mounted late; two devices, with indexes of two
+#   databases, are lost; a base backup is without it; a standby has lost its own; a table was
+#   on it, or there are duplicates
 use strict;
 use warnings;
 
@@ -66,9 +67,9 @@ unlike(slurp_file($node->logfile, $from), qr/lost/, 'nothing is said of what is 
 
 $node->append_conf('postgresql.conf', 'index_mover.heal_at_start = on');
 restart_without();
-$node->poll_query_until('postgres', "SELECT count(*) = 2 FROM index_mover_history WHERE job = (SELECT max(job)
-	FROM index_mover_history) AND status = 'moved' AND started_at > pg_postmaster_start_time()")
-  or die 'not healed';
+my $healed = "SELECT count(*) = 2 FROM index_mover_history WHERE job = (SELECT max(job)
+	FROM index_mover_history) AND status = 'moved' AND started_at > pg_postmaster_start_time()";
+$node->poll_query_until('postgres', $healed) or die 'not healed';
 wait_for_no_worker($node);
 well('heal_at_start');
 
@@ -88,10 +89,53 @@ like($err, qr/WARNING:  the file system of tablespace "fast" may not be mounted/
 rename "$location.late", $location or die $!;
 is(value("SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'mounted: nothing was lost');
 well('mounted late');
+value('CHECKPOINT');
+$node->stop;
+rmtree($location);
+$from = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/could not look for lost indexes: the file system of tablespace "fast" may not be mounted/, $from);
+make_path($location);
+$node->poll_query_until('postgres', $healed) or die 'not healed';
+wait_for_no_worker($node);
+well('heal_at_start, when it has come');
+
+# ---- several databases and devices, and few workers ----------------------------------------------
+make_path("$dir/more");
+value("CREATE TABLESPACE more LOCATION '$dir/more'");
+value('CREATE INDEX t_more ON t (v) TABLESPACE more');
+value('CREATE DATABASE other');
+$node->safe_psql('other', <<'SQL');
+CREATE EXTENSION index_mover CASCADE;
+CREATE TABLE o (i int PRIMARY KEY USING INDEX TABLESPACE fast);
+INSERT INTO o SELECT generate_series(1, 100);
+SQL
+$node->append_conf('postgresql.conf', "max_worker_processes = 4\nmax_prepared_transactions = 1\n");
+$node->restart;
+wait_for_no_worker($node);
+value("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'p'");
+$node->stop;
+empty();
+rmtree("$dir/more");
+make_path("$dir/more");
+$from = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/could not look for lost indexes: relation "t" is already being moved/, $from);
+value("COMMIT PREPARED 'p'");
+$node->poll_query_until('postgres', "SELECT count(*) = 3 FROM index_mover_history WHERE status = 'moved' AND
+	started_at > pg_postmaster_start_time()") or die 'not healed';
+$node->poll_query_until('other', "SELECT count(*) = 1 FROM index_mover_history WHERE status = 'moved'") or die 'not healed';
+wait_for_no_worker($node);
+well('two devices, two databases');
+is($node->safe_psql('other', 'SET enable_seqscan = off; SELECT count(*) FROM o WHERE i = 7'), '1', 'the other database');
+value('DROP DATABASE other');
+value('DROP INDEX t_more');
+value('DROP TABLESPACE more');
+$node->append_conf('postgresql.conf', "max_worker_processes = 8\n");
 
 value("UPDATE index_mover.mount_point SET mount_point = '/mnt/nvme' WHERE tablespace = (SELECT oid FROM pg_tablespace
 	WHERE spcname = 'fast')");
-is(value('SELECT count(*) FROM index_mover.mount_point'), '1', 'the mount point was noted');
+is(value("SELECT count(*) FROM index_mover.mount_point WHERE mount_point = '/mnt/nvme'"), '1', 'the mount point was noted');
 $from = -s $node->logfile;
 $node->append_conf('postgresql.conf', 'index_mover.heal_at_start = off');
 restart_without();
@@ -100,7 +144,7 @@ like($err, qr/55000: .*may not be mounted\nDETAIL:  Its directory is below mount
 	'below another mount point: refused');
 is(value("SELECT string_agg(status, ' ') FROM heal_tablespace('fast', settings => '{\"heal_unmounted\": true}')"), 'moved moved',
 	'unless it is forced');
-isnt(value('SELECT mount_point FROM index_mover.mount_point'), '/mnt/nvme', 'and noted');
+is(value("SELECT count(*) FROM index_mover.mount_point WHERE mount_point = '/mnt/nvme'"), '0', 'and noted');
 well('forced');
 
 # ---- a base backup without the tablespace, and a standby that loses its own ----------------------
@@ -166,6 +210,7 @@ is(value('SELECT sum(length(long || $$$$)) FROM t'), '1500000', 'and they can');
 value(<<'SQL');
 CREATE TABLE there (i int PRIMARY KEY, v int) TABLESPACE fast;
 INSERT INTO there SELECT g, g FROM generate_series(1, 500) g;
+CREATE MATERIALIZED VIEW view TABLESPACE fast AS SELECT i FROM generate_series(1, 10) i;
 CREATE TABLE twice (i int, v int);
 INSERT INTO twice SELECT g, g FROM generate_series(1, 100) g;
 CREATE UNIQUE INDEX twice_i ON twice (i) TABLESPACE fast;
@@ -180,10 +225,12 @@ restart_without();
 like($out, qr/^t_pkey\|moved\|\|\nt_v\|moved\|\|
 \nthere\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ It\ cannot\ be\ made\ again:\ .*
 \nthere_v\|skipped\|XX001\|Its\ table\ is\ lost:\ its\ file\ is\ missing\.
-\ntwice_i\|failed\|23505\|could\ not\ create\ unique\ index\ "twice_i.*$/x,
+\ntwice_i\|failed\|23505\|could\ not\ create\ unique\ index\ "twice_i.*
+\nview\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ REFRESH\ MATERIALIZED\ VIEW\ makes\ it\ again\.$/x,
 	'a lost table is named, duplicates fail, and the others are healed') or diag($out);
 like($err, qr/WARNING:  index "twice_i" was not moved/, 'with a warning');
-is($node->psql('postgres', 'DROP TABLE there, twice'), 0, 'they can be dropped');
+is($node->psql('postgres', 'REFRESH MATERIALIZED VIEW view'), 0, 'as a materialized view is made again');
+is($node->psql('postgres', 'DROP TABLE there, twice; DROP MATERIALIZED VIEW view'), 0, 'they can be dropped');
 well('the rest');
 value(<<'SQL');
 CREATE ROLE regress_o;

@@ -18,10 +18,7 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
@@ -35,6 +32,7 @@
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -50,20 +48,27 @@
 
 #define RESTART_S	60
 #define POLL_MS		100
-#define MOUNT_POLL_MS	5000
+#define RETRY_MS	5000
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
+static bool heal_at_start = false;
 static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_janitor_main(Datum arg);
 
-/* Register the janitor; to be called from _PG_init(), while preloading. */
+/* Define the setting, and have the janitor started; to be called from _PG_init(). */
 void
 janitor_register(void)
 {
 	BackgroundWorker worker = {0};
 
+	DefineCustomBoolVariable("index_mover.heal_at_start",
+							 "Whether lost indexes are rebuilt when the server has started.",
+							 "In tablespaces with nothing but indexes, where the library is preloaded. Otherwise a WARNING tells of them.",
+							 &heal_at_start, false, PGC_SUSET, 0, NULL, NULL, NULL);
+	if (!process_shared_preload_libraries_in_progress)
+		return;
 	worker_describe(&worker, "index_mover janitor", "index_mover_janitor_main");
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
@@ -75,24 +80,17 @@ list_databases(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *result = NIL;
-	Relation	rel;
-	TableScanDesc scan;
-	HeapTuple	tuple;
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
-	rel = table_open(DatabaseRelationId, AccessShareLock);
-	scan = table_beginscan_catalog(rel, 0, NULL);
-	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
-		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
 
 		MemoryContextSwitchTo(context);
 		if (database->datallowconn)
 			result = lappend_oid(result, database->oid);
 	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	return result;
@@ -123,101 +121,6 @@ missing_tablespaces(void)
 	return result;
 }
 
-/* Start a job for a plan; for the janitor's look. */
-static void
-start_job(List *items, const MoveSettings *settings)
-{
-	HTAB	   *busy = job_busy_tables();
-	dsm_segment *segment;
-	JobShared  *shared;
-	ListCell   *lc;
-	int64		job = extension_nextval("job_seq");
-
-	/* a job is at it */
-	foreach(lc, items)
-		if (hash_search(busy, &((MoveItem *) lfirst(lc))->heap_oid, HASH_FIND, NULL) != NULL)
-		return;
-	shared = job_launch_create(job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
-							   items, settings, false, &segment);
-	(void) job_launch_worker(shared->slot, job, false);
-	dsm_detach(segment);
-}
-
-/* Look at one tablespace with nothing but indexes: tell of lost ones, or heal it. */
-static void
-look_at(void *arg)
-{
-	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
-	.method = METHOD_REBUILD,.object = *(Oid *) arg,.to_tablespace = *(Oid *) arg};
-	List	   *lost = NIL;
-	ListCell   *lc;
-
-	settings_capture(&request.settings);
-	foreach(lc, plan_moves(&request))
-		if (((MoveItem *) lfirst(lc))->status == STATUS_PLANNED)
-		lost = lappend(lost, lfirst(lc));
-	if (lost == NIL)
-		mount_point_note(request.object);
-	else if (request.settings.heal_at_start)
-	{
-		plan_check_mounted(request.object, request.settings.heal_unmounted);
-		tablespace_make_directory(request.object);
-		start_job(lost, &request.settings);
-	}
-	else
-		ereport(WARNING,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",
-							   list_length(lost), list_length(lost), get_tablespace_name(request.object)),
-				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
-						 printed_command("heal", get_tablespace_name(request.object)))));
-}
-
-/*
- * Look for lost indexes in this database, in the tablespaces in which there is
- * nothing else.  Called with no transaction open; an error is written to the log.
- */
-void
-janitor_look(void)
-{
-	Relation	pg_class;
-	TableScanDesc scan;
-	HeapTuple	tuple;
-	List	   *tablespaces = NIL;
-	List	   *others = list_make1_oid(InvalidOid);	/* the database's
-														 * default */
-	ListCell   *lc;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-	scan = table_beginscan_catalog(pg_class, 0, NULL);
-	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (form->relkind == RELKIND_INDEX)
-			tablespaces = list_append_unique_oid(tablespaces, form->reltablespace);
-		else if (RELKIND_HAS_STORAGE(form->relkind))
-			others = list_append_unique_oid(others, form->reltablespace);
-	}
-	table_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-	foreach(lc, extension_installed() ? list_difference_oid(tablespaces, others) : NIL)
-	{
-		ErrorData  *error = errors_catch(look_at, &lfirst_oid(lc));
-
-		if (error != NULL)
-			ereport(LOG,
-					(errcode(error->sqlerrcode),
-					 errmsg("could not look for lost indexes: %s", error->message),
-					 error->detail ? errdetail_internal("%s", error->detail) : 0,
-					 error->hint ? errhint("%s", error->hint) : 0));
-	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-}
-
 static void
 wait_a_while(long timeout_ms)
 {
@@ -229,6 +132,125 @@ wait_a_while(long timeout_ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
+/* A tablespace with nothing but indexes. */
+typedef struct Look
+{
+	Oid			tablespace;
+	List	   *lost;			/* MoveItem, to be rebuilt */
+	MoveSettings settings;
+	int64		job;			/* the number of the job that does so */
+	int			told;			/* SQLSTATE of the last error; 0 = none */
+}			Look;
+
+/* Look for lost indexes, and tell of them, or prepare to heal the tablespace. */
+static void
+look_at(void *arg)
+{
+	Look	   *look = arg;
+	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
+	.method = METHOD_REBUILD,.object = look->tablespace,.to_tablespace = look->tablespace};
+	List	   *lost = NIL;
+	ListCell   *lc;
+
+	settings_capture(&request.settings);
+	foreach(lc, plan_moves(&request))
+		if (((MoveItem *) lfirst(lc))->status == STATUS_PLANNED)
+		lost = lappend(lost, lfirst(lc));
+	if (lost == NIL)
+		mount_point_note(request.object);
+	else if (heal_at_start)
+	{
+		plan_check_mounted(request.object, request.settings.heal_unmounted);
+		tablespace_make_directory(request.object);
+		look->lost = lost;
+		look->settings = request.settings;
+		look->job = extension_nextval("job_seq");
+	}
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",
+							   list_length(lost), list_length(lost), get_tablespace_name(request.object)),
+				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
+						 printed_command("heal", get_tablespace_name(request.object)))));
+}
+
+/* Start the job that heals the tablespace. */
+static void
+start_job(void *arg)
+{
+	Look	   *look = arg;
+	dsm_segment *segment;
+	JobShared  *shared = job_launch_create(look->job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
+										   look->lost, &look->settings, false, &segment);
+
+	(void) job_launch_worker(shared->slot, look->job, false);
+	dsm_detach(segment);
+}
+
+/* Do a step in a transaction.  Returns false after an error, which is a WARNING once. */
+static bool
+try_step(void (*step) (void *arg), Look * look)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *error;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	MemoryContextSwitchTo(context);
+	error = errors_catch(step, look);
+	if (error != NULL && error->sqlerrcode != look->told)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not look for lost indexes: %s", error->message),
+				 error->detail ? errdetail_internal("%s", error->detail) : 0,
+				 error->hint ? errhint("%s", error->hint) : 0));
+	look->told = error != NULL ? error->sqlerrcode : 0;
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return error == NULL;
+}
+
+/*
+ * Look for lost indexes in this database, in the tablespaces in which there is
+ * nothing else.  Called with no transaction open.  Waits until a job can start: others
+ * may have all workers, or its tables, if several databases or devices are lost.
+ */
+void
+janitor_look(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *tablespaces = NIL;
+	List	   *others = list_make1_oid(InvalidOid);	/* the database's
+														 * default */
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	foreach_ptr(HeapTupleData, row, extension_installed() ? catalog_all(RelationRelationId) : NIL)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		List	  **list = form->relkind == RELKIND_INDEX ? &tablespaces : &others;
+
+		MemoryContextSwitchTo(context);
+		if (RELKIND_HAS_STORAGE(form->relkind))
+			*list = list_append_unique_oid(*list, form->reltablespace);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	foreach(lc, list_difference_oid(tablespaces, others))
+	{
+		Look		look = {.tablespace = lfirst_oid(lc)};
+
+		if (!try_step(look_at, &look))
+			continue;
+		while (look.lost != NIL && !try_step(start_job, &look) &&
+			   (look.told == ERRCODE_INSUFFICIENT_RESOURCES || look.told == ERRCODE_OBJECT_IN_USE))
+			wait_a_while(RETRY_MS);
+	}
+}
+
 /* Run a cleanup worker in each database. */
 static void
 visit_databases(void)
@@ -237,11 +259,12 @@ visit_databases(void)
 
 	foreach(lc, list_databases())
 	{
-		BackgroundWorkerHandle *worker = job_launch_cleanup(lfirst_oid(lc), BOOTSTRAP_SUPERUSERID,
-															MyProcPid);
+		BackgroundWorkerHandle *worker;
 		pid_t		pid;
 
-		while (worker != NULL && GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+		while ((worker = job_launch_cleanup(lfirst_oid(lc), BOOTSTRAP_SUPERUSERID, MyProcPid)) == NULL)
+			wait_a_while(RETRY_MS);
+		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
 	}
 }
@@ -261,7 +284,7 @@ index_mover_janitor_main(Datum arg)
 
 		visit_databases();
 		do
-			wait_a_while(missing != 0 ? MOUNT_POLL_MS : AGAIN_MS);
+			wait_a_while(missing != 0 ? RETRY_MS : AGAIN_MS);
 		while (missing_tablespaces() == missing &&
 			   !TimestampDifferenceExceeds(visited, GetCurrentTimestamp(), AGAIN_MS));
 	}

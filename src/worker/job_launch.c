@@ -112,15 +112,14 @@ job_launch_worker(int slot, int64 job, bool optional)
 {
 	BackgroundWorkerHandle *handle = job_launch_register(slot, job, 0, MyProcPid);
 
-	if (handle == NULL && optional)
-	{
+	if (handle == NULL)
 		job_free_slot(slot, job);
+	if (handle == NULL && optional)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not register background process to remove what interrupted moves have left"),
 				 errhint("The next call for the table will try again, or: %s",
 						 printed_command("cleanup"))));
-	}
 	else if (handle == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
