@@ -2,7 +2,8 @@
 # call brings them back: reads at once, then all of them, in place or elsewhere.
 #
 # Fault (storage): the device of the indexes comes back empty, after a clean shutdown, a
-#   crash, a crash in mid-write; one file is gone; a second loss while they are healed
+#   crash, a crash in mid-write; one file is gone, or comes back; a crash, a second loss, or
+#   DROP EXTENSION while they are healed
 use strict;
 use warnings;
 
@@ -153,6 +154,9 @@ like($err, qr/58P01/, 'no duplicate gets in');
 ($rc, $out, $err) = $node->psql('postgres',
 	"\\set VERBOSITY sqlstate\nINSERT INTO t SELECT * FROM t WHERE id = 8 ON CONFLICT (id) DO NOTHING");
 like($err, qr/42P10/, 'ON CONFLICT says so');
+my ($dump) = run_command([ 'pg_dump', '-s', '-t', 't', '-d', $node->connstr('postgres') ]);
+like($dump, qr/CREATE TABLE public\.t /, 'pg_dump works');
+unlike($dump, qr/t_pkey|t_v/, 'but leaves out what is hidden');
 # canceled before anything is rebuilt, and resumed: also what REINDEX CONCURRENTLY cannot rebuild, and what is not hidden
 value("SELECT cancel_move($job)");
 wait_for_no_worker($node);
@@ -165,8 +169,52 @@ value("SELECT oracle.remember_keys('t')");
 answers('after the holder');
 $holder->quit;
 
+# ---- hidden, and not rebuilt ----------------------------------------------------------------------
+my $file;
+foreach my $end (picked { /file/ } 'ends while indexes are hidden', 'file comes back', 'crash', 'extension dropped')
+{
+	my %file = map { $_ => $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_')") } qw(t_u_key t_v t_r_excl);
+	value('CHECKPOINT');
+	$node->stop;
+	rename $_, "$_.away" foreach values %file;
+	$node->start;
+	$holder = $node->background_psql('postgres', on_error_stop => 0);
+	$holder->query_safe('BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE');
+	$job = value("SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+	$node->poll_query_until('postgres', 'SELECT count(*) = 3 FROM pg_index WHERE NOT indisvalid') or die 'not hidden';
+	if ($end ne 'crash')
+	{
+		value("SELECT cancel_move($job)");
+		wait_for_no_worker($node);
+	}
+	$node->stop($end eq 'crash' ? 'immediate' : 'fast') if $end ne 'extension dropped';
+	eval { $holder->quit };
+	rename "$_.away", $_ foreach $end =~ /file/ ? values %file : ();
+	$node->start if $end ne 'extension dropped';
+	is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE v = 5'), value('SELECT count(*) FROM t WHERE v + 0 = 5'),
+		"$end: reads still work");
+	if ($end eq 'extension dropped')
+	{
+		value('DROP EXTENSION index_mover');
+		value('REINDEX INDEX ' . ($_ =~ /excl/ ? '' : 'CONCURRENTLY ') . $_) foreach sort keys %file;
+		value('CREATE EXTENSION index_mover');
+	}
+	else
+	{
+		write_some() if $end =~ /file/;
+		my $why = $end eq 'crash' ? 'its file is missing.' : 'it is not valid.';
+		is(value("SELECT string_agg(name || ' ' || left(detail, 6 + length('$why')), ',' ORDER BY name) FROM heal_tablespace('fast', "
+				. 'dry_run => true)'),
+			"t_r_excl Lost: $why,t_u_key Lost: $why,t_v Lost: $why", "$end: found");
+		is(heal_rows(), 'moved|rebuild|3', "$end: rebuilt");
+	}
+	unlink map { "$_.away" } values %file;
+	value("SELECT oracle.remember_keys('t')");
+	answers($end, 't');
+}
+
 # ---- one file of many, elsewhere, a second loss in the middle, duplicates ------------------------
-my $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_words')");
+$file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_words')");
 $node->stop;
 unlink $file or die $!;
 $node->start;

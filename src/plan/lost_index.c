@@ -25,7 +25,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -38,10 +37,10 @@
 #include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
 #include "commands/tablespace.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/lmgr.h"
-#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -57,32 +56,25 @@
 /* First the planner's order, then the counts of blocks */
 #define RANK_OF_CLASS	(INT64CONST(1) << 56)
 
-/* Return the name of the first thing that depends on an index, such as a foreign key. */
+/* Return the names of what depends on an index, such as foreign keys; "" if nothing does. */
 static char *
-dependent_of(Oid index)
+dependents_of(Oid index)
 {
-	Relation	pg_depend = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData key[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	char	   *result = NULL;
+	StringInfoData names;
 
-	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index));
-	scan = systable_beginscan(pg_depend, DependReferenceIndexId, true, NULL, 2, key);
-	while (result == NULL && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	initStringInfo(&names);
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
+												 Anum_pg_depend_refclassid, RelationRelationId,
+												 Anum_pg_depend_refobjid, index))
 	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
 		ObjectAddress address = {form->classid, form->objid, form->objsubid};
+		char	   *name = form->deptype == DEPENDENCY_NORMAL ? getObjectDescription(&address, true) : NULL;
 
-		if (form->deptype == DEPENDENCY_NORMAL)
-			result = getObjectDescription(&address, true);
+		if (name != NULL)
+			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "", name);
 	}
-	systable_endscan(scan);
-	table_close(pg_depend, AccessShareLock);
-	return result;
+	return names.data;
 }
 
 /* Return whether decoding takes the old keys of a table's rows from an index. */
@@ -114,7 +106,7 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	Form_pg_index index;
 	bool		is_toast = IsToastNamespace(entry->facts.schema_oid);
 	bool		enforces;
-	char	   *dependent = dependent_of(item->relid);
+	char	   *dependents = dependents_of(item->relid);
 
 	if (!HeapTupleIsValid(tuple))
 		return;
@@ -135,31 +127,37 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 		item_say(item, "Until it is rebuilt, queries do without it, and these fail: inserts, updates that are not HOT, ON CONFLICT on it (42P10), VACUUM of the table.");
 	else
 		item_say(item, "Until it is rebuilt, queries and writes do without it.");
+	if (item->hide)
+		item_say(item, "Until then pg_dump leaves it out.");
 	if (item->plain)
 		item_say(item, "REINDEX CONCURRENTLY cannot rebuild it: while REINDEX does, its table is not written, and queries of it wait.");
-	if (dependent != NULL)
-		item_say(item, "Needed by %s.", dependent);
+	if (dependents[0] != '\0')
+		item_say(item, "Needed by %s.", dependents);
 }
 
 /*
- * Complete the row of a relation that may be lost.  Returns false if it is not;
- * all_pages as for lost_file().  Otherwise the row is planned, or skipped with the
- * reason.
+ * Complete the row of a relation that may be lost.  Returns false if it is not.
+ * Otherwise the row is planned, or skipped with the reason.
  */
 bool
-plan_lost(PlanEntry *entry, bool all_pages)
+plan_lost(PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
+	bool		all_pages = request->all_pages;
 	const char *lost = lost_file(&entry->facts, all_pages);
 	const char *lost_table;
 	RelationFacts heap;
 
+	/* its file may have come back since it was hidden */
+	if (lost == NULL && request->heal && !entry->facts.valid)
+		lost = "it is not valid";
 	if (lost == NULL)
 		return false;
 	item->heal = true;
 	item->size_before = (int64) entry->facts.pages * BLCKSZ;
 	if (!relkind_is_index(item->relkind))
-		item_skip(item, ERRCODE_DATA_CORRUPTED,
+		item_skip(item, ERRCODE_DATA_CORRUPTED, item->relkind == RELKIND_MATVIEW ?
+				  "Lost: %s. REFRESH MATERIALIZED VIEW makes it again." :
 				  "Lost: %s. It cannot be made again: restore it from a backup, or promote a standby that has it.", lost);
 	else if (relation_facts(item->heap_oid, &heap) &&
 			 (lost_table = lost_file(&heap, all_pages && heap.tablespace == entry->facts.tablespace)) != NULL)
@@ -207,8 +205,11 @@ lost_index_hide(void *arg)
 	Form_pg_index form;
 
 	if (!ConditionalLockRelationOid(item->heap_oid, AccessShareLock) ||
-		!ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock) ||
-		!relation_facts(item->relid, &facts) || !facts.valid || !facts.live ||
+		!ConditionalLockRelationOid(item->relid, ShareUpdateExclusiveLock))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another session has locked it")));
+	if (!relation_facts(item->relid, &facts) || !facts.valid || !facts.live ||
 		facts.heap_oid != item->heap_oid || plan_aclcheck(facts.heap_oid, true) != ACLCHECK_OK ||
 		lost_file(&facts, true) == NULL)
 		return;

@@ -590,7 +590,7 @@ plan_relation(Oid relid, const PlanRequest *request)
 
 	if (request->heal || (request->scope == SCOPE_ONE && request->method == METHOD_REBUILD))
 	{
-		if (plan_lost(entry, request->all_pages))
+		if (plan_lost(entry, request))
 			return entry;
 		if (request->heal)
 			return NULL;

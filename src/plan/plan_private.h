@@ -34,7 +34,7 @@ typedef struct PlanEntry
 
 extern PlanEntry *plan_new_entry(void);
 extern void plan_refuse_temporary(Oid schema, const char *type);
-extern bool plan_lost(PlanEntry *entry, bool all_pages);
+extern bool plan_lost(PlanEntry *entry, const PlanRequest *request);
 extern void plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request);
 extern void plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings);
 extern void plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings);
