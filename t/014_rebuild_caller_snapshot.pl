@@ -2,7 +2,7 @@
 # waited for (that would be for ever) nor be used to read an index that was
 # built without regard to it.
 #
-# Fault (processes): the waiting caller stands still, and does not answer
+# Fault (processes): the waiting caller stands still
 # Fault (locks): caller holds a snapshot, or a lock (also sql/bad_input)
 # Fault (transactions): old snapshots (also 015, 023, specs/move_index_vs_seq)
 use strict;
@@ -417,7 +417,7 @@ SQL
 	$_->end foreach $second, $gate, $caller;
 }
 
-# ---- a caller that doesn't answer ------------------------------------------------
+# ---- a caller that stands still ---------------------------------------------------
 {
 	my ($caller, $gate, $looker) = map { IndexMover::Session->new($node) } 1 .. 3;
 	my $pid = $caller->pid;
@@ -436,17 +436,11 @@ SQL
 		usleep(10_000);
 	}
 	$gate->run('SELECT pg_advisory_unlock(42)');
-	poll_until($node, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1", 'failed', 'the rebuild gives up');
+	poll_until($node, "SELECT status FROM index_mover_history ORDER BY job DESC LIMIT 1", 'moved', 'the rebuild goes on');
 	kill 'CONT', $pid;
-	like($caller->answer,
-		joined(
-			qr/^failed\|55P03\|gave up waiting for process $pid, which waits for a move: The process did not respond; its /,
-			qr/client might not be reading messages\.$/),
-		'a caller that stands still: the rebuild gives up') or diag $caller->errors;
+	is($caller->answer, 'moved||', 'a caller that stands still is not in the way') or diag $caller->errors;
 	wait_for_no_worker($node);
-	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', '$_', 'rebuild')"), 'moved',
-		"... and the next call works, to $_")
-	  foreach 'regress_slow', 'regress_fast';
+	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('gated', 'regress_fast', 'rebuild')"), 'moved', '... and back');
 	$_->end foreach $caller, $gate, $looker;
 }
 

@@ -1,4 +1,4 @@
-# The moment in which the waiting caller hides its snapshot, held open with a
+# The moment in which the snapshot of a waiting caller is hidden, held open with a
 # pause point: other sessions' CREATE INDEX CONCURRENTLY and DETACH .. FINALIZE
 # then pass over the caller, and the guard must keep it from wrong answers.
 # And a worker killed at the very commit that creates the index entry.
@@ -55,7 +55,7 @@ BEGIN
 END $$;
 SQL
 
-# Move moved_i, and while the caller hides its snapshot, do $meanwhile; then the
+# Move moved_i, and while the caller's snapshot is hidden, do $meanwhile; then the
 # caller's statement reads $what.
 sub while_hidden
 {

@@ -225,8 +225,8 @@ abandon_job(int code, Datum arg)
 	if (wait->abandoned)
 		return;
 	wait->abandoned = true;
-	snapshot_guard_end();
 	(void) job_request(shared->job, REQUEST_CANCEL);
+	snapshot_guard_end();
 
 	/*
 	 * The user's next command should find the table free.  Only briefly,
@@ -289,7 +289,6 @@ collect_rows(JobWait *wait)
 		bool		stopped;
 
 		CHECK_FOR_INTERRUPTS();
-		snapshot_guard_answer();
 
 		/*
 		 * In this order, since a worker that has stopped sends nothing more.
@@ -385,7 +384,7 @@ wait_for_rows(int64 job, JobPurpose purpose, List *items,
 	begin.totals = job_totals(wait.shared->items, wait.shared->nitems);
 	attach_queues(&wait, segment);
 
-	/* before the job can start: see snapshot_guard_hide_callers() */
+	/* before the job can start */
 	snapshot_guard_begin();
 	PG_TRY();
 	{

@@ -211,7 +211,7 @@ core_phase(void)
 /*
  * Wait for old snapshots right after the commit that follows validation, before
  * core makes the list of snapshots that it waits for: for all but the snapshots
- * of sessions that wait for jobs, which are made to hide.
+ * of sessions that wait for jobs, which are hidden.
  *
  * RecentXmin, the xmin of our latest snapshot, is not below that of the
  * snapshot that validation used, which is core's limit.
@@ -230,7 +230,7 @@ before_core_waits(void)
 	/* or another session could wait for our snapshot */
 	Assert(!TransactionIdIsValid(MyProc->xmin));
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
-	snapshot_guard_hide_callers(limits.deadline);
+	snapshot_guard_hide_callers();
 	IM_POINT("caller-hidden");
 }
 
