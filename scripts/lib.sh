@@ -60,22 +60,26 @@ releases() {
 }
 
 # Fetch packages, or sources, of releases of Debian that need not be this machine's:
-# into the directory we are in, with lists of their own.
-fetch_packages() {      # deb or deb-src, releases, package ...
+# into the directory we are in, with lists of their own.  "deb-all" is for packages with
+# all that they depend on; ARCH in the environment is of another machine.
+fetch_packages() {      # deb, deb-all or deb-src, releases, package ...
   local kind=$1 releases=$2 from lists=$PWD/apt command=(download)
   shift 2
   command -v apt-get > /dev/null || { echo "no apt-get here"; return 1; }
   from=$(mirror)
   [ -n "$from" ] || { echo "no mirror in apt's sources"; return 1; }
-  [ "$kind" = deb ] || command=(source --download-only)
+  [ "$kind" != deb-src ] || command=(source --download-only)
+  [ "$kind" != deb-all ] || { kind=deb command=(install -y --no-install-recommends --download-only); }
   mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
   # shellcheck disable=SC2086
   printf "$kind $from %s main\n" $releases > "$lists/sources.list"
   local apt=(timeout 300 apt-get -q -o Dir::Etc::sourcelist="$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o Dir::State::lists="$lists/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$lists/cache"
     -o Acquire::Check-Valid-Until=false -o Acquire::http::Timeout=30
-    -o APT::Update::Error-Mode=any -o APT::Sandbox::User=)
+    -o APT::Update::Error-Mode=any -o APT::Sandbox::User=
+    ${ARCH:+-o APT::Architecture="$ARCH" -o APT::Architectures::="$ARCH"})
   "${apt[@]}" update && "${apt[@]}" "${command[@]}" "$@" || return 1
+  find "$lists/cache/archives" -name '*.deb' -exec mv -t . {} +
   rm -rf "$lists"
 }
 
