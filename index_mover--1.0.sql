@@ -656,7 +656,7 @@ ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.take_index_sample(interval)
-	IS 'remember how much each index and table was used, for recommend_moves() and tier policies; to be called by a schedule';
+	IS 'record how much each index and table was used, for recommend_moves() and tier policies; call it by a schedule';
 
 CREATE FUNCTION @extschema@.recommend_moves(
 	tablespace name, budget bigint DEFAULT NULL,
@@ -818,25 +818,25 @@ COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, beca
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan(), run_tier_policies() and the scheduler look at it';
 COMMENT ON COLUMN @extschema@.tier_policy.relation IS 'partitioned table whose partitions the policy is for, or (not older_than) one table; NULL: all';
-COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema of what the policy is for; NULL: all';
-COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'only what is in this tablespace, of a table each part by itself; NULL: in any';
-COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'where it belongs';
+COMMENT ON COLUMN @extschema@.tier_policy.schema IS 'schema whose relations the policy is for; NULL: all';
+COMMENT ON COLUMN @extschema@.tier_policy.from_tablespace IS 'tablespace that relations leave, each part of a table by itself; NULL: any';
+COMMENT ON COLUMN @extschema@.tier_policy.to_tablespace IS 'tablespace that relations move to';
 COMMENT ON COLUMN @extschema@.tier_policy.parts IS 'table, indexes or all: tables, their indexes, or both';
-COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'range partitions whose upper bound is so long ago';
-COMMENT ON COLUMN @extschema@.tier_policy.idle_for IS 'tables and indexes that were not used for so long';
-COMMENT ON COLUMN @extschema@.tier_policy.idle_of IS 'what counts as use for idle_for: use is scans and changes, index use is not sequential scans, change is changes only';
+COMMENT ON COLUMN @extschema@.tier_policy.older_than IS 'time since the upper bound of a range partition after which it moves';
+COMMENT ON COLUMN @extschema@.tier_policy.idle_for IS 'time without use after which a table or index moves';
+COMMENT ON COLUMN @extschema@.tier_policy.idle_of IS 'what counts as use for idle_for: use = scans and changes, index use = index scans and changes, change = changes only';
 COMMENT ON COLUMN @extschema@.tier_policy.now_function IS 'the present for older_than, in place of now(), with its schema: a function() returning a date or timestamp; for an integer key a function(interval) returning the key of so long ago';
-COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes: the hottest tables and indexes that fit together; the rest goes back to from_tablespace';
-COMMENT ON COLUMN @extschema@.tier_policy.start_at IS 'the coldest leave from_tablespace when this share of its file system is in use';
-COMMENT ON COLUMN @extschema@.tier_policy.stop_at IS 'and as many as it takes that less than this share is in use';
+COMMENT ON COLUMN @extschema@.tier_policy.budget IS 'bytes of to_tablespace for the hottest tables and indexes; the others move back to from_tablespace';
+COMMENT ON COLUMN @extschema@.tier_policy.start_at IS 'share in use of the file system of from_tablespace at which the coldest relations leave it';
+COMMENT ON COLUMN @extschema@.tier_policy.stop_at IS 'share in use of that file system below which no more relations leave it';
 COMMENT ON COLUMN @extschema@.tier_policy.freeze_first IS 'VACUUM (FREEZE) a table before it moves by older_than';
-COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'what was moved stays at least so long';
-COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most that one run moves';
-COMMENT ON COLUMN @extschema@.tier_policy.every IS 'how often the scheduler carries it out; NULL: it does not';
-COMMENT ON COLUMN @extschema@.tier_policy.window_start IS 'time of day before which the scheduler does not begin';
-COMMENT ON COLUMN @extschema@.tier_policy.window_end IS 'time of day after which it begins with no further relation; before window_start: of the next day';
+COMMENT ON COLUMN @extschema@.tier_policy.min_stay IS 'least time for which a relation that was moved stays';
+COMMENT ON COLUMN @extschema@.tier_policy.max_bytes_per_run IS 'most bytes that one run moves';
+COMMENT ON COLUMN @extschema@.tier_policy.every IS 'interval between runs of the policy by the scheduler; NULL: none';
+COMMENT ON COLUMN @extschema@.tier_policy.window_start IS 'time of day from which the scheduler may start a run';
+COMMENT ON COLUMN @extschema@.tier_policy.window_end IS 'time of day after which a scheduled run starts no further relation; if before window_start, of the next day';
 COMMENT ON COLUMN @extschema@.tier_policy.settings IS 'settings of the policy''s jobs';
-COMMENT ON COLUMN @extschema@.tier_policy.owner IS 'role as which it is planned and carried out; by default who writes it';
+COMMENT ON COLUMN @extschema@.tier_policy.owner IS 'role that the policy is planned and carried out as; by default the current user';
 COMMENT ON COLUMN @extschema@.tier_policy.owner_oid IS 'OID of the owner, set by a trigger; NULL: the owner is to be set again';
 
 -- src/tier/policy.c
@@ -881,12 +881,12 @@ CREATE VIEW @extschema@.tier_policy_status AS
 				current_setting('index_mover.scheduler_databases', true), ' "', ''), ',')) AS is_named) s;
 COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
 COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
-COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role as which it is carried out';
+COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
 COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'its job; NULL: nothing was to be moved';
+COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run; NULL: nothing was to be moved';
 COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job';
-COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'why the run itself has failed';
-COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'when the scheduler begins the next one at the earliest; NULL: it does not';
+COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
+COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
 
 CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
@@ -929,16 +929,16 @@ CREATE VIEW @extschema@.relation_heat AS SELECT * FROM index_mover.relation_heat
 COMMENT ON VIEW @extschema@.relation_heat IS 'how much each table and index is read, by the samples of take_index_sample()';
 COMMENT ON COLUMN @extschema@.relation_heat.relation IS 'table or index';
 COMMENT ON COLUMN @extschema@.relation_heat.kind IS 'table or index';
-COMMENT ON COLUMN @extschema@.relation_heat.tablespace IS 'where it is';
-COMMENT ON COLUMN @extschema@.relation_heat.size IS 'bytes; of a table with TOAST';
-COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read into shared buffers';
-COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'those of them that index scans and changes can have asked for: sequential scans, VACUUM and pg_dump heat nothing';
-COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time that the rates are of';
-COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples; 0: the cumulative statistics';
+COMMENT ON COLUMN @extschema@.relation_heat.tablespace IS 'tablespace of the relation';
+COMMENT ON COLUMN @extschema@.relation_heat.size IS 'size in bytes, of a table with its TOAST table';
+COMMENT ON COLUMN @extschema@.relation_heat.reads_per_second IS 'blocks read into shared buffers a second';
+COMMENT ON COLUMN @extschema@.relation_heat.heat IS 'blocks read a second for index scans and changes; sequential scans, VACUUM and pg_dump do not count';
+COMMENT ON COLUMN @extschema@.relation_heat.period IS 'time over which the rates were measured';
+COMMENT ON COLUMN @extschema@.relation_heat.samples IS 'number of samples in that time; 0: the rates come from the cumulative statistics';
 COMMENT ON COLUMN @extschema@.relation_heat.last_use IS 'last scan or change that was seen on this server, or the sample after it; NULL: none';
-COMMENT ON COLUMN @extschema@.relation_heat.last_index_use IS 'the same without sequential scans';
-COMMENT ON COLUMN @extschema@.relation_heat.last_change IS 'the same without scans';
-COMMENT ON COLUMN @extschema@.relation_heat.known_since IS 'since then no other use can have been missed';
+COMMENT ON COLUMN @extschema@.relation_heat.last_index_use IS 'last index scan or change that was seen on this server, or the sample after it; NULL: none';
+COMMENT ON COLUMN @extschema@.relation_heat.last_change IS 'last change that was seen on this server, or the sample after it; NULL: none';
+COMMENT ON COLUMN @extschema@.relation_heat.known_since IS 'time since when samples can have missed no use';
 
 CREATE FUNCTION @extschema@.tier_plan(
 	policy_name name DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -947,7 +947,7 @@ CREATE FUNCTION @extschema@.tier_plan(
 	OUT heat float8, OUT estimated interval) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_tier_plan' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION @extschema@.tier_plan(name, timestamptz)
-	IS 'what run_tier_policies() would move, now or at another time, and what not, and why; estimated from earlier moves';
+	IS 'relations that run_tier_policies() would move, now or at another time, those that stay, and why; estimated from earlier moves';
 
 CREATE FUNCTION @extschema@.run_tier_policies(policy_name name DEFAULT NULL, wait boolean DEFAULT false) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_run_tier_policies' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 100;
