@@ -39,6 +39,7 @@
 #include "test_points.h"
 
 #ifdef __linux__
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 /* linux/magic.h is not everywhere */
@@ -124,16 +125,46 @@ tablespace_make_directory(Oid tablespace)
 				 errmsg("could not create directory \"%s\": %m", directory)));
 }
 
-/* Return "tmpfs" or "ramfs" if a reboot loses its files, else NULL. */
-static const char *
-volatile_file_system(const char *directory)
+/*
+ * Return what a tablespace is on if a reboot or a stop of the machine loses its
+ * files: "tmpfs", "ramfs", or the model of a cloud's local disk; else NULL.  A disk
+ * below LVM, RAID or encryption is not seen.
+ */
+const char *
+tablespace_lost_on_reboot(Oid tablespace)
 {
 #ifdef __linux__
-	struct statfs fs;
+	/* of AWS, Azure, and Google, whose network disks are "nvme_card-pd" */
+	static const char *const models[] = {"Amazon EC2 NVMe Instance Storage", "Microsoft NVMe Direct Disk",
+	"nvme_card", "EphemeralDisk"};
 
-	if (statfs(directory, &fs) == 0)
-		return (unsigned int) fs.f_type == TMPFS_TYPE ? "tmpfs" :
-			(unsigned int) fs.f_type == RAMFS_TYPE ? "ramfs" : NULL;
+	/* of a disk, and of a partition */
+	static const char *const places[] = {"device/model", "../device/model"};
+	char		buffer[64];
+	char		path[MAXPGPATH];
+	const char *directory = tablespace_directory(tablespace, buffer, sizeof(buffer));
+	struct statfs fs;
+	struct stat st;
+
+	if (statfs(directory, &fs) != 0 || stat(directory, &st) != 0)
+		return NULL;
+	if ((unsigned int) fs.f_type == TMPFS_TYPE || (unsigned int) fs.f_type == RAMFS_TYPE)
+		return (unsigned int) fs.f_type == TMPFS_TYPE ? "tmpfs" : "ramfs";
+	for (int i = 0; i < lengthof(places); i++)
+	{
+		char		model[64] = "";
+		FILE	   *file;
+
+		snprintf(path, sizeof(path), "%s/%u:%u/%s", IM_BLOCK_DEVICES, major(st.st_dev), minor(st.st_dev), places[i]);
+		if ((file = AllocateFile(path, "r")) == NULL)
+			continue;
+		if (fgets(model, sizeof(model), file) == NULL)
+			model[0] = '\0';
+		FreeFile(file);
+		for (int m = 0; m < lengthof(models); m++)
+			if (strncmp(model, models[m], strlen(models[m])) == 0 && strstr(model, "-pd") == NULL)
+				return models[m];
+	}
 #endif
 	return NULL;
 }
@@ -150,7 +181,6 @@ directory_facts(const char *directory, FileSystemFacts *facts)
 	facts->free_bytes = (int64) vfs.f_bavail * vfs.f_frsize;
 	facts->total_bytes = (int64) vfs.f_blocks * vfs.f_frsize;
 	facts->device = (int64) st.st_dev;
-	facts->lost_on_reboot = volatile_file_system(directory);
 	return true;
 }
 
@@ -160,7 +190,6 @@ file_system_facts(Oid tablespace, FileSystemFacts *facts)
 {
 	char		buffer[64];
 
-	facts->lost_on_reboot = NULL;
 	if (IM_FILE_SYSTEM(tablespace, &facts->device, &facts->free_bytes, &facts->total_bytes))
 		return facts->device != 0;
 	return directory_facts(tablespace_directory(tablespace, buffer, sizeof(buffer)), facts);

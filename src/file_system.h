@@ -19,7 +19,6 @@ typedef struct FileSystemFacts
 	int64		free_bytes;		/* available to the server */
 	int64		total_bytes;
 	int64		device;			/* the same number means the same file system */
-	const char *lost_on_reboot; /* "tmpfs", "ramfs", or NULL */
 } FileSystemFacts;
 
 extern bool file_system_facts(Oid tablespace, FileSystemFacts *facts);
@@ -27,6 +26,7 @@ extern bool directory_facts(const char *directory, FileSystemFacts *facts);
 extern const char *tablespace_hindrance(Oid tablespace);
 extern const char *tablespace_name(Oid tablespace);
 extern void tablespace_make_directory(Oid tablespace);
+extern const char *tablespace_lost_on_reboot(Oid tablespace);
 extern List *tablespaces_on_device(int64 device, Oid but_not);
 
 extern void buffer_copy_page(Buffer buffer, char *page);

@@ -62,6 +62,8 @@
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
+ * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "".
+ *
  * index_mover.test_stats_age is how many days old the statistics are, if not 0.
  *
  * index_mover.test_damages is how often a page is measured with random damage
@@ -102,6 +104,7 @@
 static char *test_points = NULL;
 static char *test_mutations = NULL;
 static char *test_file_systems = NULL;
+char	   *test_block_devices = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
 int			test_stats_age = 0;
@@ -116,6 +119,7 @@ static const struct
 	{"index_mover.test_point", &test_points},
 	{"index_mover.test_mutation", &test_mutations},
 	{"index_mover.test_file_systems", &test_file_systems},
+	{"index_mover.test_block_devices", &test_block_devices},
 };
 
 static const struct

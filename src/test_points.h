@@ -25,6 +25,7 @@ extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
 extern int	test_damages;
 extern int	test_seed;
 extern int	test_stats_age;
+extern char *test_block_devices;
 
 #define IM_KEEP_POINTS()	test_points_keep()
 #define IM_POINT(name)		test_point(name)
@@ -34,6 +35,7 @@ extern int	test_stats_age;
 #define IM_FILL_TAIL(locator, nblocks)	test_fill_tail(locator, nblocks)
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
 	test_file_system(tablespace, device, free, total)
+#define IM_BLOCK_DEVICES	(*test_block_devices ? test_block_devices : "/sys/dev/block")
 #define IM_STATS_SINCE() \
 	if (test_stats_age > 0) \
 		return GetCurrentTimestamp() - test_stats_age * USECS_PER_DAY
@@ -47,6 +49,7 @@ extern int	test_stats_age;
 #define IM_LOG_SPECIAL(locator, under_lock)	((void) 0)
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
+#define IM_BLOCK_DEVICES	"/sys/dev/block"
 #define IM_STATS_SINCE()	((void) 0)
 
 #endif

@@ -6,6 +6,7 @@
 use strict;
 use warnings;
 
+use File::Path qw(make_path rmtree);
 use File::Temp qw(tempdir);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
@@ -358,6 +359,28 @@ $standby->stop('immediate');
 # ---------------------------------------------------------------------------
 # A file system that does not survive a reboot
 # ---------------------------------------------------------------------------
+
+# a cloud's local disk, by its model, of the disk or of a partition on it
+my $devices = tempdir();
+my $number = (stat $node->data_dir)[0];
+my $disk = sprintf '%s/%d:%d', $devices, (($number >> 8) & 0xfff) | (($number >> 32) & ~0xfff),
+  ($number & 0xff) | (($number >> 12) & ~0xff);
+foreach my $case (
+	[ 'Amazon EC2 NVMe Instance Storage        ', 'device', 'Amazon EC2 NVMe Instance Storage' ],
+	[ 'Amazon Elastic Block Store              ', 'device', '' ],
+	[ 'Microsoft NVMe Direct Disk v2           ', '../device', 'Microsoft NVMe Direct Disk' ],
+	[ 'nvme_card                               ', '../device', 'nvme_card' ],
+	[ 'nvme_card-pd                            ', '../device', '' ],
+	[ 'EphemeralDisk   ', 'device', 'EphemeralDisk' ])
+{
+	my ($model, $place, $expected) = @$case;
+	make_path($disk, "$disk/$place");
+	append_to_file("$disk/$place/model", "$model\n");
+	is($node->safe_psql('postgres', "SET index_mover.test_block_devices = '$devices'; SELECT coalesce(lost_on_reboot, '')
+	FROM tablespace_probe('regress_slow', '50 ms')"),
+		$expected, "the model of a disk, $place: $model");
+	rmtree([ $disk, "$devices/device" ]);
+}
 
 SKIP:
 {

@@ -15,6 +15,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+note has_sanitizer() ? 'with the sanitizers' : 'without sanitizers';
+
 my $location = PostgreSQL::Test::Utils::tempdir() . '/mnt/fast';
 make_path($location);
 my $node = new_node('heal', conf => "shared_preload_libraries = 'index_mover'\nwal_level = logical\ncheckpoint_timeout = 1h\n");
@@ -268,5 +270,6 @@ value("SELECT move_tablespace_indexes('fast', 'regress_slow')");
 is($node->psql('postgres', 'DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
 files_ok($node, 'in the end');
 leftovers_ok($node, 'in the end');
+no_finding_ok($node);
 $node->stop;
 done_testing();

@@ -16,6 +16,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+note has_sanitizer() ? 'with the sanitizers' : 'without sanitizers';
+
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $location = "$dir/fast";
 my $standbys = "$dir/standbys";
@@ -248,5 +250,6 @@ leftovers_ok($node, 'in the end');
 value("SELECT move_indexes('t', 'regress_slow')");
 is($node->psql('postgres', 'CHECKPOINT; DROP TABLESPACE fast'), 0, 'the tablespace can be dropped');
 files_ok($node, 'in the end');
+no_finding_ok($node);
 $node->stop;
 done_testing();

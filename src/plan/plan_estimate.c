@@ -570,19 +570,16 @@ plan_seconds(const List *items, const MoveSettings *settings)
 void
 plan_warn_lost_on_reboot(const List *items)
 {
-	ListCell   *lc;
-	FileSystemFacts facts;
+	const char *medium;
 
-	foreach(lc, items)
+	foreach_ptr(const MoveItem, item, items)
 	{
-		const MoveItem *item = lfirst(lc);
-
 		if (item->status != STATUS_PLANNED || !RELKIND_HAS_TABLE_AM(item->relkind) ||
-			!file_system_facts(item->to_tablespace, &facts) || facts.lost_on_reboot == NULL)
+			(medium = tablespace_lost_on_reboot(item->to_tablespace)) == NULL)
 			continue;
 		ereport(WARNING,
 				(errmsg("a reboot loses tables in tablespace \"%s\", which is on %s",
-						get_tablespace_name(item->to_tablespace), facts.lost_on_reboot),
+						get_tablespace_name(item->to_tablespace), medium),
 				 errhint("Put only indexes there, which can be made again from their tables.")));
 		return;
 	}

@@ -341,6 +341,7 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	bool		nulls[14] = {false};
 	double		cost;
 	int			concurrency;
+	const char *lost_on_reboot;
 
 	reject_null(fcinfo, 2, "queue_depth");
 	queue_depth = PG_GETARG_INT32(2);
@@ -365,9 +366,10 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 
 	cost = suggested_random_page_cost(&result);
 	concurrency = suggested_io_concurrency(&result, queue_depth);
+	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
 	initStringInfo(&remark);
-	if (facts.lost_on_reboot)
-		appendStringInfo(&remark, "on %s: does not survive a reboot", facts.lost_on_reboot);
+	if (lost_on_reboot)
+		appendStringInfo(&remark, "on %s: does not survive a reboot", lost_on_reboot);
 	if (!result.direct_io)
 		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
 						 remark.len > 0 ? "; " : "");
@@ -385,8 +387,8 @@ index_mover_tablespace_probe(PG_FUNCTION_ARGS)
 	values[10] = CStringGetTextDatum(printed_command("tablespace_costs", name, psprintf("%.1f", cost),
 													 (int64) concurrency));
 	values[11] = BoolGetDatum(result.direct_io);
-	values[12] = CStringGetTextDatum(facts.lost_on_reboot ? facts.lost_on_reboot : "");
-	nulls[12] = facts.lost_on_reboot == NULL;
+	values[12] = CStringGetTextDatum(lost_on_reboot ? lost_on_reboot : "");
+	nulls[12] = lost_on_reboot == NULL;
 	values[13] = CStringGetTextDatum(remark.data);
 	nulls[13] = remark.len == 0;
 	return result_row(fcinfo, values, nulls);

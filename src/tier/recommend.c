@@ -141,6 +141,7 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 	const Heat *heat = candidate->heat;
 	bool		leaves = candidate->is_resident;
 	Oid			duplicate = report_duplicate_of(heat->relid);
+	const char *lost_on_reboot;
 	StringInfoData buf;
 
 	initStringInfo(&buf);
@@ -168,9 +169,9 @@ reason_text(const Advice *advice, const Candidate *candidate, const char *name, 
 	if (OidIsValid(duplicate))
 		appendStringInfo(&buf, "; warning: duplicate of %s",
 						 DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(duplicate))));
-	if (!leaves && advice->target->facts.lost_on_reboot)
+	if (!leaves && (lost_on_reboot = tablespace_lost_on_reboot(advice->target->oid)) != NULL)
 		appendStringInfo(&buf, "; warning: %s is on %s and does not survive a reboot",
-						 NameStr(advice->target->name), advice->target->facts.lost_on_reboot);
+						 NameStr(advice->target->name), lost_on_reboot);
 	if (heat->seconds < SECS_PER_HOUR)
 		appendStringInfo(&buf, "; warning: the statistics cover only %s", seconds_text(heat->seconds));
 	return buf.data;
