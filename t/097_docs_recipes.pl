@@ -1,7 +1,7 @@
 # The recipes of docs/guide.md that t/090 cannot run, since they need databases, mounts or a
 # full disk of their own: the blocks are read from the guide, and their consequences are
 # looked at.  A whole database on a new disk; the same name on another mount; a full disk;
-# what the weekly report leaves in a dump.
+# what the weekly report leaves in a dump; a policy for pg_partman's partitions.
 use strict;
 use warnings;
 
@@ -82,6 +82,45 @@ command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $no
 is($node->safe_psql('elsewhere',
 	"SELECT count(*) > 1 FROM index_reports r WHERE r::text LIKE '%quick_pkey%' OR r::text LIKE '%kept_pkey%'"),
 	't', 'and names what is gone');
+
+# ---- pg_partman ---------------------------------------------------------------------
+# a policy finds its partitions by their bounds, and new ones come where the parent is
+SKIP:
+{
+	my ($major) = $node->safe_psql('app', "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_partman'") =~ /^(\d+)/;
+	skip 'pg_partman is not installed', 4 unless $major;
+	my ($type, $interval) = $major < 5 ? ('native', 'monthly') : ('range', '1 month');
+	my $cheap = PostgreSQL::Test::Utils::tempdir();
+	$node->safe_psql('postgres', "CREATE TABLESPACE cheap_storage LOCATION '$cheap'");
+	$node->safe_psql('app', <<SQL);
+CREATE SCHEMA partman;
+CREATE EXTENSION pg_partman SCHEMA partman;
+CREATE TABLE metrics (at timestamptz NOT NULL, value int) PARTITION BY RANGE (at) TABLESPACE fast_storage;
+SELECT partman.create_parent(p_parent_table => 'public.metrics', p_control => 'at', p_type => '$type',
+  p_interval => '$interval', p_start_partition => (now() - interval '8 months')::text);
+INSERT INTO metrics SELECT now() - g * interval '1 day', g FROM generate_series(0, 200) g;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('old metrics', 'metrics', 'cheap_storage', '90 days');
+SQL
+	my $moved = $node->safe_psql('app', "SELECT count(*) FROM run_tier_policies('old metrics', wait => true) WHERE status = 'moved'");
+	cmp_ok($moved, '>=', 4, 'a policy moves partitions of pg_partman');
+	is($node->safe_psql('app', <<'SQL'), 't', 'those that are old');
+SELECT max(m.at) < now() - interval '90 days'
+  FROM metrics m JOIN pg_class c ON c.oid = m.tableoid JOIN pg_tablespace s ON s.oid = c.reltablespace
+ WHERE s.spcname = 'cheap_storage';
+SQL
+	my $places = <<'SQL';
+SELECT string_agg(DISTINCT s.spcname, ' ')
+  FROM pg_class c LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace,
+       (SELECT c.relname FROM metrics m JOIN pg_class c ON c.oid = m.tableoid ORDER BY m.at DESC LIMIT 1) present
+ WHERE c.relkind = 'r' AND c.relname LIKE 'metrics\_p%' AND c.relname >= present.relname;
+SQL
+	is($node->safe_psql('app', $places), 'fast_storage', 'the present one, and those made in advance, are where the parent is');
+	$node->safe_psql('app', <<SQL);
+UPDATE partman.part_config SET premake = premake + 2 WHERE parent_table = 'public.metrics';
+SELECT partman.run_maintenance('public.metrics');
+SQL
+	is($node->safe_psql('app', $places), 'fast_storage', 'and so are those that it makes afterwards');
+}
 
 # ---- a full disk ------------------------------------------------------------------
 SKIP:
