@@ -32,8 +32,8 @@ SQL
 # ---------------------------------------------------------------------------
 # How many of the intervals hold the truth says too little, for one that is a fifth
 # too narrow misses it hardly more often.  Their width can be compared with the
-# spread of the estimates: 1.96 standard deviations to either side, and a little more
-# for what is not known; 900 samples tell that within 0.05, so that 1.75 is not
+# spread of the estimates: 1.96 standard deviations to either side, without the 3 / n
+# for what no sample shows; 900 samples tell that within 0.05, so that 1.75 is not
 # undercut by chance.  The index has stretches that are nearly empty, in three
 # orders; what VACUUM counts of its rows would make the estimates better than the
 # sample is.  (A hash index knows its rows itself.)
@@ -49,7 +49,8 @@ UPDATE pg_class SET reltuples = -1 FROM pg_index WHERE pg_class.oid = indexrelid
 SQL
 my ($samples, $least, $width) = split /\|/, $node->safe_psql('postgres', <<'SQL');
 SELECT sum(n), round(min(width)::numeric, 2), round(avg(width)::numeric, 2)
-  FROM (SELECT count(*) AS n, avg(bloat_ratio_high - bloat_ratio_low) / 2 / stddev(bloat_ratio) AS width
+  FROM (SELECT count(*) AS n,
+			   avg((bloat_ratio_high - bloat_ratio_low) / 2 - 3.0 / sampled_pages + 3.0 / pages) / stddev(bloat_ratio) AS width
 		  FROM pg_index, generate_series(1, 300) n, LATERAL index_bloat(indexrelid, 400 + 0 * n)
 		 WHERE indrelid = 'uneven'::regclass AND NOT is_exact GROUP BY indexrelid) i
 SQL

@@ -121,8 +121,8 @@ foreach my $index (grep { $_ ne 'm_bloom' } @indexes)
 {
 	my ($method) = $index =~ /^m_([a-z]+)/;
 	my $pages = $node->safe_psql('postgres', "SELECT least(pg_relation_size('$index') / current_setting('block_size')::int - 1, 300)");
-	# the first half of a sample may be enough
-	my $times = int(3 * $DAMAGES / $pages) + 1;
+	# a sample is of pairs, and without the first block
+	my $times = int(2 * $DAMAGES / $pages) + 1;
 	my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
 SET client_min_messages = debug1;
 SET index_mover.test_seed = $seed;
@@ -175,7 +175,7 @@ foreach my $work_mem (64, 4096)
 	cmp_ok($bytes, '<', $work_mem * 1024, "work_mem of $work_mem kB: no more memory than that");
 	like($said, qr/estimated bloat of 0\.[4-9]/, 'and it decides');
 }
-# each block takes 100 ms at least: of the 80 of a first pass there are ten in a second
+# each block takes 100 ms at least: of the 80 of a sample there are ten in a second
 my ($blocks, undef, $said) = deciding('large_t', "SET index_mover.test_point = 'measure:sleep';");
 cmp_ok($blocks, '<=', 30, 'slow storage: it reads for a second');
 like($said, qr/^Copy; its bloat could not be measured\. Writes /, 'and says so');

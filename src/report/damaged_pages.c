@@ -31,30 +31,21 @@ static void
 damage(char *page, pg_prng_state *random)
 {
 	PageHeader	ph = (PageHeader) page;
-	int			lower = Min(Max(ph->pd_lower, SizeOfPageHeaderData + sizeof(ItemIdData)), BLCKSZ - 16);
+	LocationIndex *const fields[] = {&ph->pd_lower, &ph->pd_upper, &ph->pd_special};
+	int			lower = Min(Max(ph->pd_lower, SizeOfPageHeaderData + 4), BLCKSZ - 16);
 	int			upper = Min(ph->pd_upper, BLCKSZ - 24);
-	const struct
-	{
-		int			from;
-		int			bytes;
-	}			areas[] = {
-		{SizeOfPageHeaderData, lower - SizeOfPageHeaderData},	/* line pointers */
-		{upper, BLCKSZ - 23 - upper},	/* tuples */
-		{BLCKSZ - 16, 13},		/* the special space */
-		{SizeOfPageHeaderData, BLCKSZ - SizeOfPageHeaderData - 4}
-	};
-	int			way = below(random, 8);
-	int			area = way % lengthof(areas);
 
-	if (way == 0)
-		ph->pd_lower = below(random, 4) == 0 ? pg_prng_uint32(random) : below(random, BLCKSZ - 16);
-	if (way == 1)
-		ph->pd_upper = below(random, 4) == 0 ? pg_prng_uint32(random) : ph->pd_lower + below(random, 64);
-	if (way == 2)
-		ph->pd_special = below(random, 4) == 0 ? pg_prng_uint32(random) : BLCKSZ - 8 * below(random, 5);
+	/* line pointers, tuples, the special space, anything */
+	const int	from[] = {SizeOfPageHeaderData, upper, BLCKSZ - 16, SizeOfPageHeaderData};
+	const int	to[] = {lower, BLCKSZ - 20, BLCKSZ, BLCKSZ};
+	int			way = below(random, 8);
+	int			area = way % lengthof(from);
+
+	if (way < lengthof(fields))
+		*fields[way] = below(random, 4) == 0 ? pg_prng_uint32(random) : below(random, BLCKSZ / 8) * 8;
 	for (int times = below(random, 12); times >= 0; times--)
 	{
-		int			at = areas[area].from + below(random, areas[area].bytes) / 4 * 4;
+		int			at = from[area] + below(random, (to[area] - from[area]) / 4) * 4;
 		uint32		bits;
 
 		memcpy(&bits, page + at, sizeof(bits));
@@ -63,15 +54,15 @@ damage(char *page, pg_prng_state *random)
 	}
 	if (way == 3)				/* of a torn write */
 	{
-		int			from = 512 * (1 + below(random, BLCKSZ / 512 - 1));
+		int			written = 512 * (1 + below(random, BLCKSZ / 512 - 1));
 
-		memset(page + from, 0, BLCKSZ - from);
+		memset(page + written, 0, BLCKSZ - written);
 	}
 }
 
 /* Measure a page with damage: a fault or plausible numbers must be returned. */
 void
-test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
+test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno)
 {
 	PGIOAlignedBlock good;
 	pg_prng_state random;
@@ -89,18 +80,13 @@ test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno)
 
 		CHECK_FOR_INTERRUPTS();
 		damage(page, &random);
-		if (page_measure(mc, (Page) page, blkno, &pm) != NULL)
+		if (page_measure(facts, (Page) page, blkno, &pm) != NULL)
 			refused++;
-		else if (!(pm.kind < PAGE_KINDS &&
-				   pm.avail >= 0 && pm.avail <= BLCKSZ &&
-				   pm.used >= 0 && pm.used <= pm.avail &&
-				   pm.packed >= 0 && pm.packed <= pm.used &&
-				   pm.items >= 0 && pm.items <= 1e6 &&
-				   pm.dead >= 0 && pm.dead <= BLCKSZ &&
-				   pm.tuples >= 0 && pm.tuples <= 1e6 &&
-				   pm.heavy >= 0 && pm.heavy <= BLCKSZ && pm.squares >= 0 && pm.squares <= 1e9))
-			elog(ERROR, "damage %d of block %u, with seed %d, is measured as nonsense: kind %d, %g avail, %g used, %g packed, %g items, %g dead, %g tuples, %g heavy, %g squares",
-				 i, blkno, test_seed, pm.kind, pm.avail, pm.used, pm.packed, pm.items, pm.dead, pm.tuples, pm.heavy, pm.squares);
+		else if (!(pm.kind < PAGE_KINDS && pm.avail <= BLCKSZ && pm.used <= pm.avail &&
+				   pm.packed >= 0 && pm.packed <= pm.used && pm.heavy >= 0 && pm.squares >= 0 &&
+				   pm.tuples >= 0 && pm.rows >= 0 && Max(pm.rows, pm.tuples) <= 1e6))
+			elog(ERROR, "damage %d of block %u, with seed %d, is measured as nonsense: kind %d, %g avail, %g used, %g packed, %g rows, %g tuples, %g heavy, %g squares",
+				 i, blkno, test_seed, pm.kind, pm.avail, pm.used, pm.packed, pm.rows, pm.tuples, pm.heavy, pm.squares);
 		memcpy(page, good.data, BLCKSZ);
 	}
 	if (test_damages > 0)

@@ -3,9 +3,10 @@
  * page_measure.c
  *	  The contents of an index page: kind, bytes used, bytes worth keeping.
  *
- * Each access method has a function, which gets a private copy of the page, so
- * nothing changes under it.  Every offset and length is checked before use,
- * because a report must survive a damaged index.
+ * Each access method has a function for the kind of a page, and one for each
+ * tuple of a page of leaves.  They get a private copy of the page, so nothing
+ * changes under them.  Every offset and length is checked before use, because a
+ * report must survive a damaged index.
  *
  * "used" are the bytes on the page, counted as by pgstatindex (with line
  * pointers and the high key), so that densities are comparable.  "packed" are
@@ -32,308 +33,163 @@
 #include "report/report.h"
 #include "report/report_private.h"
 
-/* A tuple of a btree leaf, as deduplication sees it */
-typedef struct BtreeKey
-{
-	const char *data;			/* key bytes, without the tuple header */
-	Size		len;
-	uint16		flags;			/* null and variable-width flags */
-} BtreeKey;
-
 /* as in core's _bt_load(): the longest posting list of a build */
 #define BTREE_BUILD_POSTING_SIZE \
 	(MAXALIGN_DOWN((BLCKSZ * 10 / 100)) - sizeof(ItemIdData))
 
-/* a larger posting list gets a tree of its own in GIN */
-#define GIN_LARGEST_LIST	((double) (GinMaxItemSize - MAXALIGN(sizeof(IndexTupleData) + 1)))
 #define HASH_TUPLE_SIZE		(sizeof(IndexTupleData) + sizeof(uint32))
-/* bytes of a segment's first TID once it is one among others */
-#define GIN_NEXT_FIRST		2
+#define HASH_HALF_PAGE \
+	((int) (BLCKSZ / 2 / (sizeof(ItemIdData) + MAXALIGN(HASH_TUPLE_SIZE))))
 
-/* Check the page header, and set the byte counts as pgstatindex would. */
-static const char *
-check_header(Page page, Size special_size, PageMeasure *pm)
+/* A tuple, and the run of tuples with its key that it belongs to */
+typedef struct IndexItem
 {
-	PageHeader	ph = (PageHeader) page;
-
-	if (ph->pd_lower < SizeOfPageHeaderData ||
-		ph->pd_lower > ph->pd_upper ||
-		ph->pd_upper > ph->pd_special ||
-		ph->pd_special != BLCKSZ - MAXALIGN(special_size))
-		return "invalid page header";
-	if (PageGetPageSize(page) != BLCKSZ)
-		return "invalid page size";
-	pm->avail = ph->pd_special - SizeOfPageHeaderData;
-	/* PageGetFreeSpace() reserves space for one more line pointer */
-	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);
-	return NULL;
-}
-
-/* A scan of the tuples of a page whose header was checked */
-typedef struct ItemScan
-{
-	Page		page;
-	OffsetNumber next;
-	Size		min_size;		/* of a tuple */
-	bool		skip_unused;	/* unused line pointers are no damage */
-	bool		invalid;		/* ended at an invalid line pointer */
-	char	   *item;
+	char	   *data;
 	Size		len;
 	double		bytes;			/* with the line pointer */
 	bool		dead;
-} ItemScan;
+
+	const char *key;			/* of the run; btree: without the header */
+	Size		key_len;
+	uint16		key_flags;		/* btree: null and variable-width flags */
+	int			run_rows;		/* before this tuple; 0 = no run yet */
+} IndexItem;
 
 /*
- * Advance to the next tuple.  Returns false at the end, with scan->invalid set if
- * a line pointer is wrong: outside of the tuples' area, or too short.
+ * Count a tuple that is not dead, and return the bytes that it adds to those of
+ * a rebuild; -1 if it is damaged.
  */
-static bool
-next_item(ItemScan *scan)
-{
-	PageHeader	ph = (PageHeader) scan->page;
-	ItemId		iid;
-	Size		start;
-
-	do
-	{
-		if (scan->next > (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData))
-			return false;
-		iid = PageGetItemId(scan->page, scan->next++);
-	} while (scan->skip_unused && !ItemIdIsUsed(iid));
-	start = ItemIdGetOffset(iid);
-	scan->len = ItemIdGetLength(iid);
-	scan->item = (char *) scan->page + start;
-	scan->bytes = sizeof(ItemIdData) + MAXALIGN(scan->len);
-	scan->dead = ItemIdIsDead(iid);
-	scan->invalid = scan->len < scan->min_size || start < ph->pd_upper ||
-		start + scan->len > ph->pd_special || start != MAXALIGN(start);
-	return !scan->invalid;
-}
-
-/* Count a tuple, and return whether a rebuild would write it again. */
-typedef bool (*ItemCallback) (const ItemScan *scan, PageMeasure *pm);
-
-/* Set the counts by a scan of all tuples. */
-static const char *
-count_items(Page page, Size min_size, bool skip_unused, ItemCallback callback, PageMeasure *pm)
-{
-	ItemScan	scan = {page, FirstOffsetNumber, min_size, skip_unused};
-
-	pm->packed = 0;
-	while (next_item(&scan))
-	{
-		if (callback(&scan, pm))
-		{
-			pm->tuples += 1;
-			pm->packed += scan.bytes;
-		}
-	}
-	pm->packed = Min(pm->packed, pm->used);
-	return scan.invalid ? "invalid tuple" : NULL;
-}
-
-/* Count a tuple for one row, which may be marked dead. */
-static bool
-count_row(const ItemScan *scan, PageMeasure *pm)
-{
-	if (scan->dead)
-		pm->dead += 1;
-	else
-		pm->items += 1;
-	return !scan->dead;
-}
+typedef double (*CountItem) (const IndexFacts *facts, IndexItem *item, PageMeasure *pm);
 
 /* ----------------------------------------------------------------
  *		btree
  * ----------------------------------------------------------------
  */
-
-/*
- * Get key and number of TIDs of a leaf tuple, for deduplication.  Returns false
- * if its lengths contradict each other.
- */
-static bool
-btree_leaf_tuple(char *item, Size len, BtreeKey *key, int *nhtids)
-{
-	IndexTuple	itup = (IndexTuple) item;
-	Size		keysize = IndexTupleSize(itup);
-
-	if (keysize < sizeof(IndexTupleData) || keysize > len)
-		return false;
-	*nhtids = 1;
-	if (BTreeTupleIsPosting(itup))
-	{
-		Size		posting = BTreeTupleGetPostingOffset(itup);
-
-		*nhtids = BTreeTupleGetNPosting(itup);
-		if (posting < sizeof(IndexTupleData) || *nhtids < 1 ||
-			posting + *nhtids * sizeof(ItemPointerData) > keysize)
-			return false;
-		keysize = posting;
-	}
-	key->data = item + sizeof(IndexTupleData);
-	key->len = keysize - sizeof(IndexTupleData);
-	key->flags = itup->t_info & (INDEX_NULL_MASK | INDEX_VAR_MASK);
-	return true;
-}
-
-/*
- * Return the bytes, with line pointers, of a build's tuples for one key with
- * nhtids rows, and add their number to *tuples.
- */
-static double
-btree_run_bytes(Size keylen, int nhtids, double *tuples)
-{
-	Size		base = sizeof(IndexTupleData) + keylen;
-	int			per_tuple = 1;
-	double		bytes = 0;
-
-	if (base + 2 * sizeof(ItemPointerData) <= BTREE_BUILD_POSTING_SIZE)
-		per_tuple = (BTREE_BUILD_POSTING_SIZE - base) / sizeof(ItemPointerData);
-	while (nhtids > 0)
-	{
-		int			n = Min(nhtids, per_tuple);
-
-		bytes += sizeof(ItemIdData) +
-			(n == 1 ? MAXALIGN(base) : MAXALIGN(base + n * sizeof(ItemPointerData)));
-		*tuples += 1;
-		nhtids -= n;
-	}
-	return bytes;
-}
-
 static const char *
-measure_btree(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+btree_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	BTPageOpaque opaque = (BTPageOpaque) PageGetSpecialPointer(page);
-	ItemScan	items = {page, 0, sizeof(IndexTupleData)};
-	double		before = 0;
-	double		after = 0;
-	BtreeKey	run = {0};
-	int			run_tids = 0;
-	Size		smallest = BLCKSZ;
-	Size		largest = 0;
 
 	if (opaque->btpo_flags & BTP_META)
 		return "unexpected metapage";
 	if (opaque->btpo_cycleid > MAX_BT_CYCLE_ID)
 		return "not a btree page";
-	if (P_IGNORE(opaque))
-		return NULL;			/* deleted or half-dead: empty */
-	pm->kind = P_ISLEAF(opaque) ? PAGE_LEAF : PAGE_INTERNAL;
-	if (pm->kind == PAGE_INTERNAL)
-		return NULL;
-
-	items.next = P_FIRSTDATAKEY(opaque);
-	while (next_item(&items))
-	{
-		BtreeKey	key;
-		int			nhtids;
-
-		if (!btree_leaf_tuple(items.item, items.len, &key, &nhtids))
-			return "invalid leaf tuple";
-		before += items.bytes;
-		smallest = Min(smallest, MAXALIGN(items.len));
-		largest = Max(largest, MAXALIGN(items.len));
-		if (items.dead)
-		{
-			pm->dead += 1;
-			continue;
-		}
-		pm->items += nhtids;
-		if (!mc->deduplicates)
-		{
-			after += items.bytes;
-			pm->tuples += 1;
-		}
-		else if (run_tids > 0 && key.len == run.len && key.flags == run.flags &&
-				 memcmp(key.data, run.data, key.len) == 0)
-			run_tids += nhtids;
-		else
-		{
-			after += btree_run_bytes(run.len, run_tids, &pm->tuples);
-			run = key;
-			run_tids = nhtids;
-		}
-	}
-	after += btree_run_bytes(run.len, run_tids, &pm->tuples);
-
-	if (items.invalid)
-		return "invalid leaf tuple";
-	if (before > pm->used)
-		return "tuples overlap";
-	/* with keys that span pages, merging can seem to cost space */
-	pm->packed = Min(after, before);
-	pm->heavy = pm->used - before;	/* the high key */
-	pm->one_size = smallest >= largest ? 1 : 0;
+	if (!P_IGNORE(opaque))		/* not deleted or half-dead */
+		pm->kind = P_ISLEAF(opaque) ? PAGE_LEAF : PAGE_INTERNAL;
 	return NULL;
+}
+
+/* Return the bytes of a build's tuples for a key with this many rows. */
+static double
+btree_run_bytes(Size key_len, int rows, double *tuples)
+{
+	Size		base = sizeof(IndexTupleData) + key_len;
+	int			per_tuple = 1;
+
+	if (base + 2 * sizeof(ItemPointerData) <= BTREE_BUILD_POSTING_SIZE)
+		per_tuple = (BTREE_BUILD_POSTING_SIZE - base) / sizeof(ItemPointerData);
+	*tuples = (rows + per_tuple - 1) / per_tuple;
+	return *tuples * (sizeof(ItemIdData) + MAXALIGN(base)) +
+		(rows > *tuples ? rows * sizeof(ItemPointerData) : 0);
+}
+
+static double
+btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
+{
+	IndexTuple	itup = (IndexTuple) item->data;
+	Size		size = IndexTupleSize(itup);
+	const char *key = item->data + sizeof(IndexTupleData);
+	uint16		flags = itup->t_info & (INDEX_NULL_MASK | INDEX_VAR_MASK);
+	int			rows = 1;
+	double		bytes_before = 0;
+	double		tuples_before = 0;
+	double		bytes;
+	double		tuples;
+
+	if (size < sizeof(IndexTupleData) || size > item->len)
+		return -1;
+	if (BTreeTupleIsPosting(itup))
+	{
+		Size		offset = BTreeTupleGetPostingOffset(itup);
+
+		rows = BTreeTupleGetNPosting(itup);
+		if (offset < sizeof(IndexTupleData) || rows < 1 ||
+			offset + rows * sizeof(ItemPointerData) > size)
+			return -1;
+		size = offset;
+	}
+	size -= sizeof(IndexTupleData);
+	pm->rows += rows;
+	if (!facts->deduplicates)
+	{
+		pm->tuples += 1;
+		return item->bytes;
+	}
+	if (item->run_rows > 0 && size == item->key_len && flags == item->key_flags &&
+		memcmp(key, item->key, size) == 0)
+		bytes_before = btree_run_bytes(size, item->run_rows, &tuples_before);
+	else
+		item->run_rows = 0;
+	item->key = key;
+	item->key_len = size;
+	item->key_flags = flags;
+	item->run_rows += rows;
+	bytes = btree_run_bytes(size, item->run_rows, &tuples);
+	pm->tuples += tuples - tuples_before;
+	return bytes - bytes_before;
 }
 
 /* ----------------------------------------------------------------
  *		hash
  * ----------------------------------------------------------------
  */
-
-/* Count a run of rows of the same hash value. */
-static void
-hash_end_run(PageMeasure *pm, int run, int half_page)
-{
-	if (run > half_page)
-		pm->heavy += run;
-	else
-		pm->squares += (double) run * run;
-}
-
 static const char *
-measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+hash_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	HashPageOpaque opaque = (HashPageOpaque) PageGetSpecialPointer(page);
-	ItemScan	items = {page, FirstOffsetNumber, HASH_TUPLE_SIZE};
-	uint32		run_hash = 0;
-	int			run = 0;
-	int			half_page = pm->avail / 2 / (sizeof(ItemIdData) + MAXALIGN(HASH_TUPLE_SIZE));
 
 	if (opaque->hasho_page_id != HASHO_PAGE_ID)
 		return "not a hash page";
 	switch (opaque->hasho_flag & LH_PAGE_TYPE)
 	{
 		case LH_BUCKET_PAGE:
-			pm->kind = PAGE_LEAF;
-			break;
 		case LH_OVERFLOW_PAGE:
-			pm->kind = PAGE_OVERFLOW;
-			break;
+			pm->kind = PAGE_LEAF;
+			return NULL;
 		case LH_BITMAP_PAGE:
 			pm->kind = PAGE_FIXED;
 			return NULL;
 		case LH_UNUSED_PAGE:
 			return NULL;
-		default:
-			return "unexpected page type";
 	}
+	return "unexpected page type";
+}
 
-	/*
-	 * Tuples are sorted by hash value.  One value has one bucket, so a value
-	 * with more rows than half a page needs overflow pages with any number of
-	 * buckets.
-	 */
-	while (next_item(&items))
+/*
+ * Tuples are sorted by hash value.  One value has one bucket, so a value with
+ * more rows than half a page needs overflow pages with any number of buckets.
+ */
+static double
+hash_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
+{
+	const char *key = item->data + sizeof(IndexTupleData);
+
+	if (item->run_rows == 0 || memcmp(key, item->key, sizeof(uint32)) != 0)
+		item->run_rows = 0;
+	item->key = key;
+	if (item->run_rows < HASH_HALF_PAGE)
+		pm->squares += 2 * item->run_rows + 1;
+	else if (item->run_rows == HASH_HALF_PAGE)
 	{
-		uint32		hash;
-
-		if (items.dead)
-			continue;
-		memcpy(&hash, items.item + sizeof(IndexTupleData), sizeof(uint32));
-		if (run > 0 && hash != run_hash)
-		{
-			hash_end_run(pm, run, half_page);
-			run = 0;
-		}
-		run_hash = hash;
-		run++;
+		pm->squares -= (double) HASH_HALF_PAGE * HASH_HALF_PAGE;
+		pm->heavy += HASH_HALF_PAGE + 1;
 	}
-	hash_end_run(pm, run, half_page);
-	return count_items(page, HASH_TUPLE_SIZE, false, count_row, pm);
+	else
+		pm->heavy += 1;
+	item->run_rows++;
+	pm->rows += 1;
+	pm->tuples += 1;
+	return item->bytes;
 }
 
 /* ----------------------------------------------------------------
@@ -341,102 +197,36 @@ measure_hash(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure
  * ----------------------------------------------------------------
  */
 
-/*
- * Count the TIDs in the compressed posting lists of a posting tree's leaf, and
- * their bytes as one list.  Returns -1 if the segments do not fit into the page.
- */
-static int
-gin_count_compressed(const char *ptr, Size size, double *list_bytes)
-{
-	int			items = 0;
-
-	*list_bytes = 0;
-	while (size > 0)
-	{
-		GinPostingList *segment = (GinPostingList *) ptr;
-		Size		len;
-
-		if (size < offsetof(GinPostingList, bytes))
-			return -1;
-		len = SizeOfGinPostingList(segment);
-		if (len > size || offsetof(GinPostingList, bytes) + segment->nbytes > size)
-			return -1;
-		items++;				/* the first one is stored uncompressed */
-		*list_bytes += items == 1 ? offsetof(GinPostingList, bytes) : GIN_NEXT_FIRST;
-		*list_bytes += segment->nbytes;
-		for (int i = 0; i < segment->nbytes; i++)
-		{
-			/* the last byte of a varbyte-encoded difference has no high bit */
-			if ((segment->bytes[i] & 0x80) == 0)
-				items++;
-		}
-		ptr += len;
-		size -= len;
-	}
-	return items;
-}
-
+/* Measure a page of a posting tree, which has no line pointers. */
 static const char *
-measure_gin_posting(Page page, GinPageOpaque opaque, PageMeasure *pm)
+gin_posting_page(Page page, GinPageOpaque opaque, PageMeasure *pm)
 {
-	PageHeader	ph = (PageHeader) page;
 	Size		head = MAXALIGN(SizeOfPageHeaderData) + MAXALIGN(sizeof(ItemPointerData));
-	double		list_bytes;
 
-	pm->avail = GinDataPageMaxDataSize;
 	if (!(opaque->flags & GIN_LEAF))
 	{
-		pm->kind = PAGE_POSTING_INTERNAL;
-		pm->used = pm->packed = opaque->maxoff * (double) sizeof(PostingItem);
-		return pm->used > pm->avail ? "too many posting items" : NULL;
+		pm->kind = PAGE_INTERNAL;
+		return NULL;
 	}
-
-	pm->kind = opaque->rightlink == InvalidBlockNumber ? PAGE_POSTING_LAST : PAGE_POSTING_LEAF;
-	if (opaque->flags & GIN_COMPRESSED)
-	{
-		if (ph->pd_lower < head)
-			return "invalid page header";
-		pm->used = ph->pd_lower - head;
-		pm->items = gin_count_compressed((char *) page + head, ph->pd_lower - head, &list_bytes);
-		if (pm->items < 0)
-			return "invalid posting list";
-	}
+	pm->avail = GinDataPageMaxDataSize;
+	if (!(opaque->flags & GIN_COMPRESSED))	/* from before 9.4 */
+		pm->used = opaque->maxoff * sizeof(ItemPointerData);
+	else if (((PageHeader) page)->pd_lower < head)
+		return "invalid page header";
 	else
-	{
-		/* from before 9.4: plain TIDs, which a rebuild compresses */
-		pm->items = opaque->maxoff;
-		pm->used = pm->items * sizeof(ItemPointerData);
-		list_bytes = pm->used / 2;
-		if (pm->used > pm->avail)
-			return "too many items";
-	}
+		pm->used = ((PageHeader) page)->pd_lower - head;
+	if (pm->used > pm->avail)
+		return "too many items";
 	pm->packed = pm->used;
-
-	/*
-	 * The last page is usually the only one of a small tree.  A rebuild makes
-	 * it a list in the key's tuple if that is short enough, else one page.
-	 */
-	if (pm->kind == PAGE_POSTING_LAST)
-	{
-		pm->tuples = list_bytes <= GIN_LARGEST_LIST && pm->items > 0 ? 1 : 0;
-		pm->packed = pm->tuples * list_bytes;
-	}
+	pm->kind = PAGE_POSTING;
+	/* the rightmost page, and most often the only one, counts for its tree */
+	if (opaque->rightlink == InvalidBlockNumber && pm->used > 0)
+		pm->tuples = 1;
 	return NULL;
 }
 
-static bool
-count_gin_key(const ItemScan *scan, PageMeasure *pm)
-{
-	int			nposting = pm->kind == PAGE_PENDING ? 1 : GinGetNPosting((IndexTuple) scan->item);
-
-	if (nposting != GIN_TREE_POSTING)
-		pm->items += nposting;
-	/* vacuum empties posting lists but never removes a key */
-	return nposting > 0;
-}
-
 static const char *
-measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+gin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	GinPageOpaque opaque = (GinPageOpaque) PageGetSpecialPointer(page);
 
@@ -446,13 +236,20 @@ measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure 
 	if (opaque->flags & GIN_DELETED)
 		return NULL;
 	if (opaque->flags & GIN_DATA)
-		return measure_gin_posting(page, opaque, pm);
-
+		return gin_posting_page(page, opaque, pm);
 	pm->kind = (opaque->flags & GIN_LIST) ? PAGE_PENDING :
 		(opaque->flags & GIN_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	if (pm->kind == PAGE_INTERNAL)
-		return NULL;
-	return count_items(page, sizeof(IndexTupleData), false, count_gin_key, pm);
+	return NULL;
+}
+
+static double
+gin_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
+{
+	/* vacuum empties posting lists but never removes a key */
+	if (pm->kind == PAGE_LEAF && GinGetNPosting((IndexTuple) item->data) == 0)
+		return 0;
+	pm->tuples += 1;
+	return item->bytes;
 }
 
 /* ----------------------------------------------------------------
@@ -460,61 +257,61 @@ measure_gin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure 
  * ----------------------------------------------------------------
  */
 static const char *
-measure_gist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+gist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	GISTPageOpaque opaque = (GISTPageOpaque) PageGetSpecialPointer(page);
 
 	if (opaque->gist_page_id != GIST_PAGE_ID)
 		return "not a GiST page";
-	pm->kind = (opaque->flags & F_DELETED) ? PAGE_EMPTY :
-		(opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	if (pm->kind != PAGE_LEAF)
-		return NULL;
-	return count_items(page, sizeof(IndexTupleData), false, count_row, pm);
+	if (!(opaque->flags & F_DELETED))
+		pm->kind = (opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
+	return NULL;
 }
 
-static bool
-count_spgist_tuple(const ItemScan *scan, PageMeasure *pm)
+/* Count a tuple for one row, or one summary of BRIN. */
+static double
+row_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 {
-	/* all kinds of tuples have the state in the same place */
-	return ((SpGistDeadTuple) scan->item)->tupstate == SPGIST_LIVE;
+	pm->rows += 1;
+	pm->tuples += 1;
+	return item->bytes;
 }
 
 static const char *
-measure_spgist(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+spgist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	SpGistPageOpaque opaque = (SpGistPageOpaque) PageGetSpecialPointer(page);
-	const char *problem;
 
 	if (opaque->spgist_page_id != SPGIST_PAGE_ID)
 		return "not an SP-GiST page";
 	if (opaque->flags & SPGIST_META)
 		return "unexpected metapage";
-	problem = count_items(page, sizeof(SpGistDeadTupleData), false, count_spgist_tuple, pm);
-	if (opaque->flags & SPGIST_LEAF)
-		pm->items = pm->tuples;
 	if (SpGistBlockIsFixed(blkno))
 		pm->kind = PAGE_FIXED;	/* a build makes both roots, full or not */
-	else if (pm->tuples == 0)
-		pm->kind = PAGE_EMPTY;
 	else
 		pm->kind = (opaque->flags & SPGIST_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
-	return problem;
+	return NULL;
+}
+
+static double
+spgist_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
+{
+	/* all kinds of tuples have the state in the same place */
+	if (((SpGistDeadTuple) item->data)->tupstate != SPGIST_LIVE)
+		return 0;
+	return row_item(facts, item, pm);
 }
 
 static const char *
-measure_brin(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+brin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	const char *problem;
-
-	pm->kind = PAGE_FIXED;
 	if (BrinPageType(page) == BRIN_PAGETYPE_REVMAP)
-		return NULL;
-	if (BrinPageType(page) != BRIN_PAGETYPE_REGULAR)
+		pm->kind = PAGE_FIXED;
+	else if (BrinPageType(page) == BRIN_PAGETYPE_REGULAR)
+		pm->kind = PAGE_LEAF;
+	else
 		return "unexpected page type";
-	problem = count_items(page, sizeof(BlockNumber), true, count_row, pm);
-	pm->kind = pm->items > 0 ? PAGE_LEAF : PAGE_EMPTY;
-	return problem;
+	return NULL;
 }
 
 static const struct
@@ -523,27 +320,41 @@ static const struct
 	Size		special_size;
 	uint16		lowest_id;		/* of the last two bytes of a page */
 	uint16		highest_id;
-	const char *(*measure) (const MeasureContext *mc, Page page,
-							BlockNumber blkno, PageMeasure *pm);
+	Size		min_tuple;
+	const char *(*set_kind) (Page page, BlockNumber blkno, PageMeasure *pm);
+	CountItem	count_item;
 }			methods[] =
 
 {
-	{BTREE_AM_OID, sizeof(BTPageOpaqueData), 0, MAX_BT_CYCLE_ID, measure_btree},
-	{HASH_AM_OID, sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID, measure_hash},
-	{GIN_AM_OID, sizeof(GinPageOpaqueData), 0, 0xFF, measure_gin},
-	{GIST_AM_OID, sizeof(GISTPageOpaqueData), GIST_PAGE_ID, GIST_PAGE_ID, measure_gist},
-	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), SPGIST_PAGE_ID, SPGIST_PAGE_ID, measure_spgist},
-	{BRIN_AM_OID, sizeof(BrinSpecialSpace), BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR, measure_brin},
+	{BTREE_AM_OID, sizeof(BTPageOpaqueData), 0, MAX_BT_CYCLE_ID,
+	sizeof(IndexTupleData), btree_kind, btree_item},
+	{HASH_AM_OID, sizeof(HashPageOpaqueData), HASHO_PAGE_ID, HASHO_PAGE_ID,
+	HASH_TUPLE_SIZE, hash_kind, hash_item},
+	{GIN_AM_OID, sizeof(GinPageOpaqueData), 0, 0xFF,
+	sizeof(IndexTupleData), gin_kind, gin_item},
+	{GIST_AM_OID, sizeof(GISTPageOpaqueData), GIST_PAGE_ID, GIST_PAGE_ID,
+	sizeof(IndexTupleData), gist_kind, row_item},
+	{SPGIST_AM_OID, sizeof(SpGistPageOpaqueData), SPGIST_PAGE_ID, SPGIST_PAGE_ID,
+	sizeof(SpGistDeadTupleData), spgist_kind, spgist_item},
+	{BRIN_AM_OID, sizeof(BrinSpecialSpace), BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR,
+	sizeof(BlockNumber), brin_kind, row_item},
 };
+
+/* Return the number in methods[] of an access method, -1 if it is not known. */
+static int
+find_method(Oid relam)
+{
+	for (int i = 0; i < lengthof(methods); i++)
+		if (methods[i].relam == relam)
+			return i;
+	return -1;
+}
 
 /* Return whether page_measure() knows the access method. */
 bool
 page_measure_supports(Oid relam)
 {
-	for (int i = 0; i < lengthof(methods); i++)
-		if (methods[i].relam == relam)
-			return true;
-	return false;
+	return find_method(relam) >= 0;
 }
 
 /*
@@ -557,17 +368,16 @@ page_is_of(Oid relam, const char *page)
 {
 	uint16		id;
 	Size		special = ((const PageHeaderData *) page)->pd_special;
+	int			method = find_method(relam);
 
 	if (PageIsNew((Page) page))
 		return true;
 	if (relam == HEAP_TABLE_AM_OID)
 		return special == BLCKSZ;
 	memcpy(&id, page + BLCKSZ - sizeof(id), sizeof(id));
-	for (int i = 0; i < lengthof(methods); i++)
-		if (methods[i].relam == relam)
-			return special == BLCKSZ - MAXALIGN(methods[i].special_size) &&
-				id >= methods[i].lowest_id && id <= methods[i].highest_id;
-	return true;
+	return method < 0 ||
+		(special == BLCKSZ - MAXALIGN(methods[method].special_size) &&
+		 id >= methods[method].lowest_id && id <= methods[method].highest_id);
 }
 
 /*
@@ -614,27 +424,93 @@ page_root(Oid relam, Page page)
 	return is_meta ? root : InvalidBlockNumber;
 }
 
+/* Count the tuples of a page whose header was checked.  Returns its fault. */
+static const char *
+count_items(const IndexFacts *facts, int method, Page page, PageMeasure *pm)
+{
+	PageHeader	ph = (PageHeader) page;
+	OffsetNumber last = (ph->pd_lower - SizeOfPageHeaderData) / sizeof(ItemIdData);
+	OffsetNumber first = FirstOffsetNumber;
+	double		all = 0;
+	Size		smallest = BLCKSZ;
+	Size		largest = 0;
+	IndexItem	item = {0};
+
+	if (facts->relam == BTREE_AM_OID)
+		first = P_FIRSTDATAKEY((BTPageOpaque) PageGetSpecialPointer(page));
+	pm->packed = 0;
+	for (OffsetNumber offnum = first; offnum <= last; offnum++)
+	{
+		ItemId		iid = PageGetItemId(page, offnum);
+		Size		start = ItemIdGetOffset(iid);
+		double		bytes;
+
+		/* BRIN leaves unused line pointers */
+		if (facts->relam == BRIN_AM_OID && !ItemIdIsUsed(iid))
+			continue;
+		item.data = (char *) page + start;
+		item.len = ItemIdGetLength(iid);
+		item.bytes = sizeof(ItemIdData) + MAXALIGN(item.len);
+		if (item.len < methods[method].min_tuple || start < ph->pd_upper ||
+			start + item.len > ph->pd_special || start != MAXALIGN(start))
+			return "invalid tuple";
+		all += item.bytes;
+		smallest = Min(smallest, MAXALIGN(item.len));
+		largest = Max(largest, MAXALIGN(item.len));
+		if (ItemIdIsDead(iid))
+		{
+			pm->rows += 1;
+			continue;
+		}
+		bytes = methods[method].count_item(facts, &item, pm);
+		if (bytes < 0)
+			return "invalid tuple";
+		pm->packed += bytes;
+	}
+	if (all > pm->used)
+		return "tuples overlap";
+	/* with keys that span pages, merging can seem to cost space */
+	pm->packed = Min(pm->packed, all);
+	pm->one_size = smallest >= largest ? 1 : 0;
+	return NULL;
+}
+
 /*
  * Measure a private copy of a page.  Returns NULL, or the page's fault (a
  * fragment, not translated).  Never reads beyond the page.
  */
 const char *
-page_measure(const MeasureContext *mc, Page page, BlockNumber blkno, PageMeasure *pm)
+page_measure(const IndexFacts *facts, Page page, BlockNumber blkno, PageMeasure *pm)
 {
+	PageHeader	ph = (PageHeader) page;
+	int			method = find_method(facts->relam);
+	const char *problem;
+
+	Assert(method >= 0);
 	memset(pm, 0, sizeof(*pm));
 	pm->count = 1;
 	pm->kind = PAGE_EMPTY;
+	/* extended but not yet used, possibly since a crash */
 	if (PageIsNew(page))
-		return NULL;			/* extended but not yet used, possibly since a
-								 * crash */
-	for (int i = 0; i < lengthof(methods); i++)
-	{
-		const char *problem;
+		return NULL;
+	if (ph->pd_lower < SizeOfPageHeaderData || ph->pd_lower > ph->pd_upper ||
+		ph->pd_upper > ph->pd_special ||
+		ph->pd_special != BLCKSZ - MAXALIGN(methods[method].special_size))
+		return "invalid page header";
+	if (PageGetPageSize(page) != BLCKSZ)
+		return "invalid page size";
+	pm->avail = ph->pd_special - SizeOfPageHeaderData;
+	/* PageGetFreeSpace() reserves space for one more line pointer */
+	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);
 
-		if (methods[i].relam != mc->relam)
-			continue;
-		problem = check_header(page, methods[i].special_size, pm);
-		return problem ? problem : methods[i].measure(mc, page, blkno, pm);
-	}
-	return "unknown access method";
+	problem = methods[method].set_kind(page, blkno, pm);
+	if (problem != NULL || (pm->kind != PAGE_LEAF && pm->kind != PAGE_PENDING &&
+							facts->relam != SPGIST_AM_OID))
+		return problem;
+	problem = count_items(facts, method, page, pm);
+	/* SP-GiST and BRIN do not mark a page whose tuples are all gone */
+	if (pm->tuples == 0 && pm->kind != PAGE_FIXED &&
+		(facts->relam == SPGIST_AM_OID || facts->relam == BRIN_AM_OID))
+		pm->kind = PAGE_EMPTY;
+	return problem;
 }

@@ -15,14 +15,10 @@
 
 typedef enum PageKind
 {
-	PAGE_FIXED,					/* meta, bitmap, revmap: also made by a
-								 * rebuild */
+	PAGE_FIXED,					/* bitmap, revmap: also made by a rebuild */
 	PAGE_LEAF,					/* tuples that point to the table */
 	PAGE_INTERNAL,				/* tuples that point to other pages */
-	PAGE_OVERFLOW,				/* hash: continues a bucket */
-	PAGE_POSTING_LEAF,			/* GIN: leaf of a posting tree */
-	PAGE_POSTING_LAST,			/* GIN: its rightmost or only leaf */
-	PAGE_POSTING_INTERNAL,		/* GIN */
+	PAGE_POSTING,				/* GIN: leaf of a posting tree */
 	PAGE_PENDING,				/* GIN: pending list */
 	PAGE_EMPTY,					/* deleted, half-dead, unused or never used */
 	PAGE_KINDS
@@ -36,14 +32,13 @@ typedef struct PageMeasure
 	double		avail;			/* bytes for tuples and line pointers */
 	double		used;			/* of avail, counted as pgstatindex counts */
 	double		packed;			/* of used, written again by a rebuild */
-	double		items;			/* table rows pointed to, without dead ones */
-	double		dead;			/* tuples marked dead */
-	double		tuples;			/* tuples after the rebuild */
-	double		heavy;			/* btree: bytes of the high key, not in packed
-								 * hash: items whose value fills half a page */
+	double		rows;			/* pointers to rows, with dead ones */
+	double		tuples;			/* after the rebuild; of GIN's posting trees:
+								 * trees */
+	double		heavy;			/* hash: tuples whose value fills half a page */
 	double		squares;		/* hash: sum of squared rows per value, of
 								 * values that are not heavy */
-	double		one_size;		/* btree: 1 = all tuples are of one size */
+	double		one_size;		/* 1 = all tuples are of one size */
 } PageMeasure;
 
 /* Sums over an index's pages without the metapage, or estimates of them */
@@ -52,40 +47,30 @@ typedef struct PageTotals
 	PageMeasure of[PAGE_KINDS];
 } PageTotals;
 
-/* Facts about the whole index, for page_measure() */
-typedef struct MeasureContext
-{
-	Oid			relam;
-	bool		deduplicates;	/* btree: a rebuild makes posting lists */
-} MeasureContext;
-
-extern bool page_measure_supports(Oid relam);
-extern const char *page_measure(const MeasureContext *mc, Page page,
-								BlockNumber blkno, PageMeasure *pm);
-
-#ifdef INDEX_MOVER_TEST
-extern void test_measure_damaged(const MeasureContext *mc, char *page, BlockNumber blkno);
-#define IM_MEASURE_DAMAGED(mc, page, blkno)	test_measure_damaged(mc, page, blkno)
-#else
-#define IM_MEASURE_DAMAGED(mc, page, blkno)	((void) 0)
-#endif
-
-/* Facts about a rebuild that are not on the pages */
-typedef struct RebuildContext
+/* Facts about the whole index, from pg_class, options and metapage */
+typedef struct IndexFacts
 {
 	Oid			relam;
 	double		fillfactor;		/* 0 to 1; NaN = the method has none */
-	double		hash_tuples;	/* hash: from the metapage, -1 = unknown */
-	int			hash_ffactor;	/* hash: intended tuples per bucket */
-	double		brin_least;		/* BRIN: bytes of an empty summary, with line
-								 * pointer */
-	bool		smallest;		/* of two possible sizes, the smaller one */
-} RebuildContext;
+	bool		deduplicates;	/* btree: a rebuild makes posting lists */
+	double		hash_rows;
+	int			hash_ffactor;	/* intended rows per bucket */
+} IndexFacts;
 
-extern void rebuild_context_init(Relation index, RebuildContext *rc);
+extern bool page_measure_supports(Oid relam);
+extern const char *page_measure(const IndexFacts *facts, Page page,
+								BlockNumber blkno, PageMeasure *pm);
+
+#ifdef INDEX_MOVER_TEST
+extern void test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno);
+#define IM_MEASURE_DAMAGED(facts, page, blkno)	test_measure_damaged(facts, page, blkno)
+#else
+#define IM_MEASURE_DAMAGED(facts, page, blkno)	((void) 0)
+#endif
+
 extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
 extern double page_totals_density(const PageTotals *totals);
-extern double rebuilt_pages(const RebuildContext *rc, const PageTotals *totals);
+extern double rebuilt_pages(const IndexFacts *facts, const PageTotals *totals, bool smaller);
 
 /*
  * A measurement of one index, at the start of a larger struct for the arguments
@@ -111,7 +96,7 @@ typedef struct BloatReport
 
 	/* results; NaN = not known */
 	int64		pages;
-	int64		sampled_pages;	/* blocks read, metapage and FSM included */
+	int64		sampled_pages;	/* blocks read, metapage included */
 	double		leaf_density;	/* 0 to 1 */
 	double		fillfactor;		/* of a rebuild, 0 to 1 */
 	double		bloat_ratio;	/* NaN also if only the interval is known */
