@@ -76,7 +76,7 @@ SQL
 		is($node->safe_psql('postgres', "SELECT method FROM move_indexes('items_i', 'regress_fast', dry_run => true)"), 'copy',
 			"$method: auto copies");
 
-		my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-R', 60, '-T', 3600, '-f', "$dir/change.sql", '-d',
+		my $load = IPC::Run::start([ 'pgbench', '-n', '-c', '2', '-R', 60, '-T', 3600, '-f', "$dir/change.sql",
 			$node->connstr('postgres') ],
 			'>', \my $out, '2>', \my $err);
 		my $vacuum = IndexMover::Session->new($node);
