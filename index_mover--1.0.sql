@@ -863,22 +863,30 @@ ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING;
 CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
 ALTER TABLE index_mover.policy_run ENABLE REPLICA TRIGGER not_by_replication;
 
-CREATE VIEW @extschema@.tier_policy_status AS
+-- src/tier/tier_scheduler.c
+CREATE FUNCTION index_mover.is_scheduled() RETURNS boolean
+AS 'MODULE_PATHNAME', 'index_mover_is_scheduled' LANGUAGE C STABLE PARALLEL RESTRICTED;
+
+-- of the policies that row security shows, and for monitors of all
+CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, nullif(r.job, 0) AS job,
-		   CASE WHEN r.sqlstate IS NOT NULL THEN 'failed' WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
-		   r.message,
-		   CASE WHEN p.enabled AND p.every IS NOT NULL AND p.owner_oid IS NOT NULL AND s.is_named
+		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE OR r.sqlstate IS NOT NULL THEN 'failed'
+				WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
+		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again' ELSE r.message END AS message,
+		   CASE WHEN s.is_due
 				THEN CASE WHEN p.window_start IS NULL THEN d.due
 						  WHEN CASE WHEN p.window_start < p.window_end THEN d.due::time >= p.window_start AND d.due::time < p.window_end
 									ELSE d.due::time >= p.window_start OR d.due::time < p.window_end END THEN d.due
 						  ELSE d.due::date + p.window_start + CASE WHEN d.due::time > p.window_start THEN interval '1 day' ELSE '0' END END
-				END AS next_run
+				END AS next_run,
+		   s.is_due AS scheduled
 	  FROM @extschema@.tier_policy p
+	  LEFT JOIN pg_roles o ON o.rolname = p.owner
 	  LEFT JOIN index_mover.policy_run r ON r.policy = p.name
 	  LEFT JOIN @extschema@.index_mover_jobs j ON j.job = r.job
 	 CROSS JOIN LATERAL (SELECT greatest(r.started_at + p.every, now()) AS due) d
-	 CROSS JOIN (SELECT current_database()::text = ANY (string_to_array(translate(
-				current_setting('index_mover.scheduler_databases', true), ' "', ''), ',')) AS is_named) s;
+	 CROSS JOIN LATERAL (SELECT CASE WHEN p.enabled AND p.every IS NOT NULL THEN (o.oid = p.owner_oid) IS TRUE AND index_mover.is_scheduled() END AS is_due) s
+	 WHERE pg_has_role('pg_monitor', 'USAGE') OR pg_has_role(o.oid, 'USAGE');
 COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier policy, its result, and the next one';
 COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
@@ -887,6 +895,7 @@ COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run; NU
 COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job';
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
+COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';
 
 CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
@@ -913,10 +922,14 @@ BEGIN ATOMIC
 	UNION ALL
 	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
 		   CASE WHEN t.job IS NOT NULL THEN index_mover.printed_command('resume_move', t.job::text) END
-	  FROM @extschema@.tier_policy_status t WHERE t.result IN ('failed', 'interrupted');
+	  FROM @extschema@.tier_policy_status t WHERE t.result IN ('failed', 'interrupted')
+	UNION ALL
+	SELECT 'warning', 'unscheduled policy', t.policy,
+		   'it has every, but no scheduler looks into this database: see index_mover.scheduler_databases', NULL
+	  FROM @extschema@.tier_policy_status t WHERE NOT t.scheduled AND NOT index_mover.is_scheduled() AND NOT pg_is_in_recovery();
 END;
 COMMENT ON FUNCTION @extschema@.index_mover_check(interval)
-	IS 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing policies, jobs that have waited longer than max_wait; no row: all is well';
+	IS 'what is not well in this database: leftovers, lost files, tables apart from their TOAST tables, failing and unscheduled policies, jobs that have waited longer than max_wait; no row: all is well';
 
 CREATE FUNCTION index_mover.relation_heat(
 	OUT relation regclass, OUT kind text, OUT tablespace name, OUT size bigint,
@@ -1062,7 +1075,7 @@ GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
 GRANT EXECUTE ON FUNCTION index_mover.job_is_alive, index_mover.alive_jobs, index_mover.job_is_paused, index_mover.running,
-	index_mover.printed_command TO PUBLIC;
+	index_mover.printed_command, index_mover.is_scheduled TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA index_mover_call TO PUBLIC;

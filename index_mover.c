@@ -310,7 +310,8 @@ index_mover_move_schema_tables(PG_FUNCTION_ARGS)
  * Moves every table, materialized view and index of this database that is in
  * from_tablespace, and the defaults of partitioned ones last.  Has a row
  * "skipped" for each thing that stays there, with the reason; its kind can be
- * "database", "system catalogs", "temporary files" or "setting", too.  Otherwise
+ * "database", "system catalogs", "temporary files" or "setting", too.  A NOTICE
+ * names the tier policies that would fill it again.  Otherwise
  * as move_tablespace_indexes() and move_table().
  */
 Datum
@@ -324,6 +325,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 2, "freeze_first");
 	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	request.settings.terms.freeze_first = PG_GETARG_BOOL(2);
+	policies_notice_target(request.object);
 	return move(fcinfo, "evacuate_tablespace()", &request, 3);
 }
 

@@ -63,12 +63,29 @@ like($as_monitor->(sprintf $check, ''), qr/\Awarning\|invalid index\|[^\n]*\z/, 
 
 $sql->(<<'SQL');
 CREATE TABLE whole (i int);
-INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('fails', 'whole', 'regress_slow', '1 day');
+CREATE TABLE gone (d date) PARTITION BY RANGE (d);
+CREATE TABLE ages (d date) PARTITION BY RANGE (d);
+CREATE ROLE regress_renamed;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('fails', 'whole', 'regress_slow', '1 day'),
+	('gone', 'gone', 'regress_slow', '1 day'), ('nowhere', 'ages', 'no_such_place', '1 day');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, owner)
+	VALUES ('renamed', 'ages', 'regress_slow', '1 day', 'regress_renamed');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, every) VALUES ('well', 'ages', 'regress_slow', '1 day', '1 day');
+DROP TABLE gone;
+ALTER ROLE regress_renamed RENAME TO regress_other;
 SQL
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
-is($as_monitor->("SELECT severity, object, detail, command FROM index_mover_check() WHERE kind = 'failing policy'"),
-	'warning|fails|"whole" is not a partitioned table|', 'a policy that fails');
-$sql->('DELETE FROM tier_policy');
+is($as_monitor->("SELECT severity, object, regexp_replace(detail, 'OID \\d+', 'OID N'), command FROM index_mover_check() WHERE kind = "
+	. "'failing policy' ORDER BY 2"), <<'ROWS' =~ s/\n\z//r, 'policies that fail: wrong, without a relation, a tablespace, an owner');
+warning|fails|"whole" is not a partitioned table|
+warning|gone|relation with OID N does not exist|
+warning|nowhere|tablespace "no_such_place" does not exist|
+warning|renamed|its owner is to be set again|
+ROWS
+is($as_monitor->("SELECT severity, object, detail, command FROM index_mover_check() WHERE kind = 'unscheduled policy'"),
+	'warning|well|it has every, but no scheduler looks into this database: see index_mover.scheduler_databases|',
+	'and one that no scheduler carries out');
+$sql->('DELETE FROM tier_policy; DROP ROLE regress_other');
 
 # Relations that come, go and get other files meanwhile are no lost files.
 my $ddl = start_call($node, 'ddl', join "\n",

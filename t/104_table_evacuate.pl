@@ -90,6 +90,22 @@ toast|4
 toast index|4
 ROWS
 
+# policies that would fill it again are named
+$node->safe_psql('postgres', <<'SQL');
+CREATE ROLE regress_mover LOGIN;
+GRANT EXECUTE ON FUNCTION evacuate_tablespace TO regress_mover;
+GRANT CREATE ON TABLESPACE regress_fast TO regress_mover;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('"back"', 'parts', 'regress_slow', '1 day'),
+	('elsewhere', 'parts', 'regress_fast', '1 day');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('rest', 'regress_slow', 'regress_fast', 1000);
+SQL
+my $plan = "SELECT count(*) FROM evacuate_tablespace('regress_slow', 'regress_fast', dry_run => true)";
+like(($node->psql('postgres', $plan))[2],
+	qr/NOTICE:  tier policies move relations to tablespace "regress_slow"\nDETAIL:  They would fill it again: ""back"", "rest"\./,
+	'policies that would fill it again');
+unlike(($node->psql('postgres', $plan, extra_params => [ '-U', 'regress_mover' ]))[2], qr/tier policies/, 'as far as a role sees them');
+$node->safe_psql('postgres', 'DELETE FROM tier_policy; DROP OWNED BY regress_mover; DROP ROLE regress_mover');
+
 # ---- canceled, resumed, and through a restart -------------------------------------------------
 my $job = $node->safe_psql('postgres',
 	"SELECT max(job) FROM evacuate_tablespace('regress_slow', 'regress_fast', wait => false, settings => "

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use File::Temp;
 use IndexMover::Session;
 use IndexMover::Test;
 use IndexMover::Tiers;
@@ -34,6 +35,7 @@ CREATE ROLE index_admin; CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; CREATE 
 GRANT index_admin TO alice, bob; GRANT team TO alice;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tier_policy TO index_admin;
 GRANT EXECUTE ON FUNCTION tier_plan, run_tier_policies TO index_admin;
+GRANT SELECT ON tier_policy_status TO index_admin;
 GRANT CREATE ON TABLESPACE regress_slow, regress_fast TO index_admin;
 GRANT CREATE, USAGE ON SCHEMA public TO index_admin;
 SQL
@@ -54,6 +56,11 @@ is(as('alice', 'SELECT name, owner, now_function FROM tier_policy'), 'alice|alic
 is(as('bob', 'SELECT policy, relation, moves FROM tier_plan()'), 'bob|bobs_1|t', 'and plans its own');
 is(as('alice', "DELETE FROM tier_policy WHERE name = 'bob' RETURNING 1; UPDATE tier_policy SET enabled = false WHERE name = 'bob' "
 	. "RETURNING 1"), '', 'it cannot write another\'s');
+is(as('alice', 'SELECT policy FROM tier_policy_status'), 'alice', 'nor does the status show more');
+is(as('alice', "SELECT policy FROM tier_policy_status WHERE policy <> 'alice' AND (1 / (policy = 'alice')::int) > 0"), '',
+	'whatever a condition gets to see');
+sql('CREATE ROLE watcher LOGIN IN ROLE pg_monitor');
+is(as('watcher', 'SELECT policy, owner FROM tier_policy_status ORDER BY 1'), "alice|alice\nbob|bob", 'but to monitors all');
 is(error_of('alice', "SELECT * FROM tier_plan('bob')"), '42704: tier policy "bob" does not exist', 'nor plan it');
 is(error_of('alice', "SELECT * FROM run_tier_policies('bob')"), '42704: tier policy "bob" does not exist', 'nor run it');
 my $insert = 'INSERT INTO tier_policy (name, relation, to_tablespace, older_than';
@@ -120,6 +127,8 @@ is(sql("SELECT DISTINCT reason FROM tier_plan('alice')"), $again, 'a role that w
 sql("ALTER ROLE alicia RENAME TO alice; REVOKE CREATE ON TABLESPACE regress_slow FROM index_admin; UPDATE tier_policy SET min_stay = '0'");
 is(as('alice', "SELECT reason FROM tier_plan('alice')"), 'its rows end at 2020-02-01; but permission denied for tablespace "regress_slow"',
 	'a role that has lost a privilege');
+sql("SELECT count(*) FROM move_table('alices', 'regress_slow', indexes => true)");
+is(as('alice', "SELECT count(*) FROM tier_plan('alice')"), 0, 'nothing of what is in place');
 sql('DELETE FROM tier_policy');
 
 # ---- each by itself ----------------------------------------------------------------------------
@@ -231,7 +240,8 @@ my $h_parts = join("\n",
 		$_->[2] + 1, $_->[3] // '') }
 	([ 'plain', '', 1 ], [ 'unlogged', 'UNLOGGED', 2 ], [ 'am', '', 3, ' USING other_heap' ], [ 'anothers', '', 4 ], [ 'busy', '', 5 ],
 		[ 'index', '', 6 ], [ 'large', '', 7 ],
-		[ 'moved', '', 8 ], [ 'there', '', 9, ' TABLESPACE regress_slow' ], [ 'claimed', '', 10 ], [ 'space', '', 11 ],
+		[ 'moved', '', 8 ], [ 'there', '', 9, ' TABLESPACE regress_slow' ], [ 'anothers_there', '', 13, ' TABLESPACE regress_slow' ],
+			[ 'claimed', '', 10 ], [ 'space', '', 11 ],
 			[ 'last', '', 12 ]));
 sql(<<SQL);
 DELETE FROM tier_policy;
@@ -240,12 +250,13 @@ CREATE ACCESS METHOD other_heap TYPE TABLE HANDLER heap_tableam_handler;
 CREATE TABLE h (d date, n int, s text) PARTITION BY RANGE (d);
 $h_parts
 CREATE INDEX ON h (n);
+ALTER INDEX h_anothers_there_n_idx SET TABLESPACE regress_slow;
 INSERT INTO h SELECT '2020-01-01'::date + g % 12, g, repeat('x', 100) FROM generate_series(1, 1200) g;
 INSERT INTO h_large SELECT '2020-01-07', g, repeat('x', 500) FROM generate_series(1, 4000) g;
 INSERT INTO h_space SELECT '2020-01-11', g, repeat('x', 500) FROM generate_series(1, 2000) g;
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'h_index_n_idx'::regclass;
 DO \$\$ DECLARE r record; BEGIN FOR r IN SELECT oid::regclass AS t FROM pg_class WHERE relname ~ '^h(_|\$)' AND relkind IN ('r', 'p')
-  AND relname <> 'h_anothers' LOOP
+  AND relname !~ 'h_anothers' LOOP
 	EXECUTE format('ALTER TABLE %s OWNER TO alice', r.t); END LOOP; END \$\$;
 INSERT INTO tier_policy (name, relation, to_tablespace, older_than, max_bytes_per_run, owner)
   VALUES ('h', 'h', 'regress_slow', '1 year', 1800000, 'alice');
@@ -286,19 +297,166 @@ my $locker = IndexMover::Session->new($node);
 $locker->run('BEGIN; LOCK TABLE h, h_plain IN ACCESS EXCLUSIVE MODE');
 is(sql("SET statement_timeout = '60s'; SELECT count(*) FROM tier_plan('h')"), 13, 'a plan waits for no lock');
 $locker->end;
-sql('CREATE TABLE before AS SELECT policy, relation, moves FROM tier_plan() WHERE relation IS NOT NULL');
-sql('SELECT count(*) FROM run_tier_policies()');
-poll_until($node, "SELECT count(*) = 0 FROM index_mover.job_log j WHERE job <> $busy AND index_mover.job_is_alive(j.job)", 't', 'the jobs');
-is(sql(<<SQL), '', 'what moves in the plan is what has moved');
+
+# Carry out what is planned, and compare; with a table go its indexes, if that is so.
+sub runs_as_planned_ok
+{
+	my ($name, $but, $parts) = @_;
+	sql('DROP TABLE IF EXISTS before; CREATE TABLE before AS SELECT policy, relation, moves FROM tier_plan() WHERE relation IS NOT NULL');
+	my $last = sql('SELECT coalesce(max(job), 0) FROM index_mover.job_log');
+	sql('SELECT count(*) FROM run_tier_policies()');
+	poll_until($node, "SELECT count(*) = 0 FROM index_mover.job_log j WHERE job <> $but AND index_mover.job_is_alive(j.job)", 't',
+		'the jobs');
+	is(sql(<<SQL), '', "$name: what moves in the plan is what has moved");
 SELECT b.policy, b.relation, b.moves
   FROM before b JOIN tier_policy p ON p.name = b.policy
  WHERE b.moves <> EXISTS (SELECT FROM index_mover.move_log m JOIN index_mover.job_log j USING (job)
-						   WHERE j.policy = b.policy AND m.status = 'moved' AND b.relation IN (m.relation, m.table_oid))
+						   WHERE j.job > $last AND j.policy = b.policy AND m.status = 'moved' AND b.relation IN (m.old_relation$parts))
 SQL
+	return;
+}
+runs_as_planned_ok('by age', $busy, ', m.table_oid');
 sql("SELECT cancel_move($busy)");
 $session->end;
 wait_for_jobs($node);
 sql('DROP TABLE h');
+
+# ---- the same by idleness, heat and pressure -------------------------------------------------------
+# a table of an access method that is not heap; what is alice's, and what is an extension's
+sql(<<'SQL');
+DELETE FROM tier_policy;
+ALTER DATABASE postgres RESET index_mover.test_file_systems;
+CREATE FUNCTION foreign_handler(internal) RETURNS table_am_handler LANGUAGE internal AS 'heap_tableam_handler';
+CREATE ACCESS METHOD foreign_heap TYPE TABLE HANDLER foreign_handler;
+CREATE SCHEMA kinds AUTHORIZATION alice;
+CREATE TABLE kinds.plain (id int PRIMARY KEY, pad text); CREATE TABLE kinds.other (id int PRIMARY KEY, pad text);
+CREATE UNLOGGED TABLE kinds.unlogged (id int PRIMARY KEY, pad text);
+CREATE TABLE kinds.foreign_am (id int PRIMARY KEY, pad text) USING foreign_heap;
+CREATE TABLE kinds.anothers (id int PRIMARY KEY, pad text);
+CREATE TABLE kinds.large (id int PRIMARY KEY, pad text);
+CREATE TABLE kinds.extensions (id int PRIMARY KEY, pad text);
+DO $$ DECLARE r record; BEGIN FOR r IN SELECT oid::regclass AS t, relname FROM pg_class
+		WHERE relnamespace = 'kinds'::regnamespace AND relkind = 'r' LOOP
+	EXECUTE format('INSERT INTO %s SELECT g, repeat(''x'', 400) FROM generate_series(1, %s) g', r.t,
+		CASE r.relname WHEN 'large' THEN 9000 ELSE 1000 END);
+	IF r.relname <> 'anothers' THEN EXECUTE format('ALTER TABLE %s OWNER TO alice', r.t); END IF; END LOOP; END $$;
+CREATE EXTENSION pgstattuple;
+ALTER EXTENSION pgstattuple ADD TABLE kinds.extensions;
+CREATE TABLE extension_parts (d date) PARTITION BY RANGE (d);
+CREATE TABLE extension_parts_1 PARTITION OF extension_parts FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+ALTER EXTENSION pgstattuple ADD TABLE extension_parts;
+SELECT pg_stat_force_next_flush();
+SQL
+my $limits = "'0', 2000000, 'alice'";
+my %kind = (
+	idle => [ "(name, schema, to_tablespace, idle_for, min_stay, max_bytes_per_run, owner) VALUES ('idle', 'kinds', 'regress_slow', "
+		. "'100 days', $limits)",
+		'anothers|f anothers_pkey|f foreign_am|f foreign_am_pkey|t large|f large_pkey|t other|t other_pkey|t plain|t plain_pkey|t '
+			. 'unlogged|f unlogged_pkey|t' ],
+	budget => [ "(name, schema, from_tablespace, to_tablespace, budget, min_stay, max_bytes_per_run, owner) VALUES ('budget', 'kinds', "
+		. "'pg_default', 'regress_slow', 100000000, $limits)",
+		'anothers|f anothers_pkey|f foreign_am_pkey|t large|f large_pkey|t other|t other_pkey|t plain|t plain_pkey|t unlogged_pkey|t' ],
+	start_at => [ "(name, schema, from_tablespace, to_tablespace, start_at, stop_at, min_stay, max_bytes_per_run, owner) VALUES "
+		. "('start_at', 'kinds', 'pg_default', 'regress_slow', 0.9, 0.1, $limits)",
+		'|f anothers|f anothers_pkey|f foreign_am|f foreign_am_pkey|t large|f large_pkey|t other|t other_pkey|t plain|t plain_pkey|t '
+			. 'unlogged|f unlogged_pkey|t' ]);
+foreach my $kind (sort keys %kind)
+{
+	my ($policy, $expected) = @{ $kind{$kind} };
+	# idle for 150 days, or 100 blocks a second wanted
+	sql('DELETE FROM tier_policy; DELETE FROM index_mover.sample; SELECT take_index_sample()');
+	sql($kind eq 'idle'
+		? "UPDATE index_mover.sample SET taken_at = taken_at - interval '150 days'"
+		: "UPDATE index_mover.sample SET taken_at = taken_at - interval '1000 s', blks_read = blks_read - 100000, "
+			. "blks_wanted = blks_wanted - 100000");
+	sql('ALTER DATABASE postgres SET index_mover.test_stats_age = 200') if $kind eq 'idle';
+	sql("ALTER DATABASE postgres SET index_mover.test_file_systems = 'pg_default:1:5000000:100000000,regress_slow:2:90000000:100000000'");
+	sql("INSERT INTO tier_policy $policy");
+	is(sql(q{SELECT string_agg(coalesce(substring(relation::text, 7), '') || '|' || left(moves::text, 1), ' ' ORDER BY relation::text }
+		. q{NULLS FIRST) FROM tier_plan()}), $expected, "$kind: hindrances");
+	is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ 'table access method \"foreign_heap\" is not \"heap\"'"),
+		$kind eq 'budget' ? 0 : 1, "$kind: an access method that is not heap");
+	runs_as_planned_ok($kind, 0, '');
+	sql("SELECT count(*) FROM evacuate_tablespace('regress_slow', 'pg_default')");
+	sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.test_stats_age');
+}
+
+# the extension's own tables, and other extensions'
+sql(<<'SQL');
+DELETE FROM tier_policy;
+INSERT INTO tier_policy (name, schema, to_tablespace, idle_for) VALUES ('own', 'index_mover', 'regress_slow', '1 s'),
+	('public', 'public', 'regress_slow', '1 s');
+INSERT INTO tier_policy (name, to_tablespace, older_than) VALUES ('age', 'regress_slow', '1 day');
+INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at) VALUES ('full', 'pg_default', 'regress_slow', 0.9, 0.1);
+ALTER DATABASE postgres SET index_mover.test_file_systems = 'pg_default:1:5000000:100000000,regress_slow:2:90000000:100000000';
+SQL
+is(sql("SELECT policy, relation FROM tier_plan() p JOIN pg_class c ON c.oid = p.relation WHERE c.relnamespace = "
+	. "'index_mover'::regnamespace OR c.relname ~ '^(tier_policy|extensions)' OR (c.relname = 'extension_parts_1' AND policy = 'age')"),
+	'', 'own tables and those of other extensions are left alone');
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('named', 'extension_parts', 'regress_slow', '1 day')");
+is(sql("SELECT relation, moves FROM tier_plan('named')"), 'extension_parts_1|t', 'but for one that is named');
+sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; DELETE FROM tier_policy');
+sql('ALTER EXTENSION pgstattuple DROP TABLE kinds.extensions; ALTER EXTENSION pgstattuple DROP TABLE extension_parts');
+
+# ---- a run that is refused as a whole says so -------------------------------------------------------
+sql(<<'SQL');
+CREATE TABLE refused (d date) PARTITION BY RANGE (d);
+CREATE UNLOGGED TABLE refused_1 PARTITION OF refused FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+CREATE UNLOGGED TABLE refused_2 PARTITION OF refused FOR VALUES FROM ('2020-02-01') TO ('2020-03-01');
+CREATE TABLE refused_rest PARTITION OF refused DEFAULT;
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('refused', 'refused', 'regress_slow', '1 day');
+SQL
+($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');
+like($err, qr/NOTICE:  policy "refused" moves nothing: public.refused_1: its rows end at 2020-02-01; but it cannot be copied: .*unlogged/,
+	'a NOTICE with the first reason');
+like($err, qr/DETAIL:  The plan has 2 reasons/, 'and how many there are');
+sql('DROP TABLE refused_1, refused_2');
+($rc, $out, $err) = $node->psql('postgres', 'SELECT count(*) FROM run_tier_policies()');
+is("$out|$err", '0|', 'nothing is due: nothing is said, of a default partition neither');
+# of two for one table, the second
+sql(<<'SQL');
+CREATE TABLE refused_3 PARTITION OF refused FOR VALUES FROM ('2020-01-01') TO ('2020-02-01');
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('second', 'refused', 'regress_fast', '1 day');
+SQL
+($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
+is($out, 'refused_3|moved', 'the first moves it');
+like($err, qr/NOTICE:  policy "second" moves nothing: other policies have its tables first/, 'the second says why not');
+# an error of the job itself is a WARNING of its policy
+sql("DELETE FROM tier_policy; CREATE TABLE refused_4 PARTITION OF refused FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')");
+sql("INSERT INTO tier_policy (name, relation, to_tablespace, older_than, settings) VALUES ('error', 'refused', 'regress_fast', '1 day', "
+	. "'{\"on_failure\": \"error\", \"max_lock_time\": 1}'), ('then', 'good', 'regress_fast', '1 day', NULL)");
+sql("UPDATE tier_policy SET min_stay = '0'");
+$session = IndexMover::Session->new($node);
+$session->run('BEGIN; LOCK TABLE refused_4 IN ACCESS EXCLUSIVE MODE');
+sql("UPDATE tier_policy SET settings = '{\"on_failure\": \"error\", \"lock_wait\": \"1s\", \"on_blocker\": \"fail\"}' "
+	. "WHERE name = 'error'");
+($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
+$session->end;
+is($rc, 0, 'no error');
+like($err, qr/WARNING:  policy "error" moves nothing/, 'but a WARNING');
+like($out, qr/^good_1\|moved$/m, 'and the next policy is carried out');
+sql('DELETE FROM tier_policy');
+
+# ---- where a reboot loses tables --------------------------------------------------------------------
+SKIP:
+{
+	my ($type) = split ' ', `stat -f -c '%T' /dev/shm 2>/dev/null` || 'none';
+	skip 'no tmpfs at /dev/shm', 5 unless $type eq 'tmpfs' && -w '/dev/shm' && (stat $node->data_dir)[0] != (stat '/dev/shm')[0];
+	my $directory = File::Temp::tempdir(DIR => '/dev/shm', CLEANUP => 1);
+	sql("CREATE TABLESPACE regress_shm LOCATION '$directory'");
+	my $lost = 'a reboot loses tables in tablespace "regress_shm", which is on tmpfs';
+	my $to_shm = "INSERT INTO tier_policy (name, schema, from_tablespace, to_tablespace, budget, parts) VALUES ('shm', 'kinds', ";
+	is(error_of($super, "$to_shm 'pg_default', 'regress_shm', 1000000, 'all')"), "55000: $lost", 'no policy for tables');
+	is(error_of($super, "$to_shm 'regress_shm', 'pg_default', 1000000, 'table')"), "55000: $lost", 'nor for what goes back there');
+	sql("$to_shm 'pg_default', 'regress_shm', 100000000, 'indexes')");
+	is(sql("SELECT count(*) > 0, bool_and(kind = 'index') FROM tier_plan('shm') WHERE moves"), 't|t', 'but for indexes');
+	is(error_of($super, "UPDATE tier_policy SET parts = 'all'"), "55000: $lost", 'nor can it become one');
+	# as if the tablespace had been on a disk by then, or was not known
+	sql("ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check; UPDATE tier_policy SET parts = 'all'");
+	sql('ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check');
+	is(sql("SELECT relation, moves, reason FROM tier_plan('shm')"), "|f|$lost", 'a plan says so, too');
+	sql('DELETE FROM tier_policy; DROP TABLESPACE regress_shm');
+}
 leftovers_ok($node, 'at the end', within => 5);
 files_ok($node, 'at the end');
 $node->stop;

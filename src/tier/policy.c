@@ -25,6 +25,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
+#include "commands/tablespace.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -42,10 +43,12 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "file_system.h"
 #include "history.h"
 #include "job.h"
 #include "own_tables.h"
 #include "tier/policy.h"
+#include "tier/tier.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
@@ -232,6 +235,47 @@ policies_read(const char *name, bool all)
 }
 
 /*
+ * Tell the caller which policies that it sees would fill a tablespace again, after
+ * it was emptied.
+ */
+void
+policies_notice_target(Oid tablespace)
+{
+	const char *target = tablespace_name(tablespace);
+	StringInfoData names;
+	ListCell   *lc;
+
+	initStringInfo(&names);
+	foreach(lc, policies_read(NULL, false))
+	{
+		const Policy *policy = lfirst(lc);
+
+		if (strcmp(policy->to_tablespace, target) == 0 ||
+			(policy->kind == POLICY_BUDGET && strcmp(policy->from_tablespace, target) == 0))
+			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "", NameStr(policy->name));
+	}
+	if (names.len > 0)
+		ereport(NOTICE,
+				(errmsg("tier policies move relations to tablespace \"%s\"", target),
+				 errdetail("They would fill it again: %s.", names.data),
+				 errhint("Disable them, or change their tablespaces.")));
+}
+
+/* ERROR 55000 if a reboot loses the tables that a policy moves to this tablespace. */
+void
+policy_check_target(const char *tablespace, bool tables)
+{
+	Oid			oid = tablespace != NULL ? get_tablespace_oid(tablespace, true) : InvalidOid;
+	const char *medium = tables && OidIsValid(oid) ? tablespace_lost_on_reboot(oid) : NULL;
+
+	if (medium != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a reboot loses tables in tablespace \"%s\", which is on %s", tablespace, medium),
+				 errhint("Move only indexes there: set parts to \"indexes\".")));
+}
+
+/*
  * Fill *settings for the job of a policy: those of this session, and those of the
  * policy with the privileges of the current user, who is its owner.  ERROR 22023,
  * 42501 as SET.
@@ -368,6 +412,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	bool		new_nulls[Natts_policy];
 	int			n = 0;
 	bool		new_owner;
+	bool		is_restored;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		return PointerGetDatum(NULL);
@@ -387,6 +432,7 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 
 	extension_deform(tuple, desc, Natts_policy, values, nulls);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
+	is_restored = !update && !ISNULL(owner_oid);
 	if (new_owner && ISNULL(owner))
 	{
 		VALUE(owner) = DirectFunctionCall1(namein,
@@ -421,6 +467,15 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	}
 	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
 		policy_as_owner(DatumGetObjectId(VALUE(owner_oid)), check_settings, DatumGetJsonbP(VALUE(settings)));
+	/* a restore must not fail: then the plan says so */
+	if (!is_restored && (IS_SET(to_tablespace) || IS_SET(from_tablespace) || IS_SET(parts)))
+	{
+		bool		tables = ISNULL(parts) || strcmp(TextDatumGetCString(VALUE(parts)), "indexes") != 0;
+
+		policy_check_target(name_or_null(VALUE(to_tablespace), ISNULL(to_tablespace)), tables);
+		if (!ISNULL(budget))
+			policy_check_target(name_or_null(VALUE(from_tablespace), ISNULL(from_tablespace)), tables);
+	}
 	for (int i = 0; i < Natts_policy; i++)
 	{
 		if (!replace[i])

@@ -92,6 +92,7 @@ typedef struct Policy
 extern Oid	policy_table(void);
 extern List *policies_read(const char *name, bool all);
 extern void policy_settings(const Policy *policy, MoveSettings *settings);
+extern void policy_check_target(const char *tablespace, bool tables);
 extern void policy_as_owner(Oid owner, void (*work) (void *arg), void *arg);
 extern Oid	policy_function(const char *name);
 extern bool policy_window(const Policy *policy, TimestampTz now, int *seconds);
@@ -125,6 +126,7 @@ typedef struct TierRow
 	Oid			from_tablespace;	/* 0 = unknown */
 	const char *to_tablespace;
 	bool		moves;
+	bool		refused;		/* though the policy wants it to move */
 	char	   *reason;
 	double		heat;			/* -1 = does not matter */
 	double		estimated;		/* seconds; -1 = unknown */

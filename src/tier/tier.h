@@ -13,6 +13,9 @@
 /* samples.c: take a sample now, and thin out old ones; returns rows written */
 extern int64 samples_take(const Interval *retention);
 
+/* policy.c: tell the caller which policies would fill a tablespace again */
+extern void policies_notice_target(Oid tablespace);
+
 /* tier_scheduler.c */
 extern void tier_scheduler_register(void);
 

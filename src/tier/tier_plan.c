@@ -87,6 +87,7 @@ typedef struct Wanted
 	double		heat;			/* -1 = does not matter */
 	char	   *why;
 	char	   *left_alone;		/* why it is not wanted; NULL = it is */
+	bool		unbounded;		/* because its range does not end */
 
 	/* set by examine() */
 	List	   *lists;			/* of Lists of MoveItem, each of one relation */
@@ -152,6 +153,7 @@ make_row(const Policy *policy, Oid relid, char *reason)
 	row->is_index = OidIsValid(relid) && relkind_is_index(get_rel_relkind(relid));
 	row->size = -1;
 	row->heat = row->estimated = -1;
+	row->refused = true;
 	row->to_tablespace = policy->to_tablespace;
 	row->reason = reason;
 	return row;
@@ -227,10 +229,15 @@ plan_relation_to(Work *work, Oid relid, Oid to, char **hindrance)
 	.method = METHOD_AUTO,.part = true,.settings = *work->settings}};
 	ErrorData  *error;
 	const MoveItem *item;
+	RelationFacts facts;
 
-	one.request.indexes = relkind_is_index(get_rel_relkind(relid));
-	one.request.tables = !one.request.indexes;
 	*hindrance = NULL;
+	/* whoever asks: no hindrance of what need not move */
+	if (!relation_facts(relid, &facts) || (facts.tablespace == to && parts_are_in(&facts, to)) ||
+		(work->policy->kind != POLICY_BUDGET && OidIsValid(work->from) && facts.tablespace != work->from))
+		return NIL;
+	one.request.indexes = relkind_is_index(facts.relkind);
+	one.request.tables = !one.request.indexes;
 	error = errors_catch(plan_one, &one);
 	if (error != NULL)
 	{
@@ -244,12 +251,9 @@ plan_relation_to(Work *work, Oid relid, Oid to, char **hindrance)
 	item = linitial(one.items);
 	plan_skip_parts(one.items);
 	if (item->status == STATUS_SKIPPED && item->sqlstate[0] == '\0')
-		return NIL;				/* it is there */
-	if (work->policy->kind != POLICY_BUDGET && OidIsValid(work->from) && item->from_tablespace != work->from)
-		return NIL;
+		return NIL;				/* it is there by now */
 	if (item->status == STATUS_SKIPPED)
-		*hindrance = OidIsValid(to) ? clause_of(item->detail) :
-			psprintf("tablespace \"%s\" does not exist", work->policy->to_tablespace);
+		*hindrance = clause_of(item->detail);
 	return one.items;
 }
 
@@ -259,8 +263,7 @@ row_of(Work *work, const Wanted *wanted, Oid relid, const MoveItem *item)
 {
 	TierRow    *row = make_row(work->policy, relid, NULL);
 
-	if (OidIsValid(wanted->to))
-		row->to_tablespace = get_tablespace_name(wanted->to);
+	row->to_tablespace = get_tablespace_name(wanted->to);
 	row->heat = wanted->heat;
 	if (item != NULL)
 	{
@@ -410,6 +413,7 @@ decide(Work *work, Wanted *wanted)
 	if (hindrance == NULL)
 		hindrance = not_now(work, wanted, claim);
 	row->moves = hindrance == NULL;
+	row->refused = !row->moves && !wanted->unbounded;
 	row->reason = row->moves ? wanted->why : wanted->left_alone != NULL ? wanted->left_alone :
 		psprintf("%s; but %s", wanted->why, hindrance);
 	work->rows = lappend(work->rows, row);
@@ -600,7 +604,12 @@ wanted_by_age(Work *work)
 		char	   *left_alone = why_no_age(&leaf->upper, &limit);
 
 		if (left_alone != NULL)
-			want(&result, leaf->relid, work->to, get_float8_infinity(), NULL)->left_alone = left_alone;
+		{
+			Wanted	   *wanted = want(&result, leaf->relid, work->to, get_float8_infinity(), NULL);
+
+			wanted->left_alone = left_alone;
+			wanted->unbounded = leaf->upper.kind == BOUND_DEFAULT || leaf->upper.kind == BOUND_MAXVALUE;
+		}
 		else if (bound_is_number(&leaf->upper) ? bound_number(&leaf->upper) <= limit.number :
 				 bound_compare(&leaf->upper, limit.moment) <= 0)
 			(void) want(&result, leaf->relid, work->to, bound_order(&leaf->upper),
@@ -858,12 +867,15 @@ look_up_names(Work *work)
 		work->schema = get_namespace_oid(policy->schema, false);
 	if (policy->from_tablespace != NULL)
 		work->from = get_tablespace_oid(policy->from_tablespace, false);
-	/* a partition that is old has a row all the same */
-	work->to = get_tablespace_oid(policy->to_tablespace, policy->kind == POLICY_OLDER_THAN);
+	work->to = get_tablespace_oid(policy->to_tablespace, false);
 	if (work->to == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	policy_check_target(policy->to_tablespace, policy->tables);
+	/* the rest of what a budget is for goes back there */
+	if (policy->kind == POLICY_BUDGET)
+		policy_check_target(policy->from_tablespace, policy->tables);
 	if (OidIsValid(policy->relation))
 	{
 		if (get_rel_relkind(policy->relation) == '\0')

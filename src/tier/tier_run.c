@@ -11,8 +11,8 @@
  * that it begins with the caller's commit, or the caller waits for its rows; for
  * the scheduler, it submits the job itself.
  *
- * A policy that fails is a WARNING of the call, an error in the server log, and is
- * on record in policy_run.
+ * A policy that fails is a WARNING, of the call or in the server log, and is on
+ * record in policy_run.
  *
  *-------------------------------------------------------------------------
  */
@@ -104,6 +104,32 @@ tier_hold_extension(void)
 				 errmsg("could not obtain lock on the tables of extension \"%s\"", "index_mover")));
 }
 
+/* Tell why nothing moves, if the policy wants something to. */
+static void
+notice_refused(const PlanWork *work)
+{
+	const TierRow *first = NULL;
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, work->rows)
+	{
+		const TierRow *row = lfirst(lc);
+
+		if (!row->refused)
+			continue;
+		if (n++ == 0)
+			first = row;
+	}
+	if (n > 0)
+		ereport(NOTICE,
+				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(work->policy->name),
+						!OidIsValid(first->relid) ? "" :
+						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
+						first->reason),
+				 n > 1 ? errdetail("The plan has %d reasons.", n) : 0));
+}
+
 /*
  * Plan the policy as the current user, its owner: return the items to move.  In a
  * security-restricted operation here, too: before 17 the session's own user is a
@@ -133,6 +159,8 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	*settings = work.settings;
 	foreach(lc, work.rows)
 		items = list_concat(items, ((const TierRow *) lfirst(lc))->items);
+	if (items == NIL)
+		notice_refused(&work);
 
 	/* whatever the policy's settings say */
 	if (has_window && (settings->max_duration == 0 || settings->max_duration > left))
@@ -222,6 +250,9 @@ index_mover_policy_main(Datum arg)
 	}
 	worker_connect_as(extra.database, extra.owner);
 	worker_apply_settings();
+	/* what it says goes to the caller, who writes it to the log */
+	if (extra.queue != DSM_HANDLE_INVALID)
+		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_appname("index_mover");
 	name_policy.previous = error_context_stack;
 	error_context_stack = &name_policy;
@@ -240,7 +271,12 @@ index_mover_policy_main(Datum arg)
 		disable_all_timeouts(false);
 		/* if the tables are locked, that is the error */
 		(void) carry_out(&extra, &result, error);
-		ReThrowError(error);
+		result.nitems = 0;
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("policy \"%s\" moves nothing: %s", NameStr(extra.policy), error->message),
+				 error->detail ? errdetail_internal("%s", error->detail) : 0,
+				 error->hint ? errhint("%s", error->hint) : 0));
 	}
 	if (extra.queue != DSM_HANDLE_INVALID)
 	{
@@ -285,6 +321,7 @@ tier_run_start(Oid database, Oid owner, const char *policy)
 typedef struct CallRun
 {
 	FunctionCallInfo fcinfo;
+	bool		wait;
 	const Policy *policy;
 	MoveSettings settings;
 	List	   *items;
@@ -388,7 +425,7 @@ submit(void *arg)
 {
 	CallRun    *run = arg;
 
-	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false, false);
+	result_rows_of_plan(run->fcinfo, run->items, &run->settings, false, run->wait);
 }
 
 /*
@@ -443,13 +480,14 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 		CallRun    *run = palloc0(sizeof(CallRun));
 
 		run->fcinfo = fcinfo;
+		run->wait = wait;
 		run->policy = lfirst(lc);
 		if (!OidIsValid(run->policy->owner))
 			ereport(WARNING,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("policy \"%s\" moves nothing: %s", NameStr(run->policy->name),
 							"its owner is to be set again")));
-		else if (try_to(plan_in_worker, run))
+		else if (try_to(plan_in_worker, run) && run->items != NIL)
 			runs = lappend(runs, run);
 	}
 	/* all are planned before the first of them moves, as by tier_plan() */
@@ -462,12 +500,12 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 			run->items = foreach_delete_current(run->items, lc2);
 		foreach(lc2, run->items)
 			claimed = lappend_oid(claimed, ((MoveItem *) lfirst(lc2))->heap_oid);
-		if (run->items == NIL)
-			continue;
-		if (wait)
-			result_rows_of_plan(fcinfo, run->items, &run->settings, false, true);
-		else
+		if (run->items != NIL)
 			(void) try_to(submit, run);
+		else
+			ereport(NOTICE,
+					(errmsg("policy \"%s\" moves nothing: %s", NameStr(run->policy->name),
+							"other policies have its tables first")));
 	}
 	return (Datum) 0;
 }

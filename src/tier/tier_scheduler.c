@@ -57,6 +57,7 @@
 #include "tier/tier.h"
 #include "worker/worker.h"
 
+PG_FUNCTION_INFO_V1(index_mover_is_scheduled);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
@@ -66,6 +67,7 @@ PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
 static char *scheduler_databases = NULL;
 static int	sample_interval = 10;
+static bool is_registered = false;	/* with the postmaster, when it started */
 static uint32 wait_event = 0;
 
 /* A database that is looked after; only the scheduler has it */
@@ -107,6 +109,24 @@ check_scheduler_databases(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/*
+ * index_mover.is_scheduled() RETURNS boolean
+ *
+ * Whether the scheduler of this server looks into this database.
+ */
+Datum
+index_mover_is_scheduled(PG_FUNCTION_ARGS)
+{
+	List	   *names;
+	ListCell   *lc;
+
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
+	foreach(lc, names)
+		if (is_registered && strcmp(lfirst(lc), get_database_name(MyDatabaseId)) == 0)
+		PG_RETURN_BOOL(true);
+	PG_RETURN_BOOL(false);
+}
+
 /* Define the settings, and have the scheduler started; to be called in _PG_init(). */
 void
 tier_scheduler_register(void)
@@ -128,6 +148,7 @@ tier_scheduler_register(void)
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_main");
 	worker.bgw_restart_time = RESTART_S;
 	RegisterBackgroundWorker(&worker);
+	is_registered = true;
 }
 
 /* ----------------------------------------------------------------
