@@ -24,7 +24,6 @@
 
 #include <sys/stat.h>
 
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -43,7 +42,7 @@ typedef struct LostFile
 	const RelationFacts *facts;
 	bool		all_pages;
 	const char *problem;		/* NULL = none */
-}			LostFile;
+} LostFile;
 
 /* Return the bytes of a segment of a fork, -1 if it does not exist. */
 static int64
@@ -59,23 +58,23 @@ segment_size(const RelFileLocator *file, ForkNumber fork, unsigned int segment)
 
 /* Look for the file and its segments: md.c takes a short one for the last. */
 static void
-look_at_segments(LostFile * lost)
+look_at_segments(LostFile *lost)
 {
-	unsigned int last = 0;
-	int64		size;
+	int64		size = segment_size(&lost->file, MAIN_FORKNUM, 0);
 
-	while ((size = segment_size(&lost->file, MAIN_FORKNUM, last)) == (int64) RELSEG_SIZE * BLCKSZ)
-		last++;
-	if (size < 0 && last == 0)
+	if (size < 0)
 		lost->problem = "its file is missing";
-	else if (size < BLCKSZ && last == 0 && relkind_is_index(lost->facts->relkind))
+	else if (size < BLCKSZ && relkind_is_index(lost->facts->relkind))
 		lost->problem = "its file is empty";
-	for (unsigned int segment = last + 1;
-		 segment <= last + 1 || segment < lost->facts->pages / RELSEG_SIZE; segment++)
-		if (lost->problem == NULL && segment_size(&lost->file, MAIN_FORKNUM, segment) > 0 &&
-		/* it may have grown since */
-			segment_size(&lost->file, MAIN_FORKNUM, last) != (int64) RELSEG_SIZE * BLCKSZ)
-			lost->problem = psprintf("segment %u of its file is missing or too short", last);
+	for (unsigned int segment = 1; lost->problem == NULL; segment++)
+	{
+		size = segment_size(&lost->file, MAIN_FORKNUM, segment);
+		/* after it, because the file may grow */
+		if (size > 0 && segment_size(&lost->file, MAIN_FORKNUM, segment - 1) != (int64) RELSEG_SIZE * BLCKSZ)
+			lost->problem = psprintf("segment %u of its file is missing or too short", segment - 1);
+		if (size <= 0 && segment >= lost->facts->pages / RELSEG_SIZE)
+			break;
+	}
 	if (lost->problem == NULL && lost->facts->persistence == RELPERSISTENCE_UNLOGGED &&
 		segment_size(&lost->file, INIT_FORKNUM, 0) < 0)
 		lost->problem = "its init fork is missing";
@@ -83,7 +82,7 @@ look_at_segments(LostFile * lost)
 
 /* Look at one page; set *root if it is the first. */
 static void
-look_at_page(LostFile * lost, BlockNumber block, BlockNumber *root, BufferAccessStrategy ring)
+look_at_page(LostFile *lost, BlockNumber block, BlockNumber *root, BufferAccessStrategy ring)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(lost->file, MAIN_FORKNUM, block, RBM_NORMAL, ring,
 												   lost->facts->persistence == RELPERSISTENCE_PERMANENT);

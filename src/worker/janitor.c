@@ -18,6 +18,8 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -25,7 +27,6 @@
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -33,7 +34,6 @@
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
@@ -97,8 +97,9 @@ list_databases(void)
 }
 
 /*
- * Return a number that changes when the directory of a tablespace comes; 0 if all are
- * there.  Without a database, pg_tablespace cannot be read.
+ * Return a number that changes when the directory of a tablespace comes, or a file
+ * system is mounted there; 0 if all are there.  Without a database, pg_tablespace
+ * cannot be read.
  */
 static uint64
 missing_tablespaces(void)
@@ -109,13 +110,13 @@ missing_tablespaces(void)
 
 	while ((entry = ReadDirExtended(dir, "pg_tblspc", LOG)) != NULL)
 	{
-		Oid			tablespace = atooid(entry->d_name);
-		char	   *mount;
+		char		path[MAXPGPATH];
+		struct stat st;
 
-		if (!OidIsValid(tablespace) || tablespace_hindrance(tablespace) == NULL)
+		if (!OidIsValid(atooid(entry->d_name)) || tablespace_hindrance(atooid(entry->d_name)) == NULL)
 			continue;
-		mount = mount_point(tablespace);
-		result += tablespace + (mount ? (uint64) string_hash(mount, MAXPGPATH) << 32 : 0);
+		snprintf(path, sizeof(path), "pg_tblspc/%s", entry->d_name);
+		result += 1 + (stat(path, &st) == 0 ? (uint64) st.st_dev << 32 : 0);
 	}
 	FreeDir(dir);
 	return result;
@@ -124,92 +125,76 @@ missing_tablespaces(void)
 static void
 wait_a_while(long timeout_ms)
 {
-	(void) WaitLatch(MyLatch,
-					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (timeout_ms >= 0 ? WL_TIMEOUT : 0),
-					 timeout_ms,
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT, timeout_ms,
 					 IM_WAIT_EVENT(wait_event, "IndexMoverJanitor"));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* A tablespace with nothing but indexes. */
-typedef struct Look
-{
-	Oid			tablespace;
-	List	   *lost;			/* MoveItem, to be rebuilt */
-	MoveSettings settings;
-	int64		job;			/* the number of the job that does so */
-	int			told;			/* SQLSTATE of the last error; 0 = none */
-}			Look;
-
-/* Look for lost indexes, and tell of them, or prepare to heal the tablespace. */
+/*
+ * Look for lost indexes in a tablespace with nothing but indexes, and tell of them, or
+ * start a job that rebuilds them.
+ */
 static void
 look_at(void *arg)
 {
-	Look	   *look = arg;
+	Oid			tablespace = *(Oid *) arg;
 	PlanRequest request = {.scope = SCOPE_TABLESPACE,.indexes = true,.heal = true,
-	.method = METHOD_REBUILD,.object = look->tablespace,.to_tablespace = look->tablespace};
+	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
-	ListCell   *lc;
 
 	settings_capture(&request.settings);
-	foreach(lc, plan_moves(&request))
-		if (((MoveItem *) lfirst(lc))->status == STATUS_PLANNED)
-		lost = lappend(lost, lfirst(lc));
+	foreach_ptr(MoveItem, item, plan_moves(&request))
+	{
+		if (item->status == STATUS_PLANNED)
+			lost = lappend(lost, item);
+	}
 	if (lost == NIL)
-		mount_point_note(request.object);
+		mount_point_note(tablespace);
 	else if (heal_at_start)
 	{
-		plan_check_mounted(request.object, request.settings.heal_unmounted);
-		tablespace_make_directory(request.object);
-		look->lost = lost;
-		look->settings = request.settings;
-		look->job = extension_nextval("job_seq");
+		int64		job;
+		dsm_segment *segment;
+		JobShared  *shared;
+
+		plan_check_mounted(tablespace, request.settings.heal_unmounted);
+		tablespace_make_directory(tablespace);
+		job = extension_nextval("job_seq");
+		shared = job_launch_create(job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
+								   lost, &request.settings, false, &segment);
+		(void) job_launch_worker(shared->slot, job, false);
+		dsm_detach(segment);
 	}
 	else
 		ereport(WARNING,
 				(errcode(ERRCODE_INDEX_CORRUPTED),
 				 errmsg_plural("%d index in tablespace \"%s\" is lost", "%d indexes in tablespace \"%s\" are lost",
-							   list_length(lost), list_length(lost), get_tablespace_name(request.object)),
+							   list_length(lost), list_length(lost), get_tablespace_name(tablespace)),
 				 errhint("To rebuild them, in database \"%s\": %s", get_database_name(MyDatabaseId),
-						 printed_command("heal", get_tablespace_name(request.object)))));
+						 printed_command("heal", get_tablespace_name(tablespace)))));
 }
 
-/* Start the job that heals the tablespace. */
-static void
-start_job(void *arg)
-{
-	Look	   *look = arg;
-	dsm_segment *segment;
-	JobShared  *shared = job_launch_create(look->job, MyDatabaseId, GetUserId(), JOB_MOVE, JOB_STARTING,
-										   look->lost, &look->settings, false, &segment);
-
-	(void) job_launch_worker(shared->slot, look->job, false);
-	dsm_detach(segment);
-}
-
-/* Do a step in a transaction.  Returns false after an error, which is a WARNING once. */
-static bool
-try_step(void (*step) (void *arg), Look * look)
+/* Do look_at() in a transaction.  Returns the SQLSTATE of an error, a WARNING unless it is *told. */
+static int
+try_look_at(Oid tablespace, int told)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ErrorData  *error;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	MemoryContextSwitchTo(context);
-	error = errors_catch(step, look);
-	if (error != NULL && error->sqlerrcode != look->told)
+	error = errors_catch(look_at, &tablespace);
+	if (error != NULL && error->sqlerrcode != told)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not look for lost indexes: %s", error->message),
 				 error->detail ? errdetail_internal("%s", error->detail) : 0,
 				 error->hint ? errhint("%s", error->hint) : 0));
-	look->told = error != NULL ? error->sqlerrcode : 0;
+	told = error != NULL ? error->sqlerrcode : 0;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	return error == NULL;
+	return told;
 }
 
 /*
@@ -241,12 +226,10 @@ janitor_look(void)
 	MemoryContextSwitchTo(context);
 	foreach(lc, list_difference_oid(tablespaces, others))
 	{
-		Look		look = {.tablespace = lfirst_oid(lc)};
+		int			told = 0;
 
-		if (!try_step(look_at, &look))
-			continue;
-		while (look.lost != NIL && !try_step(start_job, &look) &&
-			   (look.told == ERRCODE_INSUFFICIENT_RESOURCES || look.told == ERRCODE_OBJECT_IN_USE))
+		while ((told = try_look_at(lfirst_oid(lc), told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
+			   told == ERRCODE_OBJECT_IN_USE)
 			wait_a_while(RETRY_MS);
 	}
 }
