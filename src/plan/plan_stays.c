@@ -17,7 +17,6 @@
 
 #include <dirent.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
@@ -37,7 +36,6 @@
 #include "storage/fd.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -47,7 +45,6 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
-#include "job.h"
 #include "plan/plan_private.h"
 #include "printed_command.h"
 
@@ -199,74 +196,46 @@ add_catalogs(List **entries, Oid tablespace, Oid to)
 static const char *const setting_names[] = {"default_tablespace", "temp_tablespaces"};
 
 /*
- * Return whether the value of setting_names[i] names a tablespace, and set
- * *action to a change after which it names the others only.
+ * Add a row if a setting's value names the tablespace: where it is set, in words and, if
+ * "of" is not NULL, as the object of an ALTER after which it names the others only.
  */
 static bool
-names_tablespace(int i, const char *value, const char *tablespace, char **action)
+add_setting(List **entries, Oid tablespace, int setting, const char *value,
+			const char *words, const char *of)
 {
-	StringInfoData rest;
+	const char *name = setting_names[setting];
+	const char *tablespace_name = get_tablespace_name(tablespace);
 	bool		found = false;
 	List	   *names = NIL;
-	ListCell   *lc;
-	char	   *name;
+	StringInfoData rest;
 
-	*action = psprintf("RESET %s", setting_names[i]);
-	/* default_tablespace is a name as it is, temp_tablespaces a list */
-	if (i == 0)
-		return strcmp(value, tablespace) == 0;
-	if (!SplitIdentifierString(pstrdup(value), ',', &names))
-		return false;
 	initStringInfo(&rest);
-	foreach(lc, names)
+	/* default_tablespace is a name as it is, temp_tablespaces a list */
+	if (setting == 0)
+		names = list_make1(unconstify(char *, value));
+	else if (!SplitIdentifierString(pstrdup(value), ',', &names))
+		return false;
+	foreach_ptr(const char, other, names)
 	{
-		name = lfirst(lc);
-		if (strcmp(name, tablespace) == 0)
+		if (tablespace_name != NULL && strcmp(other, tablespace_name) == 0)
 			found = true;
 		else					/* '' is the database's, and no identifier */
 			appendStringInfo(&rest, "%s%s", rest.len > 0 ? ", " : "",
-							 *name ? quote_identifier(name) : "''");
+							 *other ? quote_identifier(other) : "''");
 	}
-	if (rest.len > 0)
-		*action = psprintf("SET %s TO %s", setting_names[i], rest.data);
-	return found;
-}
-
-/* Add one setting, of a role or a database or both, if it names the tablespace. */
-static void
-add_setting(List **entries, const char *assignment, Form_pg_db_role_setting form,
-			Oid tablespace, const char *tablespace_name, bool *added)
-{
-	for (int i = 0; i < lengthof(setting_names); i++)
-	{
-		const char *name = setting_names[i];
-		const char *database;
-		const char *role;
-		char	   *action;
-
-		if (strncmp(assignment, name, strlen(name)) != 0 ||
-			assignment[strlen(name)] != '=' ||
-			!names_tablespace(i, assignment + strlen(name) + 1, tablespace_name, &action))
-			continue;
-		database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
-		role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
+	if (found)
 		(void) item_skip(add_row(entries, ITEM_SETTING, name, tablespace),
 						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "It names the tablespace: %s",
-						 printed_command("alter_setting",
-										 psprintf("%s %s%s%s",
-												  role || !database ? "ROLE" : "DATABASE",
-												  role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
-												  role && database ? " IN DATABASE " : "",
-												  role && database ? quote_identifier(database) : ""), action));
-		added[i] = true;
-	}
+						 "It names the tablespace%s%s", words, of == NULL ? "" :
+						 printed_command("alter_setting", of, rest.len > 0 ?
+										 psprintf("SET %s TO %s", name, rest.data) : psprintf("RESET %s", name)));
+	return found;
 }
 
 /* Add the settings of the server that a file of its configuration makes. */
 static void
-add_file_settings(List **entries, Oid tablespace, const char *tablespace_name,
-				  const char *file, bool by_command, bool *added)
+add_file_settings(List **entries, Oid tablespace, const char *file,
+				  const char *words, const char *of, bool *added)
 {
 	ConfigVariable *head = NULL;
 	ConfigVariable *tail = NULL;
@@ -276,22 +245,43 @@ add_file_settings(List **entries, Oid tablespace, const char *tablespace_name,
 	for (int i = 0; i < lengthof(setting_names); i++)
 	{
 		const char *value = NULL;
-		char	   *action;
 
 		/* the last one counts */
 		for (ConfigVariable *variable = head; variable != NULL; variable = variable->next)
 			if (variable->name != NULL && pg_strcasecmp(variable->name, setting_names[i]) == 0)
 				value = variable->value;
-		if (value == NULL || !names_tablespace(i, value, tablespace_name, &action))
-			continue;
-		(void) item_skip(add_row(entries, ITEM_SETTING, setting_names[i], tablespace),
-						 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 "It names the tablespace%s%s",
-						 by_command ? ", until the configuration is loaded again after: " : ", in postgresql.conf.",
-						 by_command ? printed_command("alter_setting", "SYSTEM", action) : "");
-		added[i] = true;
+		if (value != NULL && add_setting(entries, tablespace, i, value, words, of))
+			added[i] = true;
 	}
 	FreeConfigVariables(head);
+}
+
+/* Add the settings of a role or a database, or both. */
+static void
+add_role_settings(List **entries, Oid tablespace, Form_pg_db_role_setting form,
+				  ArrayType *settings, bool *added)
+{
+	const char *database = OidIsValid(form->setdatabase) ? get_database_name(form->setdatabase) : NULL;
+	const char *role = OidIsValid(form->setrole) ? GetUserNameFromId(form->setrole, true) : NULL;
+	const char *of = psprintf("%s %s%s%s", role || !database ? "ROLE" : "DATABASE",
+							  role ? quote_identifier(role) : database ? quote_identifier(database) : "ALL",
+							  role && database ? " IN DATABASE " : "",
+							  role && database ? quote_identifier(database) : "");
+	Datum	   *assignments;
+	int			count;
+
+	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT, &assignments, NULL, &count);
+	for (int n = 0; n < count; n++)
+	{
+		char	   *name;
+		char	   *value;
+
+		ParseLongOption(TextDatumGetCString(assignments[n]), &name, &value);
+		for (int i = 0; i < lengthof(setting_names); i++)
+			if (strcmp(name, setting_names[i]) == 0 &&
+				add_setting(entries, tablespace, i, value, ": ", of))
+				added[i] = true;
+	}
 }
 
 /* Add the settings of roles and databases, and of the server. */
@@ -299,47 +289,32 @@ static void
 add_settings(List **entries, Oid tablespace)
 {
 	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-	const char *name = get_tablespace_name(tablespace);
 	bool		added[lengthof(setting_names)] = {false};
-	char	   *action;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(DbRoleSettingRelationId))
 	{
 		bool		isnull;
-		Datum		config = heap_getattr(tuple, Anum_pg_db_role_setting_setconfig,
-										  RelationGetDescr(rel), &isnull);
-		Datum	   *assignments;
-		int			count;
+		Datum		settings = heap_getattr(row, Anum_pg_db_role_setting_setconfig,
+											RelationGetDescr(rel), &isnull);
 
-		if (isnull)
-			continue;
-		deconstruct_array(DatumGetArrayTypeP(config), TEXTOID, -1, false, TYPALIGN_INT,
-						  &assignments, NULL, &count);
-		for (int i = 0; i < count; i++)
-			if (name != NULL)
-				add_setting(entries, TextDatumGetCString(assignments[i]),
-							(Form_pg_db_role_setting) GETSTRUCT(tuple), tablespace, name, added);
+		if (!isnull)
+			add_role_settings(entries, tablespace, (Form_pg_db_role_setting) GETSTRUCT(row),
+							  DatumGetArrayTypeP(settings), added);
 	}
-	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 
-	if (name == NULL)
-		return;
-	add_file_settings(entries, tablespace, name, PG_AUTOCONF_FILENAME, true, added);
-	add_file_settings(entries, tablespace, name, ConfigFileName, false, added);
+	add_file_settings(entries, tablespace, PG_AUTOCONF_FILENAME,
+					  ", until the configuration is loaded again after: ", "SYSTEM", added);
+	add_file_settings(entries, tablespace, ConfigFileName, ", in postgresql.conf.", NULL, added);
 
 	/*
 	 * a new session of this role would have one of these values, or the
 	 * server's
 	 */
 	for (int i = 0; i < lengthof(setting_names); i++)
-		if (!added[i] &&
-			names_tablespace(i, GetConfigOptionResetString(setting_names[i]), name, &action))
-			(void) item_skip(add_row(entries, ITEM_SETTING, setting_names[i], tablespace),
-							 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 "It names the tablespace, on a command line, or in a file that has changed since it was loaded.");
+		if (!added[i])
+			(void) add_setting(entries, tablespace, i, GetConfigOptionResetString(setting_names[i]),
+							   ", on a command line, or in a file that has changed since it was loaded.", NULL);
 }
 
 /* Add another database that uses a tablespace. */
