@@ -238,7 +238,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 		if (!STATUS_IS_DONE(move->status))
 			plan = plan_entry(plan, move, moves, false, &request);
 	}
-	plan_complete(plan, &request);
+	plan_complete(NULL, plan, &request);
 	submit_skip_busy(plan);
 	foreach_ptr(MoveItem, item, plan)
 	{
@@ -390,7 +390,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 		if (move->moved)
 			plan = plan_entry(plan, move, moves, true, &request);
 	}
-	plan_complete(plan, &request);
+	plan_complete(NULL, plan, &request);
 	result_rows_of_plan(fcinfo, plan, &request.settings, dry_run, wait);
 	return (Datum) 0;
 }

@@ -225,14 +225,14 @@ check_file(CopyState *cs, bool first)
 	RelFileLocator file;
 	RelationFacts facts;
 	const char *lost;
-	char	   *reason;
+	const char *hindrance = copy_hindrance(cs->relid, cs->mc->settings->copy_access_methods);
 
 	Assert(CheckRelationOidLockedByMe(cs->relid, long_lock(cs), false));
-	if (!copy_can_move(cs->relid, cs->mc->settings->copy_access_methods, &reason))
+	if (hindrance != NULL)
 	{
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 				  "Method copy cannot move the %s: %s.",
-				  relation_noun(cs->mc->item->relkind), reason);
+				  relation_noun(cs->mc->item->relkind), hindrance);
 		return NOT_MOVABLE;
 	}
 
@@ -240,7 +240,7 @@ check_file(CopyState *cs, bool first)
 		elog(ERROR, "cache lookup failed for relation %u", cs->relid);
 	file = make_locator(facts.tablespace, MyDatabaseId, facts.relfilenumber);
 	cs->relam = facts.relam;
-	cs->opted_in = !copy_can_move(cs->relid, "", NULL);
+	cs->opted_in = copy_hindrance(cs->relid, "") != NULL;
 
 	if (first && (lost = lost_file(&facts, false)) != NULL)
 	{

@@ -49,8 +49,6 @@
 #include "compat.h"
 #include "errors.h"
 #include "file_system.h"
-#include "own_tables.h"
-#include "plan/plan.h"
 #include "plan/plan_private.h"
 
 /* First the planner's order, then the counts of blocks */
@@ -113,7 +111,7 @@ lost_index_decide(PlanEntry *entry, const char *lost)
 	index = (Form_pg_index) GETSTRUCT(tuple);
 	enforces = index->indisunique || index->indisexclusion;
 	item->hide = !is_toast && !is_decoded(index);
-	item->plain = !is_toast && !rebuild_can_move(item->relid, NULL);
+	item->plain = !is_toast && rebuild_hindrance(item->relid) != NULL;
 	entry->rank = (item->hide ? enforces ? 1 : 2 : 0) * RANK_OF_CLASS -
 		(stats ? Min(stats->blocks_fetched, RANK_OF_CLASS - 1) : 0);
 	ReleaseSysCache(tuple);

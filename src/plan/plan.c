@@ -41,19 +41,15 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "citus.h"
 #include "compat.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
-#include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "printed_command.h"
 #include "report/report.h"
-#include "settings.h"
 
 #define SMALL_INDEX		(128 * 1024)	/* auto does not rebuild up to here */
 
@@ -207,54 +203,32 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 	if (request->heal)
 		return RELKIND_HAS_STORAGE(form->relkind) && !IsCatalogNamespace(form->relnamespace);
 
-	switch (form->relkind)
-	{
-		case RELKIND_INDEX:
-		case RELKIND_PARTITIONED_INDEX:
-			if (request->tables && request->scope == SCOPE_SCHEMA)
-				return false;	/* comes with its table */
-			if (!request->indexes)
-				return false;
-			break;
-		case RELKIND_RELATION:
-		case RELKIND_MATVIEW:
-		case RELKIND_PARTITIONED_TABLE:
-			if (!request->tables)
-				return false;
-			break;
-		default:
-			return false;
-	}
-
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
-	return request->evacuate ||
-		!extension_owns(relkind_is_index(form->relkind) ?
-						IndexGetRelation(form->oid, true) : form->oid);
+	if (relkind_is_index(form->relkind))
+	{
+		/* of a schema, it comes with its table */
+		if (!request->indexes || (request->tables && request->scope == SCOPE_SCHEMA))
+			return false;
+		return request->evacuate || !extension_owns(IndexGetRelation(form->oid, true));
+	}
+	return request->tables &&
+		(form->relkind == RELKIND_RELATION || form->relkind == RELKIND_MATVIEW ||
+		 form->relkind == RELKIND_PARTITIONED_TABLE) &&
+		(request->evacuate || !extension_owns(form->oid));
 }
 
 /*
- * Return the table of a TOAST table, or of the index of one, if the request is
- * about that table, and it is in another tablespace than this.  Versions of
- * index_mover before 1.0 could leave them apart.
+ * Return the table of a TOAST table, or of the index of one, if it is in another
+ * tablespace than this.  Versions of index_mover before 1.0 could leave them apart.
  */
 static Oid
-table_elsewhere(Oid relid, Oid tablespace, const PlanRequest *request)
+table_elsewhere(Oid relid, Oid tablespace)
 {
 	RelationFacts facts;
-	HeapTuple	tuple;
-	bool		wanted = false;
 
-	if (!request->tables || !relation_facts(table_of_toast(relid), &facts) ||
-		facts.tablespace == tablespace)
-		return InvalidOid;
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(facts.relid));
-	if (HeapTupleIsValid(tuple))
-	{
-		wanted = is_wanted((Form_pg_class) GETSTRUCT(tuple), request);
-		ReleaseSysCache(tuple);
-	}
-	return wanted ? facts.relid : InvalidOid;
+	return relation_facts(table_of_toast(relid), &facts) && facts.tablespace != tablespace ?
+		facts.relid : InvalidOid;
 }
 
 /*
@@ -279,8 +253,8 @@ relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Oid			table;
 
-		if (IsToastNamespace(form->relnamespace) &&
-			OidIsValid(table = table_elsewhere(form->oid, tablespace, request)))
+		if (request->tables && IsToastNamespace(form->relnamespace) &&
+			OidIsValid(table = table_elsewhere(form->oid, tablespace)))
 			relids = list_append_unique_oid(relids, table);
 		if (!is_wanted(form, request))
 			continue;
@@ -418,13 +392,9 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 {
 	MoveItem   *item = &entry->item;
 	const MoveSettings *settings = &request->settings;
-	char	   *copy_reason;
-	char	   *rebuild_reason;
-	bool		can_copy = copy_can_move(item->relid,
-										 settings->copy_access_methods,
-										 &copy_reason);
-	bool		can_rebuild;
-	const char *lost = can_copy && request->method != METHOD_REBUILD ?
+	const char *no_copy = copy_hindrance(item->relid, settings->copy_access_methods);
+	const char *no_rebuild;
+	const char *lost = no_copy == NULL && request->method != METHOD_REBUILD ?
 		lost_file(&entry->facts, false) : NULL;
 	int			code = lost != NULL ? ERRCODE_INDEX_CORRUPTED : ERRCODE_FEATURE_NOT_SUPPORTED;
 
@@ -433,44 +403,38 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		item->method = METHOD_COPY;
 		if (lost != NULL)
 			item_skip(item, ERRCODE_DATA_CORRUPTED, "It cannot be copied: %s.", lost);
-		else if (!can_copy)
+		else if (no_copy != NULL)
 			item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "It cannot be copied: %s. Under an exclusive lock: %s",
-					  copy_reason, item_core_command(item));
+					  no_copy, item_core_command(item));
 		return;
 	}
 
 	if (lost != NULL)
-	{
-		can_copy = false;
-		copy_reason = unconstify(char *, lost);
-	}
-	can_rebuild = rebuild_can_move(item->relid, &rebuild_reason);
+		no_copy = lost;
+	no_rebuild = rebuild_hindrance(item->relid);
 	item->method = request->method;
-	if (!can_copy && !can_rebuild)
+	if (no_copy != NULL && no_rebuild != NULL)
 	{
 		bool		copy_first = item->method != METHOD_REBUILD;
 
 		item_skip(item, code,
 				  "Method %s cannot move it: %s. Method %s cannot: %s. Under an exclusive lock: %s",
-				  copy_first ? "copy" : "rebuild", copy_first ? copy_reason : rebuild_reason,
-				  copy_first ? "rebuild" : "copy", copy_first ? rebuild_reason : copy_reason,
+				  copy_first ? "copy" : "rebuild", copy_first ? no_copy : no_rebuild,
+				  copy_first ? "rebuild" : "copy", copy_first ? no_rebuild : no_copy,
 				  item_core_command(item));
 	}
-	else if (item->method == METHOD_COPY && !can_copy)
-		item_skip(item, code, "Method copy cannot move it: %s. Method rebuild can.",
-				  copy_reason);
-	else if (item->method == METHOD_REBUILD && !can_rebuild)
+	else if (item->method == METHOD_COPY && no_copy != NULL)
+		item_skip(item, code, "Method copy cannot move it: %s. Method rebuild can.", no_copy);
+	else if (item->method == METHOD_REBUILD && no_rebuild != NULL)
 		item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-				  "Method rebuild cannot move it: %s. Method copy can.",
-				  rebuild_reason);
+				  "Method rebuild cannot move it: %s. Method copy can.", no_rebuild);
 	else if (item->method != METHOD_AUTO)
 		return;
-	else if (!can_copy)
+	else if (no_copy != NULL)
 	{
 		item->method = METHOD_REBUILD;
-		item_say(item, "Rebuild, because copy cannot move it: %s.",
-				 copy_reason);
+		item_say(item, "Rebuild, because copy cannot move it: %s.", no_copy);
 	}
 	else
 	{
@@ -485,9 +449,9 @@ choose_method(PlanEntry *entry, const PlanRequest *request)
 		else if (entry->bloat_ratio <= settings->rebuild_threshold)
 			item_say(item, "Copy, because the estimated bloat of %.2f is not above rebuild_threshold (%.2f).",
 					 entry->bloat_ratio, settings->rebuild_threshold);
-		else if (!can_rebuild)
+		else if (no_rebuild != NULL)
 			item_say(item, "Copy, although the estimated bloat of %.2f is above rebuild_threshold (%.2f), because rebuild cannot move it: %s.",
-					 entry->bloat_ratio, settings->rebuild_threshold, rebuild_reason);
+					 entry->bloat_ratio, settings->rebuild_threshold, no_rebuild);
 		else
 		{
 			item->method = METHOD_REBUILD;
@@ -733,77 +697,37 @@ plan_moves(const PlanRequest *request)
 	if (!request->part)
 	{
 		notice_shards(entries, request);
-		plan_complete(entries, request);
+		plan_complete(NULL, entries, request);
 	}
 	return entries;
 }
 
-/* Skip a table, its TOAST table and the index of that together, for one reason. */
-void
-plan_skip_parts(const List *items)
-{
-	const MoveItem *skipped = NULL;
-	ListCell   *lc;
-	ListCell   *lc2;
-
-	foreach(lc, items)
-	{
-		MoveItem   *item = lfirst(lc);
-
-		if (item->part_of == InvalidOid)
-		{
-			skipped = item->status == STATUS_SKIPPED ? item : NULL;
-			for_each_cell(lc2, items, lnext(items, lc))
-			{
-				const MoveItem *part = lfirst(lc2);
-
-				if (part->part_of != item->relid)
-					break;
-				if (skipped == NULL && part->status == STATUS_SKIPPED)
-					skipped = part;
-			}
-		}
-		if (skipped == NULL || skipped == item)
-			continue;
-		item->status = STATUS_SKIPPED;
-		strlcpy(item->sqlstate, skipped->sqlstate, sizeof(item->sqlstate));
-		strlcpy(item->detail, skipped->detail, sizeof(item->detail));
-	}
-}
-
 /*
  * Complete a plan of plan_moves(), in order of execution: skip the tables that
- * this transaction has locked, estimate each MoveItem and whether the free space
- * suffices, and warn of a failing archiver.
- * plan_moves() has done so unless its request is part of a larger one.  ERROR
- * 55006 if all that would be moved is locked.
+ * this transaction has locked, estimate each move and whether the free space
+ * suffices, and warn of a failing archiver.  ERROR 55006 if all that would be moved
+ * is locked.  plan_moves() has done so unless its request is part of a larger one.
+ *
+ * parts: what plan_parts_begin() has returned, if this is one of many plans.  Then a
+ * move is skipped that has no space after those before, and there are no WARNINGs.
  */
 void
-plan_complete(List *items, const PlanRequest *request)
+plan_complete(PlanParts *parts, List *items, const PlanRequest *request)
 {
-	PlanParts  *parts = plan_parts_begin(&request->settings);
+	bool		is_part = parts != NULL;
 
+	if (!is_part)
+		parts = plan_parts_begin(&request->settings);
 	plan_skip_parts(items);
 	if (request->waits && !request->dry_run)
-	{
 		plan_skip_locked(items);
+	plan_estimate_entries(parts, items, request);
+	plan_estimate_space(parts, items, &request->settings, is_part);
+	if (is_part)
 		plan_skip_parts(items);
+	else
+	{
+		plan_warn_lost_on_reboot(items);
+		plan_warn_archiver(items);
 	}
-	plan_estimate_entries(parts, items, request);
-	plan_estimate_space(parts, items, &request->settings);
-	plan_warn_lost_on_reboot(items);
-	plan_warn_archiver(items);
-}
-
-/*
- * Complete a part of a plan, what plan_moves() has returned for one request: fill
- * in what it will take, and skip what has no space after the parts before.
- */
-void
-plan_part_complete(PlanParts *parts, List *items, const PlanRequest *request)
-{
-	plan_skip_parts(items);
-	plan_estimate_entries(parts, items, request);
-	plan_skip_without_space(parts, items, &request->settings);
-	plan_skip_parts(items);
 }

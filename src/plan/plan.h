@@ -48,13 +48,12 @@ typedef struct PlanRequest
 } PlanRequest;
 
 extern List *plan_moves(const PlanRequest *request);
-extern void plan_complete(List *items, const PlanRequest *request);
 extern void plan_skip_parts(const List *items);
 
-/* For a plan in parts, of requests with "part", which are completed one by one */
+/* For a plan in parts, of requests with "part" */
 typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(const MoveSettings *settings);
-extern void plan_part_complete(PlanParts *parts, List *items, const PlanRequest *request);
+extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
 extern Oid	plan_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
@@ -64,15 +63,14 @@ extern bool plan_recheck(MoveItem *item, bool began);
 extern AclResult plan_aclcheck(Oid heap_oid, bool indexes);
 extern void movable_methods(Oid relid, const char *access_methods,
 							bool *copy, bool *rebuild);
-extern bool copy_can_move(Oid relid, const char *access_methods,
-						  char **reason);
-extern bool rebuild_can_move(Oid index_oid, char **reason);
+extern const char *copy_hindrance(Oid relid, const char *access_methods);
+extern const char *rebuild_hindrance(Oid index_oid);
 extern bool recovery_needs_full_pages(Oid relid);
 
 /* The need of a move on one file system: the sum over the places on it. */
 typedef struct SpaceNeed
 {
-	const char *what;			/* "tablespace "x"", "pg_wal": the first place */
+	Oid			tablespace;		/* the first place; 0 = pg_wal */
 	int64		device;
 	int64		needed;			/* bytes */
 	int64		available;
@@ -97,6 +95,7 @@ space_to_copy(const MoveItem *item)
 
 extern void space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes,
 						int64 sort_bytes, int64 wal_bytes);
+extern char *space_place(const SpaceNeed *need);
 extern const SpaceNeed *space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule);
 extern void space_check(const JobShared *job, const MoveItem *item,
 						const MoveSettings *settings);

@@ -34,9 +34,7 @@
 #include "cleanup/cleanup.h"
 #include "compat.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
-#include "plan/plan.h"
 #include "plan/plan_private.h"
 #include "printed_command.h"
 
@@ -323,33 +321,60 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 	plan_refuse_temporary(schema_oid, tables ? "TABLE" : "INDEX");
 }
 
-/*
- * Return a relation that this transaction or session has locked: a table, an
- * index of it, or a partitioned table above it; InvalidOid if there is none.
- */
-static Oid
-find_own_lock(Oid heap_oid)
+static void
+skip_as(MoveItem *item, const MoveItem *skipped)
 {
-	List	   *tables = list_make1_oid(heap_oid);
-	ListCell   *lc2;
+	item->status = STATUS_SKIPPED;
+	strlcpy(item->sqlstate, skipped->sqlstate, sizeof(item->sqlstate));
+	strlcpy(item->detail, skipped->detail, sizeof(item->detail));
+}
+
+/* Skip a table, its TOAST table and the index of that together, for one reason. */
+void
+plan_skip_parts(const List *items)
+{
+	for (int pass = 1; pass <= 2; pass++)
+	{
+		MoveItem   *table = NULL;
+
+		/* parts come after their table */
+		foreach_ptr(MoveItem, item, items)
+		{
+			if (!OidIsValid(item->part_of))
+				table = item;
+			else if (pass == 1 && item->status == STATUS_SKIPPED && table->status != STATUS_SKIPPED)
+				skip_as(table, item);
+			else if (pass == 2 && table->status == STATUS_SKIPPED)
+				skip_as(item, table);
+		}
+	}
+}
+
+/*
+ * Return the name of a relation that this transaction or session has locked: a
+ * table, an index of it, or a partitioned table above it; NULL if there is none.
+ */
+static char *
+name_of_own_lock(Oid heap_oid)
+{
+	List	   *relids = list_make1_oid(heap_oid);
 
 	if (get_rel_relispartition(heap_oid))
-		tables = list_concat(tables, get_partition_ancestors(heap_oid));
-	foreach_oid(relid, tables)
+		relids = list_concat(relids, get_partition_ancestors(heap_oid));
+	foreach_oid(table, list_copy(relids))
+		relids = list_concat(relids, indexes_of_table(table));
+	foreach_oid(relid, relids)
 	{
 		if (CheckRelationOidLockedByMe(relid, AccessShareLock, true))
-			return relid;
-		foreach(lc2, indexes_of_table(relid))
-			if (CheckRelationOidLockedByMe(lfirst_oid(lc2), AccessShareLock, true))
-			return lfirst_oid(lc2);
+			return get_rel_name(relid);
 	}
-	return InvalidOid;
+	return NULL;
 }
 
 /*
  * For a caller that will wait inside its transaction: skip the planned
  * MoveItems for which it holds a lock on the table, on any index of it, or on a
- * partitioned table above it.  ERROR 55006 if these are all.
+ * partitioned table above it, and what moves with them.  ERROR 55006 if these are all.
  *
  * Any mode counts, because a rebuild waits first for every writer and last
  * for every reader, and the swap of a copy for all that use the index.  The
@@ -358,51 +383,34 @@ find_own_lock(Oid heap_oid)
 void
 plan_skip_locked(const List *items)
 {
-	List	   *free_tables = NIL;
-	List	   *locked = NIL;	/* of MoveItem, and the relation of each */
-	List	   *relids = NIL;
-	int			planned = 0;
+	MoveItem   *first = NULL;
 
 	foreach_ptr(MoveItem, item, items)
 	{
-		MoveItem   *last;
-		Oid			relid;
+		char	   *relname = item->status == STATUS_PLANNED ? name_of_own_lock(item->heap_oid) : NULL;
 
-		if (item->status != STATUS_PLANNED)
-			continue;
-		if (!OidIsValid(item->part_of))
-			planned++;
-		else if (locked != NIL &&
-				 (last = llast(locked), last->relid == item->part_of || last->part_of == item->part_of))
-			continue;			/* one is enough for the whole table */
-		if (list_member_oid(free_tables, item->heap_oid))
-			continue;
 		CHECK_FOR_INTERRUPTS();
-		relid = find_own_lock(item->heap_oid);
-		if (OidIsValid(relid))
-		{
-			locked = lappend(locked, item);
-			relids = lappend_oid(relids, relid);
-		}
-		else
-			free_tables = lappend_oid(free_tables, item->heap_oid);
+		if (relname == NULL)
+			continue;
+		item_skip(item, ERRCODE_OBJECT_IN_USE, "The current transaction holds a lock on \"%s\".", relname);
+		if (first == NULL)
+			first = item;
 	}
-	for (int i = 0; i < list_length(locked); i++)
+	if (first == NULL)
+		return;
+	plan_skip_parts(items);
+	foreach_ptr(const MoveItem, item, items)
 	{
-		MoveItem   *item = list_nth(locked, i);
-		char	   *relname = get_rel_name(list_nth_oid(relids, i));
-
-		if (list_length(locked) == planned)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
-							relation_noun(item->relkind), NameStr(item->relname),
-							relname ? relname : "?"),
-					 errdetail("The move would wait for this transaction, and this transaction for the move."),
-					 errhint("Call it first in a transaction of its own, or with wait => false.")));
-		item_skip(item, ERRCODE_OBJECT_IN_USE, "The current transaction holds a lock on \"%s\".",
-				  relname ? relname : "?");
+		if (item->status == STATUS_PLANNED)
+			return;
 	}
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("cannot move %s \"%s\" because the current transaction holds a lock on \"%s\"",
+					relation_noun(first->relkind), NameStr(first->relname),
+					name_of_own_lock(first->heap_oid)),
+			 errdetail("The move would wait for this transaction, and this transaction for the move."),
+			 errhint("Call it first in a transaction of its own, or with wait => false.")));
 }
 
 /*
@@ -420,7 +428,7 @@ plan_recheck(MoveItem *item, bool began)
 	NameData	old_name = item->relname;
 	Oid			old_tablespace = item->from_tablespace;
 	const char *when = began ? "while it was being moved" : "before its move began";
-	char	   *reason;
+	const char *hindrance;
 
 	Assert(IsTransactionState());
 	/* by OID: a new index of the same name is another one */
@@ -449,9 +457,9 @@ plan_recheck(MoveItem *item, bool began)
 						 "The table was made unlogged %s.",
 						 began ? "during the move" : "before the move began");
 	if (item->method == METHOD_REBUILD && !item->heal &&
-		!rebuild_can_move(item->relid, &reason))
+		(hindrance = rebuild_hindrance(item->relid)) != NULL)
 		return item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
-						 "Method rebuild cannot move the index: %s.", reason);
+						 "Method rebuild cannot move the index: %s.", hindrance);
 
 	if (strcmp(NameStr(old_name), NameStr(item->relname)) != 0 ||
 		strcmp(NameStr(old_schema), NameStr(item->schema_name)) != 0)

@@ -35,11 +35,8 @@
 
 #include "cleanup/cleanup.h"
 #include "file_system.h"
-#include "job.h"
 #include "own_tables.h"
-#include "plan/plan.h"
 #include "plan/plan_private.h"
-#include "settings.h"
 #include "wait/wait.h"
 
 #define MB						(1024.0 * 1024.0)
@@ -94,7 +91,6 @@ read_experience(Experience experience[2])
 	HeapTuple	tuple;
 	int			rows = 0;
 
-	memset(experience, 0, 2 * sizeof(Experience));
 	/* backward, for the latest jobs */
 	scan = systable_beginscan_ordered(log, pkey, NULL, 0, NULL);
 	while (rows++ < EXPERIENCE_ROWS &&
@@ -149,13 +145,6 @@ seconds_per_move(const Experience *e, double by_default)
 		e->small_seconds / e->small_moves : by_default;
 }
 
-static double
-default_rebuild_seconds(const PlanEntry *entry, int64 new_size, int64 heap_size)
-{
-	return new_size / (entry->facts.relam == BTREE_AM_OID ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE) +
-		2.0 * Max(heap_size, 0) / DEFAULT_SCAN_RATE;
-}
-
 /* The speed of a tablespace, measured once in a plan */
 typedef struct SourceSpace
 {
@@ -163,100 +152,74 @@ typedef struct SourceSpace
 	double		read_ms;		/* of a megabyte; 0 = unknown */
 } SourceSpace;
 
-/* Return the ms that a megabyte of an index takes to be read, 0 if unknown. */
+/* Return the ms that a megabyte of a relation takes to be read, 0 if unknown. */
 static double
 source_read_ms(List **sources, const PlanEntry *entry)
 {
 	SourceSpace *source;
-	ListCell   *lc;
 
 	/* a small one tells nothing, and costs no time */
 	if (entry->item.size_before < EXPERIENCE_MIN_SIZE)
 		return 0;
-	foreach(lc, *sources)
+	foreach_ptr(const SourceSpace, known, *sources)
 	{
-		source = lfirst(lc);
-		if (source->tablespace == entry->item.from_tablespace)
-			return source->read_ms;
+		if (known->tablespace == entry->facts.tablespace)
+			return known->read_ms;
 	}
 	source = palloc(sizeof(SourceSpace));
-	source->tablespace = entry->item.from_tablespace;
+	source->tablespace = entry->facts.tablespace;
 	source->read_ms = relation_read_ms(entry->facts.tablespace,
 									   entry->facts.relfilenumber);
 	*sources = lappend(*sources, source);
 	return source->read_ms;
 }
 
-/* Fill in bytes and seconds of one planned move. */
+/* Fill in bytes and seconds of a copy; read_ms: as of source_read_ms(). */
 static void
-estimate_item(PlanEntry *entry, const MoveSettings *settings,
-			  const Experience experience[2], double read_ms)
+estimate_copy(MoveItem *item, const MoveSettings *settings, const Experience *e, double read_ms)
 {
-	const Experience *e = &experience[entry->item.method == METHOD_REBUILD];
+	double		mb = space_to_copy(item) / MB;
+	double		per_move = seconds_per_move(e, SECONDS_PER_COPY);
+
+	item->bytes_to_write = space_to_copy(item);
+	item->estimated = per_move + mb * MB / (e->moves > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
+	if (read_ms > FAST_READ_MS)
+	{
+		bool		rests = settings->pacing && settings->max_read_share < 1;
+
+		if (rests)
+			item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
+					 read_ms, settings->max_read_share);
+		item->estimated = Max(item->estimated,
+							  per_move + mb * read_ms / 1000 / (rests ? settings->max_read_share : 1));
+	}
+	if (settings->max_rate > 0)
+		item->estimated = Max(item->estimated, mb * 1024 / settings->max_rate);
+}
+
+/* The same of a rebuild. */
+static void
+estimate_rebuild(PlanEntry *entry, const MoveSettings *settings, const Experience *e)
+{
 	MoveItem   *item = &entry->item;
 	int64		size = space_to_copy(item);
-	int64		heap_size;
-	int64		new_size = size;
-	double		per_move;
+	int64		new_size = size * (1.0 - Min(Max(entry->bloat_ratio, 0), 1.0));
 
-	if (item->size_before < 0)
-		return;
-
-	if (item->method == METHOD_REBUILD && entry->bloat_ratio > 0)
-		new_size = size * (1.0 - Min(entry->bloat_ratio, 1.0));
-
-	switch (item->method)
+	item->bytes_to_write = new_size;
+	item->sort_bytes = 0;
+	/* a sort that does not fit in memory writes its input once more */
+	if (new_size / 1024 > settings->maintenance_work_mem)
 	{
-		case METHOD_COPY:
-			item->bytes_to_write = size;
-			per_move = seconds_per_move(e, SECONDS_PER_COPY);
-			item->estimated = per_move +
-				size / (e->moves > 0 ? e->bytes / e->seconds : DEFAULT_COPY_RATE);
-			if (read_ms > FAST_READ_MS)
-			{
-				double		seconds = size / MB * read_ms / 1000;
-
-				if (settings->pacing && settings->max_read_share < 1)
-				{
-					seconds /= settings->max_read_share;
-					item_say(item, "Reading takes %.0f ms/MB, so it rests, to take no more than max_read_share (%g) of the storage.",
-							 read_ms, settings->max_read_share);
-				}
-				item->estimated = Max(item->estimated, per_move + seconds);
-			}
-			if (settings->max_rate > 0)
-				item->estimated = Max(item->estimated,
-									  size / (settings->max_rate * 1024.0));
-			break;
-
-		case METHOD_REBUILD:
-
-			/* a sort that does not fit in memory writes its input once more */
-			heap_size = relation_files_size(entry->facts.heap_tablespace,
-											entry->facts.heap_relfilenumber);
-			item->bytes_to_write = new_size;
-			item->sort_bytes = 0;
-			if (new_size / 1024 > settings->maintenance_work_mem)
-			{
-				item->sort_bytes = new_size;
-				item->bytes_to_write += new_size;
-			}
-			item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD) +
-				(e->moves > 0 ? size / (e->bytes / e->seconds) :
-				 default_rebuild_seconds(entry, new_size, heap_size));
-			break;
-
-		default:
-			item->bytes_to_write = item->wal_bytes = 0;
-			item->estimated = 0;
-			return;
+		item->sort_bytes = new_size;
+		item->bytes_to_write += new_size;
 	}
-
-	/* the new index is logged page by page, except with wal_level minimal */
-	if (!XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT)
-		item->wal_bytes = 0;
+	item->estimated = seconds_per_move(e, SECONDS_PER_REBUILD);
+	if (e->moves > 0)
+		item->estimated += size / (e->bytes / e->seconds);
 	else
-		item->wal_bytes = new_size;
+		item->estimated += 2.0 * Max(relation_files_size(entry->facts.heap_tablespace,
+														 entry->facts.heap_relfilenumber), 0) / DEFAULT_SCAN_RATE +
+			new_size / (entry->facts.relam == BTREE_AM_OID ? DEFAULT_BTREE_RATE : DEFAULT_OTHER_RATE);
 }
 
 /* Return the bytes still to be made of the new file; sort files go to temp_tablespaces. */
@@ -302,7 +265,6 @@ typedef struct TargetSpace
 struct PlanParts
 {
 	Experience	experience[2];
-	bool		have_read;		/* these */
 	List	   *sources;		/* of SourceSpace */
 	List	   *targets;		/* of TargetSpace */
 	int			nlargest;
@@ -312,23 +274,13 @@ struct PlanParts
 	bool		warned;			/* of a directory; or it is not to be warned */
 };
 
-/* Estimate the time and the bytes of a planned move. */
-static void
-estimate(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings)
-{
-	if (!parts->have_read)
-		read_experience(parts->experience);
-	parts->have_read = true;
-	estimate_item(entry, settings, parts->experience,
-				  entry->item.method == METHOD_COPY ? source_read_ms(&parts->sources, entry) : 0);
-}
-
 /* Begin a plan of plan_moves() requests that are parts of it. */
 PlanParts *
 plan_parts_begin(const MoveSettings *settings)
 {
 	PlanParts  *parts = palloc0(sizeof(PlanParts));
 
+	read_experience(parts->experience);
 	parts->nlargest = Max(settings->max_workers - 1, 0);
 	return parts;
 }
@@ -337,11 +289,12 @@ static TargetSpace *
 find_free_space(List **targets, int64 device)
 {
 	TargetSpace *target;
-	ListCell   *lc;
 
-	foreach(lc, *targets)
-		if (((TargetSpace *) lfirst(lc))->device == device)
-		return lfirst(lc);
+	foreach_ptr(TargetSpace, known, *targets)
+	{
+		if (known->device == device)
+			return known;
+	}
 	target = palloc0(sizeof(TargetSpace));
 	target->device = device;
 	*targets = lappend(*targets, target);
@@ -357,7 +310,6 @@ check_directories(MoveItem *item, bool *warned)
 {
 	Oid			tablespace = item->to_tablespace;
 	const char *hindrance = tablespace_hindrance(tablespace);
-	char	   *name;
 
 	/* a rebuild does not read the old file */
 	if (hindrance == NULL && item->method == METHOD_COPY && item->size_before < 0)
@@ -369,27 +321,26 @@ check_directories(MoveItem *item, bool *warned)
 	if (hindrance == NULL || (item->heal && tablespace == item->from_tablespace))
 		return true;
 	item->fits = false;
-	name = get_tablespace_name(tablespace);
-	item_say(item, "The directory of tablespace \"%s\" %s.", name, hindrance);
+	item_say(item, "The directory of tablespace \"%s\" %s.", tablespace_name(tablespace), hindrance);
 	if (!*warned)
 		ereport(WARNING,
 				(errcode(ERRCODE_UNDEFINED_FILE),
-				 errmsg("the directory of tablespace \"%s\" %s", name, hindrance)));
+				 errmsg("the directory of tablespace \"%s\" %s", tablespace_name(tablespace), hindrance)));
 	*warned = true;
 	return false;
 }
 
 /*
- * Set for a planned MoveItem, and for what moves with it, whether there is free
+ * Set for a planned move, and for what moves with it, whether there is free
  * space: for the new files, their WAL and sort files, together with the largest
  * moves that can run at the same time, and what those before have kept.  With
  * reserve, it is one of those from now on.  Returns what is missing, if anything.
  */
 static const SpaceNeed *
-take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *settings,
+take_space(PlanParts *parts, PlanEntry *entry, const MoveSettings *settings,
 		   bool reserve, SpaceNeeds *needs)
 {
-	MoveItem   *item = lfirst(cell);
+	MoveItem   *item = &entry->item;
 	int64		size = new_file_size(item);
 	int64		wal_bytes = Max(item->wal_bytes, 0);
 	int			n = parts->nlargest;
@@ -397,18 +348,13 @@ take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *se
 	FileSystemFacts source;
 	TargetSpace *target;
 	const SpaceNeed *missing;
-	ListCell   *lc;
 
 	if (!check_directories(item, &parts->warned) || item->size_before < 0 ||
 		!file_system_facts(item->to_tablespace, &facts))
 		return NULL;
 	/* all files of a table are there twice until its swap */
-	for_each_cell(lc, items, lnext(items, cell))
+	foreach_ptr(const MoveItem, part, entry->parts)
 	{
-		const MoveItem *part = lfirst(lc);
-
-		if (part->part_of != item->relid)
-			break;
 		size += new_file_size(part);
 		wal_bytes += Max(part->wal_bytes, 0);
 	}
@@ -420,14 +366,8 @@ take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *se
 				wal_bytes > 0 ? wal_bytes + sum_of(parts->largest_all, n) : 0);
 	missing = size == 0 ? NULL : space_missing(needs, &settings->min_free_space);
 	item->fits = missing == NULL;
-	for_each_cell(lc, items, lnext(items, cell))
-	{
-		MoveItem   *part = lfirst(lc);
-
-		if (part->part_of != item->relid)
-			break;
+	foreach_ptr(MoveItem, part, entry->parts)
 		part->fits = item->fits;
-	}
 	if (missing != NULL && !reserve)
 		return missing;
 
@@ -442,21 +382,21 @@ take_space(PlanParts *parts, List *items, ListCell *cell, const MoveSettings *se
 }
 
 /*
- * Set for each planned MoveItem of a whole plan, in order of execution,
- * whether there is free space for it.  WARNING if there is not, or no directory.
+ * Set for each planned move, in order of execution, whether there is free space for
+ * it.  In a whole plan, what has none is a WARNING, and so is a missing directory;
+ * in a part of a plan such a move is skipped.
  */
 void
-plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings)
+plan_estimate_space(PlanParts *parts, List *entries, const MoveSettings *settings, bool skip)
 {
 	int			planned = 0;
 	int			too_large = 0;
 	char	   *first_reason = NULL;
-	ListCell   *lc;
-	ListCell   *lc2;
 
-	foreach(lc, items)
+	parts->warned = skip;		/* the caller has its own words */
+	foreach_ptr(PlanEntry, entry, entries)
 	{
-		MoveItem   *item = (MoveItem *) lfirst(lc);
+		MoveItem   *item = &entry->item;
 		SpaceNeeds	needs;
 		const SpaceNeed *missing;
 		char	   *reason;
@@ -465,25 +405,27 @@ plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings)
 			OidIsValid(item->part_of))
 			continue;
 		planned++;
-		missing = take_space(parts, items, lc, settings, true, &needs);
-		if (missing == NULL)
+		if (skip)
+			item->detail[0] = '\0';
+		missing = take_space(parts, entry, settings, !skip, &needs);
+		if (skip && missing != NULL)
+			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
+					  get_tablespace_name(item->to_tablespace));
+		else if (skip && item->fits == 0)	/* it has said which directory
+											 * serves not */
+			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", pstrdup(item->detail));
+		if (skip || missing == NULL)
 			continue;
 		reason = psprintf("%s needs %s; %s free, %s reserved by index_mover.min_free_space.",
-						  missing->what, size_text(missing->needed),
+						  space_place(missing), size_text(missing->needed),
 						  size_text(missing->available),
 						  size_text(settings_reserved(&settings->min_free_space,
 													  missing->total)));
 		item_say(item, "Does not fit: %s", reason);
 		if (too_large++ == 0)
 			first_reason = reason;
-		for_each_cell(lc2, items, lnext(items, lc))
-		{
-			MoveItem   *part = lfirst(lc2);
-
-			if (part->part_of != item->relid)
-				break;
+		foreach_ptr(MoveItem, part, entry->parts)
 			item_say(part, "Does not fit, with its table.");
-		}
 	}
 
 	if (too_large > 0)
@@ -494,57 +436,39 @@ plan_estimate_space(PlanParts *parts, List *items, const MoveSettings *settings)
 				 errdetail("Does not fit: %s", first_reason)));
 }
 
-/*
- * Skip the planned moves of a part of a plan that have no space after the parts
- * before, or no directory.  No WARNINGs.
- */
-void
-plan_skip_without_space(PlanParts *parts, List *items, const MoveSettings *settings)
-{
-	ListCell   *lc;
-
-	parts->warned = true;		/* the caller has its own words */
-	foreach(lc, items)
-	{
-		MoveItem   *item = lfirst(lc);
-		SpaceNeeds	needs;
-
-		if (item->status != STATUS_PLANNED || item->method == METHOD_DEFAULT ||
-			OidIsValid(item->part_of))
-			continue;
-		item->fits = -1;
-		item->detail[0] = '\0';
-		if (take_space(parts, items, lc, settings, false, &needs) != NULL)
-			item_skip(item, ERRCODE_DISK_FULL, "Tablespace \"%s\" has no space for it.",
-					  get_tablespace_name(item->to_tablespace));
-		else if (item->fits == 0)	/* it has said which directory serves not */
-			item_skip(item, ERRCODE_UNDEFINED_FILE, "%s", pstrdup(item->detail));
-	}
-}
-
-/* Say in a plan that the swap would have to wait for a VACUUM. */
-static void
-foretell_wait(MoveItem *item)
-{
-	int			pid;
-
-	if (item->method == METHOD_COPY &&
-		(pid = relation_vacuum_pid(item->heap_oid)) != 0)
-		item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
-				 pid);
-}
-
 /* entries: in order of execution, size_before, method, bloat_ratio set. */
 void
 plan_estimate_entries(PlanParts *parts, List *entries, const PlanRequest *request)
 {
 	foreach_ptr(PlanEntry, entry, entries)
 	{
-		if (entry->item.status != STATUS_PLANNED)
+		MoveItem   *item = &entry->item;
+		int			pid;
+
+		if (item->status != STATUS_PLANNED)
 			continue;
-		estimate(parts, entry, &request->settings);
-		if (request->dry_run)
-			foretell_wait(&entry->item);
+		if (item->method == METHOD_DEFAULT)
+			item->bytes_to_write = item->wal_bytes = item->estimated = 0;
+		else if (item->size_before >= 0)
+		{
+			if (item->method == METHOD_COPY)
+				estimate_copy(item, &request->settings, &parts->experience[0],
+							  source_read_ms(&parts->sources, entry));
+			else
+				estimate_rebuild(entry, &request->settings, &parts->experience[1]);
+
+			/*
+			 * the new file is logged page by page, except with wal_level
+			 * minimal
+			 */
+			item->wal_bytes = !XLogIsNeeded() || entry->facts.persistence != RELPERSISTENCE_PERMANENT ? 0 :
+				item->bytes_to_write - Max(item->sort_bytes, 0);
+		}
+		/* the swap would have to wait for it */
+		if (request->dry_run && item->method == METHOD_COPY &&
+			(pid = relation_vacuum_pid(item->heap_oid)) != 0)
+			item_say(item, "VACUUM of the table is running (process %d); the swap can only come after it.",
+					 pid);
 	}
 }
 
@@ -589,22 +513,16 @@ plan_warn_lost_on_reboot(const List *items)
 void
 plan_warn_archiver(const List *items)
 {
-	PgStat_ArchiverStats *stats;
+	PgStat_ArchiverStats *stats = pgstat_fetch_stat_archiver();
 	int64		wal_bytes = 0;
-
-	if (!XLogArchivingActive())
-		return;
 
 	foreach_ptr(const MoveItem, item, items)
 	{
 		if (item->status == STATUS_PLANNED && item->wal_bytes > 0)
 			wal_bytes += item->wal_bytes;
 	}
-	if (wal_bytes == 0)
-		return;
-
-	stats = pgstat_fetch_stat_archiver();
-	if (stats->last_failed_timestamp > stats->last_archived_timestamp)
+	if (XLogArchivingActive() && wal_bytes > 0 &&
+		stats->last_failed_timestamp > stats->last_archived_timestamp)
 		ereport(WARNING,
 				(errmsg("the WAL archiver is failing"),
 				 errdetail("The last attempt to archive a WAL file failed at %s (%s). The move adds about %lld MB to pg_wal, which stay there until archiving succeeds.",

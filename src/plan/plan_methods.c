@@ -28,6 +28,7 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type_d.h"
+#include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/smgr.h"
@@ -102,18 +103,15 @@ name_is_listed(const char *name, const char *list)
 	return false;
 }
 
-/* Get the handler of an access method, and its name. */
 static Oid
-handler_of(Oid am, char **am_name)
+handler_of(Oid am)
 {
 	HeapTuple	tuple = SearchSysCache1(AMOID, ObjectIdGetDatum(am));
 	Oid			handler = InvalidOid;
 
-	*am_name = "?";
 	if (HeapTupleIsValid(tuple))
 	{
 		handler = ((Form_pg_am) GETSTRUCT(tuple))->amhandler;
-		*am_name = pstrdup(NameStr(((Form_pg_am) GETSTRUCT(tuple))->amname));
 		ReleaseSysCache(tuple);
 	}
 	return handler;
@@ -121,9 +119,9 @@ handler_of(Oid am, char **am_name)
 
 /* Return whether the WAL names the block of every change by this method. */
 static bool
-access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
+access_method_is_copyable(Oid am, const char *am_name, const char *access_methods)
 {
-	Oid			handler = handler_of(am, am_name);
+	Oid			handler = handler_of(am);
 
 	switch (handler)
 	{
@@ -139,7 +137,7 @@ access_method_is_copyable(Oid am, const char *access_methods, char **am_name)
 			return true;
 		default:
 			return is_known_extension_handler(handler) ||
-				name_is_listed(*am_name, access_methods);
+				name_is_listed(am_name, access_methods);
 	}
 }
 
@@ -161,77 +159,66 @@ storage_is_core(Form_pg_class form)
 }
 
 /*
- * Return whether method copy can move this relation.  *reason, unless NULL, is
- * set to a palloc'd clause ("the index is unlogged, ...") if not, else to
- * NULL. access_methods is the copy_access_methods of a job or the session.
- * Reads catalogs only, without locks or privileges.
+ * Return why method copy cannot move this relation, a clause ("the index is
+ * unlogged, ..."); NULL if it can.  access_methods is the copy_access_methods of a
+ * job or the session.  Reads catalogs only, without locks or privileges.
  */
-bool
-copy_can_move(Oid relid, const char *access_methods, char **reason)
+const char *
+copy_hindrance(Oid relid, const char *access_methods)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	char	   *why = NULL;
+	const char *result = NULL;
+	Form_pg_class form;
+	const char *noun;
 	char	   *am_name;
+	bool		is_index;
 
 	if (!HeapTupleIsValid(tuple))
-		why = pstrdup("the relation does not exist any more");
-	else
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-		const char *noun = relation_noun(form->relkind);
-
-		if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
-			why = psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
-		else if (form->relpersistence != RELPERSISTENCE_PERMANENT)
-			why = psprintf("the %s is temporary", noun);
-		else if (!relkind_is_index(form->relkind) &&
-				 !access_method_is_copyable(form->relam, NULL, &am_name))
-			why = psprintf("table access method \"%s\" is not \"heap\"", am_name);
-		else if (!access_method_is_copyable(form->relam, access_methods, &am_name))
-			why = psprintf("access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)",
-						   am_name);
-		else if (!storage_is_core(form))
-			why = psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
-						   noun);
-		ReleaseSysCache(tuple);
-	}
-
-	if (reason)
-		*reason = why;
-	return why == NULL;
+		return "the relation does not exist any more";
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	noun = relation_noun(form->relkind);
+	am_name = get_am_name(form->relam);
+	is_index = relkind_is_index(form->relkind);
+	if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
+		result = psprintf("the %s is unlogged, so no WAL tells which of its blocks change", noun);
+	else if (form->relpersistence != RELPERSISTENCE_PERMANENT)
+		result = psprintf("the %s is temporary", noun);
+	else if (!access_method_is_copyable(form->relam, am_name, is_index ? access_methods : NULL))
+		result = psprintf(is_index ?
+						  "access method \"%s\" is not known to name every changed block in the WAL (see index_mover.copy_access_methods)" :
+						  "table access method \"%s\" is not \"heap\"", am_name ? am_name : "?");
+	else if (!storage_is_core(form))
+		result = psprintf("the storage manager of the %s is not PostgreSQL's own, and may encrypt what a copy reads and writes past it",
+						  noun);
+	ReleaseSysCache(tuple);
+	return result;
 }
 
 /*
- * Return whether core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) can move
- * this index.  Otherwise as copy_can_move().
+ * Return why core's REINDEX INDEX CONCURRENTLY (TABLESPACE ...) cannot move this
+ * index.  Otherwise as copy_hindrance().
  */
-bool
-rebuild_can_move(Oid index_oid, char **reason)
+const char *
+rebuild_hindrance(Oid index_oid)
 {
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-	char	   *why = NULL;
+	const char *result = NULL;
+	Form_pg_index form;
 
 	if (!HeapTupleIsValid(tuple))
-		why = pstrdup("the index does not exist any more");
-	else
-	{
-		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
-
-		if (form->indisexclusion)
-			why = pstrdup("REINDEX CONCURRENTLY does not support exclusion constraints");
-		else if (IsToastNamespace(get_rel_namespace(index_oid)))
-			why = pstrdup("REINDEX cannot move the indexes of TOAST tables");
-		else if (form->indisunique && !form->indimmediate &&
-				 strtol(GetConfigOption("server_version_num", false, false),
-						NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
-			why = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
-						   GetConfigOption("server_version", false, false));
-		ReleaseSysCache(tuple);
-	}
-
-	if (reason)
-		*reason = why;
-	return why == NULL;
+		return "the index does not exist any more";
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	if (form->indisexclusion)
+		result = "REINDEX CONCURRENTLY does not support exclusion constraints";
+	else if (IsToastNamespace(get_rel_namespace(index_oid)))
+		result = "REINDEX cannot move the indexes of TOAST tables";
+	else if (form->indisunique && !form->indimmediate &&
+			 strtol(GetConfigOption("server_version_num", false, false),
+					NULL, 10) < REINDEX_KEEPS_DEFERRABLE_SINCE)
+		result = psprintf("while REINDEX CONCURRENTLY runs, this server (%s) would enforce the deferrable constraint at once, which a later minor version has cured",
+						  GetConfigOption("server_version", false, false));
+	ReleaseSysCache(tuple);
+	return result;
 }
 
 /*
@@ -251,7 +238,6 @@ recovery_needs_full_pages(Oid relid)
 {
 	HeapTuple	tuple;
 	Form_pg_class form;
-	char	   *am_name;
 	bool		result;
 
 	if (!BRIN_REDO_NEEDS_BUFFER || fullPageWrites)
@@ -263,7 +249,7 @@ recovery_needs_full_pages(Oid relid)
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	result = form->relkind == RELKIND_INDEX &&
 		form->relpersistence == RELPERSISTENCE_PERMANENT &&
-		handler_of(form->relam, &am_name) == F_BRINHANDLER;
+		handler_of(form->relam) == F_BRINHANDLER;
 	ReleaseSysCache(tuple);
 	return result;
 }
@@ -271,7 +257,7 @@ recovery_needs_full_pages(Oid relid)
 /*
  * Return which methods can move an index or a table, by the same checks as a
  * move, regardless of the user and of its tablespace.  access_methods is as for
- * copy_can_move().  Reads only catalogs, without locks.
+ * copy_hindrance().  Reads only catalogs, without locks.
  */
 void
 movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild)
@@ -286,8 +272,8 @@ movable_methods(Oid relid, const char *access_methods, bool *copy, bool *rebuild
 		(facts.valid || !leftover_index_is_ours(relid)) &&
 		!recovery_needs_full_pages(relid);
 
-	*copy = can && facts.valid && copy_can_move(relid, access_methods, NULL);
-	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_can_move(relid, NULL);
+	*copy = can && facts.valid && copy_hindrance(relid, access_methods) == NULL;
+	*rebuild = can && relkind_is_index(facts.relkind) && rebuild_hindrance(relid) == NULL;
 }
 
 PG_FUNCTION_INFO_V1(index_mover_movable_methods);

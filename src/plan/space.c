@@ -46,29 +46,41 @@ any_slot_in_use(void)
 	return result;
 }
 
-static bool
-has_free_space(const SpaceNeed *need, const FreeSpaceRule *rule)
+/* Return the first need that exceeds the free space; NULL if none does. */
+const SpaceNeed *
+space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
 {
-	return need->needed <= 0 ||
-		need->needed <= need->available - settings_reserved(rule, need->total);
+	for (int i = 0; i < needs->n; i++)
+		if (needs->need[i].needed > needs->need[i].available - settings_reserved(rule, needs->need[i].total))
+			return &needs->need[i];
+	return NULL;
 }
 
-static void
-report_no_space(const SpaceNeed *need, const FreeSpaceRule *rule)
+/* Return the name of the first place of a need, in words. */
+char *
+space_place(const SpaceNeed *need)
 {
+	return OidIsValid(need->tablespace) ?
+		psprintf("tablespace \"%s\"", tablespace_name(need->tablespace)) : pstrdup("pg_wal");
+}
+
+/* Raise ERROR 53100 if a need exceeds the free space. */
+static void
+check_needs(const SpaceNeeds *needs, const FreeSpaceRule *rule)
+{
+	const SpaceNeed *need = space_missing(needs, rule);
+
+	if (need == NULL)
+		return;
+	if (!IsTransactionState())
+		StartTransactionCommand();	/* to look up the name */
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
-			 errmsg("not enough free space in %s", need->what),
+			 errmsg("not enough free space in %s", space_place(need)),
 			 errdetail("The move needs " INT64_FORMAT " bytes, " INT64_FORMAT
 					   " bytes are free, of which " INT64_FORMAT " must stay free.",
 					   need->needed, need->available, settings_reserved(rule, need->total)),
 			 errhint("Free some space, or lower index_mover.min_free_space.")));
-}
-
-static char *
-tablespace_words(Oid tablespace)
-{
-	return psprintf("tablespace \"%s\"", tablespace_name(tablespace));
 }
 
 /* Return the bytes of the WAL files in pg_wal. */
@@ -86,9 +98,9 @@ wal_on_disk(void)
 	return result;
 }
 
-/* Add bytes to the need on a place's file system. */
+/* Add bytes to the need on the file system of a tablespace, or of pg_wal (InvalidOid). */
 static void
-add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int64 bytes)
+add_need(SpaceNeeds *needs, Oid tablespace, const FileSystemFacts *facts, int64 bytes)
 {
 	SpaceNeed  *need = NULL;
 
@@ -104,7 +116,7 @@ add_need(SpaceNeeds *needs, const char *what, const FileSystemFacts *facts, int6
 		need = &needs->need[needs->n++];
 		*need = (SpaceNeed)
 		{
-			what, facts->device, 0, facts->free_bytes, facts->total_bytes
+			tablespace, facts->device, 0, facts->free_bytes, facts->total_bytes
 		};
 	}
 	need->needed += bytes;
@@ -123,7 +135,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 	Assert(IsTransactionState());
 	needs->n = 0;
 	if (file_system_facts(target, &facts))
-		add_need(needs, tablespace_words(target), &facts, new_bytes);
+		add_need(needs, target, &facts, new_bytes);
 
 	if (sort_bytes > 0)
 	{
@@ -140,7 +152,7 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 			Oid			place = tablespace_from_catalog(places[i]);
 
 			if (file_system_facts(place, &facts))
-				add_need(needs, tablespace_words(place), &facts, sort_bytes);
+				add_need(needs, place, &facts, sort_bytes);
 		}
 	}
 
@@ -149,18 +161,8 @@ space_needs(SpaceNeeds *needs, Oid target, int64 new_bytes, int64 sort_bytes,
 		if (!XLogArchivingActive() && !any_slot_in_use())
 			wal_bytes = Min(wal_bytes,
 							(int64) max_wal_size_mb * 1024 * 1024 - wal_on_disk());
-		add_need(needs, "pg_wal", &facts, wal_bytes);
+		add_need(needs, InvalidOid, &facts, wal_bytes);
 	}
-}
-
-/* Return the first need that exceeds the free space; NULL if none does. */
-const SpaceNeed *
-space_missing(const SpaceNeeds *needs, const FreeSpaceRule *rule)
-{
-	for (int i = 0; i < needs->n; i++)
-		if (!has_free_space(&needs->need[i], rule))
-			return &needs->need[i];
-	return NULL;
 }
 
 /*
@@ -175,7 +177,6 @@ space_check(const JobShared *job, const MoveItem *item,
 	int64		others = 0;
 	int64		others_sort = 0;
 	SpaceNeeds	needs;
-	const SpaceNeed *missing;
 
 	/* the job's other moves have still to write so much */
 	for (int i = 0; i < job->nitems; i++)
@@ -194,25 +195,7 @@ space_check(const JobShared *job, const MoveItem *item,
 				space_to_copy(item) + others - leftover_kept_bytes(item->relid, item->to_tablespace),
 				item->sort_bytes > 0 ? item->sort_bytes + others_sort : 0,
 				item->wal_bytes > 0 ? item->wal_bytes + others : 0);
-	missing = space_missing(&needs, &settings->min_free_space);
-	if (missing)
-		report_no_space(missing, &settings->min_free_space);
-}
-
-/* tablespace is InvalidOid for pg_wal. */
-static void
-check_next_bytes(Oid tablespace, const FileSystemFacts *facts, const FreeSpaceRule *rule)
-{
-	SpaceNeed	need = {"pg_wal", facts->device, NEXT_BYTES, facts->free_bytes, facts->total_bytes};
-
-	if (has_free_space(&need, rule))
-		return;
-	if (OidIsValid(tablespace))
-	{
-		StartTransactionCommand();	/* to look up the name */
-		need.what = tablespace_words(tablespace);
-	}
-	report_no_space(&need, rule);
+	check_needs(&needs, &settings->min_free_space);
 }
 
 /* The same for the next few MB, before each MB is written. */
@@ -220,10 +203,12 @@ void
 space_check_again(const MoveItem *item, const MoveSettings *settings)
 {
 	FileSystemFacts facts;
+	SpaceNeeds	needs = {0};
 
 	Assert(!IsTransactionState());
 	if (file_system_facts(item->to_tablespace, &facts))
-		check_next_bytes(item->to_tablespace, &facts, &settings->min_free_space);
+		add_need(&needs, item->to_tablespace, &facts, NEXT_BYTES);
 	if (item->wal_bytes > 0 && directory_facts(XLOGDIR, &facts))
-		check_next_bytes(InvalidOid, &facts, &settings->min_free_space);
+		add_need(&needs, InvalidOid, &facts, NEXT_BYTES);
+	check_needs(&needs, &settings->min_free_space);
 }

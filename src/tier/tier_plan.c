@@ -394,7 +394,7 @@ not_now(Work *work, Wanted *wanted, const Claim *claim)
 		PlanRequest request = {.settings = *work->settings,.part = true};
 		const MoveItem *item = linitial((List *) lfirst(lc));
 
-		plan_part_complete(work->plan->parts, lfirst(lc), &request);
+		plan_complete(work->plan->parts, lfirst(lc), &request);
 		if (item->status == STATUS_SKIPPED)
 			return clause_of(item->detail);
 	}
