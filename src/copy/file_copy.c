@@ -216,6 +216,8 @@ struct FileCopy
 	bool		synced;			/* no direct writes any more */
 	BlockNumber recorded;		/* blocks of which a record says that they are
 								 * durable */
+	BlockNumber durable;		/* of these, the ones below were not written
+								 * since */
 	OpenSegment segment;
 	BlockNumber sample;			/* last block that began a direct write */
 	char	   *sample_page;	/* as written; see read_back() */
@@ -875,8 +877,12 @@ log_and_write(FileCopy *copy, ForkNumber fork, const BlockNumber *blocks,
 		log_blocks(copy, fork, blocks, data, nblocks);
 		hand_over(copy, nblocks);
 		/* see file_copy_record() */
-		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM && !WRITE_UNFLUSHED)
-			XLogFlush(copy->last_record);
+		if (blocks[0] < copy->recorded && fork == MAIN_FORKNUM)
+		{
+			copy->durable = Min(copy->durable, blocks[0]);
+			if (!WRITE_UNFLUSHED)
+				XLogFlush(copy->last_record);
+		}
 		IM_POINT("copy-logged");
 
 		finish_write(copy);
@@ -1087,9 +1093,8 @@ file_copy_sync(FileCopy *copy)
 }
 
 /*
- * Make the blocks below nblocks durable, for a record that says so.  The segments
- * before the last recorded block were made durable then, and were not written
- * since, or file_copy_sync() was called.
+ * Make the blocks below nblocks durable, for a record that says so: the segments
+ * from the first block on that was written since the last record.
  *
  * From here on, these blocks are written only when the WAL of it is flushed.
  * Else pg_rewind would not find in this server's WAL what is to be fetched
@@ -1099,7 +1104,7 @@ void
 file_copy_record(FileCopy *copy, BlockNumber nblocks)
 {
 	finish_write(copy);
-	for (BlockNumber block = copy->recorded; block < nblocks;
+	for (BlockNumber block = copy->durable; block < nblocks;
 		 block += RELSEG_SIZE - block % RELSEG_SIZE)
 	{
 		open_segment(copy, MAIN_FORKNUM, block, false);
@@ -1110,7 +1115,7 @@ file_copy_record(FileCopy *copy, BlockNumber nblocks)
 	}
 	close_segment(&copy->segment);
 	sync_directories(copy);
-	copy->recorded = nblocks;
+	copy->recorded = copy->durable = nblocks;
 }
 
 /*
