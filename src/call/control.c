@@ -29,6 +29,7 @@
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
+#include "cleanup/cleanup.h"
 #include "history.h"
 #include "job.h"
 #include "plan/plan.h"
@@ -216,6 +217,46 @@ plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
 	return plan;
 }
 
+/* Return whether a copy of this relation, or of a part of it, can go on. */
+static bool
+copy_is_on_record(const MoveItem *item, const List *items)
+{
+	foreach_ptr(const MoveItem, part, items)
+	{
+		if ((part == item || part->part_of == item->relid) &&
+			leftover_kept_bytes(part->relid, part->to_tablespace) > 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Tell of large copies that a kill or a stop has ended, and that begin again because
+ * nothing was recorded of them (see copy/copy_resume.c).
+ */
+static void
+tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumable_size)
+{
+	foreach_ptr(const HistoryEntry, move, moves)
+	{
+		if (move->status != STATUS_RUNNING &&
+			(move->sqlstate == NULL || strcmp(move->sqlstate, "57P01") != 0))
+			continue;
+		foreach_ptr(const MoveItem, item, items)
+		{
+			if (item->relid == move->relid && item->method == METHOD_COPY &&
+				!OidIsValid(item->part_of) &&
+				resumable_size >= 0 && item->size_before / 1024 > resumable_size &&
+				!copy_is_on_record(item, items))
+				ereport(NOTICE,
+						(errmsg("the copy of %s \"%s\" begins again",
+								relation_noun(item->relkind), NameStr(item->relname)),
+						 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
+						 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
+		}
+	}
+}
+
 /*
  * Queue a job for the rest of a job with these moves (of HistoryEntry), to start when this transaction commits, by its method and with its settings
  * but for those in json.  Returns its number, or 0 if nothing can be moved;
@@ -258,6 +299,7 @@ queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
 		return 0;
 	}
 	rest = submit_next_job();
+	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
 	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
 	return rest;
 }
