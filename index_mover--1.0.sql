@@ -314,7 +314,8 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
 				   FROM index_mover.ledger k
-				  WHERE k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0
+				  WHERE k.job = l.job AND k.relation = l.relation AND k.copied_blocks > 0 AND k.keep_until > now()
+					AND k.system_identifier = (SELECT system_identifier::text FROM pg_control_system())
 				 HAVING count(*) > 0), '') END AS message,
 		   pg_catalog.pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l

@@ -174,9 +174,11 @@ is_file_row(const LedgerEntry *entry)
 bool
 leftover_file_is_kept(const LedgerEntry *entry)
 {
+	RelFileLocator locator = entry_locator(entry);
+
 	return entry->kind == LEDGER_NEW_FILE && entry->copied_blocks > 0 &&
 		entry->database == MyDatabaseId && entry->keep_until > GetCurrentTimestamp() &&
-		SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid));
+		SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid)) && is_removable(&locator);
 }
 
 /*
