@@ -6,16 +6,19 @@
 #
 # Fault (processes): the end of a large copy, at each point of its record and behind it, by a
 #   kill, a cancel, a stop, and again while it goes on; it goes on, or begins again (17)
+# Fault (storage): the disk is full when a copy records how far it is: it goes on (17)
 # Fault (replication): one or two promotions in the middle of a large copy, which goes on there;
 #   the old primary rewound (17)
 use strict;
 use warnings;
 
+use Errno qw(ENOSPC);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IndexMover::Call;
 use IndexMover::Places;
 use IndexMover::Session;
+use IndexMover::Storage;
 use IndexMover::Tables;
 use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
@@ -63,7 +66,7 @@ sub interrupt
 {
 	my ($end, $point, %options) = @_;
 	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
-	my $move = "SELECT max(job) FROM move_table('big', '$to', wait => false)";
+	my $move = $options{move} // "SELECT max(job) FROM move_table('big', '$to', wait => false)";
 	my $log = -s $node->logfile;
 	if ($end eq 'kill')
 	{
@@ -115,15 +118,16 @@ sub promote
 # What is on record of the largest file.
 sub kept { return sql("SELECT coalesce(max(copied_blocks), 0) FROM index_mover.ledger WHERE kind = 'n'") }
 
-# Go on; returns "status, blocks copied in the first pass of the table, message".
+# Go on; returns "status, blocks copied in the first pass of the table (or index), message".
 sub resume
 {
 	my ($job, %options) = @_;
+	my $kind = $options{kind} // 'table';
 	set_tests($node, test_mutation => $options{mutation}) if $options{mutation};
 	my $rest = sql("SELECT resume_move($job)");
 	wait_for_job_end($node, $rest);
 	set_tests($node) if $options{mutation};
-	return sql("SELECT status, blocks_copied, message FROM index_mover_history WHERE job = $rest AND kind = 'table'");
+	return sql("SELECT status, blocks_copied, message FROM index_mover_history WHERE job = $rest AND kind = '$kind'");
 }
 
 sub blocks { return sql("SELECT pg_relation_size('big') / current_setting('block_size')::int") }
@@ -212,6 +216,33 @@ sub cut
 	is(sql("SELECT pg_relation_size('big') / current_setting('block_size')::int"), $block, 'VACUUM has truncated the table');
 	return;
 }
+sub fill_up
+{
+	sql(<<SQL) foreach 'big', 'big_twin';
+INSERT INTO $_ SELECT g, g, repeat(md5(g::text), 50), CASE WHEN g % 5 = 0 THEN repeat(md5(g::text), 120) END
+  FROM generate_series(1, 3200) g ON CONFLICT DO NOTHING
+SQL
+	return;
+}
+# COPY extends by many blocks at once; the last of them stay zeros, of which no WAL tells.
+my $last_id = 3000000;
+sub cut_and_extend
+{
+	cut(200);
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/rows';
+	my $first = $last_id + 1;
+	$last_id += 1000;
+	sql(<<SQL);
+CHECKPOINT;
+COPY (SELECT g, g, repeat(md5(g::text), 50), NULL FROM generate_series($first, $last_id) g) TO '$file';
+COPY big FROM '$file'; COPY big_twin FROM '$file';
+CHECKPOINT;
+SQL
+	cmp_ok(sql(<<SQL), '>', 0, 'there are blocks of zeros');
+SELECT count(*) FROM generate_series(200, @{[ blocks() - 1 ]}) b WHERE replace(encode(get_raw_page('big', b), 'hex'), '0', '') = ''
+SQL
+	return;
+}
 my %changes = (
 	nothing => sub { },
 	'WAL recycled' => sub { change(); recycle(); change(); recycle(); },
@@ -222,11 +253,7 @@ my %changes = (
 		sql('CHECKPOINT'); },
 	truncated => sub { cut(300); sql('CHECKPOINT') },
 	# the last blocks that were copied are gone, and most are there again
-	'truncated and extended' => sub {
-		cut(200);
-		sql("CHECKPOINT; INSERT INTO $_ SELECT 3000000 + g, g, repeat(md5(g::text), 50) FROM generate_series(1, 2000) g")
-		  foreach 'big', 'big_twin';
-		sql('CHECKPOINT'); },
+	'truncated and extended' => \&cut_and_extend,
 	'truncated in the WAL behind the summaries' => sub { cut(300) },
 	'another file' => sub { sql('VACUUM FULL big') },
 	'no summaries' => sub { sql('ALTER SYSTEM SET summarize_wal = off; SELECT pg_reload_conf()'); change(); },
@@ -260,13 +287,7 @@ SELECT format('pg_tblspc/%s/PG_*/%s/%s', tablespace, database, relfilenumber) FR
 SQL
 	goes_on_ok($job, $what, anew => $anew{$what}, cut => $what =~ /truncated/ ? 1 : 0);
 	sql('ALTER SYSTEM RESET summarize_wal; SELECT pg_reload_conf()') if $what eq 'no summaries';
-	if ($what =~ /truncated|extended/)
-	{
-		sql(<<SQL) foreach 'big', 'big_twin';
-INSERT INTO $_ SELECT g, g, repeat(md5(g::text), 50), CASE WHEN g % 5 = 0 THEN repeat(md5(g::text), 120) END
-  FROM generate_series(1, 3200) g ON CONFLICT DO NOTHING
-SQL
-	}
+	fill_up() if $what =~ /truncated|extended/;
 }
 
 # ---- an end while it goes on --------------------------------------------------------------
@@ -287,7 +308,8 @@ foreach my $point (grep { "second ends $_" =~ /$only/ } picked { /resume-begins/
 }
 
 # ---- the comparison would notice ----------------------------------------------------------
-foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations', 'resume-summaries', 'resume-late', 'resume-buffers')
+foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations', 'resume-summaries', 'resume-limit', 'resume-late',
+	'resume-buffers')
 {
 	my $job;
 	if ($mutation eq 'resume-late')
@@ -295,12 +317,131 @@ foreach my $mutation (grep { "mutations $_" =~ /$only/ } picked { 1 } 'mutations
 		$job = interrupt('cancel', 'resume-recording:3', mutation => $mutation,
 			meanwhile => sub { change(); sql('CHECKPOINT') }, then => 'copy-end:kill');
 	}
-	else { $job = interrupt('kill', 'copy-end'); change(); sql('CHECKPOINT'); }
+	else
+	{
+		$job = interrupt('kill', 'copy-end');
+		$mutation eq 'resume-limit' ? cut_and_extend() : change();
+		sql('CHECKPOINT');
+	}
 	cmp_ok(kept(), '>', 0, "mutation $mutation: there is a record");
 	like(resume($job, mutation => $mutation eq 'resume-late' ? '' : $mutation),
 		qr/^failed\|.*the copy of table "big" differs from the original in block \d+/s, "mutation $mutation is noticed");
 	wait_for_no_worker($node);
 	sql('SELECT count(*) FROM index_mover_cleanup()');
+	fill_up() if $mutation eq 'resume-limit';
+}
+
+# ---- records that fail, nothing on record, a record that names another's file -------------------
+if ('failures' =~ /$only/)
+{
+	my $log = -s $node->logfile;
+	my $job = interrupt('kill', 'resume-record:2:error,resume-recorded:3');
+	my $warning = 'could not record how far the copy of table "big" is\n.*DETAIL:  ';
+	ok($node->log_contains(qr/WARNING:  XX000: ${warning}test point "resume-record"\.\n/, $log), 'a record fails');
+	change();
+	goes_on_ok($job, 'after a failed record');
+	$job = interrupt('kill', 'resume-record:2:error,resume-recorded:2');
+	change();
+	goes_on_ok($job, 'after a failed record, by the one before');
+
+	# The disk of the ledger is full.  Three rows fill a page, so one of the next records
+	# makes another.
+	my $library = preload_library('io_faults');
+	{ local $ENV{LD_PRELOAD} = $library; $node->restart; }
+	sql($_) foreach 'ALTER TABLE index_mover.ledger SET (fillfactor = 10)', 'VACUUM FULL index_mover.ledger';
+	$log = -s $node->logfile;
+	$job = interrupt('cancel', 'resume-recording:2', then => 'resume-recorded:5:kill',
+		meanwhile => sub { break_calls('write', ENOSPC, 1, 1, sql("SELECT pg_relation_filepath('index_mover.ledger')")) });
+	is(mend_calls(), 1, 'the disk was full once');
+	ok($node->log_contains(qr/WARNING:  53100: ${warning}could not extend file .*No space left/, $log), 'a full disk');
+	sql('ALTER TABLE index_mover.ledger RESET (fillfactor)');
+	change();
+	goes_on_ok($job, 'after a full disk');
+
+	sql('ALTER SYSTEM SET summarize_wal = off; SELECT pg_reload_conf()');
+	poll_until($node, 'SHOW summarize_wal', 'off');
+	$job = interrupt('kill', 'copy-end');
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job)");
+	like($err, qr/^[^\n]*NOTICE:  the copy of table "big" begins again
+DETAIL:  Nothing is on record of how far job $job was\.
+HINT:  [^\n]*summarize_wal[^\n]*
+[^\n]*NOTICE:  the rest of job/, 'nothing was recorded: one NOTICE says so');
+	wait_for_job_end($node, $out);
+	sql('ALTER SYSTEM RESET summarize_wal; SELECT pg_reload_conf()');
+	poll_until($node, 'SHOW summarize_wal', 'on');
+
+	# while it waits for the summaries, others pass (which must not tell how the file was made)
+	sql('CHECKPOINT');
+	$job = interrupt('kill', 'copy-end');
+	my $summarizer = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsummarizer'");
+	kill 'STOP', $summarizer;
+	change();
+	sql('CHECKPOINT');
+	my $rest = sql("SELECT resume_move($job)");
+	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'big'::regclass AND mode = 'AccessShareLock' AND granted", '1');
+	sql("SET lock_timeout = '20s'; BEGIN; LOCK TABLE big; COMMIT");
+	kill 'CONT', $summarizer;
+	wait_for_job_end($node, $rest);
+	like(sql("SELECT status, message FROM index_mover_history WHERE job = $rest AND kind = 'table'"),
+		qr/^moved\|.*went on where job $job had ended/, 'a lock was granted while it waited for WAL summaries');
+
+	$job = interrupt('kill', 'copy-half');
+	my ($path, $to) = split /\|/, sql(<<SQL);
+SELECT format('pg_tblspc/%s/PG_*/%s/%s*', tablespace, database, relfilenumber), spcname
+  FROM index_mover.ledger JOIN pg_tablespace t ON t.oid = tablespace ORDER BY copied_blocks DESC LIMIT 1
+SQL
+	sql(<<SQL);
+CREATE TABLE other TABLESPACE $to AS TABLE big;
+UPDATE index_mover.ledger SET relfilenumber = pg_relation_filenode('other')
+ WHERE copied_blocks = (SELECT max(copied_blocks) FROM index_mover.ledger);
+CREATE TABLE sums AS SELECT (SELECT sum(hashtextextended(o::text, 0)) FROM other o);
+SQL
+	like(resume($job), qr/^moved\|(?!.*went on where)/, 'a row that names the file of another relation is not believed');
+	is(sql('SELECT sum(hashtextextended(o::text, 0)) = (TABLE sums) FROM other o'), 't', 'that file is as it was');
+	sql('DROP TABLE other, sums');
+	unlink glob $node->data_dir . "/$path";
+	wait_for_no_worker($node);
+	files_ok($node, 'the row of another file');
+	# (the standby has that file, too)
+	$node->wait_for_catchup($standby);
+	unlink glob $standby->data_dir . "/$path";
+}
+
+# ---- indexes --------------------------------------------------------------------------------
+my %column = (btree => 's', hash => 's', spgist => 's', gin => 'a', gist => 'p');
+sub change_keyed
+{
+	$changes++;
+	sql(<<SQL);
+UPDATE keyed SET s = md5(s), a = ARRAY[i, $changes], p = point(i % 977, $changes) WHERE i % 50 = $changes % 50;
+DELETE FROM keyed WHERE i BETWEEN $changes * 100 AND $changes * 100 + 99;
+INSERT INTO keyed SELECT g, md5(g || ' $changes'), ARRAY[g, $changes], point(g % 977, $changes) FROM generate_series(1, 200) g;
+VACUUM keyed;
+SQL
+	return;
+}
+foreach my $case (grep { "indexes $_" =~ /$only/ } picked { $_ eq 'btree kill' } 'indexes', 'btree promote', 'gist promote', 'gin promote',
+	map { "$_ kill" } sort keys %column)
+{
+	my ($am, $end) = split / /, $case;
+	@others = new_standby("index_$am") if $end eq 'promote';
+	sql(<<SQL);
+CREATE TABLE keyed (i int, s text, a int[], p point) WITH (fillfactor = 80);
+INSERT INTO keyed SELECT g, md5(g::text), ARRAY[g, g % 1000], point(g % 977, g / 977) FROM generate_series(1, 60000) g;
+CREATE INDEX keyed_i ON keyed USING $am ($column{$am}) TABLESPACE regress_slow;
+SELECT oracle.remember_metadata('keyed');
+CHECKPOINT;
+SQL
+	change_keyed();
+	my $job = interrupt($end, 'copy-end', meanwhile => \&change_keyed,
+		move => "SELECT max(job) FROM move_indexes('keyed_i', 'regress_fast', method => 'copy', wait => false)");
+	cmp_ok(kept(), '>', 0, "$case: @{[ kept() ]} blocks are on record");
+	change_keyed();
+	sql('CHECKPOINT');
+	change_keyed();
+	like(resume($job, kind => 'index'), qr/^moved\|.*went on where job $job had ended/, "$case: goes on");
+	arrived_ok($node, 'keyed', 'keyed_i', 'regress_fast', $case, standby => $standby, metadata => 1, look_up => $am eq 'btree');
+	sql('DROP TABLE keyed');
 }
 
 # ---- a standby takes over, and another one from that ----------------------------------------

@@ -340,8 +340,9 @@ copy_rest_after_swap(CopyState *cs)
 	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
 }
 
-static bool
-let_others_pass(void *arg)
+/* Give way to others, and keep up with the WAL; false if cs->outcome is not GO_ON then. */
+bool
+copy_let_others_pass(void *arg)
 {
 	CopyState  *cs = (CopyState *) arg;
 	CopyOutcome outcome = copy_is_in_the_way(cs) ? give_way(cs) : GO_ON;
@@ -375,7 +376,7 @@ copy_between_chunks(CopyState *cs)
 		throttle_read(&cs->throttle, us, bytes);
 	}
 
-	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, let_others_pass, cs) > 0)
+	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, copy_let_others_pass, cs) > 0)
 		cs->first->rested_ms = rested_before +
 			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
 	if (cs->throttle.rested && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)

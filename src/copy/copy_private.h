@@ -127,6 +127,7 @@ typedef struct CopyState
 	BlockNumber copied;			/* blocks below are in the new file */
 	BlockNumber record_step;	/* record how far it is each time that so many
 								 * are copied; 0 = never */
+	BlockNumber record_at;		/* the next time */
 	XLogRecPtr	changes_from;	/* the copies of blocks have all changes that
 								 * begin before */
 	XLogRecPtr	taken_at;		/* the same when the list is copied */
@@ -174,17 +175,18 @@ extern double copy_estimate_cached(const RelFileLocator *locator);
 extern void visibility_map_create(const CopyState *cs);
 extern void visibility_map_copy(CopyState *cs);
 #ifdef IM_HAS_WAL_SUMMARIES
-extern bool copy_resume(CopyState *cs);
+extern CopyOutcome copy_resume(CopyState *cs);
 extern void copy_resume_begin(CopyState *cs);
 extern void copy_resume_record(CopyState *cs, bool synced);
 #else
-#define copy_resume(cs) false
+#define copy_resume(cs) GO_ON
 #define copy_resume_begin(cs) ((void) 0)
 #define copy_resume_record(cs, synced) ((void) 0)
 #endif
 extern CopyOutcome copy_rounds(CopyState *cs, bool first_time);
 extern CopyOutcome copy_rounds_again(CopyState *cs);
 extern CopyOutcome copy_free_space_map(CopyState *cs);
+extern bool copy_let_others_pass(void *arg);
 extern CopyOutcome copy_between_chunks(CopyState *cs);
 extern CopyOutcome copy_keep_up(CopyState *cs);
 extern CopyOutcome copy_drain(CopyState *cs);

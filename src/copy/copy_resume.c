@@ -114,12 +114,12 @@ read_summaries(void *arg)
 }
 
 /*
- * Wait until WAL is summarized up to the last checkpoint, on this timeline.  Sets
- * *upto to where the summaries end, which is where a record starts.  Returns NULL,
- * or why that is in vain.
+ * Wait until WAL is summarized up to the last checkpoint, on this timeline, and let
+ * others pass meanwhile.  Sets *upto to where the summaries end, which is where a
+ * record starts.  Returns NULL, or why that is in vain.
  */
 static const char *
-wait_for_summaries(TimeLineID timeline, XLogRecPtr *upto)
+wait_for_summaries(CopyState *cs, TimeLineID timeline, XLogRecPtr *upto)
 {
 	XLogRecPtr	last_pending = InvalidXLogRecPtr;
 	TimestampTz since = GetCurrentTimestamp();
@@ -142,7 +142,9 @@ wait_for_summaries(TimeLineID timeline, XLogRecPtr *upto)
 							LSN_FORMAT_ARGS(pending));
 		last_pending = pending;
 		WakeupWalSummarizer();
-		(void) throttle_rest(SUMMARIES_POLL_MS);
+		throttle_rest(SUMMARIES_POLL_MS);
+		if (!copy_let_others_pass(cs))
+			return "the relation has changed";
 	}
 }
 
@@ -155,7 +157,7 @@ static const char *
 find_changes(CopyState *cs, const LedgerEntry *entry, XLogRecPtr *upto)
 {
 	TimeLineID	timeline = GetWALInsertionTimeLine();
-	const char *why = wait_for_summaries(timeline, upto);
+	const char *why = wait_for_summaries(cs, timeline, upto);
 	MemoryContext oldcontext = CurrentMemoryContext;
 	ListCell   *lc;
 
@@ -212,31 +214,19 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	if (entry->from_tablespace != cs->from.spcOid ||
 		entry->from_relfilenumber != cs->from.relNumber)
 		return "it has another file since";
-	StartTransactionCommand();
-	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
-		file_blocks(&cs->to, MAIN_FORKNUM) : 0;
-	/* blocks of zeros, by which it was extended, may be lost in a crash */
-	cs->copied = Min(entry->copied_blocks, file_blocks(&cs->from, MAIN_FORKNUM));
-	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
-	CommitTransactionCommand();
-	if (length < entry->copied_blocks)
-		return psprintf("the file that was kept has %u blocks instead of %u", length,
-						entry->copied_blocks);
-
+	cs->copied = entry->copied_blocks;
 	for (int tries = 0; tries < MOST_TRIES && result == CHANGES_WAL_GONE; tries++)
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(cs->cxt);
 		XLogRecPtr	upto;
-		const char *why = find_changes(cs, entry, &upto);
+		const char *why;
 
-		if (why == NULL)
-		{
-			wal_changes_end(cs->changes);
-			cs->changes = wal_changes_begin(&cs->from, upto, cs->direct, copy_check_interrupts);
-		}
-		MemoryContextSwitchTo(oldcontext);
+		wal_changes_end(cs->changes);
+		cs->changes = NULL;
+		why = find_changes(cs, entry, &upto);
 		if (why != NULL)
 			return why;
+		MemoryContextSwitchTo(cs->cxt);
+		cs->changes = wal_changes_begin(&cs->from, upto, cs->direct, copy_check_interrupts);
 		IM_POINT("resume-summaries");
 		result = wal_changes_read(cs->changes, wal_changes_mark(), cs->copied, false);
 	}
@@ -244,25 +234,48 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		return "WAL that tells its changes was removed before it was read";
 	if (result == CHANGES_FILE_REPLACED)
 		return "its file was truncated, or changed in a way that the WAL does not tell block by block";
+
+	StartTransactionCommand();
+	length = smgrexists(smgropen(cs->to, INVALID_PROC_NUMBER), MAIN_FORKNUM) ?
+		file_blocks(&cs->to, MAIN_FORKNUM) : 0;
+	/* blocks of zeros, by which it was extended, may be lost in a crash */
+	cs->copied = Min(cs->copied, file_blocks(&cs->from, MAIN_FORKNUM));
+	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
+	CommitTransactionCommand();
+	if (length < entry->copied_blocks)
+		return psprintf("the file that was kept has %u blocks instead of %u", length,
+						entry->copied_blocks);
 	if (cs->copied == 0 || map_is_cut)
 		return "its file was truncated, or made anew";
 
+	copy_take_changes(cs);
 	for (BlockNumber block = block_set_next(cs->todo, cs->copied);
 		 block != InvalidBlockNumber;
 		 block = block_set_next(cs->todo, block + 1))
 		block_set_remove(cs->todo, block);
-	copy_take_changes(cs);
 	/* its changes are not all in the WAL */
 	block_set_add(cs->todo, 0);
 	return NULL;
 }
 
+/* The copy for which while_removing() is called. */
+static CopyState *removing = NULL;
+
+/* Let others pass while a large file is removed. */
+static void
+while_removing(void)
+{
+	copy_check_interrupts();
+	if (removing->outcome == GO_ON)
+		(void) copy_let_others_pass(removing);
+}
+
 /*
  * Go on from the file that an earlier copy has left, if there is one and what is in
- * it can be trusted.  Returns false, with a NOTICE and without that file, if it
- * cannot.  No transaction is open.
+ * it can be trusted: set cs->resumed.  If it cannot, that file is removed, with a
+ * NOTICE.  No transaction is open.
  */
-bool
+CopyOutcome
 copy_resume(CopyState *cs)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
@@ -272,7 +285,7 @@ copy_resume(CopyState *cs)
 	int64		job;
 
 	if (cs->mc->settings->resumable_size < 0 || cs->mc->settings->terms.rehearse)
-		return false;
+		return GO_ON;
 	StartTransactionCommand();
 	MemoryContextSwitchTo(cs->cxt);
 	entry = leftover_kept_file(cs->relid, item->to_tablespace);
@@ -281,26 +294,32 @@ copy_resume(CopyState *cs)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 	if (entry == NULL)
-		return false;
+		return GO_ON;
 	job = entry->job;
 	cs->to = make_locator(entry->tablespace, MyDatabaseId, entry->relfilenumber);
+	cs->outcome = GO_ON;
 	why = find_trusted(cs, entry);
+	MemoryContextSwitchTo(oldcontext);
 	if (why != NULL)
 	{
-		ereport(NOTICE,
-				(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
-						NameStr(item->relname)),
-				 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
-						   job, why)));
-		item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
-				 job, why);
 		wal_changes_end(cs->changes);
 		cs->changes = NULL;
 		block_set_clear(cs->todo);
 		cs->copied = 0;
-		leftover_file_remove(entry, cs->mc->settings->pacing, copy_check_interrupts);
+		if (cs->outcome == GO_ON)
+		{
+			ereport(NOTICE,
+					(errmsg("the copy of %s \"%s\" begins again", relation_noun(item->relkind),
+							NameStr(item->relname)),
+					 errdetail("It does not go on where job " INT64_FORMAT " has ended, because %s.",
+							   job, why)));
+			item_say(item, "The copy did not go on where job " INT64_FORMAT " had ended, because %s.",
+					 job, why);
+			removing = cs;
+			leftover_file_remove(entry, cs->mc->settings->pacing, while_removing);
+		}
 		ledger_row_release(entry->id);
-		return false;
+		return cs->outcome;
 	}
 
 	/* in this order: what comes may leave less of the file */
@@ -313,11 +332,12 @@ copy_resume(CopyState *cs)
 	CommitTransactionCommand();
 	cs->new_file = *entry;
 	cs->new_file_made = true;
+	cs->resumed = true;
 	IM_POINT("resume-recorded");
 	item_say(item, "The copy went on where job " INT64_FORMAT " had ended, with %s of which %s had to be copied again.",
 			 job, size_text((int64) cs->copied * BLCKSZ),
 			 size_text(block_set_count(cs->todo) * BLCKSZ));
-	return true;
+	return GO_ON;
 }
 
 /*
@@ -350,22 +370,31 @@ copy_resume_begin(CopyState *cs)
 	cs->record_step = least < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
 		file_blocks(&cs->from, MAIN_FORKNUM) <= least ? 0 :
 		Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
+	cs->record_at = cs->copied + cs->record_step;
 	CommitTransactionCommand();
 	if (cs->resumed)
 		IM_POINT("resume-begins");
 }
 
+static void
+update_row(void *entry)
+{
+	ledger_update(entry);
+	IM_POINT("resume-record");
+}
+
 /*
  * If it is time, record how far the copy is.  synced: all of the new file is
- * durable, so do it at once.  No transaction is open.
+ * durable, so do it at once.  Where the row cannot be written, as on a full disk,
+ * that is a WARNING, and the last record stands.  No transaction is open.
  */
 void
 copy_resume_record(CopyState *cs, bool synced)
 {
 	LedgerEntry entry = cs->new_file;
+	ErrorData  *error;
 
-	if (cs->record_step == 0 || !summarize_wal ||
-		(!synced && cs->copied - entry.copied_blocks < cs->record_step))
+	if (cs->record_step == 0 || !summarize_wal || (!synced && cs->copied < cs->record_at))
 		return;
 	IM_POINT("resume-recording");
 	entry.from_tablespace = cs->from.spcOid;
@@ -379,11 +408,21 @@ copy_resume_record(CopyState *cs, bool synced)
 	StartTransactionCommand();
 	commit_locally();
 	file_copy_record(cs->copy, cs->copied);
-	ledger_update(&entry);
-	IM_POINT("resume-record");
+	error = errors_catch(update_row, &entry);
+	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	if (error != NULL)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not record how far the copy of %s \"%s\" is",
+						relation_noun(cs->mc->item->relkind), NameStr(cs->mc->item->relname)),
+				 errdetail("%s.", error->message),
+				 errhint("The copy goes on. If it ends before the next record, what was copied since the last one is copied again.")));
 	/* flushes what the new file has of others' WAL, and that of our own */
 	CommitTransactionCommand();
-	cs->new_file = entry;
+	cs->record_at = cs->copied + cs->record_step;
+	if (error == NULL)
+		cs->new_file = entry;
 	IM_POINT("resume-recorded");
 }
 

@@ -390,7 +390,9 @@ copy_file(CopyState *cs)
 	cs->direct = wants_direct_io(cs);
 	CommitTransactionCommand();
 	cs->todo = block_set_create(cs->cxt);
-	cs->resumed = copy_resume(cs);
+	cs->resumed = false;
+	if ((outcome = copy_resume(cs)) != GO_ON)
+		return outcome;
 	if (!cs->resumed)
 		make_file(cs);
 
