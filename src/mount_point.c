@@ -17,7 +17,6 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_tablespace_d.h"
@@ -26,6 +25,7 @@
 #include "compat.h"
 #include "file_system.h"
 #include "own_tables.h"
+#include "relation_facts.h"
 
 /*
  * Return the mount point that the directory of a tablespace, whatever is in it, is
@@ -57,21 +57,18 @@ mount_point(Oid tablespace)
 static char *
 find_note(Relation rel, Oid tablespace, bool remove)
 {
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
 	char	   *result = NULL;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(RelationGetRelid(rel)))
 	{
 		bool		isnull;
 
-		if (DatumGetObjectId(heap_getattr(tuple, 1, RelationGetDescr(rel), &isnull)) != tablespace)
+		if (DatumGetObjectId(heap_getattr(row, 1, RelationGetDescr(rel), &isnull)) != tablespace)
 			continue;
-		result = TextDatumGetCString(heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull));
+		result = TextDatumGetCString(heap_getattr(row, 2, RelationGetDescr(rel), &isnull));
 		if (remove)
-			(void) extension_delete(rel, tuple);
+			(void) extension_delete(rel, row);
 	}
-	systable_endscan(scan);
 	return result;
 }
 

@@ -155,11 +155,6 @@ relations_of_named(const PlanRequest *request)
 	/* one of many, whose row tells the error */
 	if (request->scope == SCOPE_ONE)
 		return list_make1_oid(relid);
-	if (relkind == '\0' || relname == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-
 	plan_check_named_relation(relid, relkind, relname, request);
 	switch (relkind)
 	{
@@ -240,7 +235,6 @@ static List *
 relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 {
 	List	   *relids = NIL;
-	List	   *tables = NIL;
 	List	   *rows = OidIsValid(schema) ?
 		catalog_rows(RelationRelationId, InvalidOid, Anum_pg_class_relnamespace, schema,
 					 0, InvalidOid) :
@@ -252,30 +246,22 @@ relations_in(Oid schema, Oid tablespace, const PlanRequest *request)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 		Oid			table;
+		RelationFacts facts;
 
 		if (request->tables && IsToastNamespace(form->relnamespace) &&
 			OidIsValid(table = table_elsewhere(form->oid, tablespace)))
 			relids = list_append_unique_oid(relids, table);
 		if (!is_wanted(form, request))
 			continue;
-		if (request->tables && request->scope == SCOPE_SCHEMA)
-			tables = lappend_oid(tables, form->oid);
-		else
+		if (!request->tables || request->scope != SCOPE_SCHEMA)
 			relids = lappend_oid(relids, form->oid);
+		else if (relation_facts(form->oid, &facts) &&
+				 is_picked(&facts.relname,
+						   relation_files_size(facts.tablespace, facts.relfilenumber),
+						   request))
+			relids = add_table(relids, form->oid, request);
 	}
 	list_free_deep(rows);
-
-	/* a table is picked, with its indexes */
-	foreach_oid(relid, tables)
-	{
-		RelationFacts facts;
-
-		if (relation_facts(relid, &facts) &&
-			is_picked(&facts.relname,
-					  relation_files_size(facts.tablespace, facts.relfilenumber),
-					  request))
-			relids = add_table(relids, relid, request);
-	}
 	return relids;
 }
 
@@ -337,19 +323,13 @@ notice_other_databases(Oid tablespace)
 	pfree(names.data);
 }
 
-/* ERROR 42704 no such tablespace, 22023 pg_global. */
+/* ERROR 22023 pg_global. */
 static List *
 relations_of_tablespace(const PlanRequest *request)
 {
 	Oid			tablespace = request->object;
-	char	   *name = get_tablespace_name(tablespace);
 	List	   *relids;
 
-	/* dropped since the caller looked up its name */
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("tablespace with OID %u does not exist", tablespace)));
 	if (tablespace == GLOBALTABLESPACE_OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -359,7 +339,7 @@ relations_of_tablespace(const PlanRequest *request)
 	if (relids == NIL && !request->evacuate && !request->heal)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
-				 errmsg("no matching relations in tablespace \"%s\" found", name)));
+				 errmsg("no matching relations in tablespace \"%s\" found", tablespace_name(tablespace))));
 	if (!request->evacuate && !request->heal)
 		notice_other_databases(tablespace);
 

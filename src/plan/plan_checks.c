@@ -263,6 +263,13 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 	Oid			table;
 	AclResult	aclresult;
 
+	if (relkind_is_index(relkind))
+		heap_oid = IndexGetRelation(relid, true);
+	if (relname == NULL || !OidIsValid(schema_oid) || !OidIsValid(heap_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+
 	switch (relkind)
 	{
 		case RELKIND_RELATION:
@@ -281,7 +288,6 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 								 printed_command("move_indexes",
 												 quote_qualified_identifier(get_namespace_name(schema_oid), relname),
 												 get_tablespace_name(request->to_tablespace), "auto"))));
-			heap_oid = IndexGetRelation(relid, true);
 			break;
 		default:
 			ereport(ERROR,
@@ -291,11 +297,6 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 					 errmsg("cannot move indexes of relation \"%s\"", relname),
 					 errdetail_relkind_not_supported(relkind)));
 	}
-
-	if (!OidIsValid(heap_oid) || !OidIsValid(schema_oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
 
 	if (!may_use_schema(schema_oid))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
