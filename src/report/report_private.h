@@ -13,6 +13,8 @@
 #include "storage/bufpage.h"
 #include "utils/rel.h"
 
+#include "row.h"
+
 typedef enum PageKind
 {
 	PAGE_FIXED,					/* bitmap, revmap: also made by a rebuild */
@@ -117,21 +119,7 @@ typedef struct PendingReport
 
 extern void gin_pending_measure(Relation index, Report *report);
 
-typedef struct ProbeResult
-{
-	double		random_read_ms;
-	double		random_read_iops;	/* one read after the other */
-	double		random_read_iops_deep;	/* queue_depth at a time */
-	double		sequential_read_mb_s;
-	double		sync_write_ms;	/* one block, written and synced */
-	bool		direct_io;		/* false: the page cache may have helped */
-} ProbeResult;
-
-extern void tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
-								 int64 free_bytes, ProbeResult *result);
-
-extern double suggested_random_page_cost(const ProbeResult *result);
-extern int	suggested_io_concurrency(const ProbeResult *result, int queue_depth);
-extern void tablespace_probe_record(Oid tablespace, const ProbeResult *result);
+extern void row_float8(Row *row, int column, double value);
+extern Datum row_result(FunctionCallInfo fcinfo, Row *row);
 
 #endif							/* IM_REPORT_PRIVATE_H */

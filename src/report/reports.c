@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * reports.c
- *	  SQL functions of the reports that read pages, files or devices.
+ *	  SQL functions of the reports that read pages or files.
  *
  * index_report() and index_mover_blockers() are SQL in the extension's script,
  * based on functions of the schema index_mover from here.
  *
  * All run on a hot standby and take no lock but AccessShareLock on the index
- * until the end of the call; only tablespace_probe() writes, a temporary file
- * and its result.  Access is checked by EXECUTE, which the script revokes from
- * PUBLIC, as for pgstattuple.
+ * until the end of the call.  Access is checked by EXECUTE, which the script
+ * revokes from PUBLIC, as for pgstattuple.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,73 +21,47 @@
 #include "access/htup_details.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_tablespace.h"
-#include "catalog/pg_type_d.h"
-#include "commands/tablespace.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
 #include "errors.h"
 #include "file_system.h"
-#include "printed_command.h"
 #include "report/report.h"
 #include "report/report_private.h"
-#include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_file_birth);
-PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
 
-#define PROBE_MAX_SECONDS	60
+/* Set a column to a number, or to NULL for NaN. */
+void
+row_float8(Row *row, int column, double value)
+{
+	if (!isnan(value))
+		row_set(row, column, Float8GetDatum(value));
+}
 
-#define PROBE_MAX_DEPTH		1024
-
-static Datum
-result_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+/* Return a row as the result of a function. */
+Datum
+row_result(FunctionCallInfo fcinfo, Row *row)
 {
 	TupleDesc	tupdesc;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), values, nulls));
-}
-
-static void
-set_float8(Datum *values, bool *nulls, int column, double value)
-{
-	values[column] = Float8GetDatum(value);
-	nulls[column] = isnan(value);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), row->values, row->nulls));
 }
 
 /* Four decimals: more would be far below any sampling error, and too wide. */
 static void
-set_ratio(Datum *values, bool *nulls, int column, double ratio)
+row_ratio(Row *row, int column, double ratio)
 {
-	set_float8(values, nulls, column, rint(ratio * 10000) / 10000);
-}
-
-/* Set a measured value to four significant digits. */
-static void
-set_measured(Datum *values, bool *nulls, int column, double value)
-{
-	int			excess = value > 0 ? (int) floor(log10(value)) - 3 : 0;
-	double		power = pow(10, abs(excess));
-
-	/* only whole powers of ten, because these are exact, unlike 0.01 */
-	if (!isnan(value))
-		value = excess > 0 ? rint(value / power) * power : rint(value * power) / power;
-	set_float8(values, nulls, column, value);
+	row_float8(row, column, rint(ratio * 10000) / 10000);
 }
 
 /* Measure the index in argument 0, unless that is null where it may be. */
@@ -121,8 +94,7 @@ Datum
 index_mover_index_bloat(PG_FUNCTION_ARGS)
 {
 	BloatReport bloat = {.report = {.measure = bloat_measure}};
-	Datum		values[9] = {0};
-	bool		nulls[9];
+	Row			row;
 
 	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
@@ -134,22 +106,21 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	bloat.exact = PG_GETARG_BOOL(2);
 	measure_argument(fcinfo, &bloat.report);
 
-	memset(nulls, !bloat.report.measured, sizeof(nulls));
+	row_clear(&row);
 	if (!bloat.report.measured)
-		return result_row(fcinfo, values, nulls);
-	values[0] = Int64GetDatum(bloat.pages);
-	values[1] = Int64GetDatum(bloat.sampled_pages);
-	set_ratio(values, nulls, 2, bloat.leaf_density);
-	set_ratio(values, nulls, 3, bloat.fillfactor);
-	set_ratio(values, nulls, 4, bloat.bloat_ratio);
-	set_ratio(values, nulls, 5, bloat.bloat_ratio_low);
-	set_ratio(values, nulls, 6, bloat.bloat_ratio_high);
-	nulls[7] = isnan(bloat.bloat_ratio);
-	if (!nulls[7])
-		values[7] = Int64GetDatum((int64) rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
-	values[8] = BoolGetDatum(bloat.exact);
-	nulls[8] = isnan(bloat.bloat_ratio_low);
-	return result_row(fcinfo, values, nulls);
+		return row_result(fcinfo, &row);
+	row_int64(&row, 1, bloat.pages);
+	row_int64(&row, 2, bloat.sampled_pages);
+	row_ratio(&row, 3, bloat.leaf_density);
+	row_ratio(&row, 4, bloat.fillfactor);
+	row_ratio(&row, 5, bloat.bloat_ratio);
+	row_ratio(&row, 6, bloat.bloat_ratio_low);
+	row_ratio(&row, 7, bloat.bloat_ratio_high);
+	if (!isnan(bloat.bloat_ratio))
+		row_int64(&row, 8, rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
+	if (!isnan(bloat.bloat_ratio_low))
+		row_set(&row, 9, BoolGetDatum(bloat.exact));
+	return row_result(fcinfo, &row);
 }
 
 /* Return the pages of a GIN index's pending list; -1 if it cannot be read. */
@@ -177,20 +148,21 @@ Datum
 index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 {
 	PendingReport pending = {.report = {.measure = gin_pending_measure,.required_am = GIN_AM_OID}};
-	Datum		values[6];
-	bool		nulls[6];
+	Row			row;
 
 	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
 	measure_argument(fcinfo, &pending.report);
-	memset(nulls, !pending.report.measured, sizeof(nulls));
-	values[0] = Int64GetDatum(pending.pages);
-	values[1] = Int64GetDatum(pending.tuples);
-	values[2] = Int64GetDatum(pending.pages * BLCKSZ);
-	values[3] = Int64GetDatum(pending.limit_bytes);
-	values[4] = BoolGetDatum(pending.fastupdate);
+	row_clear(&row);
+	if (!pending.report.measured)
+		return row_result(fcinfo, &row);
+	row_int64(&row, 1, pending.pages);
+	row_int64(&row, 2, pending.tuples);
+	row_int64(&row, 3, pending.pages * BLCKSZ);
+	row_int64(&row, 4, pending.limit_bytes);
+	row_set(&row, 5, BoolGetDatum(pending.fastupdate));
 	/* every search reads the whole list before the tree */
-	values[5] = Int64GetDatum(pending.pages);
-	return result_row(fcinfo, values, nulls);
+	row_int64(&row, 6, pending.pages);
+	return row_result(fcinfo, &row);
 }
 
 /*
@@ -269,127 +241,4 @@ index_mover_file_birth(PG_FUNCTION_ARGS)
 		PG_RETURN_TIMESTAMPTZ(time_t_to_timestamptz(facts.stx_btime.tv_sec));
 #endif
 	PG_RETURN_NULL();
-}
-
-/* Return the OID of the tablespace in argument argno, ERROR 22004 or 42704. */
-static Oid
-required_tablespace(FunctionCallInfo fcinfo, int argno)
-{
-	reject_null(fcinfo, argno, "tablespace");
-	return get_tablespace_oid(NameStr(*PG_GETARG_NAME(argno)), false);
-}
-
-static Datum
-name_array(List *names)
-{
-	Datum	   *elements = palloc(sizeof(Datum) * Max(list_length(names), 1));
-	int			n = 0;
-	ListCell   *lc;
-
-	foreach(lc, names)
-		elements[n++] = DirectFunctionCall1(namein, CStringGetDatum((char *) lfirst(lc)));
-	return PointerGetDatum(construct_array(elements, n, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR));
-}
-
-/* Return the duration in seconds, ERROR 22004 or 22023. */
-static double
-probe_duration(FunctionCallInfo fcinfo, int argno)
-{
-	Interval   *interval;
-	double		seconds;
-
-	reject_null(fcinfo, argno, "duration");
-	interval = PG_GETARG_INTERVAL_P(argno);
-	seconds = interval->time / (double) USECS_PER_SEC +
-		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
-	if (!(seconds >= 0.01 && seconds <= PROBE_MAX_SECONDS))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("duration must be between %g and %d seconds", 0.01, PROBE_MAX_SECONDS)));
-	return seconds;
-}
-
-/*
- * tablespace_probe(tablespace name, duration interval, queue_depth int)
- *		returns random_read_ms, random_read_iops, random_read_iops_deep,
- *		sequential_read_mb_s, sync_write_ms, free_bytes, total_bytes,
- *		same_device_as name[], suggested_random_page_cost,
- *		suggested_effective_io_concurrency, command text, direct_io boolean,
- *		lost_on_reboot text, remark text
- *
- * Writes, reads and removes a temporary file in the tablespace, and stores
- * the result in index_mover.probe if the transaction may write.  Locks:
- * RowExclusiveLock on that table until the end of the transaction.
- *
- * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
- * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023
- * pg_global, 53100 less than 40 MB free, 58030 and others from the file
- * system.
- */
-Datum
-index_mover_tablespace_probe(PG_FUNCTION_ARGS)
-{
-	Oid			tablespace = required_tablespace(fcinfo, 0);
-	double		seconds = probe_duration(fcinfo, 1);
-	char	   *name = get_tablespace_name(tablespace);
-	int			queue_depth;
-	AclResult	aclresult;
-	FileSystemFacts facts;
-	ProbeResult result;
-	StringInfoData remark;
-	Datum		values[14];
-	bool		nulls[14] = {false};
-	double		cost;
-	int			concurrency;
-	const char *lost_on_reboot;
-
-	reject_null(fcinfo, 2, "queue_depth");
-	queue_depth = PG_GETARG_INT32(2);
-	if (queue_depth < 1 || queue_depth > PROBE_MAX_DEPTH)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("queue_depth must be between %d and %d", 1, PROBE_MAX_DEPTH)));
-	if (tablespace == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("only shared relations can be placed in pg_global tablespace")));
-	aclresult = object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
-	if (aclresult != ACLCHECK_OK)
-		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
-	if (!file_system_facts(tablespace, &facts))
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not look at the file system of tablespace \"%s\": %m", name)));
-
-	tablespace_probe_run(tablespace, seconds, queue_depth, facts.free_bytes, &result);
-	tablespace_probe_record(tablespace, &result);
-
-	cost = suggested_random_page_cost(&result);
-	concurrency = suggested_io_concurrency(&result, queue_depth);
-	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
-	initStringInfo(&remark);
-	if (lost_on_reboot)
-		appendStringInfo(&remark, "on %s: does not survive a reboot", lost_on_reboot);
-	if (!result.direct_io)
-		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
-						 remark.len > 0 ? "; " : "");
-
-	set_measured(values, nulls, 0, result.random_read_ms);
-	set_measured(values, nulls, 1, result.random_read_iops);
-	set_measured(values, nulls, 2, result.random_read_iops_deep);
-	set_measured(values, nulls, 3, result.sequential_read_mb_s);
-	set_measured(values, nulls, 4, result.sync_write_ms);
-	values[5] = Int64GetDatum(facts.free_bytes);
-	values[6] = Int64GetDatum(facts.total_bytes);
-	values[7] = name_array(tablespaces_on_device(facts.device, tablespace));
-	values[8] = Float8GetDatum(cost);
-	values[9] = Int32GetDatum(concurrency);
-	values[10] = CStringGetTextDatum(printed_command("tablespace_costs", name, psprintf("%.1f", cost),
-													 (int64) concurrency));
-	values[11] = BoolGetDatum(result.direct_io);
-	values[12] = CStringGetTextDatum(lost_on_reboot ? lost_on_reboot : "");
-	nulls[12] = lost_on_reboot == NULL;
-	values[13] = CStringGetTextDatum(remark.data);
-	nulls[13] = remark.len == 0;
-	return result_row(fcinfo, values, nulls);
 }

@@ -25,22 +25,29 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_tablespace.h"
+#include "catalog/pg_type_d.h"
+#include "commands/tablespace.h"
 #include "common/file_utils.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/fd.h"
-#include "utils/rel.h"
-#include "utils/timestamp.h"
+#include "utils/acl.h"
+#include "utils/array.h"
 
+#include "errors.h"
 #include "file_system.h"
 #include "own_tables.h"
+#include "printed_command.h"
 #include "report/report_private.h"
 
+PG_FUNCTION_INFO_V1(index_mover_tablespace_probe);
+
+#define PROBE_MAX_SECONDS	60
+#define PROBE_MAX_DEPTH		1024
 #define PROBE_MAX_BYTES		(INT64CONST(256) * 1024 * 1024)
 #define PROBE_MIN_BYTES		(INT64CONST(4) * 1024 * 1024)
 #define PROBE_CHUNK			(1024 * 1024)
@@ -55,10 +62,15 @@ typedef struct Probe
 	char	   *chunk;			/* aligned, PROBE_CHUNK bytes */
 	uint32	   *order;			/* blocks of the file in random order */
 	uint32		nblocks;
-	uint32		next;			/* of order, not read yet */
 	uint32		ahead;			/* of order, not announced yet */
 	uint32		queue_depth;
-	uint32		done;			/* by seconds_for_each() */
+
+	/* results */
+	double		sync_write_ms;	/* one block, written and synced */
+	double		random_read_ms;
+	double		random_read_iops;	/* one read after the other */
+	double		random_read_iops_deep;	/* queue_depth at a time */
+	double		sequential_read_mb_s;
 } Probe;
 
 static double
@@ -183,23 +195,22 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 
 /*
  * Do some work for n = 0, 1, ..., at least and at most so often, else until the
- * time is over.  Returns the seconds for each time, which it counts in
- * probe->done.
+ * time is over.  Returns the seconds for each time.
  */
 static double
 seconds_for_each(Probe *probe, void (*work) (Probe *probe, uint32 n), uint32 least, uint32 most,
 				 double seconds)
 {
 	double		start;
+	uint32		n = 0;
 
 	Assert(most > 0);
 	drop_from_page_cache(probe->buffered_fd, 0, 0);
 	start = now_seconds();
-	probe->done = 0;
 	do
-		work(probe, probe->done++);
-	while (probe->done < most && (probe->done < least || now_seconds() < start + seconds));
-	return Max((now_seconds() - start) / probe->done, 1e-9);
+		work(probe, n++);
+	while (n < most && (n < least || now_seconds() < start + seconds));
+	return Max((now_seconds() - start) / n, 1e-9);
 }
 
 static void
@@ -215,11 +226,10 @@ read_at_random(Probe *probe, uint32 n)
 	read_at(probe, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
 }
 
-/* The same with queue_depth reads announced ahead, of blocks not read before. */
+/* The same with queue_depth reads announced ahead. */
 static void
 read_announced(Probe *probe, uint32 n)
 {
-	n += probe->next;
 	for (; probe->ahead < probe->nblocks && probe->ahead < n + probe->queue_depth; probe->ahead++)
 		(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[probe->ahead] * BLCKSZ,
 							 BLCKSZ, POSIX_FADV_WILLNEED);
@@ -237,13 +247,11 @@ read_sequentially(Probe *probe, uint32 n)
  * that is gone when this returns, fails or is canceled.  ERROR 53100 if
  * free_bytes is too small.
  */
-void
-tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
-					 int64 free_bytes, ProbeResult *result)
+static void
+run_probe(Probe *probe, Oid tablespace, double seconds, int64 free_bytes)
 {
-	Probe	   *probe = palloc0(sizeof(Probe));
 	int64		max_bytes = Min(PROBE_MAX_BYTES, free_bytes / 10);
-	double		latency;
+	uint32		most;
 
 	if (max_bytes < PROBE_MIN_BYTES)
 		ereport(ERROR,
@@ -256,36 +264,29 @@ tablespace_probe_run(Oid tablespace, double seconds, int queue_depth,
 	open_file(probe, tablespace);
 	fill_file(probe, max_bytes, seconds * 0.25);
 
-	result->direct_io = probe->direct;
-	result->sync_write_ms = 1000 * seconds_for_each(probe, write_and_sync, 3, PG_UINT32_MAX, seconds * 0.15);
-	/* without O_DIRECT each block can be read once; leave half of them */
-	latency = seconds_for_each(probe, read_at_random, 4,
-							   probe->direct ? PG_UINT32_MAX : Max(probe->nblocks / 2, 1), seconds * 0.25);
-	result->random_read_ms = latency * 1000;
-	result->random_read_iops = 1 / latency;
-	probe->ahead = probe->next = probe->direct ? 0 : probe->done;
-	probe->queue_depth = queue_depth;
-	result->random_read_iops_deep = 1 / seconds_for_each(probe, read_announced, 4,
-														 probe->nblocks - probe->next, seconds * 0.2);
+	/* without O_DIRECT each block can be read once in a phase */
+	most = probe->direct ? PG_UINT32_MAX : probe->nblocks;
+	probe->sync_write_ms = 1000 * seconds_for_each(probe, write_and_sync, 3, PG_UINT32_MAX, seconds * 0.15);
+	probe->random_read_ms = 1000 * seconds_for_each(probe, read_at_random, 4, most, seconds * 0.25);
+	probe->random_read_iops = 1000 / probe->random_read_ms;
+	probe->random_read_iops_deep = 1 / seconds_for_each(probe, read_announced, 4, probe->nblocks, seconds * 0.2);
 	/* a chunk is a megabyte */
-	result->sequential_read_mb_s = 1 / seconds_for_each(probe, read_sequentially, 1,
-														probe->direct ? PG_UINT32_MAX : probe->size / PROBE_CHUNK,
-														seconds * 0.15);
+	most = probe->direct ? PG_UINT32_MAX : probe->size / PROBE_CHUNK;
+	probe->sequential_read_mb_s = 1 / seconds_for_each(probe, read_sequentially, 1, most, seconds * 0.15);
 
 	if (probe->fd != probe->buffered_fd)
 		CloseTransientFile(probe->fd);
 	CloseTransientFile(probe->buffered_fd);
-	pfree(probe->order);
 }
 
 /*
  * Return the random_page_cost to set, on the line between 4.0 for a disk of 8 ms
  * and 1.1 for flash of 0.1 ms, each with most pages cached.
  */
-double
-suggested_random_page_cost(const ProbeResult *result)
+static double
+suggested_cost(const Probe *probe)
 {
-	double		cost = 1.1 + (result->random_read_ms - 0.1) * (4.0 - 1.1) / (8.0 - 0.1);
+	double		cost = 1.1 + (probe->random_read_ms - 0.1) * (4.0 - 1.1) / (8.0 - 0.1);
 
 	return Min(Max(rint(cost * 10) / 10, 1.1), 4.0);
 }
@@ -294,38 +295,149 @@ suggested_random_page_cost(const ProbeResult *result)
  * Return the effective_io_concurrency to set, from the gain of several reads at
  * the same time.
  */
-int
-suggested_io_concurrency(const ProbeResult *result, int queue_depth)
+static int
+suggested_concurrency(const Probe *probe)
 {
-	double		gain = result->random_read_iops_deep / result->random_read_iops;
+	double		gain = probe->random_read_iops_deep / probe->random_read_iops;
 
 	if (gain < 1.5)
 		return 1;
-	return (int) Min(rint(gain * 1.5), Min(Max(queue_depth, 1), 1000));
+	return (int) Min(rint(gain * 1.5), Min(probe->queue_depth, 1000));
 }
 
 /* Store a result for recommend_moves() if the transaction may write. */
-void
-tablespace_probe_record(Oid tablespace, const ProbeResult *result)
+static void
+record_probe(Oid tablespace, const Probe *probe)
 {
 	Relation	rel;
-	HeapTuple	tuple;
-	Datum		values[7];
-	bool		nulls[7] = {false};
+	Datum		values[] = {
+		TimestampTzGetDatum(GetCurrentTimestamp()),
+		ObjectIdGetDatum(tablespace),
+		Float8GetDatum(probe->random_read_ms),
+		Float8GetDatum(probe->random_read_iops),
+		Float8GetDatum(probe->random_read_iops_deep),
+		Float8GetDatum(probe->sequential_read_mb_s),
+		Float8GetDatum(probe->sync_write_ms)
+	};
+	bool		nulls[lengthof(values)] = {false};
 
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
-	rel = table_open(extension_relation("probe"), RowExclusiveLock);
-	values[0] = TimestampTzGetDatum(GetCurrentTimestamp());
-	values[1] = ObjectIdGetDatum(tablespace);
-	values[2] = Float8GetDatum(result->random_read_ms);
-	values[3] = Float8GetDatum(result->random_read_iops);
-	values[4] = Float8GetDatum(result->random_read_iops_deep);
-	values[5] = Float8GetDatum(result->sequential_read_mb_s);
-	values[6] = Float8GetDatum(result->sync_write_ms);
-	tuple = extension_form(RelationGetDescr(rel), lengthof(values), values, nulls);
-	extension_insert(rel, tuple);
-	heap_freetuple(tuple);
-	table_close(rel, NoLock);
+	rel = extension_open("probe");
+	extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(values), values, nulls));
+	extension_close(rel);
 	CommandCounterIncrement();
+}
+
+static Datum
+name_array(List *names)
+{
+	Datum	   *elements = palloc(sizeof(Datum) * Max(list_length(names), 1));
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, names)
+		elements[n++] = DirectFunctionCall1(namein, CStringGetDatum((char *) lfirst(lc)));
+	return PointerGetDatum(construct_array(elements, n, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR));
+}
+
+/* Set a measured value to four significant digits. */
+static void
+row_measured(Row *row, int column, double value)
+{
+	row_float8(row, column, strtod(psprintf("%.4g", value), NULL));
+}
+
+/*
+ * tablespace_probe(tablespace name, duration interval, queue_depth int)
+ *		returns random_read_ms, random_read_iops, random_read_iops_deep,
+ *		sequential_read_mb_s, sync_write_ms, free_bytes, total_bytes,
+ *		same_device_as name[], suggested_random_page_cost,
+ *		suggested_effective_io_concurrency, command text, direct_io boolean,
+ *		lost_on_reboot text, remark text
+ *
+ * Writes, reads and removes a temporary file in the tablespace, and stores
+ * the result in index_mover.probe if the transaction may write, so that it runs
+ * on a hot standby, too.  Locks: RowExclusiveLock on that table until the end of
+ * the transaction.
+ *
+ * EXECUTE: pg_monitor; and the caller needs CREATE on the tablespace (42501).
+ * Errors: 22004 and 22023 arguments, 42704 no such tablespace, 22023
+ * pg_global, 53100 less than 40 MB free, 58030 and others from the file
+ * system.
+ */
+Datum
+index_mover_tablespace_probe(PG_FUNCTION_ARGS)
+{
+	Probe	   *probe = palloc0(sizeof(Probe));
+	Oid			tablespace;
+	char	   *name;
+	Interval   *duration;
+	double		seconds;
+	AclResult	aclresult;
+	FileSystemFacts facts;
+	StringInfoData remark;
+	const char *lost_on_reboot;
+	double		cost;
+	int			concurrency;
+	Row			row;
+
+	reject_null(fcinfo, 0, "tablespace");
+	reject_null(fcinfo, 1, "duration");
+	reject_null(fcinfo, 2, "queue_depth");
+	name = NameStr(*PG_GETARG_NAME(0));
+	tablespace = get_tablespace_oid(name, false);
+	duration = PG_GETARG_INTERVAL_P(1);
+	seconds = duration->time / (double) USECS_PER_SEC +
+		(duration->day + duration->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY;
+	if (!(seconds >= 0.01 && seconds <= PROBE_MAX_SECONDS))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("duration must be between %g and %d seconds", 0.01, PROBE_MAX_SECONDS)));
+	if (PG_GETARG_INT32(2) < 1 || PG_GETARG_INT32(2) > PROBE_MAX_DEPTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("queue_depth must be between %d and %d", 1, PROBE_MAX_DEPTH)));
+	probe->queue_depth = PG_GETARG_INT32(2);
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only shared relations can be placed in pg_global tablespace")));
+	aclresult = object_aclcheck(TableSpaceRelationId, tablespace, GetUserId(), ACL_CREATE);
+	if (aclresult != ACLCHECK_OK)
+		aclcheck_error(aclresult, OBJECT_TABLESPACE, name);
+	if (!file_system_facts(tablespace, &facts))
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not look at the file system of tablespace \"%s\": %m", name)));
+
+	run_probe(probe, tablespace, seconds, facts.free_bytes);
+	record_probe(tablespace, probe);
+
+	cost = suggested_cost(probe);
+	concurrency = suggested_concurrency(probe);
+	lost_on_reboot = tablespace_lost_on_reboot(tablespace);
+	initStringInfo(&remark);
+	if (lost_on_reboot)
+		appendStringInfo(&remark, "on %s: does not survive a reboot", lost_on_reboot);
+	if (!probe->direct)
+		appendStringInfo(&remark, "%sthe file system has no direct I/O: the page cache may have helped",
+						 remark.len > 0 ? "; " : "");
+
+	row_clear(&row);
+	row_measured(&row, 1, probe->random_read_ms);
+	row_measured(&row, 2, probe->random_read_iops);
+	row_measured(&row, 3, probe->random_read_iops_deep);
+	row_measured(&row, 4, probe->sequential_read_mb_s);
+	row_measured(&row, 5, probe->sync_write_ms);
+	row_int64(&row, 6, facts.free_bytes);
+	row_int64(&row, 7, facts.total_bytes);
+	row_set(&row, 8, name_array(tablespaces_on_device(facts.device, tablespace)));
+	row_float8(&row, 9, cost);
+	row_set(&row, 10, Int32GetDatum(concurrency));
+	row_text(&row, 11, printed_command("tablespace_costs", name, psprintf("%.1f", cost), (int64) concurrency));
+	row_set(&row, 12, BoolGetDatum(probe->direct));
+	row_text(&row, 13, lost_on_reboot);
+	row_text(&row, 14, remark.data);
+	return row_result(fcinfo, &row);
 }
