@@ -71,7 +71,6 @@ OBJS = \
 	src/report/duplicates.o \
 	src/report/page_measure.o \
 	src/report/rebuilt_size.o \
-	src/report/report_open.o \
 	src/report/reports.o \
 	src/report/tablespace_probe.o \
 	src/citus.o \
@@ -90,7 +89,7 @@ OBJS = \
 
 # Pause points and switches that make a copy wrong: only for the tests.
 ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
-OBJS += src/test_points.o src/report/damaged_pages.o
+OBJS += src/test_points.o t/damaged_pages.o
 endif
 
 # The version is that of the control file, of a release that of META.json; what

@@ -37,10 +37,6 @@
 #include "report/report_private.h"
 #include "test_points.h"
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#endif
-
 /* Cost of a plan for each index: 80 reads a second are enough */
 #define PLAN_SAMPLE			80
 #define PLAN_MILLISECONDS	1000
@@ -75,26 +71,6 @@ report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 			 errmsg("index \"%s\" contains corrupted page at block %u",
 					RelationGetRelationName(index), blkno),
 			 errdetail_internal("The page cannot be read: %s.", problem)));
-}
-
-/*
- * Return the buffer for the copy of a block.  With AddressSanitizer all that a
- * line pointer can address around it is out of bounds.
- */
-static char *
-copy_buffer(void)
-{
-#ifdef __SANITIZE_ADDRESS__
-	static PGIOAlignedBlock guarded[9];
-
-	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
-	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
-	return guarded[4].data;
-#else
-	static PGIOAlignedBlock copy;
-
-	return copy.data;
-#endif
 }
 
 /* Copy a block, to inspect it without a lock. */
@@ -155,8 +131,6 @@ read_first_block(BloatScan *scan)
 {
 	IndexFacts *facts = &scan->facts;
 	Page		page = (Page) scan->copy;
-	PageHeader	ph = (PageHeader) page;
-	bool		valid;
 
 	if (facts->relam == GIST_AM_OID)
 	{
@@ -168,12 +142,12 @@ read_first_block(BloatScan *scan)
 	}
 
 	copy_block(scan, 0);
-	valid = !PageIsNew(page) && ph->pd_lower <= BLCKSZ && ph->pd_special <= BLCKSZ;
+	if (page_root(facts->relam, page) == InvalidBlockNumber)
+		report_corrupted(scan->index, 0, "invalid metapage");
 	if (facts->relam == BTREE_AM_OID)
 	{
 		BTMetaPageData *meta = BTPageGetMeta(page);
 
-		valid &= meta->btm_magic == BTREE_MAGIC;
 		/* as in _bt_load(): a unique index is built without posting lists */
 		facts->deduplicates = meta->btm_version == BTREE_VERSION &&
 			meta->btm_allequalimage &&
@@ -184,12 +158,11 @@ read_first_block(BloatScan *scan)
 	{
 		HashMetaPage meta = HashPageGetMeta(page);
 
-		valid &= meta->hashm_magic == HASH_MAGIC && meta->hashm_ntuples >= 0 && meta->hashm_ntuples < 1e15;
+		if (!(meta->hashm_ntuples >= 0 && meta->hashm_ntuples < 1e15))
+			report_corrupted(scan->index, 0, "invalid metapage");
 		facts->hash_rows = meta->hashm_ntuples;
 		facts->hash_ffactor = meta->hashm_ffactor;
 	}
-	if (!valid)
-		report_corrupted(scan->index, 0, "invalid metapage");
 }
 
 /* Draw at most n, but not all, of the blocks 1 .. nblocks - 1. */
@@ -363,6 +336,7 @@ void
 bloat_measure(Relation index, Report *report)
 {
 	BloatReport *bloat = (BloatReport *) report;
+	static PGIOAlignedBlock copy;
 	BloatScan  *scan = palloc0(sizeof(BloatScan));
 	bool		enough = true;
 
@@ -371,7 +345,7 @@ bloat_measure(Relation index, Report *report)
 	scan->index = index;
 	scan->nblocks = RelationGetNumberOfBlocks(index);
 	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
-	scan->copy = copy_buffer();
+	scan->copy = IM_GUARDED(copy.data);
 	scan->deadline = bloat->deadline;
 	init_facts(index, &scan->facts);
 

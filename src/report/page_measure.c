@@ -72,8 +72,6 @@ btree_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 
 	if (opaque->btpo_flags & BTP_META)
 		return "unexpected metapage";
-	if (opaque->btpo_cycleid > MAX_BT_CYCLE_ID)
-		return "not a btree page";
 	if (!P_IGNORE(opaque))		/* not deleted or half-dead */
 		pm->kind = P_ISLEAF(opaque) ? PAGE_LEAF : PAGE_INTERNAL;
 	return NULL;
@@ -146,23 +144,15 @@ btree_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 static const char *
 hash_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	HashPageOpaque opaque = (HashPageOpaque) PageGetSpecialPointer(page);
+	uint16		type = ((HashPageOpaque) PageGetSpecialPointer(page))->hasho_flag & LH_PAGE_TYPE;
 
-	if (opaque->hasho_page_id != HASHO_PAGE_ID)
-		return "not a hash page";
-	switch (opaque->hasho_flag & LH_PAGE_TYPE)
-	{
-		case LH_BUCKET_PAGE:
-		case LH_OVERFLOW_PAGE:
-			pm->kind = PAGE_LEAF;
-			return NULL;
-		case LH_BITMAP_PAGE:
-			pm->kind = PAGE_FIXED;
-			return NULL;
-		case LH_UNUSED_PAGE:
-			return NULL;
-	}
-	return "unexpected page type";
+	if (type == LH_BUCKET_PAGE || type == LH_OVERFLOW_PAGE)
+		pm->kind = PAGE_LEAF;
+	else if (type == LH_BITMAP_PAGE)
+		pm->kind = PAGE_FIXED;
+	else if (type != LH_UNUSED_PAGE)
+		return "unexpected page type";
+	return NULL;
 }
 
 /*
@@ -230,9 +220,8 @@ gin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	GinPageOpaque opaque = (GinPageOpaque) PageGetSpecialPointer(page);
 
-	if (opaque->flags & ~(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_LIST |
-						  GIN_LIST_FULLROW | GIN_INCOMPLETE_SPLIT | GIN_COMPRESSED))
-		return "unexpected page type";
+	if (opaque->flags & GIN_META)
+		return "unexpected metapage";
 	if (opaque->flags & GIN_DELETED)
 		return NULL;
 	if (opaque->flags & GIN_DATA)
@@ -261,8 +250,6 @@ gist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	GISTPageOpaque opaque = (GISTPageOpaque) PageGetSpecialPointer(page);
 
-	if (opaque->gist_page_id != GIST_PAGE_ID)
-		return "not a GiST page";
 	if (!(opaque->flags & F_DELETED))
 		pm->kind = (opaque->flags & F_LEAF) ? PAGE_LEAF : PAGE_INTERNAL;
 	return NULL;
@@ -282,8 +269,6 @@ spgist_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
 	SpGistPageOpaque opaque = (SpGistPageOpaque) PageGetSpecialPointer(page);
 
-	if (opaque->spgist_page_id != SPGIST_PAGE_ID)
-		return "not an SP-GiST page";
 	if (opaque->flags & SPGIST_META)
 		return "unexpected metapage";
 	if (SpGistBlockIsFixed(blkno))
@@ -305,12 +290,9 @@ spgist_item(const IndexFacts *facts, IndexItem *item, PageMeasure *pm)
 static const char *
 brin_kind(Page page, BlockNumber blkno, PageMeasure *pm)
 {
-	if (BrinPageType(page) == BRIN_PAGETYPE_REVMAP)
-		pm->kind = PAGE_FIXED;
-	else if (BrinPageType(page) == BRIN_PAGETYPE_REGULAR)
-		pm->kind = PAGE_LEAF;
-	else
-		return "unexpected page type";
+	if (BrinPageType(page) == BRIN_PAGETYPE_META)
+		return "unexpected metapage";
+	pm->kind = BrinPageType(page) == BRIN_PAGETYPE_REVMAP ? PAGE_FIXED : PAGE_LEAF;
 	return NULL;
 }
 
@@ -494,11 +476,10 @@ page_measure(const IndexFacts *facts, Page page, BlockNumber blkno, PageMeasure 
 	if (PageIsNew(page))
 		return NULL;
 	if (ph->pd_lower < SizeOfPageHeaderData || ph->pd_lower > ph->pd_upper ||
-		ph->pd_upper > ph->pd_special ||
-		ph->pd_special != BLCKSZ - MAXALIGN(methods[method].special_size))
+		ph->pd_upper > ph->pd_special || PageGetPageSize(page) != BLCKSZ)
 		return "invalid page header";
-	if (PageGetPageSize(page) != BLCKSZ)
-		return "invalid page size";
+	if (!page_is_of(facts->relam, (char *) page))
+		return "not of this access method";
 	pm->avail = ph->pd_special - SizeOfPageHeaderData;
 	/* PageGetFreeSpace() reserves space for one more line pointer */
 	pm->used = pm->packed = pm->avail - PageGetFreeSpace(page);

@@ -65,9 +65,12 @@ extern const char *page_measure(const IndexFacts *facts, Page page,
 
 #ifdef INDEX_MOVER_TEST
 extern void test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno);
+extern char *test_guarded(char *page);
 #define IM_MEASURE_DAMAGED(facts, page, blkno)	test_measure_damaged(facts, page, blkno)
+#define IM_GUARDED(page)	test_guarded(page)
 #else
 #define IM_MEASURE_DAMAGED(facts, page, blkno)	((void) 0)
+#define IM_GUARDED(page)	(page)
 #endif
 
 extern void page_totals_add(PageTotals *totals, const PageMeasure *pm, double weight);
@@ -107,17 +110,6 @@ typedef struct BloatReport
 } BloatReport;
 
 extern void bloat_measure(Relation index, Report *report);
-
-typedef struct PendingReport
-{
-	Report		report;
-	int64		pages;
-	int64		tuples;			/* heap rows waiting in the list */
-	int64		limit_bytes;	/* size at which an insert flushes it */
-	bool		fastupdate;
-} PendingReport;
-
-extern void gin_pending_measure(Relation index, Report *report);
 
 extern void row_float8(Row *row, int column, double value);
 extern Datum row_result(FunctionCallInfo fcinfo, Row *row);

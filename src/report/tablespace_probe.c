@@ -132,34 +132,21 @@ sync_file(const Probe *probe)
 				 errmsg("could not fsync file \"%s\": %m", probe->path)));
 }
 
+/* Write or read so many bytes of the chunk. */
 static void
-write_at(const Probe *probe, Size len, int64 offset)
+transfer(const Probe *probe, bool write, int fd, Size len, int64 offset)
 {
 	CHECK_FOR_INTERRUPTS();
 	errno = 0;
-	if (pg_pwrite(probe->fd, probe->chunk, len, offset) != len)
-	{
-		if (errno == 0)
-			errno = ENOSPC;
-		ereport(ERROR,
-				(errcode_for_file_write(),
-				 errmsg("could not write file \"%s\": %m", probe->path)));
-	}
-}
-
-static void
-read_at(const Probe *probe, int fd, Size len, int64 offset)
-{
-	CHECK_FOR_INTERRUPTS();
-	errno = 0;
-	if (pg_pread(fd, probe->chunk, len, offset) != len)
-	{
-		if (errno == 0)
-			errno = EIO;
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read file \"%s\": %m", probe->path)));
-	}
+	if ((write ? pg_pwrite(fd, probe->chunk, len, offset) :
+		 pg_pread(fd, probe->chunk, len, offset)) == len)
+		return;
+	if (errno == 0)
+		errno = write ? ENOSPC : EIO;
+	ereport(ERROR,
+			(errcode_for_file_write(),
+			 write ? errmsg("could not write file \"%s\": %m", probe->path) :
+			 errmsg("could not read file \"%s\": %m", probe->path)));
 }
 
 /* Write the file until it is large enough or the time is over. */
@@ -176,7 +163,7 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 		   (probe->size < PROBE_MIN_BYTES || now_seconds() < end))
 	{
 		*(uint64 *) probe->chunk = pg_prng_uint64(&pg_global_prng_state);
-		write_at(probe, PROBE_CHUNK, probe->size);
+		transfer(probe, true, probe->fd, PROBE_CHUNK, probe->size);
 		probe->size += PROBE_CHUNK;
 	}
 	sync_file(probe);
@@ -216,14 +203,14 @@ seconds_for_each(Probe *probe, void (*work) (Probe *probe, uint32 n), uint32 lea
 static void
 write_and_sync(Probe *probe, uint32 n)
 {
-	write_at(probe, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+	transfer(probe, true, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
 	sync_file(probe);
 }
 
 static void
 read_at_random(Probe *probe, uint32 n)
 {
-	read_at(probe, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
+	transfer(probe, false, probe->fd, BLCKSZ, (int64) probe->order[n % probe->nblocks] * BLCKSZ);
 }
 
 /* The same with queue_depth reads announced ahead. */
@@ -233,13 +220,13 @@ read_announced(Probe *probe, uint32 n)
 	for (; probe->ahead < probe->nblocks && probe->ahead < n + probe->queue_depth; probe->ahead++)
 		(void) posix_fadvise(probe->buffered_fd, (off_t) probe->order[probe->ahead] * BLCKSZ,
 							 BLCKSZ, POSIX_FADV_WILLNEED);
-	read_at(probe, probe->buffered_fd, BLCKSZ, (int64) probe->order[n] * BLCKSZ);
+	transfer(probe, false, probe->buffered_fd, BLCKSZ, (int64) probe->order[n] * BLCKSZ);
 }
 
 static void
 read_sequentially(Probe *probe, uint32 n)
 {
-	read_at(probe, probe->fd, PROBE_CHUNK, (int64) n * PROBE_CHUNK % probe->size);
+	transfer(probe, false, probe->fd, PROBE_CHUNK, (int64) n * PROBE_CHUNK % probe->size);
 }
 
 /*

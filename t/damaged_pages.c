@@ -3,15 +3,14 @@
  * damaged_pages.c
  *	  Measuring pages with damage, in a test build.
  *
- * Each page is measured index_mover.test_damages times with damage, which is
- * random from index_mover.test_seed, before it is measured as it is.  The copy
- * of the page is damaged, and neither buffers nor files.
+ * A part of the library, but of that of a test build only.  Each page is measured
+ * index_mover.test_damages times with damage, which is random from
+ * index_mover.test_seed, before it is measured as it is.  The copy of the page is
+ * damaged, and neither buffers nor files.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#ifdef INDEX_MOVER_TEST
 
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -19,6 +18,28 @@
 
 #include "report/report_private.h"
 #include "test_points.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+/*
+ * Return a buffer in place of one for a page.  With AddressSanitizer all that a
+ * line pointer can address around it is out of bounds.
+ */
+char *
+test_guarded(char *page)
+{
+#ifdef __SANITIZE_ADDRESS__
+	static PGIOAlignedBlock guarded[9];
+
+	ASAN_POISON_MEMORY_REGION(guarded, 4 * BLCKSZ);
+	ASAN_POISON_MEMORY_REGION(guarded + 5, 4 * BLCKSZ);
+	return guarded[4].data;
+#else
+	return page;
+#endif
+}
 
 static int
 below(pg_prng_state *random, int n)
@@ -92,5 +113,3 @@ test_measure_damaged(const IndexFacts *facts, char *page, BlockNumber blkno)
 	if (test_damages > 0)
 		elog(DEBUG1, "damaged pages: %d refused, %d measured", refused, test_damages - refused);
 }
-
-#endif							/* INDEX_MOVER_TEST */
