@@ -63,7 +63,8 @@ typedef struct BloatScan
 	int			nsample;		/* 0 if every block is read */
 } BloatScan;
 
-static void
+/* Raise ERROR XX002 for a damaged page. */
+void
 report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 {
 	ereport(ERROR,

@@ -91,6 +91,7 @@ typedef struct Report
 } Report;
 
 extern bool report_run(Report *report);
+extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
 
 typedef struct BloatReport
 {

@@ -260,10 +260,7 @@ gin_pending_measure(Relation index, Report *report)
 
 	if (!valid || meta.ginVersion < 0 || meta.ginVersion > GIN_CURRENT_VERSION ||
 		meta.nPendingPages >= nblocks || meta.nPendingHeapTuples < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" contains corrupted page at block %u",
-						RelationGetRelationName(index), GIN_METAPAGE_BLKNO)));
+		report_corrupted(index, GIN_METAPAGE_BLKNO, "invalid metapage");
 
 	pending->pages = meta.nPendingPages;
 	pending->tuples = meta.nPendingHeapTuples;

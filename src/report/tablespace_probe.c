@@ -103,19 +103,12 @@ open_file(Probe *probe, Oid tablespace)
 		ereport(ERROR,
 				(errcode_for_file_write(),
 				 errmsg("could not create file \"%s\": %m", probe->path)));
-	probe->direct = false;
-	probe->fd = probe->buffered_fd;
+	/* tmpfs and others refuse it */
 	if (PG_O_DIRECT != 0)
-	{
-		int			fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
-
-		/* tmpfs and others refuse it */
-		if (fd >= 0)
-		{
-			probe->fd = fd;
-			probe->direct = true;
-		}
-	}
+		probe->fd = OpenTransientFile(probe->path, O_RDWR | PG_BINARY | PG_O_DIRECT);
+	probe->direct = PG_O_DIRECT != 0 && probe->fd >= 0;
+	if (!probe->direct)
+		probe->fd = probe->buffered_fd;
 	if (unlink(probe->path) < 0)
 		ereport(ERROR,
 				(errcode_for_file_access(),
@@ -134,18 +127,18 @@ sync_file(const Probe *probe)
 
 /* Write or read so many bytes of the chunk. */
 static void
-transfer(const Probe *probe, bool write, int fd, Size len, int64 offset)
+transfer(const Probe *probe, bool writes, int fd, Size len, int64 offset)
 {
 	CHECK_FOR_INTERRUPTS();
 	errno = 0;
-	if ((write ? pg_pwrite(fd, probe->chunk, len, offset) :
+	if ((writes ? pg_pwrite(fd, probe->chunk, len, offset) :
 		 pg_pread(fd, probe->chunk, len, offset)) == len)
 		return;
 	if (errno == 0)
-		errno = write ? ENOSPC : EIO;
+		errno = writes ? ENOSPC : EIO;
 	ereport(ERROR,
 			(errcode_for_file_write(),
-			 write ? errmsg("could not write file \"%s\": %m", probe->path) :
+			 writes ? errmsg("could not write file \"%s\": %m", probe->path) :
 			 errmsg("could not read file \"%s\": %m", probe->path)));
 }
 
@@ -167,7 +160,6 @@ fill_file(Probe *probe, int64 max_bytes, double seconds)
 		probe->size += PROBE_CHUNK;
 	}
 	sync_file(probe);
-	drop_from_page_cache(probe->buffered_fd, 0, 0);
 
 	probe->nblocks = probe->size / BLCKSZ;
 	probe->order = palloc(probe->nblocks * sizeof(uint32));
