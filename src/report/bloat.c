@@ -32,15 +32,35 @@
 #include "utils/memutils.h"
 #include "utils/spccache.h"
 
+#include "errors.h"
 #include "file_system.h"
 #include "report/report.h"
 #include "report/report_private.h"
 #include "test_points.h"
 
+PG_FUNCTION_INFO_V1(index_mover_index_bloat);
+
 /* Cost of a plan for each index: 80 reads a second are enough */
 #define PLAN_SAMPLE			80
 #define PLAN_MILLISECONDS	1000
 #define PLAN_PREFETCH		1
+
+typedef struct BloatReport
+{
+	Report		report;
+	int			sample_pages;	/* the most blocks to read, at least 1 */
+	TimestampTz deadline;		/* 0 = none */
+	bool		exact;			/* read all blocks; set if all were read */
+
+	/* results; NaN = not known */
+	int64		pages;
+	int64		sampled_pages;	/* blocks read, metapage included */
+	double		leaf_density;	/* 0 to 1 */
+	double		fillfactor;		/* of a rebuild, 0 to 1 */
+	double		bloat_ratio;	/* NaN also if only the interval is known */
+	double		bloat_ratio_low;
+	double		bloat_ratio_high;
+} BloatReport;
 
 typedef struct SampledBlock
 {
@@ -62,17 +82,6 @@ typedef struct BloatScan
 	SampledBlock *sample;		/* in file order, two of each stratum */
 	int			nsample;		/* 0 if every block is read */
 } BloatScan;
-
-/* Raise ERROR XX002 for a damaged page. */
-void
-report_corrupted(Relation index, BlockNumber blkno, const char *problem)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains corrupted page at block %u",
-					RelationGetRelationName(index), blkno),
-			 errdetail_internal("The page cannot be read: %s.", problem)));
-}
 
 /* Copy a block, to inspect it without a lock. */
 static void
@@ -333,7 +342,7 @@ set_results(BloatScan *scan, BloatReport *bloat)
  * two blocks, and for an access method that is not known.  ERROR XX001 or XX002
  * for damaged pages.
  */
-void
+static void
 bloat_measure(Relation index, Report *report)
 {
 	BloatReport *bloat = (BloatReport *) report;
@@ -368,6 +377,61 @@ bloat_measure(Relation index, Report *report)
 	if (enough && add_blocks(scan))
 		set_results(scan, bloat);
 	bloat->sampled_pages = scan->blocks_read;
+}
+
+/* Four decimals: more would be far below any sampling error, and too wide. */
+static void
+row_ratio(Row *row, int column, double ratio)
+{
+	row_float8(row, column, rint(ratio * 10000) / 10000);
+}
+
+/*
+ * index_bloat(index regclass, sample_pages int, exact boolean) returns pages,
+ *		sampled_pages, leaf_density, fillfactor, bloat_ratio, bloat_ratio_low,
+ *		bloat_ratio_high, bloat_bytes, exact
+ * index_mover.try_bloat(index regclass, sample_pages int, exact boolean, quiet
+ *		boolean) the same, for reports over many indexes: with quiet NULLs
+ *		instead of errors and of waiting
+ *
+ * Reads at most sample_pages blocks or, with exact, all of them.
+ *
+ * Locks: AccessShareLock on the index until the end.  EXECUTE:
+ * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
+ * index, 42809 not an index, 0A000 other sessions' temporary indexes,
+ * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damage.
+ */
+Datum
+index_mover_index_bloat(PG_FUNCTION_ARGS)
+{
+	BloatReport bloat = {.report = {.measure = bloat_measure}};
+	Row			row;
+
+	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
+	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("sample_pages must be greater than zero")));
+	bloat.sample_pages = PG_GETARG_INT32(1);
+	reject_null(fcinfo, 2, "exact");
+	bloat.exact = PG_GETARG_BOOL(2);
+	report_run_argument(fcinfo, &bloat.report);
+
+	row_clear(&row);
+	if (!bloat.report.measured)
+		return row_result(fcinfo, &row);
+	row_int64(&row, 1, bloat.pages);
+	row_int64(&row, 2, bloat.sampled_pages);
+	row_ratio(&row, 3, bloat.leaf_density);
+	row_ratio(&row, 4, bloat.fillfactor);
+	row_ratio(&row, 5, bloat.bloat_ratio);
+	row_ratio(&row, 6, bloat.bloat_ratio_low);
+	row_ratio(&row, 7, bloat.bloat_ratio_high);
+	if (!isnan(bloat.bloat_ratio))
+		row_int64(&row, 8, rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
+	if (!isnan(bloat.bloat_ratio_low))
+		row_set(&row, 9, BoolGetDatum(bloat.exact));
+	return row_result(fcinfo, &row);
 }
 
 /*

@@ -91,26 +91,8 @@ typedef struct Report
 } Report;
 
 extern bool report_run(Report *report);
+extern void report_run_argument(FunctionCallInfo fcinfo, Report *report);
 extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
-
-typedef struct BloatReport
-{
-	Report		report;
-	int			sample_pages;	/* the most blocks to read, at least 1 */
-	TimestampTz deadline;		/* 0 = none */
-	bool		exact;			/* read all blocks; set if all were read */
-
-	/* results; NaN = not known */
-	int64		pages;
-	int64		sampled_pages;	/* blocks read, metapage included */
-	double		leaf_density;	/* 0 to 1 */
-	double		fillfactor;		/* of a rebuild, 0 to 1 */
-	double		bloat_ratio;	/* NaN also if only the interval is known */
-	double		bloat_ratio_low;
-	double		bloat_ratio_high;
-} BloatReport;
-
-extern void bloat_measure(Relation index, Report *report);
 
 extern void row_float8(Row *row, int column, double value);
 extern Datum row_result(FunctionCallInfo fcinfo, Row *row);

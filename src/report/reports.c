@@ -43,7 +43,6 @@
 #include "report/report.h"
 #include "report/report_private.h"
 
-PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 PG_FUNCTION_INFO_V1(index_mover_gin_pending_list);
 PG_FUNCTION_INFO_V1(index_mover_try_size);
 PG_FUNCTION_INFO_V1(index_mover_file_birth);
@@ -76,11 +75,15 @@ row_result(FunctionCallInfo fcinfo, Row *row)
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), row->values, row->nulls));
 }
 
-/* Four decimals: more would be far below any sampling error, and too wide. */
-static void
-row_ratio(Row *row, int column, double ratio)
+/* Raise ERROR XX002 for a damaged page. */
+void
+report_corrupted(Relation index, BlockNumber blkno, const char *problem)
 {
-	row_float8(row, column, rint(ratio * 10000) / 10000);
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" contains corrupted page at block %u",
+					RelationGetRelationName(index), blkno),
+			 errdetail_internal("The page cannot be read: %s.", problem)));
 }
 
 /* Refuse a relation that cannot be measured; required_am is GIN or none. */
@@ -173,62 +176,14 @@ report_run(Report *report)
 }
 
 /* Measure the index in argument 0, unless that is null where it may be. */
-static void
-measure_argument(FunctionCallInfo fcinfo, Report *report)
+void
+report_run_argument(FunctionCallInfo fcinfo, Report *report)
 {
 	if (report->quiet && PG_ARGISNULL(0))
 		return;
 	reject_null(fcinfo, 0, "index");
 	report->index_oid = PG_GETARG_OID(0);
 	(void) report_run(report);
-}
-
-/*
- * index_bloat(index regclass, sample_pages int, exact boolean) returns pages,
- *		sampled_pages, leaf_density, fillfactor, bloat_ratio, bloat_ratio_low,
- *		bloat_ratio_high, bloat_bytes, exact
- * index_mover.try_bloat(index regclass, sample_pages int, exact boolean, quiet
- *		boolean) the same, for reports over many indexes: with quiet NULLs
- *		instead of errors and of waiting
- *
- * Reads at most sample_pages blocks or, with exact, all of them.
- *
- * Locks: AccessShareLock on the index until the end.  EXECUTE:
- * pg_stat_scan_tables.  Errors: 22004 and 22023 arguments, 42704 no such
- * index, 42809 not an index, 0A000 other sessions' temporary indexes,
- * unlogged ones on a standby, 55000 invalid index, XX001 and XX002 damage.
- */
-Datum
-index_mover_index_bloat(PG_FUNCTION_ARGS)
-{
-	BloatReport bloat = {.report = {.measure = bloat_measure}};
-	Row			row;
-
-	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
-	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("sample_pages must be greater than zero")));
-	bloat.sample_pages = PG_GETARG_INT32(1);
-	reject_null(fcinfo, 2, "exact");
-	bloat.exact = PG_GETARG_BOOL(2);
-	measure_argument(fcinfo, &bloat.report);
-
-	row_clear(&row);
-	if (!bloat.report.measured)
-		return row_result(fcinfo, &row);
-	row_int64(&row, 1, bloat.pages);
-	row_int64(&row, 2, bloat.sampled_pages);
-	row_ratio(&row, 3, bloat.leaf_density);
-	row_ratio(&row, 4, bloat.fillfactor);
-	row_ratio(&row, 5, bloat.bloat_ratio);
-	row_ratio(&row, 6, bloat.bloat_ratio_low);
-	row_ratio(&row, 7, bloat.bloat_ratio_high);
-	if (!isnan(bloat.bloat_ratio))
-		row_int64(&row, 8, rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
-	if (!isnan(bloat.bloat_ratio_low))
-		row_set(&row, 9, BoolGetDatum(bloat.exact));
-	return row_result(fcinfo, &row);
 }
 
 /*
@@ -296,7 +251,7 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 	Row			row;
 
 	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
-	measure_argument(fcinfo, &pending.report);
+	report_run_argument(fcinfo, &pending.report);
 	row_clear(&row);
 	if (!pending.report.measured)
 		return row_result(fcinfo, &row);
