@@ -149,8 +149,11 @@ is(value('SET enable_seqscan = off; SELECT count(*) FROM t WHERE id = 5 OR v = 5
 	WHERE id = 5 OR v = 5 AND words::text = $$\'a5\':1$$'),
 	'reads work');
 is($node->psql('postgres', 'UPDATE t SET p = p WHERE id = 7; DELETE FROM child WHERE t = 7; DELETE FROM t
-	WHERE id = 7; INSERT INTO child VALUES (8, 8)'), 0, 'so do HOT updates, deletes, and foreign keys');
-my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nINSERT INTO t SELECT id, u, v, words, p, r FROM t
+	WHERE id = 7'), 0, 'so do HOT updates, and deletes');
+my ($rc, $out, $err) = $node->psql('postgres', 'INSERT INTO child VALUES (8, 8)');
+# from 19 on core reads the index of a foreign key itself (ri_FastPathCheck)
+$node->pg_version >= '19devel' ? like($err, qr/could not open file/, 'but no foreign keys') : is($rc, 0, 'and foreign keys');
+($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nINSERT INTO t SELECT id, u, v, words, p, r FROM t
 	WHERE id = 8");
 like($err, qr/58P01/, 'no duplicate gets in');
 ($rc, $out, $err) = $node->psql('postgres',
