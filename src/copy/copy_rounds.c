@@ -50,10 +50,6 @@
 #define HOPELESS_COPIES_BUSY 10 /* where max_lock_time was raised */
 #define SMALL_COPY_BLOCKS	32768
 
-/* With rests included, mostly for max_rate: this time, and so many rounds */
-#define HOPELESS_MS_IN_ALL	(5 * HOPELESS_MS)
-#define HOPELESS_ROUNDS		10
-
 /* Choose the pace: hurried once the writers are as fast as we are. */
 static FileCopyPace
 current_pace(const CopyState *cs)
@@ -258,8 +254,7 @@ give_up_if_hopeless(CopyState *cs, const Progress *progress, int64 left, bool to
 
 	if ((too_slow && elapsed - (copy_rested_ms(cs) - progress->rested_by_then) > HOPELESS_MS / 2) ||
 		(too_many && (would_write_too_much(cs, left) ||
-					  (progress->in_vain >= 3 && is_outpaced_for_long(cs)) ||
-					  (progress->in_vain >= HOPELESS_ROUNDS && elapsed > HOPELESS_MS_IN_ALL))))
+					  (progress->in_vain >= 3 && is_outpaced_for_long(cs)))))
 		copy_cannot_keep_up(cs, left);
 }
 
