@@ -153,9 +153,6 @@
 /* ... in units of half a record */
 #define PIECE_UNIT			(PAGES_PER_RECORD / 2)
 
-/* Without sync_file_range(), sync after so many blocks */
-#define SYNC_BLOCKS			(16 * FILE_COPY_CHUNK)
-
 /* For the tests, see test_points.c */
 #define IGNORE_BUFFERS		IM_MUTATION("look-up")
 #define NO_HOLES_LOGGED		IM_MUTATION("holes")
@@ -226,7 +223,6 @@ struct FileCopy
 	/* blocks of the last write-back, in order */
 	BlockNumber window[FILE_COPY_CHUNK];
 	int			window_blocks;
-	BlockNumber unsynced;		/* blocks, where there is no write-back */
 };
 
 /*
@@ -745,18 +741,8 @@ start_write_back(FileCopy *copy, const BlockNumber *blocks, int nblocks,
 	memcpy(copy->window, blocks, nblocks * sizeof(BlockNumber));
 	copy->window_blocks = nblocks;
 #else
-	{
-		SMgrRelation smgr = smgropen(copy->to, INVALID_PROC_NUMBER);
-		BlockNumber count = blocks[nblocks - 1] + 1 - blocks[0];
-
-		smgrwriteback(smgr, MAIN_FORKNUM, blocks[0], count);
-		copy->unsynced += count;
-		if (copy->unsynced >= SYNC_BLOCKS)
-		{
-			smgrimmedsync(smgr, MAIN_FORKNUM);
-			copy->unsynced = 0;
-		}
-	}
+	smgrwriteback(smgropen(copy->to, INVALID_PROC_NUMBER), MAIN_FORKNUM, blocks[0],
+				  blocks[nblocks - 1] + 1 - blocks[0]);
 #endif
 }
 
