@@ -4,20 +4,11 @@
  *	  Removing relation files that only the ledger knows.
  *
  * There are two kinds: a new file whose copy was not finished, and an old
- * file that a swap has put out of use.  No pg_class row names either, so a
- * lock on a relation would not help.  The worker that made the file may still
- * work on it, so it holds a lock on the ledger row's number
- * (ledger_row_claim()) while it lives, and a removal takes that lock first.
- *
- * A row is not believed.  The file is left alone if any pg_class row has its
- * number, even one that a running transaction is inserting or deleting; if
- * the relation map has it; or if another ledger row that names it is locked.
- * ALTER INDEX .. SET TABLESPACE uses a file before a pg_class row has its
- * number, but that cannot be the number in one of our rows: it is from this
- * cluster's OID counter, which repeats a number only after four billion others.
- *
- * The file is on the drop list of the transaction that deletes the ledger
- * row.  So the commit record carries it, and standbys remove it, too.
+ * file that a swap has put out of use.  When a file is left alone is in src/README,
+ * "Protocol of the ledger".  ALTER INDEX .. SET TABLESPACE uses a file before a
+ * pg_class row has its number, but that cannot be the number in one of our rows: it
+ * is from this cluster's OID counter, which repeats a number only after four billion
+ * others.
  *
  * A large file is truncated first, piece by piece, because removing it at
  * once stalls every fsync until the file system has discarded the blocks.
@@ -90,10 +81,7 @@ entry_locator(const LedgerEntry *entry)
 	/* a row written by hand may name pg_global */
 	Oid			database = entry->tablespace == GLOBALTABLESPACE_OID ? InvalidOid : MyDatabaseId;
 
-	return (RelFileLocator)
-	{
-		entry->tablespace, database, entry->relfilenumber
-	};
+	return make_locator(entry->tablespace, database, entry->relfilenumber);
 }
 
 /*
@@ -301,8 +289,8 @@ leftover_file_shorten(const RelFileLocator *locator, BlockNumber nblocks, bool p
  * row stays, with a WARNING, as long as the tablespace's directory is
  * missing: the file may come back with it.
  */
-void
-leftover_file_drop(const LedgerEntry *entry, bool file_exists)
+static void
+drop_at_commit(const LedgerEntry *entry, bool file_exists)
 {
 	RelFileLocator locator = entry_locator(entry);
 	Oid			busy;
@@ -335,6 +323,17 @@ leftover_file_drop(const LedgerEntry *entry, bool file_exists)
 		ledger_delete(entry->id);
 	else
 		(void) GetCurrentTransactionId();	/* files go with its commit record */
+}
+
+/* The same at once, in a transaction of its own. */
+void
+leftover_file_drop(const LedgerEntry *entry, bool file_exists)
+{
+	Assert(!IsTransactionState());
+	StartTransactionCommand();
+	commit_locally();
+	drop_at_commit(entry, file_exists);
+	CommitTransactionCommand();
 }
 
 /*
@@ -402,10 +401,7 @@ leftover_file_remove(const LedgerEntry *entry, bool paced,
 
 	IM_POINT("old-file-drop");
 	between_steps();
-	StartTransactionCommand();
-	commit_locally();
 	leftover_file_drop(entry, true);
-	CommitTransactionCommand();
 	IM_POINT("old-file-dropped");
 }
 

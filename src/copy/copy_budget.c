@@ -47,16 +47,6 @@ busy_seconds(const CopyState *cs)
 	return Max(ms - (cs->first->rested_ms - cs->eta.rested_before), 1) / 1000.0;
 }
 
-static void
-begin_part(CopyState *cs, CopyPart part)
-{
-	cs->eta.part = part;
-	cs->eta.part_began = GetCurrentTimestamp();
-	cs->eta.rested_before = cs->first->rested_ms;
-	if (part == PART_COPY)
-		cs->eta.busy_rate = 0;
-}
-
 /* Return the seconds of all parts after this one, -1 if unknown yet. */
 static double
 seconds_after(const CopyState *cs, CopyPart part, double total)
@@ -169,7 +159,11 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	double		after;
 
 	if (cs->eta.part != part || cs->eta.part_began == 0)
-		begin_part(cs, part);
+	{
+		cs->eta.part = part;
+		cs->eta.part_began = GetCurrentTimestamp();
+		cs->eta.rested_before = cs->first->rested_ms;
+	}
 	if (total <= 0)
 		return;
 	if (part == PART_COPY && done > 0)

@@ -50,7 +50,7 @@ typedef enum CopyPart
 	PART_REMOVE,
 } CopyPart;
 
-/* Belongs to copy_budget.c; set to zero at the start of a copy. */
+/* Belongs to copy_budget.c */
 typedef struct CopyEta
 {
 	CopyPart	part;
@@ -113,10 +113,12 @@ typedef struct CopyState
 	LedgerEntry old_file;		/* the same, after the swap */
 	LedgerEntry old_row;		/* inserted by the swap */
 
-	ChangedBlocks *changes;
-	FileCopy   *copy;
 	Throttle	throttle;
 	ReplicaLag	lag;
+
+	/* from here on set to zero by copy_file() */
+	ChangedBlocks *changes;
+	FileCopy   *copy;
 	double		block_us;		/* to copy a block through shared buffers,
 								 * smoothed */
 	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */

@@ -3,28 +3,12 @@
  * copy_steps.c
  *	  The method copy: move a relation's file while the relation is in use.
  *
- * src/README has the protocol: "Protocol of a copy", "A table".  The steps, each
- * in transactions of its own, for each file of a move, the largest first:
- *
- *	1. lock; choose a file number, record it in the ledger, create the file;
- *	2. follow the WAL from here on (wal_changes.c);
- *	3. copy every block, then changed blocks in rounds, until few are left
- *	   (copy_rounds.c, file_copy.c);
- *	4. copy the free space map, create the visibility map, and make the new
- *	   file durable;
- *	5. copy changed blocks through shared buffers, unless there are too many;
- *	   compare, if the user wants that (copy_verify.c).
- *
- * And then, once for all files:
- *
- *	6. after a copy past the operating system's cache, read into that the
- *	   blocks to be loaded in 8 (copy_prewarm.c);
- *	7. copy changed blocks until the lock is free (copy_last.c), copy the last
- *	   blocks, and swap (copy_swap.c);
- *	8. load blocks that were cached, remove the old files (leftover_files.c).
- *
- * Locks: those of copy_locks.c.  The long phases have neither a snapshot nor a
- * transaction ID, and no transaction that lasts longer than copying 1 MB.
+ * src/README has the protocol: "Protocol of a copy", "A table".  Here its steps follow
+ * each other, for each file of a move, the largest first: a new file, or that of an
+ * earlier copy (copy_resume.c); all blocks, and changed ones in rounds (copy_rounds.c);
+ * the comparison (copy_verify.c).  And then, once for all files: the operating system's
+ * cache (copy_prewarm.c), the last blocks (copy_last.c), the swap (copy_swap.c), the
+ * old files (leftover_files.c).  Locks: those of copy_locks.c.
  *
  * Tricky: only the ledger knows the new file, and after the swap only the
  * ledger knows the old one.  The files that an ERROR leaves are removed by
@@ -81,17 +65,12 @@ remove_left_file(LedgerEntry *entry, bool made)
 		return;
 	PG_TRY();
 	{
-		StartTransactionCommand();
-		commit_locally();
 		if (ledger_row_claim_again(entry->id))
 		{
 			IM_POINT("left-file-drop");
 			leftover_file_drop(entry, made);
-			CommitTransactionCommand();
 			ledger_row_release(entry->id);
 		}
-		else
-			CommitTransactionCommand();
 		entry->id = 0;
 	}
 	PG_CATCH();
@@ -200,10 +179,7 @@ discard_file(CopyState *cs)
 	cs->copy = NULL;
 	if (cs->new_file.id != 0)
 	{
-		StartTransactionCommand();
-		commit_locally();
 		leftover_file_drop(&cs->new_file, cs->new_file_made);
-		CommitTransactionCommand();
 		ledger_row_release(cs->new_file.id);
 		cs->new_file.id = 0;
 		cs->new_file_made = false;
@@ -373,17 +349,10 @@ copy_file(CopyState *cs)
 	int			nfollowers = 0;
 
 	Assert(cs->first->locked && !cs->in_place && cs->copy == NULL);
-	cs->copied = 0;
-	cs->rounds = 0;
-	cs->changed_blocks = 0;
-	cs->outpaced = false;
-	cs->verifying = false;
-	cs->verified = 0;
+	memset(&cs->changes, 0, sizeof(CopyState) - offsetof(CopyState, changes));
 	cs->block_us = COPY_BLOCK_US;
 	cs->began_at = GetCurrentTimestamp();
-	cs->outpaced_since = 0;
 	cs->recopied_before = cs->mc->item->blocks_recopied;
-	memset(&cs->eta, 0, sizeof(cs->eta));
 	if (cs->mc->settings->prewarm)
 		cs->eta.cached = copy_estimate_cached(&cs->from);
 	StartTransactionCommand();
@@ -508,15 +477,6 @@ copy_once(CopyState *cs)
 	return outcome;
 }
 
-/* The row of a table shows the WAL of the move less that of its parts. */
-static void
-share_wal(CopyState *cs, uint64 written)
-{
-	for (CopyState *f = cs->next; f != NULL; f = f->next)
-		written -= f->mc->item->wal_written;
-	cs->mc->item->wal_written = written;
-}
-
 /*
  * Move one relation by copying its file, with no transaction open; the outcome
  * is in mc->item.  After an ERROR, which has not moved it, the caller must call
@@ -556,7 +516,10 @@ move_by_copy(MoveContext *mc)
 	{
 		CopyOutcome outcome = copy_once(cs);
 
-		share_wal(cs, pgWalUsage.wal_bytes - wal_before);
+		/* the row of a table shows the WAL of the move less that of its parts */
+		item->wal_written = pgWalUsage.wal_bytes - wal_before;
+		for (CopyState *f = cs->next; f != NULL; f = f->next)
+			item->wal_written -= f->mc->item->wal_written;
 		if (outcome == GO_ON)
 			break;
 		foreach_file(f, cs)
