@@ -5,13 +5,11 @@
  *	  the WAL meanwhile.
  *
  * Locks, for the session: AccessShareLock on the table, then
- * ShareUpdateExclusiveLock on the index, if one moves.  These keep out DROP,
- * TRUNCATE, REINDEX and rewrites, but not VACUUM.  A table needs the first
- * alone: whatever replaces its file asks for AccessExclusiveLock.  Its TOAST
- * table and the index of that are locked in the same way, in core's order, since
- * REINDEX and VACUUM FULL can be told to work on them alone.  If DDL waits
- * behind us we release all locks, queue behind it, and check whether the files
- * are still the same.
+ * ShareUpdateExclusiveLock on the index, if one moves.  A table needs the first
+ * alone.  Its TOAST table and the index of that are locked in the same way, in
+ * core's order, since REINDEX and VACUUM FULL can be told to work on them alone.
+ * If DDL waits behind us we release all locks, queue behind it, and check whether
+ * the files are still the same.
  *
  * Assumption: whatever gives one of these relations another file, or drops it,
  * or gives the table another TOAST table, conflicts with one of these locks.

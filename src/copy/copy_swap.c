@@ -4,24 +4,8 @@
  *	  Method copy: the short exclusive step that gives a relation its new
  *	  file, or a table, its TOAST table and the index of that theirs.
  *
- * src/README, "Protocol of the swap", has the order of steps and why it is right.
- * Here is how the lock is come by without making others wait.
- *
- * Everything that wants the relation queues behind an AccessExclusiveLock that
- * waits.  So we first look at the holders, without queueing.  A holder that was
- * there at the last look, too, runs a long transaction, and to queue behind it
- * would be in vain: we look again.  If there is no holder we ask without
- * queueing: a session that asks with NOWAIT, as the processes of a parallel
- * pg_dump do, fails if an exclusive lock so much as waits.  We queue, for
- * lock_timeout, only where one short transaction follows the other without a
- * gap, or where the writers are as fast as we are, and never behind a
- * transaction that reads the whole table by design (reads_whole_table()).
- *
- * While a long transaction holds the lock, the WAL is read, but changes are
- * copied only from time to time: a block that keeps changing would be copied,
- * and logged, at each look.  After lock_wait a WARNING names the holders, and
- * with on_blocker = wait, the default, the looks go on: a VACUUM keeps its locks
- * for hours, and a copy that is ready is not thrown away for it.
+ * src/README, "Protocol of the swap", has the order of steps, why it is right, and
+ * when we ask for the lock, with or without queueing.
  *
  * No WAL can be read in the queue.  So we leave it after a second, read the WAL,
  * and queue again, until lock_timeout is over.  Where others write little we stay
@@ -41,11 +25,9 @@
  * transaction: RowExclusiveLock on catalogs and the ledger first, then
  * AccessExclusiveLock on the relations, in core's order: table, TOAST table, index.
  *
- * Tricky: asking for the lock assigns a transaction ID, even in vain, so each
- * attempt is a transaction of its own.  An attempt in vain must not end in an
- * abort, which would release the session locks.  lock_time is the longest of all
- * attempts, from the grant of the first lock to the commit callback, which comes
- * just before the locks are released.
+ * Tricky: an attempt in vain must not end in an abort, which would release the
+ * session locks.  lock_time is the longest of all attempts, from the grant of the
+ * first lock to the commit callback, which comes just before the locks are released.
  *
  *-------------------------------------------------------------------------
  */

@@ -9,9 +9,7 @@
  * LSN and checksum are ignored, because a copy has its own.  If the pages
  * still differ, both are masked as for wal_consistency_checking: left out
  * is only that which may change without WAL: hint bits, dead line pointers, unused
- * space.  A table is compared more strictly than by core's heap_mask(), which
- * leaves out whether all rows of a page are visible, and what kind of lock xmax
- * is: these change only with WAL, so mask_hints() keeps them.
+ * space.  A table is compared more strictly than by core's heap_mask().
  *
  * SP-GiST has one more difference that is no damage.  It prepares an empty
  * page in a buffer, new or used before, and leaves it for a later insertion,

@@ -3,14 +3,10 @@
  * visibility_map.c
  *	  Method copy: the visibility map of a table.
  *
- * Not every change of it is in the WAL, and those of 15 and 16 do not name its
- * block.  So it is not followed: all of its pages are compared, and copied where
- * they differ, before the exclusive lock, which leaves them in shared buffers,
- * and again under it.  That takes about two microseconds a page, which stands
+ * It is not followed (see src/README, "A table"): all of its pages are compared, and
+ * copied where they differ, before the exclusive lock, which leaves them in shared
+ * buffers, and again under it.  That takes about two microseconds a page, which stands
  * for 255 MB of the table.
- *
- * Pages are logged whole: pd_lower of a page of the map says nothing about its
- * contents.
  *
  *-------------------------------------------------------------------------
  */
