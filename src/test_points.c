@@ -57,6 +57,7 @@
  *	no-background	no write in the background, with 0
  *	background-failed	take so many bytes for not written by it
  *	long-ago		submit a job as of so many microseconds ago
+ *	looks			queue for the lock after so many looks in vain
  *
  * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
  * tablespace's file system says: its number, by which two are the same or not, and

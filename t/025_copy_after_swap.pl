@@ -232,7 +232,6 @@ foreach my $try (1 .. 3)
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
 	my ($job, $holder) = queued_at($node, 'SELECT count(*) FROM small WHERE i = 1',
 		sub { return move_small(lock_timeout => '2min', lock_wait => '0'); });
-	set_test_point($node, '');
 	$gate->end;
 	poll_until($node, "SELECT count(*) FROM pg_locks WHERE relation = 'small_i'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted",
 		'1', 'the attempt');

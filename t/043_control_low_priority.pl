@@ -94,7 +94,6 @@ soon_ok(time - $start, 10.5, 'it waits no longer than that attempt of 10 s may s
 is(sql('SELECT state FROM pg_stat_activity WHERE pid = ' . $holder->pid), 'idle in transaction', 'and goes on before the first one ends');
 is(sql("SELECT phase FROM index_mover_progress WHERE job = $job"), 'waiting for lock to swap', 'as does the move, out of the queue');
 cmp_ok(queued_too_long($log, 'control_s'), '>', 0, 'the server says of such an attempt that it stands in the queue for long');
-set_test_point($node, '');
 $holder->run('COMMIT');
 wait_for_job_end($node, $job);
 is(status($job), 'moved', 'then it is moved');
@@ -105,7 +104,6 @@ $log = -s $node->logfile;
 $holder->end;
 ($job, $holder) = queued_at($node, "SELECT count(*) FROM short WHERE s = 'x'",
 	sub { return begin_job($node, 'short_s', 'regress_fast', lock_wait => 0); });
-set_test_point($node, '');
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 # then it sees that a client stays, and makes no other
 poll_until($node, "SELECT blocked_by <> '{}' FROM index_mover_progress WHERE job = $job", 't', 'the end of the attempt');
@@ -122,7 +120,6 @@ $holder->end;
 ($job, $holder) = queued_at($node, "SELECT count(*) FROM short WHERE s = 'x'",
 	sub { return begin_job($node, 'short_s', 'regress_slow', lock_timeout => '10min'); });
 $worker = worker_of($job);
-set_test_point($node, '');
 $gate->run('SELECT pg_advisory_unlock(0, 5959)');
 my $queued = "FROM pg_locks WHERE pid = $worker AND mode = 'AccessExclusiveLock' AND NOT granted AND waitstart";
 poll_until($node, "SELECT count(*) $queued IS NOT NULL", '1', 'the attempt');

@@ -539,12 +539,33 @@ if (part('toast held'))
 	}
 }
 
+# A process that waits for 10 ms in the queue for a lock says so in the log: the swap never
+# queues for a second lock, not even for a short time, while others wait for the first.
+sub watch_queue
+{
+	my ($watch) = @_;
+	$s->run($watch ? "ALTER SYSTEM SET $_" : 'ALTER SYSTEM RESET ' . $_ =~ s/ .*//r)
+	  foreach 'deadlock_timeout = 10', 'log_lock_waits = on';
+	$s->run('SELECT pg_reload_conf()');
+	return;
+}
+
+sub not_queued_ok
+{
+	my ($log, $name) = @_;
+	my $oids = $s->run("SELECT '$toast'::regclass::oid || '|' || '$toast_index'::regclass::oid");
+	unlike(slurp_file($node->logfile, $log), qr/still waiting for AccessExclusiveLock on relation (?:$oids) /,
+		"$name: it has not queued for that with the table locked");
+	return;
+}
+
 # The move has got the table, among short transactions without end, when somebody takes the
 # TOAST table: it gives back the table, and does not wait with that.
 if (part('toast taken'))
 {
 	my $name = 'the TOAST table is taken while the move has the table';
 	make_wide();
+	watch_queue(1);
 	append_to_file($node->basedir . '/short.sql', "\\set id random(1, 1500)\nUPDATE wide SET v = v WHERE id = :id;\n");
 	my ($gate, $holder) = map { IndexMover::Session->new($node) } 1, 2;
 	$gate->run('SELECT pg_advisory_lock(0, 5959)');
@@ -562,6 +583,8 @@ if (part('toast taken'))
 	$gate->end;
 	$node->wait_for_log(qr/given the exclusive lock on relation \d+ back after \d+ us: another transaction is in the way/, $log);
 	soon_ok(time - $start, 3, "$name: it gives the table back soon");
+	not_queued_ok($log, $name);
+	watch_queue(0);
 	poll_until($node, "SELECT blocked_by = '{@{[$holder->pid]}}' FROM index_mover_progress", 't', "$name: published then");
 	$load->signal('TERM');
 	eval { $load->finish };
@@ -630,6 +653,7 @@ if (part('toast apart'))
 if (part('toast back'))
 {
 	make_wide() unless $toast && places_of_table($node, 'wide') ne '';
+	watch_queue(1);
 	foreach my $case ([ 'the TOAST table is held', qr/another transaction is in the way/, {} ],
 		[ 'too much left', qr/too much left to do/, { max_lock_time => '1ms' } ])
 	{
@@ -656,8 +680,10 @@ if (part('toast back'))
 		wide_ok($job, $name, 'moved', $to);
 		cmp_ok($s->run("SELECT min(lock_attempts) FROM index_mover_history WHERE job = $job"), '>=', 2, "$name: there was another attempt");
 		unlike(slurp_file($node->logfile, $log), qr/starting the copy/, "$name: no copy was thrown away");
+		not_queued_ok($log, $name);
 		$holder->end;
 	}
+	watch_queue(0);
 }
 
 # Commands that replace, drop or make one of the three, in the middle of the first file, of

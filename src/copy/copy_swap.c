@@ -660,7 +660,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 {
 	int			nholders = attempts->nholders;
 	bool		queue = nholders > 0 &&
-		(attempts->looks >= LOOKS_BEFORE_QUEUE || is_outpaced(cs)) &&
+		(attempts->looks >= IM_LIMIT("looks", LOOKS_BEFORE_QUEUE) || is_outpaced(cs)) &&
 		!reads_whole_table(cs, attempts->holders, nholders);
 	bool		tried = queue || (nholders == 0 && attempts->holders != NULL);
 	CopyOutcome outcome;

@@ -178,27 +178,21 @@ sub held_at
 	return $call;
 }
 
-# A swap queues for its lock only where one short transaction follows the other.  So run
-# $sql in such, without a gap, beside a job that $begin begins and returns, until the
-# job is held at "swap-asking", to queue next.  Returns the job and the session
-# whose transaction is open then.  The caller holds the lock of the test point.
+# A swap queues for its lock only after several looks that found one short transaction or
+# another; here at the first look, at which $sql is in an open transaction.  Returns the
+# job that $begin begins, held at "swap-asking", to queue next, and the session of that
+# transaction.  The caller holds the lock of the test point.
 sub queued_at
 {
 	my ($node, $sql, $begin) = @_;
-	my @sessions = map { IndexMover::Session->new($node) } 1, 2;
+	my $holder = IndexMover::Session->new($node);
 	my $log = -s $node->logfile;
-	my $n = 0;
-	$sessions[0]->run("BEGIN; $sql");
-	set_test_point($node, 'swap-asking:wait');
+	$holder->run("BEGIN; $sql");
+	set_tests($node, test_point => 'swap-asking:wait', test_mutation => 'looks:0');
 	my $job = $begin->();
-	until ($node->log_contains(qr/test point "swap-asking": waiting/, $log))
-	{
-		$n++;
-		$sessions[ $n % 2 ]->run("BEGIN; $sql");
-		$sessions[ ($n + 1) % 2 ]->run('COMMIT');
-	}
-	$sessions[ ($n + 1) % 2 ]->end;
-	return ($job, $sessions[ $n % 2 ]);
+	$node->wait_for_log(qr/test point "swap-asking": waiting/, $log);
+	set_tests($node);
+	return ($job, $holder);
 }
 
 sub let_go
