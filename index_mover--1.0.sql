@@ -55,7 +55,7 @@ CREATE TABLE index_mover.job_log (
 	moved int,
 	total int,
 	size bigint,
-	size_moved bigint,
+	size_done bigint,
 	longest_lock interval,
 	tablespace name,
 	started_at timestamptz,
@@ -222,14 +222,9 @@ COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
 -- Watching and steering
 ---------------------------------------------------------------------------
 
-CREATE FUNCTION index_mover.job_is_alive(job bigint) RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_job_is_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
-CREATE FUNCTION index_mover.alive_jobs() RETURNS bigint[]
-AS 'MODULE_PATHNAME', 'index_mover_alive_jobs' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
-CREATE FUNCTION index_mover.job_is_paused(job bigint) RETURNS boolean
-AS 'MODULE_PATHNAME', 'index_mover_job_is_paused' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+-- src/call/progress_view.c
+CREATE FUNCTION index_mover.alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint) RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'index_mover_alive' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 10;
 
 -- src/printed_command.c
 CREATE FUNCTION index_mover.printed_command(name text, VARIADIC arguments text[] DEFAULT '{}') RETURNS text
@@ -286,11 +281,11 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   l.from_tablespace,
 		   l.to_tablespace,
 		   l.method,
-		   CASE WHEN l.status IN ('queued', 'running') AND NOT a.alive
+		   CASE WHEN l.status IN ('queued', 'running') AND a.job IS NULL
 				-- a standby cannot know which jobs of the primary are alive
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'interrupted'
-				WHEN l.status IN ('queued', 'running') AND index_mover.job_is_paused(l.job)
+				WHEN l.status IN ('queued', 'running') AND a.paused
 				THEN 'paused'
 				ELSE l.status END AS status,
 		   l.size_before,
@@ -304,12 +299,12 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   l.blocks_recopied,
 		   l.wal_bytes,
 		   l.sqlstate,
-		   CASE WHEN l.status IN ('queued', 'running') AND NOT a.alive
+		   CASE WHEN l.status IN ('queued', 'running') AND a.job IS NULL
 				 AND NOT pg_catalog.pg_is_in_recovery()
 				THEN 'The worker or the server ended before the outcome was recorded. To move what is left: '
 					 || index_mover.printed_command('resume_move', l.job::text)
 				ELSE l.message END
-				|| CASE WHEN a.alive THEN '' ELSE coalesce(
+				|| CASE WHEN a.job IS NOT NULL THEN '' ELSE coalesce(
 				(SELECT format(' Its copy goes on from %s of it, kept until %s.',
 							   pg_size_pretty(sum(k.copied_blocks) * current_setting('block_size')::int),
 							   min(k.keep_until)::timestamptz(0))
@@ -320,7 +315,7 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		   pg_catalog.pg_get_userbyid(j.role) AS role
 	  FROM index_mover.move_log l
 	  JOIN index_mover.job_log j ON j.job = l.job
-	 CROSS JOIN LATERAL (SELECT l.job = ANY ((SELECT index_mover.alive_jobs())::bigint[])) AS a(alive)
+	  LEFT JOIN index_mover.alive() a ON a.job = l.job
 	 WHERE pg_catalog.pg_has_role(j.role, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
@@ -356,30 +351,32 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	SELECT m.job,
 		   CASE WHEN a.visible THEN pg_get_userbyid(m.role) END AS role,
 		   CASE WHEN NOT a.alive THEN m.status
-				WHEN index_mover.job_is_paused(m.job) THEN 'paused'
+				WHEN s.paused THEN 'paused'
 				WHEN m.started_at IS NOT NULL THEN 'running'
 				ELSE 'queued' END AS status,
 		   CASE WHEN a.visible THEN m.moved END AS moved,
 		   CASE WHEN a.visible THEN m.total END AS total,
 		   CASE WHEN a.visible
-				THEN CASE WHEN m.size_left IS NULL AND m.moved = m.total THEN 100
-						  WHEN m.size > 0
-						  THEN round((least(m.size_moved + coalesce(r.bytes_done, 0), m.size) * 100 / m.size)::numeric, 1) END
+				THEN CASE WHEN m.size > 0 THEN round(least(d.bytes_done, m.size) * 100.0 / m.size, 1)
+						  WHEN m.size_left IS NULL AND m.status NOT IN ('failed', 'canceled') THEN 100 END
 				END::float8 AS percent,
 		   CASE WHEN a.visible THEN m.size END AS size,
 		   CASE WHEN a.visible THEN r.bytes_per_second END AS bytes_per_second,
 		   CASE WHEN a.visible AND a.alive AND r.bytes_per_second > 0 AND NOT r.no_end_in_sight
 				THEN make_interval(secs =>
-						 round((greatest(coalesce(m.size_left, 0) - coalesce(r.bytes_done, 0), 0) / r.bytes_per_second)::numeric, 1)::float8)
+						 round(greatest((coalesce(m.size_left, 0) + m.size_done - d.bytes_done)::numeric / r.bytes_per_second,
+										extract(epoch FROM r.eta)), 1)::float8)
 				END AS eta,
 		   CASE WHEN a.visible THEN m.longest_lock END AS longest_lock,
 		   CASE WHEN a.visible THEN m.tablespace END AS tablespace,
 		   CASE WHEN a.visible THEN coalesce(m.started_at, m.submitted_at)::timestamptz(0) END AS started_at,
-		   CASE WHEN a.visible AND NOT a.alive AND m.size_left IS NULL THEN m.finished_at::timestamptz(0) END AS finished_at,
+		   CASE WHEN a.visible AND NOT a.alive AND m.size_left IS NULL
+				-- one that had nothing to do has ended at once
+				THEN coalesce(m.finished_at, m.submitted_at)::timestamptz(0) END AS finished_at,
 		   CASE WHEN a.visible THEN m.policy END AS policy,
 		   CASE WHEN a.visible THEN m.settings END AS settings
 	  FROM (SELECT k.job, k.role, k.submitted_at, k.settings, k.policy, k.status, k.moved, k.total, k.size,
-				   k.size_moved, NULL::bigint AS size_left, k.longest_lock, k.tablespace, k.started_at, k.finished_at
+				   k.size_done, NULL::bigint AS size_left, k.longest_lock, k.tablespace, k.started_at, k.finished_at
 			  FROM index_mover.job_log k
 			 WHERE k.status IS NOT NULL
 			UNION ALL
@@ -395,7 +392,9 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 						   count(*) FILTER (WHERE l.status = 'moved')::int,
 						   count(*)::int,
 						   coalesce(sum(l.size_before), 0)::bigint,
-						   coalesce(sum(l.size_before) FILTER (WHERE l.status = 'moved'), 0)::bigint,
+						   -- one that was skipped when its turn came has nothing left to do
+						   coalesce(sum(l.size_before) FILTER (WHERE l.status IN ('moved', 'rehearsed', 'skipped')
+															   AND l.started_at IS NOT NULL), 0)::bigint AS size_done,
 						   sum(coalesce(l.size_before, 0)) FILTER (WHERE l.status IN ('queued', 'running'))::bigint,
 						   max(l.lock_time),
 						   CASE WHEN count(DISTINCT l.to_tablespace) = 1 THEN min(l.to_tablespace::text)::name END,
@@ -404,19 +403,21 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 					  FROM index_mover.move_log l
 					 WHERE l.job = k.job) l
 			 WHERE k.status IS NULL) m
+	  LEFT JOIN index_mover.alive() s ON s.job = m.job
 	 CROSS JOIN LATERAL (
-			SELECT m.job = ANY ((SELECT index_mover.alive_jobs())::bigint[]),
+			SELECT s.job IS NOT NULL,
 				   pg_has_role(m.role, 'USAGE')
 				   OR pg_has_role('pg_read_all_stats', 'USAGE')
 				   OR EXISTS (SELECT FROM index_mover.move_log l
 								JOIN pg_class c ON c.oid = l.table_oid
 							   WHERE l.job = m.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
+	 -- in memory, where it never decreases; that of an ended job is in the log
+	 CROSS JOIN LATERAL (SELECT greatest(m.size_done, s.bytes_done)) AS d(bytes_done)
 	  LEFT JOIN (
 			SELECT r.job,
 				   sum(r.bytes_per_second)::bigint AS bytes_per_second,
 				   bool_or(r.method = 'copy' AND r.eta IS NULL) AS no_end_in_sight,
-				   sum(r.blocks_done * current_setting('block_size')::bigint)
-					   FILTER (WHERE r.phase = 'copying blocks') AS bytes_done
+				   max(r.eta) AS eta
 			  FROM index_mover.running() r
 			 GROUP BY r.job) r ON r.job = m.job
 	 WHERE a.alive OR a.visible
@@ -429,14 +430,14 @@ COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted the job';
 COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
 COMMENT ON COLUMN index_mover_jobs.moved IS 'relations that were moved';
 COMMENT ON COLUMN index_mover_jobs.total IS 'relations of the job';
-COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of the job''s bytes that were moved';
+COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of the job''s bytes that are copied or moved, or need no move any more; 100: all';
 COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all relations of the job before the move';
 COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that the job''s copies write now';
-COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at the rate of bytes_per_second; NULL if unknown';
+COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at the rate of bytes_per_second, or of the relation that needs longest; NULL if unknown';
 COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that a copy of the job held the exclusive lock';
 COMMENT ON COLUMN index_mover_jobs.tablespace IS 'target tablespace; NULL if there are several';
 COMMENT ON COLUMN index_mover_jobs.started_at IS 'when the move of the first relation began, or else when the job was submitted';
-COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last relation ended; NULL if the job has not ended';
+COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended';
 COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
 COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
 
@@ -1075,7 +1076,7 @@ DROP FUNCTION index_mover.revoke(oid, oid, oid);
 GRANT USAGE ON TYPE @extschema@.move_result TO PUBLIC;
 
 GRANT SELECT ON @extschema@.index_mover_progress, @extschema@.index_mover_history, @extschema@.index_mover_jobs TO PUBLIC;
-GRANT EXECUTE ON FUNCTION index_mover.job_is_alive, index_mover.alive_jobs, index_mover.job_is_paused, index_mover.running,
+GRANT EXECUTE ON FUNCTION index_mover.alive, index_mover.running,
 	index_mover.printed_command, index_mover.is_scheduled TO PUBLIC;
 GRANT USAGE ON SCHEMA index_mover_call TO PUBLIC;
 GRANT SELECT ON ALL TABLES IN SCHEMA index_mover_call TO PUBLIC;

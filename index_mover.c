@@ -74,8 +74,10 @@ _PG_init(void)
 #ifdef INDEX_MOVER_TEST
 	test_points_define();
 #endif
-	tier_scheduler_register();	/* first, because then the prefix is reserved */
+	/* first, because settings_define() reserves the prefix */
+	tier_scheduler_register();
 	janitor_register();
+	cleanup_call_init();
 	settings_define();
 	submit_init();
 	snapshot_guard_init();
@@ -89,6 +91,24 @@ _PG_init(void)
 	}
 }
 
+/* Read the last arguments from number n on, but for rehearse.  Returns wait. */
+static bool
+get_last_arguments(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
+{
+	JobTerms	terms = request->settings.terms;
+	bool		wait;
+
+	reject_null(fcinfo, n + LAST_DRY_RUN, "dry_run");
+	reject_null(fcinfo, n + LAST_WAIT, "wait");
+	request->dry_run = PG_GETARG_BOOL(n + LAST_DRY_RUN);
+	wait = PG_GETARG_BOOL(n + LAST_WAIT);
+	call_check_moment(function, request->dry_run, wait);
+	settings_capture_with(&request->settings, call_settings_argument(fcinfo, n + LAST_SETTINGS));
+	request->settings.terms = terms;
+	request->waits = wait && !request->dry_run;
+	return wait;
+}
+
 /*
  * Plan the moves, carry them out, and return their rows.  The caller has set
  * the relations of the request; the last arguments begin with number n.
@@ -96,19 +116,11 @@ _PG_init(void)
 static Datum
 move(FunctionCallInfo fcinfo, const char *function, PlanRequest *request, int n)
 {
-	bool		freeze = request->settings.terms.freeze_first;
 	bool		wait;
 
 	reject_null(fcinfo, n + LAST_REHEARSE, "rehearse");
-	reject_null(fcinfo, n + LAST_DRY_RUN, "dry_run");
-	reject_null(fcinfo, n + LAST_WAIT, "wait");
-	request->dry_run = PG_GETARG_BOOL(n + LAST_DRY_RUN);
-	wait = PG_GETARG_BOOL(n + LAST_WAIT);
-	call_check_moment(function, request->dry_run, wait);
-	settings_capture_with(&request->settings, call_settings_argument(fcinfo, n + LAST_SETTINGS));
-	request->settings.terms.freeze_first = freeze;
 	request->settings.terms.rehearse = PG_GETARG_BOOL(n + LAST_REHEARSE);
-	request->waits = wait && !request->dry_run;
+	wait = get_last_arguments(fcinfo, function, request, n);
 	request->to_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(1)));
 	result_rows_of_plan(fcinfo, plan_moves(request), &request->settings,
 						request->dry_run, wait);
@@ -353,13 +365,8 @@ index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 	bool		wait;
 
 	reject_null(fcinfo, 0, "tablespace");
-	reject_null(fcinfo, 2, "dry_run");
-	reject_null(fcinfo, 3, "wait");
-	request.dry_run = PG_GETARG_BOOL(2);
-	wait = PG_GETARG_BOOL(3);
-	call_check_moment("heal_tablespace()", request.dry_run, wait);
-	settings_capture_with(&request.settings, call_settings_argument(fcinfo, 4));
-	request.waits = wait && !request.dry_run;
+	/* in place of rehearse there is to_tablespace */
+	wait = get_last_arguments(fcinfo, "heal_tablespace()", &request, 1);
 	request.object = request.to_tablespace = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	if (!PG_ARGISNULL(1))
 		request.to_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(1)));

@@ -194,6 +194,37 @@ SELECT status FROM move_indexes('bulk.c', 'regress_fast', method => 'rebuild') O
 CALL wait_for_move();
 SELECT status FROM move_indexes('bulk.c_good', 'regress_fast');
 CALL wait_for_move();
+-- nothing was to be moved: it has ended when it was submitted
+SELECT status, moved, total, percent, finished_at = started_at AS ended FROM index_mover_jobs ORDER BY job DESC LIMIT 1;
+
+-- an index that is dropped before its turn needs no move any more
+CREATE TABLE w (a int PRIMARY KEY, b int);
+CREATE INDEX w_b ON w (b);
+INSERT INTO w SELECT g, g FROM generate_series(1, 1000) g;
+BEGIN;
+SELECT max(job) AS job FROM move_indexes('w', 'regress_fast', method => 'copy', wait => false) \gset
+DROP INDEX w_b;
+COMMIT;
+CALL wait_for_move(:job);
+SELECT status, moved, total, percent FROM index_mover_jobs WHERE job = :job;
+-- nor does one that was only rehearsed
+SELECT max(job) AS job FROM move_indexes('w', 'pg_default', method => 'copy', rehearse => true) \gset
+SELECT status, moved, total, percent FROM index_mover_jobs WHERE job = :job;
+
+-- what another job moves away is not "already" where it is
+SELECT status FROM move_table('w', 'regress_fast', indexes => true) ORDER BY name;
+BEGIN;
+SELECT max(job) AS job FROM move_table('w', 'pg_default', wait => false) \gset
+SELECT status FROM move_table('w', 'regress_fast', wait => false);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+SELECT max(job) AS job FROM move_table('w', 'pg_default', wait => false) \gset
+SELECT name, status, sqlstate, replace(detail, :'job', 'N') AS detail FROM move_schema_tables('jobs', 'regress_fast', name_like => '_', wait => false) WHERE kind = 'table' ORDER BY 1;
+-- nor twice to the same place
+SELECT status FROM move_table('w', 'pg_default', wait => false);
+\echo :SQLSTATE
+ROLLBACK;
 \set VERBOSITY default
 DELETE FROM bulk.bad_numbers;
 SELECT name, status FROM move_indexes('bulk.c', 'regress_slow', method => 'rebuild') ORDER BY 1;

@@ -85,23 +85,12 @@ im_shared_area(const char *name, Size size, void (*init) (IM_AREA_INIT_ARGS))
 	return result;
 }
 
-static inline int
-im_new_tranche_id(const char *name)
-{
-#if PG_VERSION_NUM >= 190000
-	return LWLockNewTrancheId(name);
-#else
-	return LWLockNewTrancheId();
-#endif
-}
-
-static inline void
-im_register_tranche(int tranche, const char *name)
-{
+/* a tranche got its name separately */
 #if PG_VERSION_NUM < 190000
-	LWLockRegisterTranche(tranche, name);
+#define LWLockNewTrancheId(name) LWLockNewTrancheId()
+#else
+#define LWLockRegisterTranche(tranche, name) ((void) 0)
 #endif
-}
 
 /*
  * heap_delete() for the current command, which waits for others and is not
@@ -199,20 +188,10 @@ extern bool pq_check_connection(void);
 
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER InvalidBackendId
+#define MyProcNumber (MyProc->pgprocno)
 /* it got a third argument with 17 */
 #define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
 #endif
-
-/* for the latch of a runner's caller */
-static inline int
-im_my_procno(void)
-{
-#if PG_VERSION_NUM >= 170000
-	return MyProcNumber;
-#else
-	return MyProc->pgprocno;
-#endif
-}
 
 /* the process of a virtual transaction; NULL for a prepared one */
 static inline PGPROC *

@@ -59,7 +59,7 @@ enum
 	Anum_job_moved,
 	Anum_job_total,
 	Anum_job_size,
-	Anum_job_size_moved,
+	Anum_job_size_done,
 	Anum_job_longest_lock,
 	Anum_job_tablespace,
 	Anum_job_started_at,
@@ -139,14 +139,43 @@ form_move(Relation rel, const JobShared *job, int n)
 	return extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
 }
 
-/* Begin a scan for the rows of a job in one of the two tables. */
-static SysScanDesc
-scan_job(Relation rel, const char *pkey, int64 job)
+/* A row of one of the two tables */
+typedef struct LogRow
 {
-	ScanKeyData key;
+	HeapTuple	tuple;
+	Datum		values[Natts_move];
+	bool		nulls[Natts_move];
+}			LogRow;
 
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job));
-	return systable_beginscan(rel, extension_relation(pkey), true, NULL, 1, &key);
+/*
+ * Return the rows (LogRow *) of a job in one of the two tables, in the order of
+ * its plan; with item >= 0 only the row of this one.
+ */
+static List *
+log_rows(const char *table, const char *pkey, int64 job, int item)
+{
+	Relation	rel = table_open(extension_relation(table), AccessShareLock);
+	Relation	index = index_open(extension_relation(pkey), AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *result = NIL;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job));
+	ScanKeyInit(&keys[1], Anum_item, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(item));
+	scan = systable_beginscan_ordered(rel, index, NULL, item >= 0 ? 2 : 1, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
+	{
+		LogRow	   *row = palloc(sizeof(LogRow));
+
+		row->tuple = heap_copytuple(tuple);
+		extension_deform(row->tuple, RelationGetDescr(rel), Natts_move, row->values, row->nulls);
+		result = lappend(result, row);
+	}
+	systable_endscan_ordered(scan);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return result;
 }
 
 /* Delete the rows of a job from a table; returns whether it had any. */
@@ -154,13 +183,10 @@ static bool
 delete_job(const char *table, const char *pkey, int64 job)
 {
 	Relation	rel = extension_open(table);
-	SysScanDesc scan = scan_job(rel, pkey, job);
-	HeapTuple	tuple;
 	bool		result = false;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result |= extension_delete(rel, tuple);
-	systable_endscan(scan);
+	foreach_ptr(LogRow, row, log_rows(table, pkey, job, -1))
+		result |= extension_delete(rel, row->tuple);
 	extension_close(rel);
 	return result;
 }
@@ -210,50 +236,39 @@ history_alter_job(int64 job, const char *settings)
 
 /* Set the columns of a job's row that tell of its moves together. */
 static void
-sum_up(int64 job, Row *row)
+sum_up(const JobShared *job, Row *row)
 {
 	static const MoveStatus order[] = {
 		STATUS_FAILED, STATUS_CANCELED, STATUS_MOVED, STATUS_REHEARSED, STATUS_SKIPPED
 	};
-	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
-	SysScanDesc scan = scan_job(rel, MOVE_PKEY, job);
-	HeapTuple	tuple;
-	JobTotals	totals = {0};
+	JobTotals	totals = job_totals(job->items, job->nitems);
 	int			count[STATUS_REHEARSED + 1] = {0};
+	int64		size_done = 0;
 	int64		longest_lock = -1;
 	TimestampTz started_at = 0;
 	TimestampTz finished_at = 0;
 	int			worst = 0;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	for (int i = 0; i < job->nitems; i++)
 	{
-		Datum		move[Natts_move];
-		bool		isnull[Natts_move];
-		MoveStatus	status;
-		int64		lock_time;
+		const MoveItem *item = &job->items[i];
 
-		extension_deform(tuple, RelationGetDescr(rel), Natts_move, move, isnull);
-		status = status_of_name(TextDatumGetCString(move[Anum_status - 1]));
-		lock_time = isnull[Anum_lock_time - 1] ? -1 : DatumGetIntervalP(move[Anum_lock_time - 1])->time;
-		longest_lock = Max(longest_lock, lock_time);
-		count[status]++;
-		job_totals_add(&totals, false, status,
-					   isnull[Anum_size_before - 1] ? 0 : DatumGetInt64(move[Anum_size_before - 1]),
-					   DatumGetObjectId(move[Anum_to_tablespace_oid - 1]), lock_time);
-		if (!isnull[Anum_started_at - 1] &&
-			(started_at == 0 || DatumGetTimestampTz(move[Anum_started_at - 1]) < started_at))
-			started_at = DatumGetTimestampTz(move[Anum_started_at - 1]);
-		if (!isnull[Anum_finished_at - 1])
-			finished_at = Max(finished_at, DatumGetTimestampTz(move[Anum_finished_at - 1]));
+		count[item->status]++;
+		longest_lock = Max(longest_lock, item->lock_time);
+		finished_at = Max(finished_at, item->finished_at);
+		if (item->started_at == 0)
+			continue;
+		if (started_at == 0 || item->started_at < started_at)
+			started_at = item->started_at;
+		/* one that was skipped when its turn came has nothing left to do */
+		if (STATUS_IS_DONE(item->status))
+			size_done += Max(item->size_before, 0);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-
 	while (count[order[worst]] == 0 && order[worst] != STATUS_SKIPPED)
 		worst++;
 	row_text(row, Anum_job_status, status_name(order[worst]));
 	row_int64(row, Anum_job_size, totals.size);
-	row_int64(row, Anum_job_size_moved, totals.size_moved);
+	row_int64(row, Anum_job_size_done, size_done);
 	row_set(row, Anum_job_moved, Int32GetDatum(totals.moved));
 	row_set(row, Anum_job_total, Int32GetDatum(totals.total));
 	row_interval(row, Anum_job_longest_lock, longest_lock);
@@ -271,37 +286,35 @@ static void
 close_job(const JobShared *job)
 {
 	Relation	rel;
-	bool		closed;
+	List	   *rows;
+	bool		closed = false;
 
 	for (int i = 0; i < job->nitems; i++)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
+	CommandCounterIncrement();
 	rel = extension_open(JOB_TABLE);
-	do
+	while (!closed && (rows = log_rows(JOB_TABLE, JOB_PKEY, job->job, -1)) != NIL)
 	{
-		SysScanDesc scan;
-		HeapTuple	tuple;
+		const		LogRow *old = linitial(rows);
+		Row			row;
 
-		CommandCounterIncrement();
-		scan = scan_job(rel, JOB_PKEY, job->job);
-		tuple = systable_getnext(scan);
-		closed = !HeapTupleIsValid(tuple);
-		if (!closed)
-		{
-			Row			row;
+		row_clear(&row);
+		memcpy(row.values, old->values, sizeof(old->values));
+		memcpy(row.nulls, old->nulls, sizeof(old->nulls));
+		sum_up(job, &row);
+		IM_POINT("history-close");
 
-			extension_deform(tuple, RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
-			sum_up(job->job, &row);
-			IM_POINT("history-close");
-			/* another runner, to whom our moves had not ended, may be first */
-			closed = extension_delete(rel, tuple);
-			if (closed)
-				extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
-		}
-		systable_endscan(scan);
-	} while (!closed);
+		/*
+		 * another runner, which may not have seen all of our outcome, may be
+		 * first
+		 */
+		closed = extension_delete(rel, old->tuple);
+		if (closed)
+			extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
+	}
 	extension_close(rel);
 }
 
@@ -325,104 +338,80 @@ void
 history_update(const JobShared *job, int n)
 {
 	Relation	rel = extension_open(MOVE_TABLE);
-	ScanKeyData key[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	List	   *rows = log_rows(MOVE_TABLE, MOVE_PKEY, job->job, n);
 
-	ScanKeyInit(&key[0], Anum_job, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job->job));
-	ScanKeyInit(&key[1], Anum_item, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(n));
-	scan = systable_beginscan(rel, extension_relation(MOVE_PKEY), true,
-							  NULL, 2, key);
-	tuple = systable_getnext(scan);
 	IM_POINT("history-update");
-	if (HeapTupleIsValid(tuple) && extension_delete(rel, tuple))
+	if (rows != NIL && extension_delete(rel, ((LogRow *) linitial(rows))->tuple))
 		extension_insert(rel, form_move(rel, job, n));
-	systable_endscan(scan);
 	extension_close(rel);
 	close_job(job);
+	job_note_record(job->slot, job->job);
 }
 
 /* Read the row of a job into *entry; returns false if there is none. */
 bool
 history_read_job(int64 job, HistoryJob *entry)
 {
-	Relation	rel = table_open(extension_relation(JOB_TABLE), AccessShareLock);
-	SysScanDesc scan = scan_job(rel, JOB_PKEY, job);
-	HeapTuple	tuple = systable_getnext(scan);
-	bool		found = HeapTupleIsValid(tuple);
+	List	   *rows = log_rows(JOB_TABLE, JOB_PKEY, job, -1);
+	LogRow	   *row;
 
-	if (found)
-	{
-		Datum		values[Natts_job];
-		bool		nulls[Natts_job];
+	if (rows == NIL)
+		return false;
+	row = linitial(rows);
+	entry->role = DatumGetObjectId(row->values[Anum_job_role - 1]);
+	entry->submitted_at = DatumGetTimestampTz(row->values[Anum_job_submitted_at - 1]);
+	entry->settings = JsonbToCString(NULL, &DatumGetJsonbP(row->values[Anum_job_settings - 1])->root, 0);
+	memset(&entry->terms, 0, sizeof(JobTerms));
+	entry->terms.undo_of = DatumGetInt64(row->values[Anum_job_undo_of - 1]);
+	if (!row->nulls[Anum_job_policy - 1])
+		entry->terms.policy = *DatumGetName(row->values[Anum_job_policy - 1]);
+	entry->terms.rehearse = DatumGetBool(row->values[Anum_job_rehearse - 1]);
+	entry->terms.freeze_first = DatumGetBool(row->values[Anum_job_freeze_first - 1]);
+	return true;
+}
 
-		extension_deform(tuple, RelationGetDescr(rel), Natts_job, values, nulls);
-		entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
-		entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);
-		entry->settings = JsonbToCString(NULL,
-										 &DatumGetJsonbP(values[Anum_job_settings - 1])->root,
-										 0);
-		memset(&entry->terms, 0, sizeof(JobTerms));
-		entry->terms.undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
-		if (!nulls[Anum_job_policy - 1])
-			entry->terms.policy = *DatumGetName(values[Anum_job_policy - 1]);
-		entry->terms.rehearse = DatumGetBool(values[Anum_job_rehearse - 1]);
-		entry->terms.freeze_first = DatumGetBool(values[Anum_job_freeze_first - 1]);
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return found;
+/* Return a text of a row; NULL if it is NULL. */
+static char *
+log_text(const LogRow * row, int column)
+{
+	return row->nulls[column - 1] ? NULL : TextDatumGetCString(row->values[column - 1]);
+}
+
+/* Return a name of a row; NULL if it is NULL. */
+static char *
+log_name(const LogRow * row, int column)
+{
+	return row->nulls[column - 1] ? NULL : pstrdup(NameStr(*DatumGetName(row->values[column - 1])));
 }
 
 /* Return the moves of one job in the order of its plan; NIL: unknown job. */
 List *
 history_read(int64 job)
 {
-	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
-	Relation	pkey = index_open(extension_relation(MOVE_PKEY), AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 	List	   *result = NIL;
 
-	ScanKeyInit(&key, Anum_job, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(job));
-	scan = systable_beginscan_ordered(rel, pkey, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
+	foreach_ptr(LogRow, row, log_rows(MOVE_TABLE, MOVE_PKEY, job, -1))
 	{
-		Datum		values[Natts_move];
-		bool		nulls[Natts_move];
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
-		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
-		entry->relid = DatumGetObjectId(values[Anum_relation - 1]);
-		entry->heap_oid = DatumGetObjectId(values[Anum_table_oid - 1]);
-		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
-		entry->kind = TextDatumGetCString(values[Anum_kind - 1]);
-		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace_oid - 1]);
-		entry->to_tablespace = DatumGetObjectId(values[Anum_to_tablespace_oid - 1]);
-		if (!nulls[Anum_from_tablespace - 1])
-			entry->from_name = pstrdup(NameStr(*DatumGetName(values[Anum_from_tablespace - 1])));
-		if (!nulls[Anum_to_tablespace - 1])
-			entry->to_name = pstrdup(NameStr(*DatumGetName(values[Anum_to_tablespace - 1])));
-		entry->requested = method_of_name(TextDatumGetCString(values[Anum_requested - 1]));
-		entry->status = status_of_name(TextDatumGetCString(values[Anum_status - 1]));
-		entry->size = nulls[Anum_size_before - 1] ? 0 :
-			DatumGetInt64(values[Anum_size_before - 1]);
-		entry->lock_time = nulls[Anum_lock_time - 1] ? -1 :
-			DatumGetIntervalP(values[Anum_lock_time - 1])->time;
-		if (!nulls[Anum_sqlstate - 1])
-			entry->sqlstate = TextDatumGetCString(values[Anum_sqlstate - 1]);
-		if (!nulls[Anum_message - 1])
-			entry->message = TextDatumGetCString(values[Anum_message - 1]);
+		entry->relid = DatumGetObjectId(row->values[Anum_relation - 1]);
+		entry->heap_oid = DatumGetObjectId(row->values[Anum_table_oid - 1]);
+		entry->relname = log_text(row, Anum_relation_name);
+		entry->kind = log_text(row, Anum_kind);
+		entry->from_tablespace = DatumGetObjectId(row->values[Anum_from_tablespace_oid - 1]);
+		entry->to_tablespace = DatumGetObjectId(row->values[Anum_to_tablespace_oid - 1]);
+		entry->from_name = log_name(row, Anum_from_tablespace);
+		entry->to_name = log_name(row, Anum_to_tablespace);
+		entry->requested = method_of_name(log_text(row, Anum_requested));
+		entry->status = status_of_name(log_text(row, Anum_status));
+		entry->size = row->nulls[Anum_size_before - 1] ? 0 :
+			DatumGetInt64(row->values[Anum_size_before - 1]);
+		entry->lock_time = row->nulls[Anum_lock_time - 1] ? -1 :
+			DatumGetIntervalP(row->values[Anum_lock_time - 1])->time;
+		entry->sqlstate = log_text(row, Anum_sqlstate);
+		entry->message = log_text(row, Anum_message);
 		result = lappend(result, entry);
 	}
-	systable_endscan_ordered(scan);
-	index_close(pkey, AccessShareLock);
-	table_close(rel, AccessShareLock);
-
 	return result;
 }
 

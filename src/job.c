@@ -27,10 +27,13 @@
 
 #include <limits.h>
 
+#include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "job_private.h"
@@ -303,7 +306,7 @@ init_job_area(IM_AREA_INIT_ARGS)
 {
 	JobArea    *new_area = memset(ptr, 0, sizeof(JobArea));
 
-	new_area->tranche = im_new_tranche_id(AREA_NAME);
+	new_area->tranche = LWLockNewTrancheId(AREA_NAME);
 	LWLockInitialize(&new_area->lock, new_area->tranche);
 	LWLockInitialize(&new_area->submit_lock, new_area->tranche);
 }
@@ -322,7 +325,7 @@ job_area(void)
 	if (area == NULL)
 	{
 		area = im_shared_area(AREA_NAME, sizeof(JobArea), init_job_area);
-		im_register_tranche(area->tranche, AREA_NAME);
+		LWLockRegisterTranche(area->tranche, AREA_NAME);
 	}
 	return area;
 }
@@ -384,7 +387,36 @@ job_free_slot_locked(JobSlot *slot)
 	Assert(LWLockHeldByMeInMode(&area->lock, LW_EXCLUSIVE));
 	if (slot->segment != DSM_HANDLE_INVALID)
 		dsm_unpin_segment(slot->segment);
-	memset(slot, 0, sizeof(JobSlot));
+	*slot = (JobSlot)
+	{
+		.job = slot->job,.database = slot->database,.bytes_done = slot->bytes_done,
+			.recorded_by = slot->recorded_by
+	};
+}
+
+/* Note that the current transaction writes to the history of this job. */
+void
+job_note_record(int slot, int64 job)
+{
+	uint64		xid = U64FromFullTransactionId(GetTopFullTransactionId());
+	JobSlot    *mine;
+
+	lock_area(LW_EXCLUSIVE);
+	if ((mine = job_slot_locked(slot, job)) != NULL)
+		mine->recorded_by = xid;
+	unlock_area();
+}
+
+/*
+ * Return whether a job has ended, but the snapshot does not see the last of its
+ * records: there it has not.
+ */
+static bool
+has_ended_since(const JobSlot *slot, Snapshot snapshot)
+{
+	return slot->state == JOB_FREE && slot->recorded_by != 0 && snapshot != NULL &&
+		U64FromFullTransactionId(ReadNextFullTransactionId()) - slot->recorded_by < PG_INT32_MAX &&
+		XidInMVCCSnapshot((TransactionId) slot->recorded_by, snapshot);
 }
 
 /* Return the time at which a slot enters its new state. */
@@ -415,7 +447,25 @@ free_lost_locked(void)
 			job_free_slot_locked(&area->jobs[i]);
 }
 
-/* Return the tables of this database that jobs work on: a hash of BusyTable. */
+/* Note a relation that a job works on. */
+static BusyTable *
+add_busy(HTAB *busy, Oid relid, const JobSlot *job)
+{
+	bool		found;
+	BusyTable  *result = hash_search(busy, &relid, HASH_ENTER, &found);
+
+	if (!found)
+		result->to_tablespace = InvalidOid;
+	result->job = job->job;
+	result->pid = job->runner_pid ? job->runner_pid : job->submitter_pid;
+	result->cleaning_up = (job->state == JOB_CLEANING_UP);
+	return result;
+}
+
+/*
+ * Return the tables of this database that jobs work on, and their indexes: a
+ * hash of BusyTable.
+ */
 HTAB *
 job_busy_tables(void)
 {
@@ -423,7 +473,7 @@ job_busy_tables(void)
 	HTAB	   *result = hash_create("index_mover busy tables", 64, &info,
 									 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	JobSlot		jobs[IM_MAX_JOBS];
-	int			njobs = job_read_slots(jobs);
+	int			njobs = job_read_slots(jobs, NULL);
 
 	for (int i = 0; i < njobs; i++)
 	{
@@ -437,19 +487,36 @@ job_busy_tables(void)
 		job = job_shared(segment);
 		for (int j = 0; j < job->nitems; j++)
 		{
-			BusyTable  *table;
+			const MoveItem *item = &job->items[j];
 
-			if (job->items[j].status == STATUS_SKIPPED)
+			if (item->status == STATUS_SKIPPED)
 				continue;
-			table = hash_search(result, &job->items[j].heap_oid, HASH_ENTER, NULL);
-			table->job = jobs[i].job;
-			table->pid = jobs[i].runner_pid ? jobs[i].runner_pid : jobs[i].submitter_pid;
-			table->cleaning_up = (jobs[i].state == JOB_CLEANING_UP);
+			add_busy(result, item->heap_oid, &jobs[i]);
+			add_busy(result, item->relid, &jobs[i])->to_tablespace = item->to_tablespace;
 		}
 		if (!mapped)
 			dsm_detach(segment);
 	}
 	return result;
+}
+
+/* Raise ERROR 55006, because another job works on the table of this item. */
+void
+job_is_busy(const MoveItem *item, const BusyTable *table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("relation \"%s\" is already being moved",
+					NameStr(item->heap_name)),
+			 table->cleaning_up ?
+			 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
+					   table->job, table->pid) :
+			 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
+					   table->job, table->pid),
+			 table->cleaning_up ?
+			 errhint("See %s for what it waits for.", printed_command("progress")) :
+			 errhint("Wait for its end, or stop it: %s",
+					 printed_command("cancel_move", table->job))));
 }
 
 /*
@@ -468,21 +535,8 @@ check_tables_are_free(const JobShared *shared)
 		const MoveItem *item = &shared->items[i];
 		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
 
-		if (table == NULL || item->status == STATUS_SKIPPED)
-			continue;
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("relation \"%s\" is already being moved",
-						NameStr(item->heap_name)),
-				 table->cleaning_up ?
-				 errdetail("Job " INT64_FORMAT " (process %d) has ended and is still cleaning up.",
-						   table->job, table->pid) :
-				 errdetail("It is being moved by job " INT64_FORMAT " (process %d).",
-						   table->job, table->pid),
-				 table->cleaning_up ?
-				 errhint("See %s for what it waits for.", printed_command("progress")) :
-				 errhint("Wait for its end, or stop it: %s",
-						 printed_command("cancel_move", table->job))));
+		if (table != NULL && item->status != STATUS_SKIPPED)
+			job_is_busy(item, table);
 	}
 	hash_destroy(busy);
 }
@@ -542,8 +596,11 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 
 	lock_area(LW_EXCLUSIVE);
 	left = runners_left(called ? shared->role : InvalidOid, superuser, &most, &of_role);
-	for (int i = 0; i < IM_MAX_JOBS && slot == NULL && left > 0; i++)
+	for (int n = 0; n < IM_MAX_JOBS && slot == NULL && left > 0; n++)
 	{
+		/* one that has been free for long, see has_ended_since() */
+		int			i = (area->nuses + 1 + n) % IM_MAX_JOBS;
+
 		if (area->jobs[i].state != JOB_FREE)
 			continue;
 		slot = &area->jobs[i];
@@ -695,18 +752,29 @@ job_find(int64 job, JobSlot *copy)
 
 /*
  * Copy the jobs of this database that move, and return how many.  copies has
- * IM_MAX_JOBS elements.
+ * IM_MAX_JOBS elements; their bytes_done are those of running moves, too.
+ * snapshot: if not NULL, also those that has_ended_since() it, in state JOB_FREE.
  */
 int
-job_read_slots(JobSlot *copies)
+job_read_slots(JobSlot *copies, Snapshot snapshot)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	int			n = 0;
 
 	lock_area(LW_SHARED);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
-		if (area->jobs[i].state != JOB_FREE && area->jobs[i].purpose == JOB_MOVE &&
-			area->jobs[i].database == MyDatabaseId)
-			copies[n++] = area->jobs[i];
+	{
+		const JobSlot *slot = &area->jobs[i];
+
+		if (slot->database != MyDatabaseId || slot->purpose != JOB_MOVE || is_lost(slot, now) ||
+			(slot->state == JOB_FREE && !has_ended_since(slot, snapshot)))
+			continue;
+		copies[n] = *slot;
+		for (int j = 0; j < IM_MAX_RUNNERS; j++)
+			if (area->runners[j].in_use && area->runners[j].slot == slot->use)
+				copies[n].bytes_done += area->runners[j].bytes_done;
+		n++;
+	}
 	unlock_area();
 	return n;
 }

@@ -25,6 +25,7 @@
 #include "storage/latch.h"
 #include "storage/shm_mq.h"
 #include "utils/hsearch.h"
+#include "utils/snapshot.h"
 
 #include "relation_facts.h"
 #include "settings.h"
@@ -250,6 +251,10 @@ typedef struct JobSlot
 	bool		keep;			/* ... but not what a copy can go on from */
 	bool		pause;
 	bool		swap_now;		/* do not wait for swap_after any more */
+	int64		bytes_done;		/* of relations that have ended; by runners */
+	uint64		recorded_by;	/* the last transaction that has written to
+								 * the history; kept when the slot is free, as
+								 * are job, database and bytes_done */
 	TimestampTz since;			/* of submission or, once committed, of being
 								 * JOB_STARTING */
 } JobSlot;
@@ -278,6 +283,7 @@ typedef struct RunnerSlot
 	int64		blocks_total;
 	int64		blocks_done;
 	int64		blocks_changed;
+	int64		bytes_done;		/* of its relation; never decreases */
 	int64		bytes_per_second;
 	int64		changed_per_second; /* blocks; -1 = unknown */
 	double		eta;			/* seconds from eta_at on; -1 = unknown */
@@ -298,13 +304,15 @@ typedef struct RunnerSlot
 	TimestampTz step_back_since;
 } RunnerSlot;
 
-/* A table that a job works on */
+/* A table or index that a job works on */
 typedef struct BusyTable
 {
-	Oid			heap_oid;		/* hash key */
+	Oid			relid;			/* hash key: a table or, for to_tablespace, an
+								 * index */
 	int64		job;
 	int			pid;
 	bool		cleaning_up;
+	Oid			to_tablespace;	/* of the relation itself; 0 = not known */
 } BusyTable;
 
 typedef enum JobRequest
@@ -317,15 +325,17 @@ typedef enum JobRequest
 
 extern void job_request_shmem(void);
 extern HTAB *job_busy_tables(void);
+pg_noreturn extern void job_is_busy(const MoveItem *item, const BusyTable *table);
 extern char *job_take_slot(JobShared *shared, dsm_handle segment,
 						   JobPurpose purpose, JobState state);
 extern bool job_more_runners(int slot, int64 job);
 extern void job_no_more_runners(int slot, int64 job);
 extern void job_free_slot(int slot, int64 job);
+extern void job_note_record(int slot, int64 job);
 extern bool job_set_state(int slot, int64 job, JobState state);
 extern bool job_get_slot(int slot, int64 job, JobSlot *copy);
 extern bool job_find(int64 job, JobSlot *copy);
-extern int	job_read_slots(JobSlot *copies);
+extern int	job_read_slots(JobSlot *copies, Snapshot snapshot);
 extern bool job_request(int64 job, JobRequest request);
 extern int	job_read_runners(RunnerSlot *copies);
 extern dsm_segment *job_map_segment(const JobSlot *slot, bool *mapped);
@@ -344,6 +354,7 @@ extern const MoveSettings *runner_settings(void);
 extern bool runner_detach(void);
 extern void runner_set_name(const JobShared *shared, JobPurpose purpose);
 extern const char *runner_name(void);
+extern int64 runner_job(void);
 extern bool runner_knows_pid(int pid);
 extern void runner_nap(JobShared *shared, int ms);
 extern bool runner_of_same_job(int pid);
@@ -367,12 +378,13 @@ extern int	runner_claim(JobShared *shared, bool anything_left);
 extern void progress_set_number(Size offset, int64 value);
 extern void progress_begin(const MoveItem *item);
 extern void progress_part(const MoveItem *item);
-extern void progress_end(void);
+extern void progress_end(int64 bytes_done);
 extern MovePhase progress_phase(MovePhase phase);	/* returns the old phase */
 extern void progress_rested(int64 us);
 extern int64 progress_idle(void);
 extern void progress_throttled(const char *why);	/* NULL: it goes on */
 extern void progress_blocks(int64 total, int64 done);
+extern void progress_copied(int64 bytes);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);

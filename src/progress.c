@@ -81,6 +81,7 @@ progress_begin(const MoveItem *item)
 	idle_us = 0;
 	mine->throttled_by[0] = '\0';
 	mine->blocks_changed = 0;
+	mine->bytes_done = 0;
 	mine->bytes_per_second = 0;
 	mine->changed_per_second = -1;
 	mine->eta = -1;
@@ -93,11 +94,17 @@ progress_begin(const MoveItem *item)
 	unlock_slot();
 }
 
+/* End the relation, of which so many bytes are done: 0 if it has failed. */
 void
-progress_end(void)
+progress_end(int64 bytes_done)
 {
+	JobSlot    *job;
+
 	if (!lock_slot())
 		return;
+	if ((job = job_slot_locked(mine->slot, mine->job)) != NULL)
+		job->bytes_done += bytes_done;
+	mine->bytes_done = 0;
 	mine->heap_oid = InvalidOid;
 	mine->relid = InvalidOid;
 	mine->nblockers = 0;
@@ -173,6 +180,14 @@ progress_blocks(int64 total, int64 done)
 {
 	progress_set(blocks_total, total);
 	progress_set(blocks_done, done);
+}
+
+/* Note how much of the whole relation is copied; a copy may begin again. */
+void
+progress_copied(int64 bytes)
+{
+	if (mine != NULL && bytes > mine->bytes_done)
+		progress_set(bytes_done, bytes);
 }
 
 void

@@ -121,6 +121,13 @@ runner_name(void)
 	return my_name;
 }
 
+/* Return the number of our job; 0 if this is no runner of a move. */
+int64
+runner_job(void)
+{
+	return my_job != NULL ? my_job->job : CLEANUP_JOB;
+}
+
 static bool
 is_of_our_job(const RunnerSlot *runner)
 {

@@ -31,6 +31,7 @@
 #include "utils/numeric.h"
 #include "utils/varlena.h"
 
+#include "errors.h"
 #include "printed_command.h"
 #include "settings.h"
 
@@ -55,23 +56,16 @@ static const struct config_enum_entry order_options[] = {
 	{NULL, 0, false}
 };
 
-static const struct config_enum_entry direct_io_options[] = {
-	{"auto", DIRECT_IO_AUTO, false},
-	{"on", DIRECT_IO_ON, false},
-	{"off", DIRECT_IO_OFF, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry verify_options[] = {
-	{"auto", VERIFY_AUTO, false},
-	{"off", VERIFY_OFF, false},
-	{"on", VERIFY_ON, false},
-	{"false", VERIFY_OFF, true},
-	{"true", VERIFY_ON, true},
-	{"no", VERIFY_OFF, true},
-	{"yes", VERIFY_ON, true},
-	{"0", VERIFY_OFF, true},
-	{"1", VERIFY_ON, true},
+static const struct config_enum_entry auto_switch_options[] = {
+	{"auto", SWITCH_AUTO, false},
+	{"off", SWITCH_OFF, false},
+	{"on", SWITCH_ON, false},
+	{"false", SWITCH_OFF, true},
+	{"true", SWITCH_ON, true},
+	{"no", SWITCH_OFF, true},
+	{"yes", SWITCH_ON, true},
+	{"0", SWITCH_OFF, true},
+	{"1", SWITCH_ON, true},
 	{NULL, 0, false}
 };
 
@@ -109,8 +103,8 @@ typedef struct Setting
 	{PLACE(field, PGC_INT), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
 #define REAL_SETTING(field, boot, min, max, ...) \
 	{PLACE(field, PGC_REAL), boot, min, max, NULL, NULL, NULL, __VA_ARGS__}
-#define ENUM_SETTING(field, boot, ...) \
-	{PLACE(field, PGC_ENUM), boot, 0, 0, field##_options, NULL, NULL, __VA_ARGS__}
+#define ENUM_SETTING(field, options, boot, ...) \
+	{PLACE(field, PGC_ENUM), boot, 0, 0, options, NULL, NULL, __VA_ARGS__}
 #define STRING_SETTING(field, boot, ...) \
 	{PLACE(field, PGC_STRING), 0, 0, 0, NULL, &field, boot, __VA_ARGS__}
 
@@ -124,10 +118,10 @@ static const Setting settings[] = {
 	INT_SETTING(lock_wait, 10 * 60 * 1000, 0, INT_MAX, PGC_USERSET, GUC_UNIT_MS,
 				"Longest time to keep trying to get a lock, or to wait for other transactions.",
 				"0 waits without limit."),
-	ENUM_SETTING(on_blocker, ON_BLOCKER_WAIT, PGC_SUSET, 0,
+	ENUM_SETTING(on_blocker, on_blocker_options, ON_BLOCKER_WAIT, PGC_SUSET, 0,
 				 "What to do about sessions that are still in the way after index_mover.lock_wait.",
 				 "\"wait\" has a copy keep trying; \"fail\" gives this relation up; \"cancel\" and \"terminate\" signal the sessions that the calling role could signal itself."),
-	ENUM_SETTING(on_failure, ON_FAILURE_ROW, PGC_USERSET, 0,
+	ENUM_SETTING(on_failure, on_failure_options, ON_FAILURE_ROW, PGC_USERSET, 0,
 				 "How a relation that was not moved is reported.",
 				 "\"row\" reports it in the result; \"error\" raises an error after the last relation."),
 	BOOL_SETTING(give_way, true, PGC_USERSET, 0,
@@ -154,16 +148,16 @@ static const Setting settings[] = {
 	INT_SETTING(max_workers, 2, 1, MAX_WORKERS, PGC_SUSET, 0,
 				"Number of relations that one call moves at the same time.",
 				NULL),
-	ENUM_SETTING(order, ORDER_SMALLEST, PGC_USERSET, 0,
+	ENUM_SETTING(order, order_options, ORDER_SMALLEST, PGC_USERSET, 0,
 				 "Which relation of a job is moved first.",
 				 NULL),
-	ENUM_SETTING(verify, VERIFY_AUTO, PGC_USERSET, 0,
+	ENUM_SETTING(verify, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether to compare every block of a copy with the original before the swap.",
 				 "\"auto\" does it for tables, and not for indexes, which could be rebuilt."),
 	BOOL_SETTING(prewarm, true, PGC_USERSET, 0,
 				 "Whether to load the blocks of the new file that were in shared buffers before.",
 				 NULL),
-	ENUM_SETTING(direct_io, DIRECT_IO_AUTO, PGC_USERSET, 0,
+	ENUM_SETTING(direct_io, auto_switch_options, SWITCH_AUTO, PGC_USERSET, 0,
 				 "Whether a copy reads and writes past the operating system's cache.",
 				 "\"auto\" does so for a relation larger than an eighth of effective_cache_size."),
 	STRING_SETTING(copy_access_methods, "", PGC_SUSET, GUC_LIST_INPUT,
@@ -187,9 +181,6 @@ static const Setting settings[] = {
 	INT_SETTING(resumable_for, 3 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
 				"Time for which the file of such a copy is kept after the last record.",
 				"A cleanup that is asked for removes it at once."),
-	INT_SETTING(history_retention, 365 * 24 * 60, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MIN,
-				"Time after which index_mover_cleanup() deletes a job from the history.",
-				"0 keeps all."),
 };
 
 /* Whether the access methods exist cannot be looked up here. */
@@ -277,56 +268,51 @@ is_time_of_day(const char *text)
 		strspn(text +strspn(text, " "), "0123456789") <= 2;
 }
 
+static TimestampTz
+parse_time(const char *day, const char *text)
+{
+	return DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+												   CStringGetDatum(psprintf("%s%s", day, text)),
+												   ObjectIdGetDatum(InvalidOid),
+												   Int32GetDatum(-1)));
+}
+
+/* For errors_catch(): what index_mover.swap_after means now, a time of day the next one. */
+static void
+find_swap_moment(void *moment)
+{
+	TimestampTz result = parse_time(is_time_of_day(swap_after) ? "today " : "", swap_after);
+
+	if (is_time_of_day(swap_after) && result <= GetCurrentTimestamp())
+		result = parse_time("tomorrow ", swap_after);
+	*(TimestampTz *) moment = result;
+}
+
 /*
- * Return the time that a value of index_mover.swap_after means now, where a
- * time of day is the next one; 0 is at once.  ERROR 22023 if it is no time.
+ * Return the time that index_mover.swap_after means now; 0 is at once.  ERROR
+ * 22023 if it is no time.
  *
  * A check hook cannot do this: it also runs outside of transactions, where
  * words like "tomorrow" and names of time zones have no meaning.
  */
 static TimestampTz
-swap_moment(const char *text)
+swap_moment(void)
 {
-	MemoryContext oldcontext = CurrentMemoryContext;
-	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz result = 0;
-	bool		time_of_day;
+	ErrorData  *error;
 
-	if (text[strspn(text, " ")] == '\0')
+	if (swap_after[strspn(swap_after, " ")] == '\0')
 		return 0;
-	time_of_day = is_time_of_day(text);
-
-	PG_TRY();
-	{
-		const char *full = time_of_day ? psprintf("today %s", text) : text;
-
-		result = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-														 CStringGetDatum(full),
-														 ObjectIdGetDatum(InvalidOid),
-														 Int32GetDatum(-1)));
-		if (time_of_day && result <= now)
-			result = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-															 CStringGetDatum(psprintf("tomorrow %s", text)),
-															 ObjectIdGetDatum(InvalidOid),
-															 Int32GetDatum(-1)));
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(oldcontext);
-		error = CopyErrorData();
-		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_DATA_EXCEPTION)
-			PG_RE_THROW();
-		FlushErrorState();
+	error = errors_catch(find_swap_moment, &result);
+	if (error != NULL && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_DATA_EXCEPTION)
+		ReThrowError(error);
+	if (error != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for parameter \"%s\": \"%s\"",
-						"index_mover.swap_after", text),
+						"index_mover.swap_after", swap_after),
 				 errdetail_internal("%s", error->message),
 				 errhint("Give a time of day, a timestamp, or \"infinity\".")));
-	}
-	PG_END_TRY();
 	return result;
 }
 
@@ -453,7 +439,7 @@ settings_capture(MoveSettings *result)
 	strlcpy(result->copy_access_methods, copy_access_methods,
 			sizeof(result->copy_access_methods));
 	/* a cleanup can be submitted outside of transactions */
-	result->swap_after = IsTransactionState() ? swap_moment(swap_after) : 0;
+	result->swap_after = IsTransactionState() ? swap_moment() : 0;
 	result->maintenance_work_mem = maintenance_work_mem;
 	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
 	if (IsTransactionState())

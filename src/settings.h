@@ -36,19 +36,12 @@ typedef enum MoveOrder
 	ORDER_NAME,
 } MoveOrder;
 
-typedef enum VerifyWhat
+typedef enum AutoSwitch
 {
-	VERIFY_AUTO,				/* tables */
-	VERIFY_OFF,
-	VERIFY_ON,
-} VerifyWhat;
-
-typedef enum DirectIo
-{
-	DIRECT_IO_AUTO,
-	DIRECT_IO_ON,
-	DIRECT_IO_OFF,
-} DirectIo;
+	SWITCH_AUTO,
+	SWITCH_OFF,
+	SWITCH_ON,
+} AutoSwitch;
 
 /* How much of a file system must stay free: the smaller of the two. */
 typedef struct FreeSpaceRule
@@ -96,13 +89,12 @@ typedef struct MoveSettings
 	double		rebuild_threshold;	/* bloat ratio */
 	int			max_workers;
 	int			order;			/* MoveOrder */
-	int			verify;			/* VerifyWhat */
+	int			verify;			/* AutoSwitch: auto is for tables */
 	bool		prewarm;
-	int			direct_io;		/* DirectIo */
+	int			direct_io;		/* AutoSwitch: auto is for large files */
 	int			max_duration;	/* s; 0 = no limit */
 	int			progress_interval;	/* ms; 0 = none */
 	bool		heal_unmounted;
-	int			history_retention;	/* minutes; 0 = without limit */
 	int			resumable_size; /* kB; -1 = never */
 	int			resumable_for;	/* minutes */
 	char		copy_access_methods[256];

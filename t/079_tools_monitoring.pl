@@ -101,6 +101,51 @@ finish_call($ddl);
 is($found, '', "no lost file in $looks looks beside DDL");
 
 # ---------------------------------------------------------------------------
+# Percent and time left of a job, over its whole length
+# ---------------------------------------------------------------------------
+$sql->(<<'SQL');
+CREATE TABLE long (i int, t text) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+ALTER TABLE long ALTER t SET STORAGE external;
+INSERT INTO long SELECT g, CASE WHEN g % 10 = 0 THEN repeat('x', 3000) END FROM generate_series(1, 20000) g;
+CREATE INDEX long_i ON long (i);
+SQL
+my $call = held_at($node, 'copy-verifying', q{SELECT max(job) FROM move_table('long', 'regress_fast', indexes => true, }
+	. q{wait => false, settings => '{"max_workers": 1, "max_rate": "4MB", "pacing": false, "order": "name"}')});
+my $whole = (finish_call($call))[1] =~ s/\s//gr;
+my $columns = 'percent, extract(epoch FROM eta) < 0.5 * size / bytes_per_second';
+my ($percent, $short) = split /\|/, $sql->("SELECT $columns FROM index_mover_jobs WHERE job = $whole");
+cmp_ok($percent, '>', 80, "what is copied still counts when it is compared ($percent %)");
+is($short, 't', 'and needs no time any more');
+my $old = IndexMover::Session->new($node);
+$old->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM index_mover_jobs');
+let_go($call);
+my @seen = ([ 0, '' ]);
+until ($seen[-1][1] eq 'moved')
+{
+	push @seen, [ split /\|/, $sql->("SELECT percent, status, (SELECT phase FROM index_mover_progress p WHERE p.job = j.job)"
+		. " FROM index_mover_jobs j WHERE job = $whole") ];
+}
+my @falls = grep { $seen[$_][0] < $seen[ $_ - 1 ][0] } 1 .. $#seen;
+is(scalar(@falls), 0, 'the percent of a job never falls') or diag explain [ @seen[ map { $_ - 1, $_ } @falls ] ];
+is($seen[-1][0], 100, 'and ends with 100');
+note scalar(@seen) . ' looks';
+my $states = "SELECT status, (SELECT string_agg(DISTINCT status, ',') FROM index_mover_history h WHERE h.job = j.job) "
+  . "FROM index_mover_jobs j WHERE job = $whole";
+is($old->run($states), 'running|queued,running', 'for an older snapshot it has not ended, and is not interrupted');
+$old->run('COMMIT');
+is($old->run($states), 'moved|moved', 'for a new one it has');
+$old->end;
+
+my $log = -s $node->logfile;
+$sql->(q{SELECT move_indexes('long', 'regress_slow', 'copy', rehearse => true)});
+like(slurp_file($node->logfile, $log), joined(
+	qr/LOG:  [^\n]*job \d+ \([^)]*\): begins to rehearse the move of 1 index, /,
+	qr/(?s:.*)rehearsed the move of index "public\.long_i" \([^)]*\) from tablespace "regress_fast" to "regress_slow" in [0-9.]+ s/,
+	qr/, and moved nothing\n[^\n]*DETAIL:  Copied (?s:.*)has ended, 1 of 1 index rehearsed in /), 'what the log says of a rehearsal');
+unlike(slurp_file($node->logfile, $log), qr/did not move|0 of 1/, 'is no failure');
+$sql->('DROP TABLE long');
+
+# ---------------------------------------------------------------------------
 # Jobs of every state
 # ---------------------------------------------------------------------------
 $sql->("CREATE TABLE $_ (i int); INSERT INTO $_ SELECT generate_series(1, 20000); CREATE INDEX ${_}_i ON $_ (i) TABLESPACE regress_slow")

@@ -2,6 +2,7 @@
 # neither the job nor itself.  A rebuild waits for old snapshots, so also for that
 # of DROP EXTENSION: there the job gives way.  Nothing is left behind then, though
 # the ledger is gone; nor is it if a copy is canceled while DROP EXTENSION waits.
+# That it waits for a job that is paused is in the log.
 # A worker that is terminated then ends, though that transaction stays open.
 use strict;
 use warnings;
@@ -89,6 +90,40 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM move_indexes('g', 'regress
 	'rebuild: made again, it works');
 metadata_ok($node, 'g', 'rebuild, extension dropped');
 verdict_ok($node, 'g', 'rebuild, extension dropped');
+
+# ---- a job that is paused -------------------------------------------------
+# in the middle of a copy, and between two: the log says why DROP EXTENSION waits
+foreach my $where ('in mid-copy', 'between two rebuilds')
+{
+	my ($table, $method) = $where eq 'in mid-copy' ? ('t', 'copy') : ('g', 'rebuild');
+	my $to = $node->safe_psql('postgres', "SELECT CASE WHEN reltablespace = 0 THEN 'regress_fast' ELSE 'pg_default' END "
+		. "FROM pg_class WHERE relname = '${table}_1'");
+	my $gate = IndexMover::Session->new($node);
+	$gate->run('SELECT pg_advisory_lock(42)');
+	my $job = begin_job($node, $table, $to, method => $method, max_workers => 1, max_rate => '100kB', pacing => 'off', order => 'name');
+	poll_until($node, q{SELECT count(*) > 0 FROM index_mover_progress WHERE phase IN ('copying blocks', 'building index')}, 't',
+		"$where: it runs");
+	$node->safe_psql('postgres', "SELECT pause_move($job)");
+	$gate->end;
+	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'pause_move()', "$where: paused");
+	my $log = -s $node->logfile;
+	$dropper = IndexMover::Session->new($node);
+	$dropper->send('DROP EXTENSION index_mover');
+	my $pid = $dropper->pid;
+	$node->wait_for_log(joined(
+		qr/job $job \([^)]*\): process $pid waits for the end of this job, which is paused\n.*DETAIL:  The job has locked the tables /,
+		qr/of the extension\. Process $pid: DROP EXTENSION index_mover;?\n/,
+		qr/.*HINT:  Resume .*SELECT index_mover_call\.cancel_move\($job\);/), $log);
+	pass("$where: the log says why DROP EXTENSION waits");
+	is(scalar(() = slurp_file($node->logfile, $log) =~ /which is paused/g), 1, "$where: once");
+	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . worker_pid($node) . ')');
+	$dropper->answer;
+	is($dropper->errors, '', "$where: with the job canceled, the extension is dropped");
+	wait_for_no_worker($node);
+	files_ok($node, "paused $where, extension dropped");
+	$dropper->end;
+	$node->safe_psql('postgres', 'CREATE EXTENSION index_mover');
+}
 
 # ---- a copy that is canceled ---------------------------------------------
 # Without a caller who waits, DROP EXTENSION goes through before the worker gets

@@ -39,6 +39,7 @@ my %elsewhere = (
 	'src/copy/copy_steps.c cleanup' => '021_copy_crash.pl',
 	'src/job.c progress' => undef,
 	'src/wait/wait_others.c blockers' => undef,
+	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
 	'index_mover--1.0.sql cleanup' => '079_tools_monitoring.pl',
@@ -241,7 +242,7 @@ sub status_of { return sql("SELECT string_agg(DISTINCT status, ' ') FROM index_m
 sub ended
 {
 	my ($job, $status, $name) = @_;
-	poll_until($node, "SELECT index_mover.job_is_alive($job)", 'f', "end of job $job", dbname => $db);
+	poll_until($node, "SELECT $job IN (SELECT alive.job FROM index_mover.alive())", 'f', "end of job $job", dbname => $db);
 	is(status_of($job), $status, "$db: $name");
 	return;
 }
@@ -274,7 +275,7 @@ SQL
 			. q[settings => '{"swap_after": "infinity"}')]);
 		run_printed($case->[0], told(sprintf $case->[1], $job));
 		ended($job, 'canceled', "$case->[0]: the job is canceled");
-		is(sql("SELECT index_mover.job_is_alive($other)"), 't', "$db: and no other");
+		is(sql("SELECT $other IN (SELECT alive.job FROM index_mover.alive())"), 't', "$db: and no other");
 		sql("SELECT dba.cancel_move($other)");
 		ended($other, 'canceled', 'nor is that left');
 	}
@@ -295,7 +296,7 @@ SQL
 	run_printed('src/copy/copy_budget.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
 	is(sql("SELECT settings->>'max_rate' FROM index_mover_call.index_mover_jobs WHERE job = $rest"), '8MB', "$db: max_rate is raised");
 	sql("SELECT dba.cancel_move($rest)");
-	poll_until($node, "SELECT index_mover.job_is_alive($rest)", 'f', 'its end', dbname => $db);
+	poll_until($node, "SELECT $rest IN (SELECT alive.job FROM index_mover.alive())", 'f', 'its end', dbname => $db);
 
 	# --- what is in the way
 	$holder->run('BEGIN; SELECT count(*) FROM held');
@@ -351,7 +352,7 @@ SQL
 	$text = sql("SELECT message FROM index_mover_call.index_mover_history WHERE job = $job");
 	$rest = run_printed('index_mover--1.0.sql resume_move', $text);
 	sql("SELECT dba.cancel_move($rest)");
-	poll_until($node, "SELECT index_mover.job_is_alive($rest)", 'f', 'its end', dbname => $db);
+	poll_until($node, "SELECT $rest IN (SELECT alive.job FROM index_mover.alive())", 'f', 'its end', dbname => $db);
 
 	# --- what is not well
 	sql('CREATE TABLE gone (i int); CREATE INDEX gone_i ON gone (i) TABLESPACE regress_slow; CHECKPOINT');

@@ -305,8 +305,7 @@ sub runs_as_planned_ok
 	sql('DROP TABLE IF EXISTS before; CREATE TABLE before AS SELECT policy, relation, moves FROM tier_plan() WHERE relation IS NOT NULL');
 	my $last = sql('SELECT coalesce(max(job), 0) FROM index_mover.job_log');
 	sql('SELECT count(*) FROM run_tier_policies()');
-	poll_until($node, "SELECT count(*) = 0 FROM index_mover.job_log j WHERE job <> $but AND index_mover.job_is_alive(j.job)", 't',
-		'the jobs');
+	poll_until($node, "SELECT count(*) = 0 FROM index_mover.alive() WHERE job <> $but", 't', 'the jobs');
 	is(sql(<<SQL), '', "$name: what moves in the plan is what has moved");
 SELECT b.policy, b.relation, b.moves
   FROM before b JOIN tier_policy p ON p.name = b.policy

@@ -24,6 +24,7 @@ typedef struct JobSummary
 	int64		job;
 	JobTotals	totals;
 	int			not_moved;		/* failed, canceled, interrupted */
+	int			denied;			/* skipped, because a privilege is missing */
 	char	   *target;			/* name of the tablespace */
 	StringInfoData failures;
 } JobSummary;
@@ -48,6 +49,7 @@ extern void notices_end(JobSummary *summary, double seconds);
 extern void notices_failure(JobSummary *summary, const char *noun,
 							const char *name, const char *sqlstate,
 							const char *reason, bool warn);
+extern void notices_denied(const JobSummary *summary);
 extern void notices_raise(const JobSummary *summary, bool raise);
 
 extern void submit_init(void);
@@ -62,6 +64,7 @@ extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
 extern MoveItem *wait_for_rows(int64 job, JobPurpose purpose, List *items,
 							   const MoveSettings *settings);
 extern bool wait_for_job(int64 job);
+extern void cleanup_call_init(void);
 extern void cleanup_call_and_wait(const List *plan, const MoveSettings *settings);
 extern void cleanup_call_at_commit(const List *plan, const MoveSettings *settings);
 

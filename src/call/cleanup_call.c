@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/tuplestore.h"
 
 #include "call/call.h"
@@ -29,6 +30,19 @@
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);
+
+static int	history_retention;	/* minutes; 0 = without limit */
+
+/* Define the setting that is no job's; to be called when the library is loaded. */
+void
+cleanup_call_init(void)
+{
+	DefineCustomIntVariable("index_mover.history_retention",
+							"Time after which index_mover_cleanup() deletes a job from the history.",
+							"0 keeps all.",
+							&history_retention, 365 * 24 * 60, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MIN, NULL, NULL, NULL);
+}
 
 /*
  * Pick from a plan one row for each table that has leftovers and nothing to
@@ -154,10 +168,10 @@ put_tables_apart(ReturnSetInfo *rsinfo)
 
 /* Delete jobs that are too old from the history, and add a row for these. */
 static void
-expire_history(ReturnSetInfo *rsinfo, const MoveSettings *settings, bool dry_run)
+expire_history(ReturnSetInfo *rsinfo, bool dry_run)
 {
-	int			expired = settings->history_retention <= 0 ? 0 :
-		history_expire(GetCurrentTimestamp() - settings->history_retention * USECS_PER_MINUTE, dry_run);
+	int			expired = history_retention == 0 ? 0 :
+		history_expire(GetCurrentTimestamp() - history_retention * USECS_PER_MINUTE, dry_run);
 
 	if (expired > 0)
 		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
@@ -223,7 +237,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 					 action_name(leftover, dry_run, is_among(leftover, after)));
 	}
 	put_tables_apart(rsinfo);
-	expire_history(rsinfo, &settings, dry_run);
+	expire_history(rsinfo, dry_run);
 	return (Datum) 0;
 }
 

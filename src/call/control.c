@@ -102,7 +102,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 	int			done = 0;
 
 	if (PG_ARGISNULL(0))
-		nslots = job_read_slots(slots);
+		nslots = job_read_slots(slots, NULL);
 	else
 		nslots = find_running_job(PG_GETARG_INT64(0), &slots[0]) ? 1 : 0;
 	for (int i = 0; i < nslots; i++)

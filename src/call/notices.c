@@ -131,6 +131,19 @@ notices_failure(JobSummary *summary, const char *noun, const char *name,
 	}
 }
 
+/* Tell how many relations were skipped because a privilege is missing. */
+void
+notices_denied(const JobSummary *summary)
+{
+	if (summary->denied > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg_plural("%d relation was skipped for lack of a privilege",
+							   "%d relations were skipped for lack of a privilege",
+							   summary->denied, summary->denied),
+				 errdetail("Rows with status \"skipped\" and sqlstate 42501 say which, and what is missing.")));
+}
+
 /* If something was not moved, raise ERROR 55000, or else a WARNING. */
 void
 notices_raise(const JobSummary *summary, bool raise)

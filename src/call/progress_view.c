@@ -31,6 +31,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -41,9 +42,7 @@
 #include "row.h"
 
 PG_FUNCTION_INFO_V1(index_mover_running);
-PG_FUNCTION_INFO_V1(index_mover_job_is_alive);
-PG_FUNCTION_INFO_V1(index_mover_alive_jobs);
-PG_FUNCTION_INFO_V1(index_mover_job_is_paused);
+PG_FUNCTION_INFO_V1(index_mover_alive);
 PG_FUNCTION_INFO_V1(index_mover_is_ours);
 
 /* Phases of pg_stat_progress_create_index, see system_views.sql */
@@ -288,52 +287,33 @@ index_mover_running(PG_FUNCTION_ARGS)
 }
 
 /*
- * index_mover_job_is_alive(job bigint) RETURNS boolean
+ * index_mover_alive(OUT job bigint, OUT paused boolean, OUT bytes_done bigint)
+ *		RETURNS SETOF record
  *
- * Returns whether the job of this database is queued or has a live worker.
- * For every user; raises no errors.
+ * Returns the jobs of this database that are queued or have a live worker, or
+ * had one when the query's snapshot was taken:
+ * whether pause_move() is in effect, and how many bytes of their relations, as
+ * planned, are done.  For every user; raises no errors.
  */
 Datum
-index_mover_job_is_alive(PG_FUNCTION_ARGS)
+index_mover_alive(PG_FUNCTION_ARGS)
 {
-	JobSlot		slot;
-
-	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot));
-}
-
-/*
- * index_mover_alive_jobs() RETURNS bigint[]
- *
- * Returns all jobs that are alive, for views over many.
- */
-Datum
-index_mover_alive_jobs(PG_FUNCTION_ARGS)
-{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	JobSlot		slots[IM_MAX_JOBS];
-	JobSlot		slot;
-	Datum		jobs[IM_MAX_JOBS];
-	int			count = job_read_slots(slots);
-	int			n = 0;
+	int			count = job_read_slots(slots, GetActiveSnapshot());
 
+	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < count; i++)
-		if (job_find(slots[i].job, &slot))
-			jobs[n++] = Int64GetDatum(slots[i].job);
-	PG_RETURN_ARRAYTYPE_P(construct_array(jobs, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
-										  TYPALIGN_DOUBLE));
-}
+	{
+		Row			row;
 
-/*
- * index_mover_job_is_paused(job bigint) RETURNS boolean
- *
- * Returns whether pause_move() is in effect for the job of this database.
- * For every user; raises no errors.
- */
-Datum
-index_mover_job_is_paused(PG_FUNCTION_ARGS)
-{
-	JobSlot		slot;
-
-	PG_RETURN_BOOL(job_find(PG_GETARG_INT64(0), &slot) && slot.pause);
+		row_clear(&row);
+		row_set(&row, 1, Int64GetDatum(slots[i].job));
+		row_set(&row, 2, BoolGetDatum(slots[i].pause));
+		row_set(&row, 3, Int64GetDatum(slots[i].bytes_done));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
+	}
+	return (Datum) 0;
 }
 
 /*

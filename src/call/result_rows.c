@@ -161,6 +161,15 @@ notice_plan(List *plan, const MoveSettings *settings)
 								 size_text(facts.free_bytes)))));
 }
 
+/* Return whether a relation was skipped because a privilege is missing. */
+static bool
+is_denied(const MoveItem *item)
+{
+	/* one for a table and its TOAST table */
+	return item->status == STATUS_SKIPPED && !OidIsValid(item->part_of) &&
+		strcmp(item->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0;
+}
+
 /* Run the job, put the rows of its items, and tell the outcome. */
 static void
 run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
@@ -178,6 +187,7 @@ run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 	for (int i = 0; i < nrows; i++)
 	{
 		put_row(rsinfo, &rows[i], summary->job);
+		summary->denied += is_denied(&rows[i]);
 		if (STATUS_IS_DONE(rows[i].status))
 			continue;
 		/* one line for a table and its TOAST table */
@@ -224,6 +234,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	summary.job = job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
 	foreach_ptr(MoveItem, item, plan)
 	{
+		summary.denied += is_denied(item);
 		if (item->status == STATUS_SKIPPED)
 			put_row(rsinfo, item, job);
 		else
@@ -248,12 +259,14 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 			run_job(rsinfo, &summary, job_items, settings);
 		}
 		cleanup_call_and_wait(plan, settings);
+		notices_denied(&summary);
 		if (settings->on_failure == ON_FAILURE_ERROR)
 			notices_raise(&summary, true);
 	}
 	else
 	{
 		cleanup_call_at_commit(plan, settings);
+		notices_denied(&summary);
 		if (job_items == NIL)
 			return;
 		submit_at_commit(job, JOB_MOVE, job_items, settings);

@@ -141,35 +141,56 @@ submit_record_job(int64 job, const MoveSettings *settings)
 }
 
 /*
- * Skip the moves of a plan whose tables other jobs work on, unless these are
- * all: then the submission is an error.
+ * Return the job that works on the table of an item that is to move, or that moves the
+ * relation away from where the plan finds it already; NULL if there is none.
+ */
+static const BusyTable *
+find_busy(HTAB *busy, const MoveItem *item)
+{
+	const BusyTable *result;
+
+	if (item->status == STATUS_PLANNED)
+		return hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
+	if (item->sqlstate[0] != '\0')
+		return NULL;
+	result = hash_search(busy, &item->relid, HASH_FIND, NULL);
+	return result != NULL && OidIsValid(result->to_tablespace) &&
+		result->to_tablespace != item->to_tablespace ? result : NULL;
+}
+
+/*
+ * Skip the moves of a plan whose tables other jobs work on.  ERROR 55006 if
+ * these are all.
  */
 void
 submit_skip_busy(List *plan)
 {
 	HTAB	   *busy = job_busy_tables();
-	List	   *skipped = NIL;
+	const MoveItem *first = NULL;
 	bool		all = true;
 
-	foreach_ptr(MoveItem, item, plan)
+	foreach_ptr(const MoveItem, item, plan)
 	{
 		/* a TOAST table goes with its table */
-		if (item->status != STATUS_PLANNED || OidIsValid(item->part_of))
+		if (OidIsValid(item->part_of))
 			continue;
-		if (hash_search(busy, &item->heap_oid, HASH_FIND, NULL) != NULL)
-			skipped = lappend(skipped, item);
-		else
-			all = false;
+		if (find_busy(busy, item) == NULL)
+			all = all && item->status != STATUS_PLANNED;
+		else if (first == NULL)
+			first = item;
 	}
-	foreach_ptr(MoveItem, item, all ? NIL : skipped)
+	if (first != NULL && all)
+		job_is_busy(first, find_busy(busy, first));
+	foreach_ptr(MoveItem, item, plan)
 	{
-		const BusyTable *table = hash_search(busy, &item->heap_oid, HASH_FIND, NULL);
+		const BusyTable *table = OidIsValid(item->part_of) ? NULL : find_busy(busy, item);
 
-		item_skip(item, ERRCODE_OBJECT_IN_USE,
-				  table->cleaning_up ?
-				  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
-				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
-				  table->job, NameStr(item->heap_name));
+		if (table != NULL)
+			item_skip(item, ERRCODE_OBJECT_IN_USE,
+					  table->cleaning_up ?
+					  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
+					  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
+					  table->job, NameStr(item->heap_name));
 	}
 	hash_destroy(busy);
 	plan_skip_parts(plan);

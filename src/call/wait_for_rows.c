@@ -111,10 +111,20 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 	}
 }
 
-static bool
-is_runner_of(int64 job, const RunnerSlot *runner)
+/*
+ * If a runner, the i-th, is one of the job, and waits for us or for the process that
+ * waits for us behind a connection of Citus's, return whom it waits for, and *last,
+ * the last process on the way there; else 0.
+ */
+static int
+waits_for_us(int64 job, int behind_citus, const RunnerSlot *runners, int nrunners, int i, int *last)
 {
-	return runner->job == job && runner->database == MyDatabaseId;
+	int			targets[2] = {MyProcPid, behind_citus};
+
+	if (runners[i].job != job || runners[i].database != MyDatabaseId)
+		return 0;
+	return wait_find_deadlock(runners[i].pid, targets, behind_citus != 0 ? 2 : 1,
+							  runners, nrunners, last);
 }
 
 /*
@@ -126,60 +136,46 @@ is_runner_of(int64 job, const RunnerSlot *runner)
 static void
 check_worker_deadlock(const JobShared *shared)
 {
-	int			targets[2] = {MyProcPid, citus_caller_pid()};
+	int			behind_citus = citus_caller_pid();
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
-	bool		in_vain = false;
-	int			blocker = 0;
-
-	for (int i = 0; i < nrunners && !in_vain; i++)
-	{
-		int			found;
-
-		if (!is_runner_of(shared->job, &runners[i]))
-			continue;
-		found = wait_find_deadlock(runners[i].pid, targets, targets[1] != 0 ? 2 : 1,
-								   runners, nrunners, &blocker);
-		if (found == 0)
-			continue;
-		if (found == targets[1])
-			blocker = found;
-		else if (blocker == runners[i].pid)
-			blocker = 0;
-		in_vain = blocker == 0 || !runner_ask_to_step_back(&runners[i], blocker);
-	}
-
-	if (!in_vain)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected"),
-			 blocker == 0 ?
-			 errdetail("The move waits for the session that has called it.") :
-			 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
-					   blocker),
-			 errhint("Call the move in a session that holds no locks, or use wait => false.")));
-}
-
-/*
- * Raise an error if a job waits for us, or for the process that waits for us
- * behind a connection of Citus's.
- */
-static void
-check_job_waits_for_us(int64 job, int behind_citus)
-{
-	int			targets[2] = {MyProcPid, behind_citus};
-	RunnerSlot	runners[IM_MAX_RUNNERS];
-	int			nrunners = job_read_runners(runners);
-	int			last;
 
 	for (int i = 0; i < nrunners; i++)
 	{
-		int			found = 0;
+		int			blocker = 0;
+		int			found = waits_for_us(shared->job, behind_citus, runners, nrunners, i, &blocker);
 
-		if (is_runner_of(job, &runners[i]))
-			found = wait_find_deadlock(runners[i].pid, targets, behind_citus != 0 ? 2 : 1,
-									   runners, nrunners, &last);
+		if (found == 0)
+			continue;
+		if (found == behind_citus)
+			blocker = found;
+		else if (blocker == runners[i].pid)
+			blocker = 0;
+		if (blocker != 0 && runner_ask_to_step_back(&runners[i], blocker))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected"),
+				 blocker == 0 ?
+				 errdetail("The move waits for the session that has called it.") :
+				 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
+						   blocker),
+				 errhint("Call the move in a session that holds no locks, or use wait => false.")));
+	}
+}
+
+/* Raise an error if a job waits for us. */
+static void
+check_job_waits_for_us(int64 job, int behind_citus)
+{
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+
+	for (int i = 0; i < nrunners; i++)
+	{
+		int			last;
+		int			found = waits_for_us(job, behind_citus, runners, nrunners, i, &last);
+
 		if (found != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),

@@ -534,7 +534,7 @@ try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);
 		if (show)
-			progress_end();
+			progress_end(0);
 	}
 	return done;
 }

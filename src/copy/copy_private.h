@@ -162,7 +162,7 @@ copy_verifies(const CopyState *cs)
 {
 	int			verify = cs->mc->settings->verify;
 
-	return verify == VERIFY_ON || (verify == VERIFY_AUTO && cs->is_table);
+	return verify == SWITCH_ON || (verify == SWITCH_AUTO && cs->is_table);
 }
 
 extern void copy_check_interrupts(void);

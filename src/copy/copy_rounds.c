@@ -138,6 +138,17 @@ copy_chunk(CopyState *cs, ForkNumber fork, BlockNumber first, BlockNumber nblock
 	return GO_ON;
 }
 
+/* Return how much of all files of the move is copied, by their size in the plan. */
+static int64
+bytes_copied(const CopyState *cs)
+{
+	int64		result = 0;
+
+	foreach_file(f, cs)
+		result += Min((int64) f->copied * BLCKSZ, Max(f->mc->item->size_before, 0));
+	return result;
+}
+
 /* Copy, directly, the blocks from cs->copied up to a length of the file. */
 static CopyOutcome
 copy_blocks(CopyState *cs, BlockNumber upto)
@@ -160,6 +171,7 @@ copy_blocks(CopyState *cs, BlockNumber upto)
 		cs->copied += nblocks;
 		cs->mc->item->blocks_copied += nblocks;
 		progress_blocks(Max(upto, cs->copied), cs->copied);
+		progress_copied(bytes_copied(cs));
 		/* a tail is no round */
 		if (cs->rounds == 0)
 			copy_look_at_round(cs, cs->copied);

@@ -269,10 +269,13 @@ tell_rehearsal(CopyState *cs)
 	measure_new_file(cs);
 	StartTransactionCommand();
 	item->detail[0] = '\0';		/* the plan's reasons */
-	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second, and were copied again in %d rounds.%s",
+	item_say(item, "Copied %s a second. " INT64_FORMAT " of " INT64_FORMAT " blocks changed meanwhile, %.0f a second%s.%s",
 			 size_text((int64) (item->size_after / Max(seconds, 0.001))),
 			 cs->changed_blocks, item->blocks_copied,
-			 cs->changed_blocks / Max(seconds, 0.001), cs->rounds,
+			 cs->changed_blocks / Max(seconds, 0.001),
+			 cs->rounds == 0 ? "" :
+			 psprintf(cs->rounds == 1 ? ", and were copied again in %d round" :
+					  ", and were copied again in %d rounds", cs->rounds),
 			 copy_verifies(cs) ? " The copy was equal to the original." : "");
 	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
 	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
@@ -292,8 +295,8 @@ static bool
 wants_direct_io(CopyState *cs)
 {
 	Assert(IsTransactionState());
-	if (cs->mc->settings->direct_io != DIRECT_IO_AUTO)
-		return cs->mc->settings->direct_io == DIRECT_IO_ON;
+	if (cs->mc->settings->direct_io != SWITCH_AUTO)
+		return cs->mc->settings->direct_io == SWITCH_ON;
 	return file_blocks(&cs->from, MAIN_FORKNUM) > (BlockNumber) effective_cache_size / 8;
 }
 

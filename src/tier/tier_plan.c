@@ -768,7 +768,7 @@ bytes_leaving(Oid tablespace)
 	int64		result = 0;
 	ListCell   *lc;
 
-	for (int i = job_read_slots(slots) - 1; i >= 0; i--)
+	for (int i = job_read_slots(slots, NULL) - 1; i >= 0; i--)
 		foreach(lc, history_read(slots[i].job))
 	{
 		const HistoryEntry *entry = lfirst(lc);

@@ -20,6 +20,8 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "own_tables.h"
+#include "printed_command.h"
 #include "wait/wait.h"
 
 /* Longest rest at once: the caller has to check for other things, too. */
@@ -426,6 +428,32 @@ pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 }
 
 /*
+ * In a paused job, tell the server log of a process that waits for the lock on the
+ * extension's tables: a DROP EXTENSION would do so without end, and not say why.
+ */
+void
+pacing_tell_of_drop(void)
+{
+	static int	told = 0;
+	int			pid;
+
+	for (int i = 0; OidIsValid(extension_held(i)); i++)
+	{
+		if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) == 0 || pid == told)
+			continue;
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: process %d waits for the end of this job, which is paused",
+						runner_name(), pid),
+				 errdetail("The job has locked the tables of the extension.%s", describe_command(pid)),
+				 errhint("Resume the job, or cancel it: %s",
+						 printed_command("cancel_move", runner_job()))));
+		told = pid;
+		break;
+	}
+}
+
+/*
  * Rest as long as the job is paused; with state, as long as a standby or a slot
  * is too far behind; with throttle, as long as more was written than max_rate
  * allows, or read than max_read_share.
@@ -467,7 +495,10 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 			InvalidateCatalogSnapshot();
 		}
 		if (paused)
+		{
 			progress_blockers(NULL, 0);
+			pacing_tell_of_drop();
+		}
 		iteration = GetCurrentTimestamp();
 		throttle_rest(Min(ms, most_ms));
 		if (throttle != NULL && (paused || behind))

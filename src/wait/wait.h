@@ -167,5 +167,6 @@ extern int64 pacing_rest(const MoveSettings *settings, ReplicaLag *state,
 						 Throttle *throttle, bool (*keep_up) (void *arg),
 						 void *arg);
 extern int64 pacing_rest_while_paused(void);
+extern void pacing_tell_of_drop(void);
 
 #endif							/* IM_WAIT_H */

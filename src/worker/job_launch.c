@@ -71,7 +71,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->max_runners = max_runners;
 	shared->caller_waits = waits;
 	shared->caller_pid = waits ? MyProcPid : 0;
-	shared->caller_procno = im_my_procno();
+	shared->caller_procno = MyProcNumber;
 	pg_atomic_init_u32(&shared->rows_final, 0);
 	pg_atomic_init_u32(&shared->end_logged, 0);
 	pg_atomic_init_u32(&shared->extension_gone, 0);

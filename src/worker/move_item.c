@@ -243,6 +243,14 @@ log_outcome(const MoveItem *item)
 						(item->finished_at - item->started_at) / 1e6,
 						item->method != METHOD_COPY ? "" :
 						psprintf(", lock %.1f ms", item->lock_time / 1000.0))));
+	else if (item->status == STATUS_REHEARSED)
+		ereport(LOG,
+				(errhidecontext(true),
+				 errmsg("%s: rehearsed the move of %s \"%s.%s\" (%s) from tablespace \"%s\" to \"%s\" in %.2f s, and moved nothing",
+						runner_name(), noun, NameStr(item->schema_name), NameStr(item->relname),
+						size_text(item->size_after), NameStr(from_name), NameStr(to_name),
+						(item->finished_at - item->started_at) / 1e6),
+				 errdetail_internal("%s", item->detail)));
 	else
 		ereport(LOG,
 				(errhidecontext(true),

@@ -48,6 +48,7 @@
 #include "plan/plan.h"
 #include "rebuild/rebuild.h"
 #include "test_points.h"
+#include "wait/wait.h"
 #include "worker/worker.h"
 
 #define COMMIT_POLL_MS	20
@@ -155,11 +156,15 @@ static void
 log_start(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
+	const char *noun = relations_noun(&totals);
 
 	ereport(LOG,
 			(errhidecontext(true),
-			 errmsg("%s: begins to move %d %s, %s", runner_name(), totals.total,
-					relations_noun(&totals), size_text(totals.size))));
+			 shared->settings.terms.rehearse ?
+			 errmsg("%s: begins to rehearse the move of %d %s, %s", runner_name(),
+					totals.total, noun, size_text(totals.size)) :
+			 errmsg("%s: begins to move %d %s, %s", runner_name(),
+					totals.total, noun, size_text(totals.size))));
 }
 
 /* Write the end of the job to the server log; for its last runner. */
@@ -167,12 +172,16 @@ static void
 log_end(const JobShared *shared)
 {
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
+	const char *noun = relations_noun(&totals);
+	double		seconds = (GetCurrentTimestamp() - shared->submitted_at) / 1e6;
 
 	ereport(LOG,
 			(errhidecontext(true),
+			 shared->settings.terms.rehearse ?
+			 errmsg("%s: has ended, %d of %d %s rehearsed in %.1f s", runner_name(),
+					totals.rehearsed, totals.total, noun, seconds) :
 			 errmsg("%s: has ended, %d of %d %s moved in %.1f s%s", runner_name(),
-					totals.moved, totals.total, relations_noun(&totals),
-					(GetCurrentTimestamp() - shared->submitted_at) / 1e6,
+					totals.moved, totals.total, noun, seconds,
 					totals.longest_lock == 0 ? "" :
 					psprintf(", longest lock %.1f ms", totals.longest_lock / 1000.0))));
 }
@@ -410,8 +419,11 @@ wait_while_paused(JobShared *shared)
 	progress_begin(&shared->items[i]);
 	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
+	{
+		pacing_tell_of_drop();
 		runner_nap(shared, PAUSE_POLL_MS);
-	progress_end();
+	}
+	progress_end(0);
 }
 
 static void
@@ -445,6 +457,7 @@ run_item(JobShared *shared, int n)
 {
 	MoveItem   *item = &shared->items[n];
 	bool		canceled;
+	int64		size = 0;
 
 	Assert(current_item < 0 && n >= 0 && n < shared->nitems);
 	current_item = n;
@@ -490,7 +503,9 @@ run_item(JobShared *shared, int n)
 			cleanup_put_off = needs_cleanup(shared);
 		}
 	}
-	progress_end();
+	for (int i = n; i <= job_last_part(shared, n) && STATUS_IS_DONE(item->status); i++)
+		size += Max(shared->items[i].size_before, 0);
+	progress_end(size);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 

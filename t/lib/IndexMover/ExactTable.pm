@@ -226,7 +226,7 @@ sub wait_until_told
 	until (told($log, $what) >= $times)
 	{
 		die "not told $times times: $what" if time - $start > $IndexMover::Test::TIMEOUT;
-		return 0 if $job && $node->safe_psql('postgres', "SELECT NOT index_mover.job_is_alive($job)") eq 't';
+		return 0 if $job && $node->safe_psql('postgres', "SELECT $job NOT IN (SELECT alive.job FROM index_mover.alive())") eq 't';
 		usleep(30_000);
 	}
 	return 1;
@@ -280,7 +280,7 @@ sub move_in_steps
 		my ($lock) = grep { told($log, qr/test point "$do{$_}[0]": waiting/) > $n{$_} } @stops;
 		if (!$lock)
 		{
-			last if $node->safe_psql('postgres', "SELECT NOT index_mover.job_is_alive($job)") eq 't';
+			last if $node->safe_psql('postgres', "SELECT $job NOT IN (SELECT alive.job FROM index_mover.alive())") eq 't';
 			die "no move comes to @stops" if time - $start > $IndexMover::Test::TIMEOUT;
 			usleep(30_000);
 			next;

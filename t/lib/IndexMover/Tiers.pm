@@ -19,7 +19,7 @@ our @EXPORT = qw(orders_by_month tiers_by_month_ok wait_for_jobs);
 sub wait_for_jobs
 {
 	my ($node) = @_;
-	return poll_until($node, 'SELECT count(*) = 0 FROM index_mover.job_log j WHERE index_mover.job_is_alive(j.job)', 't', 'the jobs');
+	return poll_until($node, 'SELECT count(*) = 0 FROM index_mover.alive()', 't', 'the jobs');
 }
 
 # The table, anew; the clock stands at the beginning, where nothing is old.

@@ -93,7 +93,7 @@ SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type LIKE 'index\_
   AND datname = current_database())
    AND CASE WHEN to_regclass('index_mover.job_log') IS NULL THEN true
        ELSE NOT EXISTS (SELECT FROM ts_stat('SELECT array_to_tsvector(ARRAY[job::text]) FROM index_mover.job_log
-											 WHERE index_mover.job_is_alive(job)')) END
+											 WHERE job IN (SELECT alive.job FROM index_mover.alive())')) END
 SQL
 }
 
@@ -102,7 +102,7 @@ SQL
 sub wait_for_job_end
 {
 	my ($node, $job, %options) = @_;
-	return poll_until($node, "SELECT NOT index_mover.job_is_alive($job)", 't', "the end of job $job", %options);
+	return poll_until($node, "SELECT $job NOT IN (SELECT alive.job FROM index_mover.alive())", 't', "the end of job $job", %options);
 }
 
 # Something has taken so many seconds, and had to be done within these.
