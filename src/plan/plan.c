@@ -88,23 +88,20 @@ static void
 notice_shards(const List *entries, const PlanRequest *request)
 {
 	char	   *tablespace = get_tablespace_name(request->to_tablespace);
-	ListCell   *lc;
 
 	if (tablespace == NULL || citus_has_sent_us())
 		return;
-	foreach(lc, entries)
+	foreach_ptr(const PlanEntry, entry, entries)
 	{
-		const RelationFacts *facts = &((const PlanEntry *) lfirst(lc))->facts;
-
-		if (!citus_distributes(facts->heap_oid))
+		if (!citus_distributes(entry->facts.heap_oid))
 			continue;
 		ereport(NOTICE,
 				(errmsg("table \"%s\" is distributed by Citus, and its shards are not moved with it",
-						NameStr(facts->heap_name)),
+						NameStr(entry->facts.heap_name)),
 				 errhint("To move the shards, too: %s",
 						 printed_command("on_all_nodes",
 										 printed_command(request->tables ? "queue_schema_tables" : "queue_schema_indexes",
-														 quote_identifier(NameStr(facts->schema_name)),
+														 quote_identifier(NameStr(entry->facts.schema_name)),
 														 tablespace)))));
 		return;
 	}
@@ -308,19 +305,17 @@ static void
 notice_other_databases(Oid tablespace)
 {
 	StringInfoData names;
-	ListCell   *lc;
 
 	initStringInfo(&names);
-	foreach(lc, plan_other_databases(tablespace))
+	foreach_oid(database, plan_other_databases(tablespace))
 		appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
-						 get_database_name(lfirst_oid(lc)));
+						 get_database_name(database));
 	if (names.len > 0)
 		ereport(NOTICE,
 				(errmsg("tablespace \"%s\" also has files of other databases",
 						get_tablespace_name(tablespace)),
 				 errdetail("They belong to %s, and only a session there can move them.",
 						   names.data)));
-	pfree(names.data);
 }
 
 /* ERROR 22023 pg_global. */
@@ -572,13 +567,12 @@ plan_relation(Oid relid, const PlanRequest *request)
 static bool
 any_is_lost(const List *relids)
 {
-	ListCell   *lc;
 	RelationFacts facts;
 
-	foreach(lc, relids)
+	foreach_oid(relid, relids)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (relation_facts(lfirst_oid(lc), &facts) && lost_file(&facts, false) != NULL)
+		if (relation_facts(relid, &facts) && lost_file(&facts, false) != NULL)
 			return true;
 	}
 	return false;
@@ -621,13 +615,13 @@ compare_entries(const ListCell *a, const ListCell *b)
  * 42501, and those of plan_complete().
  */
 List *
-plan_moves(const PlanRequest *request)
+plan_moves(const PlanRequest *given)
 {
+	PlanRequest own = *given;
+	const PlanRequest *request = &own;
 	List	   *relids = NIL;
+	List	   *tables = NIL;	/* and indexes; without their parts */
 	List	   *entries = NIL;
-	List	   *tables;
-	ListCell   *lc;
-	PlanRequest suspicious;
 
 	Assert(IsTransactionState());
 	switch (request->scope)
@@ -644,12 +638,7 @@ plan_moves(const PlanRequest *request)
 			break;
 	}
 
-	if (request->heal && any_is_lost(relids))
-	{
-		suspicious = *request;
-		suspicious.all_pages = true;
-		request = &suspicious;
-	}
+	own.all_pages = request->heal && any_is_lost(relids);
 	foreach_oid(relid, relids)
 	{
 		PlanEntry  *entry;
@@ -657,21 +646,18 @@ plan_moves(const PlanRequest *request)
 		CHECK_FOR_INTERRUPTS();
 		entry = plan_relation(relid, request);
 		if (entry != NULL)
-			entries = lappend(entries, entry);
+			tables = lappend(tables, entry);
 	}
-	if ((relids != NIL || request->heal) && entries == NIL)
+	if ((relids != NIL || request->heal) && tables == NIL)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 request->heal ?
 				 errmsg("nothing is lost in tablespace \"%s\"", get_tablespace_name(request->object)) :
 				 errmsg(request->tables ? "no table is left to move" : "no index is left to move")));
-	list_free(relids);
 
-	list_sort(entries, compare_entries);
-	tables = entries;
-	entries = NIL;
-	foreach(lc, tables)
-		entries = list_concat(lappend(entries, lfirst(lc)), ((PlanEntry *) lfirst(lc))->parts);
+	list_sort(tables, compare_entries);
+	foreach_ptr(PlanEntry, table, tables)
+		entries = list_concat(lappend(entries, table), table->parts);
 	if (request->evacuate)
 		entries = plan_what_stays(entries, request->object, request->to_tablespace);
 	if (!request->part)

@@ -31,7 +31,8 @@ typedef struct PlanRequest
 	bool		indexes;		/* their indexes */
 	bool		evacuate;		/* with rows for things that stay there */
 	bool		heal;			/* only indexes lost in the tablespace */
-	bool		all_pages;		/* something is: look at all pages of the rest */
+	bool		all_pages;		/* set by plan_moves(): something is, so look
+								 * at all pages of the rest */
 	Oid			to_tablespace;
 	Oid			index_tablespace;	/* for these; 0 = to_tablespace */
 	MoveMethod	method;			/* METHOD_AUTO, _COPY or _REBUILD */
@@ -47,7 +48,7 @@ typedef struct PlanRequest
 	MoveSettings settings;
 } PlanRequest;
 
-extern List *plan_moves(const PlanRequest *request);
+extern List *plan_moves(const PlanRequest *given);
 extern void plan_skip_parts(const List *items);
 
 /* For a plan in parts, of requests with "part" */

@@ -134,17 +134,6 @@ add_row(List **entries, char relkind, const char *name, Oid tablespace)
 	return item;
 }
 
-/*
- * Return core's command that moves a system catalog, which only a superuser may
- * do.  One statement with its setting, so that it can be run as it is.
- */
-static char *
-alter_catalog_command(const MoveItem *item)
-{
-	return printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
-										  item_core_command(item)));
-}
-
 /* Add this database's relations that no call can move. */
 static void
 add_relations(List **entries, Oid tablespace, Oid to)
@@ -166,9 +155,11 @@ add_relations(List **entries, Oid tablespace, Oid to)
 
 			namestrcpy(&item->schema_name, "pg_catalog");
 			item->to_tablespace = to;
+			/* one statement with its setting, so that it can be run as it is */
 			(void) item_skip(item, ERRCODE_FEATURE_NOT_SUPPORTED,
 							 "It is a system catalog, which a superuser can move, under an exclusive lock: %s",
-							 alter_catalog_command(item));
+							 printed_command("do", psprintf("BEGIN SET LOCAL allow_system_table_mods = on; %s END",
+															item_core_command(item))));
 		}
 	}
 }
@@ -179,11 +170,9 @@ add_catalogs(List **entries, Oid tablespace, Oid to)
 {
 	bool		fills = has_files(GetDatabasePath(MyDatabaseId, to));
 	char	   *command;
-	ListCell   *lc;
 
-	foreach(lc, *entries)
-		if (((PlanEntry *) lfirst(lc))->item.status == STATUS_PLANNED)
-		fills = true;
+	foreach_ptr(const PlanEntry, entry, *entries)
+		fills = fills || entry->item.status == STATUS_PLANNED;
 	command = alter_database_command(MyDatabaseId, tablespace, to, fills ? to : InvalidOid);
 	(void) item_skip(add_row(entries, ITEM_CATALOGS, "pg_catalog", tablespace),
 					 ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -348,26 +337,19 @@ add_database(List **entries, Oid database, Oid tablespace, Oid to)
 List *
 plan_what_stays(List *entries, Oid tablespace, Oid to)
 {
-	char	   *temp = NULL;
-	ListCell   *lc;
+	char		temp[MAXPGPATH];
 
 	add_relations(&entries, tablespace, to);
-	foreach(lc, plan_other_databases(tablespace))
-		add_database(&entries, lfirst_oid(lc), tablespace, to);
+	foreach_oid(database, plan_other_databases(tablespace))
+		add_database(&entries, database, tablespace, to);
 
-	if (tablespace == DEFAULTTABLESPACE_OID)
-		temp = psprintf("base/%s", PG_TEMP_FILES_DIR);
-	else
-		temp = psprintf("pg_tblspc/%u/%s/%s", tablespace, TABLESPACE_VERSION_DIRECTORY,
-						PG_TEMP_FILES_DIR);
+	TempTablespacePath(temp, tablespace);
 	if (has_files(temp))
 		(void) item_skip(add_row(&entries, ITEM_FILES, PG_TEMP_FILES_DIR, tablespace),
 						 ERRCODE_OBJECT_IN_USE,
 						 "Queries have temporary files there, which go when they end.");
-	foreach(lc, leftovers_list())
+	foreach_ptr(const Leftover, file, leftovers_list())
 	{
-		const Leftover *file = lfirst(lc);
-
 		if (file->keep_until != 0 && file->tablespace == tablespace)
 			(void) item_skip(add_row(&entries, ITEM_COPY, file->name, tablespace),
 							 ERRCODE_OBJECT_IN_USE,

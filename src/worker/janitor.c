@@ -209,7 +209,6 @@ janitor_look(void)
 	List	   *tablespaces = NIL;
 	List	   *others = list_make1_oid(InvalidOid);	/* the database's
 														 * default */
-	ListCell   *lc;
 
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
@@ -224,11 +223,11 @@ janitor_look(void)
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	foreach(lc, list_difference_oid(tablespaces, others))
+	foreach_oid(tablespace, list_difference_oid(tablespaces, others))
 	{
 		int			told = 0;
 
-		while ((told = try_look_at(lfirst_oid(lc), told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
+		while ((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
 			   told == ERRCODE_OBJECT_IN_USE)
 			wait_a_while(RETRY_MS);
 	}
@@ -238,14 +237,12 @@ janitor_look(void)
 static void
 visit_databases(void)
 {
-	ListCell   *lc;
-
-	foreach(lc, list_databases())
+	foreach_oid(database, list_databases())
 	{
 		BackgroundWorkerHandle *worker;
 		pid_t		pid;
 
-		while ((worker = job_launch_cleanup(lfirst_oid(lc), BOOTSTRAP_SUPERUSERID, MyProcPid)) == NULL)
+		while ((worker = job_launch_cleanup(database, BOOTSTRAP_SUPERUSERID, MyProcPid)) == NULL)
 			wait_a_while(RETRY_MS);
 		while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 			wait_a_while(POLL_MS);
