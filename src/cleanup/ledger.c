@@ -3,18 +3,14 @@
  * ledger.c
  *	  The ledger: files and indexes of moves that have no owner yet or any more.
  *
- * Rows are written with the catalog's own routines, not through SPI.  One of
- * them is written from an object access hook in the middle of index_create(),
- * where the command counter must not be advanced and no user-defined code may
- * run.  Nor may the current user's privileges matter.
+ * The protocol is in src/README, "Protocol of the ledger".  Rows are written with
+ * the catalog's own routines, not through SPI: some from an object access hook in
+ * the middle of index_create(), where the command counter must not be advanced
+ * and no user-defined code may run.  Nor may the current user's privileges matter.
  *
- * A row carries the system identifier and the database's OID.  ledger_read()
- * passes over a row that came here by pg_upgrade, because it names files of
- * another cluster.  A row that came here with the database, by CREATE
- * DATABASE .. TEMPLATE, counts: strategy file_copy copies the file, too, under
- * the same number, and both strategies copy an index entry under the same OID.
- * A physical clone has the same identifier and, of each row, the file; rows
- * written later do not get there (own_tables.c).
+ * A row that came here with the database, by CREATE DATABASE .. TEMPLATE, counts:
+ * strategy file_copy copies the file, too, under the same number, and both
+ * strategies copy an index entry under the same OID.
  *
  * Locks: RowExclusiveLock on the ledger until the end of the transaction for
  * writes, AccessShareLock during a read.  A worker that may still work on a
@@ -29,17 +25,18 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/tupmacs.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/pg_lsn.h"
 #include "utils/rel.h"
 
 #include "cleanup/ledger.h"
 #include "own_tables.h"
+#include "relation_facts.h"
 
 #define LEDGER_TABLE	"ledger"
 #define LEDGER_PKEY		"ledger_pkey"
@@ -49,29 +46,37 @@
 #define CLAIM_TRIES			50
 #define CLAIM_REST_MS		10
 
-/* columns of index_mover.ledger, as in the SQL script */
-enum
+#define Anum_id					1
+#define Anum_system_identifier	2
+
+#define FIELD(name)	{offsetof(LedgerEntry, name), sizeof(((LedgerEntry *) NULL)->name)}
+
+/* The field of each column of index_mover.ledger, as in the SQL script, of its type in C */
+static const struct
 {
-	Anum_id = 1,
-	Anum_system_identifier,
-	Anum_database,
-	Anum_kind,
-	Anum_tablespace,
-	Anum_relfilenumber,
-	Anum_table_oid,
-	Anum_relation,
-	Anum_new_index,
-	Anum_job,
-	Anum_pid,
-	Anum_made_at,
-	Anum_new_name,
-	Anum_from_tablespace,
-	Anum_from_relfilenumber,
-	Anum_copied_blocks,
-	Anum_changes_from,
-	Anum_timeline,
-	Anum_keep_until,
-	Natts_ledger = Anum_keep_until
+	Size		offset;
+	int			len;
+}			fields[] = {
+
+	FIELD(id),
+	{0},						/* system_identifier */
+	FIELD(database),
+	FIELD(kind),
+	FIELD(tablespace),
+	FIELD(relfilenumber),
+	FIELD(heap_oid),
+	FIELD(relid),
+	FIELD(new_index_oid),
+	FIELD(job),
+	FIELD(pid),
+	FIELD(made_at),
+	FIELD(new_name),
+	FIELD(from_tablespace),
+	FIELD(from_relfilenumber),
+	FIELD(copied_blocks),
+	FIELD(changes_from),
+	FIELD(timeline),
+	FIELD(keep_until),
 };
 
 static char *
@@ -113,8 +118,9 @@ void
 ledger_insert(LedgerEntry *entry)
 {
 	Relation	rel = extension_open(LEDGER_TABLE);
-	Datum		values[Natts_ledger];
-	bool		nulls[Natts_ledger] = {0};
+	LedgerEntry row;
+	Datum		values[lengthof(fields)];
+	bool		nulls[lengthof(fields)] = {0};
 	HeapTuple	tuple;
 
 	Assert(IsTransactionState());
@@ -122,30 +128,15 @@ ledger_insert(LedgerEntry *entry)
 		entry->id = ledger_new_id();
 	entry->made_at = GetCurrentTimestamp();
 
-	values[Anum_id - 1] = Int64GetDatum(entry->id);
-	values[Anum_system_identifier - 1] = CStringGetTextDatum(this_system());
-	values[Anum_database - 1] = ObjectIdGetDatum(MyDatabaseId);
-	values[Anum_kind - 1] = CharGetDatum((char) entry->kind);
-
+	row = *entry;
+	row.database = MyDatabaseId;
 	/* as in pg_class: the file moves with the database's default */
-	values[Anum_tablespace - 1] =
-		ObjectIdGetDatum(entry->tablespace == MyDatabaseTableSpace ? InvalidOid : entry->tablespace);
-	values[Anum_relfilenumber - 1] = ObjectIdGetDatum(entry->relfilenumber);
-	values[Anum_table_oid - 1] = ObjectIdGetDatum(entry->heap_oid);
-	values[Anum_relation - 1] = ObjectIdGetDatum(entry->relid);
-	values[Anum_new_index - 1] = ObjectIdGetDatum(entry->new_index_oid);
-	values[Anum_job - 1] = Int64GetDatum(entry->job);
-	values[Anum_pid - 1] = Int32GetDatum(entry->pid);
-	values[Anum_made_at - 1] = TimestampTzGetDatum(entry->made_at);
-	values[Anum_new_name - 1] = NameGetDatum(&entry->new_name);
-	values[Anum_from_tablespace - 1] = ObjectIdGetDatum(entry->from_tablespace);
-	values[Anum_from_relfilenumber - 1] = ObjectIdGetDatum(entry->from_relfilenumber);
-	values[Anum_copied_blocks - 1] = Int64GetDatum(entry->copied_blocks);
-	values[Anum_changes_from - 1] = LSNGetDatum(entry->changes_from);
-	values[Anum_timeline - 1] = Int64GetDatum(entry->timeline);
-	values[Anum_keep_until - 1] = TimestampTzGetDatum(entry->keep_until);
+	row.tablespace = tablespace_in_catalog(entry->tablespace);
+	for (int i = 0; i < lengthof(fields); i++)
+		values[i] = i == Anum_system_identifier - 1 ? CStringGetTextDatum(this_system()) :
+			fetch_att((char *) &row + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len);
 
-	tuple = extension_form(RelationGetDescr(rel), Natts_ledger, values, nulls);
+	tuple = extension_form(RelationGetDescr(rel), lengthof(fields), values, nulls);
 	extension_insert(rel, tuple);
 	heap_freetuple(tuple);
 
@@ -221,39 +212,27 @@ ledger_read(void)
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Datum		values[Natts_ledger];
-		bool		nulls[Natts_ledger];
-		LedgerEntry *entry;
+		Datum		values[lengthof(fields)];
+		bool		nulls[lengthof(fields)];
+		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));
 
-		extension_deform(tuple, desc, Natts_ledger, values, nulls);
+		extension_deform(tuple, desc, lengthof(fields), values, nulls);
+		for (int i = 0; i < lengthof(fields); i++)
+		{
+			void	   *field = (char *) entry + fields[i].offset;
 
-		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) != 0 ||
-			(DatumGetObjectId(values[Anum_database - 1]) != MyDatabaseId &&
-			 !database_is_younger(DatumGetTimestampTz(values[Anum_made_at - 1]))))
-			continue;
+			if (nulls[i] || i == Anum_system_identifier - 1)
+				continue;
+			if (fields[i].len <= sizeof(Datum))
+				store_att_byval(field, values[i], fields[i].len);
+			else
+				memcpy(field, DatumGetPointer(values[i]), fields[i].len);
+		}
+		entry->tablespace = tablespace_from_catalog(entry->tablespace);
 
-		entry = palloc0(sizeof(LedgerEntry));
-		entry->id = DatumGetInt64(values[Anum_id - 1]);
-		entry->kind = (LedgerKind) DatumGetChar(values[Anum_kind - 1]);
-		entry->tablespace = DatumGetObjectId(values[Anum_tablespace - 1]);
-		if (!OidIsValid(entry->tablespace))
-			entry->tablespace = MyDatabaseTableSpace;
-		entry->relfilenumber = DatumGetObjectId(values[Anum_relfilenumber - 1]);
-		entry->heap_oid = DatumGetObjectId(values[Anum_table_oid - 1]);
-		entry->relid = DatumGetObjectId(values[Anum_relation - 1]);
-		entry->new_index_oid = DatumGetObjectId(values[Anum_new_index - 1]);
-		entry->job = DatumGetInt64(values[Anum_job - 1]);
-		entry->pid = DatumGetInt32(values[Anum_pid - 1]);
-		entry->made_at = DatumGetTimestampTz(values[Anum_made_at - 1]);
-		entry->new_name = *DatumGetName(values[Anum_new_name - 1]);
-		entry->database = DatumGetObjectId(values[Anum_database - 1]);
-		entry->from_tablespace = DatumGetObjectId(values[Anum_from_tablespace - 1]);
-		entry->from_relfilenumber = DatumGetObjectId(values[Anum_from_relfilenumber - 1]);
-		entry->copied_blocks = DatumGetInt64(values[Anum_copied_blocks - 1]);
-		entry->changes_from = DatumGetLSN(values[Anum_changes_from - 1]);
-		entry->timeline = DatumGetInt64(values[Anum_timeline - 1]);
-		entry->keep_until = DatumGetTimestampTz(values[Anum_keep_until - 1]);
-		result = lappend(result, entry);
+		if (strcmp(TextDatumGetCString(values[Anum_system_identifier - 1]), system) == 0 &&
+			(entry->database == MyDatabaseId || database_is_younger(entry->made_at)))
+			result = lappend(result, entry);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -300,24 +279,6 @@ set_row_tag(LOCKTAG *tag, int64 id)
 					   (uint32) id, (uint16) (id >> 32));
 }
 
-static bool
-lock_row(int64 id, LOCKMODE mode, bool wait)
-{
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	return LockAcquire(&tag, mode, true, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-static void
-unlock_row(int64 id, LOCKMODE mode)
-{
-	LOCKTAG		tag;
-
-	set_row_tag(&tag, id);
-	(void) LockRelease(&tag, mode, true);
-}
-
 #ifdef USE_ASSERT_CHECKING
 /* Return whether this process has the row's number locked. */
 bool
@@ -330,13 +291,19 @@ ledger_row_is_ours(int64 id)
 }
 #endif
 
-/* Return whether another process works on the file of a row. */
+/*
+ * Return whether another process works on the file of a row.  GetLockConflicts() does
+ * not know of locks that are held between two transactions.
+ */
 bool
 ledger_row_is_claimed(int64 id)
 {
-	if (!lock_row(id, ShareLock, false))
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	if (LockAcquire(&tag, ShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
 		return true;
-	unlock_row(id, ShareLock);
+	(void) LockRelease(&tag, ShareLock, true);
 	return false;
 }
 
@@ -347,7 +314,20 @@ ledger_row_is_claimed(int64 id)
 void
 ledger_row_claim(int64 id)
 {
-	(void) lock_row(id, ExclusiveLock, true);
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockAcquire(&tag, ExclusiveLock, true, false);
+}
+
+/* Lock the row's number for the session unless another process has it locked. */
+bool
+ledger_row_try(int64 id)
+{
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /*
@@ -360,7 +340,7 @@ ledger_row_claim(int64 id)
 bool
 ledger_row_claim_again(int64 id)
 {
-	for (int tries = 1; !lock_row(id, ExclusiveLock, false); tries++)
+	for (int tries = 1; !ledger_row_try(id); tries++)
 	{
 		if (tries == CLAIM_TRIES)
 			return false;
@@ -369,16 +349,12 @@ ledger_row_claim_again(int64 id)
 	return true;
 }
 
-/* Lock the row's number for the session unless another process has it locked. */
-bool
-ledger_row_try(int64 id)
-{
-	return lock_row(id, ExclusiveLock, false);
-}
-
 /* Release the lock on a ledger row's number. */
 void
 ledger_row_release(int64 id)
 {
-	unlock_row(id, ExclusiveLock);
+	LOCKTAG		tag;
+
+	set_row_tag(&tag, id);
+	(void) LockRelease(&tag, ExclusiveLock, true);
 }

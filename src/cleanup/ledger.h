@@ -3,10 +3,6 @@
  * ledger.h
  *	  The ledger: files and indexes of moves that have no owner yet or any more.
  *
- * A row is committed before its file or index exists, or with it, and is deleted
- * in the transaction that gives it to a relation or drops it.  So after a crash
- * at any moment the ledger names everything of ours that has no owner.
- *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_LEDGER_H
@@ -14,7 +10,6 @@
 
 #include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
-#include "storage/block.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -31,7 +26,7 @@ typedef enum LedgerKind
 typedef struct LedgerEntry
 {
 	int64		id;
-	LedgerKind	kind;
+	char		kind;			/* LedgerKind */
 	Oid			tablespace;		/* files */
 	RelFileNumber relfilenumber;	/* files */
 	Oid			heap_oid;
@@ -46,9 +41,9 @@ typedef struct LedgerEntry
 	/* of a new file from which a copy can go on; see copy/copy_resume.c */
 	Oid			from_tablespace;	/* the file that is copied */
 	RelFileNumber from_relfilenumber;
-	BlockNumber copied_blocks;	/* durable; 0 = it cannot go on */
+	int64		copied_blocks;	/* durable; 0 = it cannot go on */
 	XLogRecPtr	changes_from;	/* what has changed since is copied again */
-	TimeLineID	timeline;		/* of changes_from */
+	int64		timeline;		/* of changes_from */
 	TimestampTz keep_until;
 } LedgerEntry;
 
