@@ -27,7 +27,6 @@ OBJS = \
 	src/call/submit.o \
 	src/call/wait_for_move.o \
 	src/call/wait_for_rows.o \
-	src/worker/freeze.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
 	src/worker/move_item.o \

@@ -209,7 +209,6 @@ typedef enum JobPurpose
 } JobPurpose;
 
 #define IM_BLOCKED_GAP	(60 * USECS_PER_SEC)
-#define IM_PREPARED_LEN	64
 #define IM_THROTTLED_LEN	128
 
 #define CLEANUP_JOB		INT64CONST(0)	/* job number of cleanups without a
@@ -294,9 +293,6 @@ typedef struct RunnerSlot
 	int			blockers[IM_MAX_BLOCKERS];
 	TimestampTz blocked_since;	/* gaps of less than IM_BLOCKED_GAP aside */
 	TimestampTz blocked_at;		/* when there were blockers last; 0 = never */
-	char		prepared[IM_PREPARED_LEN];	/* name of a prepared transaction
-											 * among them; clipped, "" =
-											 * unknown */
 	TimestampTz started_at;
 	int			step_back_for;	/* process that the item must not wait for; 0
 								 * = none.  Also written by the session that
@@ -388,8 +384,6 @@ extern void progress_copied(int64 bytes);
 extern void progress_eta(double seconds);	/* of the whole relation, from now */
 extern void progress_lock_attempt(void);
 extern void progress_blockers(const int *pids, int npids);
-extern void progress_prepared(const char *name);	/* of a blocker; "" =
-													 * unknown */
 
 extern bool job_cancel_requested(void);
 extern bool job_keep_requested(void);

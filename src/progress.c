@@ -12,7 +12,6 @@
  */
 #include "postgres.h"
 
-#include "mb/pg_wchar.h"
 #include "utils/timestamp.h"
 
 #include "job_private.h"
@@ -88,7 +87,6 @@ progress_begin(const MoveItem *item)
 	mine->lock_attempts = 0;
 	mine->wal_lag = -1;
 	mine->nblockers = 0;
-	mine->prepared[0] = '\0';
 	mine->started_at = GetCurrentTimestamp();
 	mine->step_back_for = 0;
 	unlock_slot();
@@ -224,16 +222,5 @@ progress_blockers(const int *pids, int npids)
 			mine->blocked_since = now;
 		mine->blocked_at = now;
 	}
-	unlock_slot();
-}
-
-void
-progress_prepared(const char *name)
-{
-	if (!lock_slot())
-		return;
-	memset(mine->prepared, 0, IM_PREPARED_LEN);
-	memcpy(mine->prepared, name,
-		   pg_mbcliplen(name, strlen(name), IM_PREPARED_LEN - 1));
 	unlock_slot();
 }

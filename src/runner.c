@@ -198,7 +198,7 @@ runner_use(JobBudget budget, double amount)
 }
 
 /*
- * Return how much has to be paid up to the mark, at so much a second; with rate
+ * Return the milliseconds until the mark is paid, at so much a second; with rate
  * 0 all is paid at once.  To be called before each use, too: time in which
  * nothing is owed is not saved.
  */
@@ -227,7 +227,7 @@ runner_owes(JobBudget budget, double mark, double rate)
 	account->paid_at = now;
 	owed = mark - account->paid;
 	LWLockRelease(&area->lock);
-	return Max(owed, 0);
+	return rate > 0 ? Max(owed, 0) * 1000 / rate : 0;
 }
 
 /* Return whether this is the only runner of its job. */

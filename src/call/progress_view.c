@@ -40,6 +40,7 @@
 #include "compat.h"
 #include "job.h"
 #include "row.h"
+#include "wait/wait.h"
 
 PG_FUNCTION_INFO_V1(index_mover_running);
 PG_FUNCTION_INFO_V1(index_mover_alive);
@@ -154,8 +155,10 @@ notice_runner(const RunnerSlot *runner)
 		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
 		if (runner->blockers[i] == 0)
 		{
-			if (runner->prepared[0] != '\0')
-				appendStringInfo(&buf, "prepared transaction \"%s\"", runner->prepared);
+			const char *name = blockers_prepared(runner->heap_oid);
+
+			if (name != NULL)
+				appendStringInfo(&buf, "prepared transaction \"%s\"", name);
 			else
 				appendStringInfoString(&buf, "a prepared transaction");
 		}

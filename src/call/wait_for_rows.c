@@ -123,8 +123,7 @@ waits_for_us(int64 job, int behind_citus, const RunnerSlot *runners, int nrunner
 
 	if (runners[i].job != job || runners[i].database != MyDatabaseId)
 		return 0;
-	return wait_find_deadlock(runners[i].pid, targets, behind_citus != 0 ? 2 : 1,
-							  runners, nrunners, last);
+	return wait_find_deadlock(runners[i].pid, targets, runners, nrunners, last);
 }
 
 /*

@@ -29,7 +29,7 @@ typedef struct Leftover
 
 extern bool leftovers_of_job(int64 job);
 extern bool leftovers_remove(JobShared *shared, int max_wait_ms);
-extern void leftovers_remove_of_table(Oid heap_oid, int max_wait_ms);
+extern void leftovers_remove_of_table(const MoveContext *mc);
 extern List *leftovers_tables(bool kept_too);
 extern List *leftovers_list(void);
 
@@ -46,9 +46,10 @@ extern int64 leftover_kept_bytes(Oid relid, Oid tablespace);
 extern bool leftover_file_is_dead(const LedgerEntry *entry);
 extern Leftover *leftover_file_describe(const LedgerEntry *entry);
 
-extern void leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms,
-									bool show);
-extern bool leftover_index_remove_unlisted(const LedgerEntry *entry, int max_wait_ms);
+extern void leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap,
+									int max_wait_ms);
+extern bool leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed,
+										   int max_wait_ms);
 extern bool leftover_index_is_ours(Oid index_oid);
 extern bool leftover_index_is_dead(const LedgerEntry *entry);
 extern Leftover *leftover_index_describe(const LedgerEntry *entry);

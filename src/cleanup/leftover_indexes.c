@@ -35,17 +35,13 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
 #include "errors.h"
 #include "file_system.h"
 #include "index_definition.h"
-#include "job.h"
-#include "own_tables.h"
 #include "printed_command.h"
 #include "wait/wait.h"
 
@@ -67,32 +63,6 @@ typedef struct Victim
 	bool		dead;			/* not maintained any more */
 	bool		never_valid;	/* cannot have been used by any query */
 } Victim;
-
-/*
- * Copy the fixed part of the row in pg_index, and the transaction that made
- * the index (xmin); false if it does not exist.
- */
-static bool
-index_row(Oid index_oid, FormData_pg_index *row, TransactionId *xmin)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	memcpy(row, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
-	if (xmin)
-		*xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	ReleaseSysCache(tuple);
-	return true;
-}
-
-static bool
-has_name(Oid relid, const char *name)
-{
-	char	   *real_name = get_rel_name(relid);
-
-	return real_name != NULL && strcmp(real_name, name) == 0;
-}
 
 /* ----------------------------------------------------------------
  *	Leftovers that DDL has made valid
@@ -132,12 +102,18 @@ is_reindex_leftover_name(const char *name)
 static bool
 is_unused(Oid index_oid)
 {
-	FormData_pg_index row;
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	Form_pg_index row;
+	bool		result;
 
-	return index_row(index_oid, &row, NULL) &&
-		row.indisvalid && !row.indisprimary && !row.indisexclusion &&
-		!row.indisclustered && !row.indisreplident && !get_rel_relispartition(index_oid) &&
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	row = (Form_pg_index) GETSTRUCT(tuple);
+	result = row->indisvalid && !row->indisprimary && !row->indisexclusion &&
+		!row->indisclustered && !row->indisreplident && !get_rel_relispartition(index_oid) &&
 		!OidIsValid(get_index_constraint(index_oid)) && !index_has_dependents(index_oid);
+	ReleaseSysCache(tuple);
+	return result;
 }
 
 /*
@@ -145,23 +121,32 @@ is_unused(Oid index_oid)
  * and so a mere duplicate of *keeper; InvalidOid if that is unclear.
  */
 static Oid
-leftover_twin(const LedgerEntry *entry, Oid *keeper)
+leftover_twin(const LedgerEntry *entry, const RelationFacts *new_index,
+			  const RelationFacts *old_index, Oid *keeper)
 {
-	Oid			twin = entry->new_index_oid;
-	char	   *name;
+	/* after the swap the old index has such a name */
+	bool		swapped = entry->kind == LEDGER_INDEX &&
+		strcmp(NameStr(new_index->relname), NameStr(entry->new_name)) != 0;
+	const RelationFacts *twin = swapped ? old_index : new_index;
 
-	*keeper = entry->relid;
-	if (entry->kind == LEDGER_INDEX && !has_name(twin, NameStr(entry->new_name)))
+	*keeper = swapped ? new_index->relid : old_index->relid;
+	return is_reindex_leftover_name(NameStr(twin->relname)) && is_unused(twin->relid) &&
+		index_same_definition(twin->relid, *keeper, true) ? twin->relid : InvalidOid;
+}
+
+/* Return the transaction that made the row of an index in pg_index. */
+static TransactionId
+index_xmin(Oid index_oid)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index_oid));
+	TransactionId result = InvalidTransactionId;
+
+	if (HeapTupleIsValid(tuple))
 	{
-		/* already swapped, so the old index has such a name */
-		twin = entry->relid;
-		*keeper = entry->new_index_oid;
+		result = HeapTupleHeaderGetRawXmin(tuple->t_data);
+		ReleaseSysCache(tuple);
 	}
-	name = get_rel_name(twin);
-	if (name != NULL && is_reindex_leftover_name(name) &&
-		is_unused(twin) && index_same_definition(twin, *keeper, true))
-		return twin;
-	return InvalidOid;
+	return result;
 }
 
 /*
@@ -174,19 +159,15 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 {
 	Oid			twin = get_relname_relid(NameStr(entry->new_name),
 										 get_rel_namespace(entry->heap_oid));
-	FormData_pg_index row;
-	TransactionId xmin;
-	TransactionId other_xmin;
-	ListCell   *lc;
+	RelationFacts facts;
 
-	if (!OidIsValid(twin) || !index_row(twin, &row, &xmin) || !is_unused(twin) ||
-		!is_reindex_leftover_name(NameStr(entry->new_name)))
+	if (!OidIsValid(twin) || !is_unused(twin) || !is_reindex_leftover_name(NameStr(entry->new_name)))
 		return InvalidOid;
-	foreach(lc, indexes_of_table(entry->heap_oid))
+	foreach_oid(other, indexes_of_table(entry->heap_oid))
 	{
-		*keeper = lfirst_oid(lc);
-		if (*keeper != twin && index_row(*keeper, &row, &other_xmin) &&
-			row.indisvalid && other_xmin == xmin && index_same_definition(*keeper, twin, true))
+		*keeper = other;
+		if (other != twin && relation_facts(other, &facts) && facts.valid &&
+			index_xmin(other) == index_xmin(twin) && index_same_definition(other, twin, true))
 			return twin;
 	}
 	return InvalidOid;
@@ -201,12 +182,12 @@ leftover_twin_remade(const LedgerEntry *entry, Oid *keeper)
 static Verdict
 find_victim(const LedgerEntry *entry, Victim *victim)
 {
-	FormData_pg_index new_index;
-	FormData_pg_index old_index;
-	bool		new_exists = index_row(entry->new_index_oid, &new_index, NULL) &&
-		new_index.indrelid == entry->heap_oid;
-	bool		old_exists = index_row(entry->relid, &old_index, NULL) &&
-		old_index.indrelid == entry->heap_oid;
+	RelationFacts new_index;
+	RelationFacts old_index;
+	bool		new_exists = relation_facts(entry->new_index_oid, &new_index) &&
+		new_index.heap_oid == entry->heap_oid;
+	bool		old_exists = relation_facts(entry->relid, &old_index) &&
+		old_index.heap_oid == entry->heap_oid;
 
 	memset(victim, 0, sizeof(Victim));
 
@@ -218,27 +199,27 @@ find_victim(const LedgerEntry *entry, Victim *victim)
 	}
 	if (!new_exists)
 		return FORGET;
-	if (!new_index.indisvalid)
+	if (!new_index.valid)
 	{
 		/* not swapped in: ours, whether the old one exists or not */
 		victim->index_oid = entry->new_index_oid;
-		victim->dead = !new_index.indislive;
+		victim->dead = !new_index.live;
 		victim->never_valid = (entry->kind == LEDGER_INDEX);
 		return REMOVE;
 	}
 	if (!old_exists)
 	{
 		/* moved and finished, unless it has its name of before the swap */
-		return has_name(entry->new_index_oid, NameStr(entry->new_name)) ? FORGET_VALID : FORGET;
+		return strcmp(NameStr(new_index.relname), NameStr(entry->new_name)) == 0 ? FORGET_VALID : FORGET;
 	}
-	if (!old_index.indisvalid && entry->kind == LEDGER_INDEX)
+	if (!old_index.valid && entry->kind == LEDGER_INDEX)
 	{
 		victim->index_oid = entry->relid;
-		victim->dead = !old_index.indislive;
+		victim->dead = !old_index.live;
 		return REMOVE;
 	}
-	if (old_index.indisvalid)
-		victim->index_oid = leftover_twin(entry, &victim->keeper);
+	if (old_index.valid)
+		victim->index_oid = leftover_twin(entry, &new_index, &old_index, &victim->keeper);
 	victim->valid = true;
 	return OidIsValid(victim->index_oid) ? REMOVE : FORGET_VALID;
 }
@@ -254,22 +235,6 @@ qualified_name(Oid relid)
 		return NULL;
 	return quote_qualified_identifier(schema, name);
 }
-
-/* Lock table and index until the end of the transaction, without waiting. */
-static bool
-lock_now(Oid heap_oid, Oid index_oid)
-{
-	return ConditionalLockRelationOid(heap_oid, ShareUpdateExclusiveLock) &&
-		ConditionalLockRelationOid(index_oid, ShareUpdateExclusiveLock);
-}
-
-typedef enum Step
-{
-	STEP_DONE,					/* the row is gone */
-	STEP_CLEARED,				/* out of use for queries now */
-	STEP_WAIT_UNUSED,			/* wait for all users of the table, then retry */
-	STEP_WAIT_LOCK,				/* the lock is not available now */
-} Step;
 
 static void
 delete_row(const LedgerEntry *entry)
@@ -297,36 +262,35 @@ clear_valid(LedgerEntry *entry, const Victim *victim)
 		ledger_insert(entry);
 }
 
+/* Show in index_mover_progress the index that a cleanup works on. */
 static void
-drop_index(Oid index_oid)
+show_leftover(Oid index_oid)
 {
-	ObjectAddress object;
+	RelationFacts facts;
 
-	Assert(CheckRelationOidLockedByMe(index_oid, ShareUpdateExclusiveLock, true));
-	ObjectAddressSet(object, RelationRelationId, index_oid);
-	performDeletion(&object, DROP_RESTRICT,
-					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
+	if (relation_facts(index_oid, &facts))
+	{
+		MoveItem	item = {.relid = facts.relid,.heap_oid = facts.heap_oid,.relname = facts.relname,
+			.heap_name = facts.heap_name,.schema_name = facts.schema_name,.relkind = facts.relkind,
+		.method = METHOD_REBUILD};
+
+		progress_begin(&item);
+		progress_phase(PHASE_CLEANING_UP);
+	}
 }
 
 /*
- * Take one step for one ledger row, in a transaction of its own.  own: the row
- * is of our own job, which has just failed.  unused: since the last step the
- * caller has waited for all users of the table.  *victim_out is set to the index
- * to remove.  *marked is the index that this process knew to be dead before the
- * last wait.
+ * Find out which index is to be removed for a ledger row.  If there is none, delete
+ * the row, and return false.  show: the work is no part of a move.
  */
-static Step
-one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked)
+static bool
+find_work(const LedgerEntry *entry, bool show, Victim *victim)
 {
+	Oid			shown = victim->index_oid;
 	Verdict		verdict;
-	Step		result = STEP_DONE;
-	Victim		victim;
-	Victim		again;
 
 	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-
-	verdict = find_victim(entry, &victim);
+	verdict = find_victim(entry, victim);
 	if (verdict == FORGET_VALID)
 	{
 		char	   *old_name = qualified_name(entry->relid);
@@ -337,132 +301,90 @@ one_step(LedgerEntry *entry, bool own, bool unused, Oid *victim_out, Oid *marked
 				 old_name ? errdetail("It was meant to replace index \"%s\".", old_name) : 0,
 				 errhint("Drop the one that is not needed.")));
 	}
-
-	/*
-	 * An index that was never valid has not been used by a query, so it can
-	 * be marked dead right away, and writers need not maintain it any longer.
-	 * After some time it may have been repaired, and put out of use again.
-	 */
 	if (verdict != REMOVE)
 		delete_row(entry);
-	else if (!victim.valid && !victim.dead && !unused &&
-			 !(victim.never_valid && own))
-		result = STEP_WAIT_UNUSED;
-	else if (victim.dead && *marked != victim.index_oid)
+	else if (show && victim->index_oid != shown)
+		show_leftover(victim->index_oid);
+	CommitTransactionCommand();
+	return verdict == REMOVE;
+}
+
+/*
+ * Take the next step, under the locks.  Returns whether it was the last one.  *unused
+ * becomes false if queries may use the index, or have used it until now.
+ */
+static bool
+take_step(LedgerEntry *entry, const Victim *victim, bool *unused)
+{
+	Victim		again;
+	ObjectAddress object;
+	bool		done = false;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (find_victim(entry, &again) != REMOVE || memcmp(&again, victim, sizeof(Victim)) != 0)
+		*unused = false;
+	else if (victim->valid)
 	{
-		/* marked by a process that may have died before its wait */
-		*marked = victim.index_oid;
-		result = STEP_WAIT_UNUSED;
+		clear_valid(entry, victim);
+		*unused = false;
 	}
-	else if (!lock_now(entry->heap_oid, victim.index_oid) ||
-			 find_victim(entry, &again) != REMOVE ||
-			 memcmp(&again, &victim, sizeof(Victim)) != 0)
-	{
-		/* not available, or the state has changed until we had the locks */
-		result = STEP_WAIT_LOCK;
-	}
-	else if (victim.valid)
-	{
-		clear_valid(entry, &victim);
-		*marked = InvalidOid;
-		result = STEP_CLEARED;
-	}
-	else if (!victim.dead)
-	{
-		index_concurrently_set_dead(entry->heap_oid, victim.index_oid);
-		*marked = victim.index_oid;
-		result = STEP_WAIT_UNUSED;
-	}
+	else if (!victim->dead)
+		index_concurrently_set_dead(entry->heap_oid, victim->index_oid);
 	else
 	{
 		ereport(LOG,
 				(errhidecontext(true),
 				 errmsg("%s: removing index \"%s\", left by job " INT64_FORMAT,
-						runner_name(), qualified_name(victim.index_oid), entry->job)));
-		drop_index(victim.index_oid);
+						runner_name(), qualified_name(victim->index_oid), entry->job)));
+		ObjectAddressSet(object, RelationRelationId, victim->index_oid);
+		performDeletion(&object, DROP_RESTRICT,
+						PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
 		delete_row(entry);
+		done = true;
 	}
-
-	*victim_out = victim.index_oid;
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	return result;
-}
-
-/* Show in index_mover_progress the index that a cleanup works on. */
-static void
-show_leftover(const LedgerEntry *entry)
-{
-	MoveItem	item = {0};
-	Victim		victim;
-
-	StartTransactionCommand();
-	if (find_victim(entry, &victim) == REMOVE)
-	{
-		char	   *name = get_rel_name(victim.index_oid);
-		char	   *heap_name = get_rel_name(entry->heap_oid);
-		char	   *schema = get_namespace_name(get_rel_namespace(victim.index_oid));
-
-		item.relid = victim.index_oid;
-		item.heap_oid = entry->heap_oid;
-		namestrcpy(&item.relname, name ? name : "");
-		namestrcpy(&item.heap_name, heap_name ? heap_name : "");
-		namestrcpy(&item.schema_name, schema ? schema : "");
-		item.method = METHOD_REBUILD;
-		item.status = STATUS_RUNNING;
-		item.started_at = GetCurrentTimestamp();
-		progress_begin(&item);
-		progress_phase(PHASE_CLEANING_UP);
-	}
-	CommitTransactionCommand();
+	return done;
 }
 
 /*
- * Do all steps for one ledger row.  ERROR 55P03 after max_wait_ms.  begins:
- * waits obey pause_move() and cancel.
+ * Do all steps for one ledger row.  own: it is of our own job, which has just failed.
+ * ERROR 55P03 after max_wait_ms.
  */
 static void
-remove_one(LedgerEntry *entry, bool own, bool begins, int max_wait_ms)
+remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
-	WaitLimits	limits = {0};
-	Oid			victim;
-	Oid			marked = InvalidOid;
-	bool		unused = false;
+	bool		begins = mc != NULL && !own;
+	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.item = mc ? mc->item : NULL,
+	.settings = mc ? mc->settings : NULL,.cancellable = begins,.pausable = begins};
+	Victim		victim = {0};
+	bool		unused = false; /* we have waited for all users of the table */
+	Oid			was_dead = InvalidOid;	/* the index was dead before that */
+	bool		done = false;
 
-	limits.phase = PHASE_CLEANING_UP;
-	limits.deadline = wait_deadline(max_wait_ms);
-	limits.item = blockers_item(&limits.settings);
-	limits.signal_at = limits.item ? wait_deadline(limits.settings->lock_wait) : 0;
-	limits.caller_pid = 0;
-	limits.cancellable = begins;
-	limits.pausable = begins;
-
-	for (;;)
+	while (!done && find_work(entry, mc == NULL, &victim))
 	{
-		switch (one_step(entry, own, unused, &victim, &marked))
+		/*
+		 * An index that was never valid has not been used by a query, so it
+		 * can be marked dead right away, and writers need not maintain it any
+		 * longer. After some time it may have been repaired, and put out of
+		 * use again.
+		 */
+		if (victim.dead ? was_dead != victim.index_oid :
+			!victim.valid && !unused && !(victim.never_valid && own))
 		{
-			case STEP_DONE:
-				return;
-			case STEP_CLEARED:
-				/* queries have used it until now */
-				unused = false;
-				break;
-			case STEP_WAIT_UNUSED:
-				wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
-				unused = true;
-				break;
-			case STEP_WAIT_LOCK:
-
-				/*
-				 * Only probe the locks here: these are session locks, and the
-				 * step takes transaction locks.
-				 */
-				lock_table_and_index(entry->heap_oid, victim, &limits);
-				unlock_table_and_index(entry->heap_oid, victim);
-				/* the previous holder may have made it valid for a while */
-				unused = false;
-				break;
+			wait_for_lockers(entry->heap_oid, AccessExclusiveLock, &limits);
+			unused = true;
+			was_dead = victim.dead ? victim.index_oid : InvalidOid;
+			continue;
 		}
+		/* who had the locks may have made it valid for a while */
+		if (lock_table_and_index(entry->heap_oid, victim.index_oid, &limits))
+			unused = false;
+		else
+			done = take_step(entry, &victim, &unused);
+		unlock_table_and_index(entry->heap_oid, victim.index_oid);
 	}
 }
 
@@ -480,63 +402,46 @@ leftover_index_is_dead(const LedgerEntry *entry)
 }
 
 /*
- * Restore the session after an error, and warn unless it was only a timeout.
- * Returns true for a cancel.
+ * Do all steps for one ledger row, and restore the session after an error.  Returns
+ * whether they were done.  Unless a move begins, a cancel is ignored: the move was
+ * canceled before, and another cancel may come.
  */
 static bool
-take_error(const LedgerEntry *entry, MemoryContext context)
-{
-	ErrorData  *edata = errors_take(context);
-
-	progress_blockers(NULL, 0);
-
-	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		return true;
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ereport(WARNING,
-				(errcode(edata->sqlerrcode),
-				 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
-						entry->new_index_oid, entry->relid, entry->heap_oid),
-				 errdetail("%s.", edata->message),
-				 errhint("The next move will try again, or: %s", printed_command("cleanup"))));
-	return false;
-}
-
-/*
- * Do all steps for one ledger row, and restore the session after an error.
- * Returns whether they were done.  Unless a move begins, a cancel only repeats
- * them: the move was canceled before, and another cancel may come.
- */
-static bool
-try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait_ms)
+try_to_remove(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
 	MemoryContext context = CurrentMemoryContext;
-	volatile bool done = false;
-	volatile bool again = true;
+	bool		begins = mc != NULL && !own;
+	ErrorData  *volatile error = NULL;
 
 	Assert(!IsTransactionState());
-	while (again)
+	runner_serve_cancel(begins);
+	PG_TRY();
 	{
-		again = false;
-		PG_TRY();
-		{
-			if (show)
-				show_leftover(entry);
-			remove_one(entry, own, begins, max_wait_ms);
-			done = true;
-		}
-		PG_CATCH();
-		{
-			if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
-				PG_RE_THROW();
-			again = take_error(entry, context);
-		}
-		PG_END_TRY();
-		MemoryContextSwitchTo(context);
-		if (show)
-			progress_end(0);
+		remove_one(entry, mc, own, max_wait_ms);
 	}
-	return done;
+	PG_CATCH();
+	{
+		if (begins && geterrcode() == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		error = errors_take(context);
+		progress_blockers(NULL, 0);
+		/* not of a mere timeout */
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not remove index with OID %u or %u of table with OID %u, left by an interrupted move",
+							entry->new_index_oid, entry->relid, entry->heap_oid),
+					 errdetail("%s.", error->message),
+					 errhint("The next move will try again, or: %s", printed_command("cleanup"))));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	if (!begins)
+		QueryCancelPending = false;
+	runner_serve_cancel(true);
+	if (mc == NULL)
+		progress_end(0);
+	return error == NULL;
 }
 
 /*
@@ -544,40 +449,36 @@ try_to_remove(LedgerEntry *entry, bool own, bool begins, bool show, int max_wait
  * been dropped.  Returns false if it is to be tried again.
  */
 bool
-leftover_index_remove_unlisted(const LedgerEntry *listed, int max_wait_ms)
+leftover_index_remove_unlisted(const MoveContext *mc, const LedgerEntry *listed, int max_wait_ms)
 {
 	LedgerEntry entry = *listed;
 
 	entry.id = UNLISTED;
-	return try_to_remove(&entry, false, false, false, max_wait_ms);
+	return try_to_remove(&entry, mc, true, max_wait_ms);
 }
 
 /*
- * Remove the leftovers of one job (possibly the caller's own) or, with job =
- * 0, of all jobs that are not alive.  only_heap, unless InvalidOid, restricts
- * it to one table.
+ * Remove the leftovers of this move's job (own), those on its table before it
+ * begins or, without a move, those of all jobs that are not alive; only_heap, unless
+ * InvalidOid, restricts this to one table.
  *
  * Waits at most max_wait_ms (0 = no limit) for the transactions that use each
- * table; an index that cannot be removed by then stays in the ledger.  show:
- * show this work, which is no part of a move, in index_mover_progress.  Without
- * job and show a move begins, which has nothing to lose yet: so it obeys
- * pause_move(), and a cancel is an ERROR.  The only other ERROR is termination.
+ * table; an index that cannot be removed by then stays in the ledger.  What is no
+ * part of a move is shown in index_mover_progress.  A move that begins has nothing
+ * to lose yet: so it obeys pause_move(), and a cancel is an ERROR.  The only other
+ * ERROR is termination.
  *
  * Call this in a runner with no lock held.
  */
 void
-leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
+leftover_indexes_remove(const MoveContext *mc, bool own, Oid only_heap, int max_wait_ms)
 {
-	ListCell   *lc;
-
-	foreach(lc, ledger_read_apart())
+	foreach_ptr(LedgerEntry, entry, ledger_read_apart())
 	{
-		LedgerEntry *entry = lfirst(lc);
-
 		if (leftover_index_is_dead(entry) &&
 			(!OidIsValid(only_heap) || entry->heap_oid == only_heap) &&
-			(job == 0 || entry->job == job))
-			(void) try_to_remove(entry, job != 0, job == 0 && !show, show, max_wait_ms);
+			(!own || entry->job == mc->job->job))
+			(void) try_to_remove(entry, mc, own, max_wait_ms);
 	}
 }
 
@@ -585,11 +486,8 @@ leftover_indexes_remove(Oid only_heap, int64 job, int max_wait_ms, bool show)
 bool
 leftover_index_is_ours(Oid index_oid)
 {
-	ListCell   *lc;
-
-	foreach(lc, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		const LedgerEntry *entry = lfirst(lc);
 		Victim		victim;
 
 		if (is_index_entry(entry) && find_victim(entry, &victim) == REMOVE &&
@@ -607,24 +505,17 @@ Leftover *
 leftover_index_describe(const LedgerEntry *entry)
 {
 	Leftover   *leftover;
-	HeapTuple	tuple;
-	Form_pg_class form;
+	RelationFacts facts;
 	Victim		victim;
 
-	if (find_victim(entry, &victim) != REMOVE)
+	if (find_victim(entry, &victim) != REMOVE || !relation_facts(victim.index_oid, &facts))
 		return NULL;
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(victim.index_oid));
-	if (!HeapTupleIsValid(tuple))
-		return NULL;
-	form = (Form_pg_class) GETSTRUCT(tuple);
 
 	leftover = palloc0(sizeof(Leftover));
 	leftover->kind = victim.valid || entry->kind == LEDGER_DUPLICATE ? "duplicate index" : "invalid index";
 	leftover->index_oid = victim.index_oid;
 	leftover->name = qualified_name(victim.index_oid);
-	leftover->tablespace = OidIsValid(form->reltablespace) ?
-		form->reltablespace : MyDatabaseTableSpace;
-	leftover->size = relation_files_size(leftover->tablespace, form->relfilenode);
-	ReleaseSysCache(tuple);
+	leftover->tablespace = facts.tablespace;
+	leftover->size = relation_files_size(facts.tablespace, facts.relfilenumber);
 	return leftover;
 }

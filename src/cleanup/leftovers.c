@@ -16,8 +16,6 @@
 #include "access/xact.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
-#include "job.h"
 #include "own_tables.h"
 #include "wait/wait.h"
 
@@ -28,12 +26,8 @@
 bool
 leftovers_of_job(int64 job)
 {
-	ListCell   *lc;
-
-	foreach(lc, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		const LedgerEntry *entry = lfirst(lc);
-
 		if (entry->job == job && !leftover_file_is_kept(entry))
 			return true;
 	}
@@ -52,7 +46,7 @@ static void
 between_steps_of_move(void)
 {
 	throttle_rest(0);
-	(void) pacing_rest_while_paused();
+	pacing_rest_while_paused();
 }
 
 /*
@@ -64,12 +58,9 @@ List *
 leftovers_tables(bool kept_too)
 {
 	List	   *result = NIL;
-	ListCell   *lc;
 
-	foreach(lc, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		const LedgerEntry *entry = lfirst(lc);
-
 		if (leftover_index_is_dead(entry) ||
 			(leftover_file_is_dead(entry) && (kept_too || !leftover_file_is_kept(entry))))
 			result = list_append_unique_oid(result, entry->heap_oid);
@@ -83,11 +74,9 @@ leftovers_list(void)
 {
 	List	   *indexes = NIL;
 	List	   *files = NIL;
-	ListCell   *lc;
 
-	foreach(lc, ledger_read())
+	foreach_ptr(LedgerEntry, entry, ledger_read())
 	{
-		const LedgerEntry *entry = lfirst(lc);
 		Leftover   *index = leftover_index_is_dead(entry) ? leftover_index_describe(entry) : NULL;
 
 		if (index != NULL)
@@ -146,21 +135,17 @@ leftovers_remove(JobShared *shared, int max_wait_ms)
 	progress_phase(PHASE_CLEANING_UP);
 	leftover_files_remove(between_steps, removes_kept_files(shared));
 	if (shared->nitems == 0)
-		(void) leftover_indexes_remove(InvalidOid, 0, max_wait_ms, true);
+		leftover_indexes_remove(NULL, false, InvalidOid, max_wait_ms);
 	for (int i = 0; i < shared->nitems; i++)
-		(void) leftover_indexes_remove(shared->items[i].heap_oid, 0, max_wait_ms, true);
+		leftover_indexes_remove(NULL, false, shared->items[i].heap_oid, max_wait_ms);
 	return is_clean(shared);
 }
 
-/*
- * Remove the leftovers of dead jobs on one table before a move works on it.
- * Waits at most max_wait_ms for other transactions.  It obeys pause_move(),
- * and a cancel is an ERROR.  Call this in a runner.
- */
+/* Remove the leftovers of dead jobs on the table of a move that begins. */
 void
-leftovers_remove_of_table(Oid heap_oid, int max_wait_ms)
+leftovers_remove_of_table(const MoveContext *mc)
 {
 	/* files of any table: their removal takes no lock on it */
 	leftover_files_remove(between_steps_of_move, false);
-	(void) leftover_indexes_remove(heap_oid, 0, max_wait_ms, false);
+	leftover_indexes_remove(mc, false, mc->item->heap_oid, mc->settings->lock_wait);
 }

@@ -44,7 +44,7 @@ busy_seconds(const CopyState *cs)
 	int64		ms = TimestampDifferenceMilliseconds(cs->eta.part_began,
 													 GetCurrentTimestamp());
 
-	return Max(ms - (cs->first->rested_ms - cs->eta.rested_before), 1) / 1000.0;
+	return Max(ms - (pacing_rested_ms() - cs->eta.rested_before), 1) / 1000.0;
 }
 
 /* Return the seconds of all parts after this one, -1 if unknown yet. */
@@ -162,7 +162,7 @@ copy_eta(CopyState *cs, CopyPart part, int64 total, int64 done)
 	{
 		cs->eta.part = part;
 		cs->eta.part_began = GetCurrentTimestamp();
-		cs->eta.rested_before = cs->first->rested_ms;
+		cs->eta.rested_before = pacing_rested_ms();
 	}
 	if (total <= 0)
 		return;

@@ -51,11 +51,11 @@ copy_check_interrupts(void)
 
 /*
  * After lock_wait: raise ERROR 55P03 or, with on_blocker = wait, warn, once in a
- * copy.  Name the holders of the lock on this relation; without pids, too much was
- * to be done under the lock, or a catalog was locked.  In a transaction or not.
+ * copy.  Name the holders of the lock; without them, too much was to be done under
+ * the lock, or a catalog was locked.  In a transaction or not.
  */
 void
-copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids)
+copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders)
 {
 	bool		goes_on = cs->mc->settings->on_blocker == ON_BLOCKER_WAIT;
 	bool		own_transaction = !IsTransactionState();
@@ -69,20 +69,20 @@ copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids)
 	cs->first->told = true;
 	if (own_transaction)
 		StartTransactionCommand();	/* for names of roles */
-	list = blockers_describe(relid, pids, npids);
+	list = blockers_describe(holders, nholders);
 	ereport(goes_on ? WARNING : ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 goes_on ?
 			 errmsg("the copy of %s \"%s\" has waited for a lock for %g seconds, and goes on waiting", noun, name, seconds) :
 			 errmsg("could not get the exclusive lock on %s \"%s\" within %g seconds", noun, name, seconds),
-			 npids > 0 ?
+			 nholders > 0 ?
 			 errdetail(goes_on ? "The lock is held by: %s." : "The lock was held by: %s.", list) :
 			 errdetail("No transaction %s it: too many blocks change to be copied under the lock, or a system catalog is locked.",
 					   goes_on ? "holds" : "held"),
 			 goes_on ?
 			 errhint("To see more: %s To cancel the job: %s", printed_command("blockers"),
 					 printed_command("cancel_move", cs->mc->job->job)) :
-			 npids > 0 ?
+			 nholders > 0 ?
 			 errhint("End these transactions, or raise index_mover.lock_wait.") :
 			 errhint("Make the move at a quieter time, or raise index_mover.max_lock_time or index_mover.lock_wait.")));
 	if (own_transaction)
@@ -151,7 +151,7 @@ CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
 	const MoveSettings *settings = cs->mc->settings;
-	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.rested_ms = &cs->first->rested_ms};
+	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.max_ms = LOCK_WAIT};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 
@@ -159,10 +159,10 @@ copy_wait_for_locks(CopyState *cs)
 	cs->outcome = GO_ON;
 	wait_begin(&wait, NULL, &limits);
 	/* a session that waits for this transaction waits for a moment only */
-	wait.deadlock_check_at = DT_NOEND;
+	wait.ignore_deadlocks = true;
 	for (;;)
 	{
-		cs->first->rested_ms += pacing_rest(NULL, NULL, NULL, keep_up_without_locks, cs) / 1000;
+		(void) pacing_rest(NULL, 0, NULL, keep_up_without_locks, cs);
 
 		StartTransactionCommand();
 		if (lock_all(cs, &wait))
@@ -174,7 +174,7 @@ copy_wait_for_locks(CopyState *cs)
 		{
 			if (settings->on_blocker != ON_BLOCKER_WAIT)
 				wait_give_up(&wait);
-			copy_lock_wait_is_over(cs, wait.relid, wait.pids, wait.npids);
+			copy_lock_wait_is_over(cs, wait.vxids, wait.nvxids);
 		}
 		CommitTransactionCommand();
 		copy_check_interrupts();
@@ -335,7 +335,7 @@ may_rest(void *arg)
 void
 copy_rest_after_swap(CopyState *cs)
 {
-	(void) pacing_rest(NULL, NULL, NULL, may_rest, cs);
+	(void) pacing_rest(NULL, 0, NULL, may_rest, cs);
 }
 
 /* Give way to others, and keep up with the WAL; false if cs->outcome is not GO_ON then. */
@@ -358,7 +358,6 @@ CopyOutcome
 copy_between_chunks(CopyState *cs)
 {
 	TimestampTz start = GetCurrentTimestamp();
-	int64		rested_before = cs->first->rested_ms;
 	int64		rate_rested_before = cs->throttle.rested_us;
 	int64		changed_before = wal_changes_count(cs->changes);
 
@@ -374,9 +373,7 @@ copy_between_chunks(CopyState *cs)
 		throttle_read(&cs->throttle, us, bytes);
 	}
 
-	if (pacing_rest(cs->mc->settings, &cs->lag, &cs->throttle, copy_let_others_pass, cs) > 0)
-		cs->first->rested_ms = rested_before +
-			TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	(void) pacing_rest(cs->mc->settings, 0, &cs->throttle, copy_let_others_pass, cs);
 	if (cs->throttle.rested && cs->outcome == GO_ON && (cs->outcome = copy_drain(cs)) == GO_ON)
 	{
 		cs->throttle.rested = false;

@@ -55,7 +55,7 @@ typedef struct CopyEta
 {
 	CopyPart	part;
 	TimestampTz part_began;		/* 0 = none yet */
-	int64		rested_before;	/* cs->rested_ms then */
+	int64		rested_before;	/* pacing_rested_ms() then */
 	double		busy_rate;		/* bytes copied per second, without rests */
 	double		cached;			/* blocks to be loaded after the swap */
 	TimestampTz changes_at;		/* when these were counted */
@@ -81,8 +81,6 @@ typedef struct CopyState
 	bool		locked;
 	bool		began;			/* the first check found it movable */
 	bool		told;			/* warned that lock_wait is over */
-	int64		rested_ms;		/* for a pause, a rate, a lag: no part of
-								 * lock_wait */
 	const char *start_again;	/* why the copy has to be started again */
 	ChangedBlocks **followers;	/* of all files; ends with NULL */
 	Oid			ledger;			/* from the swap on */
@@ -114,7 +112,6 @@ typedef struct CopyState
 	LedgerEntry old_row;		/* inserted by the swap */
 
 	Throttle	throttle;
-	ReplicaLag	lag;
 
 	/* from here on set to zero by copy_file() */
 	ChangedBlocks *changes;
@@ -122,7 +119,7 @@ typedef struct CopyState
 	double		block_us;		/* to copy a block through shared buffers,
 								 * smoothed */
 	TimestampTz outpaced_since; /* no fewer blocks are left; 0 = fewer are */
-	int64		outpaced_rested_ms; /* rested_ms then */
+	int64		outpaced_rested_ms; /* pacing_rested_ms() then */
 	int64		recopied_before;	/* blocks, for which not to give up */
 	bool		outpaced;		/* the writers are about as fast as we are */
 	CopyEta		eta;
@@ -218,6 +215,6 @@ extern bool copy_is_hopeless(CopyState *cs, int64 left);
 extern void copy_is_not_outpaced(CopyState *cs);
 pg_noreturn extern void copy_cannot_keep_up(const CopyState *cs, int64 left);
 extern CopyOutcome copy_swap(CopyState *cs);
-extern void copy_lock_wait_is_over(CopyState *cs, Oid relid, const int *pids, int npids);
+extern void copy_lock_wait_is_over(CopyState *cs, const VirtualTransactionId *holders, int nholders);
 
 #endif							/* IM_COPY_PRIVATE_H */

@@ -243,7 +243,7 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 	map_is_cut = file_blocks(&cs->from, VISIBILITYMAP_FORKNUM) < file_blocks(&cs->to, VISIBILITYMAP_FORKNUM);
 	CommitTransactionCommand();
 	if (length < entry->copied_blocks)
-		return psprintf("the file that was kept has %u blocks instead of %u", length,
+		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
 						entry->copied_blocks);
 	if (cs->copied == 0 || map_is_cut)
 		return "its file was truncated, or made anew";

@@ -85,7 +85,7 @@ static bool
 is_outpaced_for_long(const CopyState *cs)
 {
 	return TimestampDifferenceMilliseconds(cs->outpaced_since, GetCurrentTimestamp()) -
-		(cs->first->rested_ms - cs->outpaced_rested_ms) > HOPELESS_MS;
+		(pacing_rested_ms() - cs->outpaced_rested_ms) > HOPELESS_MS;
 }
 
 /* At the swap, where so many blocks take too long: return whether to give up. */
@@ -95,7 +95,7 @@ copy_is_hopeless(CopyState *cs, int64 left)
 	if (cs->outpaced_since == 0)
 	{
 		cs->outpaced_since = GetCurrentTimestamp();
-		cs->outpaced_rested_ms = cs->first->rested_ms;
+		cs->outpaced_rested_ms = pacing_rested_ms();
 	}
 	return would_write_too_much(cs, left) || is_outpaced_for_long(cs);
 }
@@ -287,7 +287,7 @@ rounds_are_over(CopyState *cs, Progress *progress, bool first_time, int64 left)
 		if (first_time)
 		{
 			cs->outpaced_since = progress->least_at;
-			cs->outpaced_rested_ms = cs->first->rested_ms;
+			cs->outpaced_rested_ms = pacing_rested_ms();
 		}
 		/* the next round of a copy that is outpaced may leave more */
 		return left <= FEW_BLOCKS || (cs->outpaced && fits);

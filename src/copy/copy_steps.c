@@ -262,7 +262,6 @@ tell_rehearsal(CopyState *cs)
 	MoveItem   *item = cs->mc->item;
 	double		seconds = (GetCurrentTimestamp() - cs->began_at) / 1e6;
 	int			pids[WAIT_MAX_PIDS];
-	int			npids;
 	int			count;
 	VirtualTransactionId *holders;
 
@@ -278,10 +277,9 @@ tell_rehearsal(CopyState *cs)
 					  ", and were copied again in %d rounds", cs->rounds),
 			 copy_verifies(cs) ? " The copy was equal to the original." : "");
 	holders = relation_lock_holders(cs->relid, AccessExclusiveLock, &count);
-	npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
-	if (npids > 0)
+	if (virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS) > 0)
 		item_say(item, "In the way of the swap would have been: %s.",
-				 blockers_describe(cs->relid, pids, npids));
+				 blockers_describe(holders, count));
 	CommitTransactionCommand();
 	item->status = STATUS_REHEARSED;
 }

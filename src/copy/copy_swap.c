@@ -687,7 +687,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 static CopyOutcome
 make_attempts(CopyState *cs)
 {
-	WaitLimits	limits = {.item = cs->mc->item,.settings = cs->mc->settings,.rested_ms = &cs->rested_ms};
+	WaitLimits	limits = {.item = cs->mc->item,.settings = cs->mc->settings,.max_ms = LOCK_WAIT};
 	Attempts	attempts = {.catch_up_at = GetCurrentTimestamp(),.most_us = LAST_BLOCKS_US};
 	Wait	   *wait = &attempts.wait;
 	CopyOutcome outcome;
@@ -695,8 +695,7 @@ make_attempts(CopyState *cs)
 	wait_begin(wait, NULL, &limits);
 	wait->relid = cs->relid;
 	/* a session that waits for us is given way to, or must not be waited for */
-	if (cs->mc->settings->give_way)
-		wait->deadlock_check_at = DT_NOEND;
+	wait->ignore_deadlocks = cs->mc->settings->give_way;
 	for (;;)
 	{
 		bool		ready;
@@ -709,7 +708,7 @@ make_attempts(CopyState *cs)
 			attempts.looks = 0;
 			copy_is_not_outpaced(cs);
 			if (wait_look(wait))
-				copy_lock_wait_is_over(cs, cs->relid, wait->pids, wait->npids);
+				copy_lock_wait_is_over(cs, wait->vxids, wait->nvxids);
 			throttle_rest(LOOK_AGAIN_MS);
 			continue;
 		}
@@ -725,9 +724,10 @@ make_attempts(CopyState *cs)
 
 		/* attempts in vain with no long holders: there is much traffic */
 		if (wait_is_over(wait))
-			copy_lock_wait_is_over(cs, cs->relid, wait->pids,
+			copy_lock_wait_is_over(cs, attempts.holders,
 								   virtual_transaction_pids(attempts.holders, attempts.nholders,
-															wait->pids, WAIT_MAX_PIDS));
+															wait->pids, WAIT_MAX_PIDS) > 0 ?
+								   attempts.nholders : 0);
 	}
 }
 

@@ -15,10 +15,8 @@
  *   object-access hook checks the new index entry before its transaction
  *   commits: an entry for another table, or in another tablespace, is an
  *   ERROR.
- * - The same hook writes the ledger row, in the same transaction: at no
- *   moment can a crash leave an entry without a row.
- * - Sessions that wait for a job are kept from blocking the command; see
- *   snapshot_guard.c for why, and before_core_waits() for when.
+ * - The same hook writes the ledger row, in the same transaction.
+ * - Sessions that wait for a job are kept from blocking the command.
  *
  * Locks: ShareUpdateExclusiveLock on table and index for the session, taken
  * without queueing; then core's.
@@ -59,7 +57,6 @@
 #include "utils/snapmgr.h"
 
 #include "cleanup/cleanup.h"
-#include "cleanup/ledger.h"
 #include "compat.h"
 #include "file_system.h"
 #include "own_tables.h"
@@ -79,10 +76,8 @@ typedef struct Rebuild
 {
 	bool		active;			/* core's command runs, and the hooks work */
 	MoveContext *mc;
-	Oid			heap_oid;
-	Oid			old_index;
-	Oid			new_index;		/* set by the hook */
-	LedgerEntry entry;			/* the row that the hook has written */
+	LedgerEntry entry;			/* the hook sets the new index, and writes the
+								 * row */
 } Rebuild;
 
 static Rebuild rebuild;
@@ -102,23 +97,25 @@ rebuild_init(void)
 	RegisterXactCallback(rebuild_xact_callback, NULL);
 }
 
-/* Return an object's row, even of the current command. */
-static HeapTuple
-read_new_row(Oid catalog, Oid index, AttrNumber column, Oid oid)
+/* Return the table of an index, even of one of the current command; InvalidOid: no index. */
+static Oid
+table_of_new_index(Oid index_oid)
 {
-	Relation	rel = table_open(catalog, AccessShareLock);
+	Relation	rel = table_open(IndexRelationId, AccessShareLock);
+	Oid			result = InvalidOid;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	ScanKeyInit(&key, column, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(oid));
-	scan = systable_beginscan(rel, index, true, SnapshotSelf, 1, &key);
+	ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index_oid));
+	scan = systable_beginscan(rel, IndexRelidIndexId, true, SnapshotSelf, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
+		result = ((Form_pg_index) GETSTRUCT(tuple))->indrelid;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return tuple;
+	return result;
 }
 
 /* Return whether the entry that the hook has seen is in use, or exists and is not. */
@@ -128,8 +125,8 @@ new_index_is(bool in_use)
 	RelationFacts facts;
 
 	/* another command can make it valid, but not swap it in */
-	return relation_facts(rebuild.new_index, &facts) &&
-		in_use == (facts.heap_oid == rebuild.heap_oid && facts.valid &&
+	return relation_facts(rebuild.entry.new_index_oid, &facts) &&
+		in_use == (facts.heap_oid == rebuild.entry.heap_oid && facts.valid &&
 				   strcmp(NameStr(facts.relname), NameStr(rebuild.entry.new_name)) != 0);
 }
 
@@ -142,9 +139,9 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 					  int subId, void *arg)
 {
 	const MoveItem *item;
-	HeapTuple	index_row;
-	HeapTuple	class_row;
-	Form_pg_class class_form;
+	Oid			heap_oid;
+	Relation	rel;
+	FormData_pg_class class_form;
 
 	if (prev_object_access_hook)
 		prev_object_access_hook(access, classId, objectId, subId, arg);
@@ -152,42 +149,36 @@ rebuild_object_access(ObjectAccessType access, Oid classId, Oid objectId,
 	if (!rebuild.active || access != OAT_POST_CREATE ||
 		classId != RelationRelationId || subId != 0)
 		return;
-	index_row = read_new_row(IndexRelationId, IndexRelidIndexId,
-							 Anum_pg_index_indexrelid, objectId);
-	class_row = read_new_row(RelationRelationId, ClassOidIndexId, Anum_pg_class_oid, objectId);
-	if (!HeapTupleIsValid(index_row) || !HeapTupleIsValid(class_row))
+	heap_oid = table_of_new_index(objectId);
+	if (!OidIsValid(heap_oid))
 		return;
-	class_form = (Form_pg_class) GETSTRUCT(class_row);
+	rel = RelationIdGetRelation(objectId);
+	class_form = *rel->rd_rel;
+	RelationClose(rel);
 
 	/* an event trigger of the command may create an index, too */
-	if (!is_reindex_leftover_name(NameStr(class_form->relname)))
+	if (!is_reindex_leftover_name(NameStr(class_form.relname)))
 		return;
 
 	item = rebuild.mc->item;
-	if (((Form_pg_index) GETSTRUCT(index_row))->indrelid != rebuild.heap_oid)
+	if (heap_oid != rebuild.entry.heap_oid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" was replaced by another one", NameStr(item->relname)),
 				 errdetail("An index of another table has its name now, so its schema must have been renamed.")));
-	if (class_form->reltablespace != (item->to_tablespace == MyDatabaseTableSpace ?
-									  InvalidOid : item->to_tablespace))
+	if (class_form.reltablespace != tablespace_in_catalog(item->to_tablespace))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tablespace with OID %u was renamed", item->to_tablespace),
 				 errdetail("Another tablespace has its name now, or another module's utility hook has replaced the command.")));
 
 	/* another module's utility hook repeats the command */
-	if (OidIsValid(rebuild.new_index) && new_index_is(true))
+	if (OidIsValid(rebuild.entry.new_index_oid) && new_index_is(true))
 		ledger_delete(rebuild.entry.id);
-	rebuild.entry = (LedgerEntry)
-	{
-		.kind = LEDGER_INDEX,.heap_oid = rebuild.heap_oid,
-			.relid = rebuild.old_index,.new_index_oid = objectId,
-			.job = rebuild.mc->job->job,.pid = MyProcPid,.new_name = class_form->relname
-	};
+	rebuild.entry.id = 0;
+	rebuild.entry.new_index_oid = objectId;
+	rebuild.entry.new_name = class_form.relname;
 	ledger_insert(&rebuild.entry);
-
-	rebuild.new_index = objectId;
 	IM_POINT("rebuild-entry-made");
 }
 
@@ -203,7 +194,7 @@ core_phase(void)
 	if (MyBEEntry == NULL ||
 		(MyBEEntry->st_progress_command != PROGRESS_COMMAND_INVALID &&
 		 (MyBEEntry->st_progress_command != PROGRESS_COMMAND_CREATE_INDEX ||
-		  MyBEEntry->st_progress_command_target != rebuild.heap_oid)))
+		  MyBEEntry->st_progress_command_target != rebuild.entry.heap_oid)))
 		return -1;
 	return MyBEEntry->st_progress_param[PROGRESS_CREATEIDX_PHASE];
 }
@@ -222,15 +213,14 @@ before_core_waits(void)
 	const MoveContext *mc = rebuild.mc;
 
 	/* not pausable: core's command has begun */
-	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.item = mc->item,.settings = mc->settings,
-	.caller_pid = mc->job->caller_pid,.cancellable = true};
+	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,.item = mc->item,
+	.settings = mc->settings,.caller_pid = mc->job->caller_pid,.cancellable = true};
 
-	limits.deadline = limits.signal_at = wait_deadline(mc->settings->lock_wait);
 	InvalidateCatalogSnapshot();
 	/* or another session could wait for our snapshot */
 	Assert(!TransactionIdIsValid(MyProc->xmin));
 	wait_for_snapshots(RecentXmin, snapshot_guard_waits_for_job, &limits);
-	snapshot_guard_hide_callers();
+	snapshot_guard_hide_callers(true);
 	IM_POINT("caller-hidden");
 }
 
@@ -249,16 +239,6 @@ set_core_lock_timeout(const MoveSettings *settings)
 					PGC_SUSET, PGC_S_SESSION);
 }
 
-/* Core leaves the numbers of a wait behind, and core_waited_for() would misread them. */
-static void
-reset_core_waits(void)
-{
-	const int	params[] = {PROGRESS_WAITFOR_TOTAL, PROGRESS_WAITFOR_DONE, PROGRESS_WAITFOR_CURRENT_PID};
-	const int64 zeros[lengthof(params)] = {0};
-
-	pgstat_progress_update_multi_param(lengthof(params), params, zeros);
-}
-
 /* no phase has come between validation and the wait that follows */
 StaticAssertDecl(PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 1 &&
 				 PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT == PROGRESS_CREATEIDX_PHASE_WAIT_2 + 2 &&
@@ -269,29 +249,31 @@ StaticAssertDecl(PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN == PROGRESS_CREATEIDX
 static void
 rebuild_xact_callback(XactEvent event, void *arg)
 {
+	int64		phase = core_phase();
+
 	if (!rebuild.active)
 		return;
 	if (event == XACT_EVENT_COMMIT)
-		IM_POINT(core_phase() == 0 ? "rebuild-entry-committed" : "rebuild-step-committed");
+		IM_POINT(phase == 0 ? "rebuild-entry-committed" : "rebuild-step-committed");
 	if (event != XACT_EVENT_PRE_COMMIT)
 		return;
 
-	elog(DEBUG1, "REINDEX CONCURRENTLY commits in phase %d", (int) core_phase());
-	rebuild_timer_tell(rebuild.mc->item);
-	reset_core_waits();
+	elog(DEBUG1, "REINDEX CONCURRENTLY commits in phase %d", (int) phase);
+	blockers_report(rebuild.mc->item);
+
+	/*
+	 * core leaves the numbers of a wait behind, for core_waited_for() to
+	 * misread
+	 */
+	pgstat_progress_update_param(PROGRESS_WAITFOR_TOTAL, 0);
+	pgstat_progress_update_param(PROGRESS_WAITFOR_DONE, 0);
+	pgstat_progress_update_param(PROGRESS_WAITFOR_CURRENT_PID, 0);
 	/* otherwise alter_move() is not seen while core's command runs */
 	set_core_lock_timeout(runner_settings());
-	switch (core_phase())
-	{
-		case PROGRESS_CREATEIDX_PHASE_VALIDATE_IDXSCAN:
-		case PROGRESS_CREATEIDX_PHASE_VALIDATE_SORT:
-		case PROGRESS_CREATEIDX_PHASE_VALIDATE_TABLESCAN:
-			before_core_waits();
-			break;
-		default:
-			snapshot_guard_show_callers();
-			break;
-	}
+	if (phase > PROGRESS_CREATEIDX_PHASE_WAIT_2 && phase < PROGRESS_CREATEIDX_PHASE_WAIT_3)
+		before_core_waits();
+	else
+		snapshot_guard_hide_callers(false);
 }
 
 static void
@@ -312,15 +294,15 @@ check_result(const MoveItem *item, const RelationFacts *old)
 {
 	RelationFacts facts;
 	Oid			named = get_relname_relid(NameStr(item->relname),
-										  get_rel_namespace(rebuild.heap_oid));
+										  get_rel_namespace(rebuild.entry.heap_oid));
 	const char *problem = NULL;
 
-	if (OidIsValid(rebuild.new_index))
+	if (OidIsValid(rebuild.entry.new_index_oid))
 	{
 		if (new_index_is(false))
 			problem = "The new index is not in its place.";
 	}
-	else if (!relation_facts(named, &facts) || facts.heap_oid != rebuild.heap_oid)
+	else if (!relation_facts(named, &facts) || facts.heap_oid != rebuild.entry.heap_oid)
 		problem = "It does not exist any more.";
 	else if (facts.relfilenumber == old->relfilenumber)
 		problem = "It has the same file as before.";
@@ -329,7 +311,7 @@ check_result(const MoveItem *item, const RelationFacts *old)
 	else if (!facts.valid)
 		problem = "It is not valid.";
 	else
-		rebuild.new_index = named;
+		rebuild.entry.new_index_oid = named;
 
 	if (problem != NULL)
 		ereport(ERROR,
@@ -354,8 +336,8 @@ run_reindex(MoveContext *mc)
 	bool		listed;
 
 	Assert(!IsTransactionState());
-	Assert(CheckRelationOidLockedByMe(rebuild.heap_oid, ShareUpdateExclusiveLock, false));
-	Assert(CheckRelationOidLockedByMe(rebuild.old_index, ShareUpdateExclusiveLock, false));
+	Assert(CheckRelationOidLockedByMe(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, false));
+	Assert(CheckRelationOidLockedByMe(rebuild.entry.relid, ShareUpdateExclusiveLock, false));
 	if (rebuild_context == NULL)
 		rebuild_context = AllocSetContextCreate(TopMemoryContext,
 												"index_mover rebuild",
@@ -375,7 +357,7 @@ run_reindex(MoveContext *mc)
 				 errmsg("tablespace with OID %u does not exist",
 						mc->item->to_tablespace)));
 
-	(void) relation_facts(rebuild.old_index, &old);
+	(void) relation_facts(rebuild.entry.relid, &old);
 
 	/* it outlives core's own commits, after which core still reads it */
 	MemoryContextSwitchTo(rebuild_context);
@@ -412,7 +394,7 @@ run_reindex(MoveContext *mc)
 	 * The old index is gone, so the new one is no leftover any more.  The
 	 * hook was not called if another extension's hook calls no other.
 	 */
-	listed = OidIsValid(rebuild.new_index);
+	listed = OidIsValid(rebuild.entry.new_index_oid);
 	check_result(mc->item, &old);
 	if (listed)
 		ledger_delete(rebuild.entry.id);
@@ -429,7 +411,7 @@ is_swapped(void)
 	bool		result;
 
 	Assert(!IsTransactionState());
-	if (!OidIsValid(rebuild.new_index))
+	if (!OidIsValid(rebuild.entry.new_index_oid))
 		return false;
 
 	StartTransactionCommand();
@@ -445,10 +427,10 @@ report_moved(MoveItem *item)
 
 	Assert(!IsTransactionState());
 	StartTransactionCommand();
-	rebuild_timer_tell(item);
+	blockers_report(item);
 	item->status = STATUS_MOVED;
-	item->relid = rebuild.new_index;
-	item->size_after = relation_facts(rebuild.new_index, &facts) ?
+	item->relid = rebuild.entry.new_index_oid;
+	item->size_after = relation_facts(rebuild.entry.new_index_oid, &facts) ?
 		relation_files_size(facts.tablespace, facts.relfilenumber) : -1;
 	CommitTransactionCommand();
 }
@@ -472,6 +454,35 @@ core_waited_for(int *pid)
 }
 
 /*
+ * Describe what core_waited_for().  Core knows a prepared transaction by the session
+ * that began it, so a session without a lock may be the one that has prepared the
+ * blocker, or a later one in the same slot.
+ */
+static char *
+describe_waited_for(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	int			count;
+	VirtualTransactionId *vxids = relation_lock_holders(rebuild.entry.heap_oid, AccessExclusiveLock,
+														&count);
+	int			kept = 0;
+
+	for (int i = 0; i < count; i++)
+		if (virtual_transaction_pid(vxids[i]) == pid)
+			return blockers_describe(&vxids[i], 1);
+	for (int i = 0; i < count; i++)
+		if (virtual_transaction_pid(vxids[i]) == 0)
+			vxids[kept++] = vxids[i];
+	/* there is one more element, the terminator */
+	if (kept == 0 && proc != NULL)
+	{
+		GET_VXID_FROM_PGPROC(vxids[0], *proc);
+		kept = 1;
+	}
+	return blockers_describe(vxids, kept);
+}
+
+/*
  * If we were the deadlock's victim, and another process waits for a lock of
  * ours, report that process, and its command, instead of the deadlock.  To
  * be called before the abort releases the locks.
@@ -479,24 +490,21 @@ core_waited_for(int *pid)
 static void
 tell_who_passes(ErrorData *edata)
 {
-	const char *object = "the table or the index";
+	bool		ours = false;
 	const char *command;
 	int			pid = 0;
 
 	if (edata->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		return;
-	if (relation_lock_waiters(rebuild.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
-		relation_lock_waiters(rebuild.old_index, ShareUpdateExclusiveLock, &pid, 1) == 0)
-	{
-		object = "the tables of the extension";
-		for (int i = 0; OidIsValid(extension_held(i)); i++)
-			if (relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0)
-				break;
-	}
+	if (relation_lock_waiters(rebuild.entry.heap_oid, ShareUpdateExclusiveLock, &pid, 1) == 0 &&
+		relation_lock_waiters(rebuild.entry.relid, ShareUpdateExclusiveLock, &pid, 1) == 0)
+		for (int i = 0; !ours && OidIsValid(extension_held(i)); i++)
+			ours = relation_lock_waiters(extension_held(i), AccessShareLock, &pid, 1) > 0;
 	if (pid == 0)
 		return;
 	command = describe_command(pid);
-	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid, object);
+	edata->message = psprintf("gave way to process %d, which waits for a lock on %s", pid,
+							  ours ? "the tables of the extension" : "the table or the index");
 	edata->detail = *command != '\0' ? pstrdup(command + 1) : NULL;
 	edata->sqlerrcode = ERRCODE_OBJECT_IN_USE;
 }
@@ -508,17 +516,16 @@ clean_up_after_error(MoveContext *mc)
 	rebuild.active = false;
 	AbortOutOfAnyTransaction();
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
-	snapshot_guard_show_callers();
+	snapshot_guard_hide_callers(false);
 	debug_query_string = NULL;
 	end_core_settings();
-	progress_blockers(NULL, 0);
 
 	IM_POINT("rebuild-aborted");
 
 	/* a second cancel must not prevent a true report */
 	HOLD_INTERRUPTS();
 	StartTransactionCommand();
-	rebuild_timer_tell(mc->item);
+	blockers_report(mc->item);
 	CommitTransactionCommand();
 	if (is_swapped())
 		report_moved(mc->item);
@@ -545,47 +552,51 @@ wait_and_lock(WaitLimits *limits)
 	{
 		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
 		{
-			limits->deadline = limits->signal_at = wait_deadline(settings->lock_wait);
+			limits->since = 0;
 			tries = 1;
 		}
 		if (limits->item->plain)
 		{
 			/* REINDEX waits for no one but those who hold its locks */
 			limits->phase = PHASE_WAIT_START;
-			(void) lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits);
+			(void) lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, limits);
 			break;
 		}
 		limits->phase = PHASE_WAIT_WRITERS;
-		wait_for_lockers(rebuild.heap_oid, ShareLock, limits);
+		wait_for_lockers(rebuild.entry.heap_oid, ShareLock, limits);
 		limits->phase = PHASE_WAIT_SNAPSHOTS;
 		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, limits);
 
 		limits->phase = PHASE_WAIT_START;
-		if ((!lock_table_and_index(rebuild.heap_oid, rebuild.old_index, limits) ||
+		if ((!lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, limits) ||
 			 tries == MAX_TRIES) && !pacing_is_held_back(settings, limits->item->wal_bytes))
 			break;
-		unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
+		unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	}
 }
 
 /*
  * Do move_by_rebuild() once.  Returns false if it is to be done again: plain REINDEX
- * asks for its locks again and again until the deadline, and lets others pass between.
+ * asks for its locks again and again for lock_wait, and lets others pass between.
  */
 static bool
-rebuild_once(MoveContext *mc, TimestampTz deadline)
+rebuild_once(MoveContext *mc, TimestampTz start)
 {
 	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = mc->item;
 	bool		again = false;
-	WaitLimits	limits = {.item = item,.settings = mc->settings,.caller_pid = mc->job->caller_pid,
-	.cancellable = true,.pausable = true};
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.item = item,.settings = mc->settings,
+	.caller_pid = mc->job->caller_pid,.cancellable = true,.pausable = true};
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	bool		movable;
 
 	rebuild = (Rebuild)
 	{
-		.mc = mc,.heap_oid = item->heap_oid,.old_index = item->relid
+		.mc = mc,.entry =
+		{
+			.kind = LEDGER_INDEX,.heap_oid = item->heap_oid,.relid = item->relid,
+				.job = mc->job->job,.pid = MyProcPid
+		}
 	};
 	wait_and_lock(&limits);
 
@@ -628,7 +639,7 @@ rebuild_once(MoveContext *mc, TimestampTz deadline)
 		if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
 			edata->detail == NULL && waited)
 		{
-			char	   *list = blockers_describe(rebuild.heap_oid, &waited_for, 1);
+			char	   *list = describe_waited_for(waited_for);
 
 			AbortOutOfAnyTransaction();
 			MemoryContextSwitchTo(TopMemoryContext);
@@ -636,7 +647,8 @@ rebuild_once(MoveContext *mc, TimestampTz deadline)
 			edata->hint = pstrdup("End that transaction, or raise index_mover.lock_wait.");
 		}
 		again = item->plain && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE &&
-			(deadline == 0 || GetCurrentTimestamp() <= deadline);
+			(mc->settings->lock_wait == 0 ||
+			 !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), mc->settings->lock_wait));
 		if (!again)
 			ReThrowError(edata);
 		FreeErrorData(edata);
@@ -646,7 +658,7 @@ rebuild_once(MoveContext *mc, TimestampTz deadline)
 	if (again)
 		return false;
 
-	unlock_table_and_index(rebuild.heap_oid, rebuild.old_index);
+	unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 
 	if (movable)
 	{
@@ -670,9 +682,9 @@ rebuild_once(MoveContext *mc, TimestampTz deadline)
 void
 move_by_rebuild(MoveContext *mc)
 {
-	TimestampTz deadline = wait_deadline(mc->settings->lock_wait);
+	TimestampTz start = GetCurrentTimestamp();
 
-	while (!rebuild_once(mc, deadline))
+	while (!rebuild_once(mc, start))
 		runner_nap(mc->job, PLAIN_RETRY_MS);
 }
 
@@ -682,7 +694,7 @@ rebuild_find_out(MoveItem *item)
 {
 	rebuild.active = false;
 	/* our state may be that of an index that was moved before this one */
-	if (rebuild.old_index == item->relid && is_swapped())
+	if (rebuild.entry.relid == item->relid && is_swapped())
 		report_moved(item);
 }
 
@@ -706,9 +718,9 @@ rebuild_cleanup(MoveContext *mc, int max_wait_ms)
 	CommitTransactionCommand();
 
 	if (listed)
-		(void) leftover_indexes_remove(InvalidOid, mc->job->job, max_wait_ms, false);
-	else if (OidIsValid(rebuild.new_index) &&
-			 leftover_index_remove_unlisted(&rebuild.entry, max_wait_ms))
-		rebuild.new_index = InvalidOid;
+		leftover_indexes_remove(mc, true, InvalidOid, max_wait_ms);
+	else if (OidIsValid(rebuild.entry.new_index_oid) &&
+			 leftover_index_remove_unlisted(mc, &rebuild.entry, max_wait_ms))
+		rebuild.entry.new_index_oid = InvalidOid;
 	progress_phase(before);
 }

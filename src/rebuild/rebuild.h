@@ -13,7 +13,6 @@
 
 extern void rebuild_init(void);
 extern void rebuild_timer_begin(const MoveSettings *job_settings);
-extern void rebuild_timer_tell(MoveItem *item);
 extern void rebuild_timer_explain(ErrorData *edata, const MoveItem *item);
 extern void rebuild_timer_end(void);
 

@@ -38,11 +38,6 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
@@ -60,20 +55,12 @@
 
 #define TICK_MS			10
 #define HOLDER_TICKS	50		/* between two looks at the holder */
-#define MAX_SIGNALLED	64		/* for one index */
 
 /* in a deadlock, we should be the one to give up */
 #define DEADLOCK_LOOK_MS	50
 
 /* Less WAL than this since the last check only marks catalog changes. */
 #define NEXT_TO_NOTHING		(1024 * 1024)
-
-typedef struct Signalled
-{
-	int			pid;
-	Oid			role;
-	bool		terminate;
-} Signalled;
 
 static TimeoutId timer = MAX_TIMEOUTS;	/* not registered yet */
 
@@ -89,11 +76,6 @@ static unsigned int ticks;
 static uint64 written_before;
 static TimestampTz reported_wait;	/* start of the wait */
 
-/* Written by the handler: first the entry, then the number. */
-static Signalled signalled[MAX_SIGNALLED];
-static volatile sig_atomic_t nsignalled;
-static int	ntold;
-
 /* Set by the handler when it cancels the command */
 static volatile sig_atomic_t canceled = false;
 static NameData slot_name;		/* the reason; "" = asked to step back */
@@ -103,21 +85,15 @@ static int64 slot_lag;
 static void
 collect_roles(void)
 {
-	Relation	rel;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
 	list_free(roles);
 	roles = NIL;
 	may_all = superuser();
 	if (may_all)
 		return;
 
-	rel = table_open(AuthIdRelationId, AccessShareLock);
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(AuthIdRelationId))
 	{
-		Oid			role = ((Form_pg_authid) GETSTRUCT(tuple))->oid;
+		Oid			role = ((Form_pg_authid) GETSTRUCT(row))->oid;
 		MemoryContext oldcontext;
 
 		if (!blockers_may_signal(role))
@@ -126,8 +102,6 @@ collect_roles(void)
 		roles = lappend_oid(roles, role);
 		MemoryContextSwitchTo(oldcontext);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 }
 
 static bool
@@ -179,30 +153,12 @@ look_at_holder(void)
 	PGPROC	   *holder;
 	int			pid;
 
-	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 ||
-		nsignalled == MAX_SIGNALLED)
-		return;
-
-	holder = find_holder();
-	if (holder == NULL)
+	if (!SIGNALS_BLOCKERS(settings) || settings->lock_wait == 0 || (holder = find_holder()) == NULL)
 		return;
 	pid = holder->pid;
-	for (int i = 0; i < nsignalled; i++)
-		if (signalled[i].pid == pid)
-			return;
-	if (pid == 0 || pid == MyProcPid || holder->databaseId != MyDatabaseId ||
-		(holder->statusFlags & PROC_IS_AUTOVACUUM) || is_walsender(pid) ||
-		runner_knows_pid(pid) ||
-		!(may_all || list_member_oid(roles, holder->roleId)))
-		return;
-
-	signalled[nsignalled] = (Signalled)
-	{
-		pid, holder->roleId,
-			settings->on_blocker == ON_BLOCKER_TERMINATE
-	};
-	if (kill(pid, signalled[nsignalled].terminate ? SIGTERM : SIGINT) == 0)
-		nsignalled++;
+	if (holder->databaseId == MyDatabaseId && !(holder->statusFlags & PROC_IS_AUTOVACUUM) &&
+		!is_walsender(pid) && (may_all || list_member_oid(roles, holder->roleId)))
+		(void) blockers_kill(pid, holder->roleId, settings, 0);
 }
 
 /* Cancel core's command.  In the handler. */
@@ -282,8 +238,7 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 {
 	Assert(IsTransactionState() && settings == NULL);
 	collect_roles();
-	nsignalled = 0;
-	ntold = 0;
+	blockers_forget();
 	canceled = false;
 	slot_name.data[0] = '\0';
 	ticks = 0;
@@ -301,19 +256,6 @@ rebuild_timer_begin(const MoveSettings *job_settings)
 	enable_timeout_every(timer,
 						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TICK_MS),
 						 TICK_MS);
-}
-
-/* Report the sessions signaled since the last call. */
-void
-rebuild_timer_tell(MoveItem *item)
-{
-	Assert(IsTransactionState());
-	while (ntold < nsignalled)
-	{
-		const Signalled *one = &signalled[ntold++];
-
-		blockers_note(item, one->pid, one->role, one->terminate, 0);
-	}
 }
 
 /* Undo rebuild_timer_begin().  No-op if the timer is off. */

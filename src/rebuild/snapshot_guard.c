@@ -36,7 +36,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -199,7 +198,7 @@ guard_xact_callback(XactEvent event, void *arg)
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_ABORT)
 		snapshot_guard_end();
 	if (event == XACT_EVENT_ABORT)
-		snapshot_guard_show_callers();
+		snapshot_guard_hide_callers(false);
 }
 
 /* in the planner */
@@ -320,10 +319,15 @@ snapshot_guard_waits_for_job(PGPROC *proc)
 	return n < MaxBackends && area->sessions[n].waits;
 }
 
-/* Hide or show the snapshots of all sessions that wait for a job, or begin to. */
-static void
-hide_callers(bool hide)
+/*
+ * Hide the snapshots of all sessions that wait for a job, or begin to, until they are
+ * shown again, which an abort does, too.
+ */
+void
+snapshot_guard_hide_callers(bool hide)
 {
+	if (hide == hiding)
+		return;
 	attach_area();
 	LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
 	hiding = hide;
@@ -333,23 +337,4 @@ hide_callers(bool hide)
 		if (area->sessions[n].waits)
 			set_flag(n);
 	LWLockRelease(ProcArrayLock);
-}
-
-/*
- * Hide the snapshots of all sessions that wait for a job, until
- * snapshot_guard_show_callers() or an abort.
- */
-void
-snapshot_guard_hide_callers(void)
-{
-	Assert(!hiding);
-	hide_callers(true);
-}
-
-/* Show them again.  Safe to call at any time. */
-void
-snapshot_guard_show_callers(void)
-{
-	if (hiding)
-		hide_callers(false);
 }

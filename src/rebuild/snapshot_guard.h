@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * snapshot_guard.h
- *	  Guard for the snapshots of sessions that wait for their job: they do
- *	  not block a rebuild, nor read indexes that do not have all their rows.
+ *	  Guard for the snapshots of sessions that wait for their job.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +15,6 @@ extern Size snapshot_guard_shmem_size(void);	/* for a shmem_request_hook */
 extern void snapshot_guard_begin(void);
 extern void snapshot_guard_end(void);
 extern bool snapshot_guard_waits_for_job(PGPROC *proc);
-extern void snapshot_guard_hide_callers(void);
-extern void snapshot_guard_show_callers(void);
+extern void snapshot_guard_hide_callers(bool hide);
 
 #endif							/* IM_SNAPSHOT_GUARD_H */

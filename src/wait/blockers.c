@@ -21,32 +21,31 @@
 
 #include <signal.h>
 
-#include "access/htup_details.h"
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_type_d.h"
 #include "executor/spi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "printed_command.h"
 #include "wait/wait.h"
 
-#define MAX_SIGNALLED	64		/* for one index; then the move gives up */
+#define MAX_SIGNALED	64		/* for one item; then the move gives up */
 
-/* Processes signaled for the current index. */
-static int	signalled[MAX_SIGNALLED];
-static int	nsignalled = 0;
-static StringInfoData told;		/* in TopMemoryContext once used */
-
-static MoveItem *current_item = NULL;
-static const MoveSettings *current_settings = NULL;
+/* The processes signaled for the current item; a signal handler adds to them, too. */
+static struct
+{
+	int			pid;
+	Oid			role;
+	bool		terminate;
+	TimestampTz xact_start;		/* 0 = not known */
+}			signaled[MAX_SIGNALED];
+static volatile sig_atomic_t nsignaled = 0;
+static int	nreported = 0;
+static char told[2 * IM_DETAIL_LEN];	/* more than item_say() says of it */
 
 /* Describe no more blockers than this. */
 #define MAX_DESCRIBED	3
@@ -82,114 +81,101 @@ blockers_may_signal(Oid role)
 		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
 }
 
-/*
- * Report a signaled session by a WARNING and, later, in the item's detail.
- * xact_start is the start of its transaction, 0 if not known.
- */
+/* Begin an item. */
 void
-blockers_note(const MoveItem *item, int pid, Oid role, bool terminate,
-			  TimestampTz xact_start)
+blockers_begin(void)
 {
-	char	   *name = GetUserNameFromId(role, true);
-	const char *verb = terminate ? "terminated" : "canceled";
-
-	if (told.data == NULL)
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-
-		initStringInfo(&told);
-		MemoryContextSwitchTo(oldcontext);
-	}
-	ereport(WARNING,
-			(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
-					verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
-			 xact_start == 0 ?
-			 errdetail("It was a session of role \"%s\".", name ? name : "?") :
-			 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
-					   name ? name : "?",
-					   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
-	appendStringInfo(&told, " It has %s process %d of role \"%s\".", verb, pid,
-					 name ? name : "?");
+	blockers_forget();
+	told[0] = '\0';
 }
 
-/* Signal a process and report it; false if not allowed, or if gone. */
-static bool
-signal_one(const MoveItem *item, int pid, bool terminate)
+/* Let the processes that were signaled and reported be signaled again. */
+void
+blockers_forget(void)
 {
-	PGPROC	   *proc;
-	PgBackendStatus *status;
-	Oid			role;
+	nsignaled = nreported = 0;
+}
 
-	if (pid == 0 || pid == MyProcPid || runner_knows_pid(pid))
-		return false;
-	proc = BackendPidGetProc(pid);
-	if (proc == NULL)
-		return false;
-	role = proc->roleId;
-	status = blockers_find(pid);
-	if (status == NULL ||
-		(status->st_backendType != B_BACKEND && status->st_backendType != B_BG_WORKER) ||
-		!blockers_may_signal(role))
-		return false;
-	if (kill(pid, terminate ? SIGTERM : SIGINT) != 0)
-		return false;
+/*
+ * Signal a process, as on_blocker says, and note it for blockers_report().  Returns
+ * false if it was signaled before for this item, is ours or the session that waits
+ * for us, or is gone.  A signal handler may call it; so the caller has checked what
+ * else must not be signaled.
+ */
+bool
+blockers_kill(int pid, Oid role, const MoveSettings *settings, TimestampTz xact_start)
+{
+	bool		terminate = settings->on_blocker == ON_BLOCKER_TERMINATE;
 
-	blockers_note(item, pid, role, terminate, status->st_xact_start_timestamp);
+	for (int i = 0; i < nsignaled; i++)
+		if (signaled[i].pid == pid)
+			return false;
+	if (pid == 0 || pid == MyProcPid || runner_knows_pid(pid) || nsignaled == MAX_SIGNALED ||
+		kill(pid, terminate ? SIGTERM : SIGINT) != 0)
+		return false;
+	signaled[nsignaled].pid = pid;
+	signaled[nsignaled].role = role;
+	signaled[nsignaled].terminate = terminate;
+	signaled[nsignaled].xact_start = xact_start;
+	nsignaled++;
 	return true;
 }
 
-/*
- * Set the item that blockers_item() returns, and for which the removal of
- * leftovers may signal blockers, until blockers_tell().
- */
+/* Report the sessions signaled since the last call by a WARNING and, later, in the item's detail. */
 void
-blockers_begin(MoveItem *item, const MoveSettings *settings)
+blockers_report(const MoveItem *item)
 {
-	current_item = item;
-	current_settings = settings;
-	nsignalled = 0;
-	if (told.data != NULL)
-		resetStringInfo(&told);
-}
+	Assert(IsTransactionState());
+	for (; nreported < nsignaled; nreported++)
+	{
+		int			pid = signaled[nreported].pid;
+		TimestampTz xact_start = signaled[nreported].xact_start;
+		const char *verb = signaled[nreported].terminate ? "terminated" : "canceled";
+		char	   *name = GetUserNameFromId(signaled[nreported].role, true);
 
-/* Return the current item and its settings; NULL if there is none. */
-MoveItem *
-blockers_item(const MoveSettings **settings)
-{
-	*settings = current_settings;
-	return current_item;
+		ereport(WARNING,
+				(errmsg("%s process %d, which was in the way of moving %s \"%s\"",
+						verb, pid, relation_noun(item->relkind), NameStr(item->relname)),
+				 xact_start == 0 ?
+				 errdetail("It was a session of role \"%s\".", name ? name : "?") :
+				 errdetail("It was a session of role \"%s\"; its transaction had been open for %ld seconds.",
+						   name ? name : "?",
+						   TimestampDifferenceMilliseconds(xact_start, GetCurrentTimestamp()) / 1000)));
+		snprintf(told + strlen(told), sizeof(told) - strlen(told),
+				 "%sIt has %s process %d of role \"%s\".", told[0] != '\0' ? " " : "",
+				 verb, pid, name ? name : "?");
+	}
 }
 
 /*
- * Signal these processes, as on_blocker says, after lock_wait.  Return how
- * many were signaled for the first time for this item; 0 means to give up.
+ * Signal these processes, as on_blocker says, after lock_wait.  Return whether any
+ * was signaled for the first time for this item; else the move gives up.
  */
-int
-blockers_signal(MoveItem *item, const MoveSettings *settings,
-				const int *pids, int npids)
+bool
+blockers_signal(const MoveItem *item, const MoveSettings *settings, const int *pids, int npids)
 {
-	int			on_blocker = settings->on_blocker;
 	bool		own_transaction = !IsTransactionState();
 	MemoryContext oldcontext = CurrentMemoryContext;
-	int			result = 0;
+	bool		result = false;
 
 	if (!SIGNALS_BLOCKERS(settings))
-		return 0;
+		return false;
 	/* roles are in the catalog */
 	if (own_transaction)
 		StartTransactionCommand();
 	for (int i = 0; i < npids; i++)
 	{
-		bool		known = false;
+		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
+		Oid			role = proc == NULL ? InvalidOid : proc->roleId;
+		PgBackendStatus *status = proc == NULL ? NULL : blockers_find(pids[i]);
 
-		for (int j = 0; j < nsignalled; j++)
-			known = known || signalled[j] == pids[i];
-		if (known || nsignalled == MAX_SIGNALLED ||
-			!signal_one(item, pids[i], on_blocker == ON_BLOCKER_TERMINATE))
-			continue;
-		signalled[nsignalled++] = pids[i];
-		result++;
+		if (status != NULL &&
+			(status->st_backendType == B_BACKEND || status->st_backendType == B_BG_WORKER) &&
+			blockers_may_signal(role) &&
+			blockers_kill(pids[i], role, settings, status->st_xact_start_timestamp))
+			result = true;
 	}
+	blockers_report(item);
 	if (own_transaction)
 	{
 		CommitTransactionCommand();
@@ -202,20 +188,8 @@ blockers_signal(MoveItem *item, const MoveSettings *settings,
 void
 blockers_tell(MoveItem *item)
 {
-	if (told.len > 0)
-	{
-		size_t		used = strlen(item->detail);
-
-		strlcpy(item->detail + used, told.data + (used == 0 ? 1 : 0),
-				sizeof(item->detail) - used);
-		/* the fixed length may have cut a multibyte character in two */
-		item->detail[pg_mbcliplen(item->detail, strlen(item->detail),
-								  sizeof(item->detail) - 1)] = '\0';
-		resetStringInfo(&told);
-	}
-	nsignalled = 0;
-	current_item = NULL;
-	current_settings = NULL;
+	if (told[0] != '\0')
+		item_say(item, "%s", told);
 }
 
 /* Cancel these processes if they are autovacuums, except against wraparound. */
@@ -224,7 +198,8 @@ blockers_cancel_autovacuum(const int *pids, int npids)
 {
 	for (int i = 0; i < npids; i++)
 	{
-		uint8		flags = process_flags(pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]));
+		PGPROC	   *proc = pids[i] == 0 ? NULL : BackendPidGetProc(pids[i]);
+		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
 
 		if ((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND))
 		{
@@ -248,107 +223,59 @@ blockers_cancel_autovacuum(const int *pids, int npids)
  */
 
 /* Return a prepared transaction's name, palloc'd; NULL if it has ended. */
-char *
+static char *
 prepared_transaction_name(VirtualTransactionId vxid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	bool		more;
-	TransactionId xid = TwoPhaseGetXidByVirtualXID(vxid, &more);
+	TransactionId xid = VirtualTransactionIdIsRecoveredPreparedXact(vxid) ?
+		vxid.localTransactionId : TwoPhaseGetXidByVirtualXID(vxid, &more);
 	Oid			types[1] = {XIDOID};
 	Datum		values[1] = {TransactionIdGetDatum(xid)};
 	char	   *result = NULL;
 
 	if (!TransactionIdIsValid(xid))
 		return NULL;
+	/* not the transaction's snapshot, which a caller could keep to its end */
+	PushActiveSnapshot(GetCatalogSnapshot(InvalidOid));
 	SPI_connect();
 	if (SPI_execute_with_args("SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE transaction OPERATOR(pg_catalog.=) $1",
-							  1, types, values, NULL, false, 1) == SPI_OK_SELECT &&
+							  1, types, values, NULL, true, 1) == SPI_OK_SELECT &&
 		SPI_processed == 1)
 		result = MemoryContextStrdup(context,
 									 SPI_getvalue(SPI_tuptable->vals[0],
 												  SPI_tuptable->tupdesc, 1));
 	SPI_finish();
+	PopActiveSnapshot();
 	return result;
 }
 
-/* Return the transactions that hold a lock on a relation or on its TOAST table. */
-static VirtualTransactionId *
-find_holders(Oid relid, int *count)
-{
-	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, count);
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Oid			toast;
-
-	if (!HeapTupleIsValid(tuple))
-		return vxids;
-	toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
-	ReleaseSysCache(tuple);
-	if (OidIsValid(toast))
-	{
-		int			nmore;
-		VirtualTransactionId *more = relation_lock_holders(toast, AccessExclusiveLock, &nmore);
-
-		vxids = virtual_transactions_add(vxids, count, more, nmore);
-	}
-	return vxids;
-}
-
-/* Append the prepared transactions that hold a lock; false if none does. */
-static bool
-describe_prepared(StringInfo buf, Oid relid)
+/* Return the name of a prepared transaction that has a lock on this relation, or NULL. */
+char *
+blockers_prepared(Oid relid)
 {
 	int			count;
-	VirtualTransactionId *vxids = find_holders(relid, &count);
-	bool		found = false;
+	VirtualTransactionId *vxids = relation_lock_holders(relid, AccessExclusiveLock, &count);
+	char	   *result = NULL;
 
-	for (int i = 0; i < count; i++)
-	{
-		char	   *name = prepared_transaction_name(vxids[i]);
-
-		if (name == NULL)
-			continue;
-		appendStringInfo(buf, "%sprepared transaction \"%s\" (%s or %s)",
-						 found ? ", " : "", name, printed_command("commit_prepared", name),
-						 printed_command("rollback_prepared", name));
-		found = true;
-	}
-	return found;
+	for (int i = 0; i < count && result == NULL; i++)
+		if (virtual_transaction_pid(vxids[i]) == 0)
+			result = prepared_transaction_name(vxids[i]);
+	return result;
 }
 
-static bool
-holds_lock(PGPROC *proc, Oid relid)
-{
-	int			count;
-	VirtualTransactionId *vxids = find_holders(relid, &count);
-
-	for (int i = 0; i < count; i++)
-		if (proc != NULL && im_vxid_proc(vxids[i]) == proc &&
-			PROC_LXID(proc) == vxids[i].localTransactionId)
-			return true;
-	return false;
-}
-
-/*
- * Append a session.  Core knows a prepared transaction by the virtual
- * transaction ID of the session that began it.  So a session without a lock
- * may be the one that has prepared the blocker, or a later one in the same
- * slot: describe the prepared transactions in that case.
- */
+/* Append a session, with the command to end its transaction, if the current user may know. */
 static void
-describe_session(StringInfo buf, Oid relid, int pid)
+describe_session(StringInfo buf, int pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(pid);
 	PgBackendStatus *status;
 
-	if (!holds_lock(proc, relid) && describe_prepared(buf, relid))
-		return;
 	appendStringInfo(buf, "process %d", pid);
 	if (proc == NULL || !LocalTransactionIdIsValid(PROC_LXID(proc)) ||
 		!(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		  has_privs_of_role(GetUserId(), proc->roleId)))
-		return;
-	status = blockers_find(pid);
-	if (status == NULL)
+		  has_privs_of_role(GetUserId(), proc->roleId)) ||
+		(status = blockers_find(pid)) == NULL)
 		return;
 	if (status->st_state == STATE_IDLEINTRANSACTION ||
 		status->st_state == STATE_IDLEINTRANSACTION_ABORTED)
@@ -360,42 +287,45 @@ describe_session(StringInfo buf, Oid relid, int pid)
 }
 
 /*
- * Describe these processes (0 = a prepared transaction), with the command to end
- * each in parentheses, in the words of index_mover_blockers().  relid is the
- * relation whose lock they hold, or InvalidOid.  The result is palloc'd.  May
- * leave a transaction open, for the error that is raised next.
+ * Describe these transactions, with the command to end each in parentheses, in
+ * the words of index_mover_blockers().  The result is palloc'd.  May leave a
+ * transaction open, for the error that is raised next.
  */
 char *
-blockers_describe(Oid relid, const int *pids, int npids)
+blockers_describe(const VirtualTransactionId *vxids, int count)
 {
-	bool		prepared_told = false;
 	MemoryContext context = CurrentMemoryContext;
+	int			described = 0;
+	int			more = 0;
 	StringInfoData buf;
 
-	if (npids == 0)
-		return pstrdup("transactions that have just ended");
 	initStringInfo(&buf);
 	if (!IsTransactionState())
 		StartTransactionCommand();
 	MemoryContextSwitchTo(context);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	for (int i = 0; i < Min(npids, MAX_DESCRIBED); i++)
+	for (int i = 0; i < count; i++)
 	{
-		if (pids[i] == 0 && prepared_told)
-			continue;
-		appendStringInfoString(&buf, i > 0 ? ", " : "");
-		if (pids[i] != 0)
-			describe_session(&buf, relid, pids[i]);
-		else
+		int			pid = virtual_transaction_pid(vxids[i]);
+		char	   *name = pid == 0 ? prepared_transaction_name(vxids[i]) : NULL;
+
+		if (pid < 0 || (pid == 0 && name == NULL))
+			continue;			/* it has ended */
+		if (described == MAX_DESCRIBED)
 		{
-			/* it may have ended */
-			if (!describe_prepared(&buf, relid))
-				appendStringInfoString(&buf, "a prepared transaction");
-			prepared_told = true;
+			more++;
+			continue;
 		}
+		appendStringInfoString(&buf, described++ > 0 ? ", " : "");
+		if (pid > 0)
+			describe_session(&buf, pid);
+		else
+			appendStringInfo(&buf, "prepared transaction \"%s\" (%s or %s)", name,
+							 printed_command("commit_prepared", name),
+							 printed_command("rollback_prepared", name));
 	}
-	PopActiveSnapshot();
-	if (npids > MAX_DESCRIBED)
-		appendStringInfo(&buf, " and %d more", npids - MAX_DESCRIBED);
+	if (described == 0)
+		appendStringInfoString(&buf, "transactions that have just ended");
+	if (more > 0)
+		appendStringInfo(&buf, " and %d more", more);
 	return buf.data;
 }

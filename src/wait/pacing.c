@@ -50,8 +50,12 @@ typedef struct Laggard
 
 #define LOOK_MS		100
 
-/* One for all checks, so that a lag is logged once. */
-static ReplicaLag lag;
+/* Whether the move rests for a lag, until that is below half of the limit, and why */
+static bool lag_rests = false;
+static char lag_why[IM_THROTTLED_LEN];
+
+/* in this process, see pacing_rested_ms() */
+static int64 rested_us = 0;
 
 /* How a standby replays while the move rests for it; see replays_late() */
 #define STANDS_MS		30000
@@ -107,25 +111,16 @@ throttle_read(Throttle *throttle, int64 us, int64 bytes)
 		throttle->read_turn = runner_use(BUDGET_READING, us / 1000000.0);
 }
 
-/* Return the milliseconds until a turn, at so much a second; 0 = no limit. */
-static double
-ms_until(JobBudget budget, double turn, double rate)
-{
-	double		owed = runner_owes(budget, turn, rate);
-
-	return rate > 0 ? owed * 1000 / rate : 0;
-}
-
 /* Return how many milliseconds to rest now, at most a piece of a long rest, and set *why. */
 static int
 throttle_due(Throttle *throttle, const MoveSettings *settings, const char **why)
 {
 	double		share = settings->pacing && settings->max_read_share < 1 ?
 		settings->max_read_share : 0;
-	double		ms = ms_until(BUDGET_WRITING, throttle->write_turn,
-							  settings->max_rate * 1024.0);
+	double		ms = runner_owes(BUDGET_WRITING, throttle->write_turn,
+								 settings->max_rate * 1024.0);
 	double		reading_ms = throttle->hurry ? 0 :
-		ms_until(BUDGET_READING, throttle->read_turn, share);
+		runner_owes(BUDGET_READING, throttle->read_turn, share);
 
 	*why = reading_ms > ms ? THROTTLED_SLOW_STORAGE : THROTTLED_MAX_RATE;
 	ms = Max(ms, reading_ms);
@@ -260,39 +255,31 @@ look_at_walsenders(Laggard *laggard, XLogRecPtr end, int64 limit)
 
 	for (int i = 0; (walsnd = walsender_next(&i)) != NULL;)
 	{
-		int			pid;
 		int		   *is_late;
-		WalSndState state;
+		WalSnd		copy;
 		XLogRecPtr	position;
 		XLogRecPtr	flushed;
-		TimeOffset	apply_lag;
 
 		SpinLockAcquire(&walsnd->mutex);
-		pid = walsnd->pid;
-		state = walsnd->state;
-		position = walsnd->apply;
-		flushed = walsnd->flush;
-		apply_lag = walsnd->applyLag;
-
-		/* a receiver that applies nothing may not report its position */
-		if (XLogRecPtrIsInvalid(flushed))
-			flushed = walsnd->sentPtr;
+		copy = *walsnd;
 		SpinLockRelease(&walsnd->mutex);
+		position = copy.apply;
+		/* a receiver that applies nothing may not report its position */
+		flushed = XLogRecPtrIsInvalid(copy.flush) ? copy.sentPtr : copy.flush;
 
-		is_late = find_late(pid);
+		is_late = find_late(copy.pid);
 		if (is_late != NULL && end <= position + Max(limit, 0) / 2)
 			*is_late = 0;		/* no longer */
 		else if (is_late != NULL || XLogRecPtrIsInvalid(position))
 			position = flushed;
 
-		if (pid == 0 || XLogRecPtrIsInvalid(position) ||
-			(state != WALSNDSTATE_CATCHUP && state != WALSNDSTATE_STREAMING))
-			continue;
-		if (note(laggard, end, position, pid, ""))
+		if (copy.pid != 0 && !XLogRecPtrIsInvalid(position) &&
+			(copy.state == WALSNDSTATE_CATCHUP || copy.state == WALSNDSTATE_STREAMING) &&
+			note(laggard, end, position, copy.pid, ""))
 		{
 			laggard->unreceived = end > flushed ? (int64) (end - flushed) : 0;
 			laggard->applied = position;
-			laggard->apply_lag = apply_lag;
+			laggard->apply_lag = copy.applyLag;
 		}
 	}
 }
@@ -310,27 +297,22 @@ look_at_slots(Laggard *laggard, Laggard *endangered, Laggard *unread, XLogRecPtr
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
 	for (int i = 0; (slot = slot_next(&i)) != NULL;)
 	{
+		ReplicationSlot copy;
 		XLogRecPtr	restart;
-		XLogRecPtr	confirmed;
-		bool		lost;
-		bool		is_read;
-		NameData	name;
+		const char *name = NameStr(copy.data.name);
 
 		SpinLockAcquire(&slot->mutex);
-		restart = slot->data.restart_lsn;
-		confirmed = slot->data.confirmed_flush;
-		lost = im_slot_is_invalidated(slot);
-		is_read = im_slot_is_read(slot);
-		name = slot->data.name;
+		copy = *slot;
 		SpinLockRelease(&slot->mutex);
 
-		if (lost || XLogRecPtrIsInvalid(restart))
+		restart = copy.data.restart_lsn;
+		if (im_slot_is_invalidated(&copy) || XLogRecPtrIsInvalid(restart))
 			continue;			/* keeps nothing */
-		note(endangered, end, restart, 0, NameStr(name));
-		if (!is_read)
-			note(unread, end, restart, 0, NameStr(name));
+		note(endangered, end, restart, 0, name);
+		if (!im_slot_is_read(&copy))
+			note(unread, end, restart, 0, name);
 		/* a logical slot may read again, and is not behind by that */
-		note(laggard, end, Max(restart, confirmed), 0, NameStr(name));
+		note(laggard, end, Max(restart, copy.data.confirmed_flush), 0, name);
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 }
@@ -353,18 +335,22 @@ replica_lag_slot_limit(void)
 }
 
 static bool
-is_too_large(bool waiting, int64 bytes, int64 limit)
+is_too_large(int64 bytes, int64 limit)
 {
-	return limit >= 0 && bytes > (waiting ? limit / 2 : limit);
+	return limit >= 0 && bytes > (lag_rests ? limit / 2 : limit);
 }
 
-/* Return whether a move should wait, and show the lag in its progress. */
+/*
+ * Return whether a move should rest before it writes so much WAL without another
+ * check (0 for a copy), and show the lag in its progress.
+ */
 static bool
-replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
+replica_lag_too_large(const MoveSettings *settings, int64 at_once)
 {
 	XLogRecPtr	end = GetFlushRecPtr(NULL);
 	int64		limit = settings->max_replica_lag > 0 ?
 		(int64) settings->max_replica_lag * 1024 : -1;
+	int64		slot_limit = replica_lag_slot_limit();
 	Laggard		laggard = {.bytes = -1};
 	Laggard		endangered = {.bytes = -1};
 	Laggard		unread = {.bytes = -1};
@@ -374,12 +360,12 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 	look_at_slots(&laggard, &endangered, &unread, end);
 	progress_set(wal_lag, Max(laggard.bytes, endangered.bytes));
 
-	if (is_too_large(state->waiting, laggard.bytes, limit))
+	if (is_too_large(laggard.bytes, limit))
 		reason = &laggard;
-	else if (is_too_large(state->waiting, endangered.bytes, replica_lag_slot_limit()))
+	else if (is_too_large(endangered.bytes, slot_limit))
 		reason = &endangered;
-	else if (state->at_once > 0 && unread.bytes >= 0 &&
-			 is_too_large(false, unread.bytes + state->at_once, replica_lag_slot_limit()))
+	else if (at_once > 0 && unread.bytes >= 0 && slot_limit >= 0 &&
+			 unread.bytes + at_once > slot_limit)
 		reason = &unread;
 
 	if (reason != NULL && reason->pid != 0)
@@ -390,7 +376,7 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 				 walsender != NULL ? walsender->st_appname : "");
 	}
 	if (reason == &laggard && reason->pid != 0 &&
-		replays_late(reason, !state->waiting, limit))
+		replays_late(reason, !lag_rests, limit))
 	{
 		int		   *free_one = find_late(0);
 
@@ -399,32 +385,29 @@ replica_lag_too_large(ReplicaLag *state, const MoveSettings *settings)
 				 errmsg("%s: no longer resting for the replay of %s, which is late whether the move rests or not",
 						runner_name(), reason->what)));
 		*(free_one != NULL ? free_one : late) = reason->pid;
-		return replica_lag_too_large(state, settings);
+		return replica_lag_too_large(settings, at_once);
 	}
-	if (reason == &unread && !state->waiting)
+	if (reason != NULL && !lag_rests)
 		ereport(LOG,
 				(errhidecontext(true),
+				 reason == &unread ?
 				 errmsg("%s: resting, because no process reads %s, which a rebuild would bring beyond max_slot_wal_keep_size",
-						runner_name(), reason->what)));
-	else if (reason != NULL && !state->waiting)
-		ereport(LOG,
-				(errhidecontext(true),
+						runner_name(), reason->what) :
 				 errmsg("%s: resting, because %s is %lld bytes behind",
 						runner_name(), reason->what, (long long) reason->bytes)));
-	state->waiting = (reason != NULL);
+	lag_rests = (reason != NULL);
 	if (reason != NULL)
-		snprintf(state->why, sizeof(state->why), "%s is %lld MB behind%s",
+		snprintf(lag_why, sizeof(lag_why), "%s is %lld MB behind%s",
 				 reason->what, (long long) (reason->bytes / (1024 * 1024)),
 				 reason->pid != 0 && reason->unreceived <= limit / 2 ? " in replay" : "");
-	return state->waiting;
+	return lag_rests;
 }
 
 /* Return whether to rest before a rebuild, which can then only be canceled. */
 bool
 pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes)
 {
-	lag.at_once = wal_bytes;
-	return job_pause_requested() || replica_lag_too_large(&lag, settings);
+	return job_pause_requested() || replica_lag_too_large(settings, wal_bytes);
 }
 
 /*
@@ -454,39 +437,39 @@ pacing_tell_of_drop(void)
 }
 
 /*
- * Rest as long as the job is paused; with state, as long as a standby or a slot
- * is too far behind; with throttle, as long as more was written than max_rate
- * allows, or read than max_read_share.
+ * Rest as long as the job is paused; with settings, as long as a standby or a slot
+ * is too far behind for so much WAL at once; with throttle, as long as more was
+ * written than max_rate allows, or read than max_read_share.
  *
  * keep_up() is called before each check, for the work that has to go on; it
  * ends the rest by returning false.  Without it, the caller must hold no lock
  * that others could wait for.
  *
- * Return the microseconds rested, by which time limits are to be put off; 0
- * if there was no reason to rest.  ERROR 57014 if the job is canceled.
+ * Return whether there was a reason to rest.  ERROR 57014 if the job is canceled.
  */
-int64
-pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
+bool
+pacing_rest(const MoveSettings *settings, int64 wal_at_once, Throttle *throttle,
 			bool (*keep_up) (void *arg), void *arg)
 {
 	int			most_ms = keep_up != NULL ? SHORT_REST_MS : LOOK_MS;
 	TimestampTz start = 0;
 	int64		idle = 0;
+	int64		rested_before = rested_us;
 
 	Assert(!IsTransactionState());
 	while (keep_up == NULL || keep_up(arg))
 	{
 		int			ms = most_ms;
 		bool		paused = job_pause_requested();
-		bool		behind = !paused && state != NULL &&
-			replica_lag_too_large(state, settings);
+		bool		behind = !paused && settings != NULL &&
+			replica_lag_too_large(settings, wal_at_once);
 		const char *why = THROTTLED_MAX_RATE;
 		TimestampTz iteration;
 
 		if (!paused && !behind &&
 			(throttle == NULL || (ms = throttle_due(throttle, settings, &why)) == 0))
 			break;
-		progress_throttled(paused ? "pause_move()" : behind ? state->why : why);
+		progress_throttled(paused ? "pause_move()" : behind ? lag_why : why);
 		if (start == 0)
 		{
 			start = GetCurrentTimestamp();
@@ -510,23 +493,30 @@ pacing_rest(const MoveSettings *settings, ReplicaLag *state, Throttle *throttle,
 	if (start == 0 || throttle == NULL)
 		progress_throttled(NULL);
 	if (start == 0)
-		return 0;
+		return false;
 	/* where keep_up() has given way, that is counted already */
 	progress_rested(GetCurrentTimestamp() - start - (progress_idle() - idle));
-	return Max(GetCurrentTimestamp() - start, 1);
+	rested_us = rested_before + (GetCurrentTimestamp() - start);
+	return true;
+}
+
+/* Return how long this process has rested: such time is no part of time limits. */
+int64
+pacing_rested_ms(void)
+{
+	return rested_us / 1000;
 }
 
 /* Rest as long as the job is paused, with no lock that others could want. */
-int64
+void
 pacing_rest_while_paused(void)
 {
-	return pacing_rest(NULL, NULL, NULL, NULL, NULL);
+	(void) pacing_rest(NULL, 0, NULL, NULL, NULL);
 }
 
 /* Rest as long as pacing_is_held_back(), with no lock held; false if not at all. */
 bool
 pacing_hold_back(const MoveSettings *settings, int64 wal_bytes)
 {
-	lag.at_once = wal_bytes;
-	return pacing_rest(settings, &lag, NULL, NULL, NULL) > 0;
+	return pacing_rest(settings, wal_bytes, NULL, NULL, NULL);
 }

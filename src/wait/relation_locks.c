@@ -22,9 +22,7 @@
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "errors.h"
@@ -35,7 +33,6 @@ typedef struct LockWork
 	Oid			relid;
 	LOCKMODE	mode;
 	bool		for_session;
-	int			timeout_ms;
 	instr_time *granted_at;
 } LockWork;
 
@@ -44,12 +41,6 @@ lock_relation(void *arg)
 {
 	LockWork   *work = arg;
 	LOCKTAG		tag;
-	int			nestlevel = NewGUCNestLevel();
-	char		value[32];
-
-	snprintf(value, sizeof(value), "%dms", work->timeout_ms);
-	(void) set_config_option("lock_timeout", value, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, work->relid);
 	(void) LockAcquire(&tag, work->mode, work->for_session, false);
@@ -57,8 +48,6 @@ lock_relation(void *arg)
 		INSTR_TIME_SET_CURRENT(*work->granted_at);
 	/* as LockRelationOid() does */
 	AcceptInvalidationMessages();
-
-	AtEOXact_GUC(false, nestlevel);
 }
 
 /*
@@ -75,11 +64,14 @@ bool
 lock_relation_within(Oid relid, LOCKMODE mode, bool for_session, int timeout_ms,
 					 instr_time *granted_at)
 {
-	LockWork	work = {relid, mode, for_session, timeout_ms, granted_at};
+	LockWork	work = {relid, mode, for_session, granted_at};
+	int			lock_timeout = LockTimeout;
 	ErrorData  *error;
 
 	Assert(IsTransactionState());
+	LockTimeout = timeout_ms;
 	error = errors_catch(lock_relation, &work);
+	LockTimeout = lock_timeout;
 	if (error == NULL)
 		return true;
 	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
@@ -200,20 +192,6 @@ relation_row_changer(Oid relid, VirtualTransactionId *vxid)
 	return true;
 }
 
-/* Return the flags PROC_* of another process; 0 for NULL. */
-uint8
-process_flags(PGPROC *proc)
-{
-	uint8		flags;
-
-	if (proc == NULL)
-		return 0;
-	LWLockAcquire(ProcArrayLock, LW_SHARED);
-	flags = ProcGlobal->statusFlags[proc->pgxactoff];
-	LWLockRelease(ProcArrayLock);
-	return flags;
-}
-
 /*
  * Return the process that runs a VACUUM of this table, which keeps its locks
  * on the indexes to its end; 0 if there is none.  An autovacuum counts only
@@ -230,7 +208,7 @@ relation_vacuum_pid(Oid relid)
 	for (int i = 0; i < count && pid == 0; i++)
 	{
 		PGPROC	   *proc = im_vxid_proc(holders[i]);
-		uint8		flags = process_flags(proc);
+		uint8		flags = proc == NULL ? 0 : proc->statusFlags;
 
 		if ((flags & PROC_IN_VACUUM) &&
 			!((flags & PROC_IS_AUTOVACUUM) && !(flags & PROC_VACUUM_FOR_WRAPAROUND)))
@@ -241,7 +219,7 @@ relation_vacuum_pid(Oid relid)
 }
 
 /* Return a transaction's process; 0 if it is prepared, -1 if it has ended. */
-static int
+int
 virtual_transaction_pid(VirtualTransactionId vxid)
 {
 	PGPROC	   *proc = im_vxid_proc(vxid);

@@ -25,8 +25,8 @@ extern VirtualTransactionId *relation_lock_holders(Oid relid, LOCKMODE wanted,
 												   int *count);
 extern VirtualTransactionId *virtual_transactions_add(VirtualTransactionId *vxids, int *count,
 													  const VirtualTransactionId *more, int nmore);
-extern uint8 process_flags(PGPROC *proc);
 extern int	relation_vacuum_pid(Oid relid);
+extern int	virtual_transaction_pid(VirtualTransactionId vxid);
 extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count,
 									 int *pids, int maxpids);
 
@@ -34,19 +34,23 @@ extern int	virtual_transaction_pids(const VirtualTransactionId *vxids, int count
 typedef struct WaitLimits
 {
 	MovePhase	phase;			/* shown while there is something to wait for */
-	TimestampTz deadline;		/* ERROR 55P03 then; 0 = never */
-	TimestampTz signal_at;		/* obey on_blocker then; 0 = never */
-	int64	   *rested_ms;		/* if not NULL, both follow the current
-								 * lock_wait, which this time is no part of */
-	MoveItem   *item;			/* for which others are signaled, or NULL */
-	const MoveSettings *settings;	/* with item */
+	int			max_ms;			/* ERROR 55P03 after that; 0 = never, or
+								 * LOCK_WAIT */
+	const MoveItem *item;		/* for which others are signaled after
+								 * lock_wait, or NULL */
+	const MoveSettings *settings;	/* with item; alter_move() may change them */
 	int			caller_pid;		/* waits for us outside the lock manager; 0 =
 								 * none */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
-	bool		pausable;		/* nothing is held: obey pause_move(), which
-								 * puts off deadline and signal_at; with
+	bool		pausable;		/* nothing is held: obey pause_move(); with
 								 * cancellable */
+
+	/* set by the first wait, so that several can share them */
+	TimestampTz since;
+	int64		rested_before;	/* pacing_rested_ms() then */
 } WaitLimits;
+
+#define LOCK_WAIT		(-1)	/* settings->lock_wait as it is by then */
 
 #define WAIT_MAX_PIDS	64		/* processes considered in one wait */
 
@@ -64,20 +68,17 @@ typedef struct Wait
 	int			pids[WAIT_MAX_PIDS];	/* 0 = a prepared transaction */
 	int			npids;
 
+	bool		ignore_deadlocks;
+
 	/* private */
 	TimestampTz started_at;
-	int64		rested_before;
-	TimestampTz deadlock_check_at;
+	TimestampTz checked_at;		/* for deadlocks and autovacuums */
 	TimestampTz grace_until;	/* for the processes that were signaled */
 	TimestampTz ours_at;		/* when last our job itself was in the way */
-	TimestampTz autovacuum_told_at;
 	long		nap_ms;
 	bool		told;			/* phase set and blockers published */
 	MovePhase	phase_before;
-	VirtualTransactionId prepared;	/* whose name is published */
 } Wait;
-
-extern TimestampTz wait_deadline(int max_ms);	/* 0 = never */
 
 extern void wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits);
 extern bool wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode);
@@ -88,7 +89,7 @@ extern bool wait_until(const char *gave_up, WaitLimits *limits,
 					   bool (*is_free) (Wait *wait, void *arg), void *arg);
 extern int	wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 							 const VirtualTransactionId *others, int nothers);
-extern int	wait_find_deadlock(int pid, const int *targets, int ntargets,
+extern int	wait_find_deadlock(int pid, const int targets[2],
 							   const RunnerSlot *runners, int nrunners,
 							   int *last);
 
@@ -106,18 +107,19 @@ extern void unlock_table_and_index(Oid heap_oid, Oid index_oid);
 /* Time for signaled processes to release their locks */
 #define BLOCKER_GRACE_MS	5000
 
-extern void blockers_begin(MoveItem *item, const MoveSettings *settings);
-extern MoveItem *blockers_item(const MoveSettings **settings);
-extern int	blockers_signal(MoveItem *item, const MoveSettings *settings,
+extern void blockers_begin(void);
+extern void blockers_forget(void);
+extern bool blockers_kill(int pid, Oid role, const MoveSettings *settings,
+						  TimestampTz xact_start);
+extern void blockers_report(const MoveItem *item);
+extern bool blockers_signal(const MoveItem *item, const MoveSettings *settings,
 							const int *pids, int npids);
 extern PgBackendStatus *blockers_find(int pid);
 extern bool blockers_may_signal(Oid role);
-extern void blockers_note(const MoveItem *item, int pid, Oid role,
-						  bool terminate, TimestampTz xact_start);
 extern void blockers_tell(MoveItem *item);
 extern void blockers_cancel_autovacuum(const int *pids, int npids);
-extern char *blockers_describe(Oid relid, const int *pids, int npids);
-extern char *prepared_transaction_name(VirtualTransactionId vxid);
+extern char *blockers_describe(const VirtualTransactionId *vxids, int count);
+extern char *blockers_prepared(Oid relid);
 
 /* One per move; set to zero at its start. */
 typedef struct Throttle
@@ -144,15 +146,6 @@ extern void throttle_read(Throttle *throttle, int64 us, int64 bytes);
 
 extern void throttle_rest(int ms);
 
-/* Lag as a move has seen it; set to zero at its start. */
-typedef struct ReplicaLag
-{
-	bool		waiting;		/* until it is below half of the limit */
-	int64		at_once;		/* bytes of WAL to be written without another
-								 * check; 0 for a copy */
-	char		why[IM_THROTTLED_LEN];	/* the wait, in words */
-} ReplicaLag;
-
 /* pacing.c */
 struct WalSnd;
 struct ReplicationSlot;
@@ -163,10 +156,11 @@ extern int64 replica_lag_slot_limit(void);
 
 extern bool pacing_is_held_back(const MoveSettings *settings, int64 wal_bytes);
 extern bool pacing_hold_back(const MoveSettings *settings, int64 wal_bytes);
-extern int64 pacing_rest(const MoveSettings *settings, ReplicaLag *state,
-						 Throttle *throttle, bool (*keep_up) (void *arg),
-						 void *arg);
-extern int64 pacing_rest_while_paused(void);
+extern bool pacing_rest(const MoveSettings *settings, int64 wal_at_once,
+						Throttle *throttle, bool (*keep_up) (void *arg),
+						void *arg);
+extern int64 pacing_rested_ms(void);
+extern void pacing_rest_while_paused(void);
 extern void pacing_tell_of_drop(void);
 
 #endif							/* IM_WAIT_H */

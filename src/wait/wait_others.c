@@ -68,7 +68,7 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
 
 /*
  * Find out whether a process is, or waits, directly or not, for one of the
- * targets.  Return that target, or 0; *last becomes the process that itself
+ * targets (0 = none).  Return that target, or 0; *last becomes the process that itself
  * waits for it.
  *
  * If runners are given, their waits without queueing count, a caller waits for
@@ -77,7 +77,7 @@ add_waited_for(List *pids, int pid, const RunnerSlot *runners, int nrunners)
  * handles them itself.
  */
 int
-wait_find_deadlock(int pid, const int *targets, int ntargets,
+wait_find_deadlock(int pid, const int targets[2],
 				   const RunnerSlot *runners, int nrunners, int *last)
 {
 	MemoryContext check_context = AllocSetContextCreate(CurrentMemoryContext,
@@ -98,7 +98,7 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 	{
 		bool		other_runner = false;
 
-		for (int i = 0; i < ntargets && found == 0; i++)
+		for (int i = 0; i < 2 && found == 0; i++)
 			if (list_member_int(pids, targets[i]))
 				found = targets[i];
 		if (found != 0 || n >= list_length(pids))
@@ -118,27 +118,26 @@ wait_find_deadlock(int pid, const int *targets, int ntargets,
 	return found;
 }
 
-/* Find a process (*which) that waits, in the end, for us or our caller (*target). */
-static bool
-find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which, int *target)
+/*
+ * Find a process (*which) that waits, in the end, for us or our caller.  Return
+ * which of these, or 0.
+ */
+static int
+find_waiting_for_us(const int *pids, int npids, int caller_pid, int *which)
 {
-	int			targets[2] = {MyProcPid, caller_pid};
+	int			target = 0;
+	int			last;
 
-	for (int i = 0; i < npids; i++)
+	for (int i = 0; i < npids && target == 0; i++)
 	{
-		int			last;
-
-		if (pids[i] == 0)
-			continue;
 		/* another runner of our job steps back if it waits for the caller */
+		const int	targets[2] = {MyProcPid, runner_of_same_job(pids[i]) ? 0 : caller_pid};
+
 		*which = pids[i];
-		*target = wait_find_deadlock(pids[i], targets,
-									 caller_pid != 0 && !runner_of_same_job(pids[i]) ? 2 : 1,
-									 NULL, 0, &last);
-		if (*target != 0)
-			return true;
+		if (pids[i] != 0)
+			target = wait_find_deadlock(pids[i], targets, NULL, 0, &last);
 	}
-	return false;
+	return target;
 }
 
 /*
@@ -154,19 +153,12 @@ lockers_wait_for_us(Oid relid, LOCKMODE lockmode, int caller_pid)
 	int			pids[WAIT_MAX_PIDS];
 	int			npids = virtual_transaction_pids(holders, count, pids, WAIT_MAX_PIDS);
 	int			which;
-	int			target;
 
 	pfree(holders);
-	if (find_waiting_for_us(pids, npids, caller_pid, &which, &target))
+	if (find_waiting_for_us(pids, npids, caller_pid, &which) != 0)
 		return true;
 	npids = relation_lock_waiters(relid, lockmode, pids, WAIT_MAX_PIDS);
-	return find_waiting_for_us(pids, npids, caller_pid, &which, &target);
-}
-
-TimestampTz
-wait_deadline(int max_ms)
-{
-	return max_ms > 0 ? TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms) : 0;
+	return find_waiting_for_us(pids, npids, caller_pid, &which) != 0;
 }
 
 /*
@@ -184,10 +176,12 @@ wait_begin(Wait *wait, const char *gave_up, WaitLimits *limits)
 	wait->limits = limits;
 	wait->gave_up = gave_up;
 	wait->nap_ms = SHORTEST_NAP_MS;
-	wait->started_at = wait->autovacuum_told_at = GetCurrentTimestamp();
-	wait->rested_before = limits->rested_ms != NULL ? *limits->rested_ms : 0;
-	wait->deadlock_check_at = TimestampTzPlusMilliseconds(wait->started_at,
-														  DeadlockTimeout);
+	wait->started_at = wait->checked_at = GetCurrentTimestamp();
+	if (limits->since == 0)
+	{
+		limits->since = wait->started_at;
+		limits->rested_before = pacing_rested_ms();
+	}
 }
 
 /* Find the transactions with a lock that conflicts.  Return whether there are any. */
@@ -204,23 +198,32 @@ wait_find_holders(Wait *wait, Oid relid, LOCKMODE mode)
 	return wait->nvxids > 0;
 }
 
+/*
+ * Return whether the wait has lasted so long, without rests and at least since then,
+ * and whoever was signaled had time.
+ */
+static bool
+is_over(const Wait *wait, int64 ms, TimestampTz then)
+{
+	const WaitLimits *limits = wait->limits;
+	TimestampTz begin = limits->since + (pacing_rested_ms() - limits->rested_before) * 1000;
+	TimestampTz now = GetCurrentTimestamp();
+
+	return ms > 0 && now >= Max(begin, then) + ms * 1000 && now >= wait->grace_until;
+}
+
+static int
+limit_ms(const WaitLimits *limits)
+{
+	return limits->max_ms == LOCK_WAIT ? limits->settings->lock_wait : limits->max_ms;
+}
+
 /* Return whether it is time to give up (on_blocker = wait: to warn). */
 bool
 wait_is_over(const Wait *wait)
 {
-	WaitLimits *limits = wait->limits;
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (limits->rested_ms != NULL)
-	{
-		int64		ms = limits->settings->lock_wait;
-
-		/* alter_move() may have changed it */
-		limits->signal_at = ms == 0 ? 0 : wait->started_at +
-			(ms + *limits->rested_ms - wait->rested_before) * 1000;
-		limits->deadline = ms == 0 ? 0 : Max(limits->signal_at, wait->ours_at + ms * 1000);
-	}
-	return limits->deadline != 0 && now >= limits->deadline && now >= wait->grace_until;
+	/* the work of another runner of the job must not make this one fail */
+	return is_over(wait, limit_ms(wait->limits), wait->ours_at);
 }
 
 /*
@@ -241,18 +244,14 @@ wait_look(Wait *wait)
 										   wait->pids, WAIT_MAX_PIDS);
 	progress_blockers(wait->pids, wait->npids);
 
-	/* the work of another runner of the job must not make this one fail */
 	for (int i = 0; i < wait->npids; i++)
 		if (runner_of_same_job(wait->pids[i]))
-		{
 			wait->ours_at = now;
-			if (limits->deadline != 0)
-				limits->deadline = Max(limits->deadline, now + USECS_PER_SEC);
-		}
 
-	if (now >= wait->deadlock_check_at)
+	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
 	{
-		if (find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which, &target))
+		if (!wait->ignore_deadlocks &&
+			(target = find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which)) != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
@@ -262,20 +261,14 @@ wait_look(Wait *wait)
 					 errdetail("The move waits for process %d, which waits, directly or indirectly, for process %d.%s",
 							   which, target, describe_command(which)),
 					 errhint("The move has been canceled, so that the others can go on.")));
-		wait->deadlock_check_at = TimestampTzPlusMilliseconds(now, DeadlockTimeout);
-	}
-
-	/* as core does; and again, since the next autovacuum may have come */
-	if (TimestampDifferenceExceeds(wait->autovacuum_told_at, now, DeadlockTimeout))
-	{
+		/* as core does; and again, since the next autovacuum may have come */
 		blockers_cancel_autovacuum(wait->pids, wait->npids);
-		wait->autovacuum_told_at = now;
+		wait->checked_at = now;
 	}
 
 	over = wait_is_over(wait);
-	if (limits->signal_at != 0 && now >= limits->signal_at &&
-		now >= wait->grace_until && limits->item != NULL &&
-		blockers_signal(limits->item, limits->settings, wait->pids, wait->npids) > 0)
+	if (limits->item != NULL && is_over(wait, limits->settings->lock_wait, 0) &&
+		blockers_signal(limits->item, limits->settings, wait->pids, wait->npids))
 	{
 		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
 		over = false;
@@ -287,79 +280,30 @@ wait_look(Wait *wait)
 void
 wait_give_up(const Wait *wait)
 {
-	double		waited = TimestampDifferenceMilliseconds(wait->started_at,
-														 GetCurrentTimestamp()) / 1000.0;
-	char	   *list = blockers_describe(wait->relid, wait->pids, wait->npids);
+	char	   *list = blockers_describe(wait->vxids, wait->nvxids);
 	char	   *name;
 
 	if (wait->gave_up != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg_internal("%s", _(wait->gave_up)),
-				 errdetail("Waited %g seconds for %s.", waited, list),
+				 errdetail("Waited %g seconds for %s.",
+						   TimestampDifferenceMilliseconds(wait->started_at,
+														   GetCurrentTimestamp()) / 1000.0,
+						   list),
 				 errhint("End that transaction, or raise index_mover.lock_wait.")));
 
 	if (!IsTransactionState())
 		StartTransactionCommand();	/* for catalog access */
 	name = get_rel_name(wait->relid);
-	if (wait->limits->rested_ms != NULL)
-		waited = wait->limits->settings->lock_wait / 1000.0;
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not lock relation \"%s\" within %g seconds",
-					name ? name : "?", waited),
+					name ? name : "?", limit_ms(wait->limits) / 1000.0),
 			 wait->npids > 0 ?
 			 errdetail("The lock was held by: %s.", list) :
 			 errdetail("Others queue for the lock, or have held it only for moments."),
 			 errhint("Raise index_mover.lock_wait, or see: %s", printed_command("blockers"))));
-}
-
-/*
- * Publish the name of a prepared transaction that we wait for, in a
- * transaction that ends at once, since others must not wait for it.
- */
-static void
-name_prepared(Wait *wait)
-{
-	MemoryContext context = CurrentMemoryContext;
-	char	   *name;
-	int			i;
-
-	for (i = 0; i < wait->nvxids; i++)
-	{
-		int			pid;
-
-		if (virtual_transaction_pids(&wait->vxids[i], 1, &pid, 1) == 1 && pid == 0)
-			break;
-	}
-	if (i == wait->nvxids || IsTransactionState() ||
-		VirtualTransactionIdEquals(wait->vxids[i], wait->prepared))
-		return;
-	wait->prepared = wait->vxids[i];
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	name = prepared_transaction_name(wait->prepared);
-	progress_prepared(name ? name : "");
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-}
-
-/* Rest while paused, and put off the limits by that time. */
-static void
-put_off(Wait *wait)
-{
-	WaitLimits *limits = wait->limits;
-	int64		rested = pacing_rest_while_paused();
-
-	if (limits->rested_ms != NULL)
-		*limits->rested_ms += rested / 1000;
-	if (limits->deadline != 0)
-		limits->deadline += rested;
-	if (limits->signal_at != 0)
-		limits->signal_at += rested;
-	wait->deadlock_check_at += rested;
 }
 
 /* Look at the holders, and sleep a bit.  ERRORs: 55P03 after the deadline, 40P01, 57014. */
@@ -376,7 +320,7 @@ nap(Wait *wait)
 	}
 	if (limits->pausable && job_pause_requested())
 	{
-		put_off(wait);
+		pacing_rest_while_paused();
 		return;
 	}
 	if (wait_look(wait))
@@ -421,14 +365,12 @@ wait_until(const char *gave_up, WaitLimits *limits,
 		if (is_free(&wait, arg))
 			break;
 		MemoryContextSwitchTo(wait_context);
-		name_prepared(&wait);
 		nap(&wait);
 	}
 	MemoryContextSwitchTo(caller_context);
 	if (wait.told)
 	{
 		progress_blockers(NULL, 0);
-		progress_prepared("");
 		progress_phase(wait.phase_before);
 	}
 	return wait.told;
@@ -451,39 +393,55 @@ wait_keep_common(VirtualTransactionId *vxids, int nvxids,
 	return kept;
 }
 
+/* Whom wait_for_lockers() or wait_for_snapshots() waits for */
+typedef struct Others
+{
+	Oid			relid;			/* holders of its lock; 0 = of snapshots */
+	LOCKMODE	mode;
+	TransactionId limit_xmin;
+	bool		(*hides) (PGPROC *proc);
+} Others;
+
+static VirtualTransactionId *
+find_others(const Others *others, int *count)
+{
+	VirtualTransactionId *vxids;
+	int			kept = 0;
+
+	if (OidIsValid(others->relid))
+		return relation_lock_holders(others->relid, others->mode, count);
+	vxids = GetCurrentVirtualXIDs(others->limit_xmin, true, false, FLAGS_NOT_WAITED_FOR, count);
+	for (int i = 0; i < *count; i++)
+	{
+		PGPROC	   *proc = im_vxid_proc(vxids[i]);
+
+		if (proc != NULL && !others->hides(proc))
+			vxids[kept++] = vxids[i];
+	}
+	*count = kept;
+	return vxids;
+}
+
 /* Return whether none of the first check's transactions is left. */
 static bool
-none_is_left(Wait *wait, VirtualTransactionId *now, int nnow)
+others_are_gone(Wait *wait, void *arg)
 {
+	const Others *others = arg;
+	int			count;
+	VirtualTransactionId *now = find_others(others, &count);
+
 	if (wait->vxids == NULL)
 	{
+		wait->relid = others->relid;
 		wait->vxids = now;
-		wait->nvxids = nnow;
+		wait->nvxids = count;
 	}
 	else
 	{
-		wait->nvxids = wait_keep_common(wait->vxids, wait->nvxids, now, nnow);
+		wait->nvxids = wait_keep_common(wait->vxids, wait->nvxids, now, count);
 		pfree(now);
 	}
 	return wait->nvxids == 0;
-}
-
-typedef struct Lockers
-{
-	Oid			relid;
-	LOCKMODE	mode;
-} Lockers;
-
-static bool
-lockers_are_gone(Wait *wait, void *arg)
-{
-	const Lockers *lockers = arg;
-	int			count;
-	VirtualTransactionId *vxids = relation_lock_holders(lockers->relid, lockers->mode,
-														&count);
-
-	wait->relid = lockers->relid;
-	return none_is_left(wait, vxids, count);
 }
 
 /*
@@ -494,34 +452,10 @@ lockers_are_gone(Wait *wait, void *arg)
 void
 wait_for_lockers(Oid heap_oid, LOCKMODE lockmode, WaitLimits *limits)
 {
-	Lockers		lockers = {heap_oid, lockmode};
+	Others		others = {.relid = heap_oid,.mode = lockmode};
 
-	(void) wait_until(gettext_noop("gave up waiting for transactions that use the table"), limits, lockers_are_gone, &lockers);
-}
-
-typedef struct Snapshots
-{
-	TransactionId limit_xmin;
-	bool		(*hides) (PGPROC *proc);
-} Snapshots;
-
-static bool
-snapshots_are_gone(Wait *wait, void *arg)
-{
-	const Snapshots *snapshots = arg;
-	int			count;
-	VirtualTransactionId *vxids = GetCurrentVirtualXIDs(snapshots->limit_xmin, true, false,
-														FLAGS_NOT_WAITED_FOR, &count);
-	int			kept = 0;
-
-	for (int i = 0; i < count; i++)
-	{
-		PGPROC	   *proc = im_vxid_proc(vxids[i]);
-
-		if (proc != NULL && !snapshots->hides(proc))
-			vxids[kept++] = vxids[i];
-	}
-	return none_is_left(wait, vxids, kept);
+	(void) wait_until(gettext_noop("gave up waiting for transactions that use the table"),
+					  limits, others_are_gone, &others);
 }
 
 /*
@@ -534,10 +468,10 @@ void
 wait_for_snapshots(TransactionId limit_xmin, bool (*hides) (PGPROC *proc),
 				   WaitLimits *limits)
 {
-	Snapshots	snapshots = {limit_xmin, hides};
+	Others		others = {.limit_xmin = limit_xmin,.hides = hides};
 
-	(void) wait_until(gettext_noop("gave up waiting for transactions with an old snapshot"), limits, snapshots_are_gone,
-					  &snapshots);
+	(void) wait_until(gettext_noop("gave up waiting for transactions with an old snapshot"),
+					  limits, others_are_gone, &others);
 }
 
 /* Lock for the session; the next transaction reads the invalidations. */

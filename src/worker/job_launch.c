@@ -10,12 +10,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "libpq/pqformat.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
-#include "utils/array.h"
-#include "utils/memutils.h"
 
 #include "compat.h"
 #include "printed_command.h"

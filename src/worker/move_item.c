@@ -21,12 +21,16 @@
 #include "catalog/pg_class.h"
 #include "commands/tablecmds.h"
 #include "commands/tablespace.h"
+#include "commands/vacuum.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_node.h"
 #include "storage/lmgr.h"
 #include "utils/backend_progress.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "cleanup/cleanup.h"
 #include "copy/copy.h"
@@ -68,12 +72,11 @@ static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
-	int64		rested_ms = 0;
-	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.rested_ms = &rested_ms,.item = item,
+	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.max_ms = LOCK_WAIT,.item = item,
 	.settings = mc->settings,.cancellable = true,.pausable = true};
 	Relation	rel;
 
-	(void) pacing_rest_while_paused();
+	pacing_rest_while_paused();
 	progress_phase(PHASE_WAIT_SWAP_LOCK);
 	(void) wait_until(NULL, &limits, lock_partitioned, item);
 	if (plan_recheck(item, false))
@@ -147,6 +150,58 @@ find_successor(MoveItem *item)
 	return true;
 }
 
+/*
+ * VACUUM (FREEZE) the table of an item, with its TOAST table, before it is copied
+ * (freeze_first => true).  The visibility map goes along with a copy, so later
+ * vacuums, also against wraparound, pass over the whole table.  Before the move
+ * they read from and write to the storage that the table leaves.
+ *
+ * Locks: as VACUUM, ShareUpdateExclusiveLock, for which we do not queue: if it
+ * cannot be had, the table is copied as it is.  The file is not truncated,
+ * which would need AccessExclusiveLock.  ERRORs: as VACUUM.
+ */
+static void
+freeze_table(const MoveItem *item)
+{
+	static MemoryContext context = NULL;
+	MemoryContext oldcontext = CurrentMemoryContext;
+	VacuumStmt *stmt;
+
+	Assert(!IsTransactionState());
+	if (item->relkind != RELKIND_RELATION && item->relkind != RELKIND_MATVIEW)
+		return;
+	progress_phase(PHASE_FREEZING);
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "index_mover freeze",
+										ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(context);
+	StartTransactionCommand();
+
+	/* VACUUM ends this transaction, and this context outlives it */
+	MemoryContextSwitchTo(context);
+	PortalContext = context;
+	stmt = makeNode(VacuumStmt);
+	stmt->is_vacuumcmd = true;
+	stmt->options = list_make3(makeDefElem("freeze", NULL, -1),
+							   makeDefElem("skip_locked", NULL, -1),
+							   makeDefElem("truncate", (Node *) makeString("false"), -1));
+	stmt->rels = list_make1(makeVacuumRelation(NULL, item->relid, NIL));
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		ExecVacuum(make_parsestate(NULL), stmt, true);
+		if (ActiveSnapshotSet())
+			PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_FINALLY();
+	{
+		PortalContext = NULL;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /* For the server log: after the move, a failing look-up would hide its outcome */
 static NameData from_name;
 static NameData to_name;
@@ -162,7 +217,7 @@ keep_name(NameData *name, Oid tablespace)
 static void
 move_with_preparation(MoveContext *mc, int max_wait_ms)
 {
-	leftovers_remove_of_table(mc->item->heap_oid, mc->settings->lock_wait);
+	leftovers_remove_of_table(mc);
 
 	StartTransactionCommand();
 	keep_name(&from_name, mc->item->from_tablespace);
@@ -208,7 +263,7 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 	PG_TRY();
 	{
 		runner_serve_cancel(true);
-		blockers_begin(item, mc.settings);
+		blockers_begin();
 		work(&mc, max_wait_ms);
 		runner_serve_cancel(false);
 	}
@@ -217,6 +272,7 @@ try_item(JobShared *job, MoveItem *item, void (*work) (MoveContext *mc, int max_
 		HOLD_INTERRUPTS();
 		runner_serve_cancel(false);
 		error = errors_take(context);
+		progress_blockers(NULL, 0);
 		pgstat_progress_end_command();
 		QueryCancelPending = false;
 	}
@@ -335,14 +391,4 @@ move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms)
 					runner_name(), relation_noun(item->relkind), NameStr(item->schema_name), NameStr(item->relname)),
 			 errhint("The next move of the table removes them, or: %s",
 					 printed_command("cleanup"))));
-}
-
-/* Return whether an item after this one is still to be moved. */
-bool
-move_has_more(const JobShared *job, int n)
-{
-	for (int i = n + 1; i < job->nitems; i++)
-		if (job->items[i].status == STATUS_QUEUED)
-			return true;
-	return false;
 }

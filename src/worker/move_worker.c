@@ -57,14 +57,13 @@
 
 static JobShared *my_shared = NULL;
 static int	current_item = -1;	/* that is being moved */
-static bool is_first = false;	/* the first runner of its job */
 static bool is_move = false;	/* and not a cleanup */
 static bool is_attached = false;
 static bool is_done = false;	/* nothing is left to do at exit, except for */
 static bool rows_are_due = false;	/* rows that are final, not published yet */
 static bool cleanup_put_off = false;	/* needed after the job's end */
 static int	my_slot;
-static int64 my_job;
+static WorkerExtra my;
 static uint32 wait_event = 0;
 
 PGDLLEXPORT void index_mover_worker_main(Datum arg);
@@ -74,9 +73,9 @@ PGDLLEXPORT void index_mover_worker_main(Datum arg);
  * false if the job does not exist any more.
  */
 static bool
-wait_for_commit(int slot, int64 job, JobSlot *copy)
+wait_for_commit(JobSlot *copy)
 {
-	while (job_get_slot(slot, job, copy))
+	while (job_get_slot(my_slot, my.job, copy))
 	{
 		if (copy->state != JOB_WAITING_FOR_COMMIT)
 			return true;
@@ -141,15 +140,6 @@ worker_apply_settings(void)
 
 	/* the waiting caller's backend converts the messages */
 	set_worker_option("client_encoding", GetDatabaseEncodingName());
-}
-
-static void
-apply_job_settings(const MoveSettings *settings)
-{
-	worker_apply_settings();
-	set_worker_option("maintenance_work_mem", psprintf("%d", settings->maintenance_work_mem));
-	set_worker_option("max_parallel_maintenance_workers",
-					  psprintf("%d", settings->max_parallel_maintenance_workers));
 }
 
 static void
@@ -360,8 +350,8 @@ free_slot_at_exit(int code, Datum arg)
 		return;
 	if (!is_attached)
 	{
-		if (is_first)
-			job_free_slot(my_slot, my_job);
+		if (my.runner == 0)
+			job_free_slot(my_slot, my.job);
 		return;
 	}
 	for (int n = 0; n < my_shared->nitems && runner_is_alone(); n++)
@@ -403,20 +393,25 @@ needs_cleanup(JobShared *shared)
 	return result;
 }
 
+/* Return the first item that is still to be moved, or NULL. */
+static const MoveItem *
+first_queued(const JobShared *shared)
+{
+	for (int i = 0; i < shared->nitems; i++)
+		if (shared->items[i].status == STATUS_QUEUED)
+			return &shared->items[i];
+	return NULL;
+}
+
 /* Between two items, wait while the job is paused, and show the next item. */
 static void
 wait_while_paused(JobShared *shared)
 {
-	int			i;
+	const MoveItem *next = first_queued(shared);
 
-	if (!job_pause_requested() || job_cancel_requested())
+	if (next == NULL || !job_pause_requested() || job_cancel_requested())
 		return;
-	for (i = 0; i < shared->nitems; i++)
-		if (shared->items[i].status == STATUS_QUEUED)
-			break;
-	if (i == shared->nitems)
-		return;
-	progress_begin(&shared->items[i]);
+	progress_begin(next);
 	progress_throttled("pause_move()");
 	while (job_pause_requested() && !job_cancel_requested())
 	{
@@ -433,11 +428,11 @@ start_other_runners(JobShared *shared)
 	int			n = 1;
 	JobTotals	totals = job_totals(shared->items, shared->nitems);
 
-	while (n < shared->max_runners && (may = job_more_runners(my_slot, my_job)))
+	while (n < shared->max_runners && (may = job_more_runners(my_slot, my.job)))
 	{
-		if (job_launch_register(my_slot, my_job, n, 0) == NULL)
+		if (job_launch_register(my_slot, my.job, n, 0) == NULL)
 		{
-			job_no_more_runners(my_slot, my_job);
+			job_no_more_runners(my_slot, my.job);
 			break;
 		}
 		n++;
@@ -496,7 +491,7 @@ run_item(JobShared *shared, int n)
 		move_cleanup(shared, item, QUICK_CLEANUP_MS);
 		if (needs_cleanup(shared))
 		{
-			if (!move_has_more(shared, -1) && runner_rows_are_final())
+			if (first_queued(shared) == NULL && runner_rows_are_final())
 				publish_rows(shared);
 			move_cleanup(shared, item, 0);
 			/* it gives up for sessions that wait for our caller */
@@ -613,25 +608,21 @@ static ErrorContextCallback name_job = {.callback = add_job_name};
 void
 index_mover_worker_main(Datum arg)
 {
-	int			slot = DatumGetInt32(arg);
-	WorkerExtra extra;
 	JobSlot		job;
 	dsm_segment *segment;
 	JobShared  *shared;
 
-	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+	my_slot = DatumGetInt32(arg);
+	memcpy(&my, MyBgworkerEntry->bgw_extra, sizeof(my));
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
 	/* first, so that the slot is always freed */
-	my_slot = slot;
-	my_job = extra.job;
-	is_first = (extra.runner == 0);
 	before_shmem_exit(free_slot_at_exit, (Datum) 0);
 
-	if (!wait_for_commit(slot, extra.job, &job))
+	if (!wait_for_commit(&job))
 		proc_exit(0);
 
 	/* no resource owner here: the mapping lasts as long as the process */
@@ -645,15 +636,18 @@ index_mover_worker_main(Datum arg)
 	if (shared->caller_waits)
 	{
 		Size		size;
-		shm_mq	   *mq = job_queue(shared, extra.runner, &size);
+		shm_mq	   *mq = job_queue(shared, my.runner, &size);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
 	}
 	runner_serve_cancel(false);
 	worker_connect_as(job.database, job.role);
-	/* only core's settings, which alter_move() does not change */
-	apply_job_settings(&shared->settings);
+	worker_apply_settings();
+	/* core's settings, which alter_move() does not change */
+	set_worker_option("maintenance_work_mem", psprintf("%d", shared->settings.maintenance_work_mem));
+	set_worker_option("max_parallel_maintenance_workers",
+					  psprintf("%d", shared->settings.max_parallel_maintenance_workers));
 	IM_KEEP_POINTS();
 	pgstat_report_appname("index_mover");
 	StartTransactionCommand();
@@ -672,7 +666,7 @@ index_mover_worker_main(Datum arg)
 	if (job.purpose == JOB_CLEANUP)
 		run_cleanup(shared);
 	else
-		run_moves(shared, is_first);
+		run_moves(shared, my.runner == 0);
 
 	proc_exit(0);
 }

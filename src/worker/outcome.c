@@ -16,8 +16,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
-#include "utils/rel.h"
 
 #include "errors.h"
 #include "history.h"
@@ -83,14 +81,11 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 	/* core's words name a statement, and the user has canceled a job */
 	if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED && job_cancel_requested())
 		outcome_take_cancel(shared, item);
-	else if (more != NULL)
-		snprintf(item->detail, sizeof(item->detail), "%s: %s",
-				 edata->message, more);
 	else
-		strlcpy(item->detail, edata->message, sizeof(item->detail));
-	/* the fixed length may have cut a multibyte character in two */
-	item->detail[pg_mbcliplen(item->detail, strlen(item->detail),
-							  sizeof(item->detail) - 1)] = '\0';
+	{
+		item->detail[0] = '\0';
+		item_say(item, "%s%s%s", edata->message, more ? ": " : "", more ? more : "");
+	}
 }
 
 /*

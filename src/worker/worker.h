@@ -29,13 +29,11 @@ extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runn
 extern void worker_describe(BackgroundWorker *worker, const char *type, const char *function);
 extern void worker_connect_as(Oid database, Oid role);
 extern void worker_apply_settings(void);
-extern void freeze_table(const MoveItem *item);
 extern void move_item(JobShared *job, MoveItem *item);
 extern void outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata);
 extern void outcome_take_cancel(JobShared *shared, MoveItem *item);
 extern void move_find_out(MoveItem *item);
 extern void move_cleanup(JobShared *job, MoveItem *item, int max_wait_ms);
-extern bool move_has_more(const JobShared *job, int n);
 
 extern bool outcome_record_all(JobShared *shared);
 extern void outcome_record_item(JobShared *shared, int n);
