@@ -223,6 +223,13 @@ $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_words')");
 $node->stop;
 unlink $file or die $!;
 $node->start;
+my $canceler = $node->background_psql('postgres', on_error_stop => 0);
+$job = $canceler->query_safe("BEGIN; SELECT max(job) FROM heal_tablespace('fast', wait => false)");
+value("SELECT cancel_move($job)");
+$canceler->query_safe('COMMIT');
+$canceler->quit;
+wait_for_no_worker($node);
+is(value("SELECT status, sqlstate FROM index_mover_history WHERE job = $job"), 'canceled|57014', 'canceled before it hides anything');
 is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_words|moved', 'one file of many');
 answers('one file');
 

@@ -234,13 +234,13 @@ lost_index_hide(void *arg)
 void
 lost_indexes_hide(JobShared *job)
 {
-	for (int i = 0; i < job->nitems; i++)
+	/* the runner gives up the items of a job that was canceled */
+	for (int i = 0; i < job->nitems && !job_cancel_requested(); i++)
 	{
 		ErrorData  *error;
 
 		if (!job->items[i].hide || job->items[i].status != STATUS_QUEUED)
 			continue;
-		job_check_cancel();
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		error = errors_catch(lost_index_hide, &job->items[i]);
