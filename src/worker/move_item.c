@@ -186,19 +186,11 @@ freeze_table(const MoveItem *item)
 							   makeDefElem("skip_locked", NULL, -1),
 							   makeDefElem("truncate", (Node *) makeString("false"), -1));
 	stmt->rels = list_make1(makeVacuumRelation(NULL, item->relid, NIL));
-	PG_TRY();
-	{
-		PushActiveSnapshot(GetTransactionSnapshot());
-		ExecVacuum(make_parsestate(NULL), stmt, true);
-		if (ActiveSnapshotSet())
-			PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_FINALLY();
-	{
-		PortalContext = NULL;
-	}
-	PG_END_TRY();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ExecVacuum(make_parsestate(NULL), stmt, true);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcontext);
 }
 
