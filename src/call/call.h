@@ -49,6 +49,7 @@ extern void notices_end(JobSummary *summary, double seconds);
 extern void notices_failure(JobSummary *summary, const char *noun,
 							const char *name, const char *sqlstate,
 							const char *reason, bool warn);
+extern bool notices_is_denied(MoveStatus status, const char *sqlstate);
 extern void notices_denied(const JobSummary *summary);
 extern void notices_raise(const JobSummary *summary, bool raise);
 

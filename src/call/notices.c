@@ -131,6 +131,14 @@ notices_failure(JobSummary *summary, const char *noun, const char *name,
 	}
 }
 
+/* Return whether this is the outcome of a relation for which a privilege is missing. */
+bool
+notices_is_denied(MoveStatus status, const char *sqlstate)
+{
+	return status == STATUS_SKIPPED && sqlstate != NULL &&
+		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0;
+}
+
 /* Tell how many relations were skipped because a privilege is missing. */
 void
 notices_denied(const JobSummary *summary)

@@ -161,13 +161,11 @@ notice_plan(List *plan, const MoveSettings *settings)
 								 size_text(facts.free_bytes)))));
 }
 
-/* Return whether a relation was skipped because a privilege is missing. */
-static bool
-is_denied(const MoveItem *item)
+/* Count a relation that was skipped for lack of a privilege, but no TOAST table. */
+static void
+count_denied(JobSummary *summary, const MoveItem *item)
 {
-	/* one for a table and its TOAST table */
-	return item->status == STATUS_SKIPPED && !OidIsValid(item->part_of) &&
-		strcmp(item->sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0;
+	summary->denied += !OidIsValid(item->part_of) && notices_is_denied(item->status, item->sqlstate);
 }
 
 /* Run the job, put the rows of its items, and tell the outcome. */
@@ -187,7 +185,7 @@ run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
 	for (int i = 0; i < nrows; i++)
 	{
 		put_row(rsinfo, &rows[i], summary->job);
-		summary->denied += is_denied(&rows[i]);
+		count_denied(summary, &rows[i]);
 		if (STATUS_IS_DONE(rows[i].status))
 			continue;
 		/* one line for a table and its TOAST table */
@@ -234,7 +232,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	summary.job = job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
 	foreach_ptr(MoveItem, item, plan)
 	{
-		summary.denied += is_denied(item);
+		count_denied(&summary, item);
 		if (item->status == STATUS_SKIPPED)
 			put_row(rsinfo, item, job);
 		else

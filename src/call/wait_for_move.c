@@ -50,13 +50,17 @@ summarize(JobSummary *summary, bool ended, bool may_see)
 {
 	foreach_ptr(const HistoryEntry, move, history_read(summary->job))
 	{
+		bool		is_part = strncmp(move->kind, "toast", 5) == 0;
+
 		job_totals_add(&summary->totals,
 					   strcmp(move->kind, "table") != 0 && strcmp(move->kind, "toast") != 0,
 					   move->status, move->size, move->to_tablespace, move->lock_time);
+		if (ended && notices_is_denied(move->status, move->sqlstate) && !is_part)
+			summary->denied++;
 		if (!ended || STATUS_IS_DONE(move->status))
 			continue;
 		/* one line for a table and its TOAST table */
-		if (may_see && strncmp(move->kind, "toast", 5) != 0)
+		if (may_see && !is_part)
 			notices_failure(summary, kind_noun(move->kind), move->relname, move->sqlstate,
 							move->sqlstate != NULL ? move->message :
 							"the worker or the server ended before the outcome was recorded",
@@ -147,6 +151,7 @@ index_mover_wait_for_move(PG_FUNCTION_ARGS)
 	summarize(&summary, true, may_see);
 	if (was_running && settings.progress_interval > 0 && may_see)
 		notices_end(&summary, (GetCurrentTimestamp() - entry.submitted_at) / 1e6);
+	notices_denied(&summary);
 	notices_raise(&summary, raise);
 	PG_RETURN_VOID();
 }
