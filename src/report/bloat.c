@@ -45,23 +45,6 @@ PG_FUNCTION_INFO_V1(index_mover_index_bloat);
 #define PLAN_MILLISECONDS	1000
 #define PLAN_PREFETCH		1
 
-typedef struct BloatReport
-{
-	Report		report;
-	int			sample_pages;	/* the most blocks to read, at least 1 */
-	TimestampTz deadline;		/* 0 = none */
-	bool		exact;			/* read all blocks; set if all were read */
-
-	/* results; NaN = not known */
-	int64		pages;
-	int64		sampled_pages;	/* blocks read, metapage included */
-	double		leaf_density;	/* 0 to 1 */
-	double		fillfactor;		/* of a rebuild, 0 to 1 */
-	double		bloat_ratio;	/* NaN also if only the interval is known */
-	double		bloat_ratio_low;
-	double		bloat_ratio_high;
-} BloatReport;
-
 typedef struct SampledBlock
 {
 	BlockNumber blkno;
@@ -69,41 +52,54 @@ typedef struct SampledBlock
 	PageMeasure pm;				/* filled in by the reader of the block */
 } SampledBlock;
 
-typedef struct BloatScan
+typedef struct Bloat
 {
-	Relation	index;
-	BlockNumber nblocks;
-	int64		blocks_read;
+	Report		report;
+
+	/* arguments */
+	int			sample_pages;	/* the most blocks to read, at least 1 */
 	TimestampTz deadline;		/* 0 = none */
+	bool		exact;			/* read all blocks; set if all were read */
+
+	/* results; NaN = not known */
+	BlockNumber pages;
+	BlockNumber sampled_pages;	/* blocks read, metapage included */
+	double		leaf_density;	/* 0 to 1 */
+	double		ratio;			/* NaN also if only the interval is known */
+	double		low;
+	double		high;
+
+	/* in between */
+	Relation	index;
 	BufferAccessStrategy strategy;
 	IndexFacts	facts;
 	char	   *copy;			/* of the current block */
 	PageTotals	totals;			/* of the index, or estimated */
 	SampledBlock *sample;		/* in file order, two of each stratum */
 	int			nsample;		/* 0 if every block is read */
-} BloatScan;
+} Bloat;
 
 /* Copy a block, to inspect it without a lock. */
 static void
-copy_block(BloatScan *scan, BlockNumber blkno)
+copy_block(Bloat *bloat, BlockNumber blkno)
 {
 	CHECK_FOR_INTERRUPTS();
-	buffer_copy_page(ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL, scan->strategy),
-					 scan->copy);
-	scan->blocks_read++;
+	buffer_copy_page(ReadBufferExtended(bloat->index, MAIN_FORKNUM, blkno, RBM_NORMAL, bloat->strategy),
+					 bloat->copy);
+	bloat->sampled_pages++;
 }
 
 static void
-measure_block(BloatScan *scan, BlockNumber blkno, PageMeasure *pm)
+measure_block(Bloat *bloat, BlockNumber blkno, PageMeasure *pm)
 {
 	const char *problem;
 
 	IM_POINT("measure");
-	copy_block(scan, blkno);
-	IM_MEASURE_DAMAGED(&scan->facts, scan->copy, blkno);
-	problem = page_measure(&scan->facts, (Page) scan->copy, blkno, pm);
+	copy_block(bloat, blkno);
+	IM_MEASURE_DAMAGED(&bloat->facts, bloat->copy, blkno);
+	problem = page_measure(&bloat->facts, (Page) bloat->copy, blkno, pm);
 	if (problem)
-		report_corrupted(scan->index, blkno, problem);
+		report_corrupted(bloat->index, blkno, problem);
 }
 
 /* Set the facts that are not on pages. */
@@ -137,23 +133,23 @@ init_facts(Relation index, IndexFacts *facts)
  * to the totals, and the metapage of all other access methods.
  */
 static void
-read_first_block(BloatScan *scan)
+read_first_block(Bloat *bloat)
 {
-	IndexFacts *facts = &scan->facts;
-	Page		page = (Page) scan->copy;
+	IndexFacts *facts = &bloat->facts;
+	Page		page = (Page) bloat->copy;
 
 	if (facts->relam == GIST_AM_OID)
 	{
 		PageMeasure pm;
 
-		measure_block(scan, 0, &pm);
-		page_totals_add(&scan->totals, &pm, 1);
+		measure_block(bloat, 0, &pm);
+		page_totals_add(&bloat->totals, &pm, 1);
 		return;
 	}
 
-	copy_block(scan, 0);
+	copy_block(bloat, 0);
 	if (page_root(facts->relam, page) == InvalidBlockNumber)
-		report_corrupted(scan->index, 0, "invalid metapage");
+		report_corrupted(bloat->index, 0, "invalid metapage");
 	if (facts->relam == BTREE_AM_OID)
 	{
 		BTMetaPageData *meta = BTPageGetMeta(page);
@@ -161,15 +157,15 @@ read_first_block(BloatScan *scan)
 		/* as in _bt_load(): a unique index is built without posting lists */
 		facts->deduplicates = meta->btm_version == BTREE_VERSION &&
 			meta->btm_allequalimage &&
-			!scan->index->rd_index->indisunique &&
-			BTGetDeduplicateItems(scan->index);
+			!bloat->index->rd_index->indisunique &&
+			BTGetDeduplicateItems(bloat->index);
 	}
 	else if (facts->relam == HASH_AM_OID)
 	{
 		HashMetaPage meta = HashPageGetMeta(page);
 
 		if (!(meta->hashm_ntuples >= 0 && meta->hashm_ntuples < 1e15))
-			report_corrupted(scan->index, 0, "invalid metapage");
+			report_corrupted(bloat->index, 0, "invalid metapage");
 		facts->hash_rows = meta->hashm_ntuples;
 		facts->hash_ffactor = meta->hashm_ffactor;
 	}
@@ -177,16 +173,16 @@ read_first_block(BloatScan *scan)
 
 /* Draw at most n, but not all, of the blocks 1 .. nblocks - 1. */
 static void
-draw_sample(BloatScan *scan, int n)
+draw_sample(Bloat *bloat, int n)
 {
-	BlockNumber population = scan->nblocks - 1;
+	BlockNumber population = bloat->pages - 1;
 	uint32		strata = n / 2;
 
 	Assert(n >= 0 && n < population);
-	scan->nsample = 2 * strata;
+	bloat->nsample = 2 * strata;
 	/* an index of terabytes needs more than palloc() allows */
-	scan->sample = palloc_extended(sizeof(SampledBlock) * (Size) Max(scan->nsample, 1),
-								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	bloat->sample = palloc_extended(sizeof(SampledBlock) * (Size) Max(bloat->nsample, 1),
+									MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	for (uint32 i = 0; i < strata; i++)
 	{
 		uint64		start = (uint64) population * i / strata + 1;
@@ -196,9 +192,9 @@ draw_sample(BloatScan *scan, int n)
 
 		if (second >= first)
 			second++;
-		scan->sample[2 * i].blkno = Min(first, second);
-		scan->sample[2 * i + 1].blkno = Max(first, second);
-		scan->sample[2 * i].weight = scan->sample[2 * i + 1].weight = (end - start + 1) / 2.0;
+		bloat->sample[2 * i].blkno = Min(first, second);
+		bloat->sample[2 * i + 1].blkno = Max(first, second);
+		bloat->sample[2 * i].weight = bloat->sample[2 * i + 1].weight = (end - start + 1) / 2.0;
 	}
 }
 
@@ -207,35 +203,35 @@ draw_sample(BloatScan *scan, int n)
  * weights; false after the deadline.
  */
 static bool
-add_blocks(BloatScan *scan)
+add_blocks(Bloat *bloat)
 {
-	int			distance = get_tablespace_maintenance_io_concurrency(scan->index->rd_rel->reltablespace);
-	BlockNumber n = scan->nsample > 0 ? scan->nsample : scan->nblocks - 1;
+	int			distance = get_tablespace_maintenance_io_concurrency(bloat->index->rd_rel->reltablespace);
+	BlockNumber n = bloat->nsample > 0 ? bloat->nsample : bloat->pages - 1;
 	BlockNumber ahead = 1;
 
 	/* in a plan, clients' reads must not queue behind ours */
-	if (scan->deadline != 0)
+	if (bloat->deadline != 0)
 		distance = Min(distance, PLAN_PREFETCH);
 	for (BlockNumber i = 0; i < n; i++)
 	{
 		SampledBlock all = {.blkno = i + 1,.weight = 1};
-		SampledBlock *block = scan->nsample > 0 ? &scan->sample[i] : &all;
+		SampledBlock *block = bloat->nsample > 0 ? &bloat->sample[i] : &all;
 
-		if (scan->deadline != 0 && GetCurrentTimestamp() >= scan->deadline)
+		if (bloat->deadline != 0 && GetCurrentTimestamp() >= bloat->deadline)
 			return false;
 		/* the operating system reads ahead by itself where all is read */
-		for (; scan->nsample > 0 && ahead < n && ahead <= i + distance; ahead++)
-			PrefetchBuffer(scan->index, MAIN_FORKNUM, scan->sample[ahead].blkno);
-		measure_block(scan, block->blkno, &block->pm);
-		page_totals_add(&scan->totals, &block->pm, block->weight);
+		for (; bloat->nsample > 0 && ahead < n && ahead <= i + distance; ahead++)
+			PrefetchBuffer(bloat->index, MAIN_FORKNUM, bloat->sample[ahead].blkno);
+		measure_block(bloat, block->blkno, &block->pm);
+		page_totals_add(&bloat->totals, &block->pm, block->weight);
 	}
 	return true;
 }
 
 static double
-bloat_of(const BloatScan *scan, const PageTotals *totals, bool smaller)
+bloat_of(const Bloat *bloat, const PageTotals *totals, bool smaller)
 {
-	return 1.0 - rebuilt_pages(&scan->facts, totals, smaller) / scan->nblocks;
+	return 1.0 - rebuilt_pages(&bloat->facts, totals, smaller) / bloat->pages;
 }
 
 /*
@@ -244,35 +240,35 @@ bloat_of(const BloatScan *scan, const PageTotals *totals, bool smaller)
  * weight to the one that stays.
  */
 static double
-bloat_interval(const BloatScan *scan, bool smaller, double *low, double *high)
+bloat_interval(const Bloat *bloat, bool smaller, double *low, double *high)
 {
-	int			strata = scan->nsample / 2;
-	double		bloat = bloat_of(scan, &scan->totals, smaller);
+	int			strata = bloat->nsample / 2;
+	double		ratio = bloat_of(bloat, &bloat->totals, smaller);
 	double		variance = 0;
 	double		half = 0;
 
 	for (int i = 0; i < strata; i++)
 	{
-		const SampledBlock *pair = &scan->sample[2 * i];
+		const SampledBlock *pair = &bloat->sample[2 * i];
 		double		without[2];
 
 		for (int j = 0; j < 2; j++)
 		{
-			PageTotals	t = scan->totals;
+			PageTotals	t = bloat->totals;
 
 			page_totals_add(&t, &pair[j].pm, -pair->weight);
 			page_totals_add(&t, &pair[1 - j].pm, pair->weight);
-			without[j] = bloat_of(scan, &t, smaller);
+			without[j] = bloat_of(bloat, &t, smaller);
 		}
 		/* of a finite population a sample says more */
 		variance += (1 - 1 / pair->weight) * pow((without[0] - without[1]) / 2, 2);
 	}
 	if (strata > 0)
 		half = (1.96 + 2.4 / strata) * sqrt(variance) + /* about Student's t */
-			3.0 / scan->nsample * (1 - (double) scan->nsample / scan->nblocks);
-	*low = Min(Max(bloat - half, 0), 1);
-	*high = Min(Max(bloat + half, 0), 1);
-	return bloat;
+			3.0 / bloat->nsample * (1 - (double) bloat->nsample / bloat->pages);
+	*low = Min(Max(ratio - half, 0), 1);
+	*high = Min(Max(ratio + half, 0), 1);
+	return ratio;
 }
 
 /*
@@ -282,19 +278,19 @@ bloat_interval(const BloatScan *scan, bool smaller, double *low, double *high)
  * and not for the interval.  (A hash index counts its rows itself.)
  */
 static void
-refine_totals(BloatScan *scan)
+refine_totals(Bloat *bloat)
 {
-	PageMeasure *leaf = &scan->totals.of[PAGE_LEAF];
-	double		known = scan->index->rd_rel->reltuples;
+	PageMeasure *leaf = &bloat->totals.of[PAGE_LEAF];
+	double		known = bloat->index->rd_rel->reltuples;
 	double		variance = 0;
 
-	for (int i = 0; i < scan->nsample; i += 2)
+	for (int i = 0; i < bloat->nsample; i += 2)
 	{
-		const SampledBlock *pair = &scan->sample[i];
+		const SampledBlock *pair = &bloat->sample[i];
 
 		variance += (1 - 1 / pair->weight) * pow(pair->weight * (pair[0].pm.rows - pair[1].pm.rows), 2);
 	}
-	if (scan->facts.relam == BTREE_AM_OID && known > 0 && leaf->rows > 0 &&
+	if (bloat->facts.relam == BTREE_AM_OID && known > 0 && leaf->rows > 0 &&
 		fabs(leaf->rows - known) <= 3 * sqrt(variance))
 	{
 		leaf->packed *= known / leaf->rows;
@@ -304,39 +300,37 @@ refine_totals(BloatScan *scan)
 }
 
 /*
- * Where the pages allow two sizes after a rebuild, the interval extends from the
- * lower bound for the larger size to the upper one for the smaller size.
+ * Set the results from the totals.  Where the pages allow two sizes after a
+ * rebuild, the interval extends from the lower bound for the larger size to the
+ * upper one for the smaller size.
  */
 static void
-set_results(BloatScan *scan, BloatReport *bloat)
+set_results(Bloat *bloat)
 {
-	double		page = 1.0 / scan->nblocks;
-	double		low;
+	double		page = 1.0 / bloat->pages;
 	double		larger_high;
-	double		ratio = bloat_interval(scan, false, &low, &larger_high);
-	double		high;
+	double		ratio = bloat_interval(bloat, false, &bloat->low, &larger_high);
 	double		rebuilt;
 
-	bloat->leaf_density = page_totals_density(&scan->totals);
-	if (bloat_interval(scan, true, &larger_high, &high) > ratio)
+	bloat->leaf_density = page_totals_density(&bloat->totals);
+	if (bloat_interval(bloat, true, &larger_high, &bloat->high) > ratio)
 	{
 		/* the sizes are fractions of pages */
-		bloat->bloat_ratio_low = Max(low - page, 0);
-		bloat->bloat_ratio_high = Min(high + page, 1);
+		bloat->low = Max(bloat->low - page, 0);
+		bloat->high = Min(bloat->high + page, 1);
 		return;
 	}
-	refine_totals(scan);
-	rebuilt = rebuilt_pages(&scan->facts, &scan->totals, false);
-	rebuilt = scan->facts.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
-	ratio = Min(Max(1 - rebuilt / scan->nblocks, 0), 1);
-	bloat->bloat_ratio = ratio;
-	bloat->bloat_ratio_low = bloat->exact ? ratio : Min(low, ratio);
-	bloat->bloat_ratio_high = bloat->exact ? ratio : Max(high, ratio);
+	refine_totals(bloat);
+	rebuilt = rebuilt_pages(&bloat->facts, &bloat->totals, false);
+	rebuilt = bloat->facts.relam == HASH_AM_OID ? rint(rebuilt) : ceil(rebuilt - 1e-4);
+	bloat->ratio = Min(Max(1 - rebuilt * page, 0), 1);
+	bloat->low = bloat->exact ? bloat->ratio : Min(bloat->low, bloat->ratio);
+	bloat->high = bloat->exact ? bloat->ratio : Max(bloat->high, bloat->ratio);
 }
 
 /*
- * Measure an open, valid index, for a BloatReport.  Allocates in the current
- * memory context, which the caller deletes.
+ * Measure an open, valid index, for a Bloat.  Allocates in the current memory
+ * context, which the caller deletes.
  *
  * All results are NaN if the deadline comes too soon, for a sample of less than
  * two blocks, and for an access method that is not known.  ERROR XX001 or XX002
@@ -345,38 +339,26 @@ set_results(BloatScan *scan, BloatReport *bloat)
 static void
 bloat_measure(Relation index, Report *report)
 {
-	BloatReport *bloat = (BloatReport *) report;
 	static PGIOAlignedBlock copy;
-	BloatScan  *scan = palloc0(sizeof(BloatScan));
-	bool		enough = true;
+	Bloat	   *bloat = (Bloat *) report;
 
 	Assert(CheckRelationLockedByMe(index, AccessShareLock, true));
 	Assert(bloat->sample_pages > 0);
-	scan->index = index;
-	scan->nblocks = RelationGetNumberOfBlocks(index);
-	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
-	scan->copy = IM_GUARDED(copy.data);
-	scan->deadline = bloat->deadline;
-	init_facts(index, &scan->facts);
-
-	bloat->pages = scan->nblocks;
-	bloat->sampled_pages = 0;
-	bloat->fillfactor = scan->facts.fillfactor;
-	bloat->leaf_density = get_float8_nan();
-	bloat->bloat_ratio = bloat->bloat_ratio_low = bloat->bloat_ratio_high = get_float8_nan();
-	if (!page_measure_supports(scan->facts.relam) || scan->nblocks == 0)
+	bloat->index = index;
+	bloat->pages = RelationGetNumberOfBlocks(index);
+	bloat->strategy = GetAccessStrategy(BAS_BULKREAD);
+	bloat->copy = IM_GUARDED(copy.data);
+	bloat->leaf_density = bloat->ratio = bloat->low = bloat->high = get_float8_nan();
+	init_facts(index, &bloat->facts);
+	if (!page_measure_supports(bloat->facts.relam) || bloat->pages == 0)
 		return;
 
-	read_first_block(scan);
-	bloat->exact |= scan->nblocks <= bloat->sample_pages;
+	read_first_block(bloat);
+	bloat->exact |= bloat->pages <= bloat->sample_pages;
 	if (!bloat->exact)
-	{
-		draw_sample(scan, bloat->sample_pages - 1);
-		enough = scan->nsample > 0;
-	}
-	if (enough && add_blocks(scan))
-		set_results(scan, bloat);
-	bloat->sampled_pages = scan->blocks_read;
+		draw_sample(bloat, bloat->sample_pages - 1);
+	if ((bloat->exact || bloat->nsample > 0) && add_blocks(bloat))
+		set_results(bloat);
 }
 
 /* Four decimals: more would be far below any sampling error, and too wide. */
@@ -404,7 +386,7 @@ row_ratio(Row *row, int column, double ratio)
 Datum
 index_mover_index_bloat(PG_FUNCTION_ARGS)
 {
-	BloatReport bloat = {.report = {.measure = bloat_measure}};
+	Bloat		bloat = {.report = {.measure = bloat_measure}};
 	Row			row;
 
 	bloat.report.quiet = PG_NARGS() > 3 && !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
@@ -423,13 +405,13 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	row_int64(&row, 1, bloat.pages);
 	row_int64(&row, 2, bloat.sampled_pages);
 	row_ratio(&row, 3, bloat.leaf_density);
-	row_ratio(&row, 4, bloat.fillfactor);
-	row_ratio(&row, 5, bloat.bloat_ratio);
-	row_ratio(&row, 6, bloat.bloat_ratio_low);
-	row_ratio(&row, 7, bloat.bloat_ratio_high);
-	if (!isnan(bloat.bloat_ratio))
-		row_int64(&row, 8, rint(bloat.bloat_ratio * bloat.pages * BLCKSZ));
-	if (!isnan(bloat.bloat_ratio_low))
+	row_ratio(&row, 4, bloat.facts.fillfactor);
+	row_ratio(&row, 5, bloat.ratio);
+	row_ratio(&row, 6, bloat.low);
+	row_ratio(&row, 7, bloat.high);
+	if (!isnan(bloat.ratio))
+		row_int64(&row, 8, rint(bloat.ratio * bloat.pages * BLCKSZ));
+	if (!isnan(bloat.low))
 		row_set(&row, 9, BoolGetDatum(bloat.exact));
 	return row_result(fcinfo, &row);
 }
@@ -450,7 +432,7 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "bloat estimate",
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	BloatReport bloat = {
+	Bloat		bloat = {
 		.report = {.index_oid = index_oid,.quiet = true,.measure = bloat_measure},
 		.sample_pages = PLAN_SAMPLE,
 		.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PLAN_MILLISECONDS)
@@ -462,8 +444,8 @@ bloat_estimate(Oid index_oid, double *ratio, bool *is_least)
 	elog(DEBUG1, "estimated the bloat of index %u from %lld blocks in %lld bytes of memory",
 		 index_oid, (long long) bloat.sampled_pages, (long long) MemoryContextMemAllocated(context, true));
 	MemoryContextDelete(context);
-	*ratio = isnan(bloat.bloat_ratio) ? bloat.bloat_ratio_low : bloat.bloat_ratio;
+	*ratio = isnan(bloat.ratio) ? bloat.low : bloat.ratio;
 	if (is_least != NULL)
-		*is_least = isnan(bloat.bloat_ratio);
+		*is_least = isnan(bloat.ratio);
 	return ok && !isnan(*ratio);
 }
