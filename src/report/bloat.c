@@ -397,10 +397,8 @@ index_mover_index_bloat(PG_FUNCTION_ARGS)
 	bloat.sample_pages = PG_GETARG_INT32(1);
 	reject_null(fcinfo, 2, "exact");
 	bloat.exact = PG_GETARG_BOOL(2);
-	report_run_argument(fcinfo, &bloat.report);
-
 	row_clear(&row);
-	if (!bloat.report.measured)
+	if (!report_run_argument(fcinfo, &bloat.report))
 		return row_result(fcinfo, &row);
 	row_int64(&row, 1, bloat.pages);
 	row_int64(&row, 2, bloat.sampled_pages);

@@ -87,11 +87,10 @@ typedef struct Report
 	Oid			required_am;	/* access method; InvalidOid = any */
 	bool		quiet;			/* no errors because of the index, no waiting */
 	void		(*measure) (Relation index, struct Report *report);
-	bool		measured;		/* set by report_run() */
 } Report;
 
 extern bool report_run(Report *report);
-extern void report_run_argument(FunctionCallInfo fcinfo, Report *report);
+extern bool report_run_argument(FunctionCallInfo fcinfo, Report *report);
 extern void report_corrupted(Relation index, BlockNumber blkno, const char *problem);
 
 extern void row_float8(Row *row, int column, double value);

@@ -169,21 +169,20 @@ report_run(Report *report)
 		error = errors_catch(run_report, report);
 	else
 		run_report(report);
-	report->measured = error == NULL;
 	if (error != NULL && !is_of_index(error->sqlerrcode))
 		ReThrowError(error);
-	return report->measured;
+	return error == NULL;
 }
 
-/* Measure the index in argument 0, unless that is null where it may be. */
-void
+/* The same for the index in argument 0, which may be NULL for a quiet report. */
+bool
 report_run_argument(FunctionCallInfo fcinfo, Report *report)
 {
 	if (report->quiet && PG_ARGISNULL(0))
-		return;
+		return false;
 	reject_null(fcinfo, 0, "index");
 	report->index_oid = PG_GETARG_OID(0);
-	(void) report_run(report);
+	return report_run(report);
 }
 
 /*
@@ -251,9 +250,8 @@ index_mover_gin_pending_list(PG_FUNCTION_ARGS)
 	Row			row;
 
 	pending.report.quiet = PG_NARGS() > 1 && !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
-	report_run_argument(fcinfo, &pending.report);
 	row_clear(&row);
-	if (!pending.report.measured)
+	if (!report_run_argument(fcinfo, &pending.report))
 		return row_result(fcinfo, &row);
 	row_int64(&row, 1, pending.pages);
 	row_int64(&row, 2, pending.tuples);
