@@ -12,12 +12,10 @@ OBJS = \
 	src/tier/tier_plan.o \
 	src/tier/tier_run.o \
 	src/tier/tier_scheduler.o \
-	src/tier/candidates.o \
 	src/tier/heat.o \
 	src/tier/places.o \
 	src/tier/ranking.o \
 	src/tier/recommend.o \
-	src/tier/samples.o \
 	src/call/call_checks.o \
 	src/call/cleanup_call.o \
 	src/call/control.o \

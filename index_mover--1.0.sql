@@ -3,6 +3,11 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION index_mover" to load this file. \quit
 
+-- Every name is resolved here, once, with nothing but pg_catalog in the path, and bodies
+-- are SQL-standard ones for that: so neither a caller's path nor what another role has
+-- put into the extension's schema before, not even an operator, can redirect one.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
 ---------------------------------------------------------------------------
 -- What no user calls is in a schema of its own.  No privileges on the tables
 -- are granted: they are written in C only, so that only superusers and members
@@ -94,34 +99,14 @@ CREATE TABLE index_mover.move_log (
 	PRIMARY KEY (job, item)
 );
 
--- What these tables say is about this cluster only, and a publication FOR ALL
--- TABLES includes them.  What C code writes is not decoded (src/own_tables.c):
--- for deletions that needs tables without a replica identity.
 -- Below which mount point the tablespaces are; see mount_point.c
 CREATE TABLE index_mover.mount_point (tablespace oid NOT NULL, mount_point text NOT NULL);
-
-ALTER TABLE index_mover.mount_point REPLICA IDENTITY NOTHING;
-ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING;
-ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING;
-ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING;
-
-CREATE FUNCTION index_mover.not_by_replication() RETURNS trigger
-AS 'MODULE_PATHNAME', 'index_mover_not_by_replication' LANGUAGE C;
-
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.ledger ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.mount_point FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.mount_point ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.job_log ENABLE REPLICA TRIGGER not_by_replication;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.move_log ENABLE REPLICA TRIGGER not_by_replication;
 
 ---------------------------------------------------------------------------
 -- Moving
 ---------------------------------------------------------------------------
 
-CREATE TYPE move_result AS (
+CREATE TYPE @extschema@.move_result AS (
 	job bigint,
 	name text,
 	kind text,
@@ -133,89 +118,89 @@ CREATE TYPE move_result AS (
 	sqlstate text,
 	detail text
 );
-COMMENT ON TYPE move_result IS 'the outcome of one relation of a call, or the plan for it';
-COMMENT ON COLUMN move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
-COMMENT ON COLUMN move_result.name IS 'the table or index, as regclass prints it';
-COMMENT ON COLUMN move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
-COMMENT ON COLUMN move_result.status IS 'planned, queued, moved, rehearsed, skipped, failed or canceled';
-COMMENT ON COLUMN move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
-COMMENT ON COLUMN move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
-COMMENT ON COLUMN move_result.elapsed IS 'time that the move took, waits included; in a plan the estimate';
-COMMENT ON COLUMN move_result.lock_time IS 'how long a copy held the exclusive lock; NULL where there was none';
-COMMENT ON COLUMN move_result.sqlstate IS 'SQLSTATE why the relation was skipped or has failed; with status moved: of an error after the move';
-COMMENT ON COLUMN move_result.detail IS 'why the relation was not moved; in a plan: why this method, WAL, and free space; else NULL';
+COMMENT ON TYPE @extschema@.move_result IS 'the outcome of one relation of a call, or the plan for it';
+COMMENT ON COLUMN @extschema@.move_result.job IS 'number of the job, the same in all rows of a call; NULL in a dry run';
+COMMENT ON COLUMN @extschema@.move_result.name IS 'the table or index, as regclass prints it';
+COMMENT ON COLUMN @extschema@.move_result.kind IS 'table, toast, toast index, index, or default: the tablespace for new partitions, or their indexes';
+COMMENT ON COLUMN @extschema@.move_result.status IS 'planned, queued, moved, rehearsed, skipped, failed or canceled';
+COMMENT ON COLUMN @extschema@.move_result.method IS 'copy or rebuild; NULL where there is no file or none was chosen';
+COMMENT ON COLUMN @extschema@.move_result.size IS 'bytes of the result; of a plan, bytes that will be written';
+COMMENT ON COLUMN @extschema@.move_result.elapsed IS 'time that the move took, waits included; in a plan the estimate';
+COMMENT ON COLUMN @extschema@.move_result.lock_time IS 'how long a copy held the exclusive lock; NULL where there was none';
+COMMENT ON COLUMN @extschema@.move_result.sqlstate IS 'SQLSTATE why the relation was skipped or has failed; with status moved: of an error after the move';
+COMMENT ON COLUMN @extschema@.move_result.detail IS 'why the relation was not moved; in a plan: why this method, WAL, and free space; else NULL';
 
-CREATE FUNCTION move_indexes(
+CREATE FUNCTION @extschema@.move_indexes(
 	relation regclass, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)
+COMMENT ON FUNCTION @extschema@.move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb)
 	IS 'move every index of a table, or one index, to a tablespace while reads and writes go on';
 
-CREATE FUNCTION move_schema_indexes(
+CREATE FUNCTION @extschema@.move_schema_indexes(
 	schema regnamespace, tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION @extschema@.move_schema_indexes(regnamespace, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of a schema''s tables to a tablespace while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
-CREATE FUNCTION move_tablespace_indexes(
+CREATE FUNCTION @extschema@.move_tablespace_indexes(
 	from_tablespace name, to_tablespace name, method text DEFAULT 'auto', rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_tablespace_indexes' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION @extschema@.move_tablespace_indexes(name, name, text, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every index of this database that is in one tablespace to another while reads and writes go on; name_like and name_not_like pick by the index''s name, min_size and max_size by its size in bytes';
 
-CREATE FUNCTION move_table(
+CREATE FUNCTION @extschema@.move_table(
 	relation regclass, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_table' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
+COMMENT ON FUNCTION @extschema@.move_table(regclass, name, boolean, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move a table with its TOAST table to a tablespace while reads and writes go on; its indexes, too, if asked for';
 
-CREATE FUNCTION move_schema_tables(
+CREATE FUNCTION @extschema@.move_schema_tables(
 	schema regnamespace, tablespace name,
 	indexes boolean DEFAULT false, index_tablespace name DEFAULT NULL,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL,
 	name_like text DEFAULT NULL, name_not_like text DEFAULT NULL,
-	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF move_result
+	min_size bigint DEFAULT NULL, max_size bigint DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_move_schema_tables' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
+COMMENT ON FUNCTION @extschema@.move_schema_tables(regnamespace, name, boolean, name, boolean, boolean, boolean, boolean, jsonb, text, text, bigint, bigint)
 	IS 'move every table of a schema with its TOAST table to a tablespace while reads and writes go on; name_like and name_not_like pick by the table''s name, min_size and max_size by its size in bytes';
 
-CREATE FUNCTION evacuate_tablespace(
+CREATE FUNCTION @extschema@.evacuate_tablespace(
 	from_tablespace name, to_tablespace name,
 	freeze_first boolean DEFAULT false, rehearse boolean DEFAULT false,
-	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_evacuate_tablespace' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
+COMMENT ON FUNCTION @extschema@.evacuate_tablespace(name, name, boolean, boolean, boolean, boolean, jsonb)
 	IS 'move everything of this database that is in one tablespace to another while reads and writes go on, and say what stays and why';
 
-CREATE FUNCTION heal_tablespace(
+CREATE FUNCTION @extschema@.heal_tablespace(
 	tablespace name, to_tablespace name DEFAULT NULL,
 	dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL)
-RETURNS SETOF move_result
+RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_heal_tablespace'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION heal_tablespace(name, name, boolean, boolean, jsonb)
+COMMENT ON FUNCTION @extschema@.heal_tablespace(name, name, boolean, boolean, jsonb)
 	IS 'rebuild the indexes of this database whose files in a tablespace are lost, after queries were made to do without them';
 
-CREATE PROCEDURE wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
+CREATE PROCEDURE @extschema@.wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
 AS 'MODULE_PATHNAME', 'index_mover_wait_for_move' LANGUAGE C;
-COMMENT ON PROCEDURE wait_for_move(bigint, boolean)
+COMMENT ON PROCEDURE @extschema@.wait_for_move(bigint, boolean)
 	IS 'wait for the end of a job, by default this session''s last one, without holding a snapshot; raise an error if a move failed or was canceled';
 
-CREATE FUNCTION undo_move(
-	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF move_result
+CREATE FUNCTION @extschema@.undo_move(
+	job bigint, dry_run boolean DEFAULT false, wait boolean DEFAULT true, settings jsonb DEFAULT NULL) RETURNS SETOF @extschema@.move_result
 AS 'MODULE_PATHNAME', 'index_mover_undo_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION undo_move(bigint, boolean, boolean, jsonb)
+COMMENT ON FUNCTION @extschema@.undo_move(bigint, boolean, boolean, jsonb)
 	IS 'move every relation of a job back to where it was, with the job''s settings';
 
 ---------------------------------------------------------------------------
@@ -241,33 +226,27 @@ CREATE FUNCTION index_mover.running(
 	OUT blocked_by int[], OUT wal_lag_bytes bigint, OUT started_at timestamptz, OUT blocked_since timestamptz) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_running' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
-CREATE VIEW index_mover_progress AS
+CREATE VIEW @extschema@.index_mover_progress AS
 	SELECT * FROM index_mover.running();
-COMMENT ON VIEW index_mover_progress IS 'the running moves of this database, one row per worker';
-COMMENT ON COLUMN index_mover_progress.pid IS 'process ID of the worker';
-COMMENT ON COLUMN index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
-COMMENT ON COLUMN index_mover_progress.name IS 'the table or index that moves, as regclass prints it';
-COMMENT ON COLUMN index_mover_progress.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN index_mover_progress.table_name IS 'the table, or the table of the index';
-COMMENT ON COLUMN index_mover_progress.method IS 'copy or rebuild';
-COMMENT ON COLUMN index_mover_progress.phase IS 'the step that the worker is in';
-COMMENT ON COLUMN index_mover_progress.throttled_by IS 'why the worker rests; NULL if it works';
-COMMENT ON COLUMN index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
-COMMENT ON COLUMN index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
-COMMENT ON COLUMN index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
-COMMENT ON COLUMN index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
-COMMENT ON COLUMN index_mover_progress.eta IS 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied';
-COMMENT ON COLUMN index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN index_mover_progress.blocked_by IS 'process IDs that the worker waits for; 0: a prepared transaction';
-COMMENT ON COLUMN index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
-COMMENT ON COLUMN index_mover_progress.started_at IS 'when the move of this relation began';
-COMMENT ON COLUMN index_mover_progress.blocked_since IS 'since when the worker waits for other processes, with interruptions of less than a minute';
-
--- Not even an operator of a view may be what another role has put into the
--- extension's schema before.
-SELECT pg_catalog.set_config('index_mover_install.search_path',
-							 pg_catalog.current_setting('search_path'), true);
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+COMMENT ON VIEW @extschema@.index_mover_progress IS 'the running moves of this database, one row per worker';
+COMMENT ON COLUMN @extschema@.index_mover_progress.pid IS 'process ID of the worker';
+COMMENT ON COLUMN @extschema@.index_mover_progress.job IS 'number of the job; 0: a cleanup that no call asked for';
+COMMENT ON COLUMN @extschema@.index_mover_progress.name IS 'the table or index that moves, as regclass prints it';
+COMMENT ON COLUMN @extschema@.index_mover_progress.kind IS 'table, toast, toast index, index or default';
+COMMENT ON COLUMN @extschema@.index_mover_progress.table_name IS 'the table, or the table of the index';
+COMMENT ON COLUMN @extschema@.index_mover_progress.method IS 'copy or rebuild';
+COMMENT ON COLUMN @extschema@.index_mover_progress.phase IS 'the step that the worker is in';
+COMMENT ON COLUMN @extschema@.index_mover_progress.throttled_by IS 'why the worker rests; NULL if it works';
+COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_total IS 'blocks of the present phase; 0 where it counts none';
+COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_done IS 'blocks of the present phase that are done';
+COMMENT ON COLUMN @extschema@.index_mover_progress.blocks_changed IS 'blocks that have changed since they were copied';
+COMMENT ON COLUMN @extschema@.index_mover_progress.bytes_per_second IS 'bytes per second that a copy writes';
+COMMENT ON COLUMN @extschema@.index_mover_progress.eta IS 'time left of a copy; NULL if unknown, and while blocks change faster than they can be copied';
+COMMENT ON COLUMN @extschema@.index_mover_progress.lock_attempts IS 'attempts of a copy at the exclusive lock';
+COMMENT ON COLUMN @extschema@.index_mover_progress.blocked_by IS 'process IDs that the worker waits for; 0: a prepared transaction';
+COMMENT ON COLUMN @extschema@.index_mover_progress.wal_lag_bytes IS 'bytes of WAL by which the last standby or slot is behind';
+COMMENT ON COLUMN @extschema@.index_mover_progress.started_at IS 'when the move of this relation began';
+COMMENT ON COLUMN @extschema@.index_mover_progress.blocked_since IS 'since when the worker waits for other processes, with interruptions of less than a minute';
 
 CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 	SELECT l.job,
@@ -321,32 +300,29 @@ CREATE VIEW @extschema@.index_mover_history WITH (security_barrier) AS
 		OR EXISTS (SELECT FROM pg_catalog.pg_class c
 					WHERE c.oid = l.table_oid
 					  AND pg_catalog.pg_has_role(c.relowner, 'USAGE'));
-SELECT pg_catalog.set_config('search_path',
-							 pg_catalog.current_setting('index_mover_install.search_path'), true);
-COMMENT ON VIEW index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
-COMMENT ON COLUMN index_mover_history.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_history.name IS 'the table or index, as regclass prints it';
-COMMENT ON COLUMN index_mover_history.kind IS 'table, toast, toast index, index or default';
-COMMENT ON COLUMN index_mover_history.table_name IS 'the table, or the table of the index';
-COMMENT ON COLUMN index_mover_history.from_tablespace IS 'tablespace of the relation before the move';
-COMMENT ON COLUMN index_mover_history.to_tablespace IS 'target tablespace of the move';
-COMMENT ON COLUMN index_mover_history.method IS 'copy, rebuild, or default for a partitioned table or index';
-COMMENT ON COLUMN index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN index_mover_history.size_before IS 'bytes of all files of the relation before the move';
-COMMENT ON COLUMN index_mover_history.size_after IS 'bytes of all files of the relation after the move';
-COMMENT ON COLUMN index_mover_history.started_at IS 'when the move of this relation began';
-COMMENT ON COLUMN index_mover_history.finished_at IS 'when the move of this relation ended';
-COMMENT ON COLUMN index_mover_history.elapsed IS 'time that the move took, waits included';
-COMMENT ON COLUMN index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
-COMMENT ON COLUMN index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
-COMMENT ON COLUMN index_mover_history.blocks_copied IS 'blocks that a copy has copied in its first pass';
-COMMENT ON COLUMN index_mover_history.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
-COMMENT ON COLUMN index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for this relation';
-COMMENT ON COLUMN index_mover_history.sqlstate IS 'SQLSTATE why the relation was not moved, or of an error after the move';
-COMMENT ON COLUMN index_mover_history.message IS 'why the relation was not moved; else why this method';
-COMMENT ON COLUMN index_mover_history.role IS 'role that submitted the job';
+COMMENT ON VIEW @extschema@.index_mover_history IS 'every move of every job of this database, also failed, canceled and interrupted ones';
+COMMENT ON COLUMN @extschema@.index_mover_history.job IS 'number of the job';
+COMMENT ON COLUMN @extschema@.index_mover_history.name IS 'the table or index, as regclass prints it';
+COMMENT ON COLUMN @extschema@.index_mover_history.kind IS 'table, toast, toast index, index or default';
+COMMENT ON COLUMN @extschema@.index_mover_history.table_name IS 'the table, or the table of the index';
+COMMENT ON COLUMN @extschema@.index_mover_history.from_tablespace IS 'tablespace of the relation before the move';
+COMMENT ON COLUMN @extschema@.index_mover_history.to_tablespace IS 'target tablespace of the move';
+COMMENT ON COLUMN @extschema@.index_mover_history.method IS 'copy, rebuild, or default for a partitioned table or index';
+COMMENT ON COLUMN @extschema@.index_mover_history.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
+COMMENT ON COLUMN @extschema@.index_mover_history.size_before IS 'bytes of all files of the relation before the move';
+COMMENT ON COLUMN @extschema@.index_mover_history.size_after IS 'bytes of all files of the relation after the move';
+COMMENT ON COLUMN @extschema@.index_mover_history.started_at IS 'when the move of this relation began';
+COMMENT ON COLUMN @extschema@.index_mover_history.finished_at IS 'when the move of this relation ended';
+COMMENT ON COLUMN @extschema@.index_mover_history.elapsed IS 'time that the move took, waits included';
+COMMENT ON COLUMN @extschema@.index_mover_history.lock_time IS 'how long a copy had the exclusive lock';
+COMMENT ON COLUMN @extschema@.index_mover_history.lock_attempts IS 'attempts of a copy at the exclusive lock';
+COMMENT ON COLUMN @extschema@.index_mover_history.blocks_copied IS 'blocks that a copy has copied in its first pass';
+COMMENT ON COLUMN @extschema@.index_mover_history.blocks_recopied IS 'blocks that a copy has copied again, because they had changed';
+COMMENT ON COLUMN @extschema@.index_mover_history.wal_bytes IS 'bytes of WAL that the worker has written for this relation';
+COMMENT ON COLUMN @extschema@.index_mover_history.sqlstate IS 'SQLSTATE why the relation was not moved, or of an error after the move';
+COMMENT ON COLUMN @extschema@.index_mover_history.message IS 'why the relation was not moved; else why this method';
+COMMENT ON COLUMN @extschema@.index_mover_history.role IS 'role that submitted the job';
 
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 	SELECT m.job,
 		   CASE WHEN a.visible THEN pg_get_userbyid(m.role) END AS role,
@@ -422,57 +398,49 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 			 GROUP BY r.job) r ON r.job = m.job
 	 WHERE a.alive OR a.visible
 	 ORDER BY m.job DESC;
-SELECT pg_catalog.set_config('search_path',
-							 pg_catalog.current_setting('index_mover_install.search_path'), true);
-COMMENT ON VIEW index_mover_jobs IS 'every job of this database, newest first';
-COMMENT ON COLUMN index_mover_jobs.job IS 'number of the job';
-COMMENT ON COLUMN index_mover_jobs.role IS 'role that submitted the job';
-COMMENT ON COLUMN index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
-COMMENT ON COLUMN index_mover_jobs.moved IS 'relations that were moved';
-COMMENT ON COLUMN index_mover_jobs.total IS 'relations of the job';
-COMMENT ON COLUMN index_mover_jobs.percent IS 'percent of the job''s bytes that are copied or moved, or need no move any more; 100: all';
-COMMENT ON COLUMN index_mover_jobs.size IS 'bytes of all relations of the job before the move';
-COMMENT ON COLUMN index_mover_jobs.bytes_per_second IS 'bytes per second that the job''s copies write now';
-COMMENT ON COLUMN index_mover_jobs.eta IS 'time left at the rate of bytes_per_second, or of the relation that needs longest; NULL if unknown';
-COMMENT ON COLUMN index_mover_jobs.longest_lock IS 'longest time that a copy of the job held the exclusive lock';
-COMMENT ON COLUMN index_mover_jobs.tablespace IS 'target tablespace; NULL if there are several';
-COMMENT ON COLUMN index_mover_jobs.started_at IS 'when the move of the first relation began, or else when the job was submitted';
-COMMENT ON COLUMN index_mover_jobs.finished_at IS 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended';
-COMMENT ON COLUMN index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
-COMMENT ON COLUMN index_mover_jobs.settings IS 'settings of the job that are not the default';
+COMMENT ON VIEW @extschema@.index_mover_jobs IS 'every job of this database, newest first';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.job IS 'number of the job';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.role IS 'role that submitted the job';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.status IS 'queued, running, paused, moved, rehearsed, skipped, failed, canceled or interrupted';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.moved IS 'relations that were moved';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.total IS 'relations of the job';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.percent IS 'percent of the job''s bytes that are copied or moved, or need no move any more; 100: all';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.size IS 'bytes of all relations of the job before the move';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.bytes_per_second IS 'bytes per second that the job''s copies write now';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.eta IS 'time left at the rate of bytes_per_second, or of the relation that needs longest; NULL if unknown';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.longest_lock IS 'longest time that a copy of the job held the exclusive lock';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.tablespace IS 'target tablespace; NULL if there are several';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.started_at IS 'when the move of the first relation began, or else when the job was submitted';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.finished_at IS 'when the move of the last relation ended, or else when the job was submitted; NULL if it has not ended';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.policy IS 'tier policy that the job carries out; NULL: none';
+COMMENT ON COLUMN @extschema@.index_mover_jobs.settings IS 'settings of the job that are not the default';
 
-CREATE FUNCTION cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
+CREATE FUNCTION @extschema@.cancel_move(job bigint DEFAULT NULL, keep boolean DEFAULT false) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_cancel_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION cancel_move(bigint, boolean) IS 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many';
+COMMENT ON FUNCTION @extschema@.cancel_move(bigint, boolean) IS 'cancel a job, or all that the caller may control; what was moved stays moved; keep: a large copy stays, for resume_move(); returns how many';
 
-CREATE FUNCTION pause_move(job bigint DEFAULT NULL) RETURNS int
+CREATE FUNCTION @extschema@.pause_move(job bigint DEFAULT NULL) RETURNS int
 AS 'MODULE_PATHNAME', 'index_mover_pause_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
+COMMENT ON FUNCTION @extschema@.pause_move(bigint) IS 'pause a job, or all that the caller may control: a copy at once, a rebuild before it builds its next index; returns how many';
 
-CREATE FUNCTION resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION @extschema@.resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_resume_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
+COMMENT ON FUNCTION @extschema@.resume_move(bigint, jsonb) IS 'let a paused job go on, end its wait for swap_after, or queue what failed, was canceled or interrupted in an ended one; returns the job that goes on';
 
-CREATE FUNCTION alter_move(job bigint, setting text, value text) RETURNS boolean
+CREATE FUNCTION @extschema@.alter_move(job bigint, setting text, value text) RETURNS boolean
 AS 'MODULE_PATHNAME', 'index_mover_alter_move' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
+COMMENT ON FUNCTION @extschema@.alter_move(bigint, text, text) IS 'change a setting of a running or paused job';
 
-CREATE FUNCTION index_mover_cleanup(
+CREATE FUNCTION @extschema@.index_mover_cleanup(
 	dry_run boolean DEFAULT false,
 	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_cleanup' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION index_mover_cleanup(boolean)
+COMMENT ON FUNCTION @extschema@.index_mover_cleanup(boolean)
 	IS 'remove what crashed or killed moves have left behind';
 
 ---------------------------------------------------------------------------
 -- Deciding what to move
 ---------------------------------------------------------------------------
-
--- The functions of this section that are plain SQL have SQL-standard bodies:
--- every name in them is resolved here, once, with nothing but pg_catalog in
--- the path, so that neither the caller's search_path nor an object that
--- another role has put into this schema can redirect them.
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 CREATE FUNCTION @extschema@.index_bloat(
 	index regclass, sample_pages int DEFAULT 400, exact boolean DEFAULT false,
@@ -624,8 +592,6 @@ CREATE TABLE index_mover.probe (
 	sequential_read_mb_s float8 NOT NULL,
 	sync_write_ms float8 NOT NULL
 );
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.probe ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE FUNCTION @extschema@.tablespace_probe(
 	tablespace name, duration interval DEFAULT '1 s', queue_depth int DEFAULT 32,
@@ -651,9 +617,6 @@ CREATE TABLE index_mover.sample (
 	other_scans bigint NOT NULL DEFAULT 0,
 	changes bigint NOT NULL DEFAULT 0
 );
-ALTER TABLE index_mover.sample REPLICA IDENTITY NOTHING;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.sample ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE FUNCTION @extschema@.take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
 AS 'MODULE_PATHNAME', 'index_mover_take_index_sample' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
@@ -813,9 +776,6 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "window_start and window_end must not be the same" CHECK (window_start <> window_end)
 );
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.tier_policy', '');
--- a restore may run with session_replication_role = replica, too
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
-ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 COMMENT ON TABLE @extschema@.tier_policy IS 'where relations belong by age, because they are idle, by heat, or because a file system is full; run_tier_policies() moves them there';
 COMMENT ON COLUMN @extschema@.tier_policy.name IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy.enabled IS 'whether tier_plan(), run_tier_policies() and the scheduler look at it';
@@ -858,12 +818,8 @@ CREATE TABLE index_mover.policy_run (
 	started_at timestamptz NOT NULL,
 	job bigint NOT NULL,			-- 0: nothing was to be moved
 	failures int NOT NULL,			-- before it, in a row
-	sqlstate text,					-- of the run itself, as apart from its moves
-	message text
+	message text					-- error of the run itself, as apart from its moves
 );
-ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING;
-CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
-ALTER TABLE index_mover.policy_run ENABLE REPLICA TRIGGER not_by_replication;
 
 -- src/tier/tier_scheduler.c
 CREATE FUNCTION index_mover.is_scheduled() RETURNS boolean
@@ -872,7 +828,7 @@ AS 'MODULE_PATHNAME', 'index_mover_is_scheduled' LANGUAGE C STABLE PARALLEL REST
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
 	SELECT p.name AS policy, p.owner, r.started_at AS last_run, nullif(r.job, 0) AS job,
-		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE OR r.sqlstate IS NOT NULL THEN 'failed'
+		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE OR r.message IS NOT NULL THEN 'failed'
 				WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
 		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again' ELSE r.message END AS message,
 		   CASE WHEN s.is_due
@@ -898,6 +854,30 @@ COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to m
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';
+
+-- What the own tables say is about this cluster only, and a publication FOR ALL
+-- TABLES includes them.  What C code writes is not decoded (src/own_tables.c): for
+-- deletions that needs tables without a replica identity.  Clients write tier_policy,
+-- and a restore may run with session_replication_role = replica.
+CREATE FUNCTION index_mover.not_by_replication() RETURNS trigger
+AS 'MODULE_PATHNAME', 'index_mover_not_by_replication' LANGUAGE C;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.ledger FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.ledger REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.job_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.job_log REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.move_log FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.move_log REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.mount_point FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.mount_point REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.sample FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.sample REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.probe FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.probe REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON index_mover.policy_run FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication();
+ALTER TABLE index_mover.policy_run REPLICA IDENTITY NOTHING, ENABLE REPLICA TRIGGER not_by_replication;
+CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.tier_policy
+	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
+ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 
 CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
@@ -1087,11 +1067,8 @@ GRANT EXECUTE ON FUNCTION @extschema@.index_bloat(regclass, int, boolean), @exts
 
 GRANT EXECUTE ON FUNCTION @extschema@.index_report(regclass, boolean), @extschema@.tablespace_probe(name, interval, int),
 	@extschema@.take_index_sample(interval), @extschema@.recommend_moves(name, bigint),
-	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems, index_mover.try_size,
-	index_mover.movable_methods, index_mover.duplicate_of, index_mover.relation_heat,
+	@extschema@.index_mover_blockers(regclass, interval), @extschema@.index_mover_check(interval), index_mover.problems,
+	index_mover.try_size, index_mover.movable_methods, index_mover.duplicate_of, index_mover.relation_heat,
 	index_mover.is_ours, index_mover.file_birth, index_mover.stats_since TO pg_monitor;
 GRANT SELECT ON @extschema@.relation_heat, @extschema@.tier_policy_status TO pg_monitor;
 
--- back to the path of the other sections
-SELECT pg_catalog.set_config('search_path',
-							 pg_catalog.current_setting('index_mover_install.search_path'), true);

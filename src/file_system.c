@@ -32,6 +32,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -225,6 +226,19 @@ relation_segment_path(const RelFileLocator *locator, ForkNumber fork, BlockNumbe
 	path = psprintf("%s.%u", base, block / (BlockNumber) RELSEG_SIZE);
 	pfree(base);
 	return path;
+}
+
+/* Return when a file was made, 0 if the file system or the platform does not tell. */
+TimestampTz
+file_birth(const char *path)
+{
+#ifdef STATX_BTIME
+	struct statx facts;
+
+	if (statx(AT_FDCWD, path, 0, STATX_BTIME, &facts) == 0 && (facts.stx_mask & STATX_BTIME) != 0)
+		return time_t_to_timestamptz(facts.stx_btime.tv_sec);
+#endif
+	return 0;
 }
 
 /*

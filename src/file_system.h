@@ -8,6 +8,7 @@
 #ifndef IM_FILE_SYSTEM_H
 #define IM_FILE_SYSTEM_H
 
+#include "datatype/timestamp.h"
 #include "storage/bufmgr.h"
 #include "storage/smgr.h"
 #include "utils/rel.h"
@@ -43,6 +44,7 @@ extern int	errcode_for_file_write(void);
 extern void drop_from_page_cache(int fd, off_t offset, off_t size);
 extern char *size_text(int64 bytes);
 extern int64 file_size(const char *path);
+extern TimestampTz file_birth(const char *path);
 extern int64 relation_file_size(const RelFileLocator *locator);
 extern int64 relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);

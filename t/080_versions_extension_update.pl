@@ -196,13 +196,13 @@ SKIP:
 {
 	skip "$dir can't be written to", 1 unless -w $dir;
 	my $addition = <<'SQL';
-CREATE FUNCTION index_mover_addition(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 1';
-REVOKE ALL ON FUNCTION index_mover_addition(int) FROM PUBLIC;
+CREATE FUNCTION @extschema@.index_mover_addition(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1 + 1';
+REVOKE ALL ON FUNCTION @extschema@.index_mover_addition(int) FROM PUBLIC;
 SQL
 	# the library reads and writes tables of the next version, until it is replaced, too
 	$addition .= "ALTER TABLE $_ ADD COLUMN addition int;\n"
 	  foreach (map { "index_mover.$_" } qw(ledger job_log move_log probe sample policy_run)), '@extschema@.tier_policy';
-	my $comment = "COMMENT ON FUNCTION index_mover_addition(int) IS 'for a test';\n";
+	my $comment = "COMMENT ON FUNCTION \@extschema@.index_mover_addition(int) IS 'for a test';\n";
 	my %script = (
 		"$current--right" => $addition . $comment,
 		"$current--wrong" => $addition,

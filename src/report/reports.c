@@ -326,13 +326,10 @@ index_mover_try_size(PG_FUNCTION_ARGS)
 Datum
 index_mover_file_birth(PG_FUNCTION_ARGS)
 {
-#ifdef STATX_BTIME
 	char	   *path = file_path(PG_GETARG_OID(0));
-	struct statx facts;
+	TimestampTz birth = path != NULL ? file_birth(path) : 0;
 
-	if (path != NULL && statx(AT_FDCWD, path, 0, STATX_BTIME, &facts) == 0 &&
-		(facts.stx_mask & STATX_BTIME) != 0)
-		PG_RETURN_TIMESTAMPTZ(time_t_to_timestamptz(facts.stx_btime.tv_sec));
-#endif
-	PG_RETURN_NULL();
+	if (birth == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(birth);
 }

@@ -9,6 +9,13 @@
  * of the last row at or before it; the moments themselves are rows of relation 0.
  * A rebuilt index has another OID, so rows are found by table and name.
  *
+ * Of the last day all rows are kept, of the last week the last one of each hour, before
+ * that the last one of each day, and for each relation.  A row at which a counter has
+ * gone back, and the one before it, stay: without them a reset would not be seen.  What
+ * is older than the retention is one row for each relation that there is: without it
+ * nothing would be known of a relation that has been idle ever since.  Nobody else
+ * writes these rows.
+ *
  * A counter that went back was reset, and nothing is known of the use before that
  * step.  All were reset at heat_stats_since(), the last moment at which a counter can
  * have come back to the same value unseen.  So "no use" is said only of the time
@@ -24,50 +31,79 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/fd.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "own_tables.h"
+#include "relation_facts.h"
+#include "tier/tier.h"
 #include "tier/tier_private.h"
 
 #define RATE_DAYS		7		/* of the samples that rates are of */
+#define RETENTION_DAYS	100
 
 PG_FUNCTION_INFO_V1(index_mover_stats_since);
+PG_FUNCTION_INFO_V1(index_mover_take_index_sample);
+
+/* columns of index_mover.sample, as in the SQL script */
+enum
+{
+	Anum_sample_taken_at = 1,
+	Anum_sample_table_oid,
+	Anum_sample_index_name,
+	Anum_sample_counters,		/* the first */
+	Natts_sample = Anum_sample_counters + HEAT_COUNTERS - 1
+};
+
+typedef struct HeatSample
+{
+	Oid			table_oid;		/* 0: the row says only that samples were
+								 * taken at this moment */
+	NameData	index_name;		/* "" = of the table itself */
+	TimestampTz taken_at;
+	int64		counters[HEAT_COUNTERS];
+	ItemPointerData tid;
+} HeatSample;
+
+/* Compare the relations that two samples are of. */
+static int
+compare_sampled(const void *a, const void *b)
+{
+	const HeatSample *x = a;
+	const HeatSample *y = b;
+
+	if (x->table_oid != y->table_oid)
+		return x->table_oid > y->table_oid ? 1 : -1;
+	return strcmp(NameStr(x->index_name), NameStr(y->index_name));
+}
 
 static int
 compare_samples(const void *a, const void *b)
 {
-	const HeatSample *x = a;
-	const HeatSample *y = b;
-	int			result = (x->table_oid > y->table_oid) - (x->table_oid < y->table_oid);
+	TimestampTz x = ((const HeatSample *) a)->taken_at;
+	TimestampTz y = ((const HeatSample *) b)->taken_at;
+	int			result = compare_sampled(a, b);
 
-	if (result == 0)
-		result = strcmp(NameStr(x->index_name), NameStr(y->index_name));
-	if (result == 0)
-		result = (x->taken_at > y->taken_at) - (x->taken_at < y->taken_at);
-	return result;
+	return result != 0 ? result : (x > y) - (x < y);
 }
 
 /*
  * Return the samples, palloc'd: first the moments, then those of each relation
  * together, each in the order of time.
  */
-HeatSample *
-heat_samples(Relation rel, int *count)
+static HeatSample *
+read_samples(Relation rel, int *count)
 {
 	Size		room = 1024;
 	HeatSample *samples = palloc_array(HeatSample, room);
@@ -148,23 +184,6 @@ index_mover_stats_since(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(heat_stats_since());
 }
 
-/* Return when the file was made, 0 if the file system does not tell. */
-static TimestampTz
-file_birth(const Heat *heat)
-{
-#ifdef STATX_BTIME
-	char	   *path = relation_file_path(MyDatabaseId, heat->tablespace,
-										  heat->relfilenumber, MAIN_FORKNUM);
-	struct statx facts;
-	int			failed = statx(AT_FDCWD, path, 0, STATX_BTIME, &facts);
-
-	pfree(path);
-	if (failed == 0 && (facts.stx_mask & STATX_BTIME) != 0)
-		return time_t_to_timestamptz(facts.stx_btime.tv_sec);
-#endif
-	return 0;
-}
-
 /* Get the relation's counters, and the time of its last scan if it is known. */
 static void
 get_counters(Heat *heat)
@@ -240,43 +259,33 @@ heat_size(const Heat *heat)
 	return Max(result, 0);
 }
 
-/* Read pg_class. */
+/* Read pg_class, and the statistics. */
 static void
 read_relations(HeatTable *table)
 {
-	int			room = 1024;
-	Relation	rel = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	List	   *rows = catalog_all(RelationRelationId);
 
-	table->heats = palloc_array(Heat, room);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	table->heats = palloc0_array(Heat, list_length(rows));
+	foreach_ptr(HeapTupleData, row, rows)
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
+		Heat	   *heat = &table->heats[table->n];
 
-		if (strchr("rmi", form->relkind) == NULL || form->oid < FirstNormalObjectId || IsToastNamespace(form->relnamespace) ||
-			form->relpersistence == RELPERSISTENCE_TEMP)
+		if (strchr("rmi", form->relkind) == NULL || form->oid < FirstNormalObjectId ||
+			IsToastNamespace(form->relnamespace) || form->relpersistence == RELPERSISTENCE_TEMP)
 			continue;
-		if (table->n == room)
-			table->heats = repalloc_huge(table->heats, (room *= 2) * sizeof(Heat));
-		table->heats[table->n++] = (Heat)
-		{
-			.relid = form->oid,
-				.table_oid = form->oid,
-				.name = form->relname,
-				.schema_oid = form->relnamespace,
-				.relkind = form->relkind,
-				.persistence = form->relpersistence,
-				.tablespace = OidIsValid(form->reltablespace) ?
-				form->reltablespace : MyDatabaseTableSpace,
-				.relfilenumber = form->relfilenode,
-				.toast_oid = form->reltoastrelid,
-				.is_valid = true,
-				.is_searched = true,
-		};
+		table->n++;
+		heat->relid = heat->table_oid = form->oid;
+		heat->name = form->relname;
+		heat->schema_oid = form->relnamespace;
+		heat->relkind = form->relkind;
+		heat->tablespace = tablespace_from_catalog(form->reltablespace);
+		heat->relfilenumber = form->relfilenode;
+		heat->toast_oid = form->reltoastrelid;
+		heat->is_valid = heat->is_searched = true;
+		get_counters(heat);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	list_free_deep(rows);
 	qsort(table->heats, table->n, sizeof(Heat), compare_relids);
 }
 
@@ -284,13 +293,9 @@ read_relations(HeatTable *table)
 static void
 read_indexes(const HeatTable *table)
 {
-	Relation	rel = table_open(IndexRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(IndexRelationId))
 	{
-		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
+		Form_pg_index form = (Form_pg_index) GETSTRUCT(row);
 		Heat	   *index = heat_of(table, form->indexrelid);
 		Heat	   *heap = heat_of(table, form->indrelid);
 
@@ -303,33 +308,22 @@ read_indexes(const HeatTable *table)
 		index->of_extension = heap->of_extension;
 		share_counters(heap, index);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 }
 
 /* Note the relations that are members of an extension, this one included. */
 static void
 read_extensions(const HeatTable *table)
 {
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(ExtensionRelationId));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_rows(DependRelationId, DependReferenceIndexId,
+												 Anum_pg_depend_refclassid, ExtensionRelationId, 0, InvalidOid))
 	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(row);
 		Heat	   *heat = form->classid != RelationRelationId ||
 			form->deptype != DEPENDENCY_EXTENSION ? NULL : heat_of(table, form->objid);
 
 		if (heat != NULL)
 			heat->of_extension = true;
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 }
 
 /* The facts that are the same for all relations */
@@ -428,7 +422,8 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatContext *context)
 			continue;
 		if (there > since)
 		{
-			TimestampTz birth = file_birth(heat);
+			TimestampTz birth = file_birth(relation_file_path(MyDatabaseId, heat->tablespace,
+															  heat->relfilenumber, MAIN_FORKNUM));
 
 			if (birth != 0)
 				there = Min(there, birth);
@@ -444,22 +439,24 @@ judge(Heat *heat, const HeatSample *samples, int n, const HeatContext *context)
 		uses[k]->known_since = context->now;
 }
 
-/* Return the first of n samples that is not before the key. */
-static int
-first_sample(const HeatSample *samples, int n, const HeatSample *key)
+/* Return the first of the samples of a relation, and their number. */
+static const HeatSample *
+samples_of(const Heat *heat, const HeatSample *samples, int n, int *count)
 {
-	int			low = 0;
+	HeatSample	key = {.table_oid = heat->table_oid};
+	const HeatSample *first;
 
-	while (low < n)
-	{
-		int			middle = low + (n - low) / 2;
-
-		if (compare_samples(&samples[middle], key) < 0)
-			low = middle + 1;
-		else
-			n = middle;
-	}
-	return low;
+	if (heat->relkind == RELKIND_INDEX)
+		key.index_name = heat->name;
+	first = bsearch(&key, samples, n, sizeof(HeatSample), compare_sampled);
+	*count = 0;
+	if (first == NULL)
+		return samples;
+	while (first > samples && compare_sampled(first - 1, &key) == 0)
+		first--;
+	while (first + *count < samples + n && compare_sampled(first + *count, &key) == 0)
+		(*count)++;
+	return first;
 }
 
 /*
@@ -474,12 +471,10 @@ heat_read(void)
 	Relation	rel = table_open(extension_relation("sample"), AccessShareLock);
 	HeatContext context = {.now = GetCurrentTimestamp(),.stats_since = heat_stats_since()};
 	int			n;
-	HeatSample *samples = heat_samples(rel, &n);
+	HeatSample *samples = read_samples(rel, &n);
 
 	table_close(rel, AccessShareLock);
 	read_relations(table);
-	for (int i = 0; i < table->n; i++)
-		get_counters(&table->heats[i]);
 	read_extensions(table);
 	read_indexes(table);
 
@@ -493,43 +488,162 @@ heat_read(void)
 	}
 	for (int i = 0; i < table->n; i++)
 	{
-		Heat	   *heat = &table->heats[i];
-		HeatSample	key = {.table_oid = heat->table_oid,.taken_at = PG_INT64_MIN};
-		int			first;
+		int			count;
+		const HeatSample *first = samples_of(&table->heats[i], samples, n, &count);
 
 		CHECK_FOR_INTERRUPTS();
-		if (heat->relkind == RELKIND_INDEX)
-			key.index_name = heat->name;
-		first = first_sample(samples, n, &key);
-		key.taken_at = PG_INT64_MAX;
-		judge(heat, &samples[first], first_sample(samples, n, &key) - first, &context);
+		judge(&table->heats[i], first, count, &context);
 	}
 	pfree(samples);
 	return table;
 }
 
-/*
- * Answer whether the relation is idle since a moment.  Sets *moment to the last
- * use that was seen (0: none) or, if that is not known, since when there is
- * evidence.
- */
-IdleAnswer
-heat_idle(const Heat *heat, IdleOf of, TimestampTz since, TimestampTz *moment)
+/* Return what is known of the use of a relation, of the kinds that count. */
+HeatUse
+heat_use(const Heat *heat, IdleOf of)
 {
 	const HeatUse *scans = of == IDLE_OF_USE ? &heat->scans : &heat->index_scans;
-	TimestampTz last = heat->changes.last;
-	TimestampTz known_since = heat->changes.known_since;
+	HeatUse		result = heat->changes;
 
 	if (of != IDLE_OF_CHANGE)
 	{
-		last = Max(last, scans->last);
-		known_since = Max(known_since, scans->known_since);
+		result.last = Max(result.last, scans->last);
+		result.known_since = Max(result.known_since, scans->known_since);
 	}
-	*moment = last;
-	if (last > since)
-		return IDLE_NO;
-	if (known_since <= since)
-		return IDLE_YES;
-	*moment = known_since;
-	return IDLE_NOT_KNOWN;
+	return result;
+}
+
+/* ----------------------------------------------------------------
+ *	Taking samples, and keeping them few
+ * ----------------------------------------------------------------
+ */
+
+static void
+insert_sample(Relation rel, Oid table_oid, const char *index_name, TimestampTz at,
+			  const int64 *counters)
+{
+	Datum		values[Natts_sample];
+	bool		nulls[Natts_sample] = {0};
+	HeapTuple	tuple;
+
+	values[Anum_sample_taken_at - 1] = TimestampTzGetDatum(at);
+	values[Anum_sample_table_oid - 1] = ObjectIdGetDatum(table_oid);
+	nulls[Anum_sample_index_name - 1] = index_name == NULL;
+	values[Anum_sample_index_name - 1] = index_name == NULL ? (Datum) 0 :
+		CStringGetTextDatum(index_name);
+	for (int i = 0; i < HEAT_COUNTERS; i++)
+		values[Anum_sample_counters - 1 + i] = Int64GetDatum(counters[i]);
+	tuple = extension_form(RelationGetDescr(rel), Natts_sample, values, nulls);
+	extension_insert(rel, tuple);
+	heap_freetuple(tuple);
+}
+
+/* Return the interval of time, of those of which one sample is kept, as a number. */
+static int64
+bucket(TimestampTz at, TimestampTz now)
+{
+	int64		length = at > now - USECS_PER_DAY ? 1 :
+		at > now - 7 * USECS_PER_DAY ? USECS_PER_HOUR : USECS_PER_DAY;
+
+	return at / length * length;
+}
+
+/* Return whether a counter has gone back from one sample to the next. */
+static bool
+went_back(const HeatSample *a, const HeatSample *b)
+{
+	for (int i = 0; i < HEAT_COUNTERS; i++)
+		if (b->counters[i] < a->counters[i])
+			return true;
+	return false;
+}
+
+/* Delete the samples that are not needed any more. */
+static void
+thin_samples(Relation rel, const HeatTable *heats, TimestampTz now, TimestampTz oldest)
+{
+	int			n;
+	HeatSample *samples = read_samples(rel, &n);
+	const HeatSample *kept = NULL;
+
+	for (int i = 0; i < n; i++)
+	{
+		const HeatSample *sample = &samples[i];
+		const HeatSample *next = i + 1 < n && compare_sampled(sample, sample + 1) == 0 ? sample + 1 : NULL;
+		bool		is_old = sample->taken_at < oldest;
+		bool		go;
+
+		if (kept != NULL && compare_sampled(kept, sample) != 0)
+			kept = NULL;
+		if (next != NULL)
+			go = is_old ? next->taken_at < oldest :
+				bucket(sample->taken_at, now) == bucket(next->taken_at, now) &&
+				!went_back(sample, next) && (kept == NULL || !went_back(kept, sample));
+		else
+			/* of a moment, or a relation that has gone */
+			go = is_old && (!OidIsValid(sample->table_oid) ||
+							heat_of(heats, sample->table_oid) == NULL);
+		if (go)
+		{
+			HeapTupleData tuple = {.t_self = sample->tid};
+
+			(void) extension_delete(rel, &tuple);
+		}
+		else
+			kept = sample;
+	}
+	pfree(samples);
+}
+
+/*
+ * Take a sample, and once an hour thin out the earlier ones; retention (NULL: 100
+ * days) is how long more than one row of a relation is kept.  Returns the number of rows written,
+ * without that of the moment.  Runs in the caller's transaction; RowExclusiveLock
+ * on the table of samples until its end.
+ */
+int64
+samples_take(const Interval *retention)
+{
+	HeatTable  *heats = heat_read();
+	Relation	rel = extension_open("sample");
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz oldest = retention == NULL ? now - RETENTION_DAYS * USECS_PER_DAY :
+		DatumGetTimestampTz(DirectFunctionCall2(timestamptz_mi_interval,
+												TimestampTzGetDatum(now),
+												IntervalPGetDatum(retention)));
+	const int64 none[HEAT_COUNTERS] = {0};
+	int64		rows = 0;
+
+	if (heats->last_moment < now - now % USECS_PER_HOUR || oldest > now - USECS_PER_DAY)
+		thin_samples(rel, heats, now, oldest);
+	insert_sample(rel, InvalidOid, NULL, now, none);
+	for (int i = 0; i < heats->n; i++)
+	{
+		const Heat *heat = &heats->heats[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (heat->is_sampled || heat->of_extension)
+			continue;
+		insert_sample(rel, heat->table_oid,
+					  heat->relkind == RELKIND_INDEX ? NameStr(heat->name) : NULL,
+					  now, heat->counters);
+		rows++;
+	}
+	extension_close(rel);
+	CommandCounterIncrement();
+	return rows;
+}
+
+/*
+ * take_index_sample(retention interval DEFAULT '100 days') RETURNS bigint
+ *
+ * samples_take().  EXECUTE: pg_monitor.  ERROR 25006 in recovery or a read-only
+ * transaction.
+ */
+Datum
+index_mover_take_index_sample(PG_FUNCTION_ARGS)
+{
+	PreventCommandIfReadOnly("take_index_sample()");
+	PreventCommandDuringRecovery("take_index_sample()");
+	PG_RETURN_INT64(samples_take(PG_GETARG_INTERVAL_P(0)));
 }

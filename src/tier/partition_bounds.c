@@ -4,42 +4,83 @@
  *	  The partitions with files below a relation, and where their ranges end.
  *
  * A bound is taken from the catalogs as it is stored, as a Datum of the key's
- * type, and compared by core's functions: no text of it depends on settings, and
- * no date is too late for a timestamp.
+ * type: no text of it depends on settings, and no date is too late for a timestamp.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_partitioned_table.h"
 #include "catalog/pg_type_d.h"
 #include "nodes/parsenodes.h"
-#include "nodes/primnodes.h"
 #include "utils/builtins.h"
-#include "utils/date.h"
-#include "utils/datum.h"
-#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
-#include "tier/policy.h"
+#include "compat.h"
+#include "tier/tier_private.h"
 
 /* The range that counts for a relation, so far down the tree */
 typedef struct Range
 {
 	char	   *column;			/* of the key; NULL = none yet */
-	PartitionBound upper;
+	BoundKind	of;				/* of the key */
+	PartitionLeaf leaf;
 } Range;
 
-bool
-bound_is_number(const PartitionBound *bound)
+/* Return what a column of this type counts: BOUND_NUMBER, BOUND_TIME, or BOUND_NONE. */
+BoundKind
+bound_kind(Oid type)
 {
-	return bound->type == INT2OID || bound->type == INT4OID || bound->type == INT8OID;
+	switch (type)
+	{
+		case DATEOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+			return BOUND_TIME;
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+			return BOUND_NUMBER;
+		default:
+			return BOUND_NONE;
+	}
+}
+
+/*
+ * Return a value of one of these types as a number, or as a TimestampTz: infinity if
+ * it is too late for one.
+ */
+int64
+bound_value(Oid type, Datum value)
+{
+	switch (type)
+	{
+		case DATEOID:
+			return DatumGetDateADT(value) >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE ? DT_NOEND :
+				DatumGetTimestampTz(DirectFunctionCall1(date_timestamptz, value));
+		case TIMESTAMPOID:
+			return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, value));
+		case INT2OID:
+			return DatumGetInt16(value);
+		case INT4OID:
+			return DatumGetInt32(value);
+		default:
+			return DatumGetInt64(value);
+	}
+}
+
+/* Return a value of one of these types as it is printed; the caller has set DateStyle. */
+static char *
+value_text(Oid type, Datum value)
+{
+	return bound_kind(type) == BOUND_NUMBER ? psprintf(INT64_FORMAT, bound_value(type, value)) :
+		DatumGetCString(type == DATEOID ? DirectFunctionCall1(date_out, value) :
+						type == TIMESTAMPOID ? DirectFunctionCall1(timestamp_out, value) :
+						DirectFunctionCall1(timestamptz_out, value));
 }
 
 /*
@@ -62,57 +103,47 @@ range_column(Oid relid, Oid *type)
 	/* 0 is an expression */
 	if (attnum == InvalidAttrNumber)
 		return NULL;
-
 	*type = get_atttype(relid, attnum);
-	switch (*type)
-	{
-		case DATEOID:
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-			return get_attname(relid, attnum, true);
-		default:
-			return NULL;
-	}
+	return bound_kind(*type) == BOUND_NONE ? NULL : get_attname(relid, attnum, true);
 }
 
-/* Get where the range of a partition ends; its table's key is of this type. */
-static PartitionBound
-upper_bound(Oid relid, Oid type)
+/*
+ * Get where the range of a partition ends, into *range; its table's key is of this
+ * type.  keep: unless it has no bound.
+ */
+static void
+read_bound(Oid relid, Oid type, bool keep, Range *range)
 {
-	PartitionBound result = {.kind = BOUND_NONE};
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	PartitionLeaf leaf = {.kind = BOUND_NONE};
 	Datum		stored;
-	bool		isnull = true;
-	PartitionBoundSpec *spec;
-	PartitionRangeDatum *upper;
+	bool		isnull;
 
 	if (!HeapTupleIsValid(tuple))
-		return result;
+		return;
 	stored = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relpartbound, &isnull);
 	if (!isnull)
 	{
-		spec = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
-		result.type = type;
-		if (spec->is_default)
-			result.kind = BOUND_DEFAULT;
-		else if (spec->strategy == PARTITION_STRATEGY_RANGE)
-		{
-			upper = linitial_node(PartitionRangeDatum, spec->upperdatums);
-			/* MINVALUE ends nothing that could have rows */
-			result.kind = upper->kind == PARTITION_RANGE_DATUM_VALUE ? BOUND_VALUE : BOUND_MAXVALUE;
-			if (result.kind == BOUND_VALUE)
-			{
-				Const	   *value = castNode(Const, upper->value);
+		PartitionBoundSpec *spec = castNode(PartitionBoundSpec, stringToNode(TextDatumGetCString(stored)));
+		PartitionRangeDatum *upper = spec->is_default ? NULL : linitial_node(PartitionRangeDatum, spec->upperdatums);
 
-				result.value = datumCopy(value->constvalue, value->constbyval, value->constlen);
-			}
+		if (upper == NULL)
+			leaf.kind = BOUND_DEFAULT;
+		else if (upper->kind != PARTITION_RANGE_DATUM_VALUE)
+			/* MINVALUE ends nothing that could have rows */
+			leaf.kind = BOUND_MAXVALUE;
+		else
+		{
+			Datum		value = castNode(Const, upper->value)->constvalue;
+
+			leaf.kind = bound_kind(type);
+			leaf.end = bound_value(type, value);
+			leaf.text = value_text(type, value);
 		}
 	}
 	ReleaseSysCache(tuple);
-	return result;
+	if (leaf.text !=NULL || !keep)
+		range->leaf = leaf;
 }
 
 /*
@@ -128,42 +159,34 @@ add_leaves(List *leaves, Oid relid, const Range *range)
 	Oid			type = InvalidOid;
 	char	   *column;
 	bool		again;
-	bool		counts;
-	PartitionBound key = {.kind = BOUND_NONE};
-	ListCell   *lc;
 
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
 	if (relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW)
 	{
-		PartitionLeaf *leaf = palloc(sizeof(PartitionLeaf));
+		PartitionLeaf *leaf = palloc_object(PartitionLeaf);
 
+		*leaf = range->leaf;
 		leaf->relid = relid;
-		leaf->upper = range->upper;
 		return lappend(leaves, leaf);
 	}
 	if (relkind != RELKIND_PARTITIONED_TABLE)
 		return leaves;
 
 	column = range_column(relid, &type);
-	key.type = type;
 	again = column != NULL && range->column != NULL && strcmp(column, range->column) == 0;
-	counts = column != NULL &&
-		(range->column == NULL || again ||
-		 (bound_is_number(&range->upper) && !bound_is_number(&key)));
-	foreach(lc, find_inheritance_children(relid, NoLock))
+	foreach_oid(child, find_inheritance_children(relid, NoLock))
 	{
 		Range		below = *range;
 
-		if (counts)
+		if (column != NULL &&
+			(range->column == NULL || again || (range->of == BOUND_NUMBER && bound_kind(type) == BOUND_TIME)))
 		{
-			PartitionBound upper = upper_bound(lfirst_oid(lc), type);
-
 			below.column = column;
-			if (upper.kind == BOUND_VALUE || !again)
-				below.upper = upper;
+			below.of = bound_kind(type);
+			read_bound(child, type, again, &below);
 		}
-		leaves = add_leaves(leaves, lfirst_oid(lc), &below);
+		leaves = add_leaves(leaves, child, &below);
 	}
 	return leaves;
 }
@@ -175,55 +198,7 @@ add_leaves(List *leaves, Oid relid, const Range *range)
 List *
 partition_leaves(Oid relid)
 {
-	Range		range = {.upper = {.kind = BOUND_NONE}};
+	Range		range = {.column = NULL};
 
 	return add_leaves(NIL, relid, &range);
-}
-
-/* Compare a bound of a date or timestamp with a moment: <0, 0, >0. */
-int
-bound_compare(const PartitionBound *bound, TimestampTz moment)
-{
-	switch (bound->type)
-	{
-		case DATEOID:
-			return DatumGetInt32(DirectFunctionCall2(date_cmp_timestamptz, bound->value,
-													 TimestampTzGetDatum(moment)));
-		case TIMESTAMPOID:
-			return DatumGetInt32(DirectFunctionCall2(timestamp_cmp_timestamptz, bound->value,
-													 TimestampTzGetDatum(moment)));
-		default:
-			return timestamp_cmp_internal(DatumGetTimestampTz(bound->value), moment);
-	}
-}
-
-/* The integer of a bound that is a number */
-int64
-bound_number(const PartitionBound *bound)
-{
-	return bound->type == INT2OID ? DatumGetInt16(bound->value) :
-		bound->type == INT4OID ? DatumGetInt32(bound->value) : DatumGetInt64(bound->value);
-}
-
-/* The sort key of the bounds of one policy: microseconds, or the number */
-double
-bound_order(const PartitionBound *bound)
-{
-	if (bound->kind != BOUND_VALUE)
-		return 0;
-	if (bound_is_number(bound))
-		return bound_number(bound);
-	return bound->type == DATEOID ? (double) DatumGetDateADT(bound->value) * USECS_PER_DAY :
-		(double) DatumGetTimestampTz(bound->value);
-}
-
-/* The bound as its type prints it; the caller has set DateStyle. */
-char *
-bound_text(const PartitionBound *bound)
-{
-	if (bound_is_number(bound))
-		return psprintf(INT64_FORMAT, bound_number(bound));
-	return DatumGetCString(bound->type == DATEOID ? DirectFunctionCall1(date_out, bound->value) :
-						   bound->type == TIMESTAMPOID ? DirectFunctionCall1(timestamp_out, bound->value) :
-						   DirectFunctionCall1(timestamptz_out, bound->value));
 }

@@ -13,15 +13,14 @@
 #include <math.h>
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_tablespace.h"
-#include "utils/float.h"
-#include "utils/rel.h"
 #include "utils/spccache.h"
 #include "utils/timestamp.h"
 
 #include "own_tables.h"
-#include "settings.h"
+#include "relation_facts.h"
 #include "tier/tier_private.h"
 
 #define PROBE_DAYS			90	/* so long a probe counts */
@@ -66,17 +65,14 @@ PlaceTable *
 places_read(void)
 {
 	PlaceTable *table = palloc0_object(PlaceTable);
-	Relation	rel = table_open(TableSpaceRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, TablespaceNameIndexId, true, NULL, 0, NULL);
-	HeapTuple	tuple;
-	int			room = 8;
+	List	   *rows = catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid);
 	MoveSettings settings;
 
 	settings_capture(&settings);
-	table->places = palloc_array(Place, room);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	table->places = palloc_array(Place, list_length(rows));
+	foreach_ptr(HeapTupleData, row, rows)
 	{
-		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(tuple);
+		Form_pg_tablespace form = (Form_pg_tablespace) GETSTRUCT(row);
 		Place		place = {.oid = form->oid,.name = form->spcname};
 
 		if (form->oid == GLOBALTABLESPACE_OID)
@@ -86,12 +82,8 @@ places_read(void)
 		place.is_there = file_system_facts(form->oid, &place.facts);
 		if (place.is_there)
 			place.reserved = settings_reserved(&settings.min_free_space, place.facts.total_bytes);
-		if (table->n == room)
-			table->places = repalloc_array(table->places, Place, room *= 2);
 		table->places[table->n++] = place;
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	read_probes(table);
 	return table;
 }

@@ -18,7 +18,6 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -27,33 +26,24 @@
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/regproc.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
-#include "file_system.h"
 #include "history.h"
-#include "job.h"
 #include "own_tables.h"
-#include "tier/policy.h"
 #include "tier/tier.h"
+#include "tier/tier_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_tier_policy_check);
 
 #define RUN_TABLE	"policy_run"
-#define RUN_PKEY	"policy_run_pkey"
 
 /* Columns of tier_policy, and of policy_run; the script makes them so. */
 enum
@@ -90,7 +80,6 @@ enum
 	Anum_run_started_at,
 	Anum_run_job,
 	Anum_run_failures,
-	Anum_run_sqlstate,
 	Anum_run_message,
 	Natts_run = Anum_run_message
 };
@@ -102,22 +91,21 @@ enum
 Oid
 policy_table(void)
 {
-	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	Oid			result = InvalidOid;
+	Oid			extension = get_extension_oid("index_mover", true);
 
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
-				CStringGetDatum("index_mover"));
-	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
-	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = get_relname_relid("tier_policy",
-								   ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace);
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
+	foreach_ptr(HeapTupleData, row, catalog_rows(ExtensionRelationId, ExtensionOidIndexId,
+												 Anum_pg_extension_oid, extension, 0, InvalidOid))
+		return get_relname_relid("tier_policy", ((Form_pg_extension) GETSTRUCT(row))->extnamespace);
+	return InvalidOid;
 }
+
+/* A column of the row that was taken apart into values and nulls */
+#define VALUE(column)	(values[Anum_##column - 1])
+#define ISNULL(column)	(nulls[Anum_##column - 1])
+#define VALUE_OR(column, type, none)	(ISNULL(column) ? (none) : DatumGet##type(VALUE(column)))
+#define NAME(column)	(ISNULL(column) ? NULL : pstrdup(NameStr(*DatumGetName(VALUE(column)))))
+#define INTERVAL(column) \
+	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
 
 /* Return the owner that a row names, if its OID is that of this name; else 0. */
 static Oid
@@ -137,12 +125,6 @@ sees_policies_of(const char *owner)
 	return superuser() || (OidIsValid(role) && has_privs_of_role(GetUserId(), role));
 }
 
-static char *
-name_or_null(Datum value, bool isnull)
-{
-	return isnull ? NULL : pstrdup(NameStr(*DatumGetName(value)));
-}
-
 static Policy *
 read_policy(HeapTuple tuple, TupleDesc desc)
 {
@@ -153,21 +135,16 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	char	   *idle_of;
 
 	extension_deform(tuple, desc, Natts_policy, values, nulls);
-#define VALUE(column)	(values[Anum_##column - 1])
-#define ISNULL(column)	(nulls[Anum_##column - 1])
-#define INTERVAL(column) \
-	(ISNULL(column) ? NULL : DatumGetIntervalP(datumCopy(VALUE(column), false, sizeof(Interval))))
 	policy->name = *DatumGetName(VALUE(name));
 	if (!ISNULL(owner))
-		policy->owner = valid_owner(NameStr(*DatumGetName(VALUE(owner))),
-									ISNULL(owner_oid) ? InvalidOid : DatumGetObjectId(VALUE(owner_oid)));
+		policy->owner = valid_owner(NameStr(*DatumGetName(VALUE(owner))), VALUE_OR(owner_oid, ObjectId, InvalidOid));
 	policy->enabled = DatumGetBool(VALUE(enabled));
 	policy->kind = !ISNULL(older_than) ? POLICY_OLDER_THAN : !ISNULL(idle_for) ? POLICY_IDLE_FOR :
 		!ISNULL(budget) ? POLICY_BUDGET : POLICY_START_AT;
-	policy->relation = ISNULL(relation) ? InvalidOid : DatumGetObjectId(VALUE(relation));
-	policy->schema = name_or_null(VALUE(schema), ISNULL(schema));
-	policy->from_tablespace = name_or_null(VALUE(from_tablespace), ISNULL(from_tablespace));
-	policy->to_tablespace = name_or_null(VALUE(to_tablespace), ISNULL(to_tablespace));
+	policy->relation = VALUE_OR(relation, ObjectId, InvalidOid);
+	policy->schema = NAME(schema);
+	policy->from_tablespace = NAME(from_tablespace);
+	policy->to_tablespace = NAME(to_tablespace);
 	parts = TextDatumGetCString(VALUE(parts));
 	policy->tables = strcmp(parts, "indexes") != 0;
 	policy->indexes = strcmp(parts, "table") != 0;
@@ -176,15 +153,15 @@ read_policy(HeapTuple tuple, TupleDesc desc)
 	policy->idle_of = strcmp(idle_of, "change") == 0 ? IDLE_OF_CHANGE :
 		strcmp(idle_of, "index use") == 0 ? IDLE_OF_INDEX_USE : IDLE_OF_USE;
 	policy->now_function = ISNULL(now_function) ? NULL : TextDatumGetCString(VALUE(now_function));
-	policy->budget = ISNULL(budget) ? 0 : DatumGetInt64(VALUE(budget));
-	policy->start_at = ISNULL(start_at) ? 0 : DatumGetFloat8(VALUE(start_at));
-	policy->stop_at = ISNULL(stop_at) ? 0 : DatumGetFloat8(VALUE(stop_at));
+	policy->budget = VALUE_OR(budget, Int64, 0);
+	policy->start_at = VALUE_OR(start_at, Float8, 0);
+	policy->stop_at = VALUE_OR(stop_at, Float8, 0);
 	policy->freeze_first = DatumGetBool(VALUE(freeze_first));
 	policy->min_stay = INTERVAL(min_stay);
-	policy->max_bytes_per_run = ISNULL(max_bytes_per_run) ? 0 : DatumGetInt64(VALUE(max_bytes_per_run));
+	policy->max_bytes_per_run = VALUE_OR(max_bytes_per_run, Int64, 0);
 	policy->every = INTERVAL(every);
-	policy->window_start = ISNULL(window_start) ? -1 : DatumGetTimeADT(VALUE(window_start));
-	policy->window_end = ISNULL(window_end) ? -1 : DatumGetTimeADT(VALUE(window_end));
+	policy->window_start = VALUE_OR(window_start, TimeADT, -1);
+	policy->window_end = VALUE_OR(window_end, TimeADT, -1);
 	policy->settings = ISNULL(settings) ? NULL : DatumGetJsonbPCopy(VALUE(settings));
 	return policy;
 }
@@ -243,13 +220,10 @@ policies_notice_target(Oid tablespace)
 {
 	const char *target = tablespace_name(tablespace);
 	StringInfoData names;
-	ListCell   *lc;
 
 	initStringInfo(&names);
-	foreach(lc, policies_read(NULL, false))
+	foreach_ptr(const Policy, policy, policies_read(NULL, false))
 	{
-		const Policy *policy = lfirst(lc);
-
 		if (strcmp(policy->to_tablespace, target) == 0 ||
 			(policy->kind == POLICY_BUDGET && strcmp(policy->from_tablespace, target) == 0))
 			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "", NameStr(policy->name));
@@ -273,19 +247,6 @@ policy_check_target(const char *tablespace, bool tables)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a reboot loses tables in tablespace \"%s\", which is on %s", tablespace, medium),
 				 errhint("Move only indexes there: set parts to \"indexes\".")));
-}
-
-/*
- * Fill *settings for the job of a policy: those of this session, and those of the
- * policy with the privileges of the current user, who is its owner.  ERROR 22023,
- * 42501 as SET.
- */
-void
-policy_settings(const Policy *policy, MoveSettings *settings)
-{
-	settings_capture_with(settings, policy->settings);
-	settings->terms.policy = policy->name;
-	settings->terms.freeze_first = policy->freeze_first && policy->kind == POLICY_OLDER_THAN;
 }
 
 /*
@@ -364,6 +325,20 @@ policy_function(const char *name)
 	return DatumGetObjectId(DirectFunctionCall1(regprocedurein, CStringGetDatum(name)));
 }
 
+/* Return the full name of a function, as text; the same if there is none: the plan says so. */
+static Datum
+full_name(Datum name)
+{
+	LOCAL_FCINFO(call, 1);
+	Datum		function;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = name;
+	call->args[0].isnull = false;
+	function = to_regprocedure(call);
+	return call->isnull ? name : CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
+}
+
 static void
 check_settings(void *arg)
 {
@@ -372,20 +347,41 @@ check_settings(void *arg)
 	settings_capture_with(&settings, arg);
 }
 
+/* Read the record of the last run of a policy, or delete it; all is 0 if there is none. */
+static void
+find_run(Relation rel, const char *policy, PolicyRun *run, bool delete)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Datum		values[Natts_run];
+	bool		nulls[Natts_run];
+
+	memset(run, 0, sizeof(PolicyRun));
+	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		extension_deform(tuple, RelationGetDescr(rel), Natts_run, values, nulls);
+		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
+		run->job = DatumGetInt64(VALUE(run_job));
+		run->failures = DatumGetInt32(VALUE(run_failures));
+		if (!ISNULL(run_message))
+			run->message = TextDatumGetCString(VALUE(run_message));
+		if (delete)
+			(void) extension_delete(rel, tuple);
+	}
+	systable_endscan(scan);
+}
+
 /* Delete the record of the last run of a policy. */
 static void
 forget_runs(const char *policy)
 {
 	Relation	rel = extension_open(RUN_TABLE);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	PolicyRun	run;
 
-	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
-	scan = systable_beginscan(rel, extension_relation(RUN_PKEY), true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		(void) extension_delete(rel, tuple);
-	systable_endscan(scan);
+	find_run(rel, policy, &run, true);
 	extension_close(rel);
 }
 
@@ -400,71 +396,49 @@ forget_runs(const char *policy)
 Datum
 index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 {
+	int			columns[] = {Anum_now_function, Anum_owner, Anum_owner_oid};
+	Datum		new_values[lengthof(columns)];
+	bool		new_nulls[lengthof(columns)];
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	bool		update;
-	HeapTuple	tuple;
+	HeapTuple	old;
 	TupleDesc	desc;
 	Datum		values[Natts_policy];
 	bool		nulls[Natts_policy];
-	bool		replace[Natts_policy] = {0};
-	int			columns[Natts_policy];
-	Datum		new_values[Natts_policy];
-	bool		new_nulls[Natts_policy];
-	int			n = 0;
+	bool		update;
 	bool		new_owner;
 	bool		is_restored;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		return PointerGetDatum(NULL);
+	old = data->tg_trigtuple;
 	desc = RelationGetDescr(data->tg_relation);
 	update = TRIGGER_FIRED_BY_UPDATE(data->tg_event);
-	tuple = update ? data->tg_newtuple : data->tg_trigtuple;
-	extension_deform(data->tg_trigtuple, desc, Natts_policy, values, nulls);
-	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
-	{
-		forget_runs(NameStr(*DatumGetName(VALUE(name))));
-		return PointerGetDatum(tuple);
-	}
 #define IS_SET(column) \
 	(!update || bms_is_member(Anum_##column - FirstLowInvalidHeapAttributeNumber, data->tg_updatedcols))
-	if (update && IS_SET(name))
+	extension_deform(old, desc, Natts_policy, values, nulls);
+	if (TRIGGER_FIRED_BY_DELETE(data->tg_event) || (update && IS_SET(name)))
 		forget_runs(NameStr(*DatumGetName(VALUE(name))));
+	if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
+		return PointerGetDatum(old);
 
-	extension_deform(tuple, desc, Natts_policy, values, nulls);
+	if (update)
+		extension_deform(data->tg_newtuple, desc, Natts_policy, values, nulls);
 	new_owner = IS_SET(owner) || IS_SET(owner_oid);
 	is_restored = !update && !ISNULL(owner_oid);
 	if (new_owner && ISNULL(owner))
 	{
-		VALUE(owner) = DirectFunctionCall1(namein,
-										   CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
+		VALUE(owner) = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
 		VALUE(owner_oid) = ObjectIdGetDatum(GetUserId());
 		ISNULL(owner) = ISNULL(owner_oid) = false;
 	}
 	else if (new_owner)
 	{
-		Oid			owner = check_owner(NameStr(*DatumGetName(VALUE(owner))),
-										update || ISNULL(owner_oid) ? InvalidOid :
-										DatumGetObjectId(VALUE(owner_oid)));
-
-		VALUE(owner_oid) = ObjectIdGetDatum(owner);
-		ISNULL(owner_oid) = !OidIsValid(owner);
+		VALUE(owner_oid) = ObjectIdGetDatum(check_owner(NameStr(*DatumGetName(VALUE(owner))),
+														is_restored ? DatumGetObjectId(VALUE(owner_oid)) : InvalidOid));
+		ISNULL(owner_oid) = !OidIsValid(DatumGetObjectId(VALUE(owner_oid)));
 	}
-	replace[Anum_owner - 1] = replace[Anum_owner_oid - 1] = new_owner;
-
 	if (IS_SET(now_function) && !ISNULL(now_function))
-	{
-		LOCAL_FCINFO(call, 1);
-		Datum		function;
-
-		/* NULL if there is none: the plan says so */
-		InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
-		call->args[0].value = VALUE(now_function);
-		call->args[0].isnull = false;
-		function = to_regprocedure(call);
-		if (!call->isnull)
-			VALUE(now_function) = CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
-		replace[Anum_now_function - 1] = true;
-	}
+		VALUE(now_function) = full_name(VALUE(now_function));
 	if ((IS_SET(settings) || new_owner) && !ISNULL(settings) && !ISNULL(owner_oid))
 		policy_as_owner(DatumGetObjectId(VALUE(owner_oid)), check_settings, DatumGetJsonbP(VALUE(settings)));
 	/* a restore must not fail: then the plan says so */
@@ -472,19 +446,17 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 	{
 		bool		tables = ISNULL(parts) || strcmp(TextDatumGetCString(VALUE(parts)), "indexes") != 0;
 
-		policy_check_target(name_or_null(VALUE(to_tablespace), ISNULL(to_tablespace)), tables);
+		policy_check_target(NAME(to_tablespace), tables);
 		if (!ISNULL(budget))
-			policy_check_target(name_or_null(VALUE(from_tablespace), ISNULL(from_tablespace)), tables);
+			policy_check_target(NAME(from_tablespace), tables);
 	}
-	for (int i = 0; i < Natts_policy; i++)
+	for (int i = 0; i < lengthof(columns); i++)
 	{
-		if (!replace[i])
-			continue;
-		columns[n] = i + 1;
-		new_values[n] = values[i];
-		new_nulls[n++] = nulls[i];
+		new_values[i] = values[columns[i] - 1];
+		new_nulls[i] = nulls[columns[i] - 1];
 	}
-	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, desc, n, columns, new_values, new_nulls));
+	return PointerGetDatum(heap_modify_tuple_by_cols(update ? data->tg_newtuple : old, desc, lengthof(columns),
+													 columns, new_values, new_nulls));
 }
 
 /* ----------------------------------------------------------------
@@ -497,28 +469,8 @@ void
 policy_run_read(const char *policy, PolicyRun *run)
 {
 	Relation	rel = table_open(extension_relation(RUN_TABLE), AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
-	memset(run, 0, sizeof(PolicyRun));
-	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
-	scan = systable_beginscan(rel, extension_relation(RUN_PKEY), true, NULL, 1, &key);
-	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Datum		values[Natts_run];
-		bool		nulls[Natts_run];
-
-		extension_deform(tuple, RelationGetDescr(rel), Natts_run, values, nulls);
-		run->started_at = DatumGetTimestampTz(values[Anum_run_started_at - 1]);
-		run->job = DatumGetInt64(values[Anum_run_job - 1]);
-		run->failures = DatumGetInt32(values[Anum_run_failures - 1]);
-		if (!nulls[Anum_run_sqlstate - 1])
-			run->sqlstate = TextDatumGetCString(values[Anum_run_sqlstate - 1]);
-		if (!nulls[Anum_run_message - 1])
-			run->message = TextDatumGetCString(values[Anum_run_message - 1]);
-	}
-	systable_endscan(scan);
+	find_run(rel, policy, run, false);
 	table_close(rel, AccessShareLock);
 }
 
@@ -526,22 +478,19 @@ policy_run_read(const char *policy, PolicyRun *run)
 void
 policy_run_write(const char *policy, const PolicyRun *run)
 {
-	Relation	rel;
+	Relation	rel = extension_open(RUN_TABLE);
+	PolicyRun	before;
 	Datum		values[Natts_run];
 	bool		nulls[Natts_run] = {0};
 
-	forget_runs(policy);
-	rel = extension_open(RUN_TABLE);
-	values[Anum_run_policy - 1] = DirectFunctionCall1(namein, CStringGetDatum(policy));
-	values[Anum_run_started_at - 1] = TimestampTzGetDatum(run->started_at);
-	values[Anum_run_job - 1] = Int64GetDatum(run->job);
-	values[Anum_run_failures - 1] = Int32GetDatum(run->failures);
-	nulls[Anum_run_sqlstate - 1] = nulls[Anum_run_message - 1] = (run->sqlstate == NULL);
-	if (run->sqlstate != NULL)
-	{
-		values[Anum_run_sqlstate - 1] = CStringGetTextDatum(run->sqlstate);
-		values[Anum_run_message - 1] = CStringGetTextDatum(run->message);
-	}
+	find_run(rel, policy, &before, true);
+	VALUE(run_policy) = DirectFunctionCall1(namein, CStringGetDatum(policy));
+	VALUE(run_started_at) = TimestampTzGetDatum(run->started_at);
+	VALUE(run_job) = Int64GetDatum(run->job);
+	VALUE(run_failures) = Int32GetDatum(run->failures);
+	ISNULL(run_message) = run->message == NULL;
+	if (run->message != NULL)
+		VALUE(run_message) = CStringGetTextDatum(run->message);
 	extension_insert(rel, extension_form(RelationGetDescr(rel), Natts_run, values, nulls));
 	extension_close(rel);
 	CommandCounterIncrement();
@@ -555,17 +504,14 @@ int
 policy_failures(const PolicyRun *run, char **why)
 {
 	JobSlot		slot;
-	ListCell   *lc;
 
 	*why = run->message;
 	if (run->started_at == 0 || (run->job != 0 && job_find(run->job, &slot)))
 		return run->failures;	/* of those before */
-	if (run->sqlstate != NULL)
+	if (run->message != NULL)
 		return run->failures + 1;
-	foreach(lc, run->job != 0 ? history_read(run->job) : NIL)
+	foreach_ptr(const HistoryEntry, entry, run->job != 0 ? history_read(run->job) : NIL)
 	{
-		const HistoryEntry *entry = lfirst(lc);
-
 		if (entry->status == STATUS_MOVED || entry->status == STATUS_SKIPPED ||
 			entry->status == STATUS_REHEARSED || entry->status == STATUS_CANCELED)
 			continue;

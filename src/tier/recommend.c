@@ -14,18 +14,14 @@
 #include <math.h>
 
 #include "catalog/pg_tablespace_d.h"
-#include "commands/tablespace.h"
 #include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/float.h"
-#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "errors.h"
 #include "printed_command.h"
 #include "report/report.h"
+#include "row.h"
 #include "tier/tier_private.h"
 
 PG_FUNCTION_INFO_V1(index_mover_relation_heat);
@@ -33,17 +29,11 @@ PG_FUNCTION_INFO_V1(index_mover_recommend_moves);
 
 #define PENDING_PAGES	16		/* from so many on to be flushed first */
 
-static Datum
-name_datum(const char *name)
+/* Set a column to a number as SQL's round(value, 4). */
+static void
+row_rounded(Row *row, int column, double value)
 {
-	return name == NULL ? (Datum) 0 : DirectFunctionCall1(namein, CStringGetDatum(name));
-}
-
-/* Return a number as SQL's round(value, 4). */
-static Datum
-rounded(double value)
-{
-	return Float8GetDatum(rint(value * 10000) / 10000 + 0.0);
+	row_set(row, column, Float8GetDatum(rint(value * 10000) / 10000 + 0.0));
 }
 
 /* Return seconds in the words of an interval. */
@@ -73,32 +63,24 @@ index_mover_relation_heat(PG_FUNCTION_ARGS)
 	for (int i = 0; i < heats->n; i++)
 	{
 		const Heat *heat = &heats->heats[i];
-		Interval	period = {.time = (int64) rint(heat->seconds) * USECS_PER_SEC};
-		TimestampTz use = Max(heat->scans.last, heat->changes.last);
-		TimestampTz index_use = Max(heat->index_scans.last, heat->changes.last);
-		Datum		values[] = {
-			ObjectIdGetDatum(heat->relid),
-			CStringGetTextDatum(heat->relkind == RELKIND_INDEX ? "index" : "table"),
-			name_datum(get_tablespace_name(heat->tablespace)),
-			Int64GetDatum(heat_size(heat)),
-			Float8GetDatum(heat->reads_per_second),
-			Float8GetDatum(heat->wanted_per_second),
-			IntervalPGetDatum(&period),
-			Int64GetDatum(heat->samples),
-			TimestampTzGetDatum(use),
-			TimestampTzGetDatum(index_use),
-			TimestampTzGetDatum(heat->changes.last),
-			TimestampTzGetDatum(Max(heat->scans.known_since, heat->changes.known_since)),
-		};
-		bool		nulls[lengthof(values)] = {0};
+		Row			row;
 
 		if (heat->of_extension)
 			continue;
-		nulls[2] = values[2] == 0;
-		nulls[8] = use == 0;
-		nulls[9] = index_use == 0;
-		nulls[10] = heat->changes.last == 0;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		row_clear(&row);
+		row_set(&row, 1, ObjectIdGetDatum(heat->relid));
+		row_text(&row, 2, heat->relkind == RELKIND_INDEX ? "index" : "table");
+		row_tablespace(&row, 3, heat->tablespace);
+		row_int64(&row, 4, heat_size(heat));
+		row_set(&row, 5, Float8GetDatum(heat->reads_per_second));
+		row_set(&row, 6, Float8GetDatum(heat->wanted_per_second));
+		row_interval(&row, 7, (int64) rint(heat->seconds) * USECS_PER_SEC);
+		row_int64(&row, 8, heat->samples);
+		row_time(&row, 9, heat_use(heat, IDLE_OF_USE).last);
+		row_time(&row, 10, heat_use(heat, IDLE_OF_INDEX_USE).last);
+		row_time(&row, 11, heat->changes.last);
+		row_time(&row, 12, heat_use(heat, IDLE_OF_USE).known_since);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;
 }
@@ -184,32 +166,29 @@ put_advice(ReturnSetInfo *rsinfo, const Advice *advice, const Candidate *candida
 	bool		is_index = heat->relkind == RELKIND_INDEX;
 	char	   *name = quote_qualified_identifier(get_namespace_name(heat->schema_oid), NameStr(heat->name));
 	const char *method = candidate->rebuilds ? "rebuild" : "copy";
-	const char *to = NameStr(advice->target->name);
+	Oid			to = candidate->is_resident ? candidate->home : advice->target->oid;
 	int64		pending = is_index ? report_pending_pages(heat->relid) : -1;
-	Datum		values[14];
-	bool		nulls[lengthof(values)] = {0};
+	Row			row;
 
-	if (candidate->is_resident)
-		to = get_tablespace_name(candidate->home);
-	values[0] = Int32GetDatum(rank);
-	values[1] = ObjectIdGetDatum(heat->relid);
-	nulls[1] = !is_index;
-	values[2] = ObjectIdGetDatum(heat->table_oid);
-	values[3] = CStringGetTextDatum(method);
-	values[4] = name_datum(get_tablespace_name(heat->tablespace));
-	values[5] = name_datum(to);
-	values[6] = Int64GetDatum(heat_size(heat));
-	values[7] = Int64GetDatum(candidate->size);
-	values[8] = rounded(heat->reads_per_second);
-	values[9] = rounded(candidate->is_resident ? -candidate->value : candidate->value);
-	values[10] = Float8GetDatum(candidate->bloat);
-	nulls[10] = isnan(candidate->bloat) || candidate->bloat_is_least;
-	values[11] = Int64GetDatum(pending);
-	nulls[11] = pending < 0;
-	values[12] = CStringGetTextDatum(reason_text(advice, candidate, name, pending));
-	values[13] = CStringGetTextDatum(is_index ? printed_command("move_indexes", name, to, method) :
-									 printed_command("move_table", name, to));
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	row_clear(&row);
+	row_set(&row, 1, Int32GetDatum(rank));
+	if (is_index)
+		row_set(&row, 2, ObjectIdGetDatum(heat->relid));
+	row_set(&row, 3, ObjectIdGetDatum(heat->table_oid));
+	row_text(&row, 4, method);
+	row_tablespace(&row, 5, heat->tablespace);
+	row_tablespace(&row, 6, to);
+	row_int64(&row, 7, heat_size(heat));
+	row_int64(&row, 8, candidate->size);
+	row_rounded(&row, 9, heat->reads_per_second);
+	row_rounded(&row, 10, candidate->is_resident ? -candidate->value : candidate->value);
+	if (!isnan(candidate->bloat) && !candidate->bloat_is_least)
+		row_set(&row, 11, Float8GetDatum(candidate->bloat));
+	row_int64(&row, 12, pending);
+	row_text(&row, 13, reason_text(advice, candidate, name, pending));
+	row_text(&row, 14, is_index ? printed_command("move_indexes", name, tablespace_name(to), method) :
+			 printed_command("move_table", name, tablespace_name(to)));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
 /* Say why there is no row. */
@@ -272,10 +251,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 	Oid			tablespace;
 	int			count = 0;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", "tablespace")));
+	reject_null(fcinfo, 0, "tablespace");
 	tablespace = get_tablespace_oid(NameStr(*PG_GETARG_NAME(0)), false);
 	if (tablespace == GLOBALTABLESPACE_OID)
 		ereport(ERROR,

@@ -10,7 +10,7 @@
 
 #include "datatype/timestamp.h"
 
-/* samples.c: take a sample now, and thin out old ones; returns rows written */
+/* heat.c: take a sample now, and thin out old ones; returns rows written */
 extern int64 samples_take(const Interval *retention);
 
 /* policy.c: tell the caller which policies would fill a tablespace again */

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * tier_private.h
- *	  What the parts of the placement share: heat, places, and the one ranking.
+ *	  What the parts of the placement share: heat, places, the one ranking, tier
+ *	  policies, what they would move, and their runs.
  *
  * Nothing here takes a lock on a user's relation: all is read from the catalogs,
  * the cumulative statistics, the samples and the file system, in the caller's
@@ -12,13 +13,17 @@
 #ifndef IM_TIER_PRIVATE_H
 #define IM_TIER_PRIVATE_H
 
-#include "access/htup_details.h"
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "storage/itemptr.h"
+#include "utils/date.h"
+#include "utils/hsearch.h"
+#include "utils/jsonb.h"
 #include "utils/relcache.h"
 
 #include "compat.h"
 #include "file_system.h"
+#include "settings.h"
 
 /* ----------------------------------------------------------------
  *	heat.c: how much a relation is used, and how sure that is
@@ -38,28 +43,6 @@ enum
 	HEAT_COUNTERS
 };
 
-/* columns of index_mover.sample, as in the SQL script */
-enum
-{
-	Anum_sample_taken_at = 1,
-	Anum_sample_table_oid,
-	Anum_sample_index_name,
-	Anum_sample_counters,		/* the first */
-	Natts_sample = Anum_sample_counters + HEAT_COUNTERS - 1
-};
-
-typedef struct HeatSample
-{
-	Oid			table_oid;		/* 0: the row says only that samples were
-								 * taken at this moment */
-	NameData	index_name;		/* "" = of the table itself */
-	TimestampTz taken_at;
-	int64		counters[HEAT_COUNTERS];
-	ItemPointerData tid;
-} HeatSample;
-
-extern HeatSample *heat_samples(Relation rel, int *count);
-
 /* One kind of use, as far as samples and statistics of this server tell */
 typedef struct HeatUse
 {
@@ -76,7 +59,6 @@ typedef struct Heat
 	NameData	name;
 	Oid			schema_oid;
 	char		relkind;		/* RELKIND_RELATION, _MATVIEW or _INDEX */
-	char		persistence;
 	Oid			tablespace;		/* never 0: the database's default by its OID */
 	RelFileNumber relfilenumber;
 	Oid			toast_oid;		/* of a table; 0 = none */
@@ -96,7 +78,7 @@ typedef struct Heat
 	HeatUse		index_scans;
 	HeatUse		changes;		/* INSERT, UPDATE, DELETE; not VACUUM */
 
-	/* for heat.c and samples.c */
+	/* for heat.c */
 	int64		counters[HEAT_COUNTERS];	/* of now */
 	bool		is_sampled;		/* the last sample has the same */
 	int64		fetched;		/* of an index: rows of the table */
@@ -125,14 +107,7 @@ typedef enum IdleOf
 	IDLE_OF_CHANGE,				/* no change */
 } IdleOf;
 
-typedef enum IdleAnswer
-{
-	IDLE_YES,
-	IDLE_NO,
-	IDLE_NOT_KNOWN,				/* the evidence does not reach back so far */
-} IdleAnswer;
-
-extern IdleAnswer heat_idle(const Heat *heat, IdleOf of, TimestampTz since, TimestampTz *moment);
+extern HeatUse heat_use(const Heat *heat, IdleOf of);
 
 /* ----------------------------------------------------------------
  *	places.c: tablespaces
@@ -210,16 +185,150 @@ typedef struct Candidate
 
 extern void ranking_choose(Candidate *candidates, int n, int64 budget);
 
-/* ----------------------------------------------------------------
- *	candidates.c: from heat and places to candidates for one target
- * ----------------------------------------------------------------
- */
-
 /* Return whether a relation takes part; arg is the caller's. */
 typedef bool (*CandidateFilter) (const Heat *heat, void *arg);
 
 extern Candidate *candidates_collect(const HeatTable *heats, const PlaceTable *places,
 									 Oid target, Oid home,
 									 CandidateFilter filter, void *arg, int *n);
+
+/* ----------------------------------------------------------------
+ *	partition_bounds.c
+ * ----------------------------------------------------------------
+ */
+typedef enum BoundKind
+{
+	BOUND_NONE,					/* no range of a date, timestamp or integer */
+	BOUND_DEFAULT,
+	BOUND_MAXVALUE,
+	BOUND_NUMBER,
+	BOUND_TIME,
+} BoundKind;
+
+/* A table with a file, and where its range ends */
+typedef struct PartitionLeaf
+{
+	Oid			relid;
+	BoundKind	kind;
+	int64		end;			/* the number, or a TimestampTz */
+	char	   *text;			/* the same as its type prints it; NULL = none */
+} PartitionLeaf;
+
+extern List *partition_leaves(Oid relid);
+extern BoundKind bound_kind(Oid type);
+extern int64 bound_value(Oid type, Datum value);
+
+/* ----------------------------------------------------------------
+ *	policy.c
+ * ----------------------------------------------------------------
+ */
+typedef enum PolicyKind
+{
+	POLICY_OLDER_THAN,
+	POLICY_IDLE_FOR,
+	POLICY_BUDGET,
+	POLICY_START_AT,
+} PolicyKind;
+
+/* A row of tier_policy */
+typedef struct Policy
+{
+	NameData	name;
+	Oid			owner;			/* 0 = is to be set again */
+	bool		enabled;
+	PolicyKind	kind;
+	Oid			relation;		/* 0 = any */
+	char	   *schema;			/* NULL = any */
+	char	   *from_tablespace;	/* NULL = any */
+	char	   *to_tablespace;
+	bool		tables;			/* of parts */
+	bool		indexes;
+	Interval   *age;			/* older_than or idle_for */
+	IdleOf		idle_of;
+	char	   *now_function;	/* NULL = now() */
+	int64		budget;
+	double		start_at;
+	double		stop_at;
+	bool		freeze_first;
+	Interval   *min_stay;
+	int64		max_bytes_per_run;	/* 0 = no limit */
+	Interval   *every;			/* NULL = only when called */
+	TimeADT		window_start;	/* -1 = at any time */
+	TimeADT		window_end;		/* -1 = without end */
+	Jsonb	   *settings;		/* NULL = none */
+} Policy;
+
+extern Oid	policy_table(void);
+extern List *policies_read(const char *name, bool all);
+extern void policy_check_target(const char *tablespace, bool tables);
+extern void policy_as_owner(Oid owner, void (*work) (void *arg), void *arg);
+extern Oid	policy_function(const char *name);
+extern bool policy_window(const Policy *policy, TimestampTz now, int *seconds);
+
+/* The last run of a policy: a row of index_mover.policy_run */
+typedef struct PolicyRun
+{
+	TimestampTz started_at;		/* 0 = there was none */
+	int64		job;			/* 0 = nothing to move */
+	int			failures;		/* runs in a row that have failed, without
+								 * this one's job */
+	char	   *message;		/* error of the run itself; NULL = none */
+} PolicyRun;
+
+extern void policy_run_read(const char *policy, PolicyRun *run);
+extern void policy_run_write(const char *policy, const PolicyRun *run);
+extern int	policy_failures(const PolicyRun *run, char **why);
+
+/* ----------------------------------------------------------------
+ *	tier_plan.c
+ * ----------------------------------------------------------------
+ */
+
+/* The outcome of a policy for one relation, or, with relid 0, about itself */
+typedef struct TierRow
+{
+	Oid			relid;
+	Oid			table_oid;		/* of an index its table, else relid */
+	bool		is_index;
+	Oid			from;			/* tablespaces; 0 = unknown */
+	Oid			to;
+	int64		size;			/* -1 = unknown */
+	char	   *why;			/* it is wanted there; NULL = it is not */
+	char	   *hindrance;		/* NULL = it moves */
+	bool		is_usual;		/* without a bound, as it is meant to be */
+	double		order;			/* smaller first */
+	double		heat;			/* -1 = does not matter */
+	double		estimated;		/* seconds */
+	List	   *items;			/* of MoveItem */
+} TierRow;
+
+typedef struct TierPlan TierPlan;
+
+extern TierPlan *tier_plan_begin(TimestampTz at);
+extern char *tier_reason(const TierRow *row);
+
+/* A policy to plan, of which the caller sets the first two */
+typedef struct PlanWork
+{
+	TierPlan   *plan;
+	const Policy *policy;
+	MoveSettings settings;		/* of its job */
+	List	   *rows;			/* of TierRow, in the order of the moves */
+	Oid			to;
+	Oid			from;			/* 0 = any, of schema, too */
+	Oid			schema;
+	List	   *tables;			/* of OIDs: within these; NIL = any */
+	HTAB	   *moved;			/* within min_stay */
+	int64		so_far;			/* bytes of this run */
+} PlanWork;
+
+extern void tier_plan_policy(void *arg);
+
+/* ----------------------------------------------------------------
+ *	tier_run.c
+ * ----------------------------------------------------------------
+ */
+extern void tier_hold_extension(void);
+extern bool tier_run_start(Oid database, Oid owner, const char *policy);
 
 #endif							/* IM_TIER_PRIVATE_H */

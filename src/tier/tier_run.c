@@ -19,32 +19,25 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/dbcommands.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "libpq/pqformat.h"
 #include "libpq/pqmq.h"
-#include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
-#include "storage/shm_mq.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
-#include "utils/tuplestore.h"
 
 #include "call/call.h"
 #include "compat.h"
 #include "own_tables.h"
-#include "tier/policy.h"
+#include "tier/tier_private.h"
 #include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_run_tier_policies);
@@ -52,8 +45,6 @@ PGDLLEXPORT void index_mover_policy_main(Datum arg);
 
 #define QUEUE_SIZE		65536
 #define PLAN_TIMEOUT_MS	(5 * 60 * 1000) /* a now_function can sleep */
-
-static uint32 wait_event = 0;
 
 /* The arguments of the worker of a policy */
 typedef struct RunExtra
@@ -68,25 +59,10 @@ typedef struct RunExtra
 
 StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
 
-/* The head of the worker's answer, before the items */
-typedef struct RunPlan
-{
-	MoveSettings settings;
-	int			nitems;
-} RunPlan;
-
 /* ----------------------------------------------------------------
  *	In the worker
  * ----------------------------------------------------------------
  */
-
-static void
-add_policy_name(void *arg)
-{
-	const RunExtra *extra = arg;
-
-	errcontext("index_mover policy \"%s\"", NameStr(extra->policy));
-}
 
 /*
  * Hold the extension's tables, so that no DROP EXTENSION waits for one while
@@ -110,15 +86,10 @@ notice_refused(const PlanWork *work)
 {
 	const TierRow *first = NULL;
 	int			n = 0;
-	ListCell   *lc;
 
-	foreach(lc, work->rows)
+	foreach_ptr(const TierRow, row, work->rows)
 	{
-		const TierRow *row = lfirst(lc);
-
-		if (!row->refused)
-			continue;
-		if (n++ == 0)
+		if (!row->is_usual && n++ == 0)
 			first = row;
 	}
 	if (n > 0)
@@ -126,7 +97,7 @@ notice_refused(const PlanWork *work)
 				(errmsg("policy \"%s\" moves nothing: %s%s", NameStr(work->policy->name),
 						!OidIsValid(first->relid) ? "" :
 						psprintf("%s: ", DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(first->relid)))),
-						first->reason),
+						tier_reason(first)),
 				 n > 1 ? errdetail("The plan has %d reasons.", n) : 0));
 }
 
@@ -143,7 +114,6 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	List	   *items = NIL;
 	bool		has_window;
 	int			left;
-	ListCell   *lc;
 
 	if (work.policy == NULL || work.policy->owner != GetUserId())
 		ereport(ERROR,
@@ -157,8 +127,11 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	policy_as_owner(work.policy->owner, tier_plan_policy, &work);
 	disable_timeout(STATEMENT_TIMEOUT, false);
 	*settings = work.settings;
-	foreach(lc, work.rows)
-		items = list_concat(items, ((const TierRow *) lfirst(lc))->items);
+	foreach_ptr(const TierRow, row, work.rows)
+	{
+		if (row->hindrance == NULL)
+			items = list_concat(items, row->items);
+	}
 	if (items == NIL)
 		notice_refused(&work);
 
@@ -168,52 +141,38 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	return items;
 }
 
-/* Record a run, which has submitted a job, or has failed. */
-static void
-record_run(const RunExtra *extra, int64 job, const ErrorData *error)
-{
-	PolicyRun	run;
-	char	   *why;
-
-	policy_run_read(NameStr(extra->policy), &run);
-	run = (PolicyRun)
-	{
-		.started_at = GetCurrentTimestamp(),.job = job,.failures = policy_failures(&run, &why)
-	};
-	if (error != NULL)
-	{
-		run.sqlstate = unpack_sql_state(error->sqlerrcode);
-		run.message = error->message;
-	}
-	policy_run_write(NameStr(extra->policy), &run);
-}
-
 /*
  * Carry out the policy, or hand back its plan, in a transaction of its own; or
  * record that it has failed.
  */
 static List *
-carry_out(const RunExtra *extra, RunPlan *result, const ErrorData *error)
+carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 {
+	const char *name = NameStr(extra->policy);
 	List	   *items = NIL;
-	int64		job = extra->job;
+	PolicyRun	run;
+	char	   *why;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	tier_hold_extension();
 	MemoryContextSwitchTo(TopMemoryContext);
-	if (error == NULL)
+	policy_run_read(name, &run);
+	run = (PolicyRun)
 	{
-		items = plan_items(extra, job == 0, &result->settings);
-		result->settings.terms.role = GetUserId();
-		result->settings.terms.job = job;
-		result->nitems = list_length(items);
-		if (items != NIL && job == 0)
-			job = submit_next_job();
-	}
-	record_run(extra, items == NIL ? 0 : job, error);
+		.started_at = GetCurrentTimestamp(),.failures = policy_failures(&run, &why)
+	};
+	if (error != NULL)
+		run.message = error->message;
+	else
+		items = plan_items(extra, extra->job == 0, settings);
+	settings->terms.role = GetUserId();
+	settings->terms.job = extra->job;
+	if (items != NIL)
+		run.job = extra->job != 0 ? extra->job : submit_next_job();
+	policy_run_write(name, &run);
 	if (items != NIL && extra->job == 0)
-		submit_at_commit(job, JOB_MOVE, items, &result->settings);
+		submit_at_commit(run.job, JOB_MOVE, items, settings);
 	commit_locally();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -226,12 +185,10 @@ index_mover_policy_main(Datum arg)
 {
 	MemoryContext context = TopMemoryContext;
 	RunExtra	extra;
-	RunPlan		result;
+	MoveSettings settings = {0};
 	List	   *volatile items = NIL;
 	ErrorData  *volatile error = NULL;
-	ErrorContextCallback name_policy = {.callback = add_policy_name,.arg = &extra};
 	StringInfoData message;
-	ListCell   *lc;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -254,12 +211,10 @@ index_mover_policy_main(Datum arg)
 	if (extra.queue != DSM_HANDLE_INVALID)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_appname("index_mover");
-	name_policy.previous = error_context_stack;
-	error_context_stack = &name_policy;
 
 	PG_TRY();
 	{
-		items = carry_out(&extra, &result, NULL);
+		items = carry_out(&extra, &settings, NULL);
 	}
 	PG_CATCH();
 	{
@@ -270,8 +225,7 @@ index_mover_policy_main(Datum arg)
 	{
 		disable_all_timeouts(false);
 		/* if the tables are locked, that is the error */
-		(void) carry_out(&extra, &result, error);
-		result.nitems = 0;
+		(void) carry_out(&extra, &settings, error);
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("policy \"%s\" moves nothing: %s", NameStr(extra.policy), error->message),
@@ -281,9 +235,9 @@ index_mover_policy_main(Datum arg)
 	if (extra.queue != DSM_HANDLE_INVALID)
 	{
 		pq_beginmessage(&message, 'D');
-		pq_sendbytes(&message, (char *) &result, sizeof(result));
-		foreach(lc, items)
-			pq_sendbytes(&message, lfirst(lc), sizeof(MoveItem));
+		pq_sendbytes(&message, (char *) &settings, sizeof(settings));
+		foreach_ptr(const char, item, (List *) items)
+			pq_sendbytes(&message, item, sizeof(MoveItem));
 		pq_endmessage(&message);
 	}
 	proc_exit(0);
@@ -327,43 +281,30 @@ typedef struct CallRun
 	List	   *items;
 } CallRun;
 
-/* Take the messages of the worker until it ends.  ERROR if that was an error. */
+/* Take the messages of the worker until it ends.  ERROR if it does so without a plan. */
 static void
 receive_plan(CallRun *run, shm_mq_handle *messages)
 {
-	ErrorData	failure = {0};
+	ErrorData	error;
+	Size		nbytes;
+	void	   *data;
 	bool		received = false;
 
-	for (;;)
+	while (shm_mq_receive(messages, &nbytes, &data, false) == SHM_MQ_SUCCESS)
 	{
-		Size		nbytes;
-		void	   *data;
-		shm_mq_result result = shm_mq_receive(messages, &nbytes, &data, true);
-		char		type = result == SHM_MQ_SUCCESS ? *(char *) data : '\0';
 		StringInfoData msg;
+		char		type;
 
-		CHECK_FOR_INTERRUPTS();
-		if (result == SHM_MQ_DETACHED)
-			break;
-		if (result == SHM_MQ_WOULD_BLOCK)
-		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, 0,
-							 IM_WAIT_EVENT(wait_event, "IndexMoverPolicy"));
-			ResetLatch(MyLatch);
-			continue;
-		}
 		initStringInfo(&msg);
-		appendBinaryStringInfo(&msg, (char *) data + 1, nbytes - 1);
+		appendBinaryStringInfo(&msg, data, nbytes);
+		type = pq_getmsgbyte(&msg);
 		if (type == 'D')
 		{
-			RunPlan		received_plan;
-
-			pq_copymsgbytes(&msg, (char *) &received_plan, sizeof(received_plan));
-			run->settings = received_plan.settings;
 			received = true;
-			for (int i = 0; i < received_plan.nitems; i++)
+			pq_copymsgbytes(&msg, (char *) &run->settings, sizeof(MoveSettings));
+			while (msg.cursor < msg.len)
 			{
-				MoveItem   *item = palloc(sizeof(MoveItem));
+				MoveItem   *item = palloc_object(MoveItem);
 
 				pq_copymsgbytes(&msg, (char *) item, sizeof(MoveItem));
 				run->items = lappend(run->items, item);
@@ -371,24 +312,16 @@ receive_plan(CallRun *run, shm_mq_handle *messages)
 		}
 		else if (type == 'N' || type == 'E')
 		{
-			ErrorData	edata;
-
-			pq_parse_errornotice(&msg, &edata);
-			if (type == 'E')
-				failure = edata;
-			else
-				ThrowErrorData(&edata);
+			pq_parse_errornotice(&msg, &error);
+			error.elevel = Min(error.elevel, ERROR);
+			ThrowErrorData(&error);
 		}
 	}
-	if (received)
-		return;
-	if (failure.elevel == 0)
+	if (!received)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("background worker of index_mover did not start or ended early"),
 				 errhint("See the server log for the reason.")));
-	failure.elevel = ERROR;
-	ThrowErrorData(&failure);
 }
 
 static void
@@ -399,6 +332,10 @@ plan_in_worker(void *arg)
 	shm_mq	   *queue = shm_mq_create(dsm_segment_address(segment), QUEUE_SIZE);
 	BackgroundWorkerHandle *worker;
 
+	if (!OidIsValid(run->policy->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
 	worker = start_worker(MyDatabaseId, run->policy->owner, NameStr(run->policy->name),
 						  submit_next_job(), dsm_segment_handle(segment));
@@ -466,8 +403,6 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 {
 	List	   *runs = NIL;
 	List	   *claimed = NIL;	/* tables of the policies before */
-	ListCell   *lc;
-	ListCell   *lc2;
 	bool		wait;
 
 	reject_null(fcinfo, 1, "wait");
@@ -475,32 +410,31 @@ index_mover_run_tier_policies(PG_FUNCTION_ARGS)
 	call_check_moment("run_tier_policies()", false, wait);
 	/* not in a subtransaction, which would close its file */
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
+	foreach_ptr(const Policy, policy, policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false))
 	{
-		CallRun    *run = palloc0(sizeof(CallRun));
+		CallRun    *run = palloc0_object(CallRun);
 
-		run->fcinfo = fcinfo;
-		run->wait = wait;
-		run->policy = lfirst(lc);
-		if (!OidIsValid(run->policy->owner))
-			ereport(WARNING,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("policy \"%s\" moves nothing: %s", NameStr(run->policy->name),
-							"its owner is to be set again")));
-		else if (try_to(plan_in_worker, run) && run->items != NIL)
+		*run = (CallRun)
+		{
+			.fcinfo = fcinfo,.wait = wait,.policy = policy
+		};
+		if (try_to(plan_in_worker, run) && run->items != NIL)
 			runs = lappend(runs, run);
 	}
 	/* all are planned before the first of them moves, as by tier_plan() */
-	foreach(lc, runs)
+	foreach_ptr(CallRun, run, runs)
 	{
-		CallRun    *run = lfirst(lc);
+		List	   *items = NIL;
 
-		foreach(lc2, run->items)
-			if (list_member_oid(claimed, ((MoveItem *) lfirst(lc2))->heap_oid))
-			run->items = foreach_delete_current(run->items, lc2);
-		foreach(lc2, run->items)
-			claimed = lappend_oid(claimed, ((MoveItem *) lfirst(lc2))->heap_oid);
-		if (run->items != NIL)
+		foreach_ptr(MoveItem, item, run->items)
+		{
+			if (!list_member_oid(claimed, item->heap_oid))
+				items = lappend(items, item);
+		}
+		foreach_ptr(const MoveItem, item, items)
+			claimed = lappend_oid(claimed, item->heap_oid);
+		run->items = items;
+		if (items != NIL)
 			(void) try_to(submit, run);
 		else
 			ereport(NOTICE,

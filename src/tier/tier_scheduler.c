@@ -22,39 +22,26 @@
 
 #include <limits.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
-#include "miscadmin.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 #include "compat.h"
 #include "errors.h"
-#include "job.h"
 #include "own_tables.h"
-#include "tier/policy.h"
 #include "tier/tier.h"
+#include "tier/tier_private.h"
 #include "worker/worker.h"
 
 PG_FUNCTION_INFO_V1(index_mover_is_scheduled);
@@ -88,25 +75,25 @@ typedef struct LookExtra
 	bool		sample;
 } LookExtra;
 
+/* Return the names in a list of databases; sets *names. */
+static bool
+split_databases(const char *databases, List **names)
+{
+	return SplitIdentifierString(pstrdup(databases), ',', names);
+}
+
 static bool
 check_scheduler_databases(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval);
 	List	   *names;
 
-	if (!SplitIdentifierString(copy, ',', &names))
-	{
+	if (!split_databases(*newval, &names))
 		GUC_check_errdetail("List syntax is invalid.");
-		return false;
-	}
-	if (list_length(names) > MAX_DATABASES)
-	{
+	else if (list_length(names) > MAX_DATABASES)
 		GUC_check_errdetail("There can be %d databases.", MAX_DATABASES);
-		return false;
-	}
-	list_free(names);
-	pfree(copy);
-	return true;
+	else
+		return true;
+	return false;
 }
 
 /*
@@ -118,13 +105,12 @@ Datum
 index_mover_is_scheduled(PG_FUNCTION_ARGS)
 {
 	List	   *names;
-	ListCell   *lc;
+	bool		result = false;
 
-	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
-	foreach(lc, names)
-		if (is_registered && strcmp(lfirst(lc), get_database_name(MyDatabaseId)) == 0)
-		PG_RETURN_BOOL(true);
-	PG_RETURN_BOOL(false);
+	(void) split_databases(scheduler_databases, &names);
+	foreach_ptr(const char, name, names)
+		result |= is_registered && strcmp(name, get_database_name(MyDatabaseId)) == 0;
+	PG_RETURN_BOOL(result);
 }
 
 /* Define the settings, and have the scheduler started; to be called in _PG_init(). */
@@ -159,9 +145,7 @@ tier_scheduler_register(void)
 static void
 take_sample(void *arg)
 {
-	const Interval retention = {.day = 100};
-
-	(void) samples_take(&retention);
+	(void) samples_take(NULL);
 }
 
 static TimestampTz
@@ -211,7 +195,6 @@ index_mover_scheduler_look_main(Datum arg)
 	int64		next = LOOK_MS;
 	TimestampTz now;
 	ErrorData  *error;
-	ListCell   *lc;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -238,12 +221,10 @@ index_mover_scheduler_look_main(Datum arg)
 					 errmsg("could not take a sample in database \"%s\": %s",
 							get_database_name(MyDatabaseId), error->message)));
 		now = GetCurrentTimestamp();
-		foreach(lc, policies_read(NULL, true))
+		foreach_ptr(const Policy, policy, policies_read(NULL, true))
 		{
-			const Policy *policy = lfirst(lc);
-			int64		due = policy->every != NULL ? look_at_policy(policy, now) : LOOK_MS;
-
-			next = Min(next, due);
+			if (policy->every != NULL)
+				next = Min(next, look_at_policy(policy, now));
 		}
 	}
 	commit_locally();
@@ -275,23 +256,18 @@ find_database(Watched *watched)
 {
 	Oid			result = InvalidOid;
 	bool		allowed = false;
-	Relation	rel;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
 	/* in no database there is neither a system cache nor an index */
 	StartTransactionCommand();
-	rel = table_open(DatabaseRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_database_datname, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(watched->name));
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 1, &key);
-	if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(DatabaseRelationId))
 	{
-		result = ((Form_pg_database) GETSTRUCT(tuple))->oid;
-		allowed = ((Form_pg_database) GETSTRUCT(tuple))->datallowconn;
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
+
+		if (strcmp(NameStr(form->datname), watched->name) != 0)
+			continue;
+		result = form->oid;
+		allowed = form->datallowconn;
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 	if (!allowed && !watched->missing)
 		ereport(LOG,
@@ -337,22 +313,17 @@ read_databases(List *old)
 {
 	List	   *names;
 	List	   *result = NIL;
-	ListCell   *lc;
-	ListCell   *lc2;
 
-	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
-	foreach(lc, names)
+	(void) split_databases(scheduler_databases, &names);
+	foreach_ptr(char, name, names)
 	{
 		Watched    *watched = NULL;
 
-		foreach(lc2, old)
-			if (strcmp(((Watched *) lfirst(lc2))->name, lfirst(lc)) == 0)
-			watched = lfirst(lc2);
+		foreach_ptr(Watched, before, old)
+			watched = strcmp(before->name, name) == 0 ? before : watched;
 		if (watched == NULL)
-		{
-			watched = palloc0(sizeof(Watched));
-			watched->name = lfirst(lc);
-		}
+			watched = palloc0_object(Watched);
+		watched->name = name;
 		watched->next_look = 0;
 		result = lappend(result, watched);
 	}
@@ -378,7 +349,6 @@ index_mover_scheduler_main(Datum arg)
 		int64		now = clock_ms();
 		int64		next = now + LOOK_MS;
 		int			n = 0;
-		ListCell   *lc;
 
 		if (ConfigReloadPending)
 		{
@@ -389,9 +359,8 @@ index_mover_scheduler_main(Datum arg)
 		if (reload)
 			databases = read_databases(databases);
 		reload = false;
-		foreach(lc, databases)
+		foreach_ptr(Watched, watched, databases)
 		{
-			Watched    *watched = lfirst(lc);
 			pid_t		pid;
 
 			if (watched->worker != NULL && GetBackgroundWorkerPid(watched->worker, &pid) == BGWH_STOPPED)
