@@ -13,6 +13,7 @@ use IndexMover::Test;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $node = new_node('altered', conf => "deadlock_timeout = 3s\n");
 
@@ -174,10 +175,18 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 			$reader = IndexMover::Session->new($node);
 			$reader->run('BEGIN; SELECT count(*) FROM am');
 			my $cleanup = IndexMover::Session->new($node);
+			$cleanup->run("SET index_mover.progress_interval = '100ms'");
 			$cleanup->send('SELECT action FROM index_mover_cleanup()');
 			poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1',
 				"$name: cleaning up");
 			is($node->safe_psql('postgres', $flags), 'f|t|t', "$name: a clean-up waits for readers again before it goes on");
+			my $says = qr/index "am_gate_ccnew": cleaning up, waits for process ${\$reader->pid}$/m;
+			for (1 .. 200)
+			{
+				last if $cleanup->has_answered || $cleanup->errors =~ $says;
+				usleep(50_000);
+			}
+			like($cleanup->errors, $says, "$name: and says so");
 			$reader->run('COMMIT');
 			is($cleanup->answer, 'removed', "$name: and then removes it");
 			$_->end foreach $cleanup, $reader;

@@ -356,8 +356,8 @@ static void
 remove_one(LedgerEntry *entry, const MoveContext *mc, bool own, int max_wait_ms)
 {
 	bool		begins = mc != NULL && !own;
-	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.item = mc ? mc->item : NULL,
-	.settings = mc ? mc->settings : NULL,.cancellable = begins,.pausable = begins};
+	WaitLimits	limits = {.phase = PHASE_CLEANING_UP,.max_ms = max_wait_ms,.mc = mc,
+	.cancellable = begins,.pausable = begins};
 	Victim		victim = {0};
 	bool		unused = false; /* we have waited for all users of the table */
 	Oid			was_dead = InvalidOid;	/* the index was dead before that */

@@ -151,7 +151,7 @@ CopyOutcome
 copy_wait_for_locks(CopyState *cs)
 {
 	const MoveSettings *settings = cs->mc->settings;
-	WaitLimits	limits = {.item = cs->mc->item,.settings = settings,.max_ms = LOCK_WAIT};
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
 	Wait		wait;
 	MovePhase	phase = progress_phase(PHASE_WAIT_START);
 

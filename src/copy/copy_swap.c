@@ -687,7 +687,7 @@ try_if_free(CopyState *cs, Attempts * attempts, int *rest_ms)
 static CopyOutcome
 make_attempts(CopyState *cs)
 {
-	WaitLimits	limits = {.item = cs->mc->item,.settings = cs->mc->settings,.max_ms = LOCK_WAIT};
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = cs->mc};
 	Attempts	attempts = {.catch_up_at = GetCurrentTimestamp(),.most_us = LAST_BLOCKS_US};
 	Wait	   *wait = &attempts.wait;
 	CopyOutcome outcome;

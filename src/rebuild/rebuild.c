@@ -210,11 +210,9 @@ core_phase(void)
 static void
 before_core_waits(void)
 {
-	const MoveContext *mc = rebuild.mc;
-
 	/* not pausable: core's command has begun */
-	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,.item = mc->item,
-	.settings = mc->settings,.caller_pid = mc->job->caller_pid,.cancellable = true};
+	WaitLimits	limits = {.phase = PHASE_WAIT_SNAPSHOTS,.max_ms = LOCK_WAIT,.mc = rebuild.mc,
+	.cancellable = true};
 
 	InvalidateCatalogSnapshot();
 	/* or another session could wait for our snapshot */
@@ -543,33 +541,33 @@ clean_up_after_error(MoveContext *mc)
  * A rebuild is also held back here, see pacing_hold_back().
  */
 static void
-wait_and_lock(WaitLimits *limits)
+wait_and_lock(const MoveContext *mc)
 {
-	const MoveSettings *settings = limits->settings;
+	WaitLimits	limits = {.max_ms = LOCK_WAIT,.mc = mc,.cancellable = true,.pausable = true};
 
 	Assert(!IsTransactionState());
 	for (int tries = 1;; tries++)
 	{
-		if (pacing_hold_back(settings, limits->item->wal_bytes) || tries == 1)
+		if (pacing_hold_back(mc->settings, mc->item->wal_bytes) || tries == 1)
 		{
-			limits->since = 0;
+			limits.since = 0;
 			tries = 1;
 		}
-		if (limits->item->plain)
+		if (mc->item->plain)
 		{
 			/* REINDEX waits for no one but those who hold its locks */
-			limits->phase = PHASE_WAIT_START;
-			(void) lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, limits);
+			limits.phase = PHASE_WAIT_START;
+			(void) lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits);
 			break;
 		}
-		limits->phase = PHASE_WAIT_WRITERS;
-		wait_for_lockers(rebuild.entry.heap_oid, ShareLock, limits);
-		limits->phase = PHASE_WAIT_SNAPSHOTS;
-		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, limits);
+		limits.phase = PHASE_WAIT_WRITERS;
+		wait_for_lockers(rebuild.entry.heap_oid, ShareLock, &limits);
+		limits.phase = PHASE_WAIT_SNAPSHOTS;
+		wait_for_snapshots(ReadNextTransactionId(), snapshot_guard_waits_for_job, &limits);
 
-		limits->phase = PHASE_WAIT_START;
-		if ((!lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, limits) ||
-			 tries == MAX_TRIES) && !pacing_is_held_back(settings, limits->item->wal_bytes))
+		limits.phase = PHASE_WAIT_START;
+		if ((!lock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid, &limits) ||
+			 tries == MAX_TRIES) && !pacing_is_held_back(mc->settings, mc->item->wal_bytes))
 			break;
 		unlock_table_and_index(rebuild.entry.heap_oid, rebuild.entry.relid);
 	}
@@ -585,8 +583,6 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 	MemoryContext oldcontext = CurrentMemoryContext;
 	MoveItem   *item = mc->item;
 	bool		again = false;
-	WaitLimits	limits = {.max_ms = LOCK_WAIT,.item = item,.settings = mc->settings,
-	.caller_pid = mc->job->caller_pid,.cancellable = true,.pausable = true};
 	uint64		wal_before = pgWalUsage.wal_bytes;
 	bool		movable;
 
@@ -598,7 +594,7 @@ rebuild_once(MoveContext *mc, TimestampTz start)
 				.job = mc->job->job,.pid = MyProcPid
 		}
 	};
-	wait_and_lock(&limits);
+	wait_and_lock(mc);
 
 	PG_TRY();
 	{

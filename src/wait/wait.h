@@ -36,11 +36,8 @@ typedef struct WaitLimits
 	MovePhase	phase;			/* shown while there is something to wait for */
 	int			max_ms;			/* ERROR 55P03 after that; 0 = never, or
 								 * LOCK_WAIT */
-	const MoveItem *item;		/* for which others are signaled after
-								 * lock_wait, or NULL */
-	const MoveSettings *settings;	/* with item; alter_move() may change them */
-	int			caller_pid;		/* waits for us outside the lock manager; 0 =
-								 * none */
+	const MoveContext *mc;		/* the move for which others are signaled
+								 * after its lock_wait; NULL = none */
 	bool		cancellable;	/* obey job_check_cancel(); else only SIGTERM */
 	bool		pausable;		/* nothing is held: obey pause_move(); with
 								 * cancellable */
@@ -50,7 +47,7 @@ typedef struct WaitLimits
 	int64		rested_before;	/* pacing_rested_ms() then */
 } WaitLimits;
 
-#define LOCK_WAIT		(-1)	/* settings->lock_wait as it is by then */
+#define LOCK_WAIT		(-1)	/* that of the move, as it is by then */
 
 #define WAIT_MAX_PIDS	64		/* processes considered in one wait */
 

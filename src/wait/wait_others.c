@@ -215,7 +215,7 @@ is_over(const Wait *wait, int64 ms, TimestampTz then)
 static int
 limit_ms(const WaitLimits *limits)
 {
-	return limits->max_ms == LOCK_WAIT ? limits->settings->lock_wait : limits->max_ms;
+	return limits->max_ms == LOCK_WAIT ? limits->mc->settings->lock_wait : limits->max_ms;
 }
 
 /* Return whether it is time to give up (on_blocker = wait: to warn). */
@@ -234,7 +234,7 @@ wait_is_over(const Wait *wait)
 bool
 wait_look(Wait *wait)
 {
-	WaitLimits *limits = wait->limits;
+	const MoveContext *mc = wait->limits->mc;
 	TimestampTz now = GetCurrentTimestamp();
 	int			which;
 	int			target;
@@ -251,7 +251,7 @@ wait_look(Wait *wait)
 	if (TimestampDifferenceExceeds(wait->checked_at, now, DeadlockTimeout))
 	{
 		if (!wait->ignore_deadlocks &&
-			(target = find_waiting_for_us(wait->pids, wait->npids, limits->caller_pid, &which)) != 0)
+			(target = find_waiting_for_us(wait->pids, wait->npids, mc ? mc->job->caller_pid : 0, &which)) != 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
@@ -267,8 +267,8 @@ wait_look(Wait *wait)
 	}
 
 	over = wait_is_over(wait);
-	if (limits->item != NULL && is_over(wait, limits->settings->lock_wait, 0) &&
-		blockers_signal(limits->item, limits->settings, wait->pids, wait->npids))
+	if (mc != NULL && is_over(wait, mc->settings->lock_wait, 0) &&
+		blockers_signal(mc->item, mc->settings, wait->pids, wait->npids))
 	{
 		wait->grace_until = TimestampTzPlusMilliseconds(now, BLOCKER_GRACE_MS);
 		over = false;

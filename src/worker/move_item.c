@@ -72,8 +72,8 @@ static void
 move_default(MoveContext *mc)
 {
 	MoveItem   *item = mc->item;
-	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.max_ms = LOCK_WAIT,.item = item,
-	.settings = mc->settings,.cancellable = true,.pausable = true};
+	WaitLimits	limits = {.phase = PHASE_WAIT_SWAP_LOCK,.max_ms = LOCK_WAIT,.mc = mc,
+	.cancellable = true,.pausable = true};
 	Relation	rel;
 
 	pacing_rest_while_paused();
