@@ -86,7 +86,7 @@ OBJS = \
 
 # Pause points and switches that make a copy wrong: only for the tests.
 ifneq (,$(findstring INDEX_MOVER_TEST,$(PG_CFLAGS)))
-OBJS += src/test_points.o t/damaged_pages.o
+OBJS += t/test_points.o t/damaged_pages.o
 endif
 
 # The version is that of the control file, of a release that of META.json; what

@@ -364,7 +364,6 @@ foreach my $file ("$top/README.md", "$top/docs/reference.md")
 foreach my $file (glob("$top/*.c $top/src/*.c $top/src/*/*.c"))
 {
 	my ($name) = $file =~ m{([^/]+)$};
-	next if $name eq 'test_points.c';
 	my $code = slurp_file($file);
 	my @unknown;
 	while ($code =~ /\berrmsg(?:_plural)?\(\s*((?:"(?:[^"\\]|\\.)*"|U?INT64_FORMAT|\s+)+)/g)

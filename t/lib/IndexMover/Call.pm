@@ -140,7 +140,7 @@ sub set_tests_to
 }
 
 # What a test build does at which point (test_point => "name:action"), and what
-# it leaves out (test_mutation => name); see src/test_points.c.  What is not
+# it leaves out (test_mutation => name); see t/test_points.c.  What is not
 # named is reset.
 sub set_tests
 {
