@@ -258,45 +258,30 @@ plan_check_named_relation(Oid relid, char relkind, const char *relname,
 						  const PlanRequest *request)
 {
 	bool		tables = request->tables;
+	bool		is_index = relkind_is_index(relkind);
 	Oid			heap_oid = relid;
 	Oid			schema_oid = get_rel_namespace(relid);
 	Oid			table;
 	AclResult	aclresult;
 
-	if (relkind_is_index(relkind))
+	if (is_index)
 		heap_oid = IndexGetRelation(relid, true);
 	if (relname == NULL || !OidIsValid(schema_oid) || !OidIsValid(heap_oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 
-	switch (relkind)
-	{
-		case RELKIND_RELATION:
-		case RELKIND_MATVIEW:
-		case RELKIND_TOASTVALUE:
-		case RELKIND_PARTITIONED_TABLE:
-			break;
-		case RELKIND_INDEX:
-		case RELKIND_PARTITIONED_INDEX:
-			if (tables)
-				ereport(ERROR,
-						(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-						 errmsg("\"%s\" is not a table or materialized view", relname),
-						 errdetail_relkind_not_supported(relkind),
-						 errhint("To move an index: %s",
-								 printed_command("move_indexes",
-												 quote_qualified_identifier(get_namespace_name(schema_oid), relname),
-												 get_tablespace_name(request->to_tablespace), "auto"))));
-			break;
-		default:
-			ereport(ERROR,
-					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 tables ?
-					 errmsg("\"%s\" is not a table or materialized view", relname) :
-					 errmsg("cannot move indexes of relation \"%s\"", relname),
-					 errdetail_relkind_not_supported(relkind)));
-	}
+	if (is_index ? tables : !RELKIND_HAS_TABLE_AM(relkind) && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 tables ?
+				 errmsg("\"%s\" is not a table or materialized view", relname) :
+				 errmsg("cannot move indexes of relation \"%s\"", relname),
+				 errdetail_relkind_not_supported(relkind), is_index ?
+				 errhint("To move an index: %s",
+						 printed_command("move_indexes",
+										 quote_qualified_identifier(get_namespace_name(schema_oid), relname),
+										 get_tablespace_name(request->to_tablespace), "auto")) : 0));
 
 	if (!may_use_schema(schema_oid))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA,
