@@ -344,6 +344,12 @@ if ('failures' =~ /$only/)
 	change();
 	goes_on_ok($job, 'after a failed record, by the one before');
 
+	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
+	interrupt('kill', 'copy-end',
+		move => "SET index_mover.resumable_size = -1; SELECT max(job) FROM move_table('big', '$to', wait => false)");
+	is(kept(), '0', 'nothing is recorded with resumable_size = -1');
+	sql('SELECT count(*) FROM index_mover_cleanup()');
+
 	# The disk of the ledger is full.  Three rows fill a page, so one of the next records
 	# makes another.
 	my $library = preload_library('io_faults');
@@ -386,7 +392,7 @@ HINT:  [^\n]*summarize_wal[^\n]*
 		qr/^moved\|.*went on where job $job had ended/, 'a lock was granted while it waited for WAL summaries');
 
 	$job = interrupt('kill', 'copy-half');
-	my ($path, $to) = split /\|/, sql(<<SQL);
+	(my $path, $to) = split /\|/, sql(<<SQL);
 SELECT format('pg_tblspc/%s/PG_*/%s/%s*', tablespace, database, relfilenumber), spcname
   FROM index_mover.ledger JOIN pg_tablespace t ON t.oid = tablespace ORDER BY copied_blocks DESC LIMIT 1
 SQL

@@ -367,7 +367,7 @@ copy_resume_begin(CopyState *cs)
 		cs->changes_from = wal_changes_position(cs->changes);
 		cs->timeline = GetWALInsertionTimeLine();
 	}
-	cs->record_step = least < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
+	cs->record_step = settings->resumable_size < 0 || settings->terms.rehearse || !XLogIsNeeded() ||
 		file_blocks(&cs->from, MAIN_FORKNUM) <= least ? 0 :
 		Min(RECORD_BLOCKS, Max(least, FILE_COPY_CHUNK));
 	cs->record_at = cs->copied + cs->record_step;
