@@ -48,7 +48,6 @@ PG_FUNCTION_INFO_V1(index_mover_is_scheduled);
 PGDLLEXPORT void index_mover_scheduler_main(Datum arg);
 PGDLLEXPORT void index_mover_scheduler_look_main(Datum arg);
 
-#define MAX_DATABASES	64
 #define LOOK_MS			60000	/* longest time between two looks */
 #define RESTART_S		60
 
@@ -61,6 +60,7 @@ static uint32 wait_event = 0;
 typedef struct Watched
 {
 	char	   *name;
+	dsm_segment *answer;		/* of its workers: an int, ms to the next look */
 	int64		next_look;		/* in ms of the scheduler's clock */
 	int64		next_sample;
 	BackgroundWorkerHandle *worker; /* NULL = none looks now */
@@ -71,28 +71,17 @@ typedef struct Watched
 typedef struct LookExtra
 {
 	Oid			database;
-	int			n;				/* where it answers */
 	bool		sample;
 } LookExtra;
-
-/* Return the names in a list of databases; sets *names. */
-static bool
-split_databases(const char *databases, List **names)
-{
-	return SplitIdentifierString(pstrdup(databases), ',', names);
-}
 
 static bool
 check_scheduler_databases(char **newval, void **extra, GucSource source)
 {
 	List	   *names;
 
-	if (!split_databases(*newval, &names))
-		GUC_check_errdetail("List syntax is invalid.");
-	else if (list_length(names) > MAX_DATABASES)
-		GUC_check_errdetail("There can be %d databases.", MAX_DATABASES);
-	else
+	if (SplitIdentifierString(pstrdup(*newval), ',', &names))
 		return true;
+	GUC_check_errdetail("List syntax is invalid.");
 	return false;
 }
 
@@ -107,7 +96,7 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 	List	   *names;
 	bool		result = false;
 
-	(void) split_databases(scheduler_databases, &names);
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
 	foreach_ptr(const char, name, names)
 		result |= is_registered && strcmp(name, get_database_name(MyDatabaseId)) == 0;
 	PG_RETURN_BOOL(result);
@@ -191,7 +180,6 @@ index_mover_scheduler_look_main(Datum arg)
 {
 	LookExtra	extra;
 	dsm_segment *segment;
-	int		   *answers;
 	int64		next = LOOK_MS;
 	TimestampTz now;
 	ErrorData  *error;
@@ -203,7 +191,6 @@ index_mover_scheduler_look_main(Datum arg)
 	segment = dsm_attach(DatumGetUInt32(arg));
 	if (segment == NULL)
 		proc_exit(0);			/* the scheduler has gone */
-	answers = dsm_segment_address(segment);
 	worker_connect_as(extra.database, BOOTSTRAP_SUPERUSERID);
 	worker_apply_settings();
 	SetConfigOption("lock_timeout", "10s", PGC_SUSET, PGC_S_OVERRIDE);
@@ -231,7 +218,7 @@ index_mover_scheduler_look_main(Datum arg)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	extension_release();
-	answers[extra.n] = (int) Max(next, 1);
+	*(int *) dsm_segment_address(segment) = (int) Max(next, 1);
 	proc_exit(0);
 }
 
@@ -280,20 +267,19 @@ find_database(Watched *watched)
 
 /* Have a worker look into a database. */
 static void
-start_look(Watched *watched, int n, dsm_segment *segment, int64 now)
+start_look(Watched *watched, int64 now)
 {
 	BackgroundWorker worker = {0};
-	LookExtra	extra = {.database = find_database(watched),.n = n};
-	int		   *answers = dsm_segment_address(segment);
+	LookExtra	extra = {.database = find_database(watched)};
 
 	watched->next_look = now + LOOK_MS;
-	answers[n] = LOOK_MS;		/* if it fails */
+	*(int *) dsm_segment_address(watched->answer) = LOOK_MS;	/* if it fails */
 	if (!OidIsValid(extra.database))
 		return;
 	extra.sample = sample_interval > 0 && now >= watched->next_sample;
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover scheduler in %s", watched->name);
 	worker_describe(&worker, "index_mover scheduler", "index_mover_scheduler_look_main");
-	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
+	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(watched->answer));
 	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
 	if (!RegisterDynamicBackgroundWorker(&worker, &watched->worker))
@@ -314,7 +300,7 @@ read_databases(List *old)
 	List	   *names;
 	List	   *result = NIL;
 
-	(void) split_databases(scheduler_databases, &names);
+	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
 	foreach_ptr(char, name, names)
 	{
 		Watched    *watched = NULL;
@@ -322,10 +308,19 @@ read_databases(List *old)
 		foreach_ptr(Watched, before, old)
 			watched = strcmp(before->name, name) == 0 ? before : watched;
 		if (watched == NULL)
+		{
 			watched = palloc0_object(Watched);
+			/* no resource owner: it lasts as long as the process */
+			watched->answer = dsm_create(sizeof(int), 0);
+		}
 		watched->name = name;
 		watched->next_look = 0;
 		result = lappend(result, watched);
+	}
+	foreach_ptr(Watched, before, old)
+	{
+		if (!list_member_ptr(result, before))
+			dsm_detach(before->answer);
 	}
 	return result;
 }
@@ -335,20 +330,16 @@ index_mover_scheduler_main(Datum arg)
 {
 	List	   *databases = NIL;
 	bool		reload = true;
-	dsm_segment *segment;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	/* no resource owner: it lasts as long as the process */
-	segment = dsm_create(sizeof(int) * MAX_DATABASES, 0);
 
 	for (;;)
 	{
 		int64		now = clock_ms();
 		int64		next = now + LOOK_MS;
-		int			n = 0;
 
 		if (ConfigReloadPending)
 		{
@@ -367,13 +358,12 @@ index_mover_scheduler_main(Datum arg)
 			{
 				pfree(watched->worker);
 				watched->worker = NULL;
-				watched->next_look = Min(watched->next_look, now + ((int *) dsm_segment_address(segment))[n]);
+				watched->next_look = Min(watched->next_look, now + *(int *) dsm_segment_address(watched->answer));
 			}
 			else if (watched->worker == NULL && now >= watched->next_look)
-				start_look(watched, n, segment, now);
+				start_look(watched, now);
 			if (watched->worker == NULL)
 				next = Min(next, watched->next_look);
-			n++;
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Max(next - clock_ms(), 1),
