@@ -47,7 +47,6 @@
 
 #include "own_tables.h"
 #include "relation_facts.h"
-#include "tier/tier.h"
 #include "tier/tier_private.h"
 
 #define RATE_DAYS		7		/* of the samples that rates are of */

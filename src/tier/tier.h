@@ -8,11 +8,6 @@
 #ifndef IM_TIER_H
 #define IM_TIER_H
 
-#include "datatype/timestamp.h"
-
-/* heat.c: take a sample now, and thin out old ones; returns rows written */
-extern int64 samples_take(const Interval *retention);
-
 /* policy.c: tell the caller which policies would fill a tablespace again */
 extern void policies_notice_target(Oid tablespace);
 

@@ -99,6 +99,7 @@ extern TimestampTz heat_stats_since(void);
 extern HeatTable *heat_read(void);
 extern Heat *heat_of(const HeatTable *table, Oid relid);
 extern int64 heat_size(const Heat *heat);
+extern int64 samples_take(const Interval *retention);
 
 typedef enum IdleOf
 {
