@@ -49,7 +49,7 @@ all_right($node, 'zoo', 'after REINDEX');
 dump_ok($node, $dump, 'after REINDEX');
 is($node->safe_psql('postgres',
 		"SELECT count(*) FROM pg_index WHERE indrelid = 'zoo'::regclass AND NOT indisvalid"),
-	'0', 'the indexes hidden by the look-up are back');
+	'0', 'the indexes hidden by the lookup are back');
 cmp_ok($node->safe_psql('postgres',
 		"SELECT count(DISTINCT attribute) FROM oracle.metadata('zoo')"),
 	'>=', 30, 'at least 30 attributes are compared');
@@ -59,7 +59,7 @@ is($node->safe_psql('postgres', "SELECT way, keys, missing + extra + wrong_key F
 is($node->safe_psql('postgres', "SELECT way, keys, missing + extra + wrong_key FROM oracle.lookup('zoo_txt') ORDER BY 1"),
 	"bitmap scan|1009|0\nfull scan|0|0\nindex scan|1009|0\nindex-only scan|1009|0", 'a btree, in each way');
 
-# ---- look-up: a stale copy of each index ----------------------------------
+# ---- lookup: a stale copy of each index ----------------------------------
 # What a copy without catch-up would be: the file of before, while rows were
 # deleted, their slots reused by others, and keys changed.
 my @files = map { [ split /\|/ ] } split /\n/, $node->safe_psql('postgres', <<SQL);
@@ -91,15 +91,15 @@ for my $index (map { $_->[0] } @files)
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT sum(missing), sum(extra), sum(wrong_key) FROM oracle.lookup('$index')");
 	note "stale $index: ", $rc ? $err : $out;
-	ok($rc != 0 || $out =~ /[1-9]/, "look-up sees a stale copy of $index");
+	ok($rc != 0 || $out =~ /[1-9]/, "lookup sees a stale copy of $index");
 	like($verdict, qr/; public\.$index: /, "so does the verdict, which names $index");
 }
 cmp_ok($node->safe_psql('postgres', "SELECT sum(missing) FROM oracle.lookup('zoo_brin', ranges => 20)"),
-	'>', 0, 'so does a look-up by ranges in a BRIN index');
+	'>', 0, 'so does a lookup by ranges in a BRIN index');
 $node->stop;
 copy("$data/$_->[1].good", "$data/$_->[1]") for @files;
 
-# ---- look-up: only dangling pointers, which amcheck does not see ----------
+# ---- lookup: only dangling pointers, which amcheck does not see ----------
 # Lost deletions alone: in a stale file the new rows' entries are put by hand,
 # by inserting them again as an UPDATE of everything would do.
 $node->start;
@@ -126,13 +126,13 @@ is($node->safe_psql('postgres', "SELECT oracle.structure('dangling_s')"),
 	'', 'amcheck is content with an index that points to reused row slots');
 my $found = $node->safe_psql('postgres',
 	"SELECT missing, extra > 0 OR wrong_key > 0 FROM oracle.lookup('dangling_s') WHERE way = 'index scan'");
-is($found, '0|t', 'the look-up is not');
+is($found, '0|t', 'the lookup is not');
 $node->safe_psql('postgres', 'DROP TABLE oracle."old dangling_s"');
 is($node->safe_psql('postgres', "SELECT way, missing, extra + wrong_key > 0 FROM oracle.lookup('dangling_s') ORDER BY 1"),
 	"bitmap scan|0|f\nfull scan|0|t\nindex scan|0|f\nindex-only scan|0|f",
 	'where nobody remembers the keys of before, reading all of the index tells');
 
-# ---- look-up: void runs are errors ----------------------------------------
+# ---- lookup: void runs are errors ----------------------------------------
 my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
 CREATE TABLE nothing_fits (p int4range, EXCLUDE USING gist (p WITH &&));
 CREATE INDEX nothing_fits_i ON nothing_fits USING gist (p) WHERE p && int4range(1, 2) AND random() < 2;
@@ -172,7 +172,7 @@ foreach my $index ('zoo_txt', $amcheck >= 5 && !$asserts ? 'zoo_arr' : ())
 	isnt($rc, 0, "amcheck sees a zeroed page of $index: $err");
 	$node->safe_psql('postgres', "REINDEX INDEX $index");
 	($rc, $out, $err) = $node->psql('postgres', "SELECT oracle.structure('$index')");
-	is($rc, 0, "and is content with $index built anew: $err");
+	is($rc, 0, "and is content with $index rebuilt: $err");
 }
 SKIP:
 {

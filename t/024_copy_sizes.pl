@@ -170,7 +170,7 @@ SQL
 	ok((grep { $_ == $segment } @$truncated), 'and none of them goes on into another segment');
 	files_ok($node, 'two segments');
 	lookup_ok('two segments');
-	# what a look-up has found in shared buffers, it has not read from the file
+	# what a lookup has found in shared buffers, it has not read from the file
 	my $number = $s->run("CHECKPOINT; SELECT pg_relation_filenode('large_k')");
 	$s->end;
 	$node->stop;
@@ -212,7 +212,7 @@ like($row, qr/^skipped\|XX002\|.*its file is empty/, 'no block: it is not copied
 like(tablespace_of_index($node, 'none'), qr/^none_k: regress_slow$/, 'no block: where it was');
 files_ok($node, 'no block');
 $s->run('REINDEX INDEX none_k; INSERT INTO none SELECT generate_series(1, 1000)');
-verdict_ok($node, 'none', 'no block, built anew');
+verdict_ok($node, 'none', 'no block, rebuilt');
 leftovers_ok($node, 'all sizes', within => 5);
 
 $s->end;

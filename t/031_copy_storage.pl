@@ -572,7 +572,7 @@ SKIP:
 			'sh', $full, $node->logfile
 		]) or die 'server does not start in a namespace';
 	$node->_update_pid(1);
-	# outside of the namespace the same folder is another one, and a standby has it
+	# outside of the namespace the same directory is another one, and a standby has it
 	$node->backup('full');
 	my $standby = PostgreSQL::Test::Cluster->new('standby');
 	$standby->init_from_backup($node, 'full', has_streaming => 1);

@@ -54,7 +54,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'start', has_streaming => 1);
 $standby->append_conf('postgresql.conf', "wal_keep_size = 0\nmax_wal_size = 256MB\nfsync = off");
 $standby->start;
-my %folder = map { split /\|/ } split /\n/,
+my %directory = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
 
 sub survived
@@ -104,7 +104,7 @@ foreach my $case (
 	my $log = -s $node->logfile;
 	# what there is to read, and changes in the WAL
 	$node->safe_psql('postgres', 'UPDATE io SET s = md5(s) WHERE i % 100 = 7');
-	break_calls($operation, $errno, $first, $times, $whose eq 'wal' ? '/pg_wal/' : $folder{ $whose eq 'from' ? $from : $to });
+	break_calls($operation, $errno, $first, $times, $whose eq 'wal' ? '/pg_wal/' : $directory{ $whose eq 'from' ? $from : $to });
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"SELECT status, nullif(sqlstate, '') FROM move_indexes('io_s', '$to', method => 'copy', settings => '{\"pacing\": \"off\"}')");
 	# recovery can't write either: the server stays down until there is room
@@ -148,7 +148,7 @@ foreach my $case (
 {
 	local $ENV{LD_PRELOAD} = $library;
 	$node->restart;
-	my $folder = $node->data_dir . "/$folder{regress_fast}";
+	my $directory = $node->data_dir . "/$directory{regress_fast}";
 	foreach my $case ([ 'write', EIO, '58030', 'write' ], [ 'write', ENOSPC, '53100', 'write' ],
 		[ 'write', EDQUOT, '53100', 'write' ], [ 'fsync', EDQUOT, '53100', 'fsync' ], [ 'short', 4096, '53100', 'write' ],
 		[ 'fsync', EIO, '58030', 'fsync' ], [ 'read', EIO, '58030', 'read' ])
@@ -162,7 +162,7 @@ foreach my $case (
 		like($err, qr/ERROR:  $sqlstate: could not $verb file "\S*\.index_mover\.\d+": /, "$name: the error");
 		like($err, qr/HINT:  Check free disk space and quotas\./, "$name: the hint") if $sqlstate eq '53100';
 		is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover.probe'), '0', "$name: no result is kept");
-		is(join(' ', grep { -f } glob("$folder*/pgsql_tmp/*")), '', "$name: no file is left");
+		is(join(' ', grep { -f } glob("$directory*/pgsql_tmp/*")), '', "$name: no file is left");
 	}
 	is($node->safe_psql('postgres', "SELECT random_read_ms > 0 FROM tablespace_probe('regress_fast', '50 ms')"), 't',
 		'the next probe works');
@@ -185,7 +185,7 @@ foreach my $case (
 	kill 'KILL', $worker;
 	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $log);
 	wait_until_up($node);
-	break_calls('truncate', EIO, 1, ALWAYS, $folder{$to});
+	break_calls('truncate', EIO, 1, ALWAYS, $directory{$to});
 	my ($rc, $out, $err) = $node->psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()',
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	cmp_ok(mend_calls(), '>=', 1, "$name: it did");
@@ -210,7 +210,7 @@ foreach my $case (
 	}
 	my $to = elsewhere($node, 'io_s');
 	my $megabytes = int($node->safe_psql('postgres', "SELECT pg_relation_size('io_s')") / (1024 * 1024));
-	break_calls('writeback', EIO, 1_000_000, 1, $folder{$to});
+	break_calls('writeback', EIO, 1_000_000, 1, $directory{$to});
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'writing back: moved');
 	is(mend_calls(), 0, 'writing back: no call fails');
 	cmp_ok(-s "$ENV{IO_FAULTS}.count" || 0, '>=', 2 * $megabytes - 1, "writing back: at each of $megabytes MB");
@@ -219,7 +219,7 @@ foreach my $case (
 	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM SET fsync = off', 'SELECT pg_reload_conf()';
 	poll_until($node, 'SHOW fsync', 'off', 'the new setting');
 	$to = elsewhere($node, 'io_s');
-	break_calls('writeback', EIO, 1, ALWAYS, $folder{$to});
+	break_calls('writeback', EIO, 1, ALWAYS, $directory{$to});
 	is($node->safe_psql('postgres', "SELECT status FROM move_indexes('io_s', '$to', method => 'copy')"), 'moved', 'fsync = off: moved');
 	is(mend_calls(), 0, 'fsync = off: nothing is written back');
 	$node->safe_psql('postgres', $_) foreach 'ALTER SYSTEM RESET fsync', 'SELECT pg_reload_conf()';
@@ -229,7 +229,7 @@ foreach my $case (
 # block.
 {
 	my $to = elsewhere($node, 'io_s');
-	break_calls('open', 0, 1_000_000, 1, $folder{$to});
+	break_calls('open', 0, 1_000_000, 1, $directory{$to});
 	my $job = begin_job($node, 'io_s', $to, max_rate => '4MB', verify => 'off');
 	poll_until($node, "SELECT blocks_done > blocks_total / 2 FROM index_mover_progress WHERE job = $job", 't', 'half of the copy');
 	$node->safe_psql('postgres', 'UPDATE io SET i = i WHERE i % 16 = 0');
@@ -265,7 +265,7 @@ foreach my $case (
 	}
 	my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
 	my $path = $whose eq 'wal' ? '/pg_wal/' : $whose eq 'table' ? $node->safe_psql('postgres', "SELECT pg_relation_filepath('io')")
-		: $folder{$to};
+		: $directory{$to};
 	my $log = -s $node->logfile;
 	break_calls($operation, $errno, $first, $times, $path);
 	my ($rc, $out, $err) = $node->psql('postgres', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'rebuild')");
@@ -303,7 +303,7 @@ foreach my $how ('gone', 'read-only')
 	{
 		my $name = "target $how at $point";
 		my ($from, $to) = (tablespace_of_index($node, 'io_s'), elsewhere($node, 'io_s'));
-		my $dir = $node->data_dir . "/$folder{$to}";
+		my $dir = $node->data_dir . "/$directory{$to}";
 		$dir =~ s{/$}{};
 		my ($version) = glob("$dir/PG_*");
 		my $call = held_at($node, $point, "SELECT status, sqlstate FROM move_indexes('io_s', '$to', method => 'copy')");
@@ -333,7 +333,7 @@ foreach my $how ('gone', 'read-only')
 	my $call = held_at($node, 'copy-registered', "SELECT status, sqlstate, detail FROM move_indexes('io_s', '$to', method => 'copy')");
 	my ($database, $number) = split /\|/,
 		$node->safe_psql('postgres', "SELECT database, relfilenumber FROM index_mover.ledger WHERE kind = 'n'");
-	my ($dir) = glob($node->data_dir . "/$folder{$to}PG_*/$database");
+	my ($dir) = glob($node->data_dir . "/$directory{$to}PG_*/$database");
 	append_to_file("$dir/$number", 'not ours');
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);

@@ -1,5 +1,5 @@
 # The bytes between pd_lower and pd_upper: what of them a copy leaves out of the WAL
-# is the same in the new file, on a standby, and in a file that recovery makes anew
+# is the same in the new file, on a standby, and in a file that recovery makes again
 # from the WAL alone; and what an access method may keep there survives.
 #
 # Fault (storage): unused space in pages that is not logged: on a standby, after recovery
@@ -129,7 +129,7 @@ foreach my $am (@methods)
 		"$am: the WAL is that of the blocks without their holes");
 }
 
-# ---- on the standby, and made anew by recovery -----------------------------------------
+# ---- on the standby, and created again by recovery -----------------------------------------
 $node->wait_for_catchup($standby);
 same_pages_ok($node, $standby, "h_$_", "$_, standby") foreach @methods;
 %file = map { $_ => $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('h_$_')") } @methods;

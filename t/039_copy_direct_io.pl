@@ -91,7 +91,7 @@ foreach my $direct ('data', 'data,wal', '')
 	}
 }
 
-# What is on the disk, and, because each look-up would be a read of the disk, by
+# What is on the disk, and, because each lookup would be a read of the disk, by
 # way of the page cache and with room for all of it.
 $node->append_conf('postgresql.conf', 'shared_buffers = 64MB');
 $node->restart;

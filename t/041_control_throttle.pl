@@ -429,7 +429,7 @@ sql("SELECT count(*) FROM undo_move($rebuild)");
 # up before it costs the slot.  (A page is logged without what is free in it, so
 # the index must be full to be a danger.)
 {
-	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my $directory = PostgreSQL::Test::Utils::tempdir();
 	my $output = '';
 	my $repeat = $page_size < 8192 ? 25 : 50;	# several entries to a page
 	sql(<<"SQL");
@@ -441,7 +441,7 @@ SQL
 	sql('CHECKPOINT');
 	sql("SELECT pg_create_physical_replication_slot('stuck', true)");
 	my $receiver = IPC::Run::start(
-		[ 'pg_receivewal', '--no-loop', '--slot', 'stuck', '-D', $folder, '-d', $node->connstr('postgres') ],
+		[ 'pg_receivewal', '--no-loop', '--slot', 'stuck', '-D', $directory, '-d', $node->connstr('postgres') ],
 		'<', \'', '>&', \$output);
 	poll_until($node, "SELECT active FROM pg_replication_slots WHERE slot_name = 'stuck'", 't', 'a reader of the slot');
 	$receiver->signal('STOP');

@@ -331,12 +331,12 @@ CREATE INDEX d_i ON d (i) TABLESPACE regress_slow;
 SQL
 {
 	my $oid = $node->safe_psql('postgres', "SELECT oid FROM pg_database WHERE datname = 'doomed'");
-	my $folders = sub { return scalar(() = glob($node->data_dir . "/pg_tblspc/*/PG_*/$oid")); };
+	my $directories = sub { return scalar(() = glob($node->data_dir . "/pg_tblspc/*/PG_*/$oid")); };
 	$node->safe_psql('doomed',
 		"SELECT FROM move_indexes('d_i', 'regress_fast', method => 'copy', wait => false, settings => '{\"max_rate\": \"8kB\"}')");
 	poll_until($node, 'SELECT throttled_by FROM index_mover_progress', 'max_rate', 'the copy in the other database', dbname => 'doomed');
 	my $worker = worker_pid($node, dbname => 'doomed');
-	is($folders->(), 2, 'in mid-copy: files of the database in both tablespaces');
+	is($directories->(), 2, 'in mid-copy: files of the database in both tablespaces');
 	like(error_of('DROP DATABASE doomed'), qr/55006: database "doomed" is being accessed by other users/,
 		'in mid-copy: DROP DATABASE is refused');
 	ok(!process_is_gone($worker), 'in mid-copy: and the copy goes on');
@@ -351,7 +351,7 @@ SQL
 	poll_process_is_gone($worker);
 	ok(process_is_gone($worker), 'in mid-copy: the worker has gone');
 	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'the end of all workers');
-	is($folders->(), 0, 'in mid-copy: nothing is left of the database in any tablespace');
+	is($directories->(), 0, 'in mid-copy: nothing is left of the database in any tablespace');
 	leftovers_ok($node, 'in mid-copy, DROP DATABASE', within => 5);
 	move_ok('in mid-copy, DROP DATABASE: the next call works');
 }

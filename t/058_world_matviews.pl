@@ -93,7 +93,7 @@ foreach my $case ([ 'mv_id', 'copy-end' ], [ 'mv_words', 'copy-end' ], [ 'mv_id'
 }
 
 # ---- REFRESH -----------------------------------------------------------------------------
-# The copy lets it pass, and begins anew; behind the last look at who waits, the swap
+# The copy lets it pass, and begins again; behind the last look at who waits, the swap
 # comes first.
 foreach my $case ([ 'mv_id', 'copy-half', 1 ], [ 'mv_words', 'copy-synced', 1 ], [ 'mv_words', 'swap-asking', 0 ])
 {

@@ -235,7 +235,7 @@ ok($node->poll_query_until('postgres',
 $reader->run('COMMIT');
 
 # ---------------------------------------------------------------------------
-# A probe of a folder that can't be written, or isn't there
+# A probe of a directory that can't be written, or isn't there
 # ---------------------------------------------------------------------------
 
 my $fast = $node->data_dir . '/pg_tblspc/' . $node->safe_psql('postgres', q(SELECT oid FROM pg_tablespace WHERE spcname = 'regress_fast'));
@@ -253,10 +253,10 @@ chmod 0500, $version or die $!;
 probe_fails(qr/42501: could not create directory "[^"]*pgsql_tmp"/, 'probe: no place for temporary files');
 chmod 0700, $version or die $!;
 mkdir "$version/pgsql_tmp", 0500 or die $!;
-probe_fails(qr/42501: could not create file "[^"]*pgsql_tmp/, 'probe: a folder that is not writable');
+probe_fails(qr/42501: could not create file "[^"]*pgsql_tmp/, 'probe: a directory that is not writable');
 rmdir "$version/pgsql_tmp" or die $!;
 rename $fast, "$fast.away" or die $!;
-probe_fails(qr/58P01: could not look at the file system of tablespace "regress_fast"/, 'probe: a folder that is gone');
+probe_fails(qr/58P01: could not look at the file system of tablespace "regress_fast"/, 'probe: a directory that is gone');
 rename "$fast.away", $fast or die $!;
 
 # ---------------------------------------------------------------------------
@@ -354,7 +354,7 @@ $standby->promote;
 # the time of a file has whole seconds in pg_ls_waldir()
 is($standby->safe_psql('postgres', "SELECT index_mover.stats_since() > timestamptz '$before' - interval '1 s'"), 't',
 	'a promotion begins the statistics again');
-# the standby would use the folder of the next tablespace, too
+# the standby would use the directory of the next tablespace, too
 $standby->stop('immediate');
 
 # ---------------------------------------------------------------------------
@@ -391,8 +391,8 @@ SKIP:
 	  unless $type eq 'tmpfs' && $free * $block >= 64e6 && -w '/dev/shm';
 	skip 'the server itself is on /dev/shm', 6
 	  if (stat $node->data_dir)[0] == (stat '/dev/shm')[0];
-	my $folder = tempdir(DIR => '/dev/shm', CLEANUP => 1);
-	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$folder'");
+	my $directory = tempdir(DIR => '/dev/shm', CLEANUP => 1);
+	$node->safe_psql('postgres', "CREATE TABLESPACE regress_shm LOCATION '$directory'");
 	like($node->safe_psql('postgres', q(SELECT remark FROM tablespace_probe('regress_shm', '50 ms'))),
 		qr/^on tmpfs: does not survive a reboot/, 'tablespace_probe warns of tmpfs');
 	is($node->safe_psql('postgres', q(SELECT lost_on_reboot FROM tablespace_probe('regress_shm', '50 ms'))), 'tmpfs', 'in a column, too');

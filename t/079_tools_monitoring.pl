@@ -17,7 +17,7 @@ use Test::More;
 needs_test_points();
 
 my $deploy = "$FindBin::RealBin/../deploy";
-plan skip_all => 'no folder deploy' unless -d $deploy;
+plan skip_all => 'no directory deploy' unless -d $deploy;
 my $node = new_node('monitored', conf => "listen_addresses = '127.0.0.1'\n");
 my $sql = sub { return $node->safe_psql('postgres', @_); };
 my $as_monitor = sub { return $node->safe_psql('postgres', $_[0], extra_params => [ '-U', 'monitor' ]); };

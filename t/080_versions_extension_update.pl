@@ -1,6 +1,6 @@
 # The way from one version of the extension to the next: for each version that
 # has update scripts to the present one, a database that was updated has the
-# same objects as one in which the extension was created anew, and its history.
+# same objects as one in which the extension was created again, and its history.
 #
 # So that this is tested before there is a second version, and the comparison
 # with it, one is made up here, with two update scripts: one that is right and

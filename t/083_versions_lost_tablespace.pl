@@ -1,5 +1,5 @@
 # When the fast device is lost, with nothing but indexes on it: PostgreSQL's own way,
-# after a clean shutdown and after a crash: the directory is made anew, the server
+# after a clean shutdown and after a crash: the directory is created again, the server
 # starts, and REINDEX brings back every index.  Our way is in t/087_lost_heal.pl.
 #
 # Fault (storage): a directory of a tablespace that is missing (an empty mount point), or

@@ -1,7 +1,7 @@
 # What becomes of a move whose role is dropped, loses its rights, or could not log
 # in any more, and of one in a database that takes no more connections: each in
 # mid-copy and in mid-rebuild.  Rights are looked at again when the move has to take its
-# locks anew; one that has them goes on with the rights that it had when it took them.
+# locks again; one that has them goes on with the rights that it had when it took them.
 #
 # Fault (locks): the role is dropped, loses its rights (also `MAINTAIN`), cannot log in, has
 #   expired, has no connection left; the database takes no connections (also 053, sql/privileges)
@@ -27,7 +27,7 @@ setup_database($node, 'template1');
 $node->safe_psql('postgres', 'CREATE DATABASE closing');
 $node->safe_psql('closing', 'GRANT EXECUTE ON FUNCTION move_indexes(regclass, name, text, boolean, boolean, boolean, jsonb) TO PUBLIC');
 
-# Roles and a table anew.  boss and helper own nothing, so that they can be dropped
+# Roles and a table again.  boss and helper own nothing, so that they can be dropped
 # at any time; boss may move the index as superuser, helper as member of its owner.
 sub new_roles
 {

@@ -206,7 +206,7 @@ foreach my $action (grep { "worker $_" =~ /$only/ } qw(kill panic error terminat
 
 # ---- the disk is full ----------------------------------------------------------------
 # and when the first file, or the first two, have been copied
-my %folder = map { split /\|/ } split /\n/,
+my %directory = map { split /\|/ } split /\n/,
   $node->safe_psql('postgres', "SELECT spcname, 'pg_tblspc/' || oid || '/' FROM pg_tablespace WHERE spcname LIKE 'regress%'");
 foreach my $case (grep { 'full' =~ /$only/ } [ 28, 'No space left', '53100', 1 ], [ 28, 'No space left', '53100', 2 ],
 	[ 28, 'No space left', '53100', 3 ], [ 5, 'Input/output error', '58030', 1 ])
@@ -218,7 +218,7 @@ foreach my $case (grep { 'full' =~ /$only/ } [ 28, 'No space left', '53100', 1 ]
 	change();
 	my $call = held_at($node, $file == 1 ? 'copy-first' : "copy-created:$file",
 		"SELECT string_agg(DISTINCT concat_ws(' ', status, sqlstate), ',') FROM move_table('heap', '$to')");
-	break_calls('write', $errno, 1, 1_000_000, $folder{$to});
+	break_calls('write', $errno, 1, 1_000_000, $directory{$to});
 	let_go($call);
 	my ($rc, $out, $err) = finish_call($call);
 	cmp_ok(mend_calls(), '>=', 1, "$name: it was so");

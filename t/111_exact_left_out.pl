@@ -29,10 +29,10 @@ foreach my $case (picked { $_->[1] eq 'catch-up' } 'parts left out of the catch-
 		"$am without $mutation: the block compare notices");
 	files_ok($node, "$am without $mutation, after the error");
 	is(tablespace_of_index($node, 'exact'), 'exact_i: regress_slow', "$am without $mutation: not moved");
-	# SP-GiST's metapage is a cache: look-ups can't tell
+	# SP-GiST's metapage is a cache: lookups can't tell
 	next if $mutation eq 'block-0';
 
-	# without the compare the look-ups must notice
+	# without the compare the lookups must notice
 	make_case($am);
 	my (@different, $segments);
 	($row) = move_and_change($am, mutation => $mutation, no_compare => 1,
@@ -44,7 +44,7 @@ foreach my $case (picked { $_->[1] eq 'catch-up' } 'parts left out of the catch-
 	}
 	like($row, qr/^moved\|/, "$am without $mutation and without compare: moved");
 	my $verdict = $node->safe_psql('postgres', "SELECT oracle.verdict('exact')");
-	like($verdict, qr/^0 right;/, "$am without $mutation: look-ups or amcheck notice")
+	like($verdict, qr/^0 right;/, "$am without $mutation: lookups or amcheck notice")
 	  or diag $verdict;
 }
 

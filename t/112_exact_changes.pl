@@ -24,11 +24,11 @@ my $zoo = 3000;
 if (part('read'))
 {
 	# a block that has a buffer is taken from there: on disk it is an older one
-	if (faults('the look-up for a buffer left out'))
+	if (faults('the lookup for a buffer left out'))
 	{
 		make_case('btree');
-		my ($row) = move_and_change('btree', mutation => 'look-up');
-		like($row, qr/^failed\|XX001\|.*differs from the original/, 'without the look-up for a buffer: noticed');
+		my ($row) = move_and_change('btree', mutation => 'lookup');
+		like($row, qr/^failed\|XX001\|.*differs from the original/, 'without the lookup for a buffer: noticed');
 	}
 
 	# one that has none is read from the disk, and no other process gets it wrong that

@@ -139,7 +139,7 @@ sub goes_on_ok
 	cmp_ok($kept, '>', 0, "$name: $kept of " . blocks() . ' blocks are on record');
 	my $to = other_place((split / /, places_of_table($node, 'big'))[0]);
 	my ($status, $copied, $message) = split /\|/, resume($job);
-	if ($options{anew}) { like($message, qr/did not go on where job $job had ended, because $options{anew}/, "$name: begins again") }
+	if ($options{again}) { like($message, qr/did not go on where job $job had ended, because $options{again}/, "$name: begins again") }
 	else
 	{
 		like($message, qr/went on where job $job had ended, with .* of which/, "$name: goes on");
@@ -272,7 +272,7 @@ my %changes = (
 		my ($file) = glob($node->data_dir . '/' . $_[0]);
 		truncate $file, 0 or die;
 		$node->start; });
-my %anew = (
+my %again = (
 	'truncated in the WAL behind the summaries' => 'its file was truncated, or changed',
 	'another file' => 'it has another file since',
 	'no summaries' => 'summarize_wal is off',
@@ -285,7 +285,7 @@ foreach my $what (grep { "changes $_" =~ /$only/ } picked { /WAL recycled|trunca
 	$changes{$what}->(sql(<<SQL));
 SELECT format('pg_tblspc/%s/PG_*/%s/%s', tablespace, database, relfilenumber) FROM index_mover.ledger WHERE copied_blocks > 500
 SQL
-	goes_on_ok($job, $what, anew => $anew{$what}, cut => $what =~ /truncated/ ? 1 : 0);
+	goes_on_ok($job, $what, again => $again{$what}, cut => $what =~ /truncated/ ? 1 : 0);
 	sql('ALTER SYSTEM RESET summarize_wal; SELECT pg_reload_conf()') if $what eq 'no summaries';
 	fill_up() if $what =~ /truncated|extended/;
 }

@@ -2,8 +2,8 @@
  * lost_writes.c
  *	  LD_PRELOAD library for tests: remembers what a power failure would lose.
  *
- * The environment variable LOST_WRITES names a folder.  For each relation file
- * that is written or truncated, <folder>/<inode>.undo gets what the file was
+ * The environment variable LOST_WRITES names a directory.  For each relation file
+ * that is written or truncated, <directory>/<inode>.undo gets what the file was
  * when it was last synced: in the first line its name and size, then for each
  * change "offset length" and the bytes that were there.  fsync of a file empties
  * its list.  When every process is dead, the test puts all that back.
@@ -33,12 +33,12 @@
 static int
 lock_list(int fd, int flags, char *name, size_t name_size, struct stat *st)
 {
-	const char *folder = getenv("LOST_WRITES");
+	const char *directory = getenv("LOST_WRITES");
 	char		path[1200];
 	ssize_t		len;
 	int			list;
 
-	if (folder == NULL || fstat(fd, st) != 0 || !S_ISREG(st->st_mode))
+	if (directory == NULL || fstat(fd, st) != 0 || !S_ISREG(st->st_mode))
 		return -1;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	len = readlink(path, name, name_size - 1);
@@ -47,7 +47,7 @@ lock_list(int fd, int flags, char *name, size_t name_size, struct stat *st)
 	name[len] = '\0';
 	if (strstr(name, "/base/") == NULL && strstr(name, "/pg_tblspc/") == NULL)
 		return -1;
-	snprintf(path, sizeof(path), "%s/%lu.undo", folder, (unsigned long) st->st_ino);
+	snprintf(path, sizeof(path), "%s/%lu.undo", directory, (unsigned long) st->st_ino);
 	list = open(path, O_RDWR | O_APPEND | flags, 0600);
 	if (list < 0)
 		return -1;

@@ -28,7 +28,7 @@
  *					not again
  *	log-once		do not log a block again after a checkpoint
  *	holes			leave every page's hole out of the WAL, whatever is in it
- *	look-up			take every block as it is on disk, also one in a buffer
+ *	lookup			take every block as it is on disk, also one in a buffer
  *	late-lsn		note the insert position after the blocks were read
  *	verify-all		compare everything under the lock
  *	log-truncate	log a change of the file that does not name blocks, after

@@ -246,7 +246,7 @@ find_trusted(CopyState *cs, const LedgerEntry *entry)
 		return psprintf("the file that was kept has %u blocks instead of " INT64_FORMAT, length,
 						entry->copied_blocks);
 	if (cs->copied == 0 || map_is_cut)
-		return "its file was truncated, or made anew";
+		return "its file was truncated, or created again";
 
 	copy_take_changes(cs);
 	for (BlockNumber block = block_set_next(cs->todo, cs->copied);

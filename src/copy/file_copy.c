@@ -154,7 +154,7 @@
 #define PIECE_UNIT			(PAGES_PER_RECORD / 2)
 
 /* For the tests, see test_points.c */
-#define IGNORE_BUFFERS		IM_MUTATION("look-up")
+#define IGNORE_BUFFERS		IM_MUTATION("lookup")
 #define NO_HOLES_LOGGED		IM_MUTATION("holes")
 #define LOG_ONCE			IM_MUTATION("log-once")
 #define WITHOUT_SYNC		IM_MUTATION("sync")

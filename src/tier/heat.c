@@ -13,7 +13,7 @@
  * that the last one of each day, and for each relation.  A row at which a counter has
  * gone back, and the one before it, stay: without them a reset would not be seen.  What
  * is older than the retention is one row for each relation that there is: without it
- * nothing would be known of a relation that has been idle ever since.  Nobody else
+ * nothing would be known of a relation that has been idle ever since.  No other code
  * writes these rows.
  *
  * A counter that went back was reset, and nothing is known of the use before that

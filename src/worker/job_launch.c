@@ -4,7 +4,7 @@
  *	  Creating a job: its segment, its slot, its first worker.
  *
  * A job without a slot or a worker fails, but an *optional* job, which is a
- * cleanup that nobody has called, is only not done.
+ * cleanup that no call asked for, is only not done.
  *
  *-------------------------------------------------------------------------
  */

@@ -194,7 +194,7 @@ freeze_table(const MoveItem *item)
 	MemoryContextSwitchTo(oldcontext);
 }
 
-/* For the server log: after the move, a failing look-up would hide its outcome */
+/* For the server log: after the move, a failing lookup would hide its outcome */
 static NameData from_name;
 static NameData to_name;
 

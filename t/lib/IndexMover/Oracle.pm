@@ -32,7 +32,7 @@ END
 	}
 }
 
-# Every index of the table answers every key rightly, and amcheck is content.  Look-ups
+# Every index of the table answers every key rightly, and amcheck is content.  Lookups
 # of each of some ten thousand keys take seconds: with large => 1, unless all faults are
 # tried, btrees only have to give all rows in their order, beside amcheck, which looks
 # for each row from the root.
@@ -47,7 +47,7 @@ sub verdict_ok
 	$count{'keys looked up'} += $keys;
 	$count{'rows compared both ways'} += $compared;
 	$count{'rows missing, extra, or with another key'} += $wrong;
-	return like($verdict, qr/^[1-9][0-9]* right$/, "$name: look-up both ways, amcheck");
+	return like($verdict, qr/^[1-9][0-9]* right$/, "$name: lookup both ways, amcheck");
 }
 
 sub order_ok

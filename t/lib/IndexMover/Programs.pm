@@ -4,7 +4,7 @@
 #
 #   amcheck_ok($node, 'name');
 #   backup_ok($node, 'backup', 'name');          # a backup that $node->backup('backup') took
-#   backup_ok($node, $node->data_dir, 'name');   # or a folder that was never started
+#   backup_ok($node, $node->data_dir, 'name');   # or a directory that was never started
 #
 # Where a program is not installed, its assertion is skipped, which says so.
 # t/002_oracles_online.pl shows what they see.
@@ -64,7 +64,7 @@ sub amcheck_ok
 
 # pg_verifybackup: every file of the backup is there with the checksum that its
 # manifest has, none beside them, and the WAL that it needs can be read.  In the
-# folder of a server that init_from_backup() has made, the configuration is another.
+# directory of a server that init_from_backup() has made, the configuration is another.
 sub backup_ok
 {
 	my ($node, $backup, $name) = @_;

@@ -9,7 +9,7 @@
 #   ...
 #   my $fired = mend_calls();
 #   my $fired = mend_full_wal($node, $log);    # where the writes to pg_wal have failed
-#   my $problem = start_with_file_system($node, $folder, '32m');
+#   my $problem = start_with_file_system($node, $directory, '32m');
 #
 # What break_calls() takes is what t/io_faults.c explains.  The library reaches
 # only servers that are started after preload_library().
@@ -59,16 +59,16 @@ sub preload_library
 	return $library;
 }
 
-# Start a server for which the folder, which is made, is a file system of that size: in
+# Start a server for which the directory, which is made, is a file system of that size: in
 # a mount namespace of its own, so that this needs no privileges.  Returns why it
 # cannot; then the server is started without.
 sub start_with_file_system
 {
-	my ($node, $folder, $size) = @_;
+	my ($node, $directory, $size) = @_;
 	my @private = ('unshare', '--user', '--map-user=' . $>, '--map-group=' . (split / /, $))[0], '--keep-caps', '--mount');
 	my ($mounted, $why);
-	mkdir $folder;
-	eval { $mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', "size=$size", 'small', $folder ], '>&', \$why) };
+	mkdir $directory;
+	eval { $mounted = IPC::Run::run([ @private, 'mount', '-t', 'tmpfs', '-o', "size=$size", 'small', $directory ], '>&', \$why) };
 	if (!$mounted)
 	{
 		$node->start;
@@ -78,7 +78,7 @@ sub start_with_file_system
 	local $ENV{PGDATA} = $node->data_dir;
 	IPC::Run::run([
 			@private, 'sh', '-c', 'mount -t tmpfs -o size="$3" small "$1" && chmod 700 "$1" && exec pg_ctl -w -s -l "$2" start',
-			'sh', $folder, $node->logfile, $size
+			'sh', $directory, $node->logfile, $size
 		]) or die 'server does not start in a namespace';
 	$node->_update_pid(1);
 	return;

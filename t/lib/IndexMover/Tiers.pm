@@ -22,7 +22,7 @@ sub wait_for_jobs
 	return poll_until($node, 'SELECT count(*) = 0 FROM index_mover.alive()', 't', 'the jobs');
 }
 
-# The table, anew; the clock stands at the beginning, where nothing is old.
+# The table, again; the clock stands at the beginning, where nothing is old.
 sub orders_by_month
 {
 	my ($node) = @_;

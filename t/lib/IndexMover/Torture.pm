@@ -291,7 +291,7 @@ sub check
 	foreach my $table ('forgetful', 'side')
 	{
 		my $verdict = $node->safe_psql('postgres', "SELECT oracle.verdict('$table', 150)");
-		like($verdict, qr/^[1-9]\d* right(, no keys)?$/, "$name: $table: look-up both ways, amcheck");
+		like($verdict, qr/^[1-9]\d* right(, no keys)?$/, "$name: $table: lookup both ways, amcheck");
 	}
 	my ($rc, $out, $err) = $node->psql('postgres', <<SQL);
 SELECT oracle.bt_index_parent_check(i.indexrelid, true, true)
