@@ -23,8 +23,7 @@ OBJS = \
 	src/call/progress_view.o \
 	src/call/result_rows.o \
 	src/call/submit.o \
-	src/call/wait_for_move.o \
-	src/call/wait_for_rows.o \
+	src/call/wait_for_job.o \
 	src/worker/janitor.o \
 	src/worker/job_launch.o \
 	src/worker/move_item.o \

@@ -30,8 +30,8 @@ cmp_ok(scalar(@places), '>', 40, 'places that print one: ' . @places);
 # What is not met here, and the test that meets the message.  The command is met all the
 # same, where another place prints it.
 my %elsewhere = (
-	'src/call/wait_for_rows.c history' => undef,             # behind a connection of Citus's
-	'src/call/wait_for_rows.c progress' => undef,
+	'src/call/wait_for_job.c history' => undef,             # behind a connection of Citus's
+	'src/call/wait_for_job.c progress' => undef,
 	'src/call/cleanup_call.c resume_move' => '117_exact_resume.pl',
 	'src/plan/plan_stays.c cleanup' => '117_exact_resume.pl',
 	'src/cleanup/leftover_files.c cleanup' => '028_copy_ledger.pl',
@@ -259,15 +259,16 @@ CREATE SCHEMA "a'b; c";
 SQL
 
 	# --- steering
-	run_printed('src/call/control.c jobs', told('SELECT dba.cancel_move(999999)'));
-	run_printed('src/call/wait_for_move.c jobs', told('CALL dba.wait_for_move(999999)'));
+	run_printed('src/call/call_checks.c jobs', told('SELECT dba.cancel_move(999999)'));
+	run_printed('src/call/call_checks.c jobs', told('CALL dba.wait_for_move(999999)'));
+	run_printed('src/call/wait_for_job.c jobs', told('CALL dba.wait_for_move(NULL)'));
 	my ($job, $other) = (paused_job(), undef);
 	run_printed('src/job.c cancel_move', told("SELECT * FROM dba.move_indexes('held', 'regress_fast')"));
 	ended($job, 'canceled', 'the job is canceled');
 	foreach my $case (
 		[ 'src/call/control.c cancel_move', 'SELECT * FROM dba.undo_move(%d)' ],
 		[ 'src/settings.c cancel_move', "SELECT dba.alter_move(%d, 'order', 'name')" ],
-		[ 'src/call/wait_for_move.c cancel_move', "SET statement_timeout = '300ms'; CALL dba.wait_for_move(%d)" ])
+		[ 'src/call/wait_for_job.c cancel_move', "SET statement_timeout = '300ms'; CALL dba.wait_for_move(%d)" ])
 	{
 		# another job is not meant
 		$job = paused_job();
@@ -291,7 +292,7 @@ SQL
 	ended($rest, 'moved', 'the rest is moved');
 	$text = told(q(SET statement_timeout = '2s';
 		SELECT * FROM dba.move_indexes('held', 'regress_slow', method => 'copy', settings => '{"swap_after": "infinity"}')));
-	$rest = run_printed('src/call/wait_for_rows.c resume_move', $text);
+	$rest = run_printed('src/call/wait_for_job.c resume_move', $text);
 	# (it waits again; a copy that max_rate holds up is in t/041)
 	run_printed('src/copy/copy_budget.c alter_move', sql("SELECT index_mover.printed_command('alter_move', '$rest', 'max_rate', '8MB')"));
 	is(sql("SELECT settings->>'max_rate' FROM index_mover_call.index_mover_jobs WHERE job = $rest"), '8MB', "$db: max_rate is raised");
@@ -453,7 +454,8 @@ SQL
 
 	# --- reports
 	sql("ALTER TABLESPACE $_ RESET (random_page_cost, effective_io_concurrency)") foreach 'regress_slow', 'regress_fast';
-	run_printed('src/report/reports.c tablespace_costs', sql("SELECT command FROM dba.tablespace_probe('regress_slow', '100 ms')"));
+	run_printed('src/report/tablespace_probe.c tablespace_costs',
+		sql("SELECT command FROM dba.tablespace_probe('regress_slow', '100 ms')"));
 	like(sql("SELECT spcoptions FROM pg_tablespace WHERE spcname = 'regress_slow'"), qr/random_page_cost/, "$db: the costs are set");
 	sql('ALTER TABLESPACE regress_slow RESET (random_page_cost, effective_io_concurrency)');
 	own_devices($node);

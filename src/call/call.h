@@ -26,6 +26,7 @@ typedef struct JobSummary
 	int			not_moved;		/* failed, canceled, interrupted */
 	int			denied;			/* skipped, because a privilege is missing */
 	char	   *target;			/* name of the tablespace */
+	bool		warn;			/* of each failure; else the ERROR has them */
 	StringInfoData failures;
 } JobSummary;
 
@@ -33,6 +34,8 @@ extern void call_check_moment(const char *function, bool dry_run, bool wait);
 extern void call_prevent_in_block(const char *function, const char *hint);
 extern MoveMethod call_parse_method(const char *name);
 extern int64 call_size_argument(FunctionCallInfo fcinfo, int n, const char *name);
+extern bool call_may_see(Oid role);
+pg_noreturn extern void call_no_such_job(int64 job);
 
 /* argument n, a job's settings; NULL if it is NULL */
 #define call_settings_argument(fcinfo, n) (PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n))
@@ -46,27 +49,24 @@ extern char *notices_name(Oid relation, const char *schema, const char *name);
 extern char *notices_duration(double seconds);
 extern void notices_begin(JobSummary *summary);
 extern void notices_end(JobSummary *summary, double seconds);
-extern void notices_failure(JobSummary *summary, const char *noun,
-							const char *name, const char *sqlstate,
-							const char *reason, bool warn);
-extern bool notices_is_denied(MoveStatus status, const char *sqlstate);
-extern void notices_denied(const JobSummary *summary);
-extern void notices_raise(const JobSummary *summary, bool raise);
+extern void notices_failure(JobSummary *summary, const char *noun, const char *name,
+							const char *sqlstate, const char *reason);
+extern void notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
+							const char *noun, const char *name,
+							const char *sqlstate, const char *reason);
+extern void notices_raise(const JobSummary *summary, int elevel);
 
 extern void submit_init(void);
 extern int64 submit_last_job(void);
 extern void submit_job_has_begun(int64 job);
 extern int64 submit_next_job(void);
-extern void submit_record_job(int64 job, const MoveSettings *settings);
 extern void submit_alter_job(int64 job, const char *settings);
 extern void submit_skip_busy(List *plan);
 extern void submit_at_commit(int64 job, JobPurpose purpose, List *items,
 							 const MoveSettings *settings);
-extern MoveItem *wait_for_rows(int64 job, JobPurpose purpose, List *items,
+extern MoveItem *wait_for_rows(int64 job, JobSummary *summary, List *items,
 							   const MoveSettings *settings);
-extern bool wait_for_job(int64 job);
 extern void cleanup_call_init(void);
-extern void cleanup_call_and_wait(const List *plan, const MoveSettings *settings);
-extern void cleanup_call_at_commit(const List *plan, const MoveSettings *settings);
+extern void cleanup_call(const List *plan, const MoveSettings *settings, bool wait);
 
 #endif							/* IM_CALL_H */

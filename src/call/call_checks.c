@@ -7,25 +7,23 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 
 #include "call/call.h"
 #include "job.h"
+#include "printed_command.h"
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */
 MoveMethod
 call_parse_method(const char *name)
 {
-	if (pg_strcasecmp(name, "auto") == 0)
-		return METHOD_AUTO;
-	if (pg_strcasecmp(name, "copy") == 0)
-		return METHOD_COPY;
-	if (pg_strcasecmp(name, "rebuild") == 0)
-		return METHOD_REBUILD;
+	for (MoveMethod method = METHOD_AUTO; method <= METHOD_REBUILD; method++)
+		if (pg_strcasecmp(name, method_name(method)) == 0)
+			return method;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid method: \"%s\"", name),
@@ -95,4 +93,22 @@ call_check_moment(const char *function, bool dry_run, bool wait)
 	if (wait)
 		call_prevent_in_block(psprintf("%s with wait => true", function),
 							  "Call it on its own, with autocommit on, or with wait => false.");
+}
+
+/* Return whether the current user may see the relations of a role's job. */
+bool
+call_may_see(Oid role)
+{
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+}
+
+/* Raise ERROR 42704: there never was such a job. */
+void
+call_no_such_job(int64 job)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("job " INT64_FORMAT " does not exist", job),
+			 errhint("See %s.", printed_command("jobs"))));
 }

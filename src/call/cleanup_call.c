@@ -45,18 +45,20 @@ cleanup_call_init(void)
 }
 
 /*
- * Pick from a plan one row for each table that has leftovers and nothing to
- * move, and whose indexes the current user may move.  If the caller waits,
- * omit tables that this transaction has locked: the worker would wait for it.
+ * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
+ * that have nothing to move, since a job that moves does it itself, and whose indexes
+ * the current user may move.  By a job that starts at once or, without wait, when
+ * this transaction commits.  ERRORs: those of wait_for_rows() or
+ * submit_at_commit().
  */
-static List *
-pick_tables(const List *plan, bool waits)
+void
+cleanup_call(const List *plan, const MoveSettings *settings, bool wait)
 {
 	List	   *tables = leftovers_tables(false);
-	List	   *result = NIL;
+	List	   *items = NIL;
 
 	if (tables == NIL)
-		return NIL;
+		return;
 	foreach_ptr(const MoveItem, item, plan)
 	{
 		if (item->status != STATUS_SKIPPED)
@@ -64,53 +66,19 @@ pick_tables(const List *plan, bool waits)
 	}
 	foreach_ptr(MoveItem, item, plan)
 	{
+		/* a worker that we wait for would wait for our own lock */
 		if (!list_member_oid(tables, item->heap_oid) ||
 			plan_aclcheck(item->heap_oid, true) != ACLCHECK_OK ||
-			(waits && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
+			(wait && CheckRelationOidLockedByMe(item->heap_oid, AccessShareLock, true)))
 			continue;
+		/* one for each table */
 		tables = list_delete_oid(tables, item->heap_oid);
-		result = lappend(result, item);
+		items = lappend(items, item);
 	}
-	return result;
-}
-
-/*
- * Remove the leftovers of dead jobs on those tables of a plan (of MoveItem)
- * that have nothing to move: a job that moves does it itself.  ERRORs: those of
- * wait_for_rows().
- */
-void
-cleanup_call_and_wait(const List *plan, const MoveSettings *settings)
-{
-	List	   *items = pick_tables(plan, true);
-
-	if (items != NIL)
-		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, items, settings);
-}
-
-/*
- * As cleanup_call_and_wait(), but by a job that starts when this transaction
- * commits.  ERRORs: those of submit_at_commit().
- */
-void
-cleanup_call_at_commit(const List *plan, const MoveSettings *settings)
-{
-	List	   *items = pick_tables(plan, false);
-
-	if (items != NIL)
+	if (items != NIL && wait)
+		(void) wait_for_rows(submit_next_job(), NULL, items, settings);
+	else if (items != NIL)
 		submit_at_commit(submit_next_job(), JOB_CLEANUP, items, settings);
-}
-
-/* Return whether one of the leftovers is this one. */
-static bool
-is_among(const Leftover *leftover, const List *leftovers)
-{
-	foreach_ptr(const Leftover, other, leftovers)
-	{
-		if (other->index_oid == leftover->index_oid && other->ledger_id == leftover->ledger_id)
-			return true;
-	}
-	return false;
 }
 
 /* Return what is, or was, done with a leftover, which still exists if "kept". */
@@ -148,10 +116,23 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
-/* Add a row for each table that is apart from its TOAST table. */
+/*
+ * Add the rows of leftovers, of which "after" are left, and one for each table that
+ * is apart from its TOAST table.
+ */
 static void
-put_tables_apart(ReturnSetInfo *rsinfo)
+put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool dry_run)
 {
+	foreach_ptr(const Leftover, leftover, before)
+	{
+		bool		kept = false;
+
+		foreach_ptr(const Leftover, other, after)
+			kept |= other->index_oid == leftover->index_oid &&
+			other->ledger_id == leftover->ledger_id;
+		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
+					 action_name(leftover, dry_run, kept));
+	}
 	foreach_oid(relid, relations_such(table_is_apart))
 	{
 		RelationFacts facts;
@@ -164,20 +145,6 @@ put_tables_apart(ReturnSetInfo *rsinfo)
 					 psprintf("kept: its TOAST table is in another tablespace; %s",
 							  printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
 	}
-}
-
-/* Delete jobs that are too old from the history, and add a row for these. */
-static void
-expire_history(ReturnSetInfo *rsinfo, bool dry_run)
-{
-	int			expired = history_retention == 0 ? 0 :
-		history_expire(GetCurrentTimestamp() - history_retention * USECS_PER_MINUTE, dry_run);
-
-	if (expired > 0)
-		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
-					 InvalidOid, -1,
-					 dry_run ? "delete: older than index_mover.history_retention" :
-					 "deleted: older than index_mover.history_retention");
 }
 
 /*
@@ -207,20 +174,18 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	bool		dry_run;
 	List	   *before;
 	List	   *after = NIL;
+	int			expired = 0;
 	MoveSettings settings;
 
 	reject_null(fcinfo, 0, "dry_run");
 	dry_run = PG_GETARG_BOOL(0);
 	/* an index expression may call this in a worker that removes leftovers */
-	call_check_moment("index_mover_cleanup()", true, false);
+	call_check_moment("index_mover_cleanup()", dry_run, false);
 	/* a standby does not know which jobs are still running on the primary */
 	PreventCommandDuringRecovery("index_mover_cleanup()");
 	if (!dry_run)
-	{
-		PreventCommandIfReadOnly("index_mover_cleanup()");
 		call_prevent_in_block("index_mover_cleanup()",
 							  "Call it on its own, with autocommit on.");
-	}
 
 	InitMaterializedSRF(fcinfo, 0);
 	settings_capture(&settings);
@@ -228,34 +193,34 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
 	{
-		(void) wait_for_rows(submit_next_job(), JOB_CLEANUP, NIL, &settings);
+		(void) wait_for_rows(submit_next_job(), NULL, NIL, &settings);
 		after = leftovers_list();
 	}
-	foreach_ptr(const Leftover, leftover, before)
-	{
-		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
-					 action_name(leftover, dry_run, is_among(leftover, after)));
-	}
-	put_tables_apart(rsinfo);
-	expire_history(rsinfo, dry_run);
+	put_leftovers(rsinfo, before, after, dry_run);
+	if (history_retention != 0)
+		expired = history_expire(GetCurrentTimestamp() - history_retention * USECS_PER_MINUTE, dry_run);
+	if (expired > 0)
+		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
+					 InvalidOid, -1,
+					 dry_run ? "delete: older than index_mover.history_retention" :
+					 "deleted: older than index_mover.history_retention");
 	return (Datum) 0;
 }
 
 /*
- * Return whether a relation's file is lost.  Devices are lost with the tablespaces
- * on them, so elsewhere a file that exists is not looked into; nor is that of an
- * invalid index, which may be in the making.
+ * Return whether to look if a relation's file is lost.  Devices are lost with the
+ * tablespaces on them, so elsewhere a file that exists is not looked into; nor is
+ * that of an invalid index, which may be in the making.
  */
 static bool
-file_is_lost(Form_pg_class form)
+may_be_lost(Form_pg_class form)
 {
 	RelationFacts facts;
 
 	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
 		relation_facts(form->oid, &facts) &&
 		((OidIsValid(form->reltablespace) && facts.valid) ||
-		 relation_fork_size(facts.tablespace, facts.relfilenumber, MAIN_FORKNUM) < 0) &&
-		lost_file(&facts, false) != NULL;
+		 relation_fork_size(facts.tablespace, facts.relfilenumber, MAIN_FORKNUM) < 0);
 }
 
 /*
@@ -270,21 +235,13 @@ Datum
 index_mover_problems(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, RecoveryInProgress() ? NIL : leftovers_list())
-	{
-		const Leftover *leftover = lfirst(lc);
-
-		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
-					 action_name(leftover, true, false));
-	}
-	put_tables_apart(rsinfo);
-	foreach(lc, relations_such(file_is_lost))
+	put_leftovers(rsinfo, RecoveryInProgress() ? NIL : leftovers_list(), NIL, true);
+	foreach_oid(relid, relations_such(may_be_lost))
 	{
 		RelationFacts facts;
-		const char *lost = relation_facts(lfirst_oid(lc), &facts) ? lost_file(&facts, false) : NULL;
+		const char *lost = relation_facts(relid, &facts) ? lost_file(&facts, false) : NULL;
 
 		if (lost != NULL)
 			put_leftover(rsinfo, "lost file",

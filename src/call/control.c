@@ -17,15 +17,16 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/json.h"
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
@@ -65,10 +66,7 @@ find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 	bool		running = job_find(job, slot);
 
 	if (!running && !history_read_job(job, entry))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("job " INT64_FORMAT " does not exist", job),
-				 errhint("See %s.", printed_command("jobs"))));
+		call_no_such_job(job);
 	if (!has_privs_of_role(GetUserId(), running ? slot->role : entry->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -161,73 +159,61 @@ alter_job(const JobSlot *slot, Jsonb *json)
 }
 
 /*
- * Add to the plan the items that move the relation of a history entry, traced,
- * to where it was to go or, back, to where it was.  If the relation or the
- * tablespace is gone, a NOTICE or the row tells.
+ * Return the plan that moves the relations of a job with these moves (of
+ * HistoryEntry) back to where they were or, without back, those that are left to
+ * where they were to go.  If a relation or a tablespace is gone, a NOTICE or the
+ * row tells.
  */
 static List *
-plan_entry(List *plan, const HistoryEntry *entry, const List *moves, bool back,
-		   PlanRequest *request)
+plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 {
-	/* only a lost index of a TOAST table is rebuilt by itself */
-	Oid			table = entry->requested == METHOD_REBUILD ? InvalidOid : table_of_toast(entry->relid);
-	Oid			relid = OidIsValid(table) ? table : entry->relid;
-	Oid			tablespace;
-	ListCell   *lc;
-	ListCell   *lc2;
+	List	   *plan = NIL;
 
-	/* an earlier version moved a TOAST table without its table */
-	foreach(lc, moves)
-		if (OidIsValid(table) && ((const HistoryEntry *) lfirst(lc))->relid == table)
-		entry = lfirst(lc);
-	tablespace = back ? entry->from_tablespace : entry->to_tablespace;
-
-	if (!OidIsValid(entry->relid))
-	{
-		ereport(NOTICE,
-				(errmsg("%s \"%s\" does not exist any more, skipping",
-						kind_noun(entry->kind), entry->relname)));
-		return plan;
-	}
 	request->scope = SCOPE_ONE;
-	request->object = relid;
-	request->method = entry->requested;
-	request->tables = !relkind_is_index(get_rel_relkind(relid));
-	request->indexes = !request->tables;
-	request->to_tablespace = tablespace;
 	request->part = true;
-	foreach_ptr(MoveItem, item, plan_moves(request))
+	history_trace(job, moves);
+	foreach_ptr(const HistoryEntry, move, moves)
 	{
-		foreach(lc2, plan)
-			if (((MoveItem *) lfirst(lc2))->relid == item->relid)
-			break;
-		if (lc2 != NULL)
+		if (!(back ? move->moved : !STATUS_IS_DONE(move->status)))
 			continue;
-		plan = lappend(plan, item);
-		if (get_tablespace_name(tablespace) == NULL)
-			item_skip(item, ERRCODE_UNDEFINED_OBJECT,
-					  "Tablespace \"%s\" does not exist any more.",
-					  back ? entry->from_name : entry->to_name);
-		else if (back && entry->undone_by != 0)
-			item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", entry->undone_by);
-		else if (back && list_length(entry->movers) > 1)
-			item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					  "Job " INT64_FORMAT " has moved it since.", *(int64 *) llast(entry->movers));
-	}
-	return plan;
-}
+		/* a TOAST table goes with its table, but a lost index of one does not */
+		if (strncmp(move->kind, "toast", 5) == 0 && move->requested != METHOD_REBUILD)
+			continue;
+		if (!OidIsValid(move->relid))
+		{
+			ereport(NOTICE,
+					(errmsg("%s \"%s\" does not exist any more, skipping",
+							kind_noun(move->kind), move->relname)));
+			continue;
+		}
+		request->object = move->relid;
+		request->method = move->requested;
+		request->tables = !relkind_is_index(get_rel_relkind(move->relid));
+		request->indexes = !request->tables;
+		request->to_tablespace = back ? move->from_tablespace : move->to_tablespace;
+		foreach_ptr(MoveItem, item, plan_moves(request))
+		{
+			bool		seen = false;
 
-/* Return whether a copy of this relation, or of a part of it, can go on. */
-static bool
-copy_is_on_record(const MoveItem *item, const List *items)
-{
-	foreach_ptr(const MoveItem, part, items)
-	{
-		if ((part == item || part->part_of == item->relid) &&
-			leftover_kept_bytes(part->relid, part->to_tablespace) > 0)
-			return true;
+			/* two entries can be found to be one index by now */
+			foreach_ptr(const MoveItem, other, plan)
+				seen |= other->relid == item->relid;
+			if (seen)
+				continue;
+			plan = lappend(plan, item);
+			if (get_tablespace_name(request->to_tablespace) == NULL)
+				item_skip(item, ERRCODE_UNDEFINED_OBJECT,
+						  "Tablespace \"%s\" does not exist any more.",
+						  back ? move->from_name : move->to_name);
+			else if (back && move->undone_by != 0)
+				item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", move->undone_by);
+			else if (back && list_length(move->movers) > 1)
+				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						  "Job " INT64_FORMAT " has moved it since.", *(int64 *) llast(move->movers));
+		}
 	}
-	return false;
+	plan_complete(NULL, plan, request);
+	return plan;
 }
 
 /*
@@ -237,60 +223,58 @@ copy_is_on_record(const MoveItem *item, const List *items)
 static void
 tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumable_size)
 {
-	foreach_ptr(const HistoryEntry, move, moves)
+	foreach_ptr(const MoveItem, item, items)
 	{
-		if (move->status != STATUS_RUNNING &&
-			(move->sqlstate == NULL || strcmp(move->sqlstate, "57P01") != 0))
+		bool		killed = false;
+		bool		on_record = false;
+
+		if (item->method != METHOD_COPY || OidIsValid(item->part_of) ||
+			resumable_size < 0 || item->size_before / 1024 <= resumable_size)
 			continue;
-		foreach_ptr(const MoveItem, item, items)
-		{
-			if (item->relid == move->relid && item->method == METHOD_COPY &&
-				!OidIsValid(item->part_of) &&
-				resumable_size >= 0 && item->size_before / 1024 > resumable_size &&
-				!copy_is_on_record(item, items))
-				ereport(NOTICE,
-						(errmsg("the copy of %s \"%s\" begins again",
-								relation_noun(item->relkind), NameStr(item->relname)),
-						 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
-						 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
-		}
+		foreach_ptr(const HistoryEntry, move, moves)
+			killed |= move->relid == item->relid &&
+			(move->status == STATUS_RUNNING ||
+			 (move->sqlstate != NULL && strcmp(move->sqlstate, "57P01") == 0));
+		foreach_ptr(const MoveItem, part, items)
+			on_record |= (part == item || part->part_of == item->relid) &&
+			leftover_kept_bytes(part->relid, part->to_tablespace) > 0;
+		if (killed && !on_record)
+			ereport(NOTICE,
+					(errmsg("the copy of %s \"%s\" begins again",
+							relation_noun(item->relkind), NameStr(item->relname)),
+					 errdetail("Nothing is on record of how far job " INT64_FORMAT " was.", job),
+					 errhint("To have the next copy go on after its end, use PostgreSQL 17 or later, and set summarize_wal to on.")));
 	}
 }
 
 /*
- * Queue a job for the rest of a job with these moves (of HistoryEntry), to start when this transaction commits, by its method and with its settings
- * but for those in json.  Returns its number, or 0 if nothing can be moved;
- * a WARNING tells of each relation that cannot, and why.
+ * Queue a job for the rest of a job, to start when this transaction commits, by its
+ * method and with its settings but for those in json.  Returns its number, or 0 if
+ * nothing can be moved; a WARNING tells of each relation that cannot, and why.
  */
 static int64
-queue_rest(int64 job, const HistoryJob *entry, List *moves, Jsonb *json)
+queue_rest(int64 job, const HistoryJob *entry, Jsonb *json)
 {
 	PlanRequest request = {0};
-	JobSummary	summary = {0};
-	List	   *plan = NIL;
+	JobSummary	summary = {.warn = true};
+	List	   *moves = history_read(job);
+	List	   *plan;
 	List	   *items = NIL;
 	int64		rest;
 
 	settings_load(&request.settings, entry->settings, json, superuser(), NULL);
 	request.settings.terms = entry->terms;
-	history_trace(job, moves);
-	foreach_ptr(const HistoryEntry, move, moves)
-	{
-		if (!STATUS_IS_DONE(move->status))
-			plan = plan_entry(plan, move, moves, false, &request);
-	}
-	plan_complete(NULL, plan, &request);
+	plan = plan_from_history(job, moves, false, &request);
 	submit_skip_busy(plan);
 	foreach_ptr(MoveItem, item, plan)
 	{
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
 		else if (item->sqlstate[0] != '\0' && !OidIsValid(item->part_of))
-			notices_failure(&summary, relation_noun(item->relkind),
-							item_name(item),
-							item->sqlstate, item->detail, true);
+			notices_failure(&summary, relation_noun(item->relkind), item_name(item),
+							item->sqlstate, item->detail);
 	}
-	cleanup_call_at_commit(plan, &request.settings);
+	cleanup_call(plan, &request.settings, false);
 	if (items == NIL)
 	{
 		if (summary.not_moved == 0)
@@ -340,7 +324,7 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	}
 
 	call_check_moment("resume_move()", false, false);
-	rest = queue_rest(job, &entry, history_read(job), json);
+	rest = queue_rest(job, &entry, json);
 	if (rest == 0)
 		PG_RETURN_NULL();
 	ereport(NOTICE,
@@ -361,24 +345,21 @@ Datum
 index_mover_alter_move(PG_FUNCTION_ARGS)
 {
 	JobSlot		slot;
-	StringInfoData object;
+	Datum		pair[2];
 	Jsonb	   *json;
 
 	reject_null(fcinfo, 0, "job");
 	reject_null(fcinfo, 1, "setting");
 	reject_null(fcinfo, 2, "value");
-	initStringInfo(&object);
-	appendStringInfoChar(&object, '{');
-	escape_json(&object, text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	appendStringInfoString(&object, ": ");
-	escape_json(&object, text_to_cstring(PG_GETARG_TEXT_PP(2)));
-	appendStringInfoChar(&object, '}');
-	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(object.data)));
+	pair[0] = PG_GETARG_DATUM(1);
+	pair[1] = PG_GETARG_DATUM(2);
+	json = DatumGetJsonbP(DirectFunctionCall1(jsonb_object,
+											  PointerGetDatum(construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT))));
 
 	settings_check_alterable(PG_GETARG_INT64(0), json);
 	if (!find_running_job(PG_GETARG_INT64(0), &slot) || !alter_job(&slot, json))
 		PG_RETURN_BOOL(false);
-	log_control(slot.job, psprintf("set %s", object.data));
+	log_control(slot.job, psprintf("set %s", JsonbToCString(NULL, &json->root, 0)));
 	PG_RETURN_BOOL(true);
 }
 
@@ -399,9 +380,8 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	int64		job;
 	bool		dry_run;
 	bool		wait;
-	List	   *moves;
 	PlanRequest request = {0};
-	List	   *plan = NIL;
+	List	   *plan;
 	JobSlot		slot;
 	HistoryJob	entry;
 
@@ -425,14 +405,7 @@ index_mover_undo_move(PG_FUNCTION_ARGS)
 	request.settings.terms.undo_of = job;
 	request.waits = wait;
 	request.dry_run = dry_run;
-	moves = history_read(job);
-	history_trace(job, moves);
-	foreach_ptr(const HistoryEntry, move, moves)
-	{
-		if (move->moved)
-			plan = plan_entry(plan, move, moves, true, &request);
-	}
-	plan_complete(NULL, plan, &request);
+	plan = plan_from_history(job, history_read(job), true, &request);
 	result_rows_of_plan(fcinfo, plan, &request.settings, dry_run, wait);
 	return (Datum) 0;
 }

@@ -106,15 +106,15 @@ notices_end(JobSummary *summary, double seconds)
 }
 
 /*
- * Note a relation that was not moved: with on_failure = row by a WARNING, else a line of the
- * ERROR that notices_raise() raises.
+ * Note a relation that was not moved: by a WARNING, or as a line of the ERROR that
+ * notices_raise() raises.
  */
 void
 notices_failure(JobSummary *summary, const char *noun, const char *name,
-				const char *sqlstate, const char *reason, bool warn)
+				const char *sqlstate, const char *reason)
 {
 	summary->not_moved++;
-	if (warn)
+	if (summary->warn)
 		ereport(WARNING,
 				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
 						 MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
@@ -131,18 +131,36 @@ notices_failure(JobSummary *summary, const char *noun, const char *name,
 	}
 }
 
-/* Return whether this is the outcome of a relation for which a privilege is missing. */
-bool
-notices_is_denied(MoveStatus status, const char *sqlstate)
+/*
+ * Note the outcome of a relation.  There is one line for a table and its parts.
+ * name: NULL only counts it.
+ */
+void
+notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
+				const char *noun, const char *name,
+				const char *sqlstate, const char *reason)
 {
-	return status == STATUS_SKIPPED && sqlstate != NULL &&
-		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0;
+	if (status == STATUS_SKIPPED && !is_part && sqlstate != NULL &&
+		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
+		summary->denied++;
+	if (STATUS_IS_DONE(status))
+		return;
+	if (is_part || name == NULL)
+		summary->not_moved++;
+	else
+		notices_failure(summary, noun, name, sqlstate, reason);
 }
 
-/* Tell how many relations were skipped because a privilege is missing. */
+/*
+ * Tell how many relations were skipped because a privilege is missing, and, unless
+ * elevel is 0, how many were not moved: ERROR 55000 or a WARNING.
+ */
 void
-notices_denied(const JobSummary *summary)
+notices_raise(const JobSummary *summary, int elevel)
 {
+	int			total = summary->totals.total;
+	bool		raise = (elevel == ERROR);
+
 	if (summary->denied > 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -150,17 +168,9 @@ notices_denied(const JobSummary *summary)
 							   "%d relations were skipped for lack of a privilege",
 							   summary->denied, summary->denied),
 				 errdetail("Rows with status \"skipped\" and sqlstate 42501 say which, and what is missing.")));
-}
-
-/* If something was not moved, raise ERROR 55000, or else a WARNING. */
-void
-notices_raise(const JobSummary *summary, bool raise)
-{
-	int			total = summary->totals.total;
-
-	if (summary->not_moved == 0)
+	if (summary->not_moved == 0 || elevel == 0)
 		return;
-	ereport(raise ? ERROR : WARNING,
+	ereport(elevel,
 			(errcode(raise ? ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE : ERRCODE_WARNING),
 			 errmsg_plural("%d of %d %s was not moved",
 						   "%d of %d %s were not moved",

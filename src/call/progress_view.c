@@ -18,8 +18,6 @@
 
 #include <math.h>
 
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/progress.h"
@@ -60,29 +58,16 @@ static const char *const core_phases[] = {
 	[PROGRESS_CREATEIDX_PHASE_WAIT_5] = "waiting for readers before dropping",
 };
 
-/* Progress of a runner, from its slot or from core's progress report. */
-typedef struct Progress
+/*
+ * Return the phase of a runner.  If that is core's, put core's numbers of blocks
+ * and the process that core waits for into the copy of its slot.
+ */
+static const char *
+look_at_backend(RunnerSlot *runner)
 {
-	const char *phase;
-	int64		blocks_total;
-	int64		blocks_done;
-	int			core_blocker;	/* pid that core waits for; 0 = none */
-} Progress;
+	const char *phase_of_core = NULL;
+	int			n = runner->phase == PHASE_REBUILDING ? pgstat_fetch_stat_numbackends() : 0;
 
-static void
-look_at_backend(const RunnerSlot *runner, Progress *progress)
-{
-	int			n;
-
-	progress->phase = phase_name(runner->phase);
-	progress->blocks_total = runner->blocks_total;
-	progress->blocks_done = runner->blocks_done;
-	progress->core_blocker = 0;
-
-	if (runner->phase != PHASE_REBUILDING)
-		return;
-
-	n = pgstat_fetch_stat_numbackends();
 	for (int i = 1; i <= n; i++)
 	{
 		LocalPgBackendStatus *local = pgstat_get_local_beentry_by_index(i);
@@ -94,11 +79,16 @@ look_at_backend(const RunnerSlot *runner, Progress *progress)
 			continue;
 		phase = status->st_progress_param[PROGRESS_CREATEIDX_PHASE];
 		if (phase >= 0 && phase < lengthof(core_phases))
-			progress->phase = core_phases[phase];
-		progress->blocks_total = status->st_progress_param[PROGRESS_SCAN_BLOCKS_TOTAL];
-		progress->blocks_done = status->st_progress_param[PROGRESS_SCAN_BLOCKS_DONE];
-		progress->core_blocker = status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
+			phase_of_core = core_phases[phase];
+		runner->blocks_total = status->st_progress_param[PROGRESS_SCAN_BLOCKS_TOTAL];
+		runner->blocks_done = status->st_progress_param[PROGRESS_SCAN_BLOCKS_DONE];
+		if (runner->nblockers == 0 && status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID] != 0)
+		{
+			runner->nblockers = 1;
+			runner->blockers[0] = status->st_progress_param[PROGRESS_WAITFOR_CURRENT_PID];
+		}
 	}
+	return phase_of_core != NULL ? phase_of_core : phase_name(runner->phase);
 }
 
 /*
@@ -127,20 +117,19 @@ seconds_left(const RunnerSlot *runner)
 
 /* Send a NOTICE with phase, percent, rate and time left. */
 static void
-notice_runner(const RunnerSlot *runner)
+notice_runner(RunnerSlot *runner)
 {
-	Progress	progress;
-	double		left;
+	const char *phase;
+	double		left = seconds_left(runner);
 	StringInfoData buf;
 
 	pgstat_clear_backend_activity_snapshot();
-	look_at_backend(runner, &progress);
-	left = seconds_left(runner);
+	phase = look_at_backend(runner);
 
 	initStringInfo(&buf);
-	if (progress.blocks_total > 0)
+	if (runner->blocks_total > 0)
 		appendStringInfo(&buf, ", %.0f %%",
-						 100.0 * progress.blocks_done / progress.blocks_total);
+						 100.0 * runner->blocks_done / runner->blocks_total);
 	if (runner->bytes_per_second > 0)
 		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
 	if (runner->changed_per_second > 0)
@@ -152,25 +141,20 @@ notice_runner(const RunnerSlot *runner)
 		appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
 	for (int i = 0; i < runner->nblockers; i++)
 	{
-		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
-		if (runner->blockers[i] == 0)
-		{
-			const char *name = blockers_prepared(runner->heap_oid);
+		const char *name = runner->blockers[i] == 0 ? blockers_prepared(runner->heap_oid) : NULL;
 
-			if (name != NULL)
-				appendStringInfo(&buf, "prepared transaction \"%s\"", name);
-			else
-				appendStringInfoString(&buf, "a prepared transaction");
-		}
-		else
+		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
+		if (runner->blockers[i] != 0)
 			appendStringInfo(&buf, "process %d", runner->blockers[i]);
+		else if (name != NULL)
+			appendStringInfo(&buf, "prepared transaction \"%s\"", name);
+		else
+			appendStringInfoString(&buf, "a prepared transaction");
 	}
-	if (runner->nblockers == 0 && progress.core_blocker != 0)
-		appendStringInfo(&buf, ", waits for process %d", progress.core_blocker);
 
 	ereport(NOTICE,
 			(errmsg("%s \"%s\": %s%s", relation_noun(runner->relkind), NameStr(runner->relname),
-					progress.phase, buf.data)));
+					phase, buf.data)));
 	pfree(buf.data);
 }
 
@@ -178,21 +162,9 @@ notice_runner(const RunnerSlot *runner)
 static bool
 may_see_job(const RunnerSlot *runner)
 {
-	HeapTuple	tuple;
-	bool		result = false;
-
-	if (has_privs_of_role(GetUserId(), runner->role) ||
-		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
-		return true;
-
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(runner->heap_oid));
-	if (HeapTupleIsValid(tuple))
-	{
-		result = has_privs_of_role(GetUserId(),
-								   ((Form_pg_class) GETSTRUCT(tuple))->relowner);
-		ReleaseSysCache(tuple);
-	}
-	return result;
+	return call_may_see(runner->role) ||
+		(SearchSysCacheExists1(RELOID, ObjectIdGetDatum(runner->heap_oid)) &&
+		 object_ownercheck(RelationRelationId, runner->heap_oid, GetUserId()));
 }
 
 /* Tell the client the progress of a job that it may see. */
@@ -210,19 +182,16 @@ progress_view_notices(int64 job)
 
 /* Return the pids that a runner waits for, as published by it or by core. */
 static Datum
-blocked_by(const RunnerSlot *runner, const Progress *progress)
+blocked_by(const RunnerSlot *runner)
 {
-	Datum		pids[IM_MAX_BLOCKERS] = {Int32GetDatum(progress->core_blocker)};
-	int			npids = runner->nblockers;
+	Datum		pids[IM_MAX_BLOCKERS];
 
-	for (int i = 0; i < npids; i++)
+	if (runner->nblockers == 0)
+		return DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(runner->pid));
+	for (int i = 0; i < runner->nblockers; i++)
 		pids[i] = Int32GetDatum(runner->blockers[i]);
-	if (npids == 0 && progress->core_blocker != 0)
-		npids = 1;
-	if (npids > 0)
-		return PointerGetDatum(construct_array(pids, npids, INT4OID, sizeof(int32),
-											   true, TYPALIGN_INT));
-	return DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(runner->pid));
+	return PointerGetDatum(construct_array(pids, runner->nblockers, INT4OID, sizeof(int32),
+										   true, TYPALIGN_INT));
 }
 
 /*
@@ -244,7 +213,7 @@ index_mover_running(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < nrunners; i++)
 	{
-		const RunnerSlot *runner = &runners[i];
+		RunnerSlot *runner = &runners[i];
 		Row			row;
 
 		if (runner->database != MyDatabaseId)
@@ -255,10 +224,9 @@ index_mover_running(PG_FUNCTION_ARGS)
 		if (may_see_job(runner))
 		{
 			const char *schema = NameStr(runner->schema_name);
-			Progress	progress;
 			double		left = seconds_left(runner);
 
-			look_at_backend(runner, &progress);
+			row_text(&row, 7, look_at_backend(runner));
 			/* a worker that only cleans up has no relation of its own */
 			if (OidIsValid(runner->heap_oid))
 			{
@@ -266,21 +234,19 @@ index_mover_running(PG_FUNCTION_ARGS)
 				row_text(&row, 4, relation_kind(runner->relkind, schema));
 				row_text(&row, 5, notices_name(runner->heap_oid, schema, NameStr(runner->heap_name)));
 				row_text(&row, 6, method_name(runner->method));
-				row_set(&row, 9, Int64GetDatum(progress.blocks_total));
-				row_set(&row, 10, Int64GetDatum(progress.blocks_done));
+				row_set(&row, 9, Int64GetDatum(runner->blocks_total));
+				row_set(&row, 10, Int64GetDatum(runner->blocks_done));
 				row_set(&row, 11, Int64GetDatum(runner->blocks_changed));
 				row_set(&row, 14, Int64GetDatum(runner->lock_attempts));
 			}
-			row_text(&row, 7, progress.phase);
 			row_text(&row, 8, runner->throttled_by);
-			if (runner->bytes_per_second > 0)
-				row_set(&row, 12, Int64GetDatum(runner->bytes_per_second));
+			row_int64(&row, 12, runner->bytes_per_second > 0 ? runner->bytes_per_second : -1);
 			/* in hundredths of a second: smaller units are noise */
 			row_interval(&row, 13, left < 0 ? -1 :
 						 (int64) rint(left * 100) * (USECS_PER_SEC / 100));
-			row_set(&row, 15, blocked_by(runner, &progress));
+			row_set(&row, 15, blocked_by(runner));
 			row_int64(&row, 16, runner->wal_lag);
-			row_set(&row, 17, TimestampTzGetDatum(runner->started_at));
+			row_time(&row, 17, runner->started_at);
 			if (GetCurrentTimestamp() - runner->blocked_at <= IM_BLOCKED_GAP)
 				row_set(&row, 18, TimestampTzGetDatum(runner->blocked_since));
 		}

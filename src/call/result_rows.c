@@ -17,7 +17,6 @@
 
 #include "commands/tablespace.h"
 #include "funcapi.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -81,22 +80,22 @@ put_row(ReturnSetInfo *rsinfo, const MoveItem *item, int64 job)
 static void
 notice_long_wait(List *items, const MoveSettings *settings)
 {
+	/* by name, because one is new in 17 */
+	static const char *const names[] = {"statement_timeout", "transaction_timeout"};
 	double		estimate = plan_seconds(items, settings);
-	int			timeout = StatementTimeout;
-	const char *timeout_name = "statement_timeout";
-	const char *transaction_timeout;
+	int			timeout = 0;
+	const char *timeout_name = NULL;
 
-	/* by name, because it is new in 17 */
-	transaction_timeout = GetConfigOption("transaction_timeout", true, false);
-	if (transaction_timeout != NULL)
+	for (int i = 0; i < lengthof(names); i++)
 	{
-		int			value = 0;
+		const char *value = GetConfigOption(names[i], true, false);
+		int			ms;
 
-		if (parse_int(transaction_timeout, &value, GUC_UNIT_MS, NULL) &&
-			value > 0 && (timeout == 0 || value < timeout))
+		if (value != NULL && parse_int(value, &ms, GUC_UNIT_MS, NULL) && ms > 0 &&
+			(timeout == 0 || ms < timeout))
 		{
-			timeout = value;
-			timeout_name = "transaction_timeout";
+			timeout = ms;
+			timeout_name = names[i];
 		}
 	}
 
@@ -161,43 +160,14 @@ notice_plan(List *plan, const MoveSettings *settings)
 								 size_text(facts.free_bytes)))));
 }
 
-/* Count a relation that was skipped for lack of a privilege, but no TOAST table. */
+/* Put the row of an item that has ended, and note it in the summary. */
 static void
-count_denied(JobSummary *summary, const MoveItem *item)
+put_outcome(ReturnSetInfo *rsinfo, JobSummary *summary, const MoveItem *item)
 {
-	summary->denied += !OidIsValid(item->part_of) && notices_is_denied(item->status, item->sqlstate);
-}
-
-/* Run the job, put the rows of its items, and tell the outcome. */
-static void
-run_job(ReturnSetInfo *rsinfo, JobSummary *summary, List *items,
-		const MoveSettings *settings)
-{
-	TimestampTz start = GetCurrentTimestamp();
-	MoveItem   *rows;
-	int			nrows = list_length(items);
-	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
-
-	/* before the job: an error afterwards would hide the outcome */
-	summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
-	rows = wait_for_rows(summary->job, JOB_MOVE, items, settings);
-	summary->totals = job_totals(rows, nrows);
-	for (int i = 0; i < nrows; i++)
-	{
-		put_row(rsinfo, &rows[i], summary->job);
-		count_denied(summary, &rows[i]);
-		if (STATUS_IS_DONE(rows[i].status))
-			continue;
-		/* one line for a table and its TOAST table */
-		if (OidIsValid(rows[i].part_of))
-			summary->not_moved++;
-		else
-			notices_failure(summary, relation_noun(rows[i].relkind),
-							item_name(&rows[i]),
-							rows[i].sqlstate, rows[i].detail, as_rows);
-	}
-	if (settings->progress_interval > 0)
-		notices_end(summary, (GetCurrentTimestamp() - start) / 1e6);
+	put_row(rsinfo, item, summary->job);
+	notices_outcome(summary, item->status, OidIsValid(item->part_of),
+					relation_noun(item->relkind), item_name(item),
+					item->sqlstate, item->detail);
 }
 
 /*
@@ -211,67 +181,61 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 					bool dry_run, bool wait)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *job_items = NIL;
-	ListCell   *lc;
-	int64		job;
-	JobSummary	summary = {0};
+	bool		as_rows = (settings->on_failure == ON_FAILURE_ROW);
+	bool		tells = (settings->progress_interval > 0);
+	JobSummary	summary = {.warn = as_rows};
+	List	   *items = NIL;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
 
 	if (dry_run)
 	{
-		foreach(lc, plan)
-			put_row(rsinfo, lfirst(lc), 0);
-		if (settings->progress_interval > 0)
+		foreach_ptr(MoveItem, item, plan)
+			put_row(rsinfo, item, 0);
+		if (tells)
 			notice_plan(plan, settings);
 		return;
 	}
 
 	submit_skip_busy(plan);
-	summary.job = job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
+	summary.job = settings->terms.job != 0 ? settings->terms.job : submit_next_job();
 	foreach_ptr(MoveItem, item, plan)
 	{
-		count_denied(&summary, item);
 		if (item->status == STATUS_SKIPPED)
-			put_row(rsinfo, item, job);
+			put_outcome(rsinfo, &summary, item);
 		else
-			job_items = lappend(job_items, item);
+			items = lappend(items, item);
 	}
-	if (settings->progress_interval > 0)
-		notice_rebuilds(job_items);
+	if (tells)
+		notice_rebuilds(items);
+	if (tells && items == NIL)
+		notices_begin(&summary);
 
-	if (job_items == NIL)
+	if (wait && items != NIL)
 	{
-		/* so that the number that the rows show leads somewhere */
-		submit_record_job(job, settings);
-		if (settings->progress_interval > 0)
-			notices_begin(&summary);
-	}
+		TimestampTz start = GetCurrentTimestamp();
+		int			nrows = list_length(items);
+		MoveItem   *rows;
 
-	if (wait)
-	{
-		if (job_items != NIL)
-		{
-			notice_long_wait(job_items, settings);
-			run_job(rsinfo, &summary, job_items, settings);
-		}
-		cleanup_call_and_wait(plan, settings);
-		notices_denied(&summary);
-		if (settings->on_failure == ON_FAILURE_ERROR)
-			notices_raise(&summary, true);
+		notice_long_wait(items, settings);
+		rows = wait_for_rows(summary.job, &summary, items, settings);
+		summary.totals = job_totals(rows, nrows);
+		for (int i = 0; i < nrows; i++)
+			put_outcome(rsinfo, &summary, &rows[i]);
+		if (tells)
+			notices_end(&summary, (GetCurrentTimestamp() - start) / 1e6);
 	}
 	else
 	{
-		cleanup_call_at_commit(plan, settings);
-		notices_denied(&summary);
-		if (job_items == NIL)
-			return;
-		submit_at_commit(job, JOB_MOVE, job_items, settings);
-		foreach_ptr(MoveItem, item, job_items)
+		/* also without items: the number that the rows show leads somewhere */
+		submit_at_commit(summary.job, JOB_MOVE, items, settings);
+		foreach_ptr(MoveItem, item, items)
 		{
 			item->status = STATUS_QUEUED;
-			put_row(rsinfo, item, job);
+			put_row(rsinfo, item, summary.job);
 		}
 	}
+	cleanup_call(plan, settings, wait);
+	notices_raise(&summary, wait && !as_rows ? ERROR : 0);
 }

@@ -34,12 +34,10 @@
 typedef struct QueuedJob
 {
 	int64		job;			/* 0 = an optional one without a slot */
-	bool		moves;			/* and is no cleanup */
+	bool		moves;			/* else a cleanup: no worker is no ERROR */
 	bool		starts;			/* else there is nothing to move */
 	int			slot;
 	SubTransactionId subid;		/* forgotten if this one aborts */
-	bool		optional;		/* a missing worker is no ERROR */
-	BackgroundWorkerHandle *worker; /* NULL = not registered yet */
 } QueuedJob;
 
 static List *queued_jobs = NIL; /* of QueuedJob *, in TopMemoryContext */
@@ -91,11 +89,12 @@ int64
 submit_last_job(void)
 {
 	int64		result = last_job;
-	ListCell   *lc;
 
-	foreach(lc, queued_jobs)
-		if (((QueuedJob *) lfirst(lc))->moves)
-		result = ((QueuedJob *) lfirst(lc))->job;
+	foreach_ptr(const QueuedJob, queued, queued_jobs)
+	{
+		if (queued->moves)
+			result = queued->job;
+	}
 	return result;
 }
 
@@ -104,40 +103,6 @@ void
 submit_job_has_begun(int64 job)
 {
 	last_job = job;
-}
-
-/* Append a job to the queue of this transaction. */
-static QueuedJob *
-queue_job(void)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	QueuedJob  *queued = palloc0(sizeof(QueuedJob));
-
-	queued->subid = GetCurrentSubTransactionId();
-	queued_jobs = lappend(queued_jobs, queued);
-	MemoryContextSwitchTo(oldcontext);
-	return queued;
-}
-
-/* Record a job in the caller's transaction. */
-static void
-record_job(QueuedJob *queued, int64 job, const MoveSettings *settings)
-{
-	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default, settings->terms};
-
-	history_insert_job(job, &entry);
-	queued->job = job;
-	queued->moves = true;
-}
-
-/* Record a job that has nothing to move. */
-void
-submit_record_job(int64 job, const MoveSettings *settings)
-{
-	bool		ours = !XLogRecPtrIsInvalid(only_ours_upto);
-
-	record_job(queue_job(), job, settings);
-	count_as_ours(ours);
 }
 
 /*
@@ -167,71 +132,87 @@ submit_skip_busy(List *plan)
 {
 	HTAB	   *busy = job_busy_tables();
 	const MoveItem *first = NULL;
+	const BusyTable *works_on_first = NULL;
 	bool		all = true;
 
-	foreach_ptr(const MoveItem, item, plan)
+	foreach_ptr(MoveItem, item, plan)
 	{
+		const BusyTable *table;
+
 		/* a TOAST table goes with its table */
 		if (OidIsValid(item->part_of))
 			continue;
-		if (find_busy(busy, item) == NULL)
+		table = find_busy(busy, item);
+		if (table == NULL)
+		{
 			all = all && item->status != STATUS_PLANNED;
-		else if (first == NULL)
+			continue;
+		}
+		if (first == NULL)
+		{
 			first = item;
+			works_on_first = table;
+		}
+		item_skip(item, ERRCODE_OBJECT_IN_USE,
+				  table->cleaning_up ?
+				  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
+				  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
+				  table->job, NameStr(item->heap_name));
 	}
 	if (first != NULL && all)
-		job_is_busy(first, find_busy(busy, first));
-	foreach_ptr(MoveItem, item, plan)
-	{
-		const BusyTable *table = OidIsValid(item->part_of) ? NULL : find_busy(busy, item);
-
-		if (table != NULL)
-			item_skip(item, ERRCODE_OBJECT_IN_USE,
-					  table->cleaning_up ?
-					  "Job " INT64_FORMAT " has ended and is still cleaning up table \"%s\"." :
-					  "Job " INT64_FORMAT " is moving table \"%s\", or indexes of it.",
-					  table->job, NameStr(item->heap_name));
-	}
+		job_is_busy(first, works_on_first);
 	hash_destroy(busy);
 	plan_skip_parts(plan);
 }
 
 /*
  * Queue a job that starts when this transaction commits, and is forgotten if
- * it aborts.  An optional job that gets no slot is not queued.  ERRORs: those
- * of job_launch_create(); at commit those of job_launch_worker().
+ * it aborts; one of moves without items is only recorded.  An optional job that
+ * gets no slot is not queued.  ERRORs: those of job_launch_create(); at commit
+ * those of job_launch_worker().
  */
 void
 submit_at_commit(int64 job, JobPurpose purpose, List *items,
 				 const MoveSettings *settings)
 {
+	HistoryJob	entry = {TERMS_ROLE(settings), GetCurrentTimestamp(), settings->not_default, settings->terms};
 	dsm_segment *segment;
-	JobShared  *shared;
-	QueuedJob  *queued = queue_job();
+	JobShared  *shared = NULL;
+	QueuedJob  *queued = MemoryContextAllocZero(TopMemoryContext, sizeof(QueuedJob));
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	bool		ours = !XLogRecPtrIsInvalid(only_ours_upto);
 
-	/* the segment is pinned, so it outlives our mapping */
-	shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
-							   JOB_WAITING_FOR_COMMIT, items, settings, false,
-							   &segment);
-	if (shared == NULL)
-		return;					/* the entry's job stays 0 */
-	queued->slot = shared->slot;
-	queued->job = shared->job;
-	queued->starts = true;
-	queued->optional = job_launch_is_optional(job, purpose, items);
+	queued->subid = GetCurrentSubTransactionId();
+	queued_jobs = lappend(queued_jobs, queued);
+	MemoryContextSwitchTo(oldcontext);
+	if (items != NIL)
+	{
+		/* the segment is pinned, so it outlives our mapping */
+		shared = job_launch_create(job, MyDatabaseId, entry.role, purpose,
+								   JOB_WAITING_FOR_COMMIT, items, settings, false,
+								   &segment);
+		if (shared == NULL)
+			return;				/* the entry's job stays 0 */
+		queued->slot = shared->slot;
+		queued->starts = true;
+	}
+	queued->job = job;
+	queued->moves = (purpose == JOB_MOVE);
 
 	/* here, because a worker that never starts cannot do so */
-	if (purpose == JOB_MOVE)
-		record_job(queued, job, settings);
-	shared->recorded = true;
-	for (int i = 0; i < shared->nitems && purpose == JOB_MOVE; i++)
+	if (queued->moves)
+		history_insert_job(job, &entry);
+	if (shared != NULL)
 	{
-		shared->items[i].status = STATUS_QUEUED;
-		history_insert(shared, i);
+		shared->recorded = true;
+		for (int i = 0; i < shared->nitems && queued->moves; i++)
+		{
+			shared->items[i].status = STATUS_QUEUED;
+			history_insert(shared, i);
+		}
+		dsm_detach(segment);
 	}
 	count_as_ours(ours);
-	dsm_detach(segment);
 }
 
 /* Record altered settings of a job. */
@@ -261,8 +242,7 @@ xact_callback(XactEvent event, void *arg)
 		if (!queued->starts)
 			continue;
 		if (event == XACT_EVENT_PRE_COMMIT)
-			queued->worker = job_launch_worker(queued->slot, queued->job,
-											   queued->optional);
+			(void) job_launch_worker(queued->slot, queued->job, !queued->moves);
 		else if (event == XACT_EVENT_COMMIT)
 			(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
 		else if (event == XACT_EVENT_ABORT)

@@ -40,7 +40,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	JobShared  *shared;
 	ListCell   *lc;
 	int			n = 0;
-	bool		optional = job_launch_is_optional(job, purpose, items);
+	bool		optional = job == CLEANUP_JOB || (purpose == JOB_CLEANUP && items != NIL);
 	const char *why_not;
 	int			max_runners = purpose != JOB_MOVE ? 1 :
 		Max(1, Min(list_length(items), settings->max_workers));
@@ -121,13 +121,6 @@ job_launch_worker(int slot, int64 job, bool optional)
 				 errmsg("could not register background process"),
 				 errhint("You may need to increase \"max_worker_processes\".")));
 	return handle;
-}
-
-/* Return whether this is a cleanup that no call, or a call for a move, starts. */
-bool
-job_launch_is_optional(int64 job, JobPurpose purpose, const List *items)
-{
-	return job == CLEANUP_JOB || (purpose == JOB_CLEANUP && items != NIL);
 }
 
 /*

@@ -21,8 +21,6 @@ extern JobShared *job_launch_create(int64 job, Oid database, Oid role,
 									bool waits, dsm_segment **segment);
 extern BackgroundWorkerHandle *job_launch_worker(int slot, int64 job,
 												 bool optional);
-extern bool job_launch_is_optional(int64 job, JobPurpose purpose,
-								   const List *items);
 extern BackgroundWorkerHandle *job_launch_register(int slot, int64 job, int runner,
 												   int notify_pid);
 

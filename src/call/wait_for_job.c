@@ -1,0 +1,534 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_for_job.c
+ *	  Waiting for a job: wait_for_rows() for the one that a call starts, and the
+ *	  procedure wait_for_move() for any.
+ *
+ * wait_for_rows() relays the worker's messages; whatever ends the wait early (a
+ * cancel, a timeout, the loss of the client) cancels the job.  It holds no
+ * lock, but the caller's snapshot, and a rebuild would wait for that without
+ * end: see rebuild/snapshot_guard.c.
+ *
+ * wait_for_move() commits first, so that it holds no snapshot and does not hold
+ * back vacuum; hence it cannot run inside a transaction block.
+ *
+ * Tricky: the deadlock detector cannot see a wait on a latch.  So once a
+ * second we check whether a process that the worker waits for waits, also
+ * indirectly, for us.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/tablespace.h"
+#include "executor/spi.h"
+#include "libpq/pqformat.h"
+#include "libpq/pqmq.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
+
+#include "call/call.h"
+#include "citus.h"
+#include "compat.h"
+#include "history.h"
+#include "job.h"
+#include "printed_command.h"
+#include "rebuild/snapshot_guard.h"
+#include "settings.h"
+#include "wait/wait.h"
+#include "worker/worker.h"
+
+#define LOOK_INTERVAL_MS	1000	/* between two checks for deadlock and
+									 * client */
+#define CANCEL_WAIT_MS		4000	/* for the end of the worker after a
+									 * cancel */
+
+/* A session that waits for a job */
+typedef struct JobWait
+{
+	int64		job;
+	const MoveSettings *settings;	/* of the job, or of this session */
+	int			behind_citus;	/* process that waits for us in Citus; 0 =
+								 * none */
+	TimestampTz last_look;
+	TimestampTz last_notice;
+
+	/* of the call that has started it */
+	JobShared  *shared;			/* else NULL */
+	JobSummary *summary;		/* of a move */
+	MemoryContext context;
+	BackgroundWorkerHandle *worker; /* the first one; NULL = none yet */
+	shm_mq_handle **messages;	/* of each runner */
+	ErrorData	worker_error;	/* last ERROR or FATAL of a worker; elevel 0 =
+								 * none */
+} JobWait;
+
+PG_FUNCTION_INFO_V1(index_mover_wait_for_move);
+
+static uint32 wait_event = 0;
+
+static void
+nap_for_job(int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, IM_WAIT_EVENT(wait_event, "IndexMoverWait"));
+	ResetLatch(MyLatch);
+}
+
+static void
+relay_messages(JobWait *wait)
+{
+	Size		nbytes;
+	void	   *data;
+
+	for (int i = 0; i < wait->shared->max_runners; i++)
+		while (shm_mq_receive(wait->messages[i], &nbytes, &data, true) == SHM_MQ_SUCCESS)
+		{
+			StringInfoData msg;
+			char		msgtype;
+			ErrorData	notice;
+
+			initStringInfo(&msg);
+			appendBinaryStringInfo(&msg, data, nbytes);
+			msgtype = pq_getmsgbyte(&msg);
+			/* errors of moves are in the rows; other errors end the worker */
+			if (msgtype == 'E')
+				pq_parse_errornotice(&msg, &wait->worker_error);
+			else if (msgtype == 'N')
+			{
+				pq_parse_errornotice(&msg, &notice);
+				ThrowErrorData(&notice);
+			}
+			pfree(msg.data);
+		}
+}
+
+/* Become the receiver of the messages of all runners. */
+static void
+attach_queues(JobWait *wait, dsm_segment *segment)
+{
+	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
+	for (int i = 0; i < wait->shared->max_runners; i++)
+	{
+		Size		size;
+		shm_mq	   *mq = job_queue(wait->shared, i, &size);
+
+		mq = shm_mq_create(mq, size);
+		shm_mq_set_receiver(mq, MyProc);
+		wait->messages[i] = shm_mq_attach(mq, segment, NULL);
+	}
+}
+
+/*
+ * If a process that a runner of the job waits for waits for us, directly or
+ * not, have the runner step back from its relation, if the job is ours: the
+ * others can still be moved.  Where that does not help, raise the error that
+ * the deadlock detector would raise if our wait were for a lock.
+ */
+static void
+check_deadlock(const JobWait *wait)
+{
+	const int	targets[2] = {MyProcPid, wait->behind_citus};
+	RunnerSlot	runners[IM_MAX_RUNNERS];
+	int			nrunners = job_read_runners(runners);
+
+	for (int i = 0; i < nrunners; i++)
+	{
+		int			blocker;
+		int			found;
+		bool		ours;
+
+		if (runners[i].job != wait->job || runners[i].database != MyDatabaseId)
+			continue;
+		found = wait_find_deadlock(runners[i].pid, targets, runners, nrunners, &blocker);
+		if (found == 0)
+			continue;
+		if (found != MyProcPid)
+			blocker = found;
+		ours = (wait->shared != NULL);
+		if (ours && blocker != runners[i].pid && runner_ask_to_step_back(&runners[i], blocker))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected"),
+				 !ours ?
+				 errdetail("Job " INT64_FORMAT " waits for process %d, which waits for this session.",
+						   wait->job, blocker) :
+				 blocker == runners[i].pid ?
+				 errdetail("The move waits for the session that has called it.") :
+				 errdetail("The move waits, directly or indirectly, for process %d, which waits for the session that has called the move.",
+						   blocker),
+				 ours ?
+				 errhint("Call the move in a session that holds no locks, or use wait => false.") :
+				 errhint("See %s and %s instead.",
+						 printed_command("progress"), printed_command("history"))));
+	}
+}
+
+/* Notice the loss of the client without sending it a message. */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
+		!pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * Look for deadlocks and for the client once a second, tell the progress, and
+ * sleep.
+ */
+static void
+look_and_nap(JobWait *wait, int ms)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (TimestampDifferenceExceeds(wait->last_look, now, LOOK_INTERVAL_MS))
+	{
+		check_client();
+		check_deadlock(wait);
+		wait->last_look = now;
+	}
+	if (wait->settings->progress_interval > 0 &&
+		TimestampDifferenceExceeds(wait->last_notice, now, wait->settings->progress_interval))
+	{
+		progress_view_notices(wait->job);
+		wait->last_notice = now;
+	}
+	/* a rebuild would wait for it */
+	InvalidateCatalogSnapshot();
+	nap_for_job(ms);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Return whether the first worker has ended, or never started. */
+static bool
+worker_has_stopped(const JobWait *wait)
+{
+	pid_t		pid;
+
+	return wait->worker == NULL || GetBackgroundWorkerPid(wait->worker, &pid) == BGWH_STOPPED;
+}
+
+/*
+ * Cancel the job when the wait ends by ERROR or FATAL, and rethrow a cancel with the
+ * number of moves by then.
+ */
+static void
+abandon_job(int code, Datum arg)
+{
+	JobWait    *wait = (JobWait *) DatumGetPointer(arg);
+	JobShared  *shared = wait->shared;
+	TimestampTz start = GetCurrentTimestamp();
+	ErrorData  *error;
+	JobTotals	totals;
+	JobSlot		slot;
+
+	(void) job_request(shared->job, REQUEST_CANCEL);
+	snapshot_guard_end();
+	if (proc_exit_inprogress)
+		return;
+
+	/*
+	 * The user's next command should find the table free.  Only briefly,
+	 * because interrupts are not served here.
+	 */
+	while (job_get_slot(shared->slot, shared->job, &slot) &&
+		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), CANCEL_WAIT_MS))
+	{
+		/* a worker that never started will not free the slot */
+		if (slot.state == JOB_STARTING && worker_has_stopped(wait))
+			job_free_slot(shared->slot, shared->job);
+
+		/* a worker that is starting missed the signal, but not the flag */
+		nap_for_job(10);
+	}
+
+	if (wait->summary == NULL)
+		return;
+	/* before that it is not in the history */
+	if (shared->begun)
+		submit_job_has_begun(shared->job);
+	MemoryContextSwitchTo(wait->context);
+	error = CopyErrorData();
+	if (error->sqlerrcode != ERRCODE_QUERY_CANCELED || error->detail != NULL)
+		return;
+	FlushErrorState();
+	totals = job_totals(shared->items, shared->nitems);
+	error->detail = psprintf(ngettext("%d of %d %s of job " INT64_FORMAT " has been moved.",
+									  "%d of %d %s of job " INT64_FORMAT " have been moved.",
+									  totals.total),
+							 totals.moved, totals.total, relations_noun(&totals), shared->job);
+	if (totals.moved < totals.total && shared->begun)
+		error->hint = psprintf("To move the rest: %s",
+							   printed_command("resume_move", shared->job));
+	ReThrowError(error);
+}
+
+/* Wait until the job's rows are final. */
+static void
+collect_rows(JobWait *wait)
+{
+	JobShared  *shared = wait->shared;
+
+	for (;;)
+	{
+		/*
+		 * In this order, since a worker that has stopped sends nothing more.
+		 * If it has begun, one of the others may still be at work, or about
+		 * to publish the rows although the slot is free already.
+		 */
+		bool		stopped = worker_has_stopped(wait) && !shared->begun;
+
+		relay_messages(wait);
+		if (pg_atomic_read_u32(&shared->rows_final) != 0)
+		{
+			pg_read_barrier();
+			relay_messages(wait);
+			return;
+		}
+		if (stopped)
+		{
+			job_free_slot(shared->slot, shared->job);
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("background worker of index_mover did not start or ended early"),
+					 wait->worker_error.elevel != 0 ?
+					 errdetail_internal("%s", wait->worker_error.message) : 0,
+					 errhint("See the server log for the reason.")));
+		}
+		look_and_nap(wait, LOOK_INTERVAL_MS);
+	}
+}
+
+/* Begin to wait for a job. */
+static void
+begin_to_wait(JobWait *wait, int64 job, const MoveSettings *settings)
+{
+	wait->job = job;
+	wait->settings = settings;
+	wait->behind_citus = citus_caller_pid();
+	wait->last_look = wait->last_notice = GetCurrentTimestamp();
+}
+
+/*
+ * Run a job and wait for its rows, which are returned as a palloc'd copy.
+ * summary: of a move, told when it begins; NULL for a cleanup.  For a cleanup with
+ * items, do nothing and return NULL if there is no slot or no worker.
+ *
+ * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
+ * job waits for a process that waits for us; 57014 and the like after canceling the job.
+ */
+MoveItem *
+wait_for_rows(int64 job, JobSummary *summary, List *items,
+			  const MoveSettings *settings)
+{
+	JobWait		wait = {.summary = summary,.context = CurrentMemoryContext};
+	JobPurpose	purpose = summary != NULL ? JOB_MOVE : JOB_CLEANUP;
+	dsm_segment *segment;
+	MoveItem   *result;
+
+	/* first, because it may fail, which would cancel the job */
+	begin_to_wait(&wait, job, settings);
+	if (summary != NULL)
+		summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
+
+	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
+									JOB_STARTING, items, settings, true, &segment);
+	if (wait.shared == NULL)
+		return NULL;
+	/* alter_move() can change them */
+	wait.settings = &wait.shared->settings;
+	attach_queues(&wait, segment);
+
+	/* before the job can start */
+	snapshot_guard_begin();
+	PG_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	{
+		wait.worker = job_launch_worker(wait.shared->slot, job,
+										summary == NULL && items != NIL);
+		if (summary != NULL && settings->progress_interval > 0)
+		{
+			summary->totals = job_totals(wait.shared->items, wait.shared->nitems);
+			notices_begin(summary);
+		}
+		if (wait.worker != NULL)
+			collect_rows(&wait);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(abandon_job, PointerGetDatum(&wait));
+	snapshot_guard_end();
+
+	result = NULL;
+	if (wait.worker != NULL)
+	{
+		Size		size = sizeof(MoveItem) * wait.shared->nitems;
+
+		if (summary != NULL)
+			submit_job_has_begun(job);
+		result = palloc(Max(size, 1));
+		memcpy(result, wait.shared->items, size);
+	}
+
+	/* the worker tolerates that its messages have no receiver any more */
+	dsm_detach(segment);
+
+	/* the rows do not have the reason; a FATAL comes from SIGTERM */
+	if (wait.worker_error.elevel == ERROR)
+		ereport(WARNING,
+				(errcode(wait.worker_error.sqlerrcode),
+				 errmsg("background worker of index_mover ended early"),
+				 errdetail_internal("%s", wait.worker_error.message)));
+	return result;
+}
+
+/* Show in pg_locks and pg_stat_activity whether this session has a transaction. */
+static void
+show_transaction(bool show)
+{
+	VirtualTransactionId vxid;
+
+	GET_VXID_FROM_PGPROC(vxid, *MyProc);
+	if (show)
+		VirtualXactLockTableInsert(vxid);
+	else
+		VirtualXactLockTableCleanup();
+	pgstat_report_xact_timestamp(show ? GetCurrentTransactionStartTimestamp() : 0);
+}
+
+/* Error context callback: say that the job goes on without us. */
+static void
+add_cancel_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_QUERY_CANCELED)
+	{
+		errdetail("Job " INT64_FORMAT " goes on.", *(int64 *) arg);
+		errhint("To stop it: %s", printed_command("cancel_move", *(int64 *) arg));
+	}
+}
+
+/* Return the summary of a job's moves in the history.  may_see: names of failed ones, too */
+static JobSummary
+summarize(int64 job, bool may_see)
+{
+	JobSummary	summary = {.job = job};
+
+	foreach_ptr(const HistoryEntry, move, history_read(job))
+	{
+		job_totals_add(&summary.totals,
+					   strcmp(move->kind, "table") != 0 && strcmp(move->kind, "toast") != 0,
+					   move->status, move->size, move->to_tablespace, move->lock_time);
+		notices_outcome(&summary, move->status, strncmp(move->kind, "toast", 5) == 0,
+						kind_noun(move->kind), may_see ? move->relname : NULL, move->sqlstate,
+						move->sqlstate != NULL ? move->message :
+						"the worker or the server ended before the outcome was recorded");
+	}
+	return summary;
+}
+
+/*
+ * CALL wait_for_move(job bigint DEFAULT NULL, raise boolean DEFAULT true)
+ *
+ * Waits until a job has ended, whichever session has submitted it; NULL is
+ * the last one of this session.  Sends the NOTICEs of a call that waits for
+ * its move.  Interrupting the wait does not cancel the job.
+ *
+ * Privileges: EXECUTE; the names of relations that were not moved, and why, only for
+ * members of the job's role and of pg_read_all_stats.  ERRORs: 25001 in a
+ * transaction block or function; 42704 there never was such a job; 55000 NULL
+ * without a job of this session; 55000 with raise, if a relation was not moved.
+ */
+Datum
+index_mover_wait_for_move(PG_FUNCTION_ARGS)
+{
+	CallContext *context = (CallContext *) fcinfo->context;
+	int64		job = PG_ARGISNULL(0) ? submit_last_job() : PG_GETARG_INT64(0);
+	bool		raise;
+	MoveSettings settings;
+	JobWait		wait = {0};
+	JobSummary	summary;
+	JobSlot		slot;
+	HistoryJob	entry;
+	bool		may_see;
+	bool		was_running;
+	ErrorContextCallback callback;
+
+	reject_null(fcinfo, 1, "raise");
+	raise = PG_GETARG_BOOL(1);
+
+	if (context == NULL || !IsA(context, CallContext) || context->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", "wait_for_move()"),
+				 errhint("Call it on its own, with autocommit on.")));
+	if (job == 0 && PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this session has not submitted a job"),
+				 errhint("Give the number of the job; see %s.", printed_command("jobs"))));
+	settings_capture(&settings);
+
+	/* commit also starts a job that this session has queued */
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	SPI_commit();
+
+	was_running = job_find(job, &slot);
+	if (was_running && settings.progress_interval > 0 && call_may_see(slot.role))
+	{
+		summary = summarize(job, false);
+		/* the worker of a call that waits may not have recorded it yet */
+		if (summary.totals.total > 0)
+			notices_begin(&summary);
+		/* no catalog snapshot while waiting */
+		SPI_commit();
+	}
+
+	begin_to_wait(&wait, job, &settings);
+	callback.callback = add_cancel_hint;
+	callback.arg = &job;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	/*
+	 * The transaction has only begun: no one needs to wait for it, but
+	 * programs that poll pg_locks would (see pollers.c).
+	 */
+	Assert(!ActiveSnapshotSet() && !TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	show_transaction(false);
+	while (job_find(job, &slot) && slot.state != JOB_CLEANING_UP)
+	{
+		was_running = true;
+		look_and_nap(&wait, 100);
+	}
+	show_transaction(true);
+	error_context_stack = callback.previous;
+	SPI_finish();
+
+	if (!history_read_job(job, &entry))
+	{
+		/* its worker could not record it, and has told the server log why */
+		if (was_running)
+			PG_RETURN_VOID();
+		call_no_such_job(job);
+	}
+	may_see = call_may_see(entry.role);
+	summary = summarize(job, may_see);
+	if (was_running && settings.progress_interval > 0 && may_see)
+		notices_end(&summary, (GetCurrentTimestamp() - entry.submitted_at) / 1e6);
+	notices_raise(&summary, raise ? ERROR : WARNING);
+	PG_RETURN_VOID();
+}
