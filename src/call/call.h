@@ -49,8 +49,6 @@ extern char *notices_name(Oid relation, const char *schema, const char *name);
 extern char *notices_duration(double seconds);
 extern void notices_begin(JobSummary *summary);
 extern void notices_end(JobSummary *summary, double seconds);
-extern void notices_failure(JobSummary *summary, const char *noun, const char *name,
-							const char *sqlstate, const char *reason);
 extern void notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
 							const char *noun, const char *name,
 							const char *sqlstate, const char *reason);

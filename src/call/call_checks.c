@@ -9,12 +9,10 @@
 
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 
 #include "call/call.h"
-#include "job.h"
 #include "printed_command.h"
 
 /* Return the method of this name, in any letter case; else ERROR 22023. */

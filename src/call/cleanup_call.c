@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "commands/tablespace.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -22,11 +21,9 @@
 #include "call/call.h"
 #include "cleanup/cleanup.h"
 #include "file_system.h"
-#include "job.h"
 #include "plan/plan.h"
 #include "printed_command.h"
 #include "row.h"
-#include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cleanup);
 PG_FUNCTION_INFO_V1(index_mover_problems);

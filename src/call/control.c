@@ -20,22 +20,17 @@
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablespace.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
 #include "cleanup/cleanup.h"
-#include "history.h"
-#include "job.h"
 #include "plan/plan.h"
 #include "printed_command.h"
-#include "settings.h"
 
 PG_FUNCTION_INFO_V1(index_mover_cancel_move);
 PG_FUNCTION_INFO_V1(index_mover_pause_move);
@@ -174,42 +169,48 @@ plan_from_history(int64 job, List *moves, bool back, PlanRequest *request)
 	history_trace(job, moves);
 	foreach_ptr(const HistoryEntry, move, moves)
 	{
+		const HistoryEntry *entry = move;
+		Oid			table = InvalidOid;
+
 		if (!(back ? move->moved : !STATUS_IS_DONE(move->status)))
 			continue;
-		/* a TOAST table goes with its table, but a lost index of one does not */
-		if (strncmp(move->kind, "toast", 5) == 0 && move->requested != METHOD_REBUILD)
-			continue;
-		if (!OidIsValid(move->relid))
+		/* only a lost index of a TOAST table is rebuilt by itself */
+		if (move->requested != METHOD_REBUILD)
+			table = table_of_toast(move->relid);
+		/* an earlier version moved a TOAST table without its table */
+		foreach_ptr(const HistoryEntry, other, moves)
+			if (OidIsValid(table) && other->relid == table)
+			entry = other;
+		if (!OidIsValid(entry->relid))
 		{
 			ereport(NOTICE,
 					(errmsg("%s \"%s\" does not exist any more, skipping",
-							kind_noun(move->kind), move->relname)));
+							kind_noun(entry->kind), entry->relname)));
 			continue;
 		}
-		request->object = move->relid;
-		request->method = move->requested;
-		request->tables = !relkind_is_index(get_rel_relkind(move->relid));
+		request->object = OidIsValid(table) ? table : entry->relid;
+		request->method = entry->requested;
+		request->tables = !relkind_is_index(get_rel_relkind(request->object));
 		request->indexes = !request->tables;
-		request->to_tablespace = back ? move->from_tablespace : move->to_tablespace;
+		request->to_tablespace = back ? entry->from_tablespace : entry->to_tablespace;
 		foreach_ptr(MoveItem, item, plan_moves(request))
 		{
 			bool		seen = false;
 
-			/* two entries can be found to be one index by now */
-			foreach_ptr(const MoveItem, other, plan)
-				seen |= other->relid == item->relid;
+			foreach_ptr(const MoveItem, planned, plan)
+				seen |= planned->relid == item->relid;
 			if (seen)
 				continue;
 			plan = lappend(plan, item);
 			if (get_tablespace_name(request->to_tablespace) == NULL)
 				item_skip(item, ERRCODE_UNDEFINED_OBJECT,
 						  "Tablespace \"%s\" does not exist any more.",
-						  back ? move->from_name : move->to_name);
-			else if (back && move->undone_by != 0)
-				item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", move->undone_by);
-			else if (back && list_length(move->movers) > 1)
+						  back ? entry->from_name : entry->to_name);
+			else if (back && entry->undone_by != 0)
+				item_skip(item, 0, "Job " INT64_FORMAT " has moved it back.", entry->undone_by);
+			else if (back && list_length(entry->movers) > 1)
 				item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						  "Job " INT64_FORMAT " has moved it since.", *(int64 *) llast(move->movers));
+						  "Job " INT64_FORMAT " has moved it since.", *(int64 *) llast(entry->movers));
 		}
 	}
 	plan_complete(NULL, plan, request);
@@ -270,8 +271,9 @@ queue_rest(int64 job, const HistoryJob *entry, Jsonb *json)
 	{
 		if (item->status != STATUS_SKIPPED)
 			items = lappend(items, item);
-		else if (item->sqlstate[0] != '\0' && !OidIsValid(item->part_of))
-			notices_failure(&summary, relation_noun(item->relkind), item_name(item),
+		else if (item->sqlstate[0] != '\0')
+			notices_outcome(&summary, STATUS_FAILED, OidIsValid(item->part_of),
+							relation_noun(item->relkind), item_name(item),
 							item->sqlstate, item->detail);
 	}
 	cleanup_call(plan, &request.settings, false);

@@ -18,7 +18,6 @@
 
 #include "call/call.h"
 #include "file_system.h"
-#include "job.h"
 #include "printed_command.h"
 
 /*
@@ -106,14 +105,23 @@ notices_end(JobSummary *summary, double seconds)
 }
 
 /*
- * Note a relation that was not moved: by a WARNING, or as a line of the ERROR that
- * notices_raise() raises.
+ * Note the outcome of a relation.  If it was not moved, tell so by a WARNING, or by a
+ * line of the ERROR that notices_raise() raises; a table and its parts have one line.
+ * name: NULL only counts it.
  */
 void
-notices_failure(JobSummary *summary, const char *noun, const char *name,
+notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
+				const char *noun, const char *name,
 				const char *sqlstate, const char *reason)
 {
+	if (status == STATUS_SKIPPED && !is_part && sqlstate != NULL &&
+		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
+		summary->denied++;
+	if (STATUS_IS_DONE(status))
+		return;
 	summary->not_moved++;
+	if (is_part || name == NULL)
+		return;
 	if (summary->warn)
 		ereport(WARNING,
 				(errcode(sqlstate == NULL || sqlstate[0] == '\0' ? ERRCODE_WARNING :
@@ -129,26 +137,6 @@ notices_failure(JobSummary *summary, const char *noun, const char *name,
 						 summary->failures.len > 0 ? "\n" : "", noun, name,
 						 reason ? reason : "not moved");
 	}
-}
-
-/*
- * Note the outcome of a relation.  There is one line for a table and its parts.
- * name: NULL only counts it.
- */
-void
-notices_outcome(JobSummary *summary, MoveStatus status, bool is_part,
-				const char *noun, const char *name,
-				const char *sqlstate, const char *reason)
-{
-	if (status == STATUS_SKIPPED && !is_part && sqlstate != NULL &&
-		strcmp(sqlstate, unpack_sql_state(ERRCODE_INSUFFICIENT_PRIVILEGE)) == 0)
-		summary->denied++;
-	if (STATUS_IS_DONE(status))
-		return;
-	if (is_part || name == NULL)
-		summary->not_moved++;
-	else
-		notices_failure(summary, noun, name, sqlstate, reason);
 }
 
 /*

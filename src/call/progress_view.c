@@ -21,14 +21,11 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/progress.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -36,7 +33,6 @@
 
 #include "call/call.h"
 #include "compat.h"
-#include "job.h"
 #include "row.h"
 #include "wait/wait.h"
 

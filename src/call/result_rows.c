@@ -23,10 +23,8 @@
 
 #include "call/call.h"
 #include "file_system.h"
-#include "job.h"
 #include "plan/plan.h"
 #include "row.h"
-#include "settings.h"
 
 #define LONG_WAIT_S		60.0	/* longer estimates are worth a NOTICE */
 

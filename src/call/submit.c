@@ -21,11 +21,8 @@
 #include "utils/memutils.h"
 
 #include "call/call.h"
-#include "history.h"
-#include "job.h"
 #include "own_tables.h"
 #include "plan/plan.h"
-#include "settings.h"
 #include "worker/worker.h"
 
 #define JOB_SEQUENCE		"job_seq"

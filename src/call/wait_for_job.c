@@ -40,11 +40,8 @@
 #include "call/call.h"
 #include "citus.h"
 #include "compat.h"
-#include "history.h"
-#include "job.h"
 #include "printed_command.h"
 #include "rebuild/snapshot_guard.h"
-#include "settings.h"
 #include "wait/wait.h"
 #include "worker/worker.h"
 
