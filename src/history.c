@@ -214,6 +214,21 @@ history_insert_job(int64 job, const HistoryJob *entry)
 }
 
 /*
+ * Lock a job's row, as an object of the table, to the end of the transaction: in
+ * ExclusiveLock to alter it, for which to wait, or in ShareLock to close it.  Returns
+ * false if the lock is not available now.
+ */
+static bool
+lock_job(int64 job, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, extension_relation(JOB_TABLE),
+					   (uint32) job, (uint16) (job >> 32));
+	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
  * Record a job's altered settings.  It is no error if its row is gone, or
  * another transaction is altering it.  Does not queue behind a session that
  * waits to drop the table, which waits for the job.
@@ -225,6 +240,7 @@ history_alter_job(int64 job, const char *settings)
 
 	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
 		return;
+	(void) lock_job(job, ExclusiveLock, true);
 	if (history_read_job(job, &entry) && delete_job(JOB_TABLE, JOB_PKEY, job))
 	{
 		entry.settings = settings;
@@ -280,7 +296,8 @@ sum_up(const JobShared *job, Row *row)
 /*
  * If all moves of a job have ended, keep their totals with the job, so that
  * index_mover_jobs need not read them; where this is left out, it does.  So it
- * is no error if the row is gone, and a lock is not waited for.
+ * is no error if the row is gone, and a lock is not waited for, nor the end of a
+ * transaction that has altered the job.
  */
 static void
 close_job(const JobShared *job)
@@ -292,7 +309,8 @@ close_job(const JobShared *job)
 	for (int i = 0; i < job->nitems; i++)
 		if (job->items[i].status <= STATUS_RUNNING)
 			return;
-	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock))
+	if (!ConditionalLockRelationOid(extension_relation(JOB_TABLE), RowExclusiveLock) ||
+		!lock_job(job->job, ShareLock, false))
 		return;
 	CommandCounterIncrement();
 	rel = extension_open(JOB_TABLE);

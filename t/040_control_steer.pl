@@ -138,11 +138,15 @@ foreach my $case (
 }
 $start = time;
 is(setting($job, 'max_rate'), '16kB', 'index_mover_jobs has the settings');
-is(sql("SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
-is(setting($job, 'max_rate'), '100MB', 'alter_move changes them there');
+my $altering = IndexMover::Session->new($node);
+is($altering->run("BEGIN; SELECT alter_move($job, 'max_rate', '100MB')"), 't', 'alter_move of a running job');
 wait_for_job_end($node, $job);
-soon_ok(time - $start, 8, 'the new rate holds at once');
+soon_ok(time - $start, 8, 'the new rate holds at once, and the job ends before the transaction that has altered it');
 is(outcome($job), 'st_s moved', 'moved');
+$altering->run('COMMIT');
+is(sql("SELECT concat_ws(' ', status, moved, total, percent) FROM index_mover_jobs WHERE job = $job"), 'moved 1 1 100',
+	'its row then has its end');
+is(setting($job, 'max_rate'), '100MB', 'alter_move changes them there');
 is(setting($job, 'max_rate'), '100MB', 'and there they stay');
 
 $job = begin_job($node, 'st_s', 'regress_fast', max_rate => '512kB');
