@@ -38,7 +38,7 @@ SELECT name, detail ~ 'exclusion' AS told FROM plan_of_t WHERE sqlstate = '0A000
 SELECT detail FROM plan_of_t WHERE status = 'skipped' AND sqlstate IS NULL;
 SELECT bool_and(size = pg_table_size(name::regclass)) AS size,
 	   bool_and(elapsed > '0 s' AND elapsed < '1 hour') AS estimated,
-	   bool_and(detail = format('Writes %s of WAL. Fits.', CASE current_setting('wal_level') WHEN 'minimal' THEN '0 bytes' ELSE pg_size_pretty(size) END)) AS wal_and_fits
+	   bool_and(detail = format('Writes %s of WAL. There is enough free space.', CASE current_setting('wal_level') WHEN 'minimal' THEN '0 bytes' ELSE pg_size_pretty(size) END)) AS wal_and_fits
   FROM plan_of_t WHERE status = 'planned';
 SELECT bool_and(elapsed IS NULL) AS not_estimated FROM plan_of_t WHERE status = 'skipped';
 SELECT bool_and(lock_time IS NULL AND job IS NULL) AS nothing_done FROM plan_of_t;
