@@ -254,7 +254,7 @@ index_mover_move_tablespace_indexes(PG_FUNCTION_ARGS)
 	PlanRequest request = {.scope = SCOPE_TABLESPACE};
 
 	reject_null(fcinfo, 0, "from_tablespace");
-	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	request.object = plan_source_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	get_picks(fcinfo, 3 + LAST_PICKS, &request);
 	return move_indexes(fcinfo, "move_tablespace_indexes()", &request);
 }
@@ -334,7 +334,7 @@ index_mover_evacuate_tablespace(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 0, "from_tablespace");
 	reject_null(fcinfo, 1, "to_tablespace");
 	reject_null(fcinfo, 2, "freeze_first");
-	request.object = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	request.object = plan_source_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	request.settings.terms.freeze_first = PG_GETARG_BOOL(2);
 	policies_notice_target(request.object);
 	return move(fcinfo, "evacuate_tablespace()", &request, 3);
@@ -366,7 +366,7 @@ index_mover_heal_tablespace(PG_FUNCTION_ARGS)
 	reject_null(fcinfo, 0, "tablespace");
 	/* in place of rehearse there is to_tablespace */
 	wait = get_last_arguments(fcinfo, "heal_tablespace()", &request, 1);
-	request.object = request.to_tablespace = plan_tablespace(NameStr(*PG_GETARG_NAME(0)));
+	request.object = request.to_tablespace = plan_source_tablespace(NameStr(*PG_GETARG_NAME(0)));
 	if (!PG_ARGISNULL(1))
 		request.to_tablespace = plan_target_tablespace(NameStr(*PG_GETARG_NAME(1)));
 	plan_check_mounted(request.object, request.dry_run || request.settings.heal_unmounted);

@@ -87,6 +87,8 @@ SELECT * FROM move_tablespace_indexes('regress_slow', 'nosuch');
 \echo :SQLSTATE
 SELECT * FROM move_tablespace_indexes('pg_global', 'regress_fast');
 \echo :SQLSTATE
+SELECT * FROM heal_tablespace('pg_global');
+\echo :SQLSTATE
 -- the schema
 SELECT * FROM move_schema_indexes('nosuch', 'regress_fast');
 \echo :SQLSTATE

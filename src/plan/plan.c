@@ -318,19 +318,12 @@ notice_other_databases(Oid tablespace)
 						   names.data)));
 }
 
-/* ERROR 22023 pg_global. */
 static List *
 relations_of_tablespace(const PlanRequest *request)
 {
 	Oid			tablespace = request->object;
-	List	   *relids;
+	List	   *relids = relations_in(InvalidOid, tablespace, request);
 
-	if (tablespace == GLOBALTABLESPACE_OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("cannot move relations in to or out of pg_global tablespace")));
-
-	relids = relations_in(InvalidOid, tablespace, request);
 	if (relids == NIL && !request->evacuate && !request->heal)
 		ereport(NOTICE,
 				(errcode(ERRCODE_NO_DATA_FOUND),

@@ -56,7 +56,7 @@ typedef struct PlanParts PlanParts;
 extern PlanParts *plan_parts_begin(const MoveSettings *settings);
 extern void plan_complete(PlanParts *parts, List *items, const PlanRequest *request);
 extern double plan_seconds(const List *items, const MoveSettings *settings);
-extern Oid	plan_tablespace(const char *name);
+extern Oid	plan_source_tablespace(const char *name);
 extern Oid	plan_target_tablespace(const char *name);
 extern void plan_check_mounted(Oid tablespace, bool force);
 extern void lost_indexes_hide(JobShared *job);

@@ -194,8 +194,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 }
 
 /* Return the OID of the named tablespace; ERROR 42704, with a hint. */
-Oid
-plan_tablespace(const char *name)
+static Oid
+find_tablespace(const char *name)
 {
 	Oid			result = get_tablespace_oid(name, true);
 
@@ -209,13 +209,29 @@ plan_tablespace(const char *name)
 }
 
 /*
+ * Look up the tablespace that relations are to leave, or to be healed in.  ERROR 42704
+ * no such tablespace; 22023 pg_global.
+ */
+Oid
+plan_source_tablespace(const char *name)
+{
+	Oid			tablespace = find_tablespace(name);
+
+	if (tablespace == GLOBALTABLESPACE_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot move relations in to or out of pg_global tablespace")));
+	return tablespace;
+}
+
+/*
  * Look up and check the target tablespace of a move.  ERROR 42704 no such
  * tablespace; 22023 pg_global; 42501 no CREATE on it.
  */
 Oid
 plan_target_tablespace(const char *name)
 {
-	Oid			tablespace = plan_tablespace(name);
+	Oid			tablespace = find_tablespace(name);
 	AclResult	aclresult;
 
 	if (tablespace == GLOBALTABLESPACE_OID)
