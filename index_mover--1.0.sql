@@ -879,7 +879,8 @@ CREATE TRIGGER not_by_replication BEFORE INSERT OR UPDATE OR DELETE ON @extschem
 	FOR EACH ROW EXECUTE FUNCTION index_mover.not_by_replication('by clients');
 ALTER TABLE @extschema@.tier_policy ENABLE REPLICA TRIGGER not_by_replication;
 
-CREATE FUNCTION index_mover.problems(OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text) RETURNS SETOF record
+CREATE FUNCTION index_mover.problems(
+	OUT kind text, OUT object text, OUT tablespace name, OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'index_mover_problems' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.index_mover_check(
@@ -890,10 +891,9 @@ LANGUAGE sql VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE ROWS 10
 BEGIN ATOMIC
 	SELECT CASE WHEN p.kind IN ('lost file', 'TOAST apart') THEN 'error' ELSE 'warning' END, p.kind, p.object,
 		   CASE p.kind WHEN 'lost file' THEN p.action WHEN 'TOAST apart' THEN 'its TOAST table is in another tablespace'
-					   ELSE format('an interrupted move has left it: %s', coalesce(pg_size_pretty(p.size), 'no file')) END,
-		   CASE p.kind WHEN 'lost file' THEN index_mover.printed_command('heal', p.tablespace::text)
-					   WHEN 'TOAST apart' THEN index_mover.printed_command('move_table', p.object, p.tablespace::text)
-					   ELSE index_mover.printed_command('cleanup') END
+					   ELSE format('an interrupted move has left it: %s%s', coalesce(pg_size_pretty(p.size), 'no file'),
+								   ',' || substring(p.action from 'otherwise( kept until [^,]*)')) END,
+		   p.command
 	  FROM index_mover.problems() p
 	UNION ALL
 	SELECT 'warning', 'waiting job', 'job ' || r.job,

@@ -170,6 +170,9 @@ foreach my $end (grep { "ends $_" =~ /$only/ } picked { /kill|cancel/ } 'ends', 
 	{
 		like(sql("SELECT action FROM index_mover_cleanup(dry_run => true) WHERE kind = 'unfinished copy' AND action <> 'remove'"),
 			qr/^remove; otherwise kept until .*, for: SELECT index_mover_call\.resume_move\($job\)/, 'a cleanup would remove it');
+		like(sql("SELECT severity, detail, command FROM index_mover_check() WHERE kind = 'unfinished copy'"),
+			qr/^warning\|an interrupted move has left it: \d+ [kM]B, kept until [^|]*\|SELECT index_mover_call\.resume_move\($job\);$/,
+			'index_mover_check() does not ask for that');
 		like(sql("SELECT message FROM index_mover_history WHERE job = $job AND kind = 'table'"),
 			qr/Its copy goes on from \d+ kB of it, kept until /, 'the history names it');
 		like(sql("SELECT detail FROM evacuate_tablespace('regress_fast', 'regress_slow', dry_run => true) WHERE kind = 'unfinished copy'"

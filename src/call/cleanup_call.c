@@ -97,10 +97,13 @@ action_name(const Leftover *leftover, bool dry_run, bool kept)
 	return dry_run ? "remove" : "removed";
 }
 
-/* Add a row to the result; tablespace 0 and size -1 are NULL. */
+/*
+ * Add a row to the result; tablespace 0 and size -1 are NULL.  Only
+ * index_mover.problems() has a column for the command.
+ */
 static void
 put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid tablespace,
-			 int64 size, const char *action)
+			 int64 size, const char *action, const char *command)
 {
 	Row			row;
 
@@ -110,6 +113,7 @@ put_leftover(ReturnSetInfo *rsinfo, const char *kind, const char *object, Oid ta
 	row_tablespace(&row, 3, tablespace);
 	row_int64(&row, 4, size);
 	row_text(&row, 5, action);
+	row_text(&row, 6, command);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row.values, row.nulls);
 }
 
@@ -128,19 +132,22 @@ put_leftovers(ReturnSetInfo *rsinfo, const List *before, const List *after, bool
 			kept |= other->index_oid == leftover->index_oid &&
 			other->ledger_id == leftover->ledger_id;
 		put_leftover(rsinfo, leftover->kind, leftover->name, leftover->tablespace, leftover->size,
-					 action_name(leftover, dry_run, kept));
+					 action_name(leftover, dry_run, kept),
+					 leftover->keep_until != 0 ? printed_command("resume_move", leftover->job) :
+					 printed_command("cleanup"));
 	}
 	foreach_oid(relid, relations_such(table_is_apart))
 	{
 		RelationFacts facts;
 		char	   *name;
+		char	   *command;
 
 		if (!relation_facts(relid, &facts))
 			continue;
 		name = quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname));
+		command = printed_command("move_table", name, get_tablespace_name(facts.tablespace));
 		put_leftover(rsinfo, "TOAST apart", name, facts.tablespace, -1,
-					 psprintf("kept: its TOAST table is in another tablespace; %s",
-							  printed_command("move_table", name, get_tablespace_name(facts.tablespace))));
+					 psprintf("kept: its TOAST table is in another tablespace; %s", command), command);
 	}
 }
 
@@ -200,7 +207,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 		put_leftover(rsinfo, "history", psprintf(expired == 1 ? "%d job" : "%d jobs", expired),
 					 InvalidOid, -1,
 					 dry_run ? "delete: older than index_mover.history_retention" :
-					 "deleted: older than index_mover.history_retention");
+					 "deleted: older than index_mover.history_retention", NULL);
 	return (Datum) 0;
 }
 
@@ -222,7 +229,7 @@ may_be_lost(Form_pg_class form)
 
 /*
  * index_mover.problems(OUT kind text, OUT object text, OUT tablespace name,
- *		OUT size bigint, OUT action text) RETURNS SETOF record
+ *		OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
  *
  * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
  * for the history, and relations whose files are lost.  No leftovers on a
@@ -243,7 +250,8 @@ index_mover_problems(PG_FUNCTION_ARGS)
 		if (lost != NULL)
 			put_leftover(rsinfo, "lost file",
 						 quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
-						 facts.tablespace, -1, lost);
+						 facts.tablespace, -1, lost,
+						 printed_command("heal", tablespace_name(facts.tablespace)));
 	}
 	return (Datum) 0;
 }
