@@ -17,9 +17,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "storage/lmgr.h"
@@ -36,7 +33,6 @@
 #include "history.h"
 #include "job.h"
 #include "own_tables.h"
-#include "row.h"
 #include "test_points.h"
 
 #define JOB_TABLE		"job_log"
@@ -100,9 +96,9 @@ enum
 	Natts_move = Anum_message
 };
 
-/* Form the row of one item in its current state. */
-static HeapTuple
-form_move(Relation rel, const JobShared *job, int n)
+/* Insert the row of one item in its current state. */
+static void
+insert_move(Relation rel, const JobShared *job, int n)
 {
 	const MoveItem *item = &job->items[n];
 	Row			row;
@@ -136,59 +132,38 @@ form_move(Relation rel, const JobShared *job, int n)
 	row_int64(&row, Anum_wal_bytes, item->wal_written);
 	row_text(&row, Anum_sqlstate, item->sqlstate);
 	row_text(&row, Anum_message, item->detail);
-	return extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls);
+	extension_insert(rel, lengthof(row.values), row.values, row.nulls);
 }
 
-/* A row of one of the two tables */
-typedef struct LogRow
+/* Begin a scan of the moves of a job in the order of its plan, or of one of them. */
+static void
+scan_moves(ExtensionScan *scan, int64 job, int item)
 {
-	HeapTuple	tuple;
-	Datum		values[Natts_move];
-	bool		nulls[Natts_move];
-}			LogRow;
+	ScanKeyData keys[] = {
+		extension_key(Anum_job, F_INT8EQ, Int64GetDatum(job)),
+		extension_key(Anum_item, F_INT4EQ, Int32GetDatum(item))
+	};
 
-/*
- * Return the rows (LogRow *) of a job in one of the two tables, in the order of
- * its plan; with item >= 0 only the row of this one.
- */
-static List *
-log_rows(const char *table, const char *pkey, int64 job, int item)
+	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, item >= 0 ? 2 : 1, keys);
+}
+
+/* Find the row of a job; false, and no scan is left open, if there is none. */
+static bool
+find_job(ExtensionScan *scan, int64 job)
 {
-	Relation	rel = table_open(extension_relation(table), AccessShareLock);
-	Relation	index = index_open(extension_relation(pkey), AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	List	   *result = NIL;
+	ScanKeyData key = extension_key(Anum_job_job, F_INT8EQ, Int64GetDatum(job));
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job));
-	ScanKeyInit(&keys[1], Anum_item, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(item));
-	scan = systable_beginscan_ordered(rel, index, NULL, item >= 0 ? 2 : 1, keys);
-	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
-	{
-		LogRow	   *row = palloc(sizeof(LogRow));
-
-		row->tuple = heap_copytuple(tuple);
-		extension_deform(row->tuple, RelationGetDescr(rel), Natts_move, row->values, row->nulls);
-		result = lappend(result, row);
-	}
-	systable_endscan_ordered(scan);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
-	return result;
+	extension_scan_begin(scan, JOB_TABLE, JOB_PKEY, 1, &key);
+	return extension_scan_next(scan);
 }
 
 /* Delete the rows of a job from a table; returns whether it had any. */
 static bool
 delete_job(const char *table, const char *pkey, int64 job)
 {
-	Relation	rel = extension_open(table);
-	bool		result = false;
+	ScanKeyData key = extension_key(1, F_INT8EQ, Int64GetDatum(job));
 
-	foreach_ptr(LogRow, row, log_rows(table, pkey, job, -1))
-		result |= extension_delete(rel, row->tuple);
-	extension_close(rel);
-	return result;
+	return extension_delete_rows(table, pkey, 1, &key);
 }
 
 /* Insert the row of a job. */
@@ -209,7 +184,7 @@ history_insert_job(int64 job, const HistoryJob *entry)
 		row_set(&row, Anum_job_policy, NameGetDatum(&entry->terms.policy));
 	row_set(&row, Anum_job_rehearse, BoolGetDatum(entry->terms.rehearse));
 	row_set(&row, Anum_job_freeze_first, BoolGetDatum(entry->terms.freeze_first));
-	extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
+	extension_insert(rel, lengthof(row.values), row.values, row.nulls);
 	extension_close(rel);
 }
 
@@ -303,7 +278,7 @@ static void
 close_job(const JobShared *job)
 {
 	Relation	rel;
-	List	   *rows;
+	ExtensionScan scan;
 	bool		closed = false;
 
 	for (int i = 0; i < job->nitems; i++)
@@ -314,24 +289,19 @@ close_job(const JobShared *job)
 		return;
 	CommandCounterIncrement();
 	rel = extension_open(JOB_TABLE);
-	while (!closed && (rows = log_rows(JOB_TABLE, JOB_PKEY, job->job, -1)) != NIL)
+	while (!closed && find_job(&scan, job->job))
 	{
-		const		LogRow *old = linitial(rows);
-		Row			row;
-
-		row_clear(&row);
-		memcpy(row.values, old->values, sizeof(old->values));
-		memcpy(row.nulls, old->nulls, sizeof(old->nulls));
-		sum_up(job, &row);
+		sum_up(job, &scan.row);
 		IM_POINT("history-close");
 
 		/*
 		 * another runner, which may not have seen all of our outcome, may be
 		 * first
 		 */
-		closed = extension_delete(rel, old->tuple);
+		closed = extension_delete(rel, scan.tuple);
 		if (closed)
-			extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(row.values), row.values, row.nulls));
+			extension_insert(rel, lengthof(scan.row.values), scan.row.values, scan.row.nulls);
+		extension_scan_end(&scan);
 	}
 	extension_close(rel);
 }
@@ -343,7 +313,7 @@ history_insert(const JobShared *job, int n)
 	Relation	rel = extension_open(MOVE_TABLE);
 
 	IM_POINT("history-insert");
-	extension_insert(rel, form_move(rel, job, n));
+	insert_move(rel, job, n);
 	extension_close(rel);
 }
 
@@ -356,11 +326,15 @@ void
 history_update(const JobShared *job, int n)
 {
 	Relation	rel = extension_open(MOVE_TABLE);
-	List	   *rows = log_rows(MOVE_TABLE, MOVE_PKEY, job->job, n);
+	ExtensionScan scan;
 
-	IM_POINT("history-update");
-	if (rows != NIL && extension_delete(rel, ((LogRow *) linitial(rows))->tuple))
-		extension_insert(rel, form_move(rel, job, n));
+	scan_moves(&scan, job->job, n);
+	while (extension_scan_next(&scan))
+	{
+		IM_POINT("history-update");
+		if (extension_delete(rel, scan.tuple))
+			insert_move(rel, job, n);
+	}
 	extension_close(rel);
 	close_job(job);
 	job_note_record(job->slot, job->job);
@@ -370,34 +344,34 @@ history_update(const JobShared *job, int n)
 bool
 history_read_job(int64 job, HistoryJob *entry)
 {
-	List	   *rows = log_rows(JOB_TABLE, JOB_PKEY, job, -1);
-	LogRow	   *row;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 
-	if (rows == NIL)
+	if (!find_job(&scan, job))
 		return false;
-	row = linitial(rows);
-	entry->role = DatumGetObjectId(row->values[Anum_job_role - 1]);
-	entry->submitted_at = DatumGetTimestampTz(row->values[Anum_job_submitted_at - 1]);
-	entry->settings = JsonbToCString(NULL, &DatumGetJsonbP(row->values[Anum_job_settings - 1])->root, 0);
+	entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
+	entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);
+	entry->settings = JsonbToCString(NULL, &DatumGetJsonbP(values[Anum_job_settings - 1])->root, 0);
 	memset(&entry->terms, 0, sizeof(JobTerms));
-	entry->terms.undo_of = DatumGetInt64(row->values[Anum_job_undo_of - 1]);
-	if (!row->nulls[Anum_job_policy - 1])
-		entry->terms.policy = *DatumGetName(row->values[Anum_job_policy - 1]);
-	entry->terms.rehearse = DatumGetBool(row->values[Anum_job_rehearse - 1]);
-	entry->terms.freeze_first = DatumGetBool(row->values[Anum_job_freeze_first - 1]);
+	entry->terms.undo_of = DatumGetInt64(values[Anum_job_undo_of - 1]);
+	if (!scan.row.nulls[Anum_job_policy - 1])
+		entry->terms.policy = *DatumGetName(values[Anum_job_policy - 1]);
+	entry->terms.rehearse = DatumGetBool(values[Anum_job_rehearse - 1]);
+	entry->terms.freeze_first = DatumGetBool(values[Anum_job_freeze_first - 1]);
+	extension_scan_end(&scan);
 	return true;
 }
 
 /* Return a text of a row; NULL if it is NULL. */
 static char *
-log_text(const LogRow * row, int column)
+log_text(const Row *row, int column)
 {
 	return row->nulls[column - 1] ? NULL : TextDatumGetCString(row->values[column - 1]);
 }
 
 /* Return a name of a row; NULL if it is NULL. */
 static char *
-log_name(const LogRow * row, int column)
+log_name(const Row *row, int column)
 {
 	return row->nulls[column - 1] ? NULL : pstrdup(NameStr(*DatumGetName(row->values[column - 1])));
 }
@@ -407,8 +381,11 @@ List *
 history_read(int64 job)
 {
 	List	   *result = NIL;
+	ExtensionScan scan;
+	const Row  *row = &scan.row;
 
-	foreach_ptr(LogRow, row, log_rows(MOVE_TABLE, MOVE_PKEY, job, -1))
+	scan_moves(&scan, job, -1);
+	while (extension_scan_next(&scan))
 	{
 		HistoryEntry *entry = palloc0(sizeof(HistoryEntry));
 
@@ -451,23 +428,20 @@ history_last_moves(TimestampTz since)
 {
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(LastMove),.hcxt = CurrentMemoryContext};
 	HTAB	   *result = hash_create("index_mover last moves", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	extension_scan_begin(&scan, MOVE_TABLE, NULL, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
-		Datum		values[Natts_move];
-		bool		nulls[Natts_move];
-		int64		job;
+		int64		job = DatumGetInt64(values[Anum_job - 1]);
 		LastMove   *move;
 
 		CHECK_FOR_INTERRUPTS();
-		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
-		if (nulls[Anum_finished_at - 1] || DatumGetTimestampTz(values[Anum_finished_at - 1]) <= since ||
+		if (scan.row.nulls[Anum_finished_at - 1] ||
+			DatumGetTimestampTz(values[Anum_finished_at - 1]) <= since ||
 			strcmp(TextDatumGetCString(values[Anum_status - 1]), status_name(STATUS_MOVED)) != 0)
 			continue;
-		job = DatumGetInt64(values[Anum_job - 1]);
 		move = last_move(result, values[Anum_relation - 1]);
 		move->job = Max(move->job, job);
 		if (values[Anum_relation - 1] == values[Anum_table_oid - 1])
@@ -475,8 +449,6 @@ history_last_moves(TimestampTz since)
 		move = last_move(result, values[Anum_table_oid - 1]);
 		move->index_job = Max(move->index_job, job);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	return result;
 }
 
@@ -515,28 +487,21 @@ note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
 static void
 follow(int64 job, HTAB *relations)
 {
-	Relation	rel = table_open(extension_relation(MOVE_TABLE), AccessShareLock);
-	Relation	pkey = index_open(extension_relation(MOVE_PKEY), AccessShareLock);
 	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 	int64		mover = 0;
 	HistoryJob	mover_row = {0};
 
-	ScanKeyInit(&key, Anum_job, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(job));
-	scan = systable_beginscan_ordered(rel, pkey, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, ForwardScanDirection)))
+	ScanKeyInit(&key, Anum_job, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(job));
+	extension_scan_begin(&scan, MOVE_TABLE, MOVE_PKEY, 1, &key);
+	while (extension_scan_next(&scan))
 	{
-		Datum		values[Natts_move];
-		bool		nulls[Natts_move];
-		Oid			old_relid;
-		Oid			relid;
+		Oid			relid = DatumGetObjectId(values[Anum_relation - 1]);
+		Oid			old_relid = DatumGetObjectId(values[Anum_old_relation - 1]);
 		Trace	   *trace;
 		HistoryEntry *entry;
 
-		relid = DatumGetObjectId(heap_getattr(tuple, Anum_relation, RelationGetDescr(rel), nulls));
-		old_relid = DatumGetObjectId(heap_getattr(tuple, Anum_old_relation, RelationGetDescr(rel), nulls));
 		trace = hash_search(relations, &old_relid, HASH_FIND, NULL);
 		if (trace == NULL)
 			trace = hash_search(relations, &relid, HASH_FIND, NULL);
@@ -551,7 +516,6 @@ follow(int64 job, HTAB *relations)
 			entry->relid = relid;
 		}
 
-		extension_deform(tuple, RelationGetDescr(rel), Natts_move, values, nulls);
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
 		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
 					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
@@ -577,9 +541,6 @@ follow(int64 job, HTAB *relations)
 			entry->movers = lappend(entry->movers, copy);
 		}
 	}
-	systable_endscan_ordered(scan);
-	index_close(pkey, AccessShareLock);
-	table_close(rel, AccessShareLock);
 }
 
 /* Return whether the relation of an entry still exists. */
@@ -657,21 +618,12 @@ history_trace(int64 job, List *entries)
 	}
 }
 
-/* A job that is too old */
-typedef struct OldJob
-{
-	Relation	rel;			/* job_log */
-	HeapTuple	tuple;
-	int64		job;
-} OldJob;
-
+/* For errors_catch(): delete all rows of a job, of this number. */
 static void
-expire_job(void *arg)
+expire_job(void *job)
 {
-	OldJob	   *old = arg;
-
-	(void) delete_job(MOVE_TABLE, MOVE_PKEY, old->job);
-	(void) extension_delete(old->rel, old->tuple);
+	(void) delete_job(MOVE_TABLE, MOVE_PKEY, *(int64 *) job);
+	(void) delete_job(JOB_TABLE, JOB_PKEY, *(int64 *) job);
 }
 
 /*
@@ -682,23 +634,20 @@ expire_job(void *arg)
 int
 history_expire(TimestampTz before, bool dry_run)
 {
-	OldJob		old = {.rel = extension_open(JOB_TABLE)};
-	SysScanDesc scan = systable_beginscan(old.rel, InvalidOid, false, NULL, 0, NULL);
+	ExtensionScan scan;
 	int			result = 0;
 
-	while (HeapTupleIsValid(old.tuple = systable_getnext(scan)))
+	extension_scan_begin(&scan, JOB_TABLE, NULL, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
-		Datum		values[Natts_job];
-		bool		nulls[Natts_job];
+		int64		job = DatumGetInt64(scan.row.values[Anum_job_job - 1]);
 		JobSlot		slot;
 		ErrorData  *error;
 
-		extension_deform(old.tuple, RelationGetDescr(old.rel), Natts_job, values, nulls);
-		old.job = DatumGetInt64(values[Anum_job_job - 1]);
-		if (DatumGetTimestampTz(values[Anum_job_submitted_at - 1]) >= before ||
-			job_find(old.job, &slot))
+		if (DatumGetTimestampTz(scan.row.values[Anum_job_submitted_at - 1]) >= before ||
+			job_find(job, &slot))
 			continue;
-		error = dry_run ? NULL : errors_catch(expire_job, &old);
+		error = dry_run ? NULL : errors_catch(expire_job, &job);
 		if (error == NULL)
 			result++;
 		else if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
@@ -706,11 +655,9 @@ history_expire(TimestampTz before, bool dry_run)
 		else
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
-					 errmsg("could not delete job " INT64_FORMAT " from the history", old.job),
+					 errmsg("could not delete job " INT64_FORMAT " from the history", job),
 					 errdetail_internal("%s", error->message)));
 	}
-	systable_endscan(scan);
-	extension_close(old.rel);
 	CommandCounterIncrement();
 	return result;
 }

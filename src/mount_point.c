@@ -17,10 +17,9 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_tablespace_d.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 
 #include "compat.h"
 #include "file_system.h"
@@ -53,33 +52,17 @@ mount_point(Oid tablespace)
 	}
 }
 
-/* Find the row of a tablespace; return its mount point, or NULL. */
-static char *
-find_note(Relation rel, Oid tablespace, bool remove)
-{
-	char	   *result = NULL;
-
-	foreach_ptr(HeapTupleData, row, catalog_all(RelationGetRelid(rel)))
-	{
-		bool		isnull;
-
-		if (DatumGetObjectId(heap_getattr(row, 1, RelationGetDescr(rel), &isnull)) != tablespace)
-			continue;
-		result = TextDatumGetCString(heap_getattr(row, 2, RelationGetDescr(rel), &isnull));
-		if (remove)
-			(void) extension_delete(rel, row);
-	}
-	return result;
-}
-
 /* Return the mount point that was noted for a tablespace; NULL if none was. */
 char *
 mount_point_noted(Oid tablespace)
 {
-	Relation	rel = table_open(extension_relation("mount_point"), AccessShareLock);
-	char	   *result = find_note(rel, tablespace, false);
+	ScanKeyData key = extension_key(1, F_OIDEQ, ObjectIdGetDatum(tablespace));
+	ExtensionScan scan;
+	char	   *result = NULL;
 
-	table_close(rel, AccessShareLock);
+	extension_scan_begin(&scan, "mount_point", NULL, 1, &key);
+	while (extension_scan_next(&scan))
+		result = TextDatumGetCString(scan.row.values[1]);
 	return result;
 }
 
@@ -91,13 +74,14 @@ mount_point_note(Oid tablespace)
 	char	   *before = now != NULL ? mount_point_noted(tablespace) : NULL;
 	Datum		values[2] = {ObjectIdGetDatum(tablespace)};
 	bool		nulls[2] = {false, false};
+	ScanKeyData key = extension_key(1, F_OIDEQ, ObjectIdGetDatum(tablespace));
 	Relation	rel;
 
 	if (now == NULL || (before != NULL && strcmp(before, now) == 0))
 		return;
+	(void) extension_delete_rows("mount_point", NULL, 1, &key);
 	rel = extension_open("mount_point");
-	(void) find_note(rel, tablespace, true);
 	values[1] = CStringGetTextDatum(now);
-	extension_insert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	extension_insert(rel, lengthof(values), values, nulls);
 	extension_close(rel);
 }

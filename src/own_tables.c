@@ -20,7 +20,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -281,12 +280,20 @@ extension_deform(HeapTuple tuple, TupleDesc desc, int natts, Datum *values, bool
 	}
 }
 
-/* Make a row of the columns that we know; others of the table are NULL. */
-HeapTuple
-extension_form(TupleDesc desc, int natts, const Datum *values, const bool *nulls)
+/*
+ * Insert a row of the columns that we know, without logical decoding; others of
+ * the table are NULL.  Otherwise like CatalogTupleInsert(); the indexes have no
+ * expressions or predicates.
+ */
+void
+extension_insert(Relation rel, int natts, const Datum *values, const bool *nulls)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
 	Datum	   *all = palloc0_array(Datum, desc->natts);
 	bool	   *is_null = palloc_array(bool, desc->natts);
+	HeapTuple	tuple;
+	CatalogIndexState indexes = CatalogOpenIndexes(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -294,19 +301,7 @@ extension_form(TupleDesc desc, int natts, const Datum *values, const bool *nulls
 		if (!is_null[i])
 			all[i] = values[i];
 	}
-	return heap_form_tuple(desc, all, is_null);
-}
-
-/*
- * Insert a row without logical decoding.  Otherwise like
- * CatalogTupleInsert(); the indexes have no expressions or predicates.
- */
-void
-extension_insert(Relation rel, HeapTuple tuple)
-{
-	CatalogIndexState indexes = CatalogOpenIndexes(rel);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
-
+	tuple = heap_form_tuple(desc, all, is_null);
 	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true) && ActiveSnapshotSet());
 	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
 	ExecStoreHeapTuple(tuple, slot, false);
@@ -314,18 +309,21 @@ extension_insert(Relation rel, HeapTuple tuple)
 	{
 		Relation	index = indexes->ri_IndexRelationDescs[i];
 		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
-		Datum		values[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
+		Datum		keys[INDEX_MAX_KEYS];
+		bool		null_keys[INDEX_MAX_KEYS];
 
 		if (!info->ii_ReadyForInserts)
 			continue;
-		FormIndexDatum(info, slot, NULL, values, nulls);
-		(void) index_insert(index, values, nulls, &tuple->t_self, rel,
+		FormIndexDatum(info, slot, NULL, keys, null_keys);
+		(void) index_insert(index, keys, null_keys, &tuple->t_self, rel,
 							index->rd_index->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
 							false, info);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	CatalogCloseIndexes(indexes);
+	heap_freetuple(tuple);
+	pfree(all);
+	pfree(is_null);
 }
 
 /*
@@ -347,6 +345,74 @@ extension_delete(Relation rel, HeapTuple tuple)
 				 errdetail("Another transaction has changed a row of table \"%s\".",
 						   RelationGetRelationName(rel))));
 	return result == TM_Ok;
+}
+
+/* Return a key for a scan: the value that a column has. */
+ScanKeyData
+extension_key(AttrNumber column, RegProcedure equal, Datum value)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, column, BTEqualStrategyNumber, equal, value);
+	return key;
+}
+
+/* Begin a scan, in the order of the index if it has one. */
+void
+extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
+					 int nkeys, ScanKey keys)
+{
+	scan->rel = table_open(extension_relation(table), AccessShareLock);
+	scan->index = index ? index_open(extension_relation(index), AccessShareLock) : NULL;
+	scan->scan = index ? systable_beginscan_ordered(scan->rel, scan->index, NULL, nkeys, keys) :
+		systable_beginscan(scan->rel, InvalidOid, false, NULL, nkeys, keys);
+}
+
+/*
+ * Get the next row, which is valid until the next call.  Returns false, and has
+ * ended the scan, if there is none.
+ */
+bool
+extension_scan_next(ExtensionScan *scan)
+{
+	scan->tuple = scan->index ? systable_getnext_ordered(scan->scan, ForwardScanDirection) :
+		systable_getnext(scan->scan);
+	if (!HeapTupleIsValid(scan->tuple))
+	{
+		extension_scan_end(scan);
+		return false;
+	}
+	extension_deform(scan->tuple, RelationGetDescr(scan->rel), lengthof(scan->row.values),
+					 scan->row.values, scan->row.nulls);
+	return true;
+}
+
+void
+extension_scan_end(ExtensionScan *scan)
+{
+	if (scan->index)
+	{
+		systable_endscan_ordered(scan->scan);
+		index_close(scan->index, AccessShareLock);
+	}
+	else
+		systable_endscan(scan->scan);
+	table_close(scan->rel, AccessShareLock);
+}
+
+/* Delete the rows with these keys; returns whether there were any, see extension_delete(). */
+bool
+extension_delete_rows(const char *table, const char *index, int nkeys, ScanKey keys)
+{
+	Relation	rel = extension_open(table);
+	ExtensionScan scan;
+	bool		result = false;
+
+	extension_scan_begin(&scan, table, index, nkeys, keys);
+	while (extension_scan_next(&scan))
+		result |= extension_delete(rel, scan.tuple);
+	extension_close(rel);
+	return result;
 }
 
 /*

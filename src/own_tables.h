@@ -8,8 +8,10 @@
 #ifndef IM_OWN_TABLES_H
 #define IM_OWN_TABLES_H
 
-#include "access/htup.h"
+#include "access/genam.h"
 #include "utils/relcache.h"
+
+#include "row.h"
 
 extern bool extension_installed(void);
 extern Oid	extension_schema(void);
@@ -21,9 +23,26 @@ extern Relation extension_open(const char *name);
 extern void extension_close(Relation rel);
 extern void extension_deform(HeapTuple tuple, TupleDesc desc, int natts,
 							 Datum *values, bool *nulls);
-extern HeapTuple extension_form(TupleDesc desc, int natts, const Datum *values, const bool *nulls);
-extern void extension_insert(Relation rel, HeapTuple tuple);
+extern void extension_insert(Relation rel, int natts, const Datum *values, const bool *nulls);
 extern bool extension_delete(Relation rel, HeapTuple tuple);
+
+/* A scan of one of the extension's tables */
+typedef struct ExtensionScan
+{
+	Relation	rel;
+	Relation	index;			/* NULL: in no order */
+	SysScanDesc scan;
+	HeapTuple	tuple;			/* after extension_scan_next(), and its
+								 * columns */
+	Row			row;
+} ExtensionScan;
+
+extern ScanKeyData extension_key(AttrNumber column, RegProcedure equal, Datum value);
+extern void extension_scan_begin(ExtensionScan *scan, const char *table, const char *index,
+								 int nkeys, ScanKey keys);
+extern bool extension_scan_next(ExtensionScan *scan);
+extern void extension_scan_end(ExtensionScan *scan);
+extern bool extension_delete_rows(const char *table, const char *index, int nkeys, ScanKey keys);
 
 /* Results of extension_hold() */
 typedef enum ExtensionHold

@@ -22,9 +22,6 @@
 
 #include <sys/stat.h>
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/tupmacs.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -85,16 +82,6 @@ this_system(void)
 	return psprintf(UINT64_FORMAT, GetSystemIdentifier());
 }
 
-/* Begin a scan for one row.  The caller ends it and closes the table. */
-static SysScanDesc
-begin_scan_by_id(Relation rel, int64 id, ScanKey key)
-{
-	ScanKeyInit(key, Anum_id, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(id));
-	return systable_beginscan(rel, extension_relation(LEDGER_PKEY), true,
-							  NULL, 1, key);
-}
-
 /*
  * Draw the number of a row that will be inserted later.  The loop is for
  * logical replication of sequences, which may have set ours back.
@@ -121,7 +108,6 @@ ledger_insert(LedgerEntry *entry)
 	LedgerEntry row;
 	Datum		values[lengthof(fields)];
 	bool		nulls[lengthof(fields)] = {0};
-	HeapTuple	tuple;
 
 	Assert(IsTransactionState());
 	if (entry->id == 0)
@@ -136,10 +122,7 @@ ledger_insert(LedgerEntry *entry)
 		values[i] = i == Anum_system_identifier - 1 ? CStringGetTextDatum(this_system()) :
 			fetch_att((char *) &row + fields[i].offset, fields[i].len <= sizeof(Datum), fields[i].len);
 
-	tuple = extension_form(RelationGetDescr(rel), lengthof(fields), values, nulls);
-	extension_insert(rel, tuple);
-	heap_freetuple(tuple);
-
+	extension_insert(rel, lengthof(fields), values, nulls);
 	extension_close(rel);
 }
 
@@ -150,16 +133,9 @@ ledger_insert(LedgerEntry *entry)
 void
 ledger_delete(int64 id)
 {
-	Relation	rel = extension_open(LEDGER_TABLE);
-	ScanKeyData key;
-	SysScanDesc scan = begin_scan_by_id(rel, id, &key);
-	HeapTuple	tuple = systable_getnext(scan);
+	ScanKeyData key = extension_key(Anum_id, F_INT8EQ, Int64GetDatum(id));
 
-	if (HeapTupleIsValid(tuple))
-		(void) extension_delete(rel, tuple);
-
-	systable_endscan(scan);
-	extension_close(rel);
+	(void) extension_delete_rows(LEDGER_TABLE, LEDGER_PKEY, 1, &key);
 }
 
 /* Replace a row by one with its number, in the current transaction. */
@@ -174,14 +150,14 @@ ledger_update(LedgerEntry *entry)
 bool
 ledger_exists(int64 id)
 {
-	Relation	rel = table_open(extension_relation(LEDGER_TABLE), AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan = begin_scan_by_id(rel, id, &key);
-	bool		result = HeapTupleIsValid(systable_getnext(scan));
+	ScanKeyData key = extension_key(Anum_id, F_INT8EQ, Int64GetDatum(id));
+	ExtensionScan scan;
 
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
+	extension_scan_begin(&scan, LEDGER_TABLE, LEDGER_PKEY, 1, &key);
+	if (!extension_scan_next(&scan))
+		return false;
+	extension_scan_end(&scan);
+	return true;
 }
 
 /* Return whether this database was made, or copied elsewhere, after a time. */
@@ -202,26 +178,21 @@ database_is_younger(TimestampTz when)
 List *
 ledger_read(void)
 {
-	Relation	rel = table_open(extension_relation(LEDGER_TABLE), AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(rel);
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 	List	   *result = NIL;
 	char	   *system = this_system();
 
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	extension_scan_begin(&scan, LEDGER_TABLE, NULL, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
-		Datum		values[lengthof(fields)];
-		bool		nulls[lengthof(fields)];
 		LedgerEntry *entry = palloc0(sizeof(LedgerEntry));
 
-		extension_deform(tuple, desc, lengthof(fields), values, nulls);
 		for (int i = 0; i < lengthof(fields); i++)
 		{
 			void	   *field = (char *) entry + fields[i].offset;
 
-			if (nulls[i] || i == Anum_system_identifier - 1)
+			if (scan.row.nulls[i] || i == Anum_system_identifier - 1)
 				continue;
 			if (fields[i].len <= sizeof(Datum))
 				store_att_byval(field, values[i], fields[i].len);
@@ -234,9 +205,6 @@ ledger_read(void)
 			(entry->database == MyDatabaseId || database_is_younger(entry->made_at)))
 			result = lappend(result, entry);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-
 	return result;
 }
 

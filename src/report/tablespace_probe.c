@@ -303,7 +303,7 @@ record_probe(Oid tablespace, const Probe *probe)
 	if (RecoveryInProgress() || XactReadOnly)
 		return;
 	rel = extension_open("probe");
-	extension_insert(rel, extension_form(RelationGetDescr(rel), lengthof(values), values, nulls));
+	extension_insert(rel, lengthof(values), values, nulls);
 	extension_close(rel);
 	CommandCounterIncrement();
 }

@@ -28,8 +28,6 @@
 
 #include <sys/stat.h>
 
-#include "access/genam.h"
-#include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
@@ -102,35 +100,32 @@ compare_samples(const void *a, const void *b)
  * together, each in the order of time.
  */
 static HeatSample *
-read_samples(Relation rel, int *count)
+read_samples(int *count)
 {
 	Size		room = 1024;
 	HeatSample *samples = palloc_array(HeatSample, room);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 	int			n = 0;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	extension_scan_begin(&scan, "sample", NULL, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
-		Datum		values[Natts_sample];
-		bool		nulls[Natts_sample];
 		HeatSample *sample;
 
 		if (n == room)
 			samples = repalloc_huge(samples, (room *= 2) * sizeof(HeatSample));
 		sample = &samples[n++];
 		memset(sample, 0, sizeof(HeatSample));
-		extension_deform(tuple, RelationGetDescr(rel), Natts_sample, values, nulls);
 		sample->taken_at = DatumGetTimestampTz(values[Anum_sample_taken_at - 1]);
 		sample->table_oid = DatumGetObjectId(values[Anum_sample_table_oid - 1]);
-		if (!nulls[Anum_sample_index_name - 1])
+		if (!scan.row.nulls[Anum_sample_index_name - 1])
 			namestrcpy(&sample->index_name,
 					   TextDatumGetCString(values[Anum_sample_index_name - 1]));
 		for (int i = 0; i < HEAT_COUNTERS; i++)
 			sample->counters[i] = DatumGetInt64(values[Anum_sample_counters - 1 + i]);
-		sample->tid = tuple->t_self;
+		sample->tid = scan.tuple->t_self;
 	}
-	systable_endscan(scan);
 	qsort(samples, n, sizeof(HeatSample), compare_samples);
 	*count = n;
 	return samples;
@@ -467,12 +462,10 @@ HeatTable *
 heat_read(void)
 {
 	HeatTable  *table = palloc0_object(HeatTable);
-	Relation	rel = table_open(extension_relation("sample"), AccessShareLock);
 	HeatContext context = {.now = GetCurrentTimestamp(),.stats_since = heat_stats_since()};
 	int			n;
-	HeatSample *samples = read_samples(rel, &n);
+	HeatSample *samples = read_samples(&n);
 
-	table_close(rel, AccessShareLock);
 	read_relations(table);
 	read_extensions(table);
 	read_indexes(table);
@@ -523,7 +516,6 @@ insert_sample(Relation rel, Oid table_oid, const char *index_name, TimestampTz a
 {
 	Datum		values[Natts_sample];
 	bool		nulls[Natts_sample] = {0};
-	HeapTuple	tuple;
 
 	values[Anum_sample_taken_at - 1] = TimestampTzGetDatum(at);
 	values[Anum_sample_table_oid - 1] = ObjectIdGetDatum(table_oid);
@@ -532,9 +524,7 @@ insert_sample(Relation rel, Oid table_oid, const char *index_name, TimestampTz a
 		CStringGetTextDatum(index_name);
 	for (int i = 0; i < HEAT_COUNTERS; i++)
 		values[Anum_sample_counters - 1 + i] = Int64GetDatum(counters[i]);
-	tuple = extension_form(RelationGetDescr(rel), Natts_sample, values, nulls);
-	extension_insert(rel, tuple);
-	heap_freetuple(tuple);
+	extension_insert(rel, Natts_sample, values, nulls);
 }
 
 /* Return the interval of time, of those of which one sample is kept, as a number. */
@@ -562,7 +552,7 @@ static void
 thin_samples(Relation rel, const HeatTable *heats, TimestampTz now, TimestampTz oldest)
 {
 	int			n;
-	HeatSample *samples = read_samples(rel, &n);
+	HeatSample *samples = read_samples(&n);
 	const HeatSample *kept = NULL;
 
 	for (int i = 0; i < n; i++)

@@ -12,9 +12,7 @@
 
 #include <math.h>
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_tablespace.h"
 #include "utils/spccache.h"
 #include "utils/timestamp.h"
@@ -40,24 +38,21 @@ places_find(const PlaceTable *table, Oid tablespace)
 static void
 read_probes(PlaceTable *table)
 {
-	Relation	rel = table_open(extension_relation("probe"), AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	TimestampTz oldest = GetCurrentTimestamp() - PROBE_DAYS * USECS_PER_DAY;
-	HeapTuple	tuple;
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	extension_scan_begin(&scan, "probe", NULL, 0, NULL);
+	while (extension_scan_next(&scan))
 	{
-		bool		isnull;
-		TimestampTz at = DatumGetTimestampTz(heap_getattr(tuple, 1, RelationGetDescr(rel), &isnull));
-		Place	   *place = places_find(table, DatumGetObjectId(heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull)));
+		TimestampTz at = DatumGetTimestampTz(values[0]);
+		Place	   *place = places_find(table, DatumGetObjectId(values[1]));
 
 		if (place == NULL || at <= Max(oldest, place->probed_at))
 			continue;
 		place->probed_at = at;
-		place->read_ms = DatumGetFloat8(heap_getattr(tuple, 3, RelationGetDescr(rel), &isnull));
+		place->read_ms = DatumGetFloat8(values[2]);
 	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 }
 
 /* Return all tablespaces but pg_global in the order of names, palloc'd. */

@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -347,42 +346,13 @@ check_settings(void *arg)
 	settings_capture_with(&settings, arg);
 }
 
-/* Read the record of the last run of a policy, or delete it; all is 0 if there is none. */
-static void
-find_run(Relation rel, const char *policy, PolicyRun *run, bool delete)
-{
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	Datum		values[Natts_run];
-	bool		nulls[Natts_run];
-
-	memset(run, 0, sizeof(PolicyRun));
-	ScanKeyInit(&key, Anum_run_policy, BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(policy));
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		extension_deform(tuple, RelationGetDescr(rel), Natts_run, values, nulls);
-		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
-		run->job = DatumGetInt64(VALUE(run_job));
-		run->failures = DatumGetInt32(VALUE(run_failures));
-		if (!ISNULL(run_message))
-			run->message = TextDatumGetCString(VALUE(run_message));
-		if (delete)
-			(void) extension_delete(rel, tuple);
-	}
-	systable_endscan(scan);
-}
-
 /* Delete the record of the last run of a policy. */
 static void
 forget_runs(const char *policy)
 {
-	Relation	rel = extension_open(RUN_TABLE);
-	PolicyRun	run;
+	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
 
-	find_run(rel, policy, &run, true);
-	extension_close(rel);
+	(void) extension_delete_rows(RUN_TABLE, NULL, 1, &key);
 }
 
 /*
@@ -468,22 +438,31 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
 void
 policy_run_read(const char *policy, PolicyRun *run)
 {
-	Relation	rel = table_open(extension_relation(RUN_TABLE), AccessShareLock);
+	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ExtensionScan scan;
+	const Datum *values = scan.row.values;
 
-	find_run(rel, policy, run, false);
-	table_close(rel, AccessShareLock);
+	memset(run, 0, sizeof(PolicyRun));
+	extension_scan_begin(&scan, RUN_TABLE, NULL, 1, &key);
+	while (extension_scan_next(&scan))
+	{
+		run->started_at = DatumGetTimestampTz(VALUE(run_started_at));
+		run->job = DatumGetInt64(VALUE(run_job));
+		run->failures = DatumGetInt32(VALUE(run_failures));
+		if (!scan.row.nulls[Anum_run_message - 1])
+			run->message = TextDatumGetCString(VALUE(run_message));
+	}
 }
 
 /* Record a run in place of the one before. */
 void
 policy_run_write(const char *policy, const PolicyRun *run)
 {
-	Relation	rel = extension_open(RUN_TABLE);
-	PolicyRun	before;
+	Relation	rel;
 	Datum		values[Natts_run];
 	bool		nulls[Natts_run] = {0};
 
-	find_run(rel, policy, &before, true);
+	forget_runs(policy);
 	VALUE(run_policy) = DirectFunctionCall1(namein, CStringGetDatum(policy));
 	VALUE(run_started_at) = TimestampTzGetDatum(run->started_at);
 	VALUE(run_job) = Int64GetDatum(run->job);
@@ -491,7 +470,8 @@ policy_run_write(const char *policy, const PolicyRun *run)
 	ISNULL(run_message) = run->message == NULL;
 	if (run->message != NULL)
 		VALUE(run_message) = CStringGetTextDatum(run->message);
-	extension_insert(rel, extension_form(RelationGetDescr(rel), Natts_run, values, nulls));
+	rel = extension_open(RUN_TABLE);
+	extension_insert(rel, Natts_run, values, nulls);
 	extension_close(rel);
 	CommandCounterIncrement();
 }
