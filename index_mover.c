@@ -102,7 +102,7 @@ get_last_arguments(FunctionCallInfo fcinfo, const char *function, PlanRequest *r
 	request->dry_run = PG_GETARG_BOOL(n + LAST_DRY_RUN);
 	wait = PG_GETARG_BOOL(n + LAST_WAIT);
 	call_check_moment(function, request->dry_run, wait);
-	settings_capture_with(&request->settings, call_settings_argument(fcinfo, n + LAST_SETTINGS));
+	settings_capture(&request->settings, call_settings_argument(fcinfo, n + LAST_SETTINGS));
 	request->settings.terms = terms;
 	request->waits = wait && !request->dry_run;
 	return wait;

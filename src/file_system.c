@@ -263,17 +263,6 @@ file_size(const char *path)
 	}
 }
 
-/* Return the bytes of a fork, 0 if it is not there; -1 if it cannot be read. */
-static int64
-fork_size(const RelFileLocator *locator, ForkNumber fork)
-{
-	char	   *path = relation_fork_path(*locator, fork);
-	int64		size = file_size(path);
-
-	pfree(path);
-	return size < 0 && errno == ENOENT && fork != MAIN_FORKNUM ? 0 : size;
-}
-
 /* Return the bytes of all forks of a file; -1 if one cannot be read. */
 int64
 relation_file_size(const RelFileLocator *locator)
@@ -284,11 +273,13 @@ relation_file_size(const RelFileLocator *locator)
 		return -1;
 	for (ForkNumber fork = MAIN_FORKNUM; fork <= MAX_FORKNUM; fork++)
 	{
-		int64		size = fork_size(locator, fork);
+		char	   *path = relation_fork_path(*locator, fork);
+		int64		size = file_size(path);
 
-		if (size < 0)
+		if (size < 0 && (fork == MAIN_FORKNUM || errno != ENOENT))
 			return -1;
-		total += size;
+		pfree(path);
+		total += Max(size, 0);
 	}
 	return total;
 }
@@ -302,13 +293,15 @@ relation_files_size(Oid tablespace, RelFileNumber relfilenumber)
 	return relation_file_size(&locator);
 }
 
-/* The same of one of its forks. */
+/* The same of its main fork. */
 int64
-relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork)
+relation_main_size(Oid tablespace, RelFileNumber relfilenumber)
 {
-	RelFileLocator locator = make_locator(tablespace, MyDatabaseId, relfilenumber);
+	char	   *path = relation_file_path(MyDatabaseId, tablespace, relfilenumber, MAIN_FORKNUM);
+	int64		size = file_size(path);
 
-	return fork_size(&locator, fork);
+	pfree(path);
+	return size;
 }
 
 /*

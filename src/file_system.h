@@ -46,7 +46,7 @@ extern char *size_text(int64 bytes);
 extern int64 file_size(const char *path);
 extern TimestampTz file_birth(const char *path);
 extern int64 relation_file_size(const RelFileLocator *locator);
-extern int64 relation_fork_size(Oid tablespace, RelFileNumber relfilenumber, ForkNumber fork);
+extern int64 relation_main_size(Oid tablespace, RelFileNumber relfilenumber);
 extern int64 relation_files_size(Oid tablespace, RelFileNumber relfilenumber);
 
 #endif							/* IM_FILE_SYSTEM_H */

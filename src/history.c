@@ -147,9 +147,9 @@ scan_moves(ExtensionScan *scan, int64 job, int item)
 	extension_scan_begin(scan, MOVE_TABLE, MOVE_PKEY, item >= 0 ? 2 : 1, keys);
 }
 
-/* Find the row of a job; false, and no scan is left open, if there is none. */
+/* Begin a scan at the row of a job; false, and the scan has ended, if there is none. */
 static bool
-find_job(ExtensionScan *scan, int64 job)
+scan_job(ExtensionScan *scan, int64 job)
 {
 	ScanKeyData key = extension_key(Anum_job_job, F_INT8EQ, Int64GetDatum(job));
 
@@ -289,7 +289,7 @@ close_job(const JobShared *job)
 		return;
 	CommandCounterIncrement();
 	rel = extension_open(JOB_TABLE);
-	while (!closed && find_job(&scan, job->job))
+	while (!closed && scan_job(&scan, job->job))
 	{
 		sum_up(job, &scan.row);
 		IM_POINT("history-close");
@@ -347,7 +347,7 @@ history_read_job(int64 job, HistoryJob *entry)
 	ExtensionScan scan;
 	const Datum *values = scan.row.values;
 
-	if (!find_job(&scan, job))
+	if (!scan_job(&scan, job))
 		return false;
 	entry->role = DatumGetObjectId(values[Anum_job_role - 1]);
 	entry->submitted_at = DatumGetTimestampTz(values[Anum_job_submitted_at - 1]);

@@ -96,25 +96,27 @@ status_name(MoveStatus status)
 	return status_names[status];
 }
 
-/* Return the method or status of this name, which must be one of ours. */
+/* Return the number of a name in an array, which must have it. */
+static int
+number_of_name(const char *name, const char *const *names, int n)
+{
+	int			i = n - 1;
+
+	while (i > 0 && strcmp(names[i], name) != 0)
+		i--;
+	return i;
+}
+
 MoveMethod
 method_of_name(const char *name)
 {
-	int			i = lengthof(method_names) - 1;
-
-	while (i > METHOD_AUTO && strcmp(method_names[i], name) != 0)
-		i--;
-	return (MoveMethod) i;
+	return (MoveMethod) number_of_name(name, method_names, lengthof(method_names));
 }
 
 MoveStatus
 status_of_name(const char *name)
 {
-	int			i = lengthof(status_names) - 1;
-
-	while (i > 0 && strcmp(status_names[i], name) != 0)
-		i--;
-	return (MoveStatus) i;
+	return (MoveStatus) number_of_name(name, status_names, lengthof(status_names));
 }
 
 /* Return the kind of a relation, as the column "kind" has it. */
@@ -342,13 +344,6 @@ unlock_area(void)
 	LWLockRelease(&area->lock);
 }
 
-/* Return the job that a mapped segment holds. */
-JobShared *
-job_shared(dsm_segment *segment)
-{
-	return (JobShared *) dsm_segment_address(segment);
-}
-
 /*
  * Map the segment of a job; NULL if it has just ended.  *mapped: it was mapped
  * before, because this transaction has queued the job, or this is its worker
@@ -419,15 +414,6 @@ has_ended_since(const JobSlot *slot, Snapshot snapshot)
 		XidInMVCCSnapshot((TransactionId) slot->recorded_by, snapshot);
 }
 
-/* Return the time at which a slot enters its new state. */
-static TimestampTz
-slot_time(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	return now - IM_LIMIT("long-ago", 0);
-}
-
 /* Return whether the postmaster failed to start the worker of this slot. */
 static bool
 is_lost(const JobSlot *slot, TimestampTz now)
@@ -484,7 +470,7 @@ job_busy_tables(void)
 		segment = job_map_segment(&jobs[i], &mapped);
 		if (segment == NULL)
 			continue;			/* it has just ended */
-		job = job_shared(segment);
+		job = dsm_segment_address(segment);
 		for (int j = 0; j < job->nitems; j++)
 		{
 			const MoveItem *item = &job->items[j];
@@ -612,7 +598,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 			.use = shared->slot,.state = state,.purpose = purpose,
 				.job = shared->job,.database = shared->database,.role = shared->role,
 				.superuser = superuser,.segment = segment,.submitter_pid = MyProcPid,
-				.runners = 1,.since = slot_time()
+				.runners = 1,.since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0)
 		};
 	}
 	unlock_area();
@@ -683,21 +669,20 @@ job_free_slot(int slot, int64 job)
 	unlock_area();
 }
 
-/* Set the state of a slot.  Returns false if it is not this job's. */
-bool
-job_set_state(int slot, int64 job, JobState state)
+/* Note that the postmaster is asked for the worker of a job that waited for COMMIT. */
+void
+job_set_starting(int slot, int64 job)
 {
 	JobSlot    *mine;
 
 	lock_area(LW_EXCLUSIVE);
 	if ((mine = job_slot_locked(slot, job)) != NULL)
 	{
-		mine->state = state;
+		mine->state = JOB_STARTING;
 		/* the transaction that commits now may have been open for hours */
-		mine->since = slot_time();
+		mine->since = GetCurrentTimestamp() - IM_LIMIT("long-ago", 0);
 	}
 	unlock_area();
-	return mine != NULL;
 }
 
 /* Copy the slot.  Returns false if it is not this job's any more. */

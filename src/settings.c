@@ -360,7 +360,7 @@ settings_define(void)
 	MarkGUCPrefixReserved("index_mover");
 }
 
-/* Return the default of a setting, as SET would take it. */
+/* Return the default of a setting, as SET would take it and GetConfigOption() returns it. */
 static const char *
 default_text(const Setting *s)
 {
@@ -380,24 +380,6 @@ default_text(const Setting *s)
 	}
 }
 
-static bool
-is_default(const Setting *s)
-{
-	const void *place = (char *) &session + s->offset;
-
-	switch (s->type)
-	{
-		case PGC_BOOL:
-			return *(const bool *) place == (s->boot != 0);
-		case PGC_REAL:
-			return *(const double *) place == s->boot;
-		case PGC_STRING:
-			return strcmp(*s->string, s->boot_string) == 0;
-		default:
-			return *(const int *) place == (int) s->boot;
-	}
-}
-
 /* Write the settings that are not the default as a JSON object. */
 static void
 describe_settings(MoveSettings *result)
@@ -410,7 +392,7 @@ describe_settings(MoveSettings *result)
 	{
 		const Setting *s = &settings[i];
 
-		if (is_default(s))
+		if (strcmp(GetConfigOption(s->name, false, false), default_text(s)) == 0)
 			continue;
 		appendStringInfo(&buf, "%s\"%s\": ", buf.len > 1 ? ", " : "",
 						 s->name + strlen(PREFIX));
@@ -428,24 +410,6 @@ describe_settings(MoveSettings *result)
 				 errmsg("the settings of the job are too long")));
 	strlcpy(result->not_default, buf.data, IM_SETTINGS_LEN);
 	pfree(buf.data);
-}
-
-/* Fill *result with the effective values of this backend. */
-void
-settings_capture(MoveSettings *result)
-{
-	*result = session;
-	(void) parse_free_space(min_free_space, &result->min_free_space);
-	strlcpy(result->copy_access_methods, copy_access_methods,
-			sizeof(result->copy_access_methods));
-	/* a cleanup can be submitted outside of transactions */
-	result->swap_after = IsTransactionState() ? swap_moment() : 0;
-	result->maintenance_work_mem = maintenance_work_mem;
-	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
-	if (IsTransactionState())
-		describe_settings(result);
-	else
-		strlcpy(result->not_default, "{}", sizeof(result->not_default));
 }
 
 static char *
@@ -558,21 +522,32 @@ settings_check_alterable(int64 job, Jsonb *json)
 }
 
 /*
- * As settings_capture(), with a call's "settings" argument, which may be NULL,
- * applied like SET LOCAL.
+ * Fill *result with the effective values of this backend, with a call's
+ * "settings" argument, which may be NULL, applied like SET LOCAL.
  */
 void
-settings_capture_with(MoveSettings *result, Jsonb *json)
+settings_capture(MoveSettings *result, Jsonb *json)
 {
 	int			nestlevel = NewGUCNestLevel();
 
 	apply_json(json);
-	settings_capture(result);
+	*result = session;
+	(void) parse_free_space(min_free_space, &result->min_free_space);
+	strlcpy(result->copy_access_methods, copy_access_methods,
+			sizeof(result->copy_access_methods));
+	/* a cleanup can be submitted outside of transactions */
+	result->swap_after = IsTransactionState() ? swap_moment() : 0;
+	result->maintenance_work_mem = maintenance_work_mem;
+	result->max_parallel_maintenance_workers = max_parallel_maintenance_workers;
+	if (IsTransactionState())
+		describe_settings(result);
+	else
+		strlcpy(result->not_default, "{}", sizeof(result->not_default));
 	AtEOXact_GUC(true, nestlevel);
 }
 
 /*
- * As settings_capture_with(), but from the settings that were recorded for an
+ * As settings_capture(), but from the settings that were recorded for an
  * earlier job, but_not one of them.  Those that only a superuser may set are a
  * superuser's policy, which may have changed since: unless trusted these are
  * the session's.
@@ -599,8 +574,7 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 								 value ? setting_text(name, value) : default_text(&settings[i]),
 								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	}
-	apply_json(json);
-	settings_capture(result);
+	settings_capture(result, json);
 	AtEOXact_GUC(true, nestlevel);
 }
 

@@ -116,8 +116,7 @@ typedef struct MoveSettings
 	 (settings)->on_blocker == ON_BLOCKER_TERMINATE)
 
 extern void settings_define(void);
-extern void settings_capture(MoveSettings *result);
-extern void settings_capture_with(MoveSettings *result, Jsonb *json);
+extern void settings_capture(MoveSettings *result, Jsonb *json);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 						  bool trusted, const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);

@@ -192,7 +192,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 							  "Call it on its own, with autocommit on.");
 
 	InitMaterializedSRF(fcinfo, 0);
-	settings_capture(&settings);
+	settings_capture(&settings, NULL);
 	before = leftovers_list();
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
@@ -224,7 +224,7 @@ may_be_lost(Form_pg_class form)
 	return form->relpersistence != RELPERSISTENCE_TEMP && RelFileNumberIsValid(form->relfilenode) &&
 		relation_facts(form->oid, &facts) &&
 		((OidIsValid(form->reltablespace) && facts.valid) ||
-		 relation_fork_size(facts.tablespace, facts.relfilenumber, MAIN_FORKNUM) < 0);
+		 relation_main_size(facts.tablespace, facts.relfilenumber) < 0);
 }
 
 /*

@@ -143,11 +143,13 @@ alter_job(const JobSlot *slot, Jsonb *json)
 {
 	bool		mapped;
 	dsm_segment *segment = job_map_segment(slot, &mapped);
+	JobShared  *shared;
 
 	if (segment == NULL)
 		return false;
-	job_alter_settings(job_shared(segment), json);
-	submit_alter_job(slot->job, job_shared(segment)->settings.not_default);
+	shared = dsm_segment_address(segment);
+	job_alter_settings(shared, json);
+	submit_alter_job(slot->job, shared->settings.not_default);
 	if (!mapped)
 		dsm_detach(segment);
 	return true;

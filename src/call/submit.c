@@ -241,7 +241,7 @@ xact_callback(XactEvent event, void *arg)
 		if (event == XACT_EVENT_PRE_COMMIT)
 			(void) job_launch_worker(queued->slot, queued->job, !queued->moves);
 		else if (event == XACT_EVENT_COMMIT)
-			(void) job_set_state(queued->slot, queued->job, JOB_STARTING);
+			job_set_starting(queued->slot, queued->job);
 		else if (event == XACT_EVENT_ABORT)
 			/* a worker that is already registered finds its slot gone */
 			job_free_slot(queued->slot, queued->job);

@@ -238,7 +238,7 @@ heat_of(const HeatTable *table, Oid relid)
 int64
 heat_size(const Heat *heat)
 {
-	int64		result = relation_fork_size(heat->tablespace, heat->relfilenumber, MAIN_FORKNUM);
+	int64		result = relation_main_size(heat->tablespace, heat->relfilenumber);
 	HeapTuple	toast = SearchSysCache1(RELOID, ObjectIdGetDatum(heat->toast_oid));
 
 	if (HeapTupleIsValid(toast))
@@ -246,8 +246,8 @@ heat_size(const Heat *heat)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(toast);
 		Oid			place = form->reltablespace;
 
-		result += Max(relation_fork_size(OidIsValid(place) ? place : MyDatabaseTableSpace,
-										 form->relfilenode, MAIN_FORKNUM), 0);
+		result += Max(relation_main_size(OidIsValid(place) ? place : MyDatabaseTableSpace,
+										 form->relfilenode), 0);
 		ReleaseSysCache(toast);
 	}
 	return Max(result, 0);

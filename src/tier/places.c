@@ -63,7 +63,7 @@ places_read(void)
 	List	   *rows = catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid);
 	MoveSettings settings;
 
-	settings_capture(&settings);
+	settings_capture(&settings, NULL);
 	table->places = palloc_array(Place, list_length(rows));
 	foreach_ptr(HeapTupleData, row, rows)
 	{

@@ -343,7 +343,7 @@ check_settings(void *arg)
 {
 	MoveSettings settings;
 
-	settings_capture_with(&settings, arg);
+	settings_capture(&settings, arg);
 }
 
 /* Delete the record of the last run of a policy. */

@@ -182,7 +182,7 @@ candidates_collect(const HeatTable *heats, const PlaceTable *places, Oid target,
 	MoveSettings settings;
 
 	*n = 0;
-	settings_capture(&settings);
+	settings_capture(&settings, NULL);
 	for (int i = 0; i < heats->n; i++)
 	{
 		const Heat *heat = &heats->heats[i];

@@ -746,7 +746,7 @@ tier_plan_policy(void *arg)
 	int			nestlevel = NewGUCNestLevel();
 
 	/* before the search_path of the clock: it may name a schema of the role's */
-	settings_capture_with(&work->settings, work->policy->settings);
+	settings_capture(&work->settings, work->policy->settings);
 	work->settings.terms.policy = work->policy->name;
 	work->settings.terms.freeze_first = work->policy->freeze_first && work->policy->kind == POLICY_OLDER_THAN;
 	(void) set_config_option("search_path", WORKER_SEARCH_PATH, PGC_USERSET, PGC_S_SESSION,

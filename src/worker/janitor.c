@@ -143,7 +143,7 @@ look_at(void *arg)
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
 
-	settings_capture(&request.settings);
+	settings_capture(&request.settings, NULL);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
 	{
 		if (item->status == STATUS_PLANNED)

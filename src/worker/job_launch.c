@@ -55,7 +55,7 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 				 errmsg("too many dynamic shared memory segments"),
 				 errhint("You may need to increase \"max_connections\".")));
 
-	shared = job_shared(*segment);
+	shared = dsm_segment_address(*segment);
 	memset(shared, 0, offsetof(JobShared, items));
 	shared->job = job;
 	shared->database = database;
@@ -137,7 +137,7 @@ job_launch_cleanup(Oid database, Oid role, int notify_pid)
 	MoveSettings settings;
 	int			slot;
 
-	settings_capture(&settings);
+	settings_capture(&settings, NULL);
 	shared = job_launch_create(CLEANUP_JOB, database, role, JOB_CLEANUP,
 							   JOB_STARTING, NIL, &settings, false, &segment);
 	if (shared == NULL)

@@ -629,7 +629,7 @@ index_mover_worker_main(Datum arg)
 	segment = dsm_attach(job.segment);
 	if (segment == NULL)
 		proc_exit(0);			/* the submitter has given up */
-	shared = job_shared(segment);
+	shared = dsm_segment_address(segment);
 	my_shared = shared;
 
 	/* before connecting, so that a waiting caller learns why that fails */
