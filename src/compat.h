@@ -3,6 +3,8 @@
  * compat.h
  *	  Every test of the server's version, spelt as in the newest core.
  *
+ * In blocks, newest version first, each with what changed in that version.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef IM_COMPAT_H
@@ -20,109 +22,123 @@
 #include "storage/sinvaladt.h"
 #include "storage/smgr.h"
 #include "utils/backend_status.h"
-
-/* stands before the declaration since 18 */
-#ifndef pg_noreturn
-#define pg_noreturn pg_attribute_noreturn()
+#if PG_VERSION_NUM >= 190000
+#include "optimizer/pathnode.h"
+#else
+#include "optimizer/plancat.h"
 #endif
-
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#include "utils/wait_event.h"
+#endif
 #if PG_VERSION_NUM >= 160000
 #include "storage/relfilelocator.h"
 #else
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_tablespace.h"
 #include "storage/relfilenode.h"
-
-typedef Oid RelFileNumber;
-typedef RelFileNode RelFileLocator;
-#define RelFileNumberIsValid(n) OidIsValid(n)
-#define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
-#define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
-#define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
-#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
-#define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
-#define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
-#define spcOid spcNode
-#define dbOid dbNode
-#define relNumber relNode
-#define rd_locator rd_node
-#define rlocator rnode
-
-/* needs storage/buf_internals.h, like the function in newer versions */
-#define BufTagMatchesRelFileLocator(tag, locator) \
-	RelFileNodeEquals((tag)->rnode, *(locator))
+#include "utils/acl.h"
 #endif
 
 /*
- * A shared area that needs no preloading.  Before 17 it is in the slack of
- * the main segment, as that of contrib/pg_prewarm.
+ * 19
+ *
+ * IM_HEAP_DELETE: heap_delete() for the current command, which waits for others
+ * and is not decoded (before 19 only without a replica identity).
+ *
+ * relation_info_hook: one that may change the planner's facts of a relation, called
+ * at the same time in all versions.
+ *
+ * unlock_buffer_header: of a buffer that LockBufHdr() has locked.
+ *
+ * im_slot_is_read: whether a process uses this slot.  The caller includes
+ * replication/slot.h and holds the slot's spinlock.
  */
-#if PG_VERSION_NUM >= 170000
-#include "storage/dsm_registry.h"
-#endif
-
 #if PG_VERSION_NUM >= 190000
 #define IM_AREA_INIT_ARGS	void *ptr, void *arg
-#else
-#define IM_AREA_INIT_ARGS	void *ptr
-#endif
-
-static inline void *
-im_shared_area(const char *name, Size size, void (*init) (IM_AREA_INIT_ARGS))
-{
-	bool		found;
-	void	   *result;
-
-#if PG_VERSION_NUM >= 190000
-	result = GetNamedDSMSegment(name, size, init, &found, NULL);
-#elif PG_VERSION_NUM >= 170000
-	result = GetNamedDSMSegment(name, size, init, &found);
-#else
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	result = ShmemInitStruct(name, size, &found);
-	if (!found)
-		init(result);
-	LWLockRelease(AddinShmemInitLock);
-#endif
-	return result;
-}
-
-/* a tranche got its name separately */
-#if PG_VERSION_NUM < 190000
-#define LWLockNewTrancheId(name) LWLockNewTrancheId()
-#else
 #define LWLockRegisterTranche(tranche, name) ((void) 0)
-#endif
-
-/*
- * heap_delete() for the current command, which waits for others and is not
- * decoded (before 19 only without a replica identity); access/heapam.h
- */
-#if PG_VERSION_NUM >= 190000
 #define IM_HEAP_DELETE(rel, tid, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), TABLE_DELETE_NO_LOGICAL, \
 				InvalidSnapshot, true, failure)
+#define relation_info_hook		build_simple_rel_hook
+#define relation_info_hook_type build_simple_rel_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
+#define RELATION_INFO_ARGS		root, rel, rte
+#define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
+#define RELATION_INFO_INHPARENT (rte->inh)
+#define BufferState uint64
+#define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
+#define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #else
+#define IM_AREA_INIT_ARGS	void *ptr
+/* a tranche got its name separately */
+#define LWLockNewTrancheId(name) LWLockNewTrancheId()
 #define IM_HEAP_DELETE(rel, tid, failure) \
 	heap_delete(rel, tid, GetCurrentCommandId(true), InvalidSnapshot, true, failure, false)
+#define relation_info_hook		get_relation_info_hook
+#define relation_info_hook_type get_relation_info_hook_type
+#define RELATION_INFO_PARAMS	PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel
+#define RELATION_INFO_ARGS		root, relid, inhparent, rel
+#define RELATION_INFO_RELID		relid
+#define RELATION_INFO_INHPARENT inhparent
+#define BufferState uint32
+#define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
+#define im_slot_is_read(slot) ((slot)->active_pid != 0)
 #endif
 
-/* custom wait events came with 17 */
+/*
+ * 18
+ *
+ * relation_file_path: palloc'd; GetRelationPath() returns a struct since 18.
+ * smgrtruncate: before 18 it gets the old lengths of the forks itself.
+ * im_page_is_verified: PageIsVerified() that does not report or log anything.
+ */
+#if PG_VERSION_NUM >= 180000
+#define relation_file_path(db, spc, num, fork) \
+	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
+#define im_page_is_verified(page, block) PageIsVerified(page, block, 0, &(bool) {false})
+#else
+/* stands before the declaration since 18 */
+#define pg_noreturn pg_attribute_noreturn()
+extern PGDLLIMPORT bool ignore_checksum_failure;
+#define relation_file_path(db, spc, num, fork) \
+	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
+#define im_page_is_verified(page, block) PageIsVerifiedExtended(page, block, 0)
+#define PortalRun(portal, count, top, dest, altdest, qc) \
+	PortalRun(portal, count, top, true, dest, altdest, qc)
+#define smgrtruncate(smgr, forks, nforks, old_nblocks, nblocks) \
+	((void) (old_nblocks), smgrtruncate(smgr, forks, nforks, nblocks))
+#define WakeupWalSummarizer() SetWalSummarizerLatch()
+#endif
+
+/*
+ * 17
+ *
+ * GetNamedDSMSegment: a shared area that needs no preloading.  Before 17 it is in
+ * the slack of the main segment, as that of contrib/pg_prewarm.
+ *
+ * WAL summaries came with 17; backup/walsummary.h is not installed.
+ *
+ * REINDEX_SEARCH_PATH: from 17 on, core gives an index's functions the path of
+ * workers, WORKER_SEARCH_PATH, itself, and runs event triggers, which see the path
+ * that the role has in the database (NULL: reset).
+ *
+ * PROC_LXID: the local part of a process's virtual transaction ID.
+ *
+ * table_maintain_aclcheck: the privilege that REINDEX requires: ownership of the
+ * table, or since 17 the privilege MAINTAIN (which owners have, too, unless they
+ * have revoked it).
+ */
+#define WORKER_SEARCH_PATH	"pg_catalog, pg_temp"
 #if PG_VERSION_NUM >= 170000
-#include "utils/wait_event.h"
+#if PG_VERSION_NUM < 190000
+#define GetNamedDSMSegment(name, size, init, found, arg) GetNamedDSMSegment(name, size, init, found)
+#endif
 #define IM_WAIT_EVENT(variable, name) \
 	((variable) != 0 ? (variable) : ((variable) = WaitEventExtensionNew(name)))
-#else
-#define IM_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
-#endif
 
-/* the time of the last scan, which 15 does not keep; pgstat.h */
-#if PG_VERSION_NUM >= 160000
-#define IM_STAT_LASTSCAN(stats) ((stats)->lastscan)
-#else
-#define IM_STAT_LASTSCAN(stats) ((TimestampTz) 0)
-#endif
-
-/* WAL summaries came with 17; backup/walsummary.h is not installed */
-#if PG_VERSION_NUM >= 170000
 #define IM_HAS_WAL_SUMMARIES
 
 typedef struct WalSummaryIO
@@ -144,37 +160,40 @@ extern bool WalSummariesAreComplete(List *wslist, XLogRecPtr start_lsn,
 extern int	OpenWalSummaryFile(WalSummaryFile *ws, bool missing_ok);
 extern int	ReadWalSummary(void *wal_summary_io, void *data, int length);
 extern void ReportWalSummaryError(void *callback_arg, char *fmt,...) pg_attribute_printf(2, 3);
-#if PG_VERSION_NUM < 180000
-#define WakeupWalSummarizer() SetWalSummarizerLatch()
-#endif
-#endif
 
-/*
- * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
- * of PostgreSQL's headers do not depend.
- */
-extern bool pq_check_connection(void);
-
-/*
- * The search_path of workers.  From 17 on, core gives an index's functions
- * this path itself, and runs event triggers, which see the path that the role
- * has in the database (NULL: reset).
- */
-#define WORKER_SEARCH_PATH	"pg_catalog, pg_temp"
-#if PG_VERSION_NUM >= 170000
 #define REINDEX_SEARCH_PATH NULL
+#define VXID_PROC_NUMBER(vxid) ((vxid).procNumber)
+#define PROC_LXID(proc) ((proc)->vxid.lxid)
+#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->vxid.procNumber)
+#define table_maintain_aclcheck(relid, roleid) \
+	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
 #else
+static inline void *
+GetNamedDSMSegment(const char *name, size_t size, void (*init) (IM_AREA_INIT_ARGS),
+				   bool *found, void *arg)
+{
+	void	   *result;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	result = ShmemInitStruct(name, size, found);
+	if (!*found)
+		init(result);
+	LWLockRelease(AddinShmemInitLock);
+	return result;
+}
+
+#define IM_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
 #define REINDEX_SEARCH_PATH WORKER_SEARCH_PATH
-#endif
-
-/* PortalRun() had another argument before 18; tcop/pquery.h */
-#if PG_VERSION_NUM < 180000
-#define PortalRun(portal, count, top, dest, altdest, qc) \
-	PortalRun(portal, count, top, true, dest, altdest, qc)
-#endif
-
-/* loops over lists came with 17 */
-#if PG_VERSION_NUM < 170000
+#define INVALID_PROC_NUMBER InvalidBackendId
+#define MyProcNumber (MyProc->pgprocno)
+#define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
+#define ProcNumberGetProc(number) BackendIdGetProc(number)
+#define VXID_PROC_NUMBER(vxid) ((vxid).backendId)
+#define PROC_LXID(proc) ((proc)->lxid)
+#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->backendId)
+#define table_maintain_aclcheck(relid, roleid) \
+	(object_ownercheck(RelationRelationId, relid, roleid) ? \
+	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
 #define foreach_internal(type, pointer, var, lst, func) \
 	for (type pointer var = 0, pointer var##__outerloop = (type pointer) 1; \
 		 var##__outerloop; var##__outerloop = 0) \
@@ -185,43 +204,79 @@ extern bool pq_check_connection(void);
 #define foreach_ptr(type, var, lst) foreach_internal(type, *, var, lst, lfirst)
 #define foreach_oid(var, lst) foreach_internal(Oid, , var, lst, lfirst_oid)
 #endif
-
-#if PG_VERSION_NUM < 170000
-#define INVALID_PROC_NUMBER InvalidBackendId
-#define MyProcNumber (MyProc->pgprocno)
-/* it got a third argument with 17 */
-#define LockHeldByMe(locktag, lockmode, orstronger) LockHeldByMe(locktag, lockmode)
-#endif
-
-/* the process of a virtual transaction; NULL for a prepared one */
-static inline PGPROC *
-im_vxid_proc(VirtualTransactionId vxid)
-{
-#if PG_VERSION_NUM >= 170000
-	return vxid.procNumber == INVALID_PROC_NUMBER ? NULL : ProcNumberGetProc(vxid.procNumber);
-#else
-	return vxid.backendId == InvalidBackendId ? NULL : BackendIdGetProc(vxid.backendId);
-#endif
-}
-
-/* the local part of a process's virtual transaction ID */
-#if PG_VERSION_NUM >= 170000
-#define PROC_LXID(proc) ((proc)->vxid.lxid)
-#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->vxid.procNumber)
-#else
-#define PROC_LXID(proc) ((proc)->lxid)
-#define PROC_VXID_NUMBER(proc) ((uint32) (proc)->backendId)
-#endif
 #ifndef GetNumberFromPGProc
 #define GetNumberFromPGProc(proc) ((proc) - &ProcGlobal->allProcs[0])
 #endif
 
-#if PG_VERSION_NUM < 160000
-#include "catalog/pg_class.h"
-#include "catalog/pg_namespace.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_tablespace.h"
-#include "utils/acl.h"
+/*
+ * 16
+ *
+ * IM_STAT_LASTSCAN: the time of the last scan, which 15 does not keep.
+ * im_can_set_role: whether a role may SET ROLE to another one.
+ * im_data_open_flags: as core opens the files of relations.
+ * im_slot_is_invalidated: as im_slot_is_read.
+ *
+ * PGIOAlignedBlock, palloc_aligned: a buffer for a page, or for more than one:
+ * direct I/O needs them aligned.  Before 16 that of the second kind is freed
+ * with its memory context only.
+ *
+ * BRIN_REDO_NEEDS_BUFFER: whether recovery crashes on the change of a BRIN index
+ * whose file is gone; see recovery_needs_full_pages().  With assertions it always did.
+ */
+#if PG_VERSION_NUM >= 160000 || defined(USE_ASSERT_CHECKING)
+#define BRIN_REDO_NEEDS_BUFFER	true
+#else
+#define BRIN_REDO_NEEDS_BUFFER	false
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define IM_STAT_LASTSCAN(stats) ((stats)->lastscan)
+#define im_can_set_role(member, role) member_can_set_role(member, role)
+#define im_data_open_flags() ((io_direct_flags & IO_DIRECT_DATA) ? PG_O_DIRECT : 0)
+#define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
+#else
+typedef Oid RelFileNumber;
+typedef RelFileNode RelFileLocator;
+#define RelFileNumberIsValid(n) OidIsValid(n)
+#define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
+#define GetNewRelFileNumber(t, c, p) GetNewRelFileNode(t, c, p)
+#define RelationMapFilenumberToOid(n, s) RelationMapFilenodeToOid(n, s)
+#define RelationMapOidToFilenumberForDatabase RelationMapOidToFilenodeForDatabase
+#define pgstat_get_local_beentry_by_index(n) pgstat_fetch_stat_local_beentry(n)
+#define DropRelationsAllBuffers(r, n) DropRelFileNodesAllBuffers(r, n)
+#define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
+#define BufTagMatchesRelFileLocator(tag, locator) \
+	RelFileNodeEquals((tag)->rnode, *(locator))
+#define spcOid spcNode
+#define dbOid dbNode
+#define relNumber relNode
+#define rd_locator rd_node
+#define rlocator rnode
+
+#define IM_STAT_LASTSCAN(stats) ((TimestampTz) 0)
+#define im_can_set_role(member, role) is_member_of_role(member, role)
+#define im_data_open_flags() 0
+#ifdef O_DIRECT
+#define PG_O_DIRECT O_DIRECT
+#else
+#define PG_O_DIRECT 0
+#endif
+#define im_slot_is_invalidated(slot) (!XLogRecPtrIsInvalid((slot)->data.invalidated_at))
+
+#define PG_IO_ALIGN_SIZE 4096
+
+typedef union PGIOAlignedBlock
+{
+#ifdef pg_attribute_aligned
+	pg_attribute_aligned(PG_IO_ALIGN_SIZE)
+#endif
+	char		data[BLCKSZ];
+	double		force_align_d;
+	int64		force_align_i64;
+} PGIOAlignedBlock;
+
+#define palloc_aligned(size, alignto, flags) \
+	((void *) TYPEALIGN(alignto, palloc((size) + (alignto))))
 
 /* only for the catalogs that this extension uses */
 static inline bool
@@ -243,42 +298,30 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
 }
 #endif
 
-/* whether a role may SET ROLE to another one; utils/acl.h */
-#if PG_VERSION_NUM >= 160000
-#define im_can_set_role(member, role) member_can_set_role(member, role)
-#else
-#define im_can_set_role(member, role) is_member_of_role(member, role)
-#endif
+/*
+ * The first minor version of the server's branch whose REINDEX CONCURRENTLY
+ * keeps a deferrable unique constraint deferrable.  Before it, the new index
+ * enforced the constraint at once and failed correct transactions.
+ */
+#define REINDEX_KEEPS_DEFERRABLE_SINCE \
+	(PG_VERSION_NUM >= 190000 ? 190000 : PG_VERSION_NUM >= 180000 ? 180006 : \
+	 PG_VERSION_NUM >= 170000 ? 170011 : PG_VERSION_NUM >= 160000 ? 160015 : 150019)
 
 /*
- * The privilege that REINDEX requires: ownership of the table, or since 17 the privilege
- * MAINTAIN (which owners have, too, unless they have revoked it).
+ * libpq/libpq.h includes headers of GSSAPI and OpenSSL, on which the packages
+ * of PostgreSQL's headers do not depend.
  */
-#if PG_VERSION_NUM >= 170000
-#define table_maintain_aclcheck(relid, roleid) \
-	pg_class_aclcheck(relid, roleid, ACL_MAINTAIN)
-#else
-#define table_maintain_aclcheck(relid, roleid) \
-	(object_ownercheck(RelationRelationId, relid, roleid) ? \
-	 ACLCHECK_OK : ACLCHECK_NOT_OWNER)
-#endif
+extern bool pq_check_connection(void);
 
-/* before 18 it gets the old lengths of the forks itself */
-#if PG_VERSION_NUM < 180000
-#define smgrtruncate(smgr, forks, nforks, old_nblocks, nblocks) \
-	((void) (old_nblocks), smgrtruncate(smgr, forks, nforks, nblocks))
-#endif
+/* Return the process of a virtual transaction; NULL for a prepared one. */
+static inline PGPROC *
+im_vxid_proc(VirtualTransactionId vxid)
+{
+	return VXID_PROC_NUMBER(vxid) == INVALID_PROC_NUMBER ? NULL :
+		ProcNumberGetProc(VXID_PROC_NUMBER(vxid));
+}
 
-/* Return a palloc'd path; GetRelationPath() returns a struct since 18. */
-#if PG_VERSION_NUM >= 180000
-#define relation_file_path(db, spc, num, fork) \
-	pstrdup(GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork).str)
-#else
-#define relation_file_path(db, spc, num, fork) \
-	GetRelationPath(db, spc, num, INVALID_PROC_NUMBER, fork)
-#endif
-
-/* the same for a fork of a permanent relation's file */
+/* Return the palloc'd path of a fork of a permanent relation's file. */
 #define relation_fork_path(locator, fork) \
 	relation_file_path((locator).dbOid, (locator).spcOid, (locator).relNumber, fork)
 
@@ -290,128 +333,5 @@ make_locator(Oid spc, Oid db, RelFileNumber num)
 		.spcOid = spc,.dbOid = db,.relNumber = num
 	};
 }
-
-/*
- * The first minor version of the server's branch whose REINDEX CONCURRENTLY
- * keeps a deferrable unique constraint deferrable.  Before it, the new index
- * enforced the constraint at once and failed correct transactions.
- */
-#if PG_VERSION_NUM >= 190000
-#define REINDEX_KEEPS_DEFERRABLE_SINCE	190000
-#elif PG_VERSION_NUM >= 180000
-#define REINDEX_KEEPS_DEFERRABLE_SINCE	180006
-#elif PG_VERSION_NUM >= 170000
-#define REINDEX_KEEPS_DEFERRABLE_SINCE	170011
-#elif PG_VERSION_NUM >= 160000
-#define REINDEX_KEEPS_DEFERRABLE_SINCE	160015
-#else
-#define REINDEX_KEEPS_DEFERRABLE_SINCE	150019
-#endif
-
-/*
- * Whether recovery crashes on the change of a BRIN index whose file is gone;
- * see recovery_needs_full_pages().  With assertions it always did.
- */
-#if PG_VERSION_NUM >= 160000 || defined(USE_ASSERT_CHECKING)
-#define BRIN_REDO_NEEDS_BUFFER	true
-#else
-#define BRIN_REDO_NEEDS_BUFFER	false
-#endif
-
-/*
- * A hook that may change the planner's facts of a relation.  19 has
- * another one in place of get_relation_info_hook, called at the same time.
- */
-#if PG_VERSION_NUM >= 190000
-#include "optimizer/pathnode.h"
-#define relation_info_hook		build_simple_rel_hook
-#define relation_info_hook_type build_simple_rel_hook_type
-#define RELATION_INFO_PARAMS	PlannerInfo *root, RelOptInfo *rel, RangeTblEntry *rte
-#define RELATION_INFO_ARGS		root, rel, rte
-#define RELATION_INFO_RELID		(rte->rtekind == RTE_RELATION ? rte->relid : InvalidOid)
-#define RELATION_INFO_INHPARENT (rte->inh)
-#else
-#include "optimizer/plancat.h"
-#define relation_info_hook		get_relation_info_hook
-#define relation_info_hook_type get_relation_info_hook_type
-#define RELATION_INFO_PARAMS	PlannerInfo *root, Oid relid, bool inhparent, RelOptInfo *rel
-#define RELATION_INFO_ARGS		root, relid, inhparent, rel
-#define RELATION_INFO_RELID		relid
-#define RELATION_INFO_INHPARENT inhparent
-#endif
-
-#if PG_VERSION_NUM < 160000
-#define InitBufferTag(tag, locator, fork, block) INIT_BUFFERTAG(*(tag), *(locator), fork, block)
-#endif
-
-/*
- * A buffer for a page, or for more than one: direct I/O needs them aligned.
- * That of the second kind is freed with its memory context.
- */
-#if PG_VERSION_NUM < 160000
-#define PG_IO_ALIGN_SIZE 4096
-
-typedef union PGIOAlignedBlock
-{
-#ifdef pg_attribute_aligned
-	pg_attribute_aligned(PG_IO_ALIGN_SIZE)
-#endif
-	char		data[BLCKSZ];
-	double		force_align_d;
-	int64		force_align_i64;
-} PGIOAlignedBlock;
-
-#define palloc_aligned(size, alignto, flags) \
-	((void *) TYPEALIGN(alignto, palloc((size) + (alignto))))
-#endif
-
-/* as core opens the files of relations; storage/fd.h */
-#if PG_VERSION_NUM >= 160000
-#define im_data_open_flags() ((io_direct_flags & IO_DIRECT_DATA) ? PG_O_DIRECT : 0)
-#else
-#define im_data_open_flags() 0
-#ifdef O_DIRECT
-#define PG_O_DIRECT O_DIRECT
-#else
-#define PG_O_DIRECT 0
-#endif
-#endif
-
-#if PG_VERSION_NUM < 180000
-extern PGDLLIMPORT bool ignore_checksum_failure;
-#endif
-
-/* PageIsVerified() that does not report or log anything; storage/bufpage.h */
-#if PG_VERSION_NUM >= 180000
-#define im_page_is_verified(page, block) PageIsVerified(page, block, 0, &(bool) {false})
-#else
-#define im_page_is_verified(page, block) PageIsVerifiedExtended(page, block, 0)
-#endif
-
-/* unlock a buffer header that LockBufHdr() has locked */
-#if PG_VERSION_NUM >= 190000
-#define BufferState uint64
-#define unlock_buffer_header(buffer, state) ((void) (state), UnlockBufHdr(buffer))
-#else
-#define BufferState uint32
-#define unlock_buffer_header(buffer, state) UnlockBufHdr(buffer, state)
-#endif
-
-/*
- * Return whether a process uses this slot.  The caller includes
- * replication/slot.h and holds the slot's spinlock.
- */
-#if PG_VERSION_NUM >= 190000
-#define im_slot_is_read(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
-#else
-#define im_slot_is_read(slot) ((slot)->active_pid != 0)
-#endif
-
-/* Return whether this slot has lost its WAL, under the same conditions. */
-#if PG_VERSION_NUM >= 160000
-#define im_slot_is_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
-#else
-#define im_slot_is_invalidated(slot) (!XLogRecPtrIsInvalid((slot)->data.invalidated_at))
-#endif
 
 #endif							/* IM_COMPAT_H */

@@ -151,9 +151,8 @@ relation_kind(char relkind, const char *schema_name)
 const char *
 kind_noun(const char *kind)
 {
-	if (strcmp(kind, "table") == 0)
-		return relation_noun(RELKIND_RELATION);
-	return relation_noun(strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
+	return relation_noun(strcmp(kind, "table") == 0 ? RELKIND_RELATION :
+						 strcmp(kind, "toast") == 0 ? RELKIND_TOASTVALUE : RELKIND_INDEX);
 }
 
 /*
@@ -324,9 +323,11 @@ job_request_shmem(void)
 JobArea *
 job_area(void)
 {
+	bool		found;
+
 	if (area == NULL)
 	{
-		area = im_shared_area(AREA_NAME, sizeof(JobArea), init_job_area);
+		area = GetNamedDSMSegment(AREA_NAME, sizeof(JobArea), init_job_area, &found, NULL);
 		LWLockRegisterTranche(area->tranche, AREA_NAME);
 	}
 	return area;

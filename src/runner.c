@@ -21,6 +21,7 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 
 #include "compat.h"
 #include "job_private.h"

@@ -95,8 +95,10 @@ init_guard_area(IM_AREA_INIT_ARGS)
 static void
 attach_area(void)
 {
+	bool		found;
+
 	if (area == NULL)
-		area = im_shared_area(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area);
+		area = GetNamedDSMSegment(AREA_NAME, snapshot_guard_shmem_size(), init_guard_area, &found, NULL);
 }
 
 /*

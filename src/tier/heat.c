@@ -28,6 +28,7 @@
 
 #include <sys/stat.h>
 
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
