@@ -462,13 +462,6 @@ history_last_moves(TimestampTz since)
  * ----------------------------------------------------------------
  */
 
-/* A relation that is followed */
-typedef struct Trace
-{
-	Oid			relid;			/* hash key */
-	HistoryEntry *entry;
-} Trace;
-
 /* Note that a relation was moved or, if its worker was killed, may have been. */
 static bool
 note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
@@ -483,9 +476,20 @@ note_move(HistoryEntry *entry, MoveStatus status, Oid from, Oid to)
 	return moved;
 }
 
-/* Keep the relations of a hash table of Trace up to date with all later jobs. */
+/* Return the last of the entries that is for a relation; NULL if there is none. */
+static HistoryEntry *
+entry_for(List *entries, Oid relid)
+{
+	HistoryEntry *result = NULL;
+
+	foreach_ptr(HistoryEntry, entry, entries)
+		result = entry->relid == relid ? entry : result;
+	return result;
+}
+
+/* Keep the entries of a job up to date with all later jobs. */
 static void
-follow(int64 job, HTAB *relations)
+follow(int64 job, List *entries)
 {
 	ScanKeyData key;
 	ExtensionScan scan;
@@ -498,24 +502,14 @@ follow(int64 job, HTAB *relations)
 	while (extension_scan_next(&scan))
 	{
 		Oid			relid = DatumGetObjectId(values[Anum_relation - 1]);
-		Oid			old_relid = DatumGetObjectId(values[Anum_old_relation - 1]);
-		Trace	   *trace;
-		HistoryEntry *entry;
+		HistoryEntry *entry = entry_for(entries, DatumGetObjectId(values[Anum_old_relation - 1]));
 
-		trace = hash_search(relations, &old_relid, HASH_FIND, NULL);
-		if (trace == NULL)
-			trace = hash_search(relations, &relid, HASH_FIND, NULL);
-		if (trace == NULL)
+		CHECK_FOR_INTERRUPTS();
+		if (entry == NULL)
+			entry = entry_for(entries, relid);
+		if (entry == NULL)
 			continue;
-		entry = trace->entry;
-		if (trace->relid != relid)
-		{
-			(void) hash_search(relations, &trace->relid, HASH_REMOVE, NULL);
-			trace = hash_search(relations, &relid, HASH_ENTER, NULL);
-			trace->entry = entry;
-			entry->relid = relid;
-		}
-
+		entry->relid = relid;
 		entry->relname = TextDatumGetCString(values[Anum_relation_name - 1]);
 		if (!note_move(entry, status_of_name(TextDatumGetCString(values[Anum_status - 1])),
 					   DatumGetObjectId(values[Anum_from_tablespace_oid - 1]),
@@ -576,7 +570,6 @@ find_rebuilt(const HistoryEntry *entry)
 void
 history_trace(int64 job, List *entries)
 {
-	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Trace),.hcxt = CurrentMemoryContext};
 	List	   *followed = entries;
 
 	foreach_ptr(HistoryEntry, entry, entries)
@@ -587,19 +580,9 @@ history_trace(int64 job, List *entries)
 	}
 	for (int round = 0; followed != NIL && round < 2; round++)
 	{
-		HTAB	   *relations = hash_create("index_mover trace", list_length(followed), &info,
-											HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 		List	   *found_by_name = NIL;
 
-		foreach_ptr(HistoryEntry, entry, followed)
-		{
-			Trace	   *trace = hash_search(relations, &entry->relid, HASH_ENTER, NULL);
-
-			trace->entry = entry;
-		}
-		follow(job, relations);
-		hash_destroy(relations);
-
+		follow(job, followed);
 		foreach_ptr(HistoryEntry, entry, followed)
 		{
 			if (still_exists(entry))

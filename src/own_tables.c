@@ -146,9 +146,17 @@ static bool is_held = false;
 Oid
 extension_find_relation(const char *name)
 {
-	Oid			schema = find_schema();
+	return get_relname_relid(name, find_schema());
+}
 
-	return OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+/* Return whether the locks are still held: an error releases all of them or none. */
+static bool
+still_held(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, held[0].relId);
+	return is_held && LockHeldByMe(&tag, AccessShareLock, false);
 }
 
 static void
@@ -168,16 +176,9 @@ ExtensionHold
 extension_hold(Oid *busy)
 {
 	Assert(IsTransactionState());
-	if (is_held)
-	{
-		LOCKTAG		tag;
-
-		/* an error releases all of them or, as here, none */
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, held[0].relId);
-		if (LockHeldByMe(&tag, AccessShareLock, false))
-			return EXTENSION_HELD;
-		is_held = false;
-	}
+	if (still_held())
+		return EXTENSION_HELD;
+	is_held = false;
 
 	/*
 	 * Do not wait for one while holding others: DROP EXTENSION, too, takes
@@ -228,18 +229,9 @@ extension_held(int n)
 void
 extension_release(void)
 {
-	LOCKTAG		tag;
-
-	if (!is_held)
-		return;
+	if (still_held())
+		release_first(lengthof(held));
 	is_held = false;
-	for (int i = 0; i < lengthof(held_relations); i++)
-	{
-		SET_LOCKTAG_RELATION(tag, held[i].dbId, held[i].relId);
-		/* an error may have released it with all other session locks */
-		if (LockHeldByMe(&tag, AccessShareLock, false))
-			UnlockRelationIdForSession(&held[i], AccessShareLock);
-	}
 }
 
 /*

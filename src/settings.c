@@ -438,17 +438,8 @@ find_setting(const char *name)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Set a setting for the GUC nest level, with the privileges of SET. */
-static void
-set_setting(const char *name, const char *value)
-{
-	(void) set_config_option(find_setting(name)->name, value,
-							 superuser() ? PGC_SUSET : PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
 static char *
-setting_text(const char *name, const JsonbValue *value)
+setting_text(const Setting *setting, const JsonbValue *value)
 {
 	switch (value->type)
 	{
@@ -463,19 +454,19 @@ setting_text(const char *name, const JsonbValue *value)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("value of setting \"%s\" must be a string, a number, or a boolean",
-							name)));
+							setting->name + strlen(PREFIX))));
 	}
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Set the settings that a JSON object names, with the privileges of SET. */
+/* Set the settings that a JSON object names for the GUC nest level, with the privileges of SET. */
 static void
 apply_json(Jsonb *json)
 {
 	JsonbIterator *it;
 	JsonbValue	value;
 	JsonbIteratorToken token;
-	char	   *name = NULL;
+	const Setting *setting = NULL;
 
 	if (json == NULL)
 		return;
@@ -490,12 +481,11 @@ apply_json(Jsonb *json)
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-		{
-			name = pnstrdup(value.val.string.val, value.val.string.len);
-			(void) find_setting(name);
-		}
+			setting = find_setting(pnstrdup(value.val.string.val, value.val.string.len));
 		else if (token == WJB_VALUE)
-			set_setting(name, setting_text(name, &value));
+			(void) set_config_option(setting->name, setting_text(setting, &value),
+									 superuser() ? PGC_SUSET : PGC_USERSET,
+									 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	}
 }
 
@@ -571,7 +561,7 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 		if (but_not != NULL && strcmp(name, but_not) == 0)
 			value = NULL;
 		(void) set_config_option(settings[i].name,
-								 value ? setting_text(name, value) : default_text(&settings[i]),
+								 value ? setting_text(&settings[i], value) : default_text(&settings[i]),
 								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	}
 	settings_capture(result, json);
