@@ -4,12 +4,6 @@
  *	  Move indexes and tables to another tablespace while they are in use: the
  *	  SQL functions that move.
  *
- * Terms used everywhere: a *move* is the transfer of one relation, a *job* is
- * all that one call asked for, a *method* is how it is moved (copy: its
- * blocks; rebuild, of an index: core's REINDEX CONCURRENTLY), the *swap* is the moment
- * when the new file replaces the old one, *catch-up* is copying blocks again
- * that have changed since they were copied.
- *
  * Locks: the caller's session holds none of ours when the wait begins; the
  * planner releases the locks that it takes.
  *

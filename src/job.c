@@ -42,7 +42,6 @@
 
 #define AREA_NAME			"index_mover"
 #define START_TIMEOUT_MS	(5 * 60 * 1000)
-#define MESSAGE_QUEUE_SIZE	((Size) 16384)
 
 static JobArea *area = NULL;
 
@@ -359,21 +358,19 @@ job_map_segment(const JobSlot *slot, bool *mapped)
 	return *mapped ? segment : dsm_attach(slot->segment);
 }
 
-/* Return the size of the segment of such a job. */
+/* Return the size of the segment of such a job: the queues for messages are at its end. */
 Size
 job_shared_size(int nitems, int nrunners)
 {
 	return MAXALIGN(offsetof(JobShared, items) + nitems * sizeof(MoveItem)) +
-		nrunners * MESSAGE_QUEUE_SIZE;
+		nrunners * JOB_QUEUE_SIZE;
 }
 
-/* Return the address and size of a runner's message queue. */
+/* Return the address of a runner's message queue. */
 shm_mq *
-job_queue(JobShared *shared, int runner, Size *size)
+job_queue(JobShared *shared, int runner)
 {
-	*size = MESSAGE_QUEUE_SIZE;
-	return (shm_mq *) ((char *) shared + shared->mq_offset +
-					   runner * MESSAGE_QUEUE_SIZE);
+	return (shm_mq *) ((char *) shared + job_shared_size(shared->nitems, runner));
 }
 
 /* Free a slot. */
@@ -529,14 +526,13 @@ check_tables_are_free(const JobShared *shared)
 }
 
 /*
- * Return how many more runners the jobs of a role may have, which can be less
- * than none.  One role has half of them at most, whichever it is, and the last
- * ones are for superusers, as with superuser_reserved_connections.  Sets *most
- * to the limit that is reached first, and *of_role if that is the role's.  A
- * cleanup that no one has called counts for no role: InvalidOid.
+ * Return how many more runners the jobs of a role may have, and why there are no
+ * more.  One role has half of them at most, whichever it is, and the last ones are
+ * for superusers, as with superuser_reserved_connections.  A cleanup that no one
+ * has called counts for no role: InvalidOid.
  */
 static int
-runners_left(Oid role, bool superuser, int *most, bool *of_role)
+runners_left(Oid role, bool superuser, char **why)
 {
 	int			used = 0;
 	int			used_by_role = 0;
@@ -551,9 +547,15 @@ runners_left(Oid role, bool superuser, int *most, bool *of_role)
 		if (area->jobs[i].role == role && area->jobs[i].job != CLEANUP_JOB)
 			used_by_role += area->jobs[i].runners;
 	}
-	*of_role = (OidIsValid(role) && share - used_by_role < all - used);
-	*most = *of_role ? share : all;
-	return *most - (*of_role ? used_by_role : used);
+	if (OidIsValid(role) && share - used_by_role < all - used)
+	{
+		*why = psprintf("One role can have %d workers at the same time.", share);
+		return share - used_by_role;
+	}
+	*why = psprintf(superuser ? "%d workers can run at the same time." :
+					"%d workers of roles without the SUPERUSER attribute can run at the same time.",
+					all);
+	return all - used;
 }
 
 /*
@@ -568,8 +570,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	JobSlot    *slot = NULL;
 	bool		called = (shared->job != CLEANUP_JOB);
 	bool		superuser = !called || superuser_arg(shared->role);
-	bool		of_role;
-	int			most;
+	char	   *why;
 	int			left;
 
 	(void) job_area();
@@ -582,7 +583,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 		check_tables_are_free(shared);
 
 	lock_area(LW_EXCLUSIVE);
-	left = runners_left(called ? shared->role : InvalidOid, superuser, &most, &of_role);
+	left = runners_left(called ? shared->role : InvalidOid, superuser, &why);
 	for (int n = 0; n < IM_MAX_JOBS && slot == NULL && left > 0; n++)
 	{
 		/* one that has been free for long, see has_ended_since() */
@@ -605,12 +606,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	unlock_area();
 	LWLockRelease(&area->submit_lock);
 
-	if (slot != NULL)
-		return NULL;
-	return psprintf(of_role ? "One role can have %d workers at the same time." :
-					superuser ? "%d workers can run at the same time." :
-					"%d workers of roles without the SUPERUSER attribute can run at the same time.",
-					most);
+	return slot != NULL ? NULL : why;
 }
 
 /* Return the job's slot, NULL if it is gone.  The caller holds the lock. */
@@ -632,14 +628,13 @@ bool
 job_more_runners(int slot, int64 job)
 {
 	JobSlot    *mine;
-	bool		of_role;
-	int			most;
+	char	   *why;
 	bool		result;
 
 	lock_area(LW_EXCLUSIVE);
 	mine = job_slot_locked(slot, job);
 	result = mine != NULL &&
-		runners_left(mine->role, mine->superuser, &most, &of_role) > 1;
+		runners_left(mine->role, mine->superuser, &why) > 1;
 	if (result)
 		mine->runners++;
 	unlock_area();

@@ -176,7 +176,6 @@ typedef struct JobShared
 	int			nitems;			/* constant */
 	bool		recorded;		/* constant: the submitter has inserted the
 								 * rows */
-	bool		caller_waits;	/* constant: wait => true */
 	int			caller_pid;		/* constant; 0 = no caller waits */
 	int			caller_procno;	/* constant: for its latch */
 
@@ -191,14 +190,15 @@ typedef struct JobShared
 										 * reason why it cancels the job */
 	int			max_runners;	/* constant: how many may run at the same time */
 	JobAccount	accounts[IM_BUDGETS];
-	Size		mq_offset;		/* a queue for messages per runner, from
-								 * segment start; in use if caller_waits */
+
+	/* behind the items, a queue for messages for each runner: job_queue() */
 	MoveItem	items[FLEXIBLE_ARRAY_MEMBER];
 } JobShared;
 
 #define IM_MAX_JOBS		32		/* at the same time, in the whole cluster */
 #define IM_MAX_RUNNERS	32		/* each job has one at least */
 #define IM_RESERVED_RUNNERS 3	/* for superusers */
+#define JOB_QUEUE_SIZE	((Size) 16384)	/* bytes, for messages of a runner */
 #define IM_MAX_BLOCKERS	8		/* pids published; there may be more */
 
 typedef enum JobPurpose
@@ -339,7 +339,7 @@ extern void job_alter_settings(JobShared *shared, Jsonb *json);
 extern Size job_shared_size(int nitems, int nrunners);
 extern int	job_last_part(const JobShared *shared, int n);
 extern int	job_parts_follow(JobShared *shared, int n);
-extern shm_mq *job_queue(JobShared *shared, int runner, Size *size);
+extern shm_mq *job_queue(JobShared *shared, int runner);
 extern bool runner_is_alive(int64 job, int pid);
 
 /* in a runner */

@@ -117,10 +117,8 @@ attach_queues(JobWait *wait, dsm_segment *segment)
 	wait->messages = palloc(sizeof(shm_mq_handle *) * wait->shared->max_runners);
 	for (int i = 0; i < wait->shared->max_runners; i++)
 	{
-		Size		size;
-		shm_mq	   *mq = job_queue(wait->shared, i, &size);
+		shm_mq	   *mq = shm_mq_create(job_queue(wait->shared, i), JOB_QUEUE_SIZE);
 
-		mq = shm_mq_create(mq, size);
 		shm_mq_set_receiver(mq, MyProc);
 		wait->messages[i] = shm_mq_attach(mq, segment, NULL);
 	}

@@ -64,15 +64,12 @@ job_launch_create(int64 job, Oid database, Oid role, JobPurpose purpose,
 	shared->settings = *settings;
 	shared->nitems = list_length(items);
 	shared->max_runners = max_runners;
-	shared->caller_waits = waits;
 	shared->caller_pid = waits ? MyProcPid : 0;
 	shared->caller_procno = MyProcNumber;
 	pg_atomic_init_u32(&shared->rows_final, 0);
 	pg_atomic_init_u32(&shared->end_logged, 0);
 	pg_atomic_init_u32(&shared->extension_gone, 0);
 	pg_atomic_init_u32(&shared->settings_version, 0);
-	shared->mq_offset = MAXALIGN(offsetof(JobShared, items) +
-								 shared->nitems * sizeof(MoveItem));
 	foreach(lc, items)
 		shared->items[n++] = *(MoveItem *) lfirst(lc);
 

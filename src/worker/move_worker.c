@@ -208,7 +208,7 @@ publish_rows(JobShared *shared)
 	rows_are_due = false;
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->rows_final, 1);
-	if (shared->caller_waits)
+	if (shared->caller_pid != 0)
 		SetLatch(&GetPGProcByNumber(shared->caller_procno)->procLatch);
 }
 
@@ -633,10 +633,9 @@ index_mover_worker_main(Datum arg)
 	my_shared = shared;
 
 	/* before connecting, so that a waiting caller learns why that fails */
-	if (shared->caller_waits)
+	if (shared->caller_pid != 0)
 	{
-		Size		size;
-		shm_mq	   *mq = job_queue(shared, my.runner, &size);
+		shm_mq	   *mq = job_queue(shared, my.runner);
 
 		shm_mq_set_sender(mq, MyProc);
 		pq_redirect_to_shm_mq(segment, shm_mq_attach(mq, segment, NULL));
