@@ -9,9 +9,7 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
@@ -19,10 +17,10 @@
 #include "nodes/nodes.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/fmgroids.h"
 #include "utils/syscache.h"
 
 #include "index_definition.h"
+#include "relation_facts.h"
 
 /*
  * Compare one column of two catalog rows.  as_nodes: compare expressions,
@@ -108,37 +106,21 @@ same_in(int cache, Oid a, Oid b, int16 column, bool rules)
 bool
 index_same_definition(Oid a, Oid b, bool rules)
 {
-	int			natts;
-	HeapTuple	row;
+	int			n = 1;
 
 	if (!same_in(INDEXRELID, a, b, 0, rules) || !same_in(RELOID, a, b, 0, rules))
 		return false;
-	row = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(a));
-	natts = HeapTupleIsValid(row) ? ((Form_pg_index) GETSTRUCT(row))->indnatts : 0;
-	if (HeapTupleIsValid(row))
-		ReleaseSysCache(row);
-	for (int n = 1; n <= natts; n++)
+	for (; SearchSysCacheExists2(ATTNUM, ObjectIdGetDatum(a), Int16GetDatum(n)); n++)
 		if (!same_in(ATTNUM, a, b, n, rules))
 			return false;
-	return natts > 0;
+	return n > 1;
 }
 
 /* Return whether another object depends on the index: a foreign key, for example. */
 bool
 index_has_dependents(Oid index_oid)
 {
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	bool		result;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(index_oid));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, NULL, 2, keys);
-	result = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return result;
+	return catalog_rows(DependRelationId, DependReferenceIndexId,
+						Anum_pg_depend_refclassid, RelationRelationId,
+						Anum_pg_depend_refobjid, index_oid) != NIL;
 }

@@ -181,21 +181,16 @@ parts_are_in(const RelationFacts *facts, Oid tablespace)
 List *
 relations_such(bool (*is_such) (Form_pg_class form))
 {
-	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 0, NULL);
 	List	   *result = NIL;
-	HeapTuple	tuple;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	foreach_ptr(HeapTupleData, row, catalog_all(RelationRelationId))
 	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(row);
 
 		CHECK_FOR_INTERRUPTS();
 		if (is_such(form))
 			result = lappend_oid(result, form->oid);
 	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
 	return result;
 }
 
