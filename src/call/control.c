@@ -50,7 +50,7 @@ log_control(int64 job, const char *what)
 
 /*
  * Find a job to control.  Returns true if it is running; else *entry is its
- * row in the history.
+ * row in the history or, if entry is NULL, a NOTICE tells.
  *
  * ERRORs: 42704 there never was such a job; 42501 the current user is no member
  * of the job's role, and no superuser.
@@ -58,29 +58,22 @@ log_control(int64 job, const char *what)
 static bool
 find_job(int64 job, JobSlot *slot, HistoryJob *entry)
 {
+	HistoryJob	ended = {0};
 	bool		running = job_find(job, slot);
 
-	if (!running && !history_read_job(job, entry))
+	if (!running && !history_read_job(job, &ended))
 		call_no_such_job(job);
-	if (!has_privs_of_role(GetUserId(), running ? slot->role : entry->role))
+	if (!has_privs_of_role(GetUserId(), running ? slot->role : ended.role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to control job " INT64_FORMAT, job),
 				 errdetail("Only members of the role that submitted the job, and superusers, may control it.")));
+	if (entry != NULL)
+		*entry = ended;
+	else if (!running)
+		ereport(NOTICE,
+				(errmsg("job " INT64_FORMAT " is not running", job)));
 	return running;
-}
-
-/* As find_job(), but send a NOTICE if the job has ended. */
-static bool
-find_running_job(int64 job, JobSlot *slot)
-{
-	HistoryJob	entry;
-
-	if (find_job(job, slot, &entry))
-		return true;
-	ereport(NOTICE,
-			(errmsg("job " INT64_FORMAT " is not running", job)));
-	return false;
 }
 
 /*
@@ -97,7 +90,7 @@ control_jobs(FunctionCallInfo fcinfo, JobRequest request, const char *what)
 	if (PG_ARGISNULL(0))
 		nslots = job_read_slots(slots, NULL);
 	else
-		nslots = find_running_job(PG_GETARG_INT64(0), &slots[0]) ? 1 : 0;
+		nslots = find_job(PG_GETARG_INT64(0), &slots[0], NULL) ? 1 : 0;
 	for (int i = 0; i < nslots; i++)
 	{
 		if (!has_privs_of_role(GetUserId(), slots[i].role) || !job_request(slots[i].job, request))
@@ -251,48 +244,6 @@ tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumab
 }
 
 /*
- * Queue a job for the rest of a job, to start when this transaction commits, by its
- * method and with its settings but for those in json.  Returns its number, or 0 if
- * nothing can be moved; a WARNING tells of each relation that cannot, and why.
- */
-static int64
-queue_rest(int64 job, const HistoryJob *entry, Jsonb *json)
-{
-	PlanRequest request = {0};
-	JobSummary	summary = {.warn = true};
-	List	   *moves = history_read(job);
-	List	   *plan;
-	List	   *items = NIL;
-	int64		rest;
-
-	settings_load(&request.settings, entry->settings, json, superuser(), NULL);
-	request.settings.terms = entry->terms;
-	plan = plan_from_history(job, moves, false, &request);
-	submit_skip_busy(plan);
-	foreach_ptr(MoveItem, item, plan)
-	{
-		if (item->status != STATUS_SKIPPED)
-			items = lappend(items, item);
-		else if (item->sqlstate[0] != '\0')
-			notices_outcome(&summary, STATUS_FAILED, OidIsValid(item->part_of),
-							relation_noun(item->relkind), item_name(item),
-							item->sqlstate, item->detail);
-	}
-	cleanup_call(plan, &request.settings, false);
-	if (items == NIL)
-	{
-		if (summary.not_moved == 0)
-			ereport(NOTICE,
-					(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
-		return 0;
-	}
-	rest = submit_next_job();
-	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
-	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
-	return rest;
-}
-
-/*
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
@@ -311,6 +262,11 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	int64		job;
 	JobSlot		slot;
 	HistoryJob	entry;
+	PlanRequest request = {0};
+	JobSummary	summary = {.warn = true};
+	List	   *moves;
+	List	   *plan;
+	List	   *items = NIL;
 	int64		rest;
 
 	reject_null(fcinfo, 0, "job");
@@ -328,9 +284,31 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	}
 
 	call_check_moment("resume_move()", false, false);
-	rest = queue_rest(job, &entry, json);
-	if (rest == 0)
+	moves = history_read(job);
+	settings_load(&request.settings, entry.settings, json, superuser(), NULL);
+	request.settings.terms = entry.terms;
+	plan = plan_from_history(job, moves, false, &request);
+	submit_skip_busy(plan);
+	foreach_ptr(MoveItem, item, plan)
+	{
+		if (item->status != STATUS_SKIPPED)
+			items = lappend(items, item);
+		else if (item->sqlstate[0] != '\0')
+			notices_outcome(&summary, STATUS_FAILED, OidIsValid(item->part_of),
+							relation_noun(item->relkind), item_name(item),
+							item->sqlstate, item->detail);
+	}
+	cleanup_call(plan, &request.settings, false);
+	if (items == NIL)
+	{
+		if (summary.not_moved == 0)
+			ereport(NOTICE,
+					(errmsg("job " INT64_FORMAT " has nothing left to do", job)));
 		PG_RETURN_NULL();
+	}
+	rest = submit_next_job();
+	tell_of_copies_lost(job, moves, items, request.settings.resumable_size);
+	submit_at_commit(rest, JOB_MOVE, items, &request.settings);
 	ereport(NOTICE,
 			(errmsg("the rest of job " INT64_FORMAT " is job " INT64_FORMAT, job, rest)));
 	PG_RETURN_INT64(rest);
@@ -361,7 +339,7 @@ index_mover_alter_move(PG_FUNCTION_ARGS)
 											  PointerGetDatum(construct_array(pair, 2, TEXTOID, -1, false, TYPALIGN_INT))));
 
 	settings_check_alterable(PG_GETARG_INT64(0), json);
-	if (!find_running_job(PG_GETARG_INT64(0), &slot) || !alter_job(&slot, json))
+	if (!find_job(PG_GETARG_INT64(0), &slot, NULL) || !alter_job(&slot, json))
 		PG_RETURN_BOOL(false);
 	log_control(slot.job, psprintf("set %s", JsonbToCString(NULL, &json->root, 0)));
 	PG_RETURN_BOOL(true);

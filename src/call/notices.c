@@ -14,6 +14,7 @@
 #include "catalog/namespace.h"
 #include "commands/tablespace.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 
 #include "call/call.h"
@@ -31,19 +32,15 @@ notices_name(Oid relation, const char *schema, const char *name)
 {
 	Oid			namespace = get_namespace_oid(schema, true);
 	Oid			named = OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
-	char	   *relname;
 
 	if (schema[0] == '\0')
 		return pstrdup(name);	/* not a relation */
 	if (OidIsValid(named))
 		relation = named;
-	relname = get_rel_name(relation);
-	if (relname == NULL)
+	if (get_rel_name(relation) == NULL)
 		return quote_qualified_identifier(list_member_oid(fetch_search_path(true), namespace) ?
 										  NULL : schema, name);
-	return quote_qualified_identifier(RelationIsVisible(relation) ? NULL :
-									  get_namespace_name(get_rel_namespace(relation)),
-									  relname);
+	return DatumGetCString(DirectFunctionCall1(regclassout, ObjectIdGetDatum(relation)));
 }
 
 char *

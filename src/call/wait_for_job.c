@@ -321,9 +321,9 @@ begin_to_wait(JobWait *wait, int64 job, const MoveSettings *settings)
 }
 
 /*
- * Run a job and wait for its rows, which are returned as a palloc'd copy.
- * summary: of a move, told when it begins; NULL for a cleanup.  For a cleanup with
- * items, do nothing and return NULL if there is no slot or no worker.
+ * Run a job and wait for its rows; those of a move are returned as a palloc'd copy.
+ * summary: of a move, told when it begins; NULL for a cleanup, which is not done
+ * if it has items, and there is no slot or no worker.
  *
  * ERRORs: 53000 no worker, no slot; 55006 a table is being moved; 40P01 the
  * job waits for a process that waits for us; 57014 and the like after canceling the job.
@@ -333,7 +333,6 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 			  const MoveSettings *settings)
 {
 	JobWait		wait = {.summary = summary,.context = CurrentMemoryContext};
-	JobPurpose	purpose = summary != NULL ? JOB_MOVE : JOB_CLEANUP;
 	dsm_segment *segment;
 	MoveItem   *result;
 
@@ -342,8 +341,8 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	if (summary != NULL)
 		summary->target = get_tablespace_name(((MoveItem *) linitial(items))->to_tablespace);
 
-	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings), purpose,
-									JOB_STARTING, items, settings, true, &segment);
+	wait.shared = job_launch_create(job, MyDatabaseId, TERMS_ROLE(settings),
+									summary != NULL ? JOB_MOVE : JOB_CLEANUP, JOB_STARTING, items, settings, true, &segment);
 	if (wait.shared == NULL)
 		return NULL;
 	/* alter_move() can change them */
@@ -368,14 +367,12 @@ wait_for_rows(int64 job, JobSummary *summary, List *items,
 	snapshot_guard_end();
 
 	result = NULL;
-	if (wait.worker != NULL)
+	if (summary != NULL)
 	{
 		Size		size = sizeof(MoveItem) * wait.shared->nitems;
 
-		if (summary != NULL)
-			submit_job_has_begun(job);
-		result = palloc(Max(size, 1));
-		memcpy(result, wait.shared->items, size);
+		submit_job_has_begun(job);
+		result = memcpy(palloc(size), wait.shared->items, size);
 	}
 
 	/* the worker tolerates that its messages have no receiver any more */
