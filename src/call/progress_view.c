@@ -111,49 +111,6 @@ seconds_left(const RunnerSlot *runner)
 	return Max(runner->eta - since, 0);
 }
 
-/* Send a NOTICE with phase, percent, rate and time left. */
-static void
-notice_runner(RunnerSlot *runner)
-{
-	const char *phase;
-	double		left = seconds_left(runner);
-	StringInfoData buf;
-
-	pgstat_clear_backend_activity_snapshot();
-	phase = look_at_backend(runner);
-
-	initStringInfo(&buf);
-	if (runner->blocks_total > 0)
-		appendStringInfo(&buf, ", %.0f %%",
-						 100.0 * runner->blocks_done / runner->blocks_total);
-	if (runner->bytes_per_second > 0)
-		appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
-	if (runner->changed_per_second > 0)
-		appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
-						 runner->changed_per_second);
-	if (left >= 0)
-		appendStringInfo(&buf, ", about %.0f s left", left);
-	if (runner->throttled_by[0] != '\0')
-		appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
-	for (int i = 0; i < runner->nblockers; i++)
-	{
-		const char *name = runner->blockers[i] == 0 ? blockers_prepared(runner->heap_oid) : NULL;
-
-		appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
-		if (runner->blockers[i] != 0)
-			appendStringInfo(&buf, "process %d", runner->blockers[i]);
-		else if (name != NULL)
-			appendStringInfo(&buf, "prepared transaction \"%s\"", name);
-		else
-			appendStringInfoString(&buf, "a prepared transaction");
-	}
-
-	ereport(NOTICE,
-			(errmsg("%s \"%s\": %s%s", relation_noun(runner->relkind), NameStr(runner->relname),
-					phase, buf.data)));
-	pfree(buf.data);
-}
-
 /* Return whether the current user may see the relation of a runner. */
 static bool
 may_see_job(const RunnerSlot *runner)
@@ -163,17 +120,60 @@ may_see_job(const RunnerSlot *runner)
 		 object_ownercheck(RelationRelationId, runner->heap_oid, GetUserId()));
 }
 
-/* Tell the client the progress of a job that it may see. */
+/*
+ * Tell the client the progress of a job that it may see: for each runner a NOTICE
+ * with phase, percent, rate and time left.
+ */
 void
 progress_view_notices(int64 job)
 {
 	RunnerSlot	runners[IM_MAX_RUNNERS];
 	int			nrunners = job_read_runners(runners);
 
-	for (int i = 0; i < nrunners; i++)
-		if (runners[i].job == job && runners[i].database == MyDatabaseId &&
-			OidIsValid(runners[i].heap_oid) && may_see_job(&runners[i]))
-			notice_runner(&runners[i]);
+	pgstat_clear_backend_activity_snapshot();
+	for (int n = 0; n < nrunners; n++)
+	{
+		RunnerSlot *runner = &runners[n];
+		double		left = seconds_left(runner);
+		const char *phase;
+		StringInfoData buf;
+
+		if (runner->job != job || runner->database != MyDatabaseId ||
+			!OidIsValid(runner->heap_oid) || !may_see_job(runner))
+			continue;
+		phase = look_at_backend(runner);
+
+		initStringInfo(&buf);
+		if (runner->blocks_total > 0)
+			appendStringInfo(&buf, ", %.0f %%",
+							 100.0 * runner->blocks_done / runner->blocks_total);
+		if (runner->bytes_per_second > 0)
+			appendStringInfo(&buf, ", %.1f MB/s", runner->bytes_per_second / 1048576.0);
+		if (runner->changed_per_second > 0)
+			appendStringInfo(&buf, ", " INT64_FORMAT " blocks/s change",
+							 runner->changed_per_second);
+		if (left >= 0)
+			appendStringInfo(&buf, ", about %.0f s left", left);
+		if (runner->throttled_by[0] != '\0')
+			appendStringInfo(&buf, ", throttled by %s", runner->throttled_by);
+		for (int i = 0; i < runner->nblockers; i++)
+		{
+			const char *name = runner->blockers[i] == 0 ? blockers_prepared(runner->heap_oid) : NULL;
+
+			appendStringInfoString(&buf, i == 0 ? ", waits for " : ", ");
+			if (runner->blockers[i] != 0)
+				appendStringInfo(&buf, "process %d", runner->blockers[i]);
+			else if (name != NULL)
+				appendStringInfo(&buf, "prepared transaction \"%s\"", name);
+			else
+				appendStringInfoString(&buf, "a prepared transaction");
+		}
+
+		ereport(NOTICE,
+				(errmsg("%s \"%s\": %s%s", relation_noun(runner->relkind), NameStr(runner->relname),
+						phase, buf.data)));
+		pfree(buf.data);
+	}
 }
 
 /* Return the pids that a runner waits for, as published by it or by core. */

@@ -110,24 +110,6 @@ notice_long_wait(List *items, const MoveSettings *settings)
 				 errhint("Use wait => false; the procedure wait_for_move waits without a snapshot.")));
 }
 
-/* Tell how many indexes "auto" will rebuild, which takes longer than a copy. */
-static void
-notice_rebuilds(List *items)
-{
-	int			n = 0;
-
-	foreach_ptr(const MoveItem, item, items)
-	{
-		if (item->requested == METHOD_AUTO && item->method == METHOD_REBUILD)
-			n++;
-	}
-	if (n > 0)
-		ereport(NOTICE,
-				(errmsg_plural("%d index will be rebuilt",
-							   "%d indexes will be rebuilt", n, n),
-				 errhint("The plan has the reasons: dry_run => true.")));
-}
-
 /* Tell the totals of a dry run. */
 static void
 notice_plan(List *plan, const MoveSettings *settings)
@@ -183,6 +165,7 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	bool		tells = (settings->progress_interval > 0);
 	JobSummary	summary = {.warn = as_rows};
 	List	   *items = NIL;
+	int			rebuilds = 0;
 
 	if (rsinfo->setResult == NULL)
 		InitMaterializedSRF(fcinfo, 0);
@@ -201,12 +184,20 @@ result_rows_of_plan(FunctionCallInfo fcinfo, List *plan, const MoveSettings *set
 	foreach_ptr(MoveItem, item, plan)
 	{
 		if (item->status == STATUS_SKIPPED)
+		{
 			put_outcome(rsinfo, &summary, item);
-		else
-			items = lappend(items, item);
+			continue;
+		}
+		items = lappend(items, item);
+		if (item->requested == METHOD_AUTO && item->method == METHOD_REBUILD)
+			rebuilds++;
 	}
-	if (tells)
-		notice_rebuilds(items);
+	/* this takes longer than a copy */
+	if (tells && rebuilds > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%d index will be rebuilt",
+							   "%d indexes will be rebuilt", rebuilds, rebuilds),
+				 errhint("The plan has the reasons: dry_run => true.")));
 	if (tells && items == NIL)
 		notices_begin(&summary);
 

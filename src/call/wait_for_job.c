@@ -170,19 +170,6 @@ check_deadlock(const JobWait *wait)
 	}
 }
 
-/* Notice the loss of the client without sending it a message. */
-static void
-check_client(void)
-{
-	if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
-		!pq_check_connection())
-	{
-		ClientConnectionLost = true;
-		InterruptPending = true;
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
 /*
  * Look for deadlocks and for the client once a second, tell the progress, and
  * sleep.
@@ -194,7 +181,14 @@ look_and_nap(JobWait *wait, int ms)
 
 	if (TimestampDifferenceExceeds(wait->last_look, now, LOOK_INTERVAL_MS))
 	{
-		check_client();
+		/* notice the loss of the client without sending it a message */
+		if (MyProcPort != NULL && whereToSendOutput == DestRemote &&
+			!pq_check_connection())
+		{
+			ClientConnectionLost = true;
+			InterruptPending = true;
+		}
+		CHECK_FOR_INTERRUPTS();
 		check_deadlock(wait);
 		wait->last_look = now;
 	}
