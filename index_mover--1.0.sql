@@ -897,7 +897,10 @@ BEGIN ATOMIC
 	  FROM index_mover.problems() p
 	UNION ALL
 	SELECT 'warning', 'waiting job', 'job ' || r.job,
-		   format('%s has waited since %s for process %s', r.name, r.blocked_since::timestamptz(0), array_to_string(r.blocked_by, ', ')),
+		   -- it may look between two of them
+		   format('%s has waited since %s%s', r.name, r.blocked_since::timestamptz(0),
+				  (SELECT ' for ' || string_agg(CASE b WHEN 0 THEN 'a prepared transaction' ELSE 'process ' || b END, ', ')
+					 FROM unnest(r.blocked_by) b)),
 		   index_mover.printed_command('blockers')
 	  FROM index_mover.running() r
 	 WHERE r.blocked_since < clock_timestamp() - coalesce($1, '10 min')

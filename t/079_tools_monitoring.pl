@@ -374,6 +374,15 @@ SKIP:
 }
 
 $_->kill_kill foreach @running;
+$holder->run("PREPARE TRANSACTION 'p'");
+poll_until($node, "SELECT blocked_by FROM index_mover_progress WHERE job = $waiting", '{0}', 'the wait for the prepared transaction');
+like($as_monitor->("SELECT detail FROM index_mover_check('0 s') WHERE kind = 'waiting job'"),
+	qr/^waits_i has waited since [^f]* for a prepared transaction$/, 'one that has no process');
+# it waits no more, but has waited until now
+$sql->("SELECT pause_move($waiting)");
+poll_until($node, "SELECT blocked_by FROM index_mover_progress WHERE job = $waiting", '{}', 'the pause');
+unlike($as_monitor->("SELECT detail FROM index_mover_check('0 s') WHERE kind = 'waiting job'"), qr/ for /, 'nor is there one any more');
+$holder->run("ROLLBACK PREPARED 'p'");
 $holder->end;
 $sql->('SELECT cancel_move()');
 wait_for_no_worker($node);
