@@ -412,23 +412,18 @@ has_ended_since(const JobSlot *slot, Snapshot snapshot)
 		XidInMVCCSnapshot((TransactionId) slot->recorded_by, snapshot);
 }
 
-/* Return whether the postmaster failed to start the worker of this slot. */
-static bool
-is_lost(const JobSlot *slot, TimestampTz now)
-{
-	return slot->state == JOB_STARTING &&
-		TimestampDifferenceExceeds(slot->since, now, START_TIMEOUT_MS);
-}
-
-/* Free the slots of lost jobs. */
+/* Free the slots of lost jobs, whose worker the postmaster failed to start. */
 static void
-free_lost_locked(void)
+free_lost(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	lock_area(LW_EXCLUSIVE);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
-		if (is_lost(&area->jobs[i], now))
+		if (area->jobs[i].state == JOB_STARTING &&
+			TimestampDifferenceExceeds(area->jobs[i].since, now, START_TIMEOUT_MS))
 			job_free_slot_locked(&area->jobs[i]);
+	unlock_area();
 }
 
 /* Note a relation that a job works on. */
@@ -576,9 +571,7 @@ job_take_slot(JobShared *shared, dsm_handle segment, JobPurpose purpose,
 	(void) job_area();
 	LWLockAcquire(&area->submit_lock, LW_EXCLUSIVE);
 	/* first, because a lost job must not keep its tables */
-	lock_area(LW_EXCLUSIVE);
-	free_lost_locked();
-	unlock_area();
+	free_lost();
 	if (purpose == JOB_MOVE)
 		check_tables_are_free(shared);
 
@@ -715,16 +708,10 @@ job_find(int64 job, JobSlot *copy)
 {
 	JobSlot    *slot;
 
+	/* a job reported as gone must not begin later */
+	free_lost();
 	lock_area(LW_SHARED);
 	slot = find_locked(job);
-	if (slot != NULL && is_lost(slot, GetCurrentTimestamp()))
-	{
-		/* a job reported as gone must not begin later */
-		unlock_area();
-		lock_area(LW_EXCLUSIVE);
-		free_lost_locked();
-		slot = find_locked(job);
-	}
 	if (slot != NULL)
 		*copy = *slot;
 	unlock_area();
@@ -739,15 +726,15 @@ job_find(int64 job, JobSlot *copy)
 int
 job_read_slots(JobSlot *copies, Snapshot snapshot)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	int			n = 0;
 
+	free_lost();
 	lock_area(LW_SHARED);
 	for (int i = 0; i < IM_MAX_JOBS; i++)
 	{
 		const JobSlot *slot = &area->jobs[i];
 
-		if (slot->database != MyDatabaseId || slot->purpose != JOB_MOVE || is_lost(slot, now) ||
+		if (slot->database != MyDatabaseId || slot->purpose != JOB_MOVE ||
 			(slot->state == JOB_FREE && !has_ended_since(slot, snapshot)))
 			continue;
 		copies[n] = *slot;
