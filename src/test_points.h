@@ -24,7 +24,6 @@ extern bool test_file_system(Oid tablespace, int64 *device, int64 *free_bytes,
 							 int64 *total_bytes);
 extern int	test_damages;
 extern int	test_seed;
-extern int	test_stats_age;
 extern char *test_block_devices;
 
 #define IM_KEEP_POINTS()	test_points_keep()
@@ -36,9 +35,6 @@ extern char *test_block_devices;
 #define IM_FILE_SYSTEM(tablespace, device, free, total) \
 	test_file_system(tablespace, device, free, total)
 #define IM_BLOCK_DEVICES	(*test_block_devices ? test_block_devices : "/sys/dev/block")
-#define IM_STATS_SINCE() \
-	if (test_stats_age > 0) \
-		return GetCurrentTimestamp() - test_stats_age * USECS_PER_DAY
 
 #else
 
@@ -50,7 +46,6 @@ extern char *test_block_devices;
 #define IM_FILL_TAIL(locator, nblocks)	((void) 0)
 #define IM_FILE_SYSTEM(tablespace, device, free, total)	false
 #define IM_BLOCK_DEVICES	"/sys/dev/block"
-#define IM_STATS_SINCE()	((void) 0)
 
 #endif
 

@@ -357,7 +357,7 @@ is(sql("SELECT reads_per_second >= 0 AND samples > 100 FROM relation_heat WHERE 
 	'a counter that went back makes no rate negative');
 
 # ---- idle: since when, as far as is known -------------------------------------------------------
-$node->append_conf('postgresql.conf', 'index_mover.test_stats_age = 200');
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = 'stats-age:200'");
 $node->restart;
 my $idle = "SELECT relation, extract(day FROM now() - last_use), extract(day FROM now() - last_index_use), extract(day FROM now() - "
 	. "last_change), extract(day FROM now() - known_since) FROM relation_heat WHERE relation = ";
@@ -395,7 +395,7 @@ before_16_ok(sql("$idle 'idle_pkey'::regclass"), 'idle_pkey||||0', 'of its index
 # a reset, and a crash: the counters are as small as those of a table that nobody uses
 sql("SELECT pg_stat_reset_single_table_counters('idle'::regclass)");
 like(sql("$idle 'idle'::regclass"), qr/^idle\|\d*\|\d*\|\d*\|0$/, 'after a reset nothing is known');
-$node->append_conf('postgresql.conf', 'index_mover.test_stats_age = 0');
+$node->append_conf('postgresql.conf', "index_mover.test_mutation = ''");
 $node->stop('immediate');
 $node->start;
 is(sql("$idle 'idle'::regclass") =~ s/^.*\|//r, '0', 'nor after a crash');

@@ -204,7 +204,7 @@ is(sql("SELECT count(*) FROM tier_plan('counted', at => now() + interval '50 day
 
 # ---- idle ----------------------------------------------------------------------------------------
 # a sample of 150 days ago, when the statistics are 200 days old
-sql('ALTER DATABASE postgres SET index_mover.test_stats_age = 200');
+sql("ALTER DATABASE postgres SET index_mover.test_mutation = 'stats-age:200'");
 sql(<<'SQL');
 DELETE FROM tier_policy;
 CREATE SCHEMA idle;
@@ -231,7 +231,7 @@ sql("UPDATE tier_policy SET idle_of = 'use', parts = 'all', idle_for = '160 days
 like(sql(q{SELECT relation IS NULL, moves, reason FROM tier_plan('idle')}),
 	qr/^t\|f\|of \d relations nothing is known on this server before \d{4}-\S+ [\d:+]+$/, 'no sample reaches back so far');
 is(sql("SELECT count(*) FROM tier_plan('idle', at => now() + interval '11 days') WHERE moves"), 3, 'but will');
-sql("UPDATE tier_policy SET idle_for = '100 days'; ALTER DATABASE postgres RESET index_mover.test_stats_age; SELECT pg_stat_reset()");
+sql("UPDATE tier_policy SET idle_for = '100 days'; ALTER DATABASE postgres RESET index_mover.test_mutation; SELECT pg_stat_reset()");
 is(sql($idle), '', 'after a reset nothing is idle');
 
 # ---- what hinders a move: the plan and the run agree ---------------------------------------------
@@ -372,7 +372,7 @@ foreach my $kind (sort keys %kind)
 		? "UPDATE index_mover.sample SET taken_at = taken_at - interval '150 days'"
 		: "UPDATE index_mover.sample SET taken_at = taken_at - interval '1000 s', blks_read = blks_read - 100000, "
 			. "blks_wanted = blks_wanted - 100000");
-	sql('ALTER DATABASE postgres SET index_mover.test_stats_age = 200') if $kind eq 'idle';
+	sql("ALTER DATABASE postgres SET index_mover.test_mutation = 'stats-age:200'") if $kind eq 'idle';
 	sql("ALTER DATABASE postgres SET index_mover.test_file_systems = 'pg_default:1:5000000:100000000,regress_slow:2:90000000:100000000'");
 	sql("INSERT INTO tier_policy $policy");
 	is(sql(q{SELECT string_agg(coalesce(substring(relation::text, 7), '') || '|' || left(moves::text, 1), ' ' ORDER BY relation::text }
@@ -381,7 +381,7 @@ foreach my $kind (sort keys %kind)
 		$kind eq 'budget' ? 0 : 1, "$kind: an access method that is not heap");
 	runs_as_planned_ok($kind, 0, '');
 	sql("SELECT count(*) FROM evacuate_tablespace('regress_slow', 'pg_default')");
-	sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.test_stats_age');
+	sql('ALTER DATABASE postgres RESET index_mover.test_file_systems; ALTER DATABASE postgres RESET index_mover.test_mutation');
 }
 
 # the extension's own tables, and other extensions'

@@ -58,14 +58,13 @@
  *	background-failed	take so many bytes for not written by it
  *	long-ago		submit a job as of so many microseconds ago
  *	looks			queue for the lock after so many looks in vain
+ *	stats-age		take the statistics to be so many days old
  *
  * index_mover.test_file_systems is a list of tablespace:device:free:total, what a
  * tablespace's file system says: its number, by which two are the same or not, and
  * bytes.  Device 0 is a directory that is missing.
  *
  * index_mover.test_block_devices is a directory in place of /sys/dev/block, if not "".
- *
- * index_mover.test_stats_age is how many days old the statistics are, if not 0.
  *
  * index_mover.test_damages is how often a page is measured with random damage
  * before it is measured; index_mover.test_seed is the seed of that damage.
@@ -108,7 +107,6 @@ static char *test_file_systems = NULL;
 char	   *test_block_devices = NULL;
 int			test_damages = 0;
 int			test_seed = 0;
-int			test_stats_age = 0;
 
 static const struct
 {
@@ -132,7 +130,6 @@ static const struct
 {
 	{"index_mover.test_damages", &test_damages},
 	{"index_mover.test_seed", &test_seed},
-	{"index_mover.test_stats_age", &test_stats_age},
 };
 
 /* Define the settings; called by _PG_init() of a test build. */

@@ -166,7 +166,8 @@ heat_stats_since(void)
 	PgStat_StatDBEntry *database = pgstat_fetch_stat_dbentry(MyDatabaseId);
 	TimestampTz result = pgstat_fetch_stat_bgwriter()->stat_reset_timestamp;
 
-	IM_STATS_SINCE();
+	if (IM_LIMIT("stats-age", 0) > 0)
+		return GetCurrentTimestamp() - IM_LIMIT("stats-age", 0) * USECS_PER_DAY;
 	if (database != NULL)
 		result = Max(result, database->stat_reset_timestamp);
 	return Max(result, promoted_at());
