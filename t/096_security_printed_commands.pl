@@ -32,6 +32,7 @@ cmp_ok(scalar(@places), '>', 40, 'places that print one: ' . @places);
 my %elsewhere = (
 	'src/call/wait_for_job.c history' => undef,             # behind a connection of Citus's
 	'src/call/wait_for_job.c progress' => undef,
+	'src/call/cleanup_call.c cleanup' => '079_tools_monitoring.pl',
 	'src/call/cleanup_call.c resume_move' => '117_exact_resume.pl',
 	'src/plan/plan_stays.c cleanup' => '117_exact_resume.pl',
 	'src/cleanup/leftover_files.c cleanup' => '028_copy_ledger.pl',
@@ -42,8 +43,6 @@ my %elsewhere = (
 	'src/wait/pacing.c cancel_move' => '084_versions_drop_extension.pl',
 	'src/worker/janitor.c heal' => '088_lost_heal_start.pl',
 	'index_mover--1.0.sql blockers' => '079_tools_monitoring.pl',
-	'index_mover--1.0.sql cleanup' => '079_tools_monitoring.pl',
-	'index_mover--1.0.sql move_table' => '079_tools_monitoring.pl',
 	'src/worker/job_launch.c cleanup' => undef,
 	'src/worker/job_launch.c jobs' => undef,
 	'src/worker/move_item.c cleanup' => undef);
@@ -358,7 +357,7 @@ SQL
 	# --- what is not well
 	sql('CREATE TABLE gone (i int); CREATE INDEX gone_i ON gone (i) TABLESPACE regress_slow; CHECKPOINT');
 	unlink $node->data_dir . '/' . sql("SELECT pg_relation_filepath('gone_i')") or die $!;
-	run_printed('index_mover--1.0.sql heal', sql("SELECT command FROM dba.index_mover_check() WHERE kind = 'lost file'"));
+	run_printed('src/call/cleanup_call.c heal', sql("SELECT command FROM dba.index_mover_check() WHERE kind = 'lost file'"));
 	is(sql("SELECT count(*) FROM dba.index_mover_check() WHERE kind = 'lost file'"), '0', "$db: the index is rebuilt");
 
 	# --- plans
