@@ -73,6 +73,27 @@ look();
 sleep 2;
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/database "missing" does not exist/, 'once');
 
+# databases that are named twice, and then not at all
+my $scheduler = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND datid IS NULL";
+my $scheduler_pid = sql($scheduler);
+foreach my $databases ('missing, Missing, postgres, POSTGRES', 'missing', 'postgres, "Other", missing')
+{
+	$node->append_conf('postgresql.conf', "index_mover.scheduler_databases = '$databases'");
+	look();
+	sleep 1;
+}
+is(sql($scheduler), $scheduler_pid, 'the scheduler bears other names');
+
+# looks that overtake the run: it is due once
+sql("UPDATE tier_policy SET every = '100 years'; UPDATE index_mover.policy_run SET started_at = now() - interval '200 years'");
+$before = -s $node->logfile;
+look() foreach 1 .. 20;
+sleep 3;
+is(scalar(() = PostgreSQL::Test::Utils::slurp_file($node->logfile, $before) =~ /WARNING:  \w+: policy "fails" moves nothing/g), 1,
+	'many looks, and one run');
+is(sql("SELECT next_run > now() + interval '99 years' FROM tier_policy_status WHERE policy = 'fails'"), 't', 'the next is in 100 years');
+sql("UPDATE tier_policy SET every = '1 s'");
+
 # ---- when it is not due ------------------------------------------------------------------------
 # windows by the time of the server: one that is closed, and one over midnight that is open
 sql(<<'SQL');
@@ -136,7 +157,6 @@ sub poll_log
 # ---- a restart, a crash --------------------------------------------------------------------------
 $node->restart;
 moves_ok('after a restart');
-my $pid = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'index_mover scheduler' AND datid IS NULL");
 $node->stop('immediate');
 $node->start;
 moves_ok('after a crash');

@@ -21,11 +21,14 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "commands/tablespace.h"
 #include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
@@ -334,8 +337,8 @@ full_name(Datum name)
 	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
 	call->args[0].value = name;
 	call->args[0].isnull = false;
-	function = to_regprocedure(call);
-	return call->isnull ? name : CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
+	function = strchr(TextDatumGetCString(name), '(') ? to_regprocedure(call) : (Datum) 0;
+	return function == (Datum) 0 ? name : CStringGetTextDatum(format_procedure_qualified(DatumGetObjectId(function)));
 }
 
 static void
@@ -434,6 +437,17 @@ index_mover_tier_policy_check(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
+/*
+ * Wait until no other session begins a run of the policy; until the end of the
+ * transaction.  Policies of the same hash value wait for each other, too.
+ */
+void
+policy_lock(const char *policy)
+{
+	LockDatabaseObject(RelationRelationId, extension_relation(RUN_TABLE),
+					   (uint16) string_hash(policy, NAMEDATALEN), ExclusiveLock);
+}
+
 /* Read the last run of a policy; all is 0 if there was none. */
 void
 policy_run_read(const char *policy, PolicyRun *run)
@@ -454,7 +468,7 @@ policy_run_read(const char *policy, PolicyRun *run)
 	}
 }
 
-/* Record a run in place of the one before. */
+/* Record a run in place of the one before; the caller has locked the policy. */
 void
 policy_run_write(const char *policy, const PolicyRun *run)
 {

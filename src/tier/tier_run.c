@@ -55,6 +55,7 @@ typedef struct RunExtra
 	int64		job;			/* number for the caller's job; 0 = the worker
 								 * submits it */
 	dsm_handle	queue;
+	TimestampTz last;			/* the run before, as the scheduler has seen */
 } RunExtra;
 
 StaticAssertDecl(sizeof(RunExtra) <= BGW_EXTRALEN, "RunExtra is too large");
@@ -141,6 +142,17 @@ plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 	return items;
 }
 
+static bool
+is_enabled(const char *name)
+{
+	foreach_ptr(const Policy, policy, policies_read(NULL, true))
+	{
+		if (strcmp(NameStr(policy->name), name) == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Carry out the policy, or hand back its plan, in a transaction of its own; or
  * record that it has failed.
@@ -156,8 +168,12 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	tier_hold_extension();
+	policy_lock(name);
 	MemoryContextSwitchTo(TopMemoryContext);
 	policy_run_read(name, &run);
+	/* it is not due any more */
+	if (extra->job == 0 && run.started_at != extra->last)
+		proc_exit(0);
 	run = (PolicyRun)
 	{
 		.started_at = GetCurrentTimestamp(),.failures = policy_failures(&run, &why)
@@ -170,7 +186,9 @@ carry_out(const RunExtra *extra, MoveSettings *settings, const ErrorData *error)
 	settings->terms.job = extra->job;
 	if (items != NIL)
 		run.job = extra->job != 0 ? extra->job : submit_next_job();
-	policy_run_write(name, &run);
+	/* its caller may have made it, and not committed */
+	if (error == NULL || is_enabled(name))
+		policy_run_write(name, &run);
 	if (items != NIL && extra->job == 0)
 		submit_at_commit(run.job, JOB_MOVE, items, settings);
 	commit_locally();
@@ -250,11 +268,11 @@ index_mover_policy_main(Datum arg)
 
 /* Ask for the worker of a policy; NULL if there is no free worker slot. */
 static BackgroundWorkerHandle *
-start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle queue)
+start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle queue, TimestampTz last)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	RunExtra	extra = {.database = database,.owner = owner,.job = job,.queue = queue};
+	RunExtra	extra = {.database = database,.owner = owner,.job = job,.queue = queue,.last = last};
 
 	namestrcpy(&extra.policy, policy);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "index_mover policy %s", policy);
@@ -264,11 +282,14 @@ start_worker(Oid database, Oid owner, const char *policy, int64 job, dsm_handle 
 	return RegisterDynamicBackgroundWorker(&worker, &handle) ? handle : NULL;
 }
 
-/* Have a policy carried out by itself; false if there is no free worker slot. */
+/*
+ * Have a policy carried out by itself, unless it has run since its last run, as
+ * of the caller; false if there is no free worker slot.
+ */
 bool
-tier_run_start(Oid database, Oid owner, const char *policy)
+tier_run_start(Oid database, Oid owner, const char *policy, TimestampTz last)
 {
-	return start_worker(database, owner, policy, 0, DSM_HANDLE_INVALID) != NULL;
+	return start_worker(database, owner, policy, 0, DSM_HANDLE_INVALID, last) != NULL;
 }
 
 /* A policy that a caller has planned in a worker */
@@ -338,7 +359,7 @@ plan_in_worker(void *arg)
 				 errmsg("its owner is to be set again")));
 	shm_mq_set_receiver(queue, MyProc);
 	worker = start_worker(MyDatabaseId, run->policy->owner, NameStr(run->policy->name),
-						  submit_next_job(), dsm_segment_handle(segment));
+						  submit_next_job(), dsm_segment_handle(segment), 0);
 	if (worker == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),

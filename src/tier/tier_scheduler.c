@@ -167,7 +167,7 @@ look_at_policy(const Policy *policy, TimestampTz now)
 	/* one at a time */
 	if (!OidIsValid(policy->owner) || (run.job != 0 && job_find(run.job, &slot)))
 		return LOOK_MS;
-	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name)))
+	if (tier_run_start(MyDatabaseId, policy->owner, NameStr(policy->name), run.started_at))
 		return (after(now, policy->every) - now) / 1000;
 	ereport(LOG,
 			(errmsg("index_mover policy \"%s\" of database \"%s\" has to wait for a free background worker slot",
@@ -294,6 +294,17 @@ start_look(Watched *watched, int64 now)
 		watched->next_sample = now + (int64) sample_interval * 60000;
 }
 
+static Watched *
+find_watched(List *databases, const char *name)
+{
+	foreach_ptr(Watched, watched, databases)
+	{
+		if (strcmp(watched->name, name) == 0)
+			return watched;
+	}
+	return NULL;
+}
+
 /* Take over the databases that the setting names now; each is due at once. */
 static List *
 read_databases(List *old)
@@ -304,10 +315,10 @@ read_databases(List *old)
 	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
 	foreach_ptr(char, name, names)
 	{
-		Watched    *watched = NULL;
+		Watched    *watched = find_watched(old, name);
 
-		foreach_ptr(Watched, before, old)
-			watched = strcmp(before->name, name) == 0 ? before : watched;
+		if (find_watched(result, name) != NULL)
+			continue;			/* named twice */
 		if (watched == NULL)
 		{
 			watched = palloc0_object(Watched);
