@@ -734,7 +734,8 @@ COMMENT ON FUNCTION @extschema@.index_mover_blockers(regclass, interval)
 CREATE TABLE @extschema@.tier_policy (
 	name name PRIMARY KEY,
 	enabled boolean NOT NULL DEFAULT true,
-	relation regclass,				-- a partitioned table; NULL: any
+	relation regclass				-- a partitioned table; NULL: any
+		CONSTRAINT "relation must not be 0" CHECK (relation <> 0),
 	schema name,					-- NULL: any
 	from_tablespace name,			-- NULL: any
 	to_tablespace name NOT NULL,
@@ -760,7 +761,8 @@ CREATE TABLE @extschema@.tier_policy (
 	idle_of text NOT NULL DEFAULT 'use'
 		CONSTRAINT "idle_of must be use, index use or change" CHECK (idle_of IN ('use', 'index use', 'change')),
 	every interval
-		CONSTRAINT "every must be a second at least" CHECK (every >= '1 s'),
+		CONSTRAINT "every must be from a second to 100 years"	-- also what its parts come to
+		CHECK (every BETWEEN '1 s' AND '100 years' AND timestamp '2000-01-01' + every BETWEEN '2000-01-01' AND '2101-01-01'),
 	window_start time,
 	window_end time,
 	owner name,						-- with its OID, which says that it is this role still
@@ -771,6 +773,7 @@ CREATE TABLE @extschema@.tier_policy (
 	CONSTRAINT "start_at needs from_tablespace, which is too full then" CHECK (start_at IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "a budget needs from_tablespace, where the rest goes back to" CHECK (budget IS NULL OR from_tablespace IS NOT NULL),
 	CONSTRAINT "from_tablespace and to_tablespace must not be the same" CHECK (from_tablespace <> to_tablespace),
+	CONSTRAINT "now_function must be written with its parentheses" CHECK (now_function LIKE '%(%)'),
 	CONSTRAINT "now_function is for older_than" CHECK (now_function IS NULL OR older_than IS NOT NULL),
 	CONSTRAINT "window_start and window_end go together" CHECK (num_nulls(window_start, window_end) <> 1),
 	CONSTRAINT "window_start and window_end must not be the same" CHECK (window_start <> window_end)
@@ -827,7 +830,7 @@ AS 'MODULE_PATHNAME', 'index_mover_is_scheduled' LANGUAGE C STABLE PARALLEL REST
 
 -- of the policies that row security shows, and for monitors of all
 CREATE VIEW @extschema@.tier_policy_status WITH (security_barrier) AS
-	SELECT p.name AS policy, p.owner, r.started_at AS last_run, nullif(r.job, 0) AS job,
+	SELECT p.name AS policy, p.owner, r.started_at AS last_run, j.job,
 		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE OR r.message IS NOT NULL THEN 'failed'
 				WHEN r.job = 0 THEN 'nothing to move' ELSE j.status END AS result,
 		   CASE WHEN (o.oid = p.owner_oid) IS NOT TRUE THEN 'its owner is to be set again' ELSE r.message END AS message,
@@ -849,8 +852,8 @@ COMMENT ON VIEW @extschema@.tier_policy_status IS 'the last run of each tier pol
 COMMENT ON COLUMN @extschema@.tier_policy_status.policy IS 'name of the policy';
 COMMENT ON COLUMN @extschema@.tier_policy_status.owner IS 'role that the policy is carried out as';
 COMMENT ON COLUMN @extschema@.tier_policy_status.last_run IS 'when the last run began; NULL: there was none';
-COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run; NULL: nothing was to be moved';
-COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job';
+COMMENT ON COLUMN @extschema@.tier_policy_status.job IS 'job of the last run; NULL: nothing was to be moved, or the history has no such job';
+COMMENT ON COLUMN @extschema@.tier_policy_status.result IS 'failed, nothing to move, or the status of the job; NULL: the history has no such job';
 COMMENT ON COLUMN @extschema@.tier_policy_status.message IS 'error of the last run itself; NULL: none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.next_run IS 'earliest time of the next run by the scheduler; NULL: there is none';
 COMMENT ON COLUMN @extschema@.tier_policy_status.scheduled IS 'whether the scheduler carries the policy out; NULL: it has no "every", or is disabled';

@@ -138,17 +138,23 @@ CREATE TABLE good_1 PARTITION OF good FOR VALUES FROM ('2020-01-01') TO ('2020-0
 CREATE TABLE far (d date) PARTITION BY RANGE (d);
 CREATE TABLE far_1 PARTITION OF far FOR VALUES FROM ('2020-01-01') TO ('300000-01-01');
 CREATE TABLE far_2 PARTITION OF far FOR VALUES FROM ('300000-01-01') TO ('infinity');
+CREATE TABLE far_times (t timestamp) PARTITION BY RANGE (t);
+CREATE TABLE far_times_1 PARTITION OF far_times FOR VALUES FROM ('2020-01-01') TO ('294276-12-31 23:00');
 CREATE TABLE plain (d date);
+CREATE VIEW viewed AS SELECT 1;
 CREATE TABLE gone (d date) PARTITION BY RANGE (d);
 CREATE SCHEMA going;
 CREATE ROLE loser;
 INSERT INTO tier_policy (name, relation, schema, to_tablespace, older_than) VALUES
-	('far', 'far', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'),
+	('far', 'far', NULL, 'regress_slow', '1 day'), ('far times', 'far_times', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'),
 		('gone', 'gone', NULL, 'regress_slow', '1 day'),
 	('good', 'good', NULL, 'regress_slow', '1 day'), ('no schema', NULL, 'going', 'regress_slow', '1 day'),
 		('no settings', 'good', NULL, 'regress_slow', '1 day'),
 	('plain', 'plain', NULL, 'regress_slow', '1 day'), ('shared', 'good', NULL, 'pg_global', '1 day'),
-		('loser', 'good', NULL, 'regress_slow', '1 day');
+		('elsewhere', 'good', 'pg_catalog', 'regress_slow', '1 day'), ('loser', 'good', NULL, 'regress_slow', '1 day');
+INSERT INTO tier_policy (name, relation, schema, to_tablespace, idle_for) VALUES
+	('view', 'viewed', NULL, 'regress_slow', '1 day'), ('own', 'tier_policy', NULL, 'regress_slow', '1 day'),
+	('catalog', 'pg_class', NULL, 'regress_slow', '1 day'), ('idle elsewhere', 'plain', 'pg_catalog', 'regress_slow', '1 day');
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, budget) VALUES ('nowhere', 'regress_fast', 'no_such_place', 1);
 INSERT INTO tier_policy (name, from_tablespace, to_tablespace, start_at, stop_at)
   VALUES ('from nowhere', 'no_such_place', 'regress_fast', 0.9, 0.8);
@@ -158,32 +164,62 @@ ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
 UPDATE tier_policy SET settings = '{"max_rate": "fast"}' WHERE name = 'no settings';
 ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
 SQL
-is(sql("SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"),
+is(sql("SET timezone = 'Etc/GMT+12'; SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"),
 	<<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
+catalog||f|"pg_class" is a system catalog, or belongs to an extension
+elsewhere||f|"good" is not in schema "pg_catalog"
 farther||f|timestamp out of range
 from nowhere||f|tablespace "no_such_place" does not exist
 gone||f|relation with OID N does not exist
 good|good_1|t|its rows end at 2020-02-01
+idle elsewhere||f|"plain" is not in schema "pg_catalog"
 loser||f|$again
 no schema||f|schema "going" does not exist
 no settings||f|invalid value for parameter "index_mover.max_rate": "fast"
 nowhere||f|tablespace "no_such_place" does not exist
+own||f|"tier_policy" is a system catalog, or belongs to an extension
 plain||f|"plain" is not a partitioned table
 shared||f|only shared relations can be placed in pg_global tablespace
+view||f|"viewed" is not a table or materialized view
 ROWS
 ($rc, $out, $err) = $node->psql('postgres', 'SELECT name, status FROM run_tier_policies(wait => true)');
 is("$rc $out", '0 good_1|moved', 'and the good one is carried out');
-is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 9, 'a WARNING for each of the others');
+is(scalar(() = $err =~ /WARNING:  policy "[\w ]+" moves nothing/g), 14, 'a WARNING for each of the others');
 is(sql("SELECT reason FROM tier_plan('plain') ORDER BY 1"),
 	qq("plain" is not a partitioned table\nits last run has failed: "plain" is not a partitioned table), 'the plan tells of the run');
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
-is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 8, 'and of the second');
+is(sql("SELECT count(*) FROM tier_plan() WHERE reason ~ '^it has failed 2 times in a row: '"), 13, 'and of the second');
 is(sql("SELECT result, message, job, next_run FROM tier_policy_status WHERE policy = 'plain'"),
 	'failed|"plain" is not a partitioned table||', 'monitors see it');
 is(sql("SELECT result, job IS NOT NULL FROM tier_policy_status WHERE policy = 'good'"), 'nothing to move|f', 'and what succeeded');
 sql("DELETE FROM tier_policy; INSERT INTO tier_policy (name, relation, to_tablespace, older_than) VALUES ('plain', 'far', "
 	. "'regress_slow', '1 day')");
 is(sql('SELECT count(*) FROM tier_plan()'), 0, 'a new policy has no past, and a bound of the year 300000 is not old');
+
+$node->psql('postgres', "BEGIN; $insert) VALUES ('not yet', 'good', 'regress_slow', '1 day'); SELECT * FROM run_tier_policies('not yet')");
+sql("$insert) VALUES ('not yet', 'good', 'regress_slow', '1 day')");
+is(sql("SELECT count(*) FROM tier_plan('not yet')"), 0, 'nor has one that a run did not see');
+$node->psql('postgres', "UPDATE tier_policy SET to_tablespace = 'regress_fast', min_stay = '0' WHERE name = 'not yet'; BEGIN; "
+	. 'SELECT * FROM run_tier_policies()');
+is(sql("SELECT last_run IS NOT NULL, job, result FROM tier_policy_status WHERE policy = 'not yet'"), 't||',
+	'the status tells of no job that was rolled back');
+
+# what must never be stored: each would stop others, or mean something else
+foreach my $case (
+	(map { [ "every = '$_'", 'every must be from a second to 100 years' ] } '0', '101 years', '178000000 years',
+		'5900000 years -2124000000 days'),
+	[ 'relation = 0', 'relation must not be 0' ],
+	[ q(now_function = 'now'), 'now_function must be written with its parentheses' ])
+{
+	my (undef, undef, $err) = $node->psql('postgres', "UPDATE tier_policy SET $case->[0]");
+	like($err, qr/violates check constraint "\Q$case->[1]\E"/, "$case->[1]: $case->[0]");
+}
+
+# several sessions run the same policies: of each, one run at a time is recorded
+sql("UPDATE tier_policy SET to_tablespace = 'regress_slow'");
+$node->pgbench('-n -c 4 -t 10', 0, [qr{processed: 40/40}], [qr/^(?!.*duplicate key)/s], 'four sessions run them',
+	{ '122_run' => 'SELECT count(*) FROM run_tier_policies()' });
+wait_for_jobs($node);
 
 # ---- at another time --------------------------------------------------------------------------
 sql(<<'SQL');

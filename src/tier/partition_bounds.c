@@ -51,19 +51,25 @@ bound_kind(Oid type)
 }
 
 /*
- * Return a value of one of these types as a number, or as a TimestampTz: infinity if
- * it is too late for one.
+ * Return a value of one of these types as a number, or as a TimestampTz: infinity, or
+ * -infinity, if it is too late or too early for one.
  */
 int64
 bound_value(Oid type, Datum value)
 {
+	Timestamp	local;
+
 	switch (type)
 	{
 		case DATEOID:
-			return DatumGetDateADT(value) >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE ? DT_NOEND :
-				DatumGetTimestampTz(DirectFunctionCall1(date_timestamptz, value));
 		case TIMESTAMPOID:
-			return DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, value));
+			local = type == TIMESTAMPOID ? DatumGetTimestamp(value) :
+				DatumGetDateADT(value) >= TIMESTAMP_END_JULIAN - POSTGRES_EPOCH_JDATE ? DT_NOEND :
+				DatumGetTimestamp(DirectFunctionCall1(date_timestamp, value));
+			/* no time zone is a day off */
+			return local < MIN_TIMESTAMP + USECS_PER_DAY ? DT_NOBEGIN :
+				local >= END_TIMESTAMP - USECS_PER_DAY ? DT_NOEND :
+				DatumGetTimestampTz(DirectFunctionCall1(timestamp_timestamptz, TimestampGetDatum(local)));
 		case INT2OID:
 			return DatumGetInt16(value);
 		case INT4OID:

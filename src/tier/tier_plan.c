@@ -22,6 +22,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/catalog.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
@@ -462,12 +463,6 @@ wanted_by_age(PlanWork *work)
 
 	if (!OidIsValid(policy->relation))
 		roots = partitioned_tables(work);
-	else if (get_rel_relkind(policy->relation) != RELKIND_PARTITIONED_TABLE)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a partitioned table", get_rel_name(policy->relation))));
-	else if (OidIsValid(work->schema) && get_rel_namespace(policy->relation) != work->schema)
-		return NIL;
 	if (policy->now_function != NULL)
 		limit = read_clock(work);
 	else
@@ -708,6 +703,7 @@ static void
 look_up_names(PlanWork *work)
 {
 	const Policy *policy = work->policy;
+	char		relkind = get_rel_relkind(policy->relation);
 
 	if (policy->schema != NULL)
 		work->schema = get_namespace_oid(policy->schema, false);
@@ -724,10 +720,28 @@ look_up_names(PlanWork *work)
 		policy_check_target(policy->from_tablespace, policy->tables);
 	if (!OidIsValid(policy->relation))
 		return;
-	if (get_rel_relkind(policy->relation) == '\0')
+	if (relkind == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", policy->relation)));
+	if (relkind != RELKIND_PARTITIONED_TABLE &&
+		(policy->kind == POLICY_OLDER_THAN || (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW)))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg(policy->kind == POLICY_OLDER_THAN ? "\"%s\" is not a partitioned table" :
+						"\"%s\" is not a table or materialized view", get_rel_name(policy->relation))));
+	if (policy->kind != POLICY_OLDER_THAN &&
+		(IsCatalogRelationOid(policy->relation) ||
+		 OidIsValid(getExtensionOfObject(RelationRelationId, policy->relation))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is a system catalog, or belongs to an extension", get_rel_name(policy->relation))));
+	/* partitions can be in another schema */
+	if (OidIsValid(work->schema) && work->schema != get_rel_namespace(policy->relation) &&
+		(policy->kind == POLICY_OLDER_THAN || relkind != RELKIND_PARTITIONED_TABLE))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is not in schema \"%s\"", get_rel_name(policy->relation), policy->schema)));
 	/* a partitioned table without partitions is not every table */
 	work->tables = list_make1_oid(policy->relation);
 	foreach_ptr(const PartitionLeaf, leaf, partition_leaves(policy->relation))
