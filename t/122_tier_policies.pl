@@ -146,7 +146,8 @@ CREATE TABLE gone (d date) PARTITION BY RANGE (d);
 CREATE SCHEMA going;
 CREATE ROLE loser;
 INSERT INTO tier_policy (name, relation, schema, to_tablespace, older_than) VALUES
-	('far', 'far', NULL, 'regress_slow', '1 day'), ('far times', 'far_times', NULL, 'regress_slow', '1 day'), ('farther', 'good', NULL, 'regress_slow', '300000 years'),
+	('far', 'far', NULL, 'regress_slow', '1 day'), ('far times', 'far_times', NULL, 'regress_slow', '1 day'),
+		('farther', 'good', NULL, 'regress_slow', '300000 years'),
 		('gone', 'gone', NULL, 'regress_slow', '1 day'),
 	('good', 'good', NULL, 'regress_slow', '1 day'), ('no schema', NULL, 'going', 'regress_slow', '1 day'),
 		('no settings', 'good', NULL, 'regress_slow', '1 day'),
@@ -164,7 +165,8 @@ ALTER TABLE tier_policy DISABLE TRIGGER tier_policy_check;
 UPDATE tier_policy SET settings = '{"max_rate": "fast"}' WHERE name = 'no settings';
 ALTER TABLE tier_policy ENABLE ALWAYS TRIGGER tier_policy_check;
 SQL
-is(sql("SET timezone = 'Etc/GMT+12'; SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() ORDER BY policy, relation::text"),
+is(sql("SET timezone = 'Etc/GMT+12'; SELECT policy, relation, moves, regexp_replace(reason, 'OID \\d+', 'OID N') FROM tier_plan() "
+		. 'ORDER BY policy, relation::text'),
 	<<"ROWS" =~ s/\n\z//r, 'what is wrong with each');
 catalog||f|"pg_class" is a system catalog, or belongs to an extension
 elsewhere||f|"good" is not in schema "pg_catalog"
@@ -214,6 +216,14 @@ foreach my $case (
 	my (undef, undef, $err) = $node->psql('postgres', "UPDATE tier_policy SET $case->[0]");
 	like($err, qr/violates check constraint "\Q$case->[1]\E"/, "$case->[1]: $case->[0]");
 }
+
+# nor does a run wait for a session that deletes a policy
+my $deleter = IndexMover::Session->new($node);
+$deleter->run("BEGIN; DELETE FROM tier_policy WHERE name = 'not yet'");
+unlike(($node->psql('postgres', "SET statement_timeout = '30s'; SELECT * FROM run_tier_policies()"))[2], qr/ERROR/,
+	'a policy that is just deleted holds up no run');
+$deleter->run('ROLLBACK');
+$deleter->end;
 
 # several sessions run the same policies: of each, one run at a time is recorded
 sql("UPDATE tier_policy SET to_tablespace = 'regress_slow'");

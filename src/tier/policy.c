@@ -29,6 +29,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
@@ -475,7 +476,16 @@ policy_run_write(const char *policy, const PolicyRun *run)
 	Relation	rel;
 	Datum		values[Natts_run];
 	bool		nulls[Natts_run] = {0};
+	ScanKeyData key = extension_key(Anum_run_policy, F_NAMEEQ, CStringGetDatum(policy));
+	ExtensionScan scan;
+	bool		is_being_deleted = false;
 
+	/* do not wait for a session that deletes the policy, and its record */
+	extension_scan_begin(&scan, RUN_TABLE, NULL, 1, &key);
+	while (extension_scan_next(&scan))
+		is_being_deleted |= TransactionIdIsInProgress(HeapTupleHeaderGetUpdateXid(scan.tuple->t_data));
+	if (is_being_deleted)
+		return;
 	forget_runs(policy);
 	VALUE(run_policy) = DirectFunctionCall1(namein, CStringGetDatum(policy));
 	VALUE(run_started_at) = TimestampTzGetDatum(run->started_at);
