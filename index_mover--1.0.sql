@@ -899,9 +899,9 @@ BEGIN ATOMIC
 		   p.command
 	  FROM index_mover.problems() p
 	UNION ALL
-	SELECT 'warning', 'waiting job', 'job ' || r.job,
-		   -- it may look between two of them
-		   format('%s has waited since %s%s', r.name, r.blocked_since::timestamptz(0),
+	SELECT 'warning', 'waiting job', CASE r.job WHEN 0 THEN 'cleanup' ELSE 'job ' || r.job END,
+		   -- it may look between two relations, and between two in its way
+		   format('%s has waited since %s%s', coalesce(r.name, 'it'), r.blocked_since::timestamptz(0),
 				  (SELECT ' for ' || string_agg(CASE b WHEN 0 THEN 'a prepared transaction' ELSE 'process ' || b END, ', ')
 					 FROM unnest(r.blocked_by) b)),
 		   index_mover.printed_command('blockers')

@@ -387,6 +387,19 @@ $holder->end;
 $sql->('SELECT cancel_move()');
 wait_for_no_worker($node);
 $sql->('SELECT * FROM index_mover_cleanup()');
+
+# a cleanup that no call has asked for
+my $gate = IndexMover::Session->new($node);
+$gate->run('SELECT pg_advisory_lock(43)');
+$sql->("SELECT move_indexes('behind_rebuild', 'regress_fast', 'rebuild', wait => false)");
+poll_until($node, 'SELECT phase FROM index_mover_progress', 'building index', 'the build');
+$gate->run('BEGIN; SELECT count(*) FROM behind_rebuild');
+$sql->('SELECT pg_terminate_backend(pid) FROM index_mover_progress');
+poll_until($node, 'SELECT job, blocked_by FROM index_mover_progress', '0|{' . $gate->pid . '}', 'the cleanup, which waits');
+like($as_monitor->("SELECT object, detail FROM index_mover_check('0 s') WHERE kind = 'waiting job'"),
+	qr/^cleanup\|behind_rebuild_i_ccnew has waited since /, 'a cleanup that waits has no number');
+$gate->end;
+wait_for_no_worker($node);
 is($as_monitor->(sprintf $check, ''), '', 'in the end all is well');
 $node->stop;
 done_testing();
