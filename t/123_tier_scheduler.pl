@@ -187,6 +187,7 @@ sql('DROP DATABASE "Other"');
 is(sql(q{SELECT count(*) FROM pg_database WHERE datname = 'Other'}), 0, 'DROP DATABASE');
 
 # ---- failover --------------------------------------------------------------------------------------
+sql('CREATE UNLOGGED TABLE unlogged (n int PRIMARY KEY)');
 $node->backup('before');
 my $standby = PostgreSQL::Test::Cluster->new('scheduler_standby');
 $standby->init_from_backup($node, 'before', has_streaming => 1);
@@ -195,6 +196,9 @@ $node->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'index_mover'"), 0,
 	'nothing of it runs on a standby');
 like($standby->safe_psql('postgres', 'SELECT policy FROM tier_plan() LIMIT 1'), qr/^\w+$/, 'where policies can be planned');
+is($standby->safe_psql('postgres', 'SELECT DISTINCT scheduled, next_run FROM tier_policy_status'), 'f|', 'and the status says so');
+is($standby->safe_psql('postgres', "SELECT kind, object FROM index_mover_check() WHERE kind <> 'failing policy'"), '',
+	'the check asks for no scheduler, nor for the files of unlogged tables');
 $node->stop;
 $standby->promote;
 ok($standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()'), 'a failover');

@@ -148,6 +148,9 @@ lost_file(const RelationFacts *facts, bool all_pages)
 
 	if (!RelFileNumberIsValid(facts->relfilenumber) || !RELKIND_HAS_STORAGE(facts->relkind))
 		return NULL;
+	/* a standby has its init fork only */
+	if (facts->persistence == RELPERSISTENCE_UNLOGGED && RecoveryInProgress())
+		return NULL;
 
 	lost.file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
 	look_at_segments(&lost);

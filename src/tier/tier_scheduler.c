@@ -24,6 +24,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
@@ -99,8 +100,8 @@ index_mover_is_scheduled(PG_FUNCTION_ARGS)
 
 	(void) SplitIdentifierString(pstrdup(scheduler_databases), ',', &names);
 	foreach_ptr(const char, name, names)
-		result |= is_registered && strcmp(name, get_database_name(MyDatabaseId)) == 0;
-	PG_RETURN_BOOL(result);
+		result |= strcmp(name, get_database_name(MyDatabaseId)) == 0;
+	PG_RETURN_BOOL(result && is_registered && !RecoveryInProgress());
 }
 
 /* Define the settings, and have the scheduler started; to be called in _PG_init(). */
