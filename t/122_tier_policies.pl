@@ -225,6 +225,20 @@ unlike(($node->psql('postgres', "SET statement_timeout = '30s'; SELECT * FROM ru
 $deleter->run('ROLLBACK');
 $deleter->end;
 
+# nor does a function that raises the error of a cancel stop the other policies
+sql(<<'SQL');
+CREATE FUNCTION canceled() RETURNS date LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled USING MESSAGE = 'by myself'; END $$;
+CREATE FUNCTION sleeping() RETURNS date LANGUAGE sql AS 'SELECT pg_catalog.now()::date FROM pg_catalog.pg_sleep(60)';
+INSERT INTO tier_policy (name, relation, to_tablespace, older_than, now_function)
+  VALUES ('canceled', 'good', 'regress_slow', '1 day', 'canceled()');
+SQL
+is(sql("SELECT reason FROM tier_plan() WHERE policy = 'canceled'"), 'now_function "public.canceled()" has failed: by myself',
+	'an error that looks like a cancel');
+sql("UPDATE tier_policy SET now_function = 'sleeping()' WHERE name = 'canceled'");
+is(error_of($super, "SET statement_timeout = '100ms'; SELECT * FROM tier_plan()"),
+	'57014: canceling statement due to statement timeout', 'a cancel is one');
+sql("DELETE FROM tier_policy WHERE name = 'canceled'");
+
 # several sessions run the same policies: of each, one run at a time is recorded
 sql("UPDATE tier_policy SET to_tablespace = 'regress_slow'");
 $node->pgbench('-n -c 4 -t 10', 0, [qr{processed: 40/40}], [qr/^(?!.*duplicate key)/s], 'four sessions run them',
