@@ -94,6 +94,20 @@ is(scalar(() = PostgreSQL::Test::Utils::slurp_file($node->logfile, $before) =~ /
 is(sql("SELECT next_run > now() + interval '99 years' FROM tier_policy_status WHERE policy = 'fails'"), 't', 'the next is in 100 years');
 sql("UPDATE tier_policy SET every = '1 s'");
 
+# policies that want one table at the same moment: one gets it, and none has failed
+sql(q{INSERT INTO tier_policy (name, relation, to_tablespace, older_than, min_stay, every)
+  SELECT 'rival ' || n, 'events', CASE n % 2 WHEN 0 THEN 'regress_fast' ELSE 'regress_slow' END, '1 year', '0', '1 s'
+    FROM generate_series(1, 4) n});
+$before = -s $node->logfile;
+foreach (1 .. 10)
+{
+	look();
+	sleep 1.1;
+}
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $before), qr/WARNING:.*is already being moved/, 'rivals do not fail');
+sql("DELETE FROM tier_policy WHERE name ~ 'rival'");
+wait_for_jobs($node);
+
 # ---- when it is not due ------------------------------------------------------------------------
 # windows by the time of the server: one that is closed, and one over midnight that is open
 sql(<<'SQL');

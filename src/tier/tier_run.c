@@ -206,6 +206,7 @@ index_mover_policy_main(Datum arg)
 	MoveSettings settings = {0};
 	List	   *volatile items = NIL;
 	ErrorData  *volatile error = NULL;
+	volatile int tries = 0;
 	StringInfoData message;
 
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
@@ -230,18 +231,23 @@ index_mover_policy_main(Datum arg)
 		SetConfigOption("log_min_messages", "fatal", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_appname("index_mover");
 
-	PG_TRY();
+	/* what another job has taken since the plan is a hindrance in the next */
+	do
 	{
-		items = carry_out(&extra, &settings, NULL);
-	}
-	PG_CATCH();
-	{
-		error = errors_take(context);
-	}
-	PG_END_TRY();
+		error = NULL;
+		PG_TRY();
+		{
+			items = carry_out(&extra, &settings, NULL);
+		}
+		PG_CATCH();
+		{
+			error = errors_take(context);
+		}
+		PG_END_TRY();
+		disable_all_timeouts(false);
+	} while (error != NULL && error->sqlerrcode == ERRCODE_OBJECT_IN_USE && ++tries < 3);
 	if (error != NULL)
 	{
-		disable_all_timeouts(false);
 		/* if the tables are locked, that is the error */
 		(void) carry_out(&extra, &settings, error);
 		ereport(WARNING,
