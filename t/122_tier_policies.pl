@@ -262,6 +262,13 @@ is(sql("SELECT count(*) FROM tier_plan('later', at => '2031-01-30 UTC')"), 0, 'a
 is(sql("SELECT relation FROM tier_plan('counted', at => now() + interval '61 days')"), 'counted_1', 'also by number');
 is(sql("SELECT count(*) FROM tier_plan('counted', at => now() + interval '50 days')"), 0, 'and not before');
 
+is(error_of($super, "SELECT * FROM tier_plan(at => '$_')"), '22023: at must be finite', "$_ is no time") foreach '-infinity', 'infinity';
+sql(q{CREATE FUNCTION never() RETURNS timestamptz LANGUAGE sql AS 'SELECT timestamptz ''-infinity'''; UPDATE tier_policy SET }
+	. q{relation = 'later', now_function = 'never()' WHERE name = 'counted'});
+is(sql("SELECT count(*) FROM tier_plan(at => '2000-01-01 UTC')"), 0, 'a clock that stands at -infinity, at any time');
+sql("UPDATE tier_policy SET relation = 'good', now_function = NULL WHERE name = 'counted'; ALTER TABLE good_1 SET TABLESPACE pg_default");
+is(sql("SELECT count(*) FROM tier_plan('counted', at => '2000-01-01 UTC')"), 0, 'the first moment of 2000 is not now');
+
 # ---- idle ----------------------------------------------------------------------------------------
 # a sample of 150 days ago, when the statistics are 200 days old
 sql("ALTER DATABASE postgres SET index_mover.test_mutation = 'stats-age:200'");

@@ -64,16 +64,15 @@ typedef struct Claim
 	const Policy *policy;
 } Claim;
 
-/* Plan the policies as of a moment; 0 = now. */
+/* Plan the policies as of a moment, which is finite. */
 TierPlan *
 tier_plan_begin(TimestampTz at)
 {
 	TierPlan   *plan = palloc0_object(TierPlan);
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Claim),.hcxt = CurrentMemoryContext};
-	TimestampTz now = GetCurrentTransactionStartTimestamp();
 
-	plan->now = at == 0 ? now : at;
-	plan->ahead = plan->now - now;
+	plan->now = at;
+	plan->ahead = at - GetCurrentTransactionStartTimestamp();
 	plan->places = places_read();
 	plan->busy = job_busy_tables();
 	plan->claimed = hash_create("index_mover claimed tables", 64, &info,
@@ -421,7 +420,10 @@ read_clock(PlanWork *work)
 		result.end = bound_value(type, clock.result);
 	}
 	if (result.kind == BOUND_TIME)
-		result.end = minus(result.end + work->plan->ahead, work->policy->age);
+		result.end = minus(DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+																   TimestampTzGetDatum(result.end),
+																   IntervalPGetDatum(&ahead))),
+						   work->policy->age);
 	return result;
 }
 
@@ -866,15 +868,20 @@ put_tier_row(ReturnSetInfo *rsinfo, const Policy *policy, const TierRow *row)
  *
  * Each policy is planned as its owner.  Locks: on catalogs and the extension's
  * own tables only.  EXECUTE is revoked from PUBLIC.
- * ERROR 42704 no such policy.  Faults of a policy are in its row.
+ * ERROR 42704 no such policy, 22023 at.  Faults of a policy are in its row.
  */
 Datum
 index_mover_tier_plan(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *policies = policies_read(PG_ARGISNULL(0) ? NULL : NameStr(*PG_GETARG_NAME(0)), false);
-	TierPlan   *plan = tier_plan_begin(PG_ARGISNULL(1) ? 0 : PG_GETARG_TIMESTAMPTZ(1));
+	TimestampTz at = PG_ARGISNULL(1) ? GetCurrentTransactionStartTimestamp() : PG_GETARG_TIMESTAMPTZ(1);
+	TierPlan   *plan = tier_plan_begin(at);
 
+	if (TIMESTAMP_NOT_FINITE(at))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be finite", "at")));
 	if (InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

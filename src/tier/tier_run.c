@@ -111,7 +111,7 @@ static List *
 plan_items(const RunExtra *extra, bool scheduled, MoveSettings *settings)
 {
 	List	   *policies = policies_read(NameStr(extra->policy), false);
-	PlanWork	work = {tier_plan_begin(0), policies != NIL ? linitial(policies) : NULL};
+	PlanWork	work = {tier_plan_begin(GetCurrentTransactionStartTimestamp()), policies != NIL ? linitial(policies) : NULL};
 	List	   *items = NIL;
 	bool		has_window;
 	int			left;
