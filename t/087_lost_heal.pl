@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 
+use File::Basename qw(dirname);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path rmtree);
@@ -232,6 +233,31 @@ wait_for_no_worker($node);
 is(value("SELECT status, sqlstate FROM index_mover_history WHERE job = $job"), 'canceled|57014', 'canceled before it hides anything');
 is(value("SELECT name, status FROM heal_tablespace('fast')"), 't_words|moved', 'one file of many');
 answers('one file');
+
+# a file, or a directory, that the server may not open: core would PANIC when it drops the file after a rebuild
+value('CREATE TABLE closed_t (i int) TABLESPACE fast; CREATE INDEX t_v_closed ON t (v) TABLESPACE fast');
+my $locked = 'skipped|42501|The server cannot open its file: Permission denied.';
+my %closed = map { $_ => $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_')") } qw(closed_t t_v_closed t_words);
+$node->stop;
+unlink $closed{t_words} or die $!;
+chmod 0, @closed{qw(closed_t t_v_closed)};
+$node->start;
+is(value("SELECT name, status, sqlstate, detail FROM heal_tablespace('fast') ORDER BY 1"),
+	"closed_t|$locked\nt_v_closed|$locked\nt_words|moved||", 'files that cannot be opened stop no other');
+is(value("SELECT status, sqlstate, detail FROM move_indexes('t_v_closed', 'regress_slow', 'rebuild')"), $locked, 'nor are they moved');
+is(value("SELECT object, detail ~ 'Permission denied' FROM index_mover_check() ORDER BY 1"), "public.closed_t|t\npublic.t_v_closed|t",
+	'index_mover_check() says why');
+chmod 0600, @closed{qw(closed_t t_v_closed)};
+my $files = dirname($closed{t_words});
+$node->stop;
+chmod 0, $files;
+$node->start;
+is(value("SELECT DISTINCT status, sqlstate, detail FROM heal_tablespace('fast')"), $locked, 'nor a directory');
+is(value('SELECT count(*) FROM pg_index WHERE NOT indisvalid'), 0, 'whose indexes are not hidden');
+chmod 0700, $files;
+value('DROP TABLE closed_t; DROP INDEX t_v_closed');
+is(value("SELECT count(*) FROM heal_tablespace('fast')"), 0, 'nothing was lost');
+answers('closed');
 
 # an exclusion constraint, whose REINDEX asks for its locks again and again, each time for a moment
 $file = $node->data_dir . '/' . value("SELECT pg_relation_filepath('t_r_excl')");

@@ -44,16 +44,14 @@ typedef struct LostFile
 	const char *problem;		/* NULL = none */
 } LostFile;
 
-/* Return the bytes of a segment of a fork, -1 if it does not exist. */
+/* Return the bytes of a segment of a fork, -1 with errno if there is none to be seen. */
 static int64
 segment_size(const RelFileLocator *file, ForkNumber fork, unsigned int segment)
 {
 	char	   *path = relation_segment_path(file, fork, segment * (BlockNumber) RELSEG_SIZE);
 	struct stat st;
-	int64		size = stat(path, &st) == 0 ? (int64) st.st_size : -1;
 
-	pfree(path);
-	return size;
+	return stat(path, &st) == 0 ? (int64) st.st_size : -1;
 }
 
 /* Look for the file and its segments: md.c takes a short one for the last. */
@@ -63,7 +61,8 @@ look_at_segments(LostFile *lost)
 	int64		size = segment_size(&lost->file, MAIN_FORKNUM, 0);
 
 	if (size < 0)
-		lost->problem = "its file is missing";
+		lost->problem = errno == ENOENT || errno == ENOTDIR ? "its file is missing" :
+			psprintf("its file cannot be looked at: %m");
 	else if (size < BLCKSZ && relkind_is_index(lost->facts->relkind))
 		lost->problem = "its file is empty";
 	for (unsigned int segment = 1; lost->problem == NULL; segment++)
@@ -171,8 +170,11 @@ lost_file(const RelationFacts *facts, bool all_pages)
 		}
 		UnlockRelationOid(facts->heap_oid, AccessShareLock);
 	}
+	/* of open(), EACCES and EISDIR are in the category of access rules */
 	if (error != NULL && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_INTERNAL_ERROR &&
-		ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_SYSTEM_ERROR)
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_SYSTEM_ERROR &&
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) !=
+		ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION))
 		ReThrowError(error);
 	return error != NULL ? error->message : lost.problem;
 }

@@ -153,6 +153,8 @@ plan_lost(PlanEntry *entry, const PlanRequest *request)
 		return false;
 	item->heal = true;
 	item->size_before = (int64) entry->facts.pages * BLCKSZ;
+	if (!item_check_file(item, &entry->facts))
+		return true;
 	if (!relkind_is_index(item->relkind))
 		item_skip(item, ERRCODE_DATA_CORRUPTED, item->relkind == RELKIND_MATVIEW ?
 				  "Lost: %s. REFRESH MATERIALIZED VIEW makes it again." :

@@ -111,6 +111,25 @@ target_aclcheck(Oid tablespace)
 }
 
 /*
+ * Check whether the server can open the file of a relation, unless it is missing.  If
+ * not, skip the row and return false: when core drops the old file, an error would be
+ * a PANIC.
+ */
+bool
+item_check_file(MoveItem *item, const RelationFacts *facts)
+{
+	RelFileLocator file = make_locator(facts->tablespace, MyDatabaseId, facts->relfilenumber);
+
+	if (!RelFileNumberIsValid(facts->relfilenumber) ||
+		access(relation_segment_path(&file, MAIN_FORKNUM, 0), R_OK | W_OK) == 0 ||
+		errno == ENOENT || errno == ENOTDIR)
+		return true;
+	return item_skip(item, errno == EACCES || errno == EPERM || errno == EROFS ?
+					 ERRCODE_INSUFFICIENT_PRIVILEGE : ERRCODE_IO_ERROR,
+					 "The server cannot open its file: %s.", strerror(errno));
+}
+
+/*
  * Check whether the current user can move this relation now, by whatever method.
  * If not, skip the row with the reason and return false.
  *
@@ -186,6 +205,8 @@ item_check(MoveItem *item, const RelationFacts *facts)
 						 "New partitions are made in tablespace \"%s\" already." :
 						 "Already in tablespace \"%s\".", to_name);
 
+	if (!item_check_file(item, facts))
+		return false;
 	if (recovery_needs_full_pages(item->relid))
 		return item_skip(item, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						 "full_page_writes is off, with which this server cannot recover from a crash after the file of a BRIN index was removed; switch it on, and CHECKPOINT, before the move.");

@@ -15,6 +15,7 @@
 #include "settings.h"
 
 extern bool item_check(MoveItem *item, const RelationFacts *facts);
+extern bool item_check_file(MoveItem *item, const RelationFacts *facts);
 extern char *item_core_command(const MoveItem *item);
 
 extern void plan_check_named_relation(Oid relid, char relkind, const char *relname,
