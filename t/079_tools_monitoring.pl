@@ -44,18 +44,24 @@ CREATE TABLE lost (i int PRIMARY KEY);
 CREATE TABLE ruin (i int PRIMARY KEY USING INDEX TABLESPACE regress_fast);
 CHECKPOINT;
 SQL
-my ($path, $ruin) = map { $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('$_')") } qw(lost_pkey ruin_pkey);
-rename $path, "$path.away" or die "$path: $!";
+my $of_catalog = $sql->("SELECT indexrelid::regclass FROM pg_index
+	WHERE indrelid = (SELECT reltoastrelid FROM pg_class WHERE oid = 'pg_seclabel'::regclass)");
+my ($path, $ruin, $catalog) = map { $node->data_dir . '/' . $sql->("SELECT pg_relation_filepath('$_')") } qw(lost_pkey ruin_pkey),
+	$of_catalog;
+rename $_, "$_.away" or die "$_: $!" foreach $path, $catalog;
 truncate $ruin, 0 or die "$ruin: $!";
 my $apart = "SELECT * FROM index_mover_call.move_table('public.apart', 'regress_fast');";
 my $heal = 'SELECT * FROM index_mover_call.heal_tablespace';
 is( $as_monitor->("SELECT severity, kind, object, detail, command FROM index_mover_check() WHERE severity = 'error' "
 		. 'ORDER BY kind COLLATE "C", object'),
 	"error|TOAST apart|public.apart|its TOAST table is in another tablespace|$apart\n"
+	  . "error|lost file|$of_catalog|its file is missing|\n"
 	  . "error|lost file|public.lost_pkey|its file is missing|$heal('pg_default');\n"
 	  . "error|lost file|public.ruin_pkey|its file is empty|$heal('regress_fast');",
 	'a table apart from its TOAST table, a lost file and a ruin');
-rename "$path.away", $path or die "$path: $!";
+is($sql->("SELECT name FROM heal_tablespace('pg_default', dry_run => true)"), 'lost_pkey',
+	'heal_tablespace() passes over system catalogs and their TOAST tables');
+rename "$_.away", $_ or die "$_: $!" foreach $path, $catalog;
 $sql->('DROP TABLE ruin');
 $sql->($apart);
 # (the move has removed the file that another has left)

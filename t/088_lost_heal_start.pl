@@ -213,6 +213,7 @@ value(<<'SQL');
 CREATE TABLE there (i int PRIMARY KEY, v int) TABLESPACE fast;
 INSERT INTO there SELECT g, g FROM generate_series(1, 500) g;
 CREATE MATERIALIZED VIEW view TABLESPACE fast AS SELECT i FROM generate_series(1, 10) i;
+CREATE UNLOGGED TABLE undone (i int) TABLESPACE fast;
 CREATE TABLE twice (i int, v int);
 INSERT INTO twice SELECT g, g FROM generate_series(1, 100) g;
 CREATE UNIQUE INDEX twice_i ON twice (i) TABLESPACE fast;
@@ -228,11 +229,13 @@ like($out, qr/^t_pkey\|moved\|\|\nt_v\|moved\|\|
 \nthere\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ It\ cannot\ be\ made\ again:\ .*
 \nthere_v\|skipped\|XX001\|Its\ table\ is\ lost:\ its\ file\ is\ missing\.
 \ntwice_i\|failed\|23505\|could\ not\ create\ unique\ index\ "twice_i.*
+\nundone\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ .*;\ TRUNCATE\ makes\ it\ again,\ without\ rows\.
 \nview\|skipped\|XX001\|Lost:\ its\ file\ is\ missing\.\ REFRESH\ MATERIALIZED\ VIEW\ makes\ it\ again\.$/x,
 	'a lost table is named, duplicates fail, and the others are healed') or diag($out);
 like($err, qr/WARNING:  index "twice_i" was not moved/, 'with a warning');
 is($node->psql('postgres', 'REFRESH MATERIALIZED VIEW view'), 0, 'as a materialized view is made again');
-is($node->psql('postgres', 'DROP TABLE there, twice; DROP MATERIALIZED VIEW view'), 0, 'they can be dropped');
+is($node->psql('postgres', 'TRUNCATE undone; INSERT INTO undone VALUES (1)'), 0, 'and an unlogged table');
+is($node->psql('postgres', 'DROP TABLE there, twice, undone; DROP MATERIALIZED VIEW view'), 0, 'they can be dropped');
 well('the rest');
 value(<<'SQL');
 CREATE ROLE regress_o;

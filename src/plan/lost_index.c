@@ -158,6 +158,8 @@ plan_lost(PlanEntry *entry, const PlanRequest *request)
 	if (!relkind_is_index(item->relkind))
 		item_skip(item, ERRCODE_DATA_CORRUPTED, item->relkind == RELKIND_MATVIEW ?
 				  "Lost: %s. REFRESH MATERIALIZED VIEW makes it again." :
+				  entry->facts.persistence == RELPERSISTENCE_UNLOGGED && item->relkind == RELKIND_RELATION ?
+				  "Lost: %s. No backup has what was in it; TRUNCATE makes it again, without rows." :
 				  "Lost: %s. It cannot be made again: restore it from a backup, or promote a standby that has it.", lost);
 	else if (relation_facts(item->heap_oid, &heap) &&
 			 (lost_table = lost_file(&heap, all_pages && heap.tablespace == entry->facts.tablespace)) != NULL)

@@ -193,7 +193,8 @@ is_wanted(const Form_pg_class form, const PlanRequest *request)
 	if (form->relisshared || isAnyTempNamespace(form->relnamespace))
 		return false;
 	if (request->heal)
-		return RELKIND_HAS_STORAGE(form->relkind) && !IsCatalogNamespace(form->relnamespace);
+		return RELKIND_HAS_STORAGE(form->relkind) && !IsCatalogNamespace(form->relnamespace) &&
+			!IsCatalogRelationOid(form->oid);
 
 	if (IsCatalogNamespace(form->relnamespace) || IsToastNamespace(form->relnamespace))
 		return false;
