@@ -194,6 +194,11 @@ standby_ok($node, $standby, ['t'], 'a standby that has lost its own');
 is($standby->safe_psql('postgres', "SELECT count(*) FROM heal_tablespace('fast', dry_run => true)"), '0', 'a plan on a standby');
 ($rc, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT count(*) FROM heal_tablespace('fast')");
 like($err, qr/25006/, 'it cannot heal');
+my $there = $standby->data_dir . '/' . $standby->safe_psql('postgres', "SELECT pg_relation_filepath('t_v')");
+rename $there, "$there.away" or die "$there: $!";
+is($standby->safe_psql('postgres', 'SELECT object, detail, command FROM index_mover_check()'), 'public.t_v|its file is missing|',
+	'nor is it told to');
+rename "$there.away", $there or die "$there: $!";
 $standby->stop;
 
 # ---- TOAST, a table there, what cannot be rebuilt ------------------------------------------------

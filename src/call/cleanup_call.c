@@ -233,8 +233,8 @@ may_be_lost(Form_pg_class form)
  *		OUT size bigint, OUT action text, OUT command text) RETURNS SETOF record
  *
  * For index_mover_check(): the rows of index_mover_cleanup(dry_run => true), but
- * for the history, and relations whose files are lost (command NULL for the system
- * catalogs, which heal_tablespace() passes over).  No leftovers on a
+ * for the history, and relations whose files are lost (command NULL where
+ * heal_tablespace() does nothing: for system catalogs, on a standby).  No leftovers on a
  * standby, which does not know which jobs are still running on the primary.
  */
 Datum
@@ -253,7 +253,7 @@ index_mover_problems(PG_FUNCTION_ARGS)
 			put_leftover(rsinfo, "lost file",
 						 quote_qualified_identifier(NameStr(facts.schema_name), NameStr(facts.relname)),
 						 facts.tablespace, -1, lost,
-						 IsCatalogRelationOid(relid) ? NULL :
+						 RecoveryInProgress() || IsCatalogRelationOid(relid) ? NULL :
 						 printed_command("heal", tablespace_name(facts.tablespace)));
 	}
 	return (Datum) 0;
