@@ -236,7 +236,7 @@ answers('one file');
 
 # a file, or a directory, that the server may not open: core would PANIC when it drops the file after a rebuild
 value('CREATE TABLE closed_t (i int) TABLESPACE fast; CREATE INDEX t_v_closed ON t (v) TABLESPACE fast');
-my $locked = 'skipped|42501|The server cannot open its file: Permission denied.';
+my $locked = 'skipped|58030|The server cannot open its file: Permission denied.';
 my %closed = map { $_ => $node->data_dir . '/' . value("SELECT pg_relation_filepath('$_')") } qw(closed_t t_v_closed t_words);
 $node->stop;
 unlink $closed{t_words} or die $!;

@@ -124,9 +124,8 @@ item_check_file(MoveItem *item, const RelationFacts *facts)
 		access(relation_segment_path(&file, MAIN_FORKNUM, 0), R_OK | W_OK) == 0 ||
 		errno == ENOENT || errno == ENOTDIR)
 		return true;
-	return item_skip(item, errno == EACCES || errno == EPERM || errno == EROFS ?
-					 ERRCODE_INSUFFICIENT_PRIVILEGE : ERRCODE_IO_ERROR,
-					 "The server cannot open its file: %s.", strerror(errno));
+	/* not 42501, which the caller takes for a privilege in the database */
+	return item_skip(item, ERRCODE_IO_ERROR, "The server cannot open its file: %s.", strerror(errno));
 }
 
 /*
