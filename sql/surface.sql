@@ -79,6 +79,12 @@ SELECT * FROM move_indexes('t', 'regress_fast', settings => '{"swap_after": "26:
 \echo :SQLSTATE
 SELECT * FROM move_indexes('t', 'regress_fast', wait => false, settings => '{"swap_after": "some day"}');
 \echo :SQLSTATE
+SELECT * FROM move_indexes('t', 'regress_fast', wait => false, settings => '{"swap_after": ":"}');
+\echo :SQLSTATE
+-- a day before the time is no time of day, whatever its style
+SET datestyle = 'German';
+SELECT status FROM move_indexes('t_id', 'regress_fast', 'copy', dry_run => true, settings => '{"swap_after": "26.11.2026 05:00"}');
+RESET datestyle;
 SELECT name, status FROM move_indexes('t', 'regress_fast', method => 'copy', settings => '{"swap_after": "yesterday"}') ORDER BY name;
 
 -- nothing to do

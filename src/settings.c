@@ -263,9 +263,12 @@ settings_reserved(const FreeSpaceRule *rule, int64 total)
 static bool
 is_time_of_day(const char *text)
 {
-	return strchr(text, ':') != NULL &&
-		text[		strspn(text, " 0123456789:.")] == '\0' &&
-		strspn(text +strspn(text, " "), "0123456789") <= 2;
+	size_t		digits;
+
+	text += strspn(text, " ");
+	digits = strspn(text, "0123456789");
+	return (digits == 1 || digits == 2) && text[digits] == ':' &&
+		text[strspn(text, " 0123456789:.")] == '\0';
 }
 
 static TimestampTz
