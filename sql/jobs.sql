@@ -197,6 +197,18 @@ CALL wait_for_move();
 -- nothing was to be moved: it has ended when it was submitted
 SELECT status, moved, total, percent, finished_at = started_at AS ended FROM index_mover_jobs ORDER BY job DESC LIMIT 1;
 
+-- a function that raises the SQLSTATE of a cancel cancels nothing
+CREATE TABLE bulk.raises (i int) WITH (autovacuum_enabled = false);
+CREATE FUNCTION bulk.stop(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN i; END $$;
+CREATE INDEX raises_first ON bulk.raises (bulk.stop(i));
+CREATE INDEX raises_second ON bulk.raises (i);
+INSERT INTO bulk.raises VALUES (1);
+CREATE OR REPLACE FUNCTION bulk.stop(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'stop' USING ERRCODE = 'query_canceled'; END $$;
+SELECT name, status, sqlstate, detail FROM move_indexes('bulk.raises', 'regress_fast', method => 'rebuild',
+	settings => '{"order": "name", "max_workers": 1}') ORDER BY 1;
+DROP TABLE bulk.raises;
+DROP FUNCTION bulk.stop;
+
 -- an index that is dropped before its turn needs no move any more
 CREATE TABLE w (a int PRIMARY KEY, b int);
 CREATE INDEX w_b ON w (b);

@@ -73,6 +73,17 @@ errors_catch(void (*work) (void *arg), void *arg)
 	return error;
 }
 
+/*
+ * Return whether the error, or NULL, is a cancel of the statement.  Functions of users
+ * can raise the same SQLSTATE, and must not stop what is none of theirs by it.
+ */
+bool
+errors_was_canceled(const ErrorData *error)
+{
+	return error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+		error->funcname != NULL && strcmp(error->funcname, "ProcessInterrupts") == 0;
+}
+
 /* Refuse NULL as argument n of a function, with ERROR 22004. */
 void
 reject_null(FunctionCallInfo fcinfo, int n, const char *name)

@@ -139,17 +139,6 @@ tier_reason(const TierRow *row)
 		psprintf("%s; but %s", row->why, row->hindrance);
 }
 
-/*
- * Return whether the statement was canceled.  The functions of a policy can raise
- * that error, too, and must not stop the other policies by it.
- */
-static bool
-was_canceled(const ErrorData *error)
-{
-	return error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-		error->funcname != NULL && strcmp(error->funcname, "ProcessInterrupts") == 0;
-}
-
 /* ----------------------------------------------------------------
  *	Hindrances of a move
  * ----------------------------------------------------------------
@@ -204,7 +193,7 @@ plan_row(PlanWork *work, TierRow *row)
 	one.request.indexes = row->is_index;
 	one.request.tables = !row->is_index;
 	error = errors_catch(plan_one, &one);
-	if (was_canceled(error))
+	if (errors_was_canceled(error))
 		ReThrowError(error);
 	if (error != NULL)
 	{
@@ -402,7 +391,7 @@ read_clock(PlanWork *work)
 		call->args[0].isnull = false;
 		clock.call = call;
 		error = errors_catch(call_clock, &clock);
-		if (was_canceled(error))
+		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
 			ereport(ERROR,
@@ -900,7 +889,7 @@ index_mover_tier_plan(PG_FUNCTION_ARGS)
 			work.rows = list_make1(policy_row("its owner is to be set again"));
 		else
 			error = errors_catch(plan_as_owner, &work);
-		if (was_canceled(error))
+		if (errors_was_canceled(error))
 			ReThrowError(error);
 		if (error != NULL)
 			work.rows = list_make1(policy_row(error->message));

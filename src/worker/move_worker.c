@@ -475,7 +475,7 @@ run_item(JobShared *shared, int n)
 	/* a cancel after the swap does not undo the move */
 	canceled = (item->status == STATUS_CANCELED || job_cancel_requested() ||
 				outcome_extension_is_gone(shared) ||
-				strcmp(item->sqlstate, "57014") == 0);
+				(item->status == STATUS_MOVED && strcmp(item->sqlstate, "57014") == 0));
 
 	/* an index dropped during its move is skipped, and may leave something */
 	if (canceled || (item->status != STATUS_MOVED && item->status != STATUS_REHEARSED) ||

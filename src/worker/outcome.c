@@ -74,8 +74,8 @@ outcome_take_error(JobShared *shared, MoveItem *item, ErrorData *edata)
 
 	/* it stays moved if only the removal of the old index has failed */
 	if (item->status != STATUS_MOVED)
-		item->status = (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-						job_cancel_requested()) ? STATUS_CANCELED : STATUS_FAILED;
+		item->status = errors_was_canceled(edata) || job_cancel_requested() ?
+			STATUS_CANCELED : STATUS_FAILED;
 	strlcpy(item->sqlstate, state, sizeof(item->sqlstate));
 
 	/* core's words name a statement, and the user has canceled a job */
