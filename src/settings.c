@@ -261,14 +261,14 @@ settings_reserved(const FreeSpaceRule *rule, int64 total)
 }
 
 static bool
-is_time_of_day(const char *text)
+is_time_of_day(const char *value)
 {
 	size_t		digits;
 
-	text += strspn(text, " ");
-	digits = strspn(text, "0123456789");
-	return (digits == 1 || digits == 2) && text[digits] == ':' &&
-		text[strspn(text, " 0123456789:.")] == '\0';
+	value += strspn(value, " ");
+	digits = strspn(value, "0123456789");
+	return (digits == 1 || digits == 2) && value[digits] == ':' &&
+		value[strspn(value, " 0123456789:.")] == '\0';
 }
 
 static TimestampTz
@@ -462,6 +462,16 @@ setting_text(const Setting *setting, const JsonbValue *value)
 	return NULL;				/* keep compiler quiet */
 }
 
+static void
+check_object(Jsonb *json)
+{
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("settings must be a JSON object"),
+				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
+}
+
 /* Set the settings that a JSON object names for the GUC nest level, with the privileges of SET. */
 static void
 apply_json(Jsonb *json)
@@ -473,12 +483,7 @@ apply_json(Jsonb *json)
 
 	if (json == NULL)
 		return;
-	if (!JB_ROOT_IS_OBJECT(json))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("settings must be a JSON object"),
-				 errhint("For example: %s", "{\"max_rate\": \"50MB\"}")));
-
+	check_object(json);
 	it = JsonbIteratorInit(&json->root);
 	/* values are scalars, so nested containers reach setting_text() as such */
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
@@ -553,6 +558,8 @@ settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 															CStringGetDatum(recorded)));
 	int			nestlevel = NewGUCNestLevel();
 
+	/* a superuser can write anything there */
+	check_object(object);
 	for (int i = 0; i < lengthof(settings); i++)
 	{
 		const char *name = settings[i].name + strlen(PREFIX);
