@@ -85,6 +85,10 @@ SELECT * FROM move_indexes('t', 'regress_fast', wait => false, settings => '{"sw
 SET datestyle = 'German';
 SELECT status FROM move_indexes('t_id', 'regress_fast', 'copy', dry_run => true, settings => '{"swap_after": "26.11.2026 05:00"}');
 RESET datestyle;
+-- of no matter to what does not swap
+SET index_mover.swap_after = 'some day';
+SELECT * FROM index_mover_cleanup();
+RESET index_mover.swap_after;
 SELECT name, status FROM move_indexes('t', 'regress_fast', method => 'copy', settings => '{"swap_after": "yesterday"}') ORDER BY name;
 
 -- nothing to do

@@ -544,6 +544,18 @@ settings_capture(MoveSettings *result, Jsonb *json)
 	AtEOXact_GUC(true, nestlevel);
 }
 
+/* The same for what swaps nothing: a wrong index_mover.swap_after does not matter. */
+void
+settings_capture_here(MoveSettings *result)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	(void) set_config_option("index_mover.swap_after", "", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	settings_capture(result, NULL);
+	AtEOXact_GUC(true, nestlevel);
+}
+
 /*
  * As settings_capture(), but from the settings that were recorded for an
  * earlier job, but_not one of them.  Those that only a superuser may set are a

@@ -117,6 +117,7 @@ typedef struct MoveSettings
 
 extern void settings_define(void);
 extern void settings_capture(MoveSettings *result, Jsonb *json);
+extern void settings_capture_here(MoveSettings *result);
 extern void settings_load(MoveSettings *result, const char *recorded, Jsonb *json,
 						  bool trusted, const char *but_not);
 extern int64 settings_reserved(const FreeSpaceRule *rule, int64 total);

@@ -193,7 +193,7 @@ index_mover_cleanup(PG_FUNCTION_ARGS)
 							  "Call it on its own, with autocommit on.");
 
 	InitMaterializedSRF(fcinfo, 0);
-	settings_capture(&settings, NULL);
+	settings_capture_here(&settings);
 	before = leftovers_list();
 	/* do so even if only rows of the ledger are left */
 	if (!dry_run && leftovers_tables(true) != NIL)
