@@ -411,8 +411,10 @@ SQL
 	unlink glob $node->data_dir . "/$path";
 	wait_for_no_worker($node);
 	files_ok($node, 'the row of another file');
-	# (the standby has that file, too)
+	# (the standby has that file, too, and could not write its changed buffers later)
+	sql('CHECKPOINT');
 	$node->wait_for_catchup($standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
 	unlink glob $standby->data_dir . "/$path";
 }
 
