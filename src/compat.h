@@ -313,6 +313,11 @@ object_aclcheck(Oid classid, Oid objectid, Oid roleid, AclMode mode)
  */
 extern bool pq_check_connection(void);
 
+/* of a database whose removal was interrupted; in core's header from 15.4 on */
+#ifndef DATCONNLIMIT_INVALID_DB
+#define DATCONNLIMIT_INVALID_DB -2
+#endif
+
 /* Return the process of a virtual transaction; NULL for a prepared one. */
 static inline PGPROC *
 im_vxid_proc(VirtualTransactionId vxid)

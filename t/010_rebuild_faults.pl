@@ -10,7 +10,7 @@
 # Then killed, terminated, canceled or failing at each pause point: all of them are
 # before the swap, so the index is where it was, whole, and nothing is left behind;
 # what the unfinished one has left goes without anybody's help, or after a kill with
-# the next clean-up.  (With others in the way: t/011_rebuild_leftovers.pl.)  There, too,
+# the next cleanup.  (With others in the way: t/011_rebuild_leftovers.pl.)  There, too,
 # the server is shut down, and the postmaster killed.
 #
 # Fault (processes): worker canceled, in each phase, at each pause point, while it writes the
@@ -256,7 +256,7 @@ for my $way (sort keys %ways)
 		next if !$phases{$phase}{entry} || $phases{$phase}{free};
 		# The job says that it has yet to clean up, and because of whom.
 		poll_until($node, "SELECT phase, cardinality(blocked_by) > 0 FROM index_mover_progress",
-			'cleaning up|t', "$way, $phase: clean-up", dbname => $p->{db});
+			'cleaning up|t', "$way, $phase: cleanup", dbname => $p->{db});
 		pass("$way, $phase: the job cleans up, and names who is in its way");
 		my ($rc, $out, $err) = $node->psql($p->{db},
 			"SET lock_timeout = '10s'; INSERT INTO t VALUES (3002); SELECT count(*) > 0 FROM t WHERE wait_at(i) = 3;");

@@ -408,7 +408,7 @@ wait_for_no_worker($node);
 leftovers_ok($node, 'after all kills');
 metadata_ok($node, 'lt', 'after all kills', restarted => 1);
 
-# Two finish the same work: the row of the ledger goes while the clean-up is
+# Two finish the same work: the row of the ledger goes while the cleanup is
 # about to delete it, which core calls "tuple concurrently deleted" (XX000).
 kill_worker('waiting for readers before marking dead');
 my $rival = IndexMover::Session->new($node);
@@ -416,7 +416,7 @@ $rival->run('BEGIN; DELETE FROM index_mover.ledger');
 my $cleanup = start_call($node, 'rival', 'SELECT action FROM index_mover_cleanup()');
 poll_until($node, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'transactionid' AND NOT "
 	. "l.granted AND a.backend_type = 'index_mover'",
-	'1', 'a clean-up waits for who deletes its row');
+	'1', 'a cleanup waits for who deletes its row');
 $rival->run('COMMIT');
 $rival->end;
 my ($status, $out, $err) = finish_call($cleanup);

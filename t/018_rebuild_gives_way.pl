@@ -179,7 +179,7 @@ for my $sql ('TRUNCATE am; INSERT INTO am SELECT g, g, g FROM generate_series(1,
 			$cleanup->send('SELECT action FROM index_mover_cleanup()');
 			poll_until($node, 'SELECT count(*) FROM index_mover_progress WHERE ' . $reader->pid . ' = ANY (blocked_by)', '1',
 				"$name: cleaning up");
-			is($node->safe_psql('postgres', $flags), 'f|t|t', "$name: a clean-up waits for readers again before it goes on");
+			is($node->safe_psql('postgres', $flags), 'f|t|t', "$name: a cleanup waits for readers again before it goes on");
 			my $says = qr/index "am_gate_ccnew": cleaning up, waits for process ${\$reader->pid}$/m;
 			for (1 .. 200)
 			{

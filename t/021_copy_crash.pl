@@ -240,7 +240,7 @@ sub fault_at
 	{
 		# without being asked
 		poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0',
-			"$name: clean-up", timeout => 10);
+			"$name: cleanup", timeout => 10);
 	}
 	elsif ($swapped)
 	{
@@ -306,7 +306,7 @@ foreach my $action (qw(kill terminate cancel))
 	if ($action ne 'kill')
 	{
 		# without being asked
-		poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up", timeout => 10);
+		poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: cleanup", timeout => 10);
 	}
 	check_all($name, $from);
 	next_call_ok($name, "copy, worker: $action");

@@ -1,7 +1,7 @@
 # The postmaster is killed while a worker copies: at every step the worker is
 # gone within a second after it was in no system call, and has done nothing more;
 # above all it has not swapped.  The server can be started again, and the next
-# clean-up finds what is left, for a standby, too.
+# cleanup finds what is left, for a standby, too.
 use strict;
 use warnings;
 
@@ -78,7 +78,7 @@ foreach my $case (
 	(map { [ $_, 0 ] } qw(swap-asking swap-locked swap-block swap-copied swap-before-commit)),
 	[ 'left-file-drop', 0, before => 'copy-half:error' ],
 	(map { [ $_, 1 ] } qw(swapped prewarm-step prewarmed old-file-start old-file-step old-file-drop old-file-dropped)),
-	# and once more, in the clean-up after that
+	# and once more, in the cleanup after that
 	[ 'copy-end', 0, cleanup => 'old-file-step' ])
 {
 	my ($point, $swapped, %options) = @$case;

@@ -279,7 +279,7 @@ foreach my $point ('swapped', 'old-file-step')
 	unlike($err, qr/ERROR|PANIC|XX000/, "$name: and no worse");
 	wait_for_no_worker($node);
 	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'),
-		'old file|kept: could not be removed, see the server log', "$name: a clean-up does not forget it");
+		'old file|kept: could not be removed, see the server log', "$name: a cleanup does not forget it");
 	wait_for_no_worker($node);
 	rename $away, $directory or die "$away: $!";
 	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()'), '>', 0, "$name: the old file is there again");

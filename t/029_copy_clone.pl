@@ -134,7 +134,7 @@ $clone->safe_psql('postgres', 'DROP SUBSCRIPTION ours');
 $origin->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
 is($origin->safe_psql('postgres', 'SELECT count(*) FROM index_mover.ledger'), '0', 'the origin removes its leftover');
 ok(!-s $origin->data_dir . "/$left", '... and the file');
-nothing_came('clean-up on the publisher');
+nothing_came('cleanup on the publisher');
 $clone->safe_psql('postgres', 'DROP SUBSCRIPTION everything');
 unlink $clone->data_dir . "/$left";
 

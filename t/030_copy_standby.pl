@@ -180,7 +180,7 @@ foreach my $dry_run ('false', 'true')
 {
 	($rc, $out, $err) = $standby->psql('postgres',
 		"\\set VERBOSITY verbose\nSELECT index_mover_cleanup($dry_run)");
-	like($err, qr/ERROR:  25006: cannot execute index_mover_cleanup\(\) during recovery/, "no clean-up on a standby, dry_run $dry_run");
+	like($err, qr/ERROR:  25006: cannot execute index_mover_cleanup\(\) during recovery/, "no cleanup on a standby, dry_run $dry_run");
 }
 like($standby->safe_psql('postgres', "SELECT status FROM index_mover_history WHERE job = $job"), qr/^(?:queued|running)$/,
 	'a job that runs on the primary is not said to be interrupted');

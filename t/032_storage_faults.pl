@@ -169,7 +169,7 @@ foreach my $case (
 }
 
 # What a killed worker has left can't be removed either: that is said, it stays
-# on record, and goes with the next clean-up.
+# on record, and goes with the next cleanup.
 {
 	my $name = 'truncating what a killed worker has left fails';
 	{
@@ -193,7 +193,7 @@ foreach my $case (
 	ok($node->log_contains(qr/WARNING:  58030: could not remove a file that a move has left behind\n.*DETAIL:  could not truncate file/,
 		$log), "$name: the WARNING");
 	is($node->safe_psql('postgres', 'SELECT kind, action FROM index_mover_cleanup()'), 'unfinished copy|removed',
-		"$name: the next clean-up removes it");
+		"$name: the next cleanup removes it");
 	leftovers_ok($node, $name, within => 5);
 	files_ok($node, $name);
 	my $next = elsewhere($node, 'io_s');

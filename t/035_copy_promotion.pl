@@ -67,7 +67,7 @@ my @cases = (
 	[ 'old-file-drop', 'wait', 1, 1, 1, 'move' ],
 	[ 'old-file-dropped', 'wait', 1, 0, 0, 'nobody' ],
 	[ 'copy-half', 'error', 0, 0, 0, 'nobody' ],
-	[ 'copy-half', 'error, and one in its clean-up', 0, 0, 0, 'nobody' ],
+	[ 'copy-half', 'error, and one in its cleanup', 0, 0, 0, 'nobody' ],
 	[ 'copy-half', 'cancel', 0, 0, 0, 'nobody' ],
 	[ 'copy-half', 'terminate', 0, 0, 0, 'nobody' ],
 	[ 'copy-half', 'immediate shutdown', 0, 1, 1, 'call' ],
@@ -110,7 +110,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 		{
 			is($row, "failed\n", "$name: the move has failed");
 			# where the first attempt to clean up was in vain, another worker makes the next
-			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up");
+			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: cleanup");
 		}
 		set_test_point($primary, '');
 	}
@@ -130,7 +130,7 @@ foreach my $case (picked { $picked{"$_->[0] $_->[1]"} } 'promotions', @cases)
 			(undef, $row) = finish_call($call);
 			is($row, "canceled\n", "$name: the move was canceled");
 			# a successor of the one that was terminated, too
-			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up");
+			poll_until($primary, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: cleanup");
 		}
 	}
 	# what the move has logged last need not be flushed yet

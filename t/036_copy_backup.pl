@@ -1,7 +1,7 @@
 # Base backups and point-in-time recovery in the middle of a copy, incremental base
 # backups there (PostgreSQL 17 and newer), and a backup in the middle of a rebuild: what
 # is restored, or put together from a chain and restored, has the index where it was at
-# that moment, right, and after a clean-up no file and no index too many.
+# that moment, right, and after a cleanup no file and no index too many.
 #
 # Fault (replication): base backup, point-in-time recovery in mid-copy; base backup in
 #   mid-rebuild
@@ -90,7 +90,7 @@ sub move_with
 }
 
 # What is restored: where the index is, what the ledger knows of an unfinished move,
-# and that a clean-up and the next move leave all as it should be.
+# and that a cleanup and the next move leave all as it should be.
 sub restored_ok
 {
 	my ($other, $name, $place, $unfinished, $log_once, %options) = @_;
@@ -113,7 +113,7 @@ sub restored_ok
 		my $orphans = $other->safe_psql('postgres', 'SELECT count(*) FROM oracle.files()');
 		cmp_ok($orphans, '>', 0, "$name: there is a file too many") if $unfinished;
 		$other->safe_psql('postgres', 'SELECT * FROM index_mover_cleanup()');
-		files_ok($other, "$name, after a clean-up");
+		files_ok($other, "$name, after a cleanup");
 		verdict_ok($other, 'kept', $name, max_keys => 100, large => $options{large});
 		my $to = other_place($place);
 		is( $other->safe_psql('postgres',

@@ -382,7 +382,7 @@ for my $wait ('true', 'false')
 {
 	my $rc = $node->psql('postgres', "SELECT status FROM move_indexes('u_i', 'pg_default', wait => $wait)", stdout => \$stdout,
 		stderr => \$stderr);
-	is("$rc $stdout", '0 skipped', "no slot for a clean-up, wait => $wait: the call ends well");
+	is("$rc $stdout", '0 skipped', "no slot for a cleanup, wait => $wait: the call ends well");
 	like($stderr, qr/^psql:<stdin>:1: WARNING:  could not start a job to remove what interrupted moves have left$/m, '... with a warning');
 }
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_class WHERE relname = 'u_left'"), '1', 'what is left stays');

@@ -429,13 +429,13 @@ $node->safe_psql('postgres', 'CREATE EXTENSION pgstattuple');
 my $entries = "SELECT tuple_count + dead_tuple_count FROM pgstattuple('tx_s')";
 my $with_dead = $node->safe_psql('postgres', $entries);
 my $tx_blocks = $node->safe_psql('postgres', "SELECT pg_relation_size('tx_s') / current_setting('block_size')::int");
-beside_copy('VACUUM without index clean-up, and with it', 'tx', 'tx_s', sub {
+beside_copy('VACUUM without index cleanup, and with it', 'tx', 'tx_s', sub {
 		my $more = 'INSERT INTO tx SELECT g, g % 100, md5(g::text) FROM generate_series(%d, %d) g';
 		$node->safe_psql('postgres', 'VACUUM (INDEX_CLEANUP off) tx');
-		is($node->safe_psql('postgres', $entries), $with_dead, 'VACUUM without index clean-up: the index has what it had');
+		is($node->safe_psql('postgres', $entries), $with_dead, 'VACUUM without index cleanup: the index has what it had');
 		$node->safe_psql('postgres', $_) foreach sprintf($more, 400001, 401000), 'VACUUM (INDEX_CLEANUP on, FREEZE) tx';
 		is($node->safe_psql('postgres', $entries), $node->safe_psql('postgres', 'SELECT count(*) FROM tx'),
-			'VACUUM with index clean-up: the index has an entry for each row');
+			'VACUUM with index cleanup: the index has an entry for each row');
 		$node->safe_psql('postgres', sprintf($more, 401001, 402000));
 	}, least => int($tx_blocks / 4));
 

@@ -98,7 +98,7 @@ sub clean_by_hand
 {
 	# one of ours that was killed behind its swap is not counted, and has left its old file
 	$node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_cleanup()');
-	poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', 'clean-up before a round');
+	poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', 'cleanup before a round');
 	my $drop = $node->safe_psql('postgres',
 		"SELECT string_agg(format('DROP INDEX %s', indexrelid::regclass), '; ') FROM pg_index WHERE NOT indisvalid");
 	$node->safe_psql('postgres', $drop) if $drop;
@@ -218,7 +218,7 @@ foreach my $tool (@tools)
 		{
 			# ours may still be at what it removes behind its move
 			wait_for_no_worker($node);
-			poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: clean-up") if $tool->{ours};
+			poll_until($node, 'SELECT count(*) FROM index_mover.ledger', '0', "$name: cleanup") if $tool->{ours};
 			$look_for_rest->('after kills and the next call');
 		}
 	}

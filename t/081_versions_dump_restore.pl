@@ -95,8 +95,8 @@ $node->command_fails_like([ 'pg_dump', '-d', $node->connstr('postgres') . ' user
 # and the original still knows what is its own
 is($node->safe_psql('postgres', 'SELECT count(*) FROM index_mover_history'), $history, 'the original has its history');
 $node->safe_psql('postgres', 'SELECT index_mover_cleanup()');
-leftovers_ok($node, 'the original, after clean-up', within => 5);
-files_ok($node, 'the original, after clean-up');
+leftovers_ok($node, 'the original, after cleanup', within => 5);
+files_ok($node, 'the original, after cleanup');
 
 $node->stop;
 done_testing();

@@ -127,7 +127,7 @@ foreach my $where ('in mid-copy', 'between two rebuilds')
 
 # ---- a copy that is canceled ---------------------------------------------
 # Without a caller who waits, DROP EXTENSION goes through before the worker gets
-# to its clean-up.
+# to its cleanup.
 foreach my $wait ('true', 'false')
 {
 	my $name = "canceled copy, wait => $wait";

@@ -67,6 +67,15 @@ $node->restart;
 wait_for_no_worker($node);
 unlike(slurp_file($node->logfile, $from), qr/lost/, 'nothing is said of what is well');
 
+# what an interrupted DROP DATABASE leaves accepts no connections (15.4)
+value('CREATE DATABASE invalid');
+value("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'invalid'");
+$from = -s $node->logfile;
+$node->restart;
+wait_for_no_worker($node);
+unlike(slurp_file($node->logfile, $from), qr/FATAL.*invalid database/, 'the janitor passes over an invalid database');
+value('DROP DATABASE invalid');
+
 $node->append_conf('postgresql.conf', 'index_mover.heal_at_start = on');
 restart_without();
 my $healed = "SELECT count(*) = 2 FROM index_mover_history WHERE job = (SELECT max(job)

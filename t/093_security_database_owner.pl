@@ -1,7 +1,7 @@
 # The owner of a database owns the schema public, and so may rename it while the
 # extension is in it and put a schema of his own in its place.  Whatever is at
 # work meanwhile, nothing of his is run as anybody but himself: moves that give up
-# and say who was in the way, the clean-up that is asked for, that of the janitor,
+# and say who was in the way, the cleanup that is asked for, that of the janitor,
 # and the reports.
 #
 # Fault (security): the owner of the database, and so of `public`: renames schemas beside
@@ -197,17 +197,17 @@ ok($node->log_contains(qr/gave up waiting for transactions that use the table/, 
 cmp_ok(transactions($renaming), '>', 100, 'schemas that changed places');
 nothing_was_run('moves');
 
-# moves that nobody waits for, as a schedule makes them, and the clean-up
+# moves that nobody waits for, as a schedule makes them, and the cleanup
 $renaming = start_renaming(6);
 my $queueing = pgbench('moves that nobody waits for', 1, 5, $super,
 	queue => "SELECT status FROM dba.move(format('trap.t%s_i', $MOVERS - 1 + nextval('dba.queued'))::regclass, 'regress_fast', 'copy', "
 		. "false);\n\\sleep 200 ms");
-my $cleaning = pgbench('clean-up', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
+my $cleaning = pgbench('cleanup', 1, 5, $super, cleanup => 'SELECT action FROM dba.cleanup();');
 cmp_ok(transactions($queueing), '>', 2, 'moves that were queued');
 cmp_ok(transactions($cleaning), '>', 2, 'calls of index_mover_cleanup()');
 cmp_ok(transactions($renaming), '>', 50, 'schemas that changed places');
 wait_for_no_worker($node);
-nothing_was_run('moves that nobody waits for, and clean-up');
+nothing_was_run('moves that nobody waits for, and cleanup');
 is(sql('SELECT action FROM dba.cleanup()'), 'kept: its table is in use, try again later', 'what was left is still there');
 $holder->run('COMMIT');
 $holder->end;
@@ -216,7 +216,7 @@ $holder->end;
 sub wait_for_janitor
 {
 	$node->wait_for_log(qr/(?:starting background worker process "index_mover cleanup".*?){2}/s, $log);
-	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'end of the clean-up');
+	poll_until($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'index_mover'", '0', 'end of the cleanup');
 	return;
 }
 

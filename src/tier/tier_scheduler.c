@@ -255,7 +255,7 @@ find_database(Watched *watched)
 		if (strcmp(NameStr(form->datname), watched->name) != 0)
 			continue;
 		result = form->oid;
-		allowed = form->datallowconn;
+		allowed = form->datallowconn && form->datconnlimit != DATCONNLIMIT_INVALID_DB;
 	}
 	CommitTransactionCommand();
 	if (!allowed && !watched->missing)

@@ -74,7 +74,7 @@ janitor_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* List the databases that allow connections, in the current context. */
+/* List the databases that accept connections, in the current context. */
 static List *
 list_databases(void)
 {
@@ -88,7 +88,7 @@ list_databases(void)
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(row);
 
 		MemoryContextSwitchTo(context);
-		if (database->datallowconn)
+		if (database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB)
 			result = lappend_oid(result, database->oid);
 	}
 	CommitTransactionCommand();

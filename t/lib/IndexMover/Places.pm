@@ -33,7 +33,7 @@ sub elsewhere
 	return other_place(tablespace_of_index($node, $index, %options));
 }
 
-# The index of this table is where it should be, and right; a clean-up leaves
+# The index of this table is where it should be, and right; a cleanup leaves
 # nothing over, and no file that nobody knows.  With standby => the standby of this
 # server, not there either; with look_up => 1 the standby, too, is asked for every
 # key (which it can only for a table's single index).  With metadata => 1 the catalogs
