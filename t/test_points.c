@@ -98,6 +98,8 @@
 #include "job.h"
 #include "test_points.h"
 
+#define WAIT2_LOCK		5960
+
 /* see "writes" */
 #define SO_MANY_WRITES	25
 
@@ -222,8 +224,15 @@ wait_for_test(const char *name, uint32 lock)
 						 PG_WAIT_EXTENSION);
 		job_check_cancel();
 	}
-	LockRelease(&tag, ShareLock, true);
 	elog(LOG, "test point \"%s\": going on", name);
+
+	/*
+	 * A test that stops us here again asks for its lock as soon as it reads that: it
+	 * must have it before we come back.
+	 */
+	for (int i = 0; lock == WAIT2_LOCK && i < 50 && !LockHasWaiters(&tag, ShareLock, true); i++)
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
+	LockRelease(&tag, ShareLock, true);
 }
 
 /* Wait until others have written; each writer gets a transaction ID. */
@@ -265,7 +274,7 @@ test_point(const char *name)
 	if (is_action(found, "wait"))
 		wait_for_test(name, 5959);
 	else if (is_action(found, "wait2"))
-		wait_for_test(name, 5960);
+		wait_for_test(name, WAIT2_LOCK);
 	else if (is_action(found, "writes"))
 		wait_for_writes();
 	else if (is_action(found, "error"))

@@ -227,7 +227,7 @@ sub wait_until_told
 	{
 		die "not told $times times: $what" if time - $start > $IndexMover::Test::TIMEOUT;
 		return 0 if $job && $node->safe_psql('postgres', "SELECT $job NOT IN (SELECT alive.job FROM index_mover.alive())") eq 't';
-		usleep(1_000);	# the lock must be held again before the next copy comes to it
+		usleep(30_000);
 	}
 	return 1;
 }
