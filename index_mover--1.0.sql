@@ -387,7 +387,7 @@ CREATE VIEW @extschema@.index_mover_jobs WITH (security_barrier) AS
 				   OR EXISTS (SELECT FROM index_mover.move_log l
 								JOIN pg_class c ON c.oid = l.table_oid
 							   WHERE l.job = m.job AND pg_has_role(c.relowner, 'USAGE'))) AS a(alive, visible)
-	 -- in memory, where it never decreases; that of an ended job is in the log
+	 -- in memory, where it falls only if a relation fails; that of an ended job is in the log
 	 CROSS JOIN LATERAL (SELECT greatest(m.size_done, s.bytes_done)) AS d(bytes_done)
 	  LEFT JOIN (
 			SELECT r.job,
@@ -909,7 +909,8 @@ BEGIN ATOMIC
 	 WHERE r.blocked_since < clock_timestamp() - coalesce($1, '10 min')
 	UNION ALL
 	SELECT 'warning', 'failing policy', t.policy, coalesce(t.message, format('job %s: %s', t.job, t.result)),
-		   CASE WHEN t.job IS NOT NULL THEN index_mover.printed_command('resume_move', t.job::text) END
+		   -- a message is not about the job
+		   CASE WHEN t.message IS NULL THEN index_mover.printed_command('resume_move', t.job::text) END
 	  FROM @extschema@.tier_policy_status t WHERE t.result IN ('failed', 'interrupted')
 	UNION ALL
 	SELECT 'warning', 'unscheduled policy', t.policy,

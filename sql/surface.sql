@@ -88,6 +88,7 @@ RESET datestyle;
 -- of no matter to what does not swap
 SET index_mover.swap_after = 'some day';
 SELECT * FROM index_mover_cleanup();
+SELECT count(*) > 0 AS reported FROM index_report('t');
 RESET index_mover.swap_after;
 SELECT name, status FROM move_indexes('t', 'regress_fast', method => 'copy', settings => '{"swap_after": "yesterday"}') ORDER BY name;
 

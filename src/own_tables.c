@@ -135,7 +135,7 @@ extension_nextval(const char *sequence)
  * another one, while we wait for it.
  */
 static const char *const held_relations[] = {
-	"ledger", "job_log", "move_log", "mount_point", "sample", "policy_run", "ledger_seq", "job_seq",
+	"ledger", "job_log", "move_log", "mount_point", "sample", "probe", "policy_run", "ledger_seq", "job_seq",
 };
 
 static LockRelId held[lengthof(held_relations)];

@@ -497,6 +497,13 @@ apply_json(Jsonb *json)
 	}
 }
 
+/* Return whether the JSON object names a setting, without its prefix. */
+bool
+settings_names(Jsonb *json, const char *name)
+{
+	return getKeyJsonValueFromContainer(&json->root, name, strlen(name), NULL) != NULL;
+}
+
 /*
  * Raise ERROR 22023 if a setting that the JSON object names is not known, or
  * is one that a running job ignores.
@@ -511,7 +518,7 @@ settings_check_alterable(int64 job, Jsonb *json)
 	apply_json(json);
 	AtEOXact_GUC(true, nestlevel);
 	for (int i = 0; i < lengthof(fixed); i++)
-		if (getKeyJsonValueFromContainer(&json->root, fixed[i], strlen(fixed[i]), NULL))
+		if (settings_names(json, fixed[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("setting \"%s\" of a job cannot be changed", fixed[i]),

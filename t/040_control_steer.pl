@@ -331,6 +331,12 @@ $job = begin_job($node, 'st_s', 'regress_fast', swap_after => 'infinity', verify
 poll_until($node, "SELECT phase FROM index_mover_progress WHERE job = $job", 'waiting for time to swap', 'infinity');
 sql("UPDATE st SET s = md5(s) WHERE i % 10 = 3");
 is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'infinity waits');
+($rc, $out, $err) = $node->psql('postgres', "SELECT resume_move($job, '{\"swap_after\": \"sometime\"}')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+is(sqlstate_of($err), '22023', 'resume_move with what is no time');
+is(sql("SELECT resume_move($job, '{\"swap_after\": \"tomorrow\"}')"), $job, 'resume_move with a new time');
+usleep(1_500_000);
+is(tablespace_of_index($node, 'st_s'), 'regress_slow', 'neither of them ends the wait');
 is(sql("SELECT resume_move($job)"), $job, 'resume_move');
 wait_for_job_end($node, $job);
 is(outcome($job), 'st_s moved', 'resume_move ends the wait');

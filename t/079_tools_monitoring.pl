@@ -81,6 +81,8 @@ DROP TABLE gone;
 ALTER ROLE regress_renamed RENAME TO regress_other;
 SQL
 $node->psql('postgres', 'SELECT * FROM run_tier_policies()');
+# its last run had a job, which is not what is wrong with it
+$sql->(q{INSERT INTO index_mover.policy_run (policy, started_at, job, failures) VALUES ('renamed', now(), 1, 0)});
 is($as_monitor->("SELECT severity, object, regexp_replace(detail, 'OID \\d+', 'OID N'), command FROM index_mover_check() WHERE kind = "
 	. "'failing policy' ORDER BY 2"), <<'ROWS' =~ s/\n\z//r, 'policies that fail: wrong, without a relation, a tablespace, an owner');
 warning|fails|"whole" is not a partitioned table|

@@ -355,6 +355,12 @@ is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but a later run moves 
 sql("UPDATE tier_policy SET max_bytes_per_run = NULL");
 $use->(90, 95);
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it", 'the target is full');
+$use->(90, 85);
+sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "10%"}'));
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it",
+	'the policy leaves more of it free');
+sql('UPDATE tier_policy SET settings = NULL');
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'than others do');
 $use->(90, 100);
 is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
 	map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');

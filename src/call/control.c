@@ -247,7 +247,7 @@ tell_of_copies_lost(int64 job, const List *moves, const List *items, int resumab
  * resume_move(job bigint, settings jsonb DEFAULT NULL) RETURNS bigint
  *
  * Resumes a paused job, and a copy that waits for the time of its swap
- * (index_mover.swap_after).  If the job has ended, queues what it has not
+ * (index_mover.swap_after), unless settings has a new one.  If the job has ended, queues what it has not
  * moved as a new job, which starts when this transaction commits.  Returns
  * the job that goes on; NULL, with a NOTICE, if nothing is left to do.  What
  * cannot be moved any more is a WARNING or NOTICE each.  The
@@ -273,12 +273,16 @@ index_mover_resume_move(PG_FUNCTION_ARGS)
 	job = PG_GETARG_INT64(0);
 	if (find_job(job, &slot, &entry))
 	{
+		/* first, because of their errors */
 		if (json != NULL)
+		{
 			settings_check_alterable(job, json);
-		if (!job_request(job, REQUEST_RESUME))
-			PG_RETURN_NULL();
-		if (json != NULL)
 			(void) alter_job(&slot, json);
+		}
+		/* a job that waits for its swap waits on, for the new time */
+		if ((slot.pause || json == NULL || !settings_names(json, "swap_after")) &&
+			!job_request(job, REQUEST_RESUME))
+			PG_RETURN_NULL();
 		log_control(job, "resumed");
 		PG_RETURN_INT64(job);
 	}

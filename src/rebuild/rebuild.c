@@ -681,7 +681,10 @@ move_by_rebuild(MoveContext *mc)
 	TimestampTz start = GetCurrentTimestamp();
 
 	while (!rebuild_once(mc, start))
+	{
 		runner_nap(mc->job, PLAIN_RETRY_MS);
+		job_check_cancel();
+	}
 }
 
 /* Do move_find_out() for an item that this process was rebuilding. */

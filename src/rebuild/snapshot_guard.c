@@ -50,7 +50,10 @@
 /* For the tests, see test_points.c */
 #define UNGUARDED	IM_MUTATION("snapshot-guard")
 
-/* sessions[n] belongs to the process in slot n.  All under ProcArrayLock, held exclusively. */
+/*
+ * sessions[n] belongs to the process in slot n.  Written under ProcArrayLock, held
+ * exclusively; a flag may be read without it.
+ */
 typedef struct GuardArea
 {
 	int			hiders;			/* runners that want callers hidden; by them */

@@ -149,6 +149,8 @@ is_of_index(int code)
 {
 	return code == ERRCODE_DATA_CORRUPTED || code == ERRCODE_INDEX_CORRUPTED ||
 		code == ERRCODE_UNDEFINED_FILE || code == ERRCODE_IO_ERROR ||
+		code == ERRCODE_INSUFFICIENT_PRIVILEGE ||	/* of the server, on the
+													 * file */
 		code == ERRCODE_UNDEFINED_OBJECT || code == ERRCODE_WRONG_OBJECT_TYPE ||
 		code == ERRCODE_FEATURE_NOT_SUPPORTED || code == ERRCODE_LOCK_NOT_AVAILABLE ||
 		code == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;

@@ -564,6 +564,7 @@ thin_samples(Relation rel, const HeatTable *heats, TimestampTz now, TimestampTz 
 		bool		is_old = sample->taken_at < oldest;
 		bool		go;
 
+		CHECK_FOR_INTERRUPTS();
 		if (kept != NULL && compare_sampled(kept, sample) != 0)
 			kept = NULL;
 		if (next != NULL)

@@ -61,9 +61,7 @@ places_read(void)
 {
 	PlaceTable *table = palloc0_object(PlaceTable);
 	List	   *rows = catalog_rows(TableSpaceRelationId, TablespaceNameIndexId, 0, InvalidOid, 0, InvalidOid);
-	MoveSettings settings;
 
-	settings_capture(&settings, NULL);
 	table->places = palloc_array(Place, list_length(rows));
 	foreach_ptr(HeapTupleData, row, rows)
 	{
@@ -75,8 +73,6 @@ places_read(void)
 		get_tablespace_page_costs(form->oid, &place.cost, NULL);
 		place.read_ms = place.cost * MS_OF_COST;
 		place.is_there = file_system_facts(form->oid, &place.facts);
-		if (place.is_there)
-			place.reserved = settings_reserved(&settings.min_free_space, place.facts.total_bytes);
 		table->places[table->n++] = place;
 	}
 	read_probes(table);

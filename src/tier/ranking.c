@@ -168,21 +168,20 @@ candidates_measure_bloat(Candidate *candidates, int n, double threshold)
 
 /*
  * Return the candidates for a target, palloc'd, and their number: its residents,
- * and what would gain there, as far as filter takes them (NULL: all).  home is
+ * and what would gain there, as far as filter takes them (NULL: all), moved with
+ * these settings.  home is
  * where residents go if they leave; 0: an index to its table, a table to the
  * database's tablespace.  Locks: AccessShareLock, without waiting, on each index
  * whose bloat is measured, for as long as this takes.
  */
 Candidate *
 candidates_collect(const HeatTable *heats, const PlaceTable *places, Oid target, Oid home,
-				   CandidateFilter filter, void *arg, int *n)
+				   const MoveSettings *settings, CandidateFilter filter, void *arg, int *n)
 {
 	Candidate  *candidates = palloc_array(Candidate, Max(heats->n, 1));
 	const Place *there = places_find(places, target);
-	MoveSettings settings;
 
 	*n = 0;
-	settings_capture(&settings, NULL);
 	for (int i = 0; i < heats->n; i++)
 	{
 		const Heat *heat = &heats->heats[i];
@@ -205,13 +204,13 @@ candidates_collect(const HeatTable *heats, const PlaceTable *places, Oid target,
 		}
 		if (!candidate.is_resident && candidate.value <= 0)
 			continue;
-		movable_methods(heat->relid, settings.copy_access_methods,
+		movable_methods(heat->relid, settings->copy_access_methods,
 						&candidate.may_copy, &candidate.may_rebuild);
 		candidate.size = heat_size(heat);
 		if (candidate.size > 0 && (candidate.may_copy || candidate.may_rebuild))
 			candidates[(*n)++] = candidate;
 	}
-	candidates_measure_bloat(candidates, *n, settings.rebuild_threshold);
+	candidates_measure_bloat(candidates, *n, settings->rebuild_threshold);
 	return candidates;
 }
 

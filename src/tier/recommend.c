@@ -247,6 +247,7 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Advice		advice = {.places = places_read()};
+	MoveSettings settings;
 	Candidate **order;
 	Oid			tablespace;
 	int			count = 0;
@@ -263,12 +264,14 @@ index_mover_recommend_moves(PG_FUNCTION_ARGS)
 				 errmsg("budget must not be negative")));
 	advice.target = places_find(advice.places, tablespace);
 	InitMaterializedSRF(fcinfo, 0);
-	advice.candidates = candidates_collect(heat_read(), advice.places, tablespace, InvalidOid, NULL, NULL, &advice.n);
+	settings_capture_here(&settings);
+	advice.candidates = candidates_collect(heat_read(), advice.places, tablespace, InvalidOid, &settings, NULL, NULL, &advice.n);
 	if (!PG_ARGISNULL(1))
 		advice.budget = PG_GETARG_INT64(1);
 	else
 	{
-		advice.budget = advice.target->facts.free_bytes - advice.target->reserved;
+		advice.budget = advice.target->facts.free_bytes -
+			settings_reserved(&settings.min_free_space, advice.target->facts.total_bytes);
 		for (int i = 0; i < advice.n; i++)
 			if (advice.candidates[i].is_resident)
 				advice.budget += advice.candidates[i].size;

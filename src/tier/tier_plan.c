@@ -287,7 +287,9 @@ examine(PlanWork *work, TierRow *row)
 								  DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(policy->min_stay))));
 	else if (policy->max_bytes_per_run > 0 && row->size > policy->max_bytes_per_run)
 		row->hindrance = "it is larger than max_bytes_per_run";
-	else if (place != NULL && place->is_there && row->size > place->facts.free_bytes - place->reserved)
+	else if (place != NULL && place->is_there &&
+			 row->size > place->facts.free_bytes -
+			 settings_reserved(&work->settings.min_free_space, place->facts.total_bytes))
 		row->hindrance = psprintf("tablespace \"%s\" has no space for it", NameStr(place->name));
 	return true;
 }
@@ -557,7 +559,7 @@ wanted_by_heat(PlanWork *work)
 {
 	int			n;
 	Candidate  *candidates = candidates_collect(the_heat(work), work->plan->places, work->to, work->from,
-												is_in_scope, work, &n);
+												&work->settings, is_in_scope, work, &n);
 	TierRow   **rows = palloc0_array(TierRow *, Max(n, 1));
 	List	   *result = NIL;
 	bool		again;

@@ -124,7 +124,6 @@ typedef struct Place
 	bool		is_there;		/* false: facts are all zero, its directory
 								 * cannot be read */
 	FileSystemFacts facts;
-	int64		reserved;		/* bytes, by index_mover.min_free_space */
 } Place;
 
 typedef struct PlaceTable
@@ -190,7 +189,7 @@ extern void ranking_choose(Candidate *candidates, int n, int64 budget);
 typedef bool (*CandidateFilter) (const Heat *heat, void *arg);
 
 extern Candidate *candidates_collect(const HeatTable *heats, const PlaceTable *places,
-									 Oid target, Oid home,
+									 Oid target, Oid home, const MoveSettings *settings,
 									 CandidateFilter filter, void *arg, int *n);
 
 /* ----------------------------------------------------------------

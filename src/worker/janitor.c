@@ -49,6 +49,8 @@
 #define RESTART_S	60
 #define POLL_MS		100
 #define RETRY_MS	5000
+/* a look may read all pages of what is not lost */
+#define LOOK_AGAIN_MS	20000
 /* for files that were kept until then */
 #define AGAIN_MS	(24 * 60 * 60 * 1000)
 
@@ -122,13 +124,20 @@ missing_tablespaces(void)
 	return result;
 }
 
+/* To be called outside of transactions. */
 static void
 wait_a_while(long timeout_ms)
 {
+	Assert(!IsTransactionState());
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT, timeout_ms,
 					 IM_WAIT_EVENT(wait_event, "IndexMoverJanitor"));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
 }
 
 /*
@@ -143,7 +152,7 @@ look_at(void *arg)
 	.method = METHOD_REBUILD,.object = tablespace,.to_tablespace = tablespace};
 	List	   *lost = NIL;
 
-	settings_capture(&request.settings, NULL);
+	settings_capture_here(&request.settings);
 	foreach_ptr(MoveItem, item, plan_moves(&request))
 	{
 		if (item->status == STATUS_PLANNED)
@@ -229,7 +238,7 @@ janitor_look(void)
 
 		while ((told = try_look_at(tablespace, told)) == ERRCODE_INSUFFICIENT_RESOURCES ||
 			   told == ERRCODE_OBJECT_IN_USE)
-			wait_a_while(RETRY_MS);
+			wait_a_while(LOOK_AGAIN_MS);
 	}
 }
 

@@ -590,7 +590,11 @@ run_cleanup(JobShared *shared)
 	}
 	/* at the start of the server, for the janitor */
 	if (shared->job == CLEANUP_JOB && MyBgworkerEntry->bgw_notify_pid != 0)
+	{
+		/* it may wait for long, and DROP EXTENSION need not wait with it */
+		extension_release();
 		janitor_look();
+	}
 	is_done = true;
 	stop_running(shared);
 }
