@@ -359,8 +359,11 @@ $use->(90, 85);
 sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "10%"}'));
 is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|f|$why; but tablespace \"regress_slow\" has no space for it",
 	'the policy leaves more of it free');
+sql(q(UPDATE tier_policy SET settings = '{"min_free_space": "0"}'));
+sql(q(ALTER DATABASE postgres SET index_mover.min_free_space = '14%'));
+is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'or less than others do');
 sql('UPDATE tier_policy SET settings = NULL');
-is(sql($plan), "full_of.cold|t|$why\nfull_of.cool|t|$why", 'than others do');
+sql('ALTER DATABASE postgres SET index_mover.min_free_space = 0');
 $use->(90, 100);
 is(sql($plan), join("\n", "|f|$why; but only 0 bytes of 4883 kB may be moved",
 	map { "full_of.$_|f|$why; but tablespace \"regress_slow\" has no space for it" } qw(cold cool warm hot)), 'quite full');
